@@ -1,0 +1,1 @@
+//! Speaks the `TCPStore` protocol of `torch.distributed`.
