@@ -1,0 +1,68 @@
+#!/bin/sh
+# Creates .venv in the repository root with the packages of scripts/requirements.txt.
+#
+# Usage: scripts/setup-venv.sh            PYTHON=python3.12 scripts/setup-venv.sh
+#
+# Run it as often as you like: when everything is there it says nothing and takes milliseconds.
+# A stamp inside .venv, written last, says what was installed; without the right stamp .venv is
+# built from scratch, so an interrupted run leaves nothing that the next one would trust.
+set -eu
+
+root=$(cd "$(dirname "$0")/.." && pwd -P)
+venv=$root/.venv
+requirements=$root/scripts/requirements.txt
+stamp=$venv/requirements.stamp
+python=${PYTHON:-python3}
+
+fail() { # what, why, hint
+    printf 'error: %s\n  caused by: %s\nhint: %s\n' "$1" "$2" "$3" >&2
+    exit 1
+}
+
+# The place is part of the stamp because scripts such as .venv/bin/torchrun hold absolute paths.
+wanted() { sha256sum <"$requirements"; printf '%s\n' "$root"; }
+
+ready() { [ -x "$venv/bin/python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(wanted)" ]; }
+
+ready && exit 0
+
+# Two runs at once would delete each other's work: the second waits, and finds it done.
+mkdir -p "$root/.work"
+if command -v flock >/dev/null; then
+    exec 9>"$root/.work/setup-venv.lock"
+    flock 9
+    ready && exit 0
+fi
+
+command -v "$python" >/dev/null ||
+    fail "failed to create $venv" "\`$python\` is not on the PATH" \
+        "install Python 3.11 or newer, or name one: PYTHON=/path/to/python3 $0"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    fail "failed to create $venv" "\`$python\` is $("$python" --version 2>&1)" \
+        "install Python 3.11 or newer, or name one: PYTHON=/path/to/python3 $0"
+"$python" -c 'import venv, ensurepip' 2>/dev/null ||
+    fail "failed to create $venv" "\`$python\` lacks the module venv or ensurepip" \
+        "install it (Debian and Ubuntu: apt-get install python3-venv)"
+
+# pip unpacks gigabytes, and /tmp is often small. Removed on every way out, Ctrl-C included.
+TMPDIR=$root/.work/setup-venv.tmp
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+rm -rf "$TMPDIR"
+mkdir -p "$TMPDIR"
+
+echo "creating .venv: about 6 GB on disk, several minutes the first time" >&2
+rm -f "$stamp"
+"$python" -m venv --clear "$venv" ||
+    fail "failed to create $venv" "\`$python -m venv\` failed, see above" \
+        "check that $root is writable and has 6 GB free"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+    --requirement "$requirements" ||
+    fail "failed to install $requirements" "pip failed, see above" \
+        "check the network, pip's configuration and the free space, then run $0 again"
+
+wanted >"$stamp.new"
+mv "$stamp.new" "$stamp"
+echo "created .venv" >&2
