@@ -1,0 +1,189 @@
+//! What the machine is told once, at its start.
+
+use std::{fmt, num::NonZeroU32, str::FromStr, time::Duration};
+
+use crate::ids::{JobUid, NodeId, Round, RunId, Term};
+
+/// How many nodes a round may have: `--nnodes`.
+///
+/// Invariant: `1 <= min <= max`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct NodeRange {
+    min: NonZeroU32,
+    max: NonZeroU32,
+}
+
+impl NodeRange {
+    /// A range from `min` to `max`, or nothing if it would be empty.
+    pub fn new(min: u32, max: u32) -> Option<Self> {
+        let (min, max) = (NonZeroU32::new(min)?, NonZeroU32::new(max)?);
+        (min <= max).then_some(Self { min, max })
+    }
+
+    /// The fewest nodes with which a round completes.
+    pub fn min(self) -> u32 {
+        self.min.get()
+    }
+
+    /// The most nodes that a round takes; further ones are spares.
+    pub fn max(self) -> u32 {
+        self.max.get()
+    }
+}
+
+impl fmt::Display for NodeRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.min == self.max {
+            write!(f, "{}", self.min)
+        } else {
+            write!(f, "{}:{}", self.min, self.max)
+        }
+    }
+}
+
+impl FromStr for NodeRange {
+    type Err = NodeRangeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = |part: &str| part.trim().parse::<u32>().map_err(|_| NodeRangeError::Format);
+        let (min, max) = match text.split_once(':') {
+            None => {
+                let n = number(text)?;
+                (n, n)
+            }
+            Some((min, max)) => (number(min)?, number(max)?),
+        };
+        Self::new(min, max).ok_or(NodeRangeError::Empty { min, max })
+    }
+}
+
+/// Why a text is no [`NodeRange`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum NodeRangeError {
+    /// The numbers are there, but no count of nodes satisfies them.
+    #[error("needs 1 <= MIN <= MAX, got {min}:{max}")]
+    Empty {
+        /// The lower bound as given.
+        min: u32,
+        /// The upper bound as given.
+        max: u32,
+    },
+    /// The text is neither `N` nor `MIN:MAX`.
+    #[error("is neither `N` nor `MIN:MAX`")]
+    Format,
+}
+
+/// The waits of a rendezvous; all nodes of a job must agree on them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Timeouts {
+    /// How long nodes wait for a round that does not come to be.
+    pub join: Duration,
+    /// How long the first gathering waits for further nodes once `min` are there.
+    pub last_call: Duration,
+    /// How long after the first newcomer a running round is interrupted for all of them.
+    pub join_settle: Duration,
+    /// How long a group that would shrink waits for a replacement.
+    pub shrink: Duration,
+    /// How long workers may take to end after SIGTERM.
+    pub stop_grace: Duration,
+}
+
+impl Timeouts {
+    /// How long a member may take to be ready again after a restart was announced.
+    pub fn rejoin(&self) -> Duration {
+        self.stop_grace + REJOIN_MARGIN
+    }
+}
+
+/// What a node needs beyond its stop grace to be ready again.
+const REJOIN_MARGIN: Duration = Duration::from_secs(5);
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            join: Duration::from_secs(600),
+            last_call: Duration::from_secs(30),
+            join_settle: Duration::from_secs(3),
+            shrink: Duration::from_secs(5),
+            stop_grace: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What all nodes of a job must have been told alike; sent whole, so that a refusal can show both.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SharedSettings {
+    /// How many nodes a round may have.
+    pub nodes: NodeRange,
+    /// How many failures of the job are followed by a new round.
+    pub max_restarts: u32,
+    /// The waits.
+    pub timeouts: Timeouts,
+}
+
+/// What one coordinator's machine is built from.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Settings {
+    /// The job.
+    pub run_id: RunId,
+    /// Names this start of the coordinator.
+    pub coordinator: String,
+    /// The node that runs in the coordinator's own process, if any.
+    pub host: Option<NodeId>,
+    /// What all must share; a coordinator that runs alone learns it from the first attend.
+    pub shared: Option<SharedSettings>,
+    /// How long a silent node counts as alive, and how often it must speak.
+    pub leases: Leases,
+}
+
+/// How attendance is timed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Leases {
+    /// How often an agent sends a keep-alive.
+    pub keep_alive_interval: Duration,
+    /// Agent's side, from the sending of the last echoed keep-alive: its keeper kills then.
+    pub agent: Duration,
+    /// Coordinator's side, from receipt: the node is lost then.
+    pub coordinator: Duration,
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Self {
+            keep_alive_interval: Duration::from_millis(300),
+            agent: Duration::from_millis(2400),
+            coordinator: Duration::from_millis(3000),
+        }
+    }
+}
+
+/// What outlives a coordinator's process, in its state file.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Memory {
+    /// The run that these belong to.
+    pub job_uid: JobUid,
+    /// The term of the coordinator that wrote this.
+    pub term: Term,
+    /// The newest round that it completed; zero if none.
+    pub round: Round,
+    /// How many nodes that round had.
+    pub round_size: u32,
+    /// Failures charged so far.
+    pub restarts_used: u32,
+    /// The last round that was charged.
+    pub charged_through: Round,
+}
+
+impl Memory {
+    /// The memory of a job that has just begun.
+    pub fn fresh(job_uid: JobUid) -> Self {
+        Self {
+            job_uid,
+            term: Term(0),
+            round: Round(0),
+            round_size: 0,
+            restarts_used: 0,
+            charged_through: Round(0),
+        }
+    }
+}
