@@ -1,0 +1,170 @@
+"""Trains a small network on handwritten digits with DistributedDataParallel.
+
+Plain PyTorch: nothing in here knows who launched it. It reads RANK, WORLD_SIZE, MASTER_ADDR and
+the like through init_process_group(), works with any number of workers, and may be killed and
+started again at any moment, with more or fewer of them: it goes on after the last whole epoch.
+
+    ragent --nnodes 1 --nproc-per-node 4 examples/digits/train.py --checkpoint digits.pt
+"""
+
+import argparse
+import gzip
+import os
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def main():
+    args = parse_args()
+    # Several workers share the machine: one thread each, and no luck in the first weights.
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    device = join_process_group()
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+
+    train_set, test_set = load_digits(device)
+    sampler = DistributedSampler(train_set)
+    batches = DataLoader(train_set, batch_size=args.batch_size, sampler=sampler)
+
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(16 * 4 * 4, 64), nn.ReLU(), nn.Linear(64, 10),
+    ).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    epochs_done = resume(args.checkpoint, model, optimizer)
+    parallel = DistributedDataParallel(model)
+    if rank == 0 and epochs_done:
+        print(f"resumed after epoch {epochs_done} of {args.epochs}", flush=True)
+
+    accuracy = test(model, test_set)
+    for epoch in range(epochs_done, args.epochs):
+        start = time.monotonic()
+        sampler.set_epoch(epoch)  # another shuffle each epoch, the same on every worker
+        loss = train(parallel, optimizer, batches)
+        accuracy = test(model, test_set)
+        if rank == 0:
+            save(args.checkpoint, model, optimizer, epoch + 1)
+            print(
+                f"epoch={epoch + 1}/{args.epochs} world_size={world_size} loss={loss:.4f} "
+                f"accuracy={accuracy:.4f} seconds={time.monotonic() - start:.2f}",
+                flush=True,
+            )
+        # Real epochs take hours. This lets a demo have the time to break something.
+        time.sleep(max(0.0, start + args.seconds_per_epoch - time.monotonic()))
+
+    dist.destroy_process_group()
+    # Every worker has the same weights and so the same accuracy: they all agree on the verdict.
+    if accuracy < args.min_accuracy:
+        verdict = f"accuracy {accuracy:.4f} is below --min-accuracy {args.min_accuracy:.4f}"
+        sys.exit(verdict if rank == 0 else 1)
+
+
+def join_process_group():
+    """Meets the other workers, and returns the device that this one computes on."""
+    if not torch.cuda.is_available():
+        dist.init_process_group("gloo")
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl")
+    return device
+
+
+def load_digits(device):
+    """Returns 1437 images to train on and 360 to test with: every fifth is for testing.
+
+    The file comes inside the scikit-learn package. It is read without importing the package,
+    which would cost each worker a second. A line is 64 pixels from 0 to 16, then the digit.
+    """
+    package = find_spec("sklearn")
+    if package is None:
+        sys.exit("the digits come inside the scikit-learn package, which is not installed")
+    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    with gzip.open(path, "rt") as lines:
+        table = torch.from_numpy(np.loadtxt(lines, delimiter=",", dtype=np.float32)).to(device)
+    images = (table[:, :-1] / 16).reshape(-1, 1, 8, 8)
+    digits = table[:, -1].long()
+    is_test = torch.arange(len(table), device=device) % 5 == 0
+    return (
+        TensorDataset(images[~is_test], digits[~is_test]),
+        TensorDataset(images[is_test], digits[is_test]),
+    )
+
+
+def train(parallel, optimizer, batches):
+    """Trains for one epoch, and returns the mean loss over all workers."""
+    total = 0.0
+    for images, digits in batches:
+        optimizer.zero_grad()
+        loss = cross_entropy(parallel(images), digits)
+        loss.backward()
+        optimizer.step()
+        total += loss.detach()
+    mean = total / len(batches)
+    dist.all_reduce(mean)
+    return mean.item() / dist.get_world_size()
+
+
+@torch.no_grad()
+def test(model, test_set):
+    """Returns the share of the test set that `model` gets right. Small enough for every worker."""
+    images, digits = test_set.tensors
+    return (model(images).argmax(dim=1) == digits).float().mean().item()
+
+
+def resume(path, model, optimizer):
+    """Puts everybody where rank 0's checkpoint is, and returns the number of epochs done.
+
+    Only rank 0 reads the file; the others are told. So a worker on a new node, which has no
+    file, fits in.
+    """
+    told = [None]
+    if dist.get_rank() == 0 and path and path.exists():
+        told = [torch.load(path, map_location="cpu", weights_only=True)]
+    dist.broadcast_object_list(told)
+    if told[0] is None:
+        return 0
+    model.load_state_dict(told[0]["model"])
+    optimizer.load_state_dict(told[0]["optimizer"])
+    return told[0]["epochs_done"]
+
+
+def save(path, model, optimizer, epochs_done):
+    """Writes the checkpoint beside its place, then renames it: it is there whole or not at all."""
+    if path is None:
+        return
+    state = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "epochs_done": epochs_done,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(path.name + ".new")
+    torch.save(state, new)
+    new.replace(path)
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--batch-size", type=int, default=16, help="images per worker and step")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="where to save and resume")
+    parser.add_argument("--min-accuracy", type=float, default=0.0, metavar="SHARE",
+                        help="exit 1 if the test accuracy ends below this, such as 0.95")
+    parser.add_argument("--seconds-per-epoch", type=float, default=0.0, metavar="SECONDS",
+                        help="wait so that an epoch takes at least this long (for demos)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
