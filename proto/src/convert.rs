@@ -1,0 +1,129 @@
+//! Between generated and domain types; one file for each thing that is said.
+
+/// Between a generated enumeration, whose zero means nothing, and the domain's.
+macro_rules! enumeration {
+    ($domain:ident, $wire:ident, $field:literal, [$($name:ident),+ $(,)?]) => {
+        impl From<$domain> for v1::$wire {
+            fn from(value: $domain) -> Self {
+                match value {
+                    $($domain::$name => Self::$name,)+
+                }
+            }
+        }
+
+        impl TryFrom<v1::$wire> for $domain {
+            type Error = Malformed;
+
+            fn try_from(value: v1::$wire) -> Result<Self, Malformed> {
+                match value {
+                    v1::$wire::Unspecified => Err(Malformed::OutOfRange($field)),
+                    $(v1::$wire::$name => Ok(Self::$name),)+
+                }
+            }
+        }
+    };
+}
+
+mod agent;
+mod coordinator;
+mod failure;
+mod settings;
+mod snapshot;
+
+use std::{num::NonZeroU32, time::Duration};
+
+use ragent_rendezvous::ids::{Round, RoundId, Term};
+
+pub use self::{
+    agent::FromAgent,
+    coordinator::{FromCoordinator, NotHere},
+    snapshot::StatusAnswer,
+};
+use crate::{Malformed, limits, v1};
+
+/// A field that must be there.
+fn required<T>(value: Option<T>, field: &'static str) -> Result<T, Malformed> {
+    value.ok_or(Malformed::Missing(field))
+}
+
+/// A text of at most `limit` bytes.
+fn text(value: String, field: &'static str, limit: usize) -> Result<String, Malformed> {
+    if value.len() > limit {
+        return Err(Malformed::TooLong {
+            field,
+            len: value.len(),
+            limit,
+        });
+    }
+    Ok(value)
+}
+
+/// A name of at most [`limits::MAX_NAME_LEN`] bytes, on one line.
+fn name(value: String, field: &'static str) -> Result<String, Malformed> {
+    let value = text(value, field, limits::MAX_NAME_LEN)?;
+    if value.chars().any(char::is_control) {
+        return Err(Malformed::OutOfRange(field));
+    }
+    Ok(value)
+}
+
+/// A name that is not empty.
+fn nonempty(value: String, field: &'static str) -> Result<String, Malformed> {
+    if value.is_empty() {
+        return Err(Malformed::Missing(field));
+    }
+    name(value, field)
+}
+
+fn port(value: u32, field: &'static str) -> Result<u16, Malformed> {
+    match u16::try_from(value) {
+        Ok(0) | Err(_) => Err(Malformed::OutOfRange(field)),
+        Ok(port) => Ok(port),
+    }
+}
+
+fn positive(value: u32, field: &'static str) -> Result<NonZeroU32, Malformed> {
+    NonZeroU32::new(value).ok_or(Malformed::OutOfRange(field))
+}
+
+fn millis(value: u64, field: &'static str) -> Result<Duration, Malformed> {
+    if value > limits::MAX_DURATION_MS {
+        return Err(Malformed::OutOfRange(field));
+    }
+    Ok(Duration::from_millis(value))
+}
+
+fn to_millis(value: Duration) -> u64 {
+    u64::try_from(value.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn list<T, U>(
+    values: Vec<T>,
+    field: &'static str,
+    limit: usize,
+    convert: impl Fn(T) -> Result<U, Malformed>,
+) -> Result<Vec<U>, Malformed> {
+    if values.len() > limit {
+        return Err(Malformed::TooLong {
+            field,
+            len: values.len(),
+            limit,
+        });
+    }
+    values.into_iter().map(convert).collect()
+}
+
+fn round(value: Option<v1::RoundId>, field: &'static str) -> Result<RoundId, Malformed> {
+    let v1::RoundId { term, round } = required(value, field)?;
+    Ok(RoundId {
+        term: Term(term),
+        round: Round(round),
+    })
+}
+
+fn to_round(value: RoundId) -> Option<v1::RoundId> {
+    Some(v1::RoundId {
+        term: value.term.0,
+        round: value.round.0,
+    })
+}

@@ -1,0 +1,196 @@
+//! What an agent says.
+
+use std::net::IpAddr;
+
+use ragent_rendezvous::{
+    ids::{AttendNumber, GroupRank, JobUid, NodeId, Round, RunId},
+    message::{Attend, FromNode, Heard, NodeDescription, NodeState, Standing},
+};
+
+use super::{list, name, nonempty, port, positive, required, round, to_round};
+use crate::{
+    Malformed, limits,
+    v1::{self, agent_message, standing},
+};
+
+/// One message of an attend stream, on the coordinator's side.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum FromAgent {
+    /// The first one.
+    Attend(Box<Attend>),
+    /// Any further one.
+    Message(FromNode),
+}
+
+impl TryFrom<v1::AgentMessage> for FromAgent {
+    type Error = Malformed;
+
+    fn try_from(message: v1::AgentMessage) -> Result<Self, Malformed> {
+        use agent_message::Message;
+        Ok(match required(message.message, "message")? {
+            Message::Attend(attend) => Self::Attend(Box::new(attend.try_into()?)),
+            Message::KeepAlive(v1::KeepAlive { sequence }) => {
+                Self::Message(FromNode::KeepAlive { sequence })
+            }
+            Message::Standing(standing) => Self::Message(FromNode::Standing(standing.try_into()?)),
+            Message::Alive(alive) => Self::Message(FromNode::Alive {
+                round: round(alive.round, "alive.round")?,
+            }),
+            Message::Goodbye(v1::Goodbye {}) => Self::Message(FromNode::Goodbye),
+        })
+    }
+}
+
+impl From<FromAgent> for v1::AgentMessage {
+    fn from(message: FromAgent) -> Self {
+        use agent_message::Message;
+        let message = match message {
+            FromAgent::Attend(attend) => Message::Attend((*attend).into()),
+            FromAgent::Message(FromNode::KeepAlive { sequence }) => {
+                Message::KeepAlive(v1::KeepAlive { sequence })
+            }
+            FromAgent::Message(FromNode::Standing(standing)) => Message::Standing(standing.into()),
+            FromAgent::Message(FromNode::Alive { round }) => Message::Alive(v1::Alive {
+                round: to_round(round),
+            }),
+            FromAgent::Message(FromNode::Goodbye) => Message::Goodbye(v1::Goodbye {}),
+        };
+        Self {
+            message: Some(message),
+        }
+    }
+}
+
+impl From<Attend> for v1::Attend {
+    fn from(attend: Attend) -> Self {
+        Self {
+            protocol_version: attend.protocol_version,
+            run_id: attend.run_id.to_string(),
+            job_uid: attend
+                .job_uid
+                .map(|uid| uid.to_string())
+                .unwrap_or_default(),
+            attend: attend.attend.0,
+            node: Some(attend.node.into()),
+            settings: Some(attend.settings.into()),
+            heard: Some(v1::Heard {
+                round: to_round(attend.heard.round),
+                size: attend.heard.size,
+                group_rank: attend.heard.group_rank.map(|rank| rank.0),
+            }),
+            restarts_used: attend.restarts_used,
+            charged_through: attend.charged_through.0,
+            standing: Some(attend.standing.into()),
+        }
+    }
+}
+
+impl TryFrom<v1::Attend> for Attend {
+    type Error = Malformed;
+
+    fn try_from(attend: v1::Attend) -> Result<Self, Malformed> {
+        let heard = required(attend.heard, "attend.heard")?;
+        let job_uid = name(attend.job_uid, "attend.job_uid")?;
+        Ok(Self {
+            protocol_version: attend.protocol_version,
+            run_id: RunId::new(nonempty(attend.run_id, "attend.run_id")?),
+            job_uid: (!job_uid.is_empty()).then(|| JobUid::new(job_uid)),
+            attend: AttendNumber(attend.attend),
+            node: required(attend.node, "attend.node")?.try_into()?,
+            settings: required(attend.settings, "attend.settings")?.try_into()?,
+            heard: Heard {
+                round: round(heard.round, "heard.round")?,
+                size: heard.size,
+                group_rank: heard.group_rank.map(GroupRank),
+            },
+            restarts_used: attend.restarts_used,
+            charged_through: Round(attend.charged_through),
+            standing: required(attend.standing, "attend.standing")?.try_into()?,
+        })
+    }
+}
+
+impl From<NodeDescription> for v1::Node {
+    fn from(node: NodeDescription) -> Self {
+        Self {
+            node_id: node.node_id.to_string(),
+            host_name: node.host_name,
+            address: node.address,
+            addresses: node.addresses.iter().map(IpAddr::to_string).collect(),
+            agent_port: node.agent_port.into(),
+            role: node.role,
+            local_world_size: node.local_world_size.get(),
+            node_rank: node.node_rank,
+        }
+    }
+}
+
+impl TryFrom<v1::Node> for NodeDescription {
+    type Error = Malformed;
+
+    fn try_from(node: v1::Node) -> Result<Self, Malformed> {
+        Ok(Self {
+            node_id: NodeId::new(nonempty(node.node_id, "node.node_id")?),
+            host_name: nonempty(node.host_name, "node.host_name")?,
+            address: nonempty(node.address, "node.address")?,
+            addresses: list(
+                node.addresses,
+                "node.addresses",
+                limits::MAX_NODE_ADDRESSES,
+                |address| {
+                    address
+                        .parse()
+                        .map_err(|_| Malformed::OutOfRange("node.addresses"))
+                },
+            )?,
+            agent_port: port(node.agent_port, "node.agent_port")?,
+            role: name(node.role, "node.role")?,
+            local_world_size: positive(node.local_world_size, "node.local_world_size")?,
+            node_rank: node.node_rank,
+        })
+    }
+}
+
+impl From<Standing> for v1::Standing {
+    fn from(standing: Standing) -> Self {
+        use standing::State;
+        let state = match standing.state {
+            NodeState::Preparing => State::Preparing(standing::Preparing {}),
+            NodeState::Ready { store_port } => State::Ready(standing::Ready {
+                store_port: store_port.into(),
+            }),
+            NodeState::Running => State::Running(standing::Running {}),
+            NodeState::Stopping => State::Stopping(standing::Stopping {}),
+            NodeState::Succeeded => State::Succeeded(standing::Succeeded {}),
+            NodeState::Leaving { reaped } => State::Leaving(standing::Leaving { reaped }),
+        };
+        Self {
+            round: to_round(standing.round),
+            state: Some(state),
+            failure: standing.failure.map(Into::into),
+        }
+    }
+}
+
+impl TryFrom<v1::Standing> for Standing {
+    type Error = Malformed;
+
+    fn try_from(standing: v1::Standing) -> Result<Self, Malformed> {
+        use standing::State;
+        let state = match required(standing.state, "standing.state")? {
+            State::Preparing(standing::Preparing {}) => NodeState::Preparing,
+            State::Ready(standing::Ready { store_port }) => NodeState::Ready {
+                store_port: port(store_port, "standing.store_port")?,
+            },
+            State::Running(standing::Running {}) => NodeState::Running,
+            State::Stopping(standing::Stopping {}) => NodeState::Stopping,
+            State::Succeeded(standing::Succeeded {}) => NodeState::Succeeded,
+            State::Leaving(standing::Leaving { reaped }) => NodeState::Leaving { reaped },
+        };
+        Ok(Self {
+            round: round(standing.round, "standing.round")?,
+            state,
+            failure: standing.failure.map(TryInto::try_into).transpose()?,
+        })
+    }
+}

@@ -1,0 +1,377 @@
+//! What the coordinator says.
+
+use std::net::IpAddr;
+
+use ragent_rendezvous::{
+    ids::{GlobalRank, GroupRank, JobUid, NodeId, RoleRank, Round, RunId, Term},
+    message::{
+        Admission, Assignment, EvictReason, RefuseReason, RestartReason, ToNode, WaitReason,
+        Welcome,
+    },
+    settings::Leases,
+};
+
+use super::{list, millis, name, nonempty, port, required, round, to_millis, to_round};
+use crate::{
+    Malformed, limits,
+    v1::{self, assignment, coordinator_message, refusal, restart},
+};
+
+/// One message of an attend stream, on the agent's side.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum FromCoordinator {
+    /// The one who was dialed coordinates, and says this.
+    Message(ToNode),
+    /// The one who was dialed is an agent of the job, but does not coordinate it.
+    NotHere(NotHere),
+}
+
+/// Where the coordinator is, by the knowledge of another agent.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct NotHere {
+    /// The newest term that the answering agent has heard of.
+    pub term: Term,
+    /// The endpoint at which it attends.
+    pub endpoint: String,
+}
+
+impl From<NotHere> for v1::NotHere {
+    fn from(not_here: NotHere) -> Self {
+        Self {
+            term: not_here.term.0,
+            endpoint: not_here.endpoint,
+        }
+    }
+}
+
+impl TryFrom<v1::NotHere> for NotHere {
+    type Error = Malformed;
+
+    fn try_from(not_here: v1::NotHere) -> Result<Self, Malformed> {
+        let endpoint = nonempty(not_here.endpoint, "not_here.endpoint")?;
+        Ok(Self {
+            term: Term(not_here.term),
+            endpoint,
+        })
+    }
+}
+
+impl From<FromCoordinator> for v1::CoordinatorMessage {
+    fn from(message: FromCoordinator) -> Self {
+        use coordinator_message::Message;
+        let message = match message {
+            FromCoordinator::NotHere(not_here) => Message::NotHere(not_here.into()),
+            FromCoordinator::Message(message) => match message {
+                ToNode::Welcome(welcome) => Message::Welcome(welcome.into()),
+                ToNode::Refuse(reason) => Message::Refusal(reason.into()),
+                ToNode::Echo { sequence } => Message::Echo(v1::KeepAlive { sequence }),
+                ToNode::Probe { round } => Message::Probe(v1::Probe {
+                    round: to_round(round),
+                }),
+                ToNode::Assignment(assignment) => Message::Assignment(assignment.into()),
+                ToNode::HostLeaving => Message::HostLeaving(v1::HostLeaving {}),
+            },
+        };
+        Self {
+            message: Some(message),
+        }
+    }
+}
+
+impl TryFrom<v1::CoordinatorMessage> for FromCoordinator {
+    type Error = Malformed;
+
+    fn try_from(message: v1::CoordinatorMessage) -> Result<Self, Malformed> {
+        use coordinator_message::Message;
+        Ok(Self::Message(match required(message.message, "message")? {
+            Message::NotHere(not_here) => return Ok(Self::NotHere(not_here.try_into()?)),
+            Message::Welcome(welcome) => ToNode::Welcome(welcome.try_into()?),
+            Message::Refusal(refusal) => ToNode::Refuse(refusal.try_into()?),
+            Message::Echo(v1::KeepAlive { sequence }) => ToNode::Echo { sequence },
+            Message::Probe(probe) => ToNode::Probe {
+                round: round(probe.round, "probe.round")?,
+            },
+            Message::Assignment(assignment) => ToNode::Assignment(assignment.try_into()?),
+            Message::HostLeaving(v1::HostLeaving {}) => ToNode::HostLeaving,
+        }))
+    }
+}
+
+impl From<Welcome> for v1::Welcome {
+    fn from(welcome: Welcome) -> Self {
+        Self {
+            term: welcome.term.0,
+            job_uid: welcome.job_uid.to_string(),
+            coordinator: welcome.coordinator,
+            keep_alive_interval_ms: to_millis(welcome.leases.keep_alive_interval),
+            agent_lease_ms: to_millis(welcome.leases.agent),
+            coordinator_lease_ms: to_millis(welcome.leases.coordinator),
+            successors: welcome.successors.iter().map(NodeId::to_string).collect(),
+        }
+    }
+}
+
+impl TryFrom<v1::Welcome> for Welcome {
+    type Error = Malformed;
+
+    fn try_from(welcome: v1::Welcome) -> Result<Self, Malformed> {
+        let leases = Leases {
+            keep_alive_interval: millis(
+                welcome.keep_alive_interval_ms,
+                "welcome.keep_alive_interval_ms",
+            )?,
+            agent: millis(welcome.agent_lease_ms, "welcome.agent_lease_ms")?,
+            coordinator: millis(welcome.coordinator_lease_ms, "welcome.coordinator_lease_ms")?,
+        };
+        if leases.keep_alive_interval.is_zero() || leases.agent <= leases.keep_alive_interval {
+            return Err(Malformed::OutOfRange("welcome.agent_lease_ms"));
+        }
+        Ok(Self {
+            term: Term(welcome.term),
+            job_uid: JobUid::new(nonempty(welcome.job_uid, "welcome.job_uid")?),
+            coordinator: name(welcome.coordinator, "welcome.coordinator")?,
+            leases,
+            successors: list(
+                welcome.successors,
+                "welcome.successors",
+                limits::MAX_NODES,
+                |node| Ok(NodeId::new(nonempty(node, "welcome.successors")?)),
+            )?,
+        })
+    }
+}
+
+impl From<RefuseReason> for v1::Refusal {
+    fn from(reason: RefuseReason) -> Self {
+        use refusal::Reason;
+        let reason = match reason {
+            RefuseReason::Closed(outcome) => Reason::Closed(outcome.into()),
+            RefuseReason::EarlierRun => Reason::EarlierRun(refusal::EarlierRun {}),
+            RefuseReason::LoopbackAddress { address } => {
+                Reason::LoopbackAddress(refusal::LoopbackAddress { address })
+            }
+            RefuseReason::ProtocolVersion { ours } => {
+                Reason::ProtocolVersion(refusal::ProtocolVersion { ours })
+            }
+            RefuseReason::RunId { ours } => Reason::OtherRunId(refusal::OtherRunId {
+                ours: ours.to_string(),
+            }),
+            RefuseReason::Settings { ours } => Reason::OtherSettings(ours.into()),
+            RefuseReason::TooManyNodes { limit } => {
+                Reason::TooManyNodes(refusal::TooManyNodes { limit })
+            }
+        };
+        Self {
+            reason: Some(reason),
+        }
+    }
+}
+
+impl TryFrom<v1::Refusal> for RefuseReason {
+    type Error = Malformed;
+
+    fn try_from(refusal: v1::Refusal) -> Result<Self, Malformed> {
+        use refusal::Reason;
+        Ok(match required(refusal.reason, "refusal.reason")? {
+            Reason::Closed(outcome) => Self::Closed(outcome.try_into()?),
+            Reason::EarlierRun(refusal::EarlierRun {}) => Self::EarlierRun,
+            Reason::LoopbackAddress(refusal::LoopbackAddress { address }) => {
+                Self::LoopbackAddress {
+                    address: name(address, "refusal.address")?,
+                }
+            }
+            Reason::ProtocolVersion(refusal::ProtocolVersion { ours }) => {
+                Self::ProtocolVersion { ours }
+            }
+            Reason::OtherRunId(refusal::OtherRunId { ours }) => Self::RunId {
+                ours: RunId::new(nonempty(ours, "refusal.run_id")?),
+            },
+            Reason::OtherSettings(ours) => Self::Settings {
+                ours: ours.try_into()?,
+            },
+            Reason::TooManyNodes(refusal::TooManyNodes { limit }) => Self::TooManyNodes { limit },
+        })
+    }
+}
+
+impl From<Assignment> for v1::Assignment {
+    fn from(assignment: Assignment) -> Self {
+        use assignment::Assignment as Wire;
+        let assignment = match assignment {
+            Assignment::Wait { round, reason } => Wire::Wait(v1::Wait {
+                round: to_round(round),
+                reason: v1::WaitReason::from(reason).into(),
+            }),
+            Assignment::Admit(admission) => Wire::Admit(admission.into()),
+            Assignment::Restart { round, reason } => Wire::Restart(v1::Restart {
+                round: to_round(round),
+                reason: Some(reason.into()),
+            }),
+            Assignment::Evict { round, reason } => Wire::Evict(v1::Evict {
+                round: to_round(round),
+                reason: v1::EvictReason::from(reason).into(),
+            }),
+            Assignment::Dismiss => Wire::Dismiss(assignment::Dismiss {}),
+            Assignment::Close(outcome) => Wire::Close(outcome.into()),
+        };
+        Self {
+            assignment: Some(assignment),
+        }
+    }
+}
+
+impl TryFrom<v1::Assignment> for Assignment {
+    type Error = Malformed;
+
+    fn try_from(assignment: v1::Assignment) -> Result<Self, Malformed> {
+        use assignment::Assignment as Wire;
+        Ok(match required(assignment.assignment, "assignment")? {
+            Wire::Wait(wait) => Self::Wait {
+                reason: wait.reason().try_into()?,
+                round: round(wait.round, "wait.round")?,
+            },
+            Wire::Admit(admission) => Self::Admit(admission.try_into()?),
+            Wire::Restart(restart) => Self::Restart {
+                round: round(restart.round, "restart.round")?,
+                reason: required(restart.reason, "restart.reason")?.try_into()?,
+            },
+            Wire::Evict(evict) => Self::Evict {
+                reason: evict.reason().try_into()?,
+                round: round(evict.round, "evict.round")?,
+            },
+            Wire::Dismiss(assignment::Dismiss {}) => Self::Dismiss,
+            Wire::Close(outcome) => Self::Close(outcome.try_into()?),
+        })
+    }
+}
+
+enumeration!(
+    WaitReason,
+    WaitReason,
+    "wait.reason",
+    [Gathering, NextRound, Spare, SetAside, Recovering,]
+);
+enumeration!(
+    EvictReason,
+    EvictReason,
+    "evict.reason",
+    [Obituary, Silent, NotBack, SetAside]
+);
+
+impl From<RestartReason> for restart::Reason {
+    fn from(reason: RestartReason) -> Self {
+        match reason {
+            RestartReason::CoordinatorRestarted => {
+                Self::CoordinatorRestarted(restart::CoordinatorRestarted {})
+            }
+            RestartReason::HostLeft => Self::HostLeft(restart::HostLeft {}),
+            RestartReason::NodesWaiting { waiting } => {
+                Self::NodesWaiting(restart::NodesWaiting { waiting })
+            }
+            RestartReason::NodeLeft { host_name } => {
+                Self::NodeLeft(restart::NodeLeft { host_name })
+            }
+            RestartReason::NodeLost { host_name, how } => Self::NodeLost(restart::NodeLost {
+                host_name,
+                how: v1::EvictReason::from(how).into(),
+            }),
+            RestartReason::WorkerFailed {
+                host_name,
+                global_rank,
+                end,
+            } => Self::WorkerFailed(restart::WorkerFailed {
+                host_name,
+                global_rank: global_rank.0,
+                end: Some(end.into()),
+            }),
+        }
+    }
+}
+
+impl TryFrom<restart::Reason> for RestartReason {
+    type Error = Malformed;
+
+    fn try_from(reason: restart::Reason) -> Result<Self, Malformed> {
+        use restart::Reason;
+        Ok(match reason {
+            Reason::CoordinatorRestarted(restart::CoordinatorRestarted {}) => {
+                Self::CoordinatorRestarted
+            }
+            Reason::HostLeft(restart::HostLeft {}) => Self::HostLeft,
+            Reason::NodesWaiting(restart::NodesWaiting { waiting }) => {
+                Self::NodesWaiting { waiting }
+            }
+            Reason::NodeLeft(restart::NodeLeft { host_name }) => Self::NodeLeft {
+                host_name: name(host_name, "restart.host_name")?,
+            },
+            Reason::NodeLost(lost) => Self::NodeLost {
+                how: lost.how().try_into()?,
+                host_name: name(lost.host_name, "restart.host_name")?,
+            },
+            Reason::WorkerFailed(failed) => Self::WorkerFailed {
+                host_name: name(failed.host_name, "restart.host_name")?,
+                global_rank: GlobalRank(failed.global_rank),
+                end: required(failed.end, "restart.end")?.try_into()?,
+            },
+        })
+    }
+}
+
+impl From<Admission> for v1::Admission {
+    fn from(admission: Admission) -> Self {
+        Self {
+            round: to_round(admission.round),
+            group_rank: admission.group_rank.0,
+            group_world_size: admission.group_world_size,
+            first_global_rank: admission.first_global_rank.0,
+            world_size: admission.world_size,
+            first_role_rank: admission.first_role_rank.0,
+            role_world_size: admission.role_world_size,
+            restart_count: admission.restart_count,
+            charged_through: admission.charged_through.0,
+            master_address: admission.master_address,
+            master_port: admission.master_port.into(),
+            store_clients: admission
+                .store_clients
+                .iter()
+                .map(IpAddr::to_string)
+                .collect(),
+        }
+    }
+}
+
+impl TryFrom<v1::Admission> for Admission {
+    type Error = Malformed;
+
+    fn try_from(admission: v1::Admission) -> Result<Self, Malformed> {
+        if admission.group_rank >= admission.group_world_size {
+            return Err(Malformed::OutOfRange("admission.group_rank"));
+        }
+        if admission.first_global_rank >= admission.world_size {
+            return Err(Malformed::OutOfRange("admission.first_global_rank"));
+        }
+        Ok(Self {
+            round: round(admission.round, "admission.round")?,
+            group_rank: GroupRank(admission.group_rank),
+            group_world_size: admission.group_world_size,
+            first_global_rank: GlobalRank(admission.first_global_rank),
+            world_size: admission.world_size,
+            first_role_rank: RoleRank(admission.first_role_rank),
+            role_world_size: admission.role_world_size,
+            restart_count: admission.restart_count,
+            charged_through: Round(admission.charged_through),
+            master_address: nonempty(admission.master_address, "admission.master_address")?,
+            master_port: port(admission.master_port, "admission.master_port")?,
+            store_clients: list(
+                admission.store_clients,
+                "admission.store_clients",
+                limits::MAX_STORE_CLIENTS,
+                |address| {
+                    address
+                        .parse()
+                        .map_err(|_| Malformed::OutOfRange("admission.store_clients"))
+                },
+            )?,
+        })
+    }
+}

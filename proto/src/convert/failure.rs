@@ -1,0 +1,166 @@
+//! Failures of workers, and how a job ended.
+
+use std::time::Duration;
+
+use ragent_rendezvous::{
+    ids::{GlobalRank, LocalRank},
+    message::{JobResult, Outcome, WorkerEnd, WorkerFailure},
+};
+
+use super::{millis, name, required, round, text, to_millis, to_round};
+use crate::{
+    Malformed, limits,
+    v1::{self, outcome, worker_end},
+};
+
+impl From<WorkerEnd> for v1::WorkerEnd {
+    fn from(end: WorkerEnd) -> Self {
+        use worker_end::End;
+        let end = match end {
+            WorkerEnd::Exited(code) => End::Exited(code),
+            WorkerEnd::Signaled(signal) => End::Signaled(signal),
+            WorkerEnd::NotStarted(reason) => End::NotStarted(reason),
+            WorkerEnd::KeeperLost => End::KeeperLost(worker_end::KeeperLost {}),
+        };
+        Self { end: Some(end) }
+    }
+}
+
+impl TryFrom<v1::WorkerEnd> for WorkerEnd {
+    type Error = Malformed;
+
+    fn try_from(end: v1::WorkerEnd) -> Result<Self, Malformed> {
+        use worker_end::End;
+        Ok(match required(end.end, "worker_end.end")? {
+            End::Exited(code) => Self::Exited(code),
+            End::Signaled(signal) => Self::Signaled(signal),
+            End::NotStarted(reason) => Self::NotStarted(text(
+                reason,
+                "worker_end.not_started",
+                limits::MAX_TEXT_LEN,
+            )?),
+            End::KeeperLost(worker_end::KeeperLost {}) => Self::KeeperLost,
+        })
+    }
+}
+
+impl From<WorkerFailure> for v1::WorkerFailure {
+    fn from(failure: WorkerFailure) -> Self {
+        Self {
+            host_name: failure.host_name,
+            round: to_round(failure.round),
+            global_rank: failure.global_rank.0,
+            local_rank: failure.local_rank.0,
+            pid: failure.pid,
+            end: Some(failure.end.into()),
+            age_us: u64::try_from(failure.age.as_micros()).unwrap_or(u64::MAX),
+            message: failure.message,
+            error_file: failure.error_file,
+            stderr_tail: failure.stderr_tail,
+        }
+    }
+}
+
+impl TryFrom<v1::WorkerFailure> for WorkerFailure {
+    type Error = Malformed;
+
+    fn try_from(failure: v1::WorkerFailure) -> Result<Self, Malformed> {
+        let limited = |value: Option<String>, field, limit| {
+            value.map(|value| text(value, field, limit)).transpose()
+        };
+        if failure.age_us / 1000 > limits::MAX_DURATION_MS {
+            return Err(Malformed::OutOfRange("failure.age_us"));
+        }
+        Ok(Self {
+            host_name: name(failure.host_name, "failure.host_name")?,
+            round: round(failure.round, "failure.round")?,
+            global_rank: GlobalRank(failure.global_rank),
+            local_rank: LocalRank(failure.local_rank),
+            pid: failure.pid,
+            end: required(failure.end, "failure.end")?.try_into()?,
+            age: Duration::from_micros(failure.age_us),
+            message: limited(failure.message, "failure.message", limits::MAX_TEXT_LEN)?,
+            error_file: limited(
+                failure.error_file,
+                "failure.error_file",
+                limits::MAX_PATH_LEN,
+            )?,
+            stderr_tail: text(
+                failure.stderr_tail,
+                "failure.stderr_tail",
+                limits::MAX_TEXT_LEN,
+            )?,
+        })
+    }
+}
+
+impl From<Outcome> for v1::Outcome {
+    fn from(outcome: Outcome) -> Self {
+        use outcome::Result;
+        let result = match outcome.result {
+            JobResult::Succeeded => Result::Succeeded(outcome::Succeeded {}),
+            JobResult::BudgetSpent => Result::BudgetSpent(outcome::BudgetSpent {}),
+            JobResult::JoinTimeout {
+                present,
+                min,
+                waited,
+            } => {
+                let waited_ms = to_millis(waited);
+                Result::JoinTimeout(outcome::JoinTimeout {
+                    present,
+                    min,
+                    waited_ms,
+                })
+            }
+            JobResult::AllLeft => Result::AllLeft(outcome::AllLeft {}),
+            JobResult::LoopbackMaster { address, host_name } => {
+                Result::LoopbackMaster(outcome::LoopbackMaster { address, host_name })
+            }
+            JobResult::AllSetAside => Result::AllSetAside(outcome::AllSetAside {}),
+        };
+        Self {
+            result: Some(result),
+            first_failure: outcome.first_failure.map(Into::into),
+            other_failures: outcome.other_failures,
+            restarts_used: outcome.restarts_used,
+        }
+    }
+}
+
+impl TryFrom<v1::Outcome> for Outcome {
+    type Error = Malformed;
+
+    fn try_from(outcome: v1::Outcome) -> Result<Self, Malformed> {
+        use outcome::Result as Wire;
+        let result = match required(outcome.result, "outcome.result")? {
+            Wire::Succeeded(outcome::Succeeded {}) => JobResult::Succeeded,
+            Wire::BudgetSpent(outcome::BudgetSpent {}) => JobResult::BudgetSpent,
+            Wire::JoinTimeout(outcome::JoinTimeout {
+                present,
+                min,
+                waited_ms,
+            }) => {
+                let waited = millis(waited_ms, "outcome.waited_ms")?;
+                JobResult::JoinTimeout {
+                    present,
+                    min,
+                    waited,
+                }
+            }
+            Wire::AllLeft(outcome::AllLeft {}) => JobResult::AllLeft,
+            Wire::LoopbackMaster(outcome::LoopbackMaster { address, host_name }) => {
+                JobResult::LoopbackMaster {
+                    address: name(address, "outcome.address")?,
+                    host_name: name(host_name, "outcome.host_name")?,
+                }
+            }
+            Wire::AllSetAside(outcome::AllSetAside {}) => JobResult::AllSetAside,
+        };
+        Ok(Self {
+            result,
+            first_failure: outcome.first_failure.map(TryInto::try_into).transpose()?,
+            other_failures: outcome.other_failures,
+            restarts_used: outcome.restarts_used,
+        })
+    }
+}

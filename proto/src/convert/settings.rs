@@ -1,0 +1,48 @@
+//! The settings that all nodes of a job share.
+
+use ragent_rendezvous::settings::{NodeRange, SharedSettings, Timeouts};
+
+use super::{millis, to_millis};
+use crate::{Malformed, v1};
+
+impl From<SharedSettings> for v1::SharedSettings {
+    fn from(settings: SharedSettings) -> Self {
+        let SharedSettings {
+            nodes,
+            max_restarts,
+            timeouts,
+        } = settings;
+        Self {
+            min_nodes: nodes.min(),
+            max_nodes: nodes.max(),
+            max_restarts,
+            join_timeout_ms: to_millis(timeouts.join),
+            last_call_timeout_ms: to_millis(timeouts.last_call),
+            join_settle_ms: to_millis(timeouts.join_settle),
+            shrink_timeout_ms: to_millis(timeouts.shrink),
+            stop_grace_ms: to_millis(timeouts.stop_grace),
+        }
+    }
+}
+
+impl TryFrom<v1::SharedSettings> for SharedSettings {
+    type Error = Malformed;
+
+    fn try_from(settings: v1::SharedSettings) -> Result<Self, Malformed> {
+        Ok(Self {
+            nodes: NodeRange::new(settings.min_nodes, settings.max_nodes)
+                .ok_or(Malformed::OutOfRange("settings.min_nodes"))?,
+            max_restarts: settings.max_restarts,
+            timeouts: Timeouts {
+                join: millis(settings.join_timeout_ms, "settings.join_timeout_ms")?,
+                last_call: millis(
+                    settings.last_call_timeout_ms,
+                    "settings.last_call_timeout_ms",
+                )?,
+                join_settle: millis(settings.join_settle_ms, "settings.join_settle_ms")?,
+                shrink: millis(settings.shrink_timeout_ms, "settings.shrink_timeout_ms")?,
+                stop_grace: millis(settings.stop_grace_ms, "settings.stop_grace_ms")?,
+            },
+        })
+    }
+}

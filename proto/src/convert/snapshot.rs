@@ -1,0 +1,161 @@
+//! Status.
+
+use ragent_rendezvous::{
+    ids::{GlobalRank, GroupRank, JobUid, NodeId, RunId},
+    snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName},
+};
+
+use super::{NotHere, list, name, required, round, text, to_round};
+use crate::{
+    Malformed, limits,
+    v1::{self, status_reply},
+};
+
+/// What the one who was asked knows of the job.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum StatusAnswer {
+    /// It does not coordinate it.
+    NotHere(NotHere),
+    /// It coordinates it, and this is how it stands.
+    Snapshot(Box<Snapshot>),
+}
+
+impl From<StatusAnswer> for v1::StatusReply {
+    fn from(answer: StatusAnswer) -> Self {
+        use status_reply::Answer;
+        let answer = match answer {
+            StatusAnswer::NotHere(not_here) => Answer::NotHere(not_here.into()),
+            StatusAnswer::Snapshot(snapshot) => Answer::Snapshot((*snapshot).into()),
+        };
+        Self {
+            answer: Some(answer),
+        }
+    }
+}
+
+impl TryFrom<v1::StatusReply> for StatusAnswer {
+    type Error = Malformed;
+
+    fn try_from(reply: v1::StatusReply) -> Result<Self, Malformed> {
+        use status_reply::Answer;
+        Ok(match required(reply.answer, "answer")? {
+            Answer::NotHere(not_here) => Self::NotHere(not_here.try_into()?),
+            Answer::Snapshot(snapshot) => Self::Snapshot(Box::new(snapshot.try_into()?)),
+        })
+    }
+}
+
+impl From<Snapshot> for v1::Snapshot {
+    fn from(snapshot: Snapshot) -> Self {
+        let id = ragent_rendezvous::ids::RoundId {
+            term: snapshot.term,
+            round: snapshot.round,
+        };
+        Self {
+            run_id: snapshot.run_id.to_string(),
+            job_uid: snapshot.job_uid.to_string(),
+            round: to_round(id),
+            phase: v1::Phase::from(snapshot.phase).into(),
+            min_nodes: snapshot.min_nodes,
+            max_nodes: snapshot.max_nodes,
+            restarts_used: snapshot.restarts_used,
+            max_restarts: snapshot.max_restarts,
+            world_size: snapshot.world_size,
+            nodes: snapshot.nodes.into_iter().map(Into::into).collect(),
+            incomplete: snapshot
+                .incomplete
+                .map(|Explanation { kind, text }| v1::Explanation { kind, text }),
+            outcome: snapshot.outcome.map(Into::into),
+        }
+    }
+}
+
+impl TryFrom<v1::Snapshot> for Snapshot {
+    type Error = Malformed;
+
+    fn try_from(snapshot: v1::Snapshot) -> Result<Self, Malformed> {
+        let phase = snapshot.phase().try_into()?;
+        let id = round(snapshot.round, "snapshot.round")?;
+        let incomplete = match snapshot.incomplete {
+            None => None,
+            Some(why) => Some(Explanation {
+                kind: name(why.kind, "incomplete.kind")?,
+                text: text(why.text, "incomplete.text", limits::MAX_TEXT_LEN)?,
+            }),
+        };
+        Ok(Self {
+            run_id: RunId::new(name(snapshot.run_id, "snapshot.run_id")?),
+            job_uid: JobUid::new(name(snapshot.job_uid, "snapshot.job_uid")?),
+            term: id.term,
+            round: id.round,
+            phase,
+            min_nodes: snapshot.min_nodes,
+            max_nodes: snapshot.max_nodes,
+            restarts_used: snapshot.restarts_used,
+            max_restarts: snapshot.max_restarts,
+            world_size: snapshot.world_size,
+            nodes: list(
+                snapshot.nodes,
+                "snapshot.nodes",
+                limits::MAX_NODES,
+                TryInto::try_into,
+            )?,
+            incomplete,
+            outcome: snapshot.outcome.map(TryInto::try_into).transpose()?,
+        })
+    }
+}
+
+impl From<NodeSnapshot> for v1::NodeStatus {
+    fn from(node: NodeSnapshot) -> Self {
+        Self {
+            node_id: node.node_id.to_string(),
+            host_name: node.host_name,
+            address: node.address,
+            group_rank: node.group_rank.map(|rank| rank.0),
+            first_global_rank: node.first_global_rank.map(|rank| rank.0),
+            local_world_size: node.local_world_size,
+            standing: v1::StandingName::from(node.standing).into(),
+            last_seen_ms: node.last_seen_ms,
+            reason: node.reason,
+        }
+    }
+}
+
+impl TryFrom<v1::NodeStatus> for NodeSnapshot {
+    type Error = Malformed;
+
+    fn try_from(node: v1::NodeStatus) -> Result<Self, Malformed> {
+        let standing = node.standing().try_into()?;
+        Ok(Self {
+            node_id: NodeId::new(name(node.node_id, "node.node_id")?),
+            host_name: name(node.host_name, "node.host_name")?,
+            address: name(node.address, "node.address")?,
+            group_rank: node.group_rank.map(GroupRank),
+            first_global_rank: node.first_global_rank.map(GlobalRank),
+            local_world_size: node.local_world_size,
+            standing,
+            last_seen_ms: node.last_seen_ms,
+            reason: node
+                .reason
+                .map(|reason| text(reason, "node.reason", limits::MAX_TEXT_LEN))
+                .transpose()?,
+        })
+    }
+}
+
+enumeration!(
+    PhaseName,
+    Phase,
+    "snapshot.phase",
+    [Recovering, Gathering, Running, Stopping, Closed,]
+);
+enumeration!(
+    StandingName,
+    StandingName,
+    "node.standing",
+    [
+        Preparing, Joined, Running, Stopping, Failed, Succeeded, Leaving, Waiting, Spare, SetAside,
+        Lost,
+    ]
+);
