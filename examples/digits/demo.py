@@ -1,0 +1,369 @@
+"""Breaks a training job on purpose, and times how long ragent takes to have it running again.
+
+Three agents on the loopback play three nodes. A worker of B is killed, C joins, B itself is
+killed, and the training ends as if nothing had been. Whatever does not happen, the demo names,
+and exits with 1. It ends everything that it started, takes three minutes at most, and needs
+nothing but the standard library (train.py needs torch).
+
+    .venv/bin/python examples/digits/demo.py --ragent target/release/ragent
+"""
+
+import argparse
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+WORKERS_PER_AGENT = 2
+ACCURACY = 0.95
+# On two cores, importing torch in six workers takes most of the time; the limits are generous.
+WHOLE_DEMO_S = 180
+ONE_WAIT_S = 60
+POLL_S = 0.005
+TRAIN = Path(__file__).resolve().with_name("train.py")
+EPOCH = re.compile(r"epoch=(\d+)/(\d+) world_size=(\d+) .*accuracy=([\d.]+)")
+
+
+def main():
+    args = parse_args()
+    # So that `finally` runs, whoever ends the demo.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
+    demo = Demo(args.ragent)
+    try:
+        tell_story(demo)
+    except DidNotHappen as error:
+        demo.keep_folder = True
+        sys.exit(f"\nerror: {error}\nhint: the agents' logs are in {demo.folder}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        demo.end()
+
+
+def tell_story(demo):
+    demo.say("agents A and B start")
+    a = demo.start_agent("A")
+    # A has to be up first: whoever binds the endpoint hosts it, and B is going to be killed.
+    demo.wait("A hosts the endpoint", demo.status)
+    with demo.event("A and B start", workers=4, restarts=0):
+        b = demo.start_agent("B")
+
+    demo.say("kill -9 one worker of B")
+    with demo.event("a worker of B is killed", workers=4, restarts=1):
+        os.kill(demo.worker_of("B"), signal.SIGKILL)
+
+    # Members coming and going is not the job's failure: the budget stays as it is.
+    demo.say("agent C joins")
+    with demo.event("agent C joins", workers=6, restarts=1):
+        c = demo.start_agent("C")
+
+    demo.say("kill -9 agent B")
+    with demo.event("agent B is killed", workers=4, restarts=1):
+        b.killed = True
+        b.process.kill()
+    demo.check("no process of B is alive any more", not demo.processes("B"))
+
+    demo.say("training goes on to its end")
+    demo.may_end = True
+    for agent in (a, c):
+        demo.wait(f"agent {agent.name} ends", lambda agent=agent: agent.process.poll() is not None)
+        code = agent.process.returncode
+        demo.check(f"agent {agent.name} exits with 0 (it was {code})", code == 0)
+    # What the reader threads still hold; a leftover that keeps a pipe open is counted below.
+    for agent in (a, b, c):
+        agent.reader.join(timeout=2)
+    last = demo.epochs[-1]
+    demo.check(f"all {last.of} epochs were trained (the last was {last.number})",
+               last.number == last.of)
+
+    print("\n" + demo.table())
+    print(f"test accuracy after {last.number} epochs: {last.accuracy:.1%}")
+    workers = demo.processes(workers_only=True)
+    print(f"workers left behind: {len(workers)}", flush=True)
+    demo.check(f"no worker is left behind (pids {workers})", not workers)
+    demo.wait("no process of any agent is left behind", lambda: not demo.processes(), seconds=2)
+    demo.check(f"the accuracy is at least {ACCURACY:.0%}", last.accuracy >= ACCURACY)
+
+
+class DidNotHappen(Exception):
+    """Something that the story tells did not happen; the text names it."""
+
+
+@dataclass
+class Status:
+    """What the demo wants to know of the job: the coordinator's answer, in few words."""
+
+    round: int
+    all_running: bool
+    workers: int
+    restarts: int
+    text: str
+
+
+@dataclass
+class Epoch:
+    """One line of train.py, and when it was read."""
+
+    at: float
+    number: int
+    of: int
+    workers: int
+    accuracy: float
+
+
+class Agent:
+    """One started agent. A thread copies its output to a file and, with a prefix, to ours."""
+
+    def __init__(self, name, process, log, on_line):
+        self.name = name
+        self.process = process
+        self.killed = False
+        self.last_lines = deque(maxlen=8)
+        self.reader = threading.Thread(target=self._read, args=(log, on_line), daemon=True)
+        self.reader.start()
+
+    def _read(self, log, on_line):
+        with log.open("wb") as file:
+            for line in self.process.stdout:
+                file.write(line)
+                file.flush()
+                text = line.decode(errors="replace").rstrip()
+                self.last_lines.append(text)
+                on_line(self.name, text)
+
+
+class Demo:
+    """The job under test: its agents, what they said, what was measured."""
+
+    def __init__(self, ragent):
+        self.ragent = ragent
+        self.folder = Path(tempfile.mkdtemp(prefix="digits-demo-"))
+        self.may_end = False
+        self.keep_folder = False
+        self.port = free_port()
+        self.run_id = f"digits-demo-{os.getpid()}-{self.port}"
+        self.start = time.monotonic()
+        self.agents = []
+        self.epochs = []
+        self.rows = []
+        # Without proxies: the environment may name one, and it could not reach our loopback.
+        self.http = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def start_agent(self, name):
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PET_")}
+        environment |= {
+            "PYTHON_EXEC": sys.executable,
+            # Three agents share the machine, so they could not have one GPU per local rank.
+            "CUDA_VISIBLE_DEVICES": "",
+            "GLOO_SOCKET_IFNAME": "lo",
+            # Workers inherit it: this is how the demo finds the processes of an agent.
+            "DIGITS_DEMO": f"{self.run_id}/{name}",
+            # Whatever the agents leave goes with the demo's folder.
+            "TMPDIR": str(self.folder),
+            "XDG_RUNTIME_DIR": str(self.folder),
+        }
+        command = [
+            self.ragent, "--nnodes", "2:3", "--nproc-per-node", str(WORKERS_PER_AGENT),
+            "--max-restarts", "3", "--rdzv-id", self.run_id,
+            "--rdzv-endpoint", f"127.0.0.1:{self.port}",
+            "--rdzv-conf", "shrink_timeout=0,join_settle=0.5,last_call_timeout=1",
+            TRAIN, "--epochs", "12", "--seconds-per-epoch", "1",
+            "--checkpoint", self.folder / "digits.pt",
+        ]
+        # In a session of its own, so that Ctrl-C reaches the demo only, which then ends it.
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )
+        agent = Agent(name, process, self.folder / f"agent-{name}.log", self._on_line)
+        self.agents.append(agent)
+        return agent
+
+    def _on_line(self, name, text):
+        # One write a line, so that those of several agents do not mix.
+        sys.stdout.write(f"agent {name} | {text}\n")
+        sys.stdout.flush()
+        if found := EPOCH.search(text):
+            number, of, workers = map(int, found.groups()[:3])
+            self.epochs.append(
+                Epoch(time.monotonic(), number, of, workers, float(found.group(4)))
+            )
+
+    def status(self):
+        """Returns the job's status, or None while nobody answers. The only place that asks."""
+        try:
+            url = f"http://127.0.0.1:{self.port}/status"
+            with self.http.open(url, timeout=1) as answer:
+                status = json.load(answer)
+        except (OSError, http.client.HTTPException, ValueError):
+            return None
+        try:
+            members = [node for node in status["nodes"] if node["group_rank"] is not None]
+            nodes = ", ".join(
+                f"{node['standing']}" + (f" ({node['reason']})" if node["reason"] else "")
+                for node in status["nodes"]
+            )
+            missing = status["incomplete"]
+            return Status(
+                round=status["round"],
+                all_running=status["phase"] == "running"
+                and all(member["standing"] == "running" for member in members),
+                workers=sum(member["local_world_size"] for member in members),
+                restarts=status["restarts_used"],
+                text=f"round {status['round']} {status['phase']}; nodes: {nodes}"
+                + (f"; {missing['text']}" if missing else ""),
+            )
+        except (KeyError, TypeError) as error:
+            raise DidNotHappen(f"the status can be read: {error!r} in {status}") from error
+
+    def status_now(self):
+        return self.wait("the status is answered", self.status, seconds=5)
+
+    def processes(self, agent="", workers_only=False):
+        """Returns the pids of the processes that carry our mark; those of one agent if named.
+
+        Zombies have no environment, so they are not among them.
+        """
+        mark = f"DIGITS_DEMO={self.run_id}/{agent}".encode()
+        run_id = f"TORCHELASTIC_RUN_ID={self.run_id}".encode()
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                variables = path.read_bytes().split(b"\0")
+            except OSError:  # It ended meanwhile, or is somebody else's.
+                continue
+            marked = any(variable.startswith(mark) for variable in variables)
+            is_worker = run_id in variables
+            # A worker counts as ours even if its agent did not pass the mark on.
+            if marked if agent else marked or is_worker:
+                if is_worker or not workers_only:
+                    found.append(int(path.parent.name))
+        return found
+
+    def worker_of(self, agent):
+        workers = self.processes(agent, workers_only=True)
+        self.check(f"agent {agent} has {WORKERS_PER_AGENT} workers (pids {workers})",
+                   len(workers) == WORKERS_PER_AGENT)
+        return workers[-1]
+
+    @contextmanager
+    def event(self, name, workers, restarts):
+        """Times what the block does to the job: until all workers run, and until training goes on."""
+        round_before = self.status_now().round
+        start = time.monotonic()
+        yield
+
+        def all_running():
+            status = self.status()
+            new = status and status.round > round_before and status.workers == workers
+            return status if new and status.all_running else None
+
+        self.wait(f"{name}: all {workers} workers run in a new round", all_running)
+        running = time.monotonic()
+        # The status says so; /proc must agree.
+        self.wait(f"{name}: there are {workers} worker processes",
+                  lambda: len(self.processes(workers_only=True)) == workers, seconds=2)
+        epoch = self.wait(
+            f"{name}: training goes on with {workers} workers",
+            lambda: next((e for e in self.epochs if e.at > running and e.workers == workers), None),
+        )
+        used = self.status_now().restarts
+        self.check(f"{name}: {restarts} restarts are used (it says {used})", used == restarts)
+        self.rows.append([name, f"{running - start:.3f} s", f"{epoch.at - start:.1f} s",
+                          str(workers), str(used)])
+
+    def wait(self, what, condition, seconds=ONE_WAIT_S):
+        """Polls until `condition` holds and returns its value; DidNotHappen after `seconds`."""
+        deadline = min(time.monotonic() + seconds, self.start + WHOLE_DEMO_S)
+        while not (value := condition()):
+            for agent in self.agents:
+                code = agent.process.poll()
+                if code is None or agent.killed or (code == 0 and self.may_end):
+                    continue
+                agent.reader.join(timeout=2)
+                raise DidNotHappen(f"{what}: agent {agent.name} ended with {code}; its last lines:"
+                                   + "".join(f"\n  {line}" for line in agent.last_lines))
+            if time.monotonic() > deadline:
+                status = self.status()
+                raise DidNotHappen(f"{what}: not in time; {status.text if status else 'no status'}")
+            time.sleep(POLL_S)
+        return value
+
+    def check(self, what, holds):
+        if not holds:
+            raise DidNotHappen(what)
+
+    def say(self, text):
+        print(f"\n=== {time.monotonic() - self.start:5.1f} s: {text}", flush=True)
+
+    def table(self):
+        head = ["event", "all running", "trained on", "workers", "restarts used"]
+        rows = [head, *self.rows]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)) for row in rows]
+        lines.insert(1, "  ".join("-" * width for width in widths))
+        return "\n".join(line.rstrip() for line in lines) + "\n"
+
+    def end(self):
+        """Ends whatever is still alive: agents gently at first, then everything marked."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        for agent in self.agents:
+            if agent.process.poll() is None:
+                agent.process.terminate()
+        deadline = time.monotonic() + 5
+        for agent in self.agents:
+            try:
+                agent.process.wait(max(0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                agent.process.kill()
+                agent.process.wait()
+        deadline = time.monotonic() + 5
+        while (left := self.processes()) and time.monotonic() < deadline:
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            time.sleep(0.05)
+        if not self.keep_folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ragent", default="target/release/ragent", metavar="PATH",
+                        help="the binary under test (%(default)s)")
+    args = parser.parse_args()
+    if not os.access(args.ragent, os.X_OK) or not Path(args.ragent).is_file():
+        parser.error(f"there is no program at `{args.ragent}`; build it: cargo build --release")
+    if find_spec("torch") is None:
+        parser.error(f"`{sys.executable}` has no torch; run scripts/setup-venv.sh "
+                     "and start the demo with .venv/bin/python")
+    args.ragent = Path(args.ragent).resolve()
+    return args
+
+
+if __name__ == "__main__":
+    main()
