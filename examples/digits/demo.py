@@ -48,7 +48,7 @@ def main():
         tell_story(demo)
     except DidNotHappen as error:
         demo.keep_folder = True
-        sys.exit(f"\nerror: {error}\nhint: the agents' logs are in {demo.folder}")
+        sys.exit(f"\nerror: this did not happen: {error}\nhint: the agents' logs are in {demo.folder}")
     except KeyboardInterrupt:
         sys.exit(130)
     finally:
@@ -64,8 +64,9 @@ def tell_story(demo):
         b = demo.start_agent("B")
 
     demo.say("kill -9 one worker of B")
+    victim = demo.worker_of("B")
     with demo.event("a worker of B is killed", workers=4, restarts=1):
-        os.kill(demo.worker_of("B"), signal.SIGKILL)
+        os.kill(victim, signal.SIGKILL)
 
     # Members coming and going is not the job's failure: the budget stays as it is.
     demo.say("agent C joins")
