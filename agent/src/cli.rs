@@ -1,0 +1,153 @@
+//! What was typed: subcommands and flags, with torchrun's names, in both of its spellings.
+//!
+//! Nothing here is checked or defaulted; `job_spec` says what it means.
+
+use std::ffi::OsString;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Starts, watches and re-forms distributed training jobs; use it in place of torchrun.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ragent",
+    version,
+    args_conflicts_with_subcommands = true,
+    args_override_self = true,
+    infer_long_args = true,
+    subcommand_negates_reqs = true,
+    subcommand_precedence_over_arg = false,
+    max_term_width = 100,
+    after_help = "Every flag has an underscore spelling too (--nproc_per_node) and, where it is \
+                  absent, is read from PET_<NAME> (PET_NPROC_PER_NODE). Logs go to stderr; \
+                  RAGENT_LOG sets their level."
+)]
+pub struct Cli {
+    /// Another thing to do than launching; only as the first word.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// What to launch.
+    #[command(flatten)]
+    pub launch: LaunchArgs,
+}
+
+/// What else the program can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Hosts the endpoint of one job alone, without workers, until SIGTERM.
+    Coordinator(CoordinatorArgs),
+    /// Says how a job stands: round, members, ranks, who waits, and what for.
+    Status(StatusArgs),
+    /// Serves a TCPStore alone, in the foreground, until SIGTERM.
+    Store(StoreArgs),
+    /// The process that holds the workers of one agent.
+    #[command(name = "__keeper", hide = true)]
+    Keeper,
+}
+
+/// Flags for launching.
+#[derive(Args, Clone, Debug, Default)]
+pub struct LaunchArgs {
+    /// Nodes of the job: N, or MIN:MAX for an elastic one [default: 1]
+    #[arg(long, value_name = "N|MIN:MAX")]
+    pub nnodes: Option<String>,
+    /// Workers on this node: a number, `auto`, `cpu` or `gpu` [default: 1]
+    #[arg(long, alias = "nproc_per_node", value_name = "N")]
+    pub nproc_per_node: Option<String>,
+    /// How nodes find each other: `c10d` [default: c10d]
+    #[arg(long, alias = "rdzv_backend", value_name = "NAME")]
+    pub rdzv_backend: Option<String>,
+    /// Where the job is coordinated; the node that owns the address hosts it [default:
+    /// localhost:29400]
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]")]
+    pub rdzv_endpoint: Option<String>,
+    /// Name of the job; all its nodes must give the same [default: none]
+    #[arg(long, alias = "rdzv_id", value_name = "ID")]
+    pub rdzv_id: Option<String>,
+    /// Further settings of the rendezvous, such as join_timeout=600,join_settle=3
+    #[arg(long, alias = "rdzv_conf", value_name = "KEY=VALUE,…")]
+    pub rdzv_conf: Option<String>,
+    /// One node, on loopback, on a free port
+    #[arg(long)]
+    pub standalone: bool,
+    /// Failures of the job that are followed by a new round [default: 0]
+    #[arg(long, alias = "max_restarts", value_name = "N")]
+    pub max_restarts: Option<String>,
+    /// Accepted for torchrun's sake; nothing is polled
+    #[arg(long, alias = "monitor_interval", value_name = "SECONDS")]
+    pub monitor_interval: Option<String>,
+    /// Role of this node's workers [default: default]
+    #[arg(long, value_name = "NAME")]
+    pub role: Option<String>,
+    /// The script is a Python module, run as with `python -m`
+    #[arg(short, long)]
+    pub module: bool,
+    /// The script is a program of its own, run without Python
+    #[arg(long, alias = "no_python")]
+    pub no_python: bool,
+    /// Folder for the workers' logs and error files [default: a temporary one]
+    #[arg(long, alias = "log_dir", value_name = "DIR")]
+    pub log_dir: Option<String>,
+    /// Streams that go to a file: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:N,… [default: 0]
+    #[arg(short, long, value_name = "N|RANK:N,…")]
+    pub redirects: Option<String>,
+    /// Streams that go to a file and, with a prefix, to the console; as --redirects [default: 0]
+    #[arg(short, long, value_name = "N|RANK:N,…")]
+    pub tee: Option<String>,
+    /// Address at which the other nodes reach this one [default: the one that reaches the endpoint]
+    #[arg(long, alias = "local_addr", value_name = "ADDR")]
+    pub local_addr: Option<String>,
+    /// Where this node would like to stand among newcomers; survivors keep their ranks
+    #[arg(long, alias = "node_rank", value_name = "N")]
+    pub node_rank: Option<String>,
+    /// Seconds that workers have to end after a signal [default: 30]
+    #[arg(long, alias = "shutdown_timeout", value_name = "SECONDS")]
+    pub shutdown_timeout: Option<String>,
+    /// How log lines look: `text` or `json` [default: text]
+    #[arg(long, alias = "log_format", value_name = "FORMAT")]
+    pub log_format: Option<String>,
+    /// The training script
+    #[arg(value_name = "SCRIPT")]
+    pub script: Option<OsString>,
+    /// Its arguments, passed through untouched
+    #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub args: Vec<OsString>,
+}
+
+/// Flags of `ragent coordinator`.
+#[derive(Args, Clone, Debug)]
+pub struct CoordinatorArgs {
+    /// Address to listen on
+    #[arg(long, value_name = "ADDR", default_value = "::")]
+    pub host: String,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 29400)]
+    pub port: u16,
+    /// Name of the job that is coordinated
+    #[arg(long, alias = "rdzv_id", value_name = "ID", default_value = "none")]
+    pub rdzv_id: String,
+}
+
+/// Flags of `ragent status`.
+#[derive(Args, Clone, Debug)]
+pub struct StatusArgs {
+    /// The job's endpoint, or any of its agents [default: this user's running job]
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]")]
+    pub rdzv_endpoint: Option<String>,
+    /// Prints one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `ragent store`.
+#[derive(Args, Clone, Debug)]
+pub struct StoreArgs {
+    /// Address to listen on
+    #[arg(long, value_name = "ADDR", default_value = "::")]
+    pub host: String,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 29500)]
+    pub port: u16,
+    /// Ends when the process that started it does
+    #[arg(long, alias = "exit_with_parent")]
+    pub exit_with_parent: bool,
+}

@@ -1,0 +1,37 @@
+//! The only place where a clock is read.
+
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+
+/// The present moment, for machines; follows tokio's paused clock in tests.
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+pub fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// The present moment where no runtime is.
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+pub fn now_blocking() -> Instant {
+    Instant::now()
+}
+
+/// Nanoseconds since boot, suspended time included; comparable between processes of one machine.
+pub fn boot_time() -> Duration {
+    // The clock exists on every Linux since 2.6.39, so this cannot fail on a supported one.
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::MAX, Duration::from)
+}
+
+/// The wall clock, for people only: never compared with another machine's.
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+pub fn wall() -> std::time::SystemTime {
+    std::time::SystemTime::now()
+}
+
+/// Waits until `deadline`, or for ever if there is none.
+pub async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,87 @@
+//! Finds what a worker runs, before anything starts.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+use super::JobSpecError;
+use crate::host::Host;
+
+/// What each worker runs.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct WorkerCommand {
+    /// The program, found.
+    pub program: PathBuf,
+    /// Its arguments, with macros still in them.
+    pub args: Vec<OsString>,
+    /// How people call it: the script.
+    pub title: String,
+}
+
+impl WorkerCommand {
+    /// `python -u script args…`.
+    pub(super) fn script(
+        script: OsString,
+        args: Vec<OsString>,
+        host: &impl Host,
+    ) -> Result<Self, JobSpecError> {
+        if !host.is_readable_file(Path::new(&script)) {
+            return Err(JobSpecError::Script { path: script.into() });
+        }
+        Self::python(&[], script, args, host)
+    }
+
+    /// `python -u -m module args…`.
+    pub(super) fn module(
+        module: OsString,
+        args: Vec<OsString>,
+        host: &impl Host,
+    ) -> Result<Self, JobSpecError> {
+        Self::python(&["-m"], module, args, host)
+    }
+
+    /// `program args…`.
+    pub(super) fn program(
+        program: OsString,
+        args: Vec<OsString>,
+        host: &impl Host,
+    ) -> Result<Self, JobSpecError> {
+        let title = program.to_string_lossy().into_owned();
+        let found = host.find_program(&program);
+        let program = found.ok_or(JobSpecError::Program { path: program.into() })?;
+        Ok(Self { program, args, title })
+    }
+
+    fn python(
+        flags: &[&str],
+        script: OsString,
+        args: Vec<OsString>,
+        host: &impl Host,
+    ) -> Result<Self, JobSpecError> {
+        let program = interpreter(host)?;
+        let title = script.to_string_lossy().into_owned();
+        let flags = ["-u"].iter().chain(flags).map(OsString::from);
+        let args = flags.chain([script]).chain(args).collect();
+        Ok(Self { program, args, title })
+    }
+}
+
+/// The Python that users expect: `PYTHON_EXEC`, the active environment, `python3`, `python`.
+fn interpreter(host: &impl Host) -> Result<PathBuf, JobSpecError> {
+    let named = |variable: &str| host.env(variable).filter(|value| !value.is_empty());
+    if let Some(program) = named("PYTHON_EXEC") {
+        let found = host.find_program(&program);
+        return found.ok_or(JobSpecError::Python { named: Some(program.into()) });
+    }
+    for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
+        let program = named(variable).map(|folder| PathBuf::from(folder).join("bin/python"));
+        if let Some(program) = program.filter(|program| host.is_executable(program)) {
+            return Ok(program);
+        }
+    }
+    ["python3", "python"]
+        .iter()
+        .find_map(|name| host.find_program(name.as_ref()))
+        .ok_or(JobSpecError::Python { named: None })
+}

@@ -1,0 +1,116 @@
+//! Reads where a job is coordinated.
+
+use std::{fmt, net::Ipv6Addr, str::FromStr};
+
+/// The port of an endpoint that names none; torch's.
+pub const DEFAULT_PORT: u16 = 29400;
+
+/// Where a job is coordinated: a host and a port, not resolved yet.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Endpoint {
+    /// A name or an address, without brackets.
+    pub host: String,
+    /// A TCP port.
+    pub port: u16,
+}
+
+impl Default for Endpoint {
+    fn default() -> Self {
+        Self { host: "localhost".to_owned(), port: DEFAULT_PORT }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// Why a text is no [`Endpoint`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum EndpointError {
+    /// The host has characters that no name and no address has.
+    #[error("its host is neither a name nor an address")]
+    Host,
+    /// There is a port, but no host.
+    #[error("it has no host")]
+    NoHost,
+    /// The port is no number from 0 to 65535.
+    #[error("its port is no number from 0 to 65535")]
+    Port,
+}
+
+impl FromStr for Endpoint {
+    type Err = EndpointError;
+
+    /// Reads `host`, `host:port`, `[v6]`, `[v6]:port` or a bare IPv6 address.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let text = text.trim();
+        if text.parse::<Ipv6Addr>().is_ok() {
+            return Ok(Self { host: text.to_owned(), port: DEFAULT_PORT });
+        }
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (host, rest) = rest.split_once(']').ok_or(EndpointError::Host)?;
+                host.parse::<Ipv6Addr>().map_err(|_| EndpointError::Host)?;
+                let port = match rest {
+                    "" => None,
+                    rest => Some(rest.strip_prefix(':').ok_or(EndpointError::Port)?),
+                };
+                (host, port)
+            }
+            None => match text.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            },
+        };
+        if host.is_empty() {
+            return Err(EndpointError::NoHost);
+        }
+        let sound = |c: char| c.is_alphanumeric() || "_.:-".contains(c);
+        if host.len() > 253 || !host.chars().all(sound) {
+            return Err(EndpointError::Host);
+        }
+        let port = match port {
+            None => DEFAULT_PORT,
+            Some(port) => port.parse().map_err(|_| EndpointError::Port)?,
+        };
+        Ok(Self { host: host.to_owned(), port })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<String, EndpointError> {
+        text.parse::<Endpoint>().map(|endpoint| endpoint.to_string())
+    }
+
+    /// All forms that torchrun takes are taken; the port defaults to 29400.
+    #[test]
+    fn forms_of_an_endpoint() {
+        assert_eq!(parse("node0"), Ok("node0:29400".into()));
+        assert_eq!(parse("node0:1234"), Ok("node0:1234".into()));
+        assert_eq!(parse("10.0.0.1:0"), Ok("10.0.0.1:0".into()));
+        assert_eq!(parse("::1"), Ok("[::1]:29400".into()));
+        assert_eq!(parse("[fe80::1]"), Ok("[fe80::1]:29400".into()));
+        assert_eq!(parse("[::1]:5"), Ok("[::1]:5".into()));
+    }
+
+    /// What is no endpoint says which part is not.
+    #[test]
+    fn malformed_endpoints() {
+        assert_eq!(parse(":29400"), Err(EndpointError::NoHost));
+        assert_eq!(parse(""), Err(EndpointError::NoHost));
+        assert_eq!(parse("a b:1"), Err(EndpointError::Host));
+        assert_eq!(parse("[nope]:1"), Err(EndpointError::Host));
+        assert_eq!(parse("node0:70000"), Err(EndpointError::Port));
+        assert_eq!(parse("node0:"), Err(EndpointError::Port));
+        assert_eq!(parse("[::1]5"), Err(EndpointError::Port));
+    }
+}

@@ -1,0 +1,219 @@
+//! Every mistake that arguments and this machine can show before any network is touched.
+
+use std::path::PathBuf;
+
+use ragent_rendezvous::settings::{NodeRange, NodeRangeError};
+
+use super::EndpointError;
+
+/// One mistake. `source_` is the flag or the variable that holds it, as typed.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum JobSpecError {
+    /// The rendezvous backend is not one that is known.
+    #[error("`{source_} {value}` is not supported")]
+    Backend {
+        /// Where it was given.
+        source_: String,
+        /// What was given.
+        value: String,
+    },
+    /// An entry of `--rdzv-conf` is not `key=value`.
+    #[error("`--rdzv-conf` has the entry `{entry}`, which is not `key=value`")]
+    ConfEntry {
+        /// The entry.
+        entry: String,
+    },
+    /// A key of `--rdzv-conf` does not exist.
+    #[error("`--rdzv-conf` has the unknown key `{key}`")]
+    ConfKey {
+        /// The key.
+        key: String,
+        /// All that exist.
+        known: String,
+    },
+    /// A value of `--rdzv-conf` is not what its key takes.
+    #[error("`--rdzv-conf` has `{key}={value}`, which is not {expected}")]
+    ConfValue {
+        /// The key.
+        key: String,
+        /// What was given.
+        value: String,
+        /// What it takes.
+        expected: &'static str,
+    },
+    /// The endpoint cannot be read.
+    #[error("`{source_} {value}` is no endpoint: {error}")]
+    Endpoint {
+        /// Where it was given.
+        source_: String,
+        /// What was given.
+        value: String,
+        /// Why not.
+        error: EndpointError,
+    },
+    /// The log folder cannot be made or written.
+    #[error("`--log-dir {path}` cannot be used: {error}")]
+    LogDir {
+        /// The folder.
+        path: String,
+        /// What the system says.
+        error: String,
+    },
+    /// `--log-format` is not one that is known.
+    #[error("`--log-format {value}` is neither `text` nor `json`")]
+    LogFormat {
+        /// What was given.
+        value: String,
+    },
+    /// Both `--module` and `--no-python`.
+    #[error("`--module` and `--no-python` exclude each other")]
+    ModuleWithoutPython,
+    /// GPUs were asked for and there are none.
+    #[error("`--nproc-per-node gpu` finds no GPU on this machine")]
+    NoAccelerator,
+    /// Nothing to launch.
+    #[error("no training script is given")]
+    NoScript,
+    /// The number of nodes cannot be read.
+    #[error("`{source_} {value}` {error}")]
+    Nodes {
+        /// Where it was given.
+        source_: String,
+        /// What was given.
+        value: String,
+        /// Why not.
+        error: NodeRangeError,
+    },
+    /// Not a number from zero on.
+    #[error("`{source_} {value}` is no whole number from 0 on")]
+    Number {
+        /// Where it was given.
+        source_: String,
+        /// What was given.
+        value: String,
+    },
+    /// The program of `--no-python` is not there or cannot be executed.
+    #[error("the program `{path}` {}", state_of(path))]
+    Program {
+        /// As given.
+        path: PathBuf,
+    },
+    /// No Python to run the script with.
+    #[error("{}", no_python(named))]
+    Python {
+        /// What `PYTHON_EXEC` names, if it is set.
+        named: Option<PathBuf>,
+    },
+    /// The job's name cannot be one.
+    #[error("`{source_} {value}` is no name of a job: 1 to 255 bytes without `/`")]
+    RunId {
+        /// Where it was given.
+        source_: String,
+        /// What was given.
+        value: String,
+    },
+    /// The script is not there or cannot be read.
+    #[error("the script `{path}` {}", if path.exists() { "cannot be read" } else { "does not exist" })]
+    Script {
+        /// As given.
+        path: PathBuf,
+    },
+    /// Not a time.
+    #[error("`{source_} {value}` is no number of seconds")]
+    Seconds {
+        /// Where it was given.
+        source_: String,
+        /// What was given.
+        value: String,
+    },
+    /// `--standalone` with several nodes.
+    #[error("`--standalone` is one node, and `--nnodes` says {nodes}")]
+    StandaloneNodes {
+        /// What `--nnodes` says.
+        nodes: NodeRange,
+    },
+    /// Not a choice of streams.
+    #[error("`{source_} {value}` is neither a number from 0 to 3 nor `RANK:N,…`")]
+    Streams {
+        /// Where it was given.
+        source_: String,
+        /// What was given.
+        value: String,
+    },
+    /// An on/off variable that is no integer.
+    #[error("`{source_}={value}` is neither 0 nor 1")]
+    Switch {
+        /// The variable.
+        source_: String,
+        /// Its value.
+        value: String,
+    },
+    /// The number of workers cannot be read.
+    #[error("`{source_} {value}` is neither a number from 1 on nor `auto`, `cpu` or `gpu`")]
+    WorkersPerNode {
+        /// Where it was given.
+        source_: String,
+        /// What was given.
+        value: String,
+    },
+}
+
+impl JobSpecError {
+    /// What to try.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Backend { value, .. } if value == "static" => {
+                "give the address of one node as `--rdzv-endpoint` on all of them".to_owned()
+            }
+            Self::Backend { .. } => "`c10d` is the one there is".to_owned(),
+            Self::ConfKey { known, .. } => format!("the keys are {known}"),
+            Self::Endpoint { .. } => {
+                "give the address of one node, such as `node0:29400`".to_owned()
+            }
+            Self::LogDir { .. } => "give a folder that this user may write to".to_owned(),
+            Self::NoAccelerator => {
+                "is CUDA_VISIBLE_DEVICES empty? `--nproc-per-node auto` falls back to processors"
+                    .to_owned()
+            }
+            Self::NoScript => "see `ragent --help`".to_owned(),
+            Self::Program { .. } => "without `--no-python` it is run by Python".to_owned(),
+            Self::Python { .. } => {
+                "activate the environment, or name the interpreter in PYTHON_EXEC".to_owned()
+            }
+            Self::Script { .. } => {
+                "a module wants `-m`, a program that is not Python `--no-python`".to_owned()
+            }
+            Self::StandaloneNodes { .. } => {
+                "for several nodes give `--rdzv-endpoint HOST:PORT` instead".to_owned()
+            }
+            Self::ConfEntry { .. }
+            | Self::ConfValue { .. }
+            | Self::LogFormat { .. }
+            | Self::ModuleWithoutPython
+            | Self::Nodes { .. }
+            | Self::Number { .. }
+            | Self::RunId { .. }
+            | Self::Seconds { .. }
+            | Self::Streams { .. }
+            | Self::Switch { .. }
+            | Self::WorkersPerNode { .. } => return None,
+        })
+    }
+}
+
+fn state_of(path: &std::path::Path) -> &'static str {
+    if path.exists() {
+        "is not an executable file"
+    } else if path.components().count() == 1 {
+        "is not found in PATH"
+    } else {
+        "does not exist"
+    }
+}
+
+fn no_python(named: &Option<PathBuf>) -> String {
+    match named {
+        Some(path) => format!("PYTHON_EXEC names `{}`, which cannot be executed", path.display()),
+        None => "no Python is found: neither `python3` nor `python` is in PATH".to_owned(),
+    }
+}

@@ -1,0 +1,142 @@
+//! Reads `--rdzv-conf`: torchrun's keys, and ours.
+
+use std::{num::NonZeroU16, time::Duration};
+
+use ragent_rendezvous::settings::Timeouts;
+
+use super::JobSpecError;
+use crate::limits;
+
+/// Ports on which a node may serve the workers' store.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum StorePorts {
+    /// Whichever is free.
+    #[default]
+    Any,
+    /// The next free one of these, in turn.
+    Range {
+        /// The first.
+        first: NonZeroU16,
+        /// The last.
+        last: NonZeroU16,
+    },
+}
+
+/// What `--rdzv-conf` says.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct RdzvConf {
+    /// The waits; `stop_grace` is not set here.
+    pub timeouts: Timeouts,
+    /// Whether this node hosts the endpoint, where the user says so.
+    pub is_host: Option<bool>,
+    /// Ports of the workers' store.
+    pub store_ports: StorePorts,
+}
+
+/// Every key there is, with what it means; the text of the error for an unknown one.
+const KEYS: [(&str, Key); 16] = [
+    ("cas_backoff_max_seconds", Key::NotNeeded),
+    ("close_timeout", Key::NotNeeded),
+    ("heartbeat_timeout", Key::NotNeeded),
+    ("is_host", Key::IsHost),
+    ("join_settle", Key::Seconds(|t| &mut t.join_settle)),
+    ("join_timeout", Key::PositiveSeconds(|t| &mut t.join)),
+    ("keep_alive_interval", Key::NotNeeded),
+    ("keep_alive_max_attempt", Key::NotNeeded),
+    ("last_call_timeout", Key::PositiveSeconds(|t| &mut t.last_call)),
+    ("protocol", Key::NotNeeded),
+    ("read_timeout", Key::NotNeeded),
+    ("shrink_timeout", Key::Seconds(|t| &mut t.shrink)),
+    ("store_port", Key::StorePort),
+    ("store_type", Key::StoreType),
+    ("timeout", Key::NotNeeded),
+    ("use_libuv", Key::NotNeeded),
+];
+
+/// What a key does.
+#[derive(Clone, Copy)]
+enum Key {
+    IsHost,
+    /// Torchrun has a use for it; here the thing it tunes does not exist.
+    NotNeeded,
+    PositiveSeconds(fn(&mut Timeouts) -> &mut Duration),
+    Seconds(fn(&mut Timeouts) -> &mut Duration),
+    StorePort,
+    StoreType,
+}
+
+impl RdzvConf {
+    /// Reads `key=value,key=value`; white space around either is ignored.
+    pub(super) fn parse(text: &str) -> Result<Self, JobSpecError> {
+        let mut conf = Self::default();
+        for entry in text.split(',').filter(|_| !text.trim().is_empty()) {
+            let pair = entry.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
+            let Some((key, value)) = pair.filter(|(key, value)| !key.is_empty() && !value.is_empty())
+            else {
+                return Err(JobSpecError::ConfEntry { entry: entry.to_owned() });
+            };
+            let Some((_, meaning)) = KEYS.iter().find(|(known, _)| *known == key) else {
+                let known = KEYS.map(|(key, _)| key).join(", ");
+                return Err(JobSpecError::ConfKey { key: key.to_owned(), known });
+            };
+            conf.set(key, value, *meaning)?;
+        }
+        Ok(conf)
+    }
+
+    fn set(&mut self, key: &str, value: &str, meaning: Key) -> Result<(), JobSpecError> {
+        let wrong = |expected| JobSpecError::ConfValue {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            expected,
+        };
+        match meaning {
+            Key::NotNeeded => {}
+            Key::IsHost => {
+                self.is_host = Some(boolean(value).ok_or_else(|| wrong("true or false"))?);
+            }
+            Key::Seconds(field) => {
+                *field(&mut self.timeouts) = seconds(value).ok_or_else(|| wrong(SECONDS))?;
+            }
+            Key::PositiveSeconds(field) => {
+                let duration = seconds(value).filter(|duration| !duration.is_zero());
+                *field(&mut self.timeouts) = duration.ok_or_else(|| wrong(POSITIVE))?;
+            }
+            Key::StorePort => {
+                self.store_ports = store_ports(value).ok_or_else(|| wrong("N or N-M, ports"))?;
+            }
+            Key::StoreType if value == "tcp" => {}
+            Key::StoreType => return Err(wrong("tcp")),
+        }
+        Ok(())
+    }
+}
+
+const SECONDS: &str = "seconds, zero or more";
+const POSITIVE: &str = "seconds, more than zero";
+/// A year.
+const MAX_SECONDS: f64 = 366.0 * 24.0 * 3600.0;
+
+fn seconds(text: &str) -> Option<Duration> {
+    let seconds: f64 = text.parse().ok()?;
+    (0.0..=MAX_SECONDS).contains(&seconds).then(|| {
+        // The wire carries milliseconds; all nodes must come to the same number.
+        Duration::from_millis((seconds * 1000.0).round() as u64)
+    })
+}
+
+fn boolean(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "true" | "t" | "yes" | "y" => Some(true),
+        "0" | "false" | "f" | "no" | "n" => Some(false),
+        _ => None,
+    }
+}
+
+fn store_ports(text: &str) -> Option<StorePorts> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let port = |text: &str| text.trim().parse::<NonZeroU16>().ok();
+    let (first, last) = (port(first)?, port(last)?);
+    let count = last.get().checked_sub(first.get())?;
+    (count < limits::MAX_STORE_PORTS).then_some(StorePorts::Range { first, last })
+}

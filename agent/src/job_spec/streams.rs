@@ -1,0 +1,113 @@
+//! Reads which streams of which worker go where: torchrun's `-r` and `-t`.
+
+use std::{collections::BTreeMap, str::FromStr};
+
+use ragent_rendezvous::ids::LocalRank;
+
+/// One of a worker's output streams.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Stream {
+    /// Its stdout.
+    Stdout,
+    /// Its stderr.
+    Stderr,
+}
+
+/// A choice of streams for each local rank.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Streams {
+    default: u8,
+    by_rank: BTreeMap<LocalRank, u8>,
+}
+
+impl Streams {
+    /// Whether `stream` of the worker with `rank` is chosen.
+    pub fn has(&self, rank: LocalRank, stream: Stream) -> bool {
+        let choice = self.by_rank.get(&rank).copied().unwrap_or(self.default);
+        let bit = match stream {
+            Stream::Stdout => 1,
+            Stream::Stderr => 2,
+        };
+        choice & bit != 0
+    }
+}
+
+impl FromStr for Streams {
+    type Err = ();
+
+    /// Reads `N` (for all) or `RANK:N,…` (for those), with N from 0 to 3.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let choice = |text: &str| text.trim().parse::<u8>().ok().filter(|n| *n <= 3).ok_or(());
+        if !text.contains(':') {
+            return Ok(Self { default: choice(text)?, by_rank: BTreeMap::new() });
+        }
+        let entry = |entry: &str| {
+            let (rank, streams) = entry.split_once(':').ok_or(())?;
+            let rank = rank.trim().parse().map_err(|_| ())?;
+            Ok((LocalRank(rank), choice(streams)?))
+        };
+        let by_rank = text.split(',').map(entry).collect::<Result<_, ()>>()?;
+        Ok(Self { default: 0, by_rank })
+    }
+}
+
+/// Where all streams go.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct StreamMap {
+    /// Those that go to a file.
+    pub redirects: Streams,
+    /// Those that go to a file and to the console.
+    pub tee: Streams,
+}
+
+/// Where one stream goes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Sink {
+    /// To the agent's own stream, untouched.
+    Console,
+    /// To a file alone.
+    File,
+    /// To a file, and line by line with a prefix to the agent's own stream.
+    Tee,
+}
+
+impl StreamMap {
+    /// Where `stream` of the worker with `rank` goes.
+    pub fn sink(&self, rank: LocalRank, stream: Stream) -> Sink {
+        if self.tee.has(rank, stream) {
+            Sink::Tee
+        } else if self.redirects.has(rank, stream) {
+            Sink::File
+        } else {
+            Sink::Console
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A single number holds for all ranks; a map for those it names.
+    #[test]
+    fn grammar_of_streams() {
+        let all: Streams = "2".parse().unwrap();
+        assert!(all.has(LocalRank(7), Stream::Stderr) && !all.has(LocalRank(7), Stream::Stdout));
+        let some: Streams = "0:3,11:1".parse().unwrap();
+        assert!(some.has(LocalRank(0), Stream::Stderr));
+        assert!(some.has(LocalRank(11), Stream::Stdout));
+        assert!(!some.has(LocalRank(1), Stream::Stdout));
+        for wrong in ["4", "", "0:4", "x:1", "0:1,", "-1", "0:1,2"] {
+            assert!(wrong.parse::<Streams>().is_err(), "{wrong}");
+        }
+    }
+
+    /// Tee includes the file, whatever `--redirects` says.
+    #[test]
+    fn tee_wins_over_redirects() {
+        let map = StreamMap { redirects: "3".parse().unwrap(), tee: "0:1".parse().unwrap() };
+        assert_eq!(map.sink(LocalRank(0), Stream::Stdout), Sink::Tee);
+        assert_eq!(map.sink(LocalRank(0), Stream::Stderr), Sink::File);
+        assert_eq!(StreamMap::default().sink(LocalRank(0), Stream::Stdout), Sink::Console);
+    }
+}

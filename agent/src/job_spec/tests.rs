@@ -1,0 +1,181 @@
+//! One line of shell, one assertion.
+
+use clap::Parser;
+
+use super::*;
+use crate::{cli::Cli, host::MadeUpHost};
+
+fn machine(env: &[(&str, &str)]) -> MadeUpHost {
+    let mut host = MadeUpHost {
+        cpus: 6,
+        programs: vec!["/usr/bin/python3".into(), "/usr/bin/true".into(), "/v/bin/python".into()],
+        files: vec!["t.py".into()],
+        ..MadeUpHost::default()
+    };
+    host.env.insert("PATH".into(), "/bin:/usr/bin".into());
+    host.env.extend(env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())));
+    host
+}
+
+fn resolve_on(host: &MadeUpHost, line: &str) -> Result<JobSpec, Vec<JobSpecError>> {
+    let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+    JobSpec::resolve(cli.launch, host)
+}
+
+fn resolve(line: &str) -> Result<JobSpec, Vec<JobSpecError>> {
+    resolve_on(&machine(&[]), line)
+}
+
+fn args(spec: &JobSpec) -> Vec<&str> {
+    spec.command.args.iter().map(|arg| arg.to_str().unwrap()).collect()
+}
+
+/// A bare script is one worker of one standalone node, as under torchrun.
+#[test]
+fn bare_script_is_standalone() {
+    let spec = resolve("ragent t.py --lr 3 -h").unwrap();
+    assert_eq!(spec.meeting, Meeting::Standalone);
+    assert_eq!(spec.local_world_size.get(), 1);
+    assert_eq!(spec.command.program, PathBuf::from("/usr/bin/python3"));
+    assert_eq!(args(&spec), ["-u", "t.py", "--lr", "3", "-h"]);
+}
+
+/// Both spellings, both value forms and unique prefixes mean the same.
+#[test]
+fn spellings() {
+    for line in [
+        "ragent --nproc-per-node 4 --max-restarts 3 t.py",
+        "ragent --nproc_per_node=4 --max_restarts=3 t.py",
+        "ragent --nproc-p 4 --max-r=3 t.py",
+    ] {
+        let spec = resolve(line).unwrap();
+        assert_eq!((spec.local_world_size.get(), spec.shared.max_restarts), (4, 3), "{line}");
+    }
+}
+
+/// A flag that is not typed is read from its `PET_*` variable; what is typed wins.
+#[test]
+fn pet_variables_are_defaults() {
+    let host = machine(&[
+        ("PET_NNODES", "2:4"),
+        ("PET_RDZV_ENDPOINT", "node0:7"),
+        ("PET_MAX_RESTARTS", "9"),
+        ("PET_STANDALONE", "0"),
+    ]);
+    let spec = resolve_on(&host, "ragent --max-restarts 1 t.py").unwrap();
+    assert_eq!((spec.shared.nodes.min(), spec.shared.nodes.max()), (2, 4));
+    assert_eq!(spec.shared.max_restarts, 1);
+    let endpoint = Endpoint { host: "node0".into(), port: 7 };
+    assert_eq!(spec.meeting, Meeting::Endpoint { endpoints: vec![endpoint], is_host: None });
+    let host = machine(&[("PET_STANDALONE", "true")]);
+    let wrong =
+        JobSpecError::Switch { source_: "PET_STANDALONE".into(), value: "true".into() };
+    assert_eq!(resolve_on(&host, "ragent t.py"), Err(vec![wrong]));
+}
+
+/// All mistakes are told at once, in the words that were typed.
+#[test]
+fn all_mistakes_at_once() {
+    let errors = resolve("ragent --nnodes 4:2 --nproc-per-node gpu --rdzv-endpoint :1 x.py");
+    let texts: Vec<String> = errors.unwrap_err().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        texts,
+        [
+            "`--nnodes 4:2` needs 1 <= MIN <= MAX, got 4:2",
+            "`--nproc-per-node gpu` finds no GPU on this machine",
+            "`--rdzv-endpoint :1` is no endpoint: it has no host",
+            "the script `x.py` does not exist",
+        ]
+    );
+}
+
+/// The interpreter is the one that users expect.
+#[test]
+fn interpreter_is_found() {
+    let host = machine(&[("VIRTUAL_ENV", "/v")]);
+    let spec = resolve_on(&host, "ragent -m pkg.train").unwrap();
+    assert_eq!(spec.command.program, PathBuf::from("/v/bin/python"));
+    assert_eq!(args(&spec), ["-u", "-m", "pkg.train"]);
+    let host = machine(&[("PYTHON_EXEC", "/no/python"), ("VIRTUAL_ENV", "/v")]);
+    let wrong = JobSpecError::Python { named: Some("/no/python".into()) };
+    assert_eq!(resolve_on(&host, "ragent t.py"), Err(vec![wrong]));
+}
+
+/// `--no-python` runs a program, found as a shell would find it.
+#[test]
+fn programs_without_python() {
+    let spec = resolve("ragent --no-python true -x").unwrap();
+    assert_eq!(spec.command.program, PathBuf::from("/usr/bin/true"));
+    assert_eq!(args(&spec), ["-x"]);
+    assert_eq!(
+        resolve("ragent --no-python t.py"),
+        Err(vec![JobSpecError::Program { path: "t.py".into() }])
+    );
+    assert_eq!(
+        resolve("ragent --no-python -m true"),
+        Err(vec![JobSpecError::ModuleWithoutPython])
+    );
+}
+
+/// `auto` is the accelerators, else the processors.
+#[test]
+fn workers_per_node() {
+    assert_eq!(resolve("ragent --nproc-per-node auto t.py").unwrap().local_world_size.get(), 6);
+    let host = MadeUpHost { accelerators: 8, ..machine(&[]) };
+    let spec = resolve_on(&host, "ragent --nproc-per-node auto t.py").unwrap();
+    assert_eq!(spec.local_world_size.get(), 8);
+    for wrong in ["0", "-1", "1.5", "CPU", "1000000"] {
+        let line = format!("ragent --nproc-per-node={wrong} t.py");
+        let source_ = "--nproc-per-node".to_owned();
+        let wrong = JobSpecError::WorkersPerNode { source_, value: wrong.to_owned() };
+        assert_eq!(resolve(&line), Err(vec![wrong]));
+    }
+}
+
+/// Several workers share the processors by one thread each, unless the user has decided.
+#[test]
+fn omp_num_threads() {
+    assert_eq!(resolve("ragent t.py").unwrap().omp_num_threads, None);
+    assert_eq!(resolve("ragent --nproc-per-node 2 t.py").unwrap().omp_num_threads, Some(1));
+    let host = machine(&[("OMP_NUM_THREADS", "")]);
+    let spec = resolve_on(&host, "ragent --nproc-per-node 2 t.py").unwrap();
+    assert_eq!(spec.omp_num_threads, None);
+}
+
+/// Keys of `--rdzv-conf` are read, torchrun's that tune what is not here are let pass, and an
+/// unknown one is told with those that exist.
+#[test]
+fn rdzv_conf() {
+    let line = "ragent --rdzv-endpoint h --rdzv-conf \
+                join_timeout=60,shrink_timeout=0,join_settle=0.5,read_timeout=5,is_host=n,\
+                store_port=40000-40009 t.py";
+    let spec = resolve(line).unwrap();
+    assert_eq!(spec.shared.timeouts.join, Duration::from_secs(60));
+    assert_eq!(spec.shared.timeouts.shrink, Duration::ZERO);
+    assert_eq!(spec.shared.timeouts.join_settle, Duration::from_millis(500));
+    assert!(matches!(spec.meeting, Meeting::Endpoint { is_host: Some(false), .. }));
+    assert!(matches!(spec.store_ports, StorePorts::Range { first, .. } if first.get() == 40000));
+    let errors = resolve("ragent --rdzv-conf jointimeout=1 t.py").unwrap_err();
+    assert_eq!(errors[0].to_string(), "`--rdzv-conf` has the unknown key `jointimeout`");
+    assert!(errors[0].hint().unwrap().contains("join_timeout"));
+    for wrong in ["join_timeout", "join_timeout=0", "join_settle=-1", "=1", "store_port=9-3", "a=1,"]
+    {
+        assert!(resolve(&format!("ragent --rdzv-conf {wrong} t.py")).is_err(), "{wrong}");
+    }
+}
+
+/// An unknown flag is a mistake of its own, never taken for the script.
+#[test]
+fn unknown_flags_are_refused() {
+    for line in ["ragent --bogus t.py", "ragent -x t.py", "ragent --nnodes"] {
+        assert!(Cli::try_parse_from(line.split_whitespace()).is_err(), "{line}");
+    }
+}
+
+/// A subcommand is one only as the first word: a script may be called `status`.
+#[test]
+fn subcommands_are_first_words() {
+    let cli = Cli::try_parse_from(["ragent", "--standalone", "status", "x"]).unwrap();
+    assert!(cli.command.is_none());
+    assert_eq!(cli.launch.script, Some("status".into()));
+}

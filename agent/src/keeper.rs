@@ -1,0 +1,229 @@
+//! Holds the workers of one agent: a small process of the same binary, in a session of its own.
+//!
+//! Workers are its children, and it is their subreaper, so nothing that they start can leave its
+//! tree. It does what the agent orders over a socket (its stdin): spawn, signal, sweep; and it
+//! reports what ends. By itself it does two things only:
+//!
+//! - when the socket ends, the agent is gone: it kills the whole tree, reaps it, and tells the
+//!   coordinator with one small message, the obituary;
+//! - when the lease that the agent renews over the socket has passed, the agent is frozen or cut
+//!   off: it kills the whole tree and reports that.
+//!
+//! It decides nothing else, and it has no runtime: one thread, one `poll`.
+
+mod obituary;
+pub mod order;
+mod socket;
+pub mod tree;
+mod workers;
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    time::Duration,
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        prctl,
+        signal::{SaFlags, SigAction, SigHandler, SigSet, Signal},
+        signalfd::{SfdFlags, SignalFd},
+        time::TimeSpec,
+        timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
+    },
+    unistd,
+};
+
+use self::{
+    obituary::Obituary,
+    order::{Order, Report},
+    socket::OrderSocket,
+    workers::Workers,
+};
+use crate::clock;
+
+/// Runs the keeper until its agent is gone and everything that it started with it.
+///
+/// # Errors
+///
+/// Returns what the system refused; the agent then notices that its keeper is gone, and workers
+/// are killed by the kernel.
+pub fn run() -> io::Result<()> {
+    // Fails only where it leads a process group already, which changes nothing.
+    let _ = unistd::setsid();
+    prctl::set_child_subreaper(true)?;
+    ignore_signals()?;
+    let mut keeper = Keeper::new()?;
+    keeper.socket.send(&Report::Here { pid: unistd::getpid().as_raw() });
+    keeper.serve()?;
+    keeper.bury()
+}
+
+/// The agent decides what a signal means; one that reaches the keeper too, as when a service
+/// manager signals a whole group, must not end it.
+fn ignore_signals() -> io::Result<()> {
+    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGPIPE, Signal::SIGQUIT, Signal::SIGTERM]
+    {
+        crate::supervisor::unix::set_disposition(signal, &ignore)?;
+    }
+    Ok(())
+}
+
+struct Keeper {
+    socket: OrderSocket,
+    workers: Workers,
+    ends: SignalFd,
+    lease: TimerFd,
+    obituary: Option<Obituary>,
+}
+
+impl Keeper {
+    fn new() -> io::Result<Self> {
+        let mut chld = SigSet::empty();
+        chld.add(Signal::SIGCHLD);
+        chld.thread_block()?;
+        let ends = SignalFd::with_flags(&chld, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
+        Ok(Self {
+            socket: OrderSocket::from_stdin()?,
+            workers: Workers::default(),
+            ends,
+            lease: TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?,
+            obituary: None,
+        })
+    }
+
+    /// Serves the agent until it is gone.
+    fn serve(&mut self) -> io::Result<()> {
+        loop {
+            let ready = self.wait()?;
+            if ready.ends {
+                self.reap();
+            }
+            if ready.lease {
+                // Reading only resets the timer; that it fired is known already.
+                let _ = self.lease.wait();
+                self.lease_is_over();
+            }
+            if ready.socket {
+                loop {
+                    match self.socket.receive() {
+                        Ok(Some(order)) => self.carry_out(order)?,
+                        Ok(None) => break,
+                        Err(_) => return Ok(()),
+                    }
+                }
+            }
+        }
+    }
+
+    fn wait(&self) -> io::Result<Ready> {
+        let flag = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
+        let socket = if self.socket.has_output() {
+            PollFlags::POLLIN | PollFlags::POLLOUT
+        } else {
+            PollFlags::POLLIN
+        };
+        let mut fds = [
+            PollFd::new(self.ends.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.lease.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.socket.as_fd(), socket),
+        ];
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(Ready { ends: flag(&fds[0]), lease: flag(&fds[1]), socket: flag(&fds[2]) })
+    }
+
+    fn carry_out(&mut self, order: Order) -> io::Result<()> {
+        match order {
+            Order::Spawn(program) => {
+                let streams = self.socket.take_streams();
+                let report = match streams {
+                    Some(streams) => self.workers.spawn(program, streams),
+                    None => Report::NotSpawned {
+                        local_rank: program.local_rank,
+                        reason: "its streams were not handed over".to_owned(),
+                    },
+                };
+                self.socket.send(&report);
+            }
+            Order::Signal { signal } => self.workers.signal(signal),
+            Order::Sweep => {
+                self.workers.sweep();
+                self.reap();
+            }
+            Order::Renew { until_ns } => self.renew(Duration::from_nanos(until_ns))?,
+            Order::Bury { node_id, coordinators } => {
+                self.obituary = Some(Obituary { node_id, coordinators });
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the lease; one that is over already fires at once.
+    fn renew(&mut self, until: Duration) -> io::Result<()> {
+        let left = until.saturating_sub(clock::boot_time()).max(Duration::from_nanos(1));
+        let once = Expiration::OneShot(TimeSpec::from_duration(left));
+        Ok(self.lease.set(once, TimerSetTimeFlags::empty())?)
+    }
+
+    fn lease_is_over(&mut self) {
+        if self.workers.is_empty() {
+            return;
+        }
+        self.socket.send(&Report::LeaseOver);
+        self.workers.sweep();
+        self.reap();
+    }
+
+    fn reap(&mut self) {
+        // Several ends may stand behind one signal, so all are looked for below in any case.
+        while let Ok(Some(_)) = self.ends.read_signal() {}
+        let socket = &mut self.socket;
+        self.workers.reap(&mut |report| socket.send(&report));
+    }
+
+    /// The agent is gone: nothing that it started stays, and then the coordinator is told.
+    fn bury(mut self) -> io::Result<()> {
+        self.workers.sweep();
+        self.reap();
+        while !self.workers.is_empty() {
+            let ready = self.wait_for_ends()?;
+            if ready {
+                self.reap();
+            }
+        }
+        if let Some(obituary) = self.obituary {
+            obituary.deliver();
+        }
+        Ok(())
+    }
+
+    fn wait_for_ends(&self) -> io::Result<bool> {
+        let mut fds = [PollFd::new(self.ends.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) => Ok(true),
+            Err(Errno::EINTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+/// What there is to do.
+struct Ready {
+    ends: bool,
+    lease: bool,
+    socket: bool,
+}
+
+/// Borrows for `poll`.
+impl AsFd for OrderSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.borrow()
+    }
+}

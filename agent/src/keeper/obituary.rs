@@ -1,0 +1,50 @@
+//! Tells the coordinator that an agent is gone and that nothing of it is left.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+};
+
+use crate::limits;
+
+/// The path that takes an obituary on the coordinator's port.
+pub(crate) const OBITUARY_PATH: &str = "/v1/obituary";
+
+/// One small message, and where to take it.
+#[derive(Debug)]
+pub(super) struct Obituary {
+    pub(super) node_id: String,
+    pub(super) coordinators: Vec<SocketAddr>,
+}
+
+impl Obituary {
+    /// Tries to deliver it; the lease proves the same a little later if this fails.
+    pub(super) fn deliver(&self) {
+        for coordinator in self.coordinators.iter().take(limits::MAX_ENDPOINT_ADDRESSES) {
+            if self.deliver_to(*coordinator).is_ok() {
+                return;
+            }
+        }
+    }
+
+    fn deliver_to(&self, coordinator: SocketAddr) -> std::io::Result<()> {
+        let mut stream = TcpStream::connect_timeout(&coordinator, limits::OBITUARY_TIMEOUT)?;
+        stream.set_write_timeout(Some(limits::OBITUARY_TIMEOUT))?;
+        stream.set_read_timeout(Some(limits::OBITUARY_TIMEOUT))?;
+        let body = &self.node_id;
+        let request = format!(
+            "POST {OBITUARY_PATH} HTTP/1.1\r\nHost: {coordinator}\r\nContent-Length: {}\r\n\
+             Connection: close\r\n\r\n{body}",
+            body.len(),
+        );
+        stream.write_all(request.as_bytes())?;
+        // The answer says that it was taken; its text does not matter.
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer)?;
+        if answer.starts_with(b"HTTP/1.1 2") {
+            Ok(())
+        } else {
+            Err(std::io::ErrorKind::InvalidData.into())
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What agent and keeper say to each other: one JSON object a line.
+//!
+//! A [`Order::Spawn`] travels with three file descriptors: the worker's stdin, stdout, stderr.
+
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
+
+use ragent_rendezvous::{ids::LocalRank, message::WorkerEnd};
+use serde::{Deserialize, Serialize};
+
+/// What the keeper is to do.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub enum Order {
+    /// Starts a worker.
+    Spawn(Program),
+    /// Signals the process group of every worker.
+    Signal {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// Kills whatever is left in the tree.
+    Sweep,
+    /// The lease runs until then.
+    Renew {
+        /// Nanoseconds of `CLOCK_BOOTTIME`.
+        until_ns: u64,
+    },
+    /// Whom to tell, should the agent be gone.
+    Bury {
+        /// The agent's identity.
+        node_id: String,
+        /// Where the coordinator listens.
+        coordinators: Vec<SocketAddr>,
+    },
+}
+
+/// One worker to be started. Its environment is the keeper's own with these changes.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Program {
+    /// Which worker.
+    pub local_rank: u32,
+    /// The file to execute.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Variables that it gets.
+    pub env: Vec<(String, OsString)>,
+    /// Variables that it does not get.
+    pub unset: Vec<String>,
+}
+
+/// What happened.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub enum Report {
+    /// The keeper is there.
+    Here {
+        /// Its process id.
+        pid: i32,
+    },
+    /// A worker runs.
+    Spawned {
+        /// Which one.
+        local_rank: u32,
+        /// Its process id, and that of its group and session.
+        pid: u32,
+    },
+    /// A worker could not be started.
+    NotSpawned {
+        /// Which one.
+        local_rank: u32,
+        /// Why.
+        reason: String,
+    },
+    /// A worker ended.
+    Ended {
+        /// Which one.
+        local_rank: u32,
+        /// How.
+        end: End,
+    },
+    /// All workers have ended, and nothing is left in their process groups.
+    Quiet,
+    /// Nothing is left in the whole tree.
+    Reaped,
+    /// The lease has passed; the tree is being killed.
+    LeaseOver,
+}
+
+/// How a worker ended, as the kernel says it.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum End {
+    /// It exited with this code.
+    Exited(i32),
+    /// This signal killed it.
+    Signaled(i32),
+}
+
+impl From<End> for WorkerEnd {
+    fn from(end: End) -> Self {
+        match end {
+            End::Exited(code) => Self::Exited(code),
+            End::Signaled(signal) => Self::Signaled(signal),
+        }
+    }
+}
+
+impl Program {
+    /// Which worker.
+    pub fn rank(&self) -> LocalRank {
+        LocalRank(self.local_rank)
+    }
+}

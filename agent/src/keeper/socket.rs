@@ -1,0 +1,117 @@
+//! The keeper's end of the socket to its agent: lines of JSON in, with file descriptors beside
+//! them; lines of JSON out. It never blocks: a frozen agent must not keep the keeper from its lease.
+
+use std::{
+    collections::VecDeque,
+    io::{self, IoSliceMut},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+};
+
+use nix::{
+    cmsg_space,
+    errno::Errno,
+    fcntl::{FcntlArg, OFlag, fcntl},
+    sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, send},
+};
+
+use super::order::{Order, Report};
+use crate::{limits, supervisor::unix};
+
+/// A worker's stdin, stdout and stderr.
+pub(super) type Streams = [OwnedFd; 3];
+
+/// The socket, with what has arrived and what has not left yet.
+#[derive(Debug)]
+pub(super) struct OrderSocket {
+    fd: OwnedFd,
+    input: Vec<u8>,
+    streams: VecDeque<OwnedFd>,
+    output: VecDeque<u8>,
+}
+
+impl OrderSocket {
+    /// The socket that the agent gave as stdin.
+    pub(super) fn from_stdin() -> io::Result<Self> {
+        let fd = io::stdin().as_fd().try_clone_to_owned()?;
+        fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        Ok(Self { fd, input: Vec::new(), streams: VecDeque::new(), output: VecDeque::new() })
+    }
+
+    pub(super) fn borrow(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(super) fn has_output(&self) -> bool {
+        !self.output.is_empty()
+    }
+
+    /// The streams that came with the last [`Order::Spawn`].
+    pub(super) fn take_streams(&mut self) -> Option<Streams> {
+        let streams: Vec<OwnedFd> = self.streams.drain(..self.streams.len().min(3)).collect();
+        streams.try_into().ok()
+    }
+
+    /// Takes the next order, or nothing if it has not arrived whole.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the agent is gone, or says what no agent says.
+    pub(super) fn receive(&mut self) -> io::Result<Option<Order>> {
+        self.flush();
+        loop {
+            if let Some(end) = self.input.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.input.drain(..=end).collect();
+                return Ok(Some(serde_json::from_slice(&line)?));
+            }
+            if self.input.len() > limits::MAX_KEEPER_FRAME {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            match self.read() {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    fn read(&mut self) -> Result<usize, Errno> {
+        let mut chunk = vec![0; 64 * 1024];
+        let mut control = cmsg_space!([i32; 16]);
+        let mut slices = [IoSliceMut::new(&mut chunk)];
+        let message = recvmsg::<()>(
+            self.fd.as_raw_fd(),
+            &mut slices,
+            Some(&mut control),
+            MsgFlags::MSG_CMSG_CLOEXEC,
+        )?;
+        for control in message.cmsgs()? {
+            if let ControlMessageOwned::ScmRights(fds) = control {
+                self.streams.extend(fds.into_iter().map(unix::own));
+            }
+        }
+        let len = message.bytes;
+        self.input.extend_from_slice(&chunk[..len]);
+        Ok(len)
+    }
+
+    /// Says `report`, now or as soon as the agent reads again.
+    pub(super) fn send(&mut self, report: &Report) {
+        let mut line = serde_json::to_vec(report).expect("a report has no map with odd keys");
+        line.push(b'\n');
+        self.output.extend(line);
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        while self.has_output() {
+            let (head, _) = self.output.as_slices();
+            match send(self.fd.as_raw_fd(), head, MsgFlags::MSG_NOSIGNAL) {
+                Ok(len) => drop(self.output.drain(..len)),
+                Err(Errno::EAGAIN | Errno::EINTR) => return,
+                // The agent is gone; reading will say so.
+                Err(_) => return self.output.clear(),
+            }
+        }
+    }
+}

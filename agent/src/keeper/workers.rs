@@ -1,0 +1,122 @@
+//! The workers that a keeper holds, and everything that they left behind.
+
+use std::{
+    collections::BTreeMap,
+    os::unix::process::ExitStatusExt,
+    process::{Child, ExitStatus},
+};
+
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::{Pid, getpid},
+};
+
+use super::{
+    order::{End, Program, Report},
+    socket::Streams,
+    tree,
+};
+use crate::supervisor::unix;
+
+/// The tree below a keeper.
+///
+/// Invariant: `groups` holds the process group of every worker in `running`.
+#[derive(Debug, Default)]
+pub(super) struct Workers {
+    running: BTreeMap<u32, Child>,
+    /// Process groups of workers, also of those that ended and left something in it.
+    groups: Vec<Pid>,
+    /// A sweep is under way: whatever shows up is killed.
+    sweeping: bool,
+}
+
+impl Workers {
+    /// Whether nothing runs below this process.
+    pub(super) fn is_empty(&self) -> bool {
+        self.running.is_empty() && self.groups.is_empty() && !self.sweeping
+    }
+
+    /// Starts a worker in a session of its own.
+    pub(super) fn spawn(&mut self, program: Program, streams: Streams) -> Report {
+        let local_rank = program.local_rank;
+        match unix::spawn_worker(program, streams) {
+            Ok(child) => {
+                let pid = child.id();
+                self.groups.push(Pid::from_raw(pid.cast_signed()));
+                self.running.insert(local_rank, child);
+                Report::Spawned { local_rank, pid }
+            }
+            Err(error) => Report::NotSpawned { local_rank, reason: error.to_string() },
+        }
+    }
+
+    /// Signals the groups of all workers, and what ended ones left in theirs.
+    pub(super) fn signal(&self, signal: i32) {
+        let Ok(signal) = Signal::try_from(signal) else { return };
+        for group in &self.groups {
+            // The group may be gone already.
+            let _ = killpg(*group, signal);
+        }
+    }
+
+    /// Kills everything; [`Report::Reaped`] follows when nothing is left.
+    pub(super) fn sweep(&mut self) {
+        self.sweeping = true;
+        tree::kill_descendants();
+    }
+
+    /// Takes note of every end since the last call.
+    pub(super) fn reap(&mut self, report: &mut impl FnMut(Report)) {
+        self.reap_workers(report);
+        self.reap_orphans();
+        if self.running.is_empty() && !self.groups.is_empty() {
+            self.groups.retain(|group| killpg(*group, None).is_ok());
+            if self.groups.is_empty() {
+                report(Report::Quiet);
+            }
+        }
+        if self.sweeping {
+            if tree::children_of(getpid()).is_empty() {
+                self.sweeping = false;
+                self.groups.clear();
+                report(Report::Reaped);
+            } else {
+                tree::kill_descendants();
+            }
+        }
+    }
+
+    fn reap_workers(&mut self, report: &mut impl FnMut(Report)) {
+        self.running.retain(|&local_rank, child| match child.try_wait() {
+            Ok(None) => true,
+            Ok(Some(status)) => {
+                report(Report::Ended { local_rank, end: end_of(status) });
+                false
+            }
+            // Nobody else waits for it, so this cannot be; a worker that cannot be waited for has
+            // not ended well.
+            Err(_) => {
+                report(Report::Ended { local_rank, end: End::Exited(255) });
+                false
+            }
+        });
+    }
+
+    fn reap_orphans(&self) {
+        for pid in tree::children_of(getpid()) {
+            let worker = self.running.values().any(|child| child.id().cast_signed() == pid.as_raw());
+            if !worker {
+                tree::reap(pid);
+            }
+        }
+    }
+}
+
+fn end_of(status: ExitStatus) -> End {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => End::Exited(code),
+        (None, Some(signal)) => End::Signaled(signal),
+        // `try_wait` reports ended processes only.
+        (None, None) => End::Exited(255),
+    }
+}

@@ -1,0 +1,64 @@
+//! Every bound of the agent, each with its reason.
+
+use std::time::Duration;
+
+/// Workers on one node: more than any machine has processors.
+pub const MAX_LOCAL_WORLD_SIZE: u32 = 4096;
+/// What an endpoint may resolve to; a round-robin name has a few addresses.
+pub const MAX_ENDPOINT_ADDRESSES: usize = 16;
+/// One attempt to open a connection. A reachable host answers in less than a round trip; one lost
+/// SYN is sent again after 1 s.
+pub const DIAL_TIMEOUT: Duration = Duration::from_millis(1800);
+/// One look-up of a name; libc's resolver gives up after 5 s for each server.
+pub const RESOLVE_TIMEOUT: Duration = Duration::from_secs(6);
+/// How long whoever answers the endpoint may take to say who it is.
+pub const IDENTIFY_TIMEOUT: Duration = Duration::from_secs(3);
+/// What an answer to "who are you" may have; ours has a few hundred bytes.
+pub const MAX_IDENTITY_LEN: usize = 4096;
+/// A fresh attempt to reach a coordinator that may be there: as architecture.md, section 4.
+pub const REDIAL_INTERVAL: Duration = Duration::from_millis(250);
+/// The same while it is known to be gone: a service manager takes about that long to restart it.
+pub const REDIAL_INTERVAL_LOST: Duration = Duration::from_millis(500);
+/// How long a keep-alive may stay unanswered before a second connection is tried.
+pub const SUSPECT_AFTER: Duration = Duration::from_millis(600);
+/// Attempts under way at once: those of one dial time-out at one redial interval.
+pub const MAX_DIALS: usize = 8;
+/// Messages to or from one stream that wait for their reader. A stream that falls this far behind
+/// is dropped; both sides are level, so its successor loses nothing.
+pub const STREAM_QUEUE: usize = 64;
+/// Inputs that wait for the coordinator's machine; senders wait where it is full.
+pub const COORDINATOR_QUEUE: usize = 1024;
+/// Commands and reports between the agent's tasks.
+pub const TASK_QUEUE: usize = 256;
+/// Chunks of output that wait for the console; workers wait where it is full, as they would for
+/// the console itself.
+pub const CONSOLE_QUEUE: usize = 64;
+/// One read from a worker's pipe: the kernel's pipe buffer.
+pub const CONSOLE_CHUNK: usize = 64 * 1024;
+/// What is kept of a worker's stderr for the report; with the rest a failure stays near 4 KiB.
+pub const STDERR_TAIL: usize = 3 * 1024;
+/// What is kept of a worker's error message.
+pub const ERROR_MESSAGE: usize = 2 * 1024;
+/// An error file that is read at all; a traceback has a few KiB.
+pub const MAX_ERROR_FILE: u64 = 1024 * 1024;
+/// A line without an end is printed in pieces of this size when it carries a prefix.
+pub const MAX_CONSOLE_LINE: usize = 64 * 1024;
+/// A message between agent and keeper: Linux takes at most 2 MiB of arguments, and JSON spells each
+/// byte as up to four.
+pub const MAX_KEEPER_FRAME: usize = 16 * 1024 * 1024;
+/// How long a connection may stay silent before it has said which protocol it speaks.
+pub const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections in all on the agent's port; 10,000 agents with a spare each.
+pub const MAX_CONNECTIONS: usize = 20_480;
+/// The listen backlog; the kernel cuts it to `somaxconn`.
+pub const LISTEN_BACKLOG: u32 = 4096;
+/// How long the last words may take to leave when everything else is done.
+pub const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the keeper may take to be there, and to go.
+pub const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a keeper tries to deliver its obituary: less than the lease that proves the same.
+pub const OBITUARY_TIMEOUT: Duration = Duration::from_millis(500);
+/// Ports of a pinned range that are tried for a worker store.
+pub const MAX_STORE_PORTS: u16 = 1024;
+/// A state file that is read at all.
+pub const MAX_STATE_FILE: u64 = 64 * 1024;

@@ -1,0 +1,3 @@
+//! Watches the local workers.
+
+pub(crate) mod unix;

@@ -1,0 +1,84 @@
+//! The few things that no safe crate does. Every `unsafe` of the program stands here.
+#![expect(unsafe_code, reason = "fork, signal dispositions and received descriptors")]
+
+use std::{
+    io,
+    os::{
+        fd::{FromRawFd, OwnedFd, RawFd},
+        unix::process::CommandExt,
+    },
+    process::{Child, Command},
+};
+
+use nix::{
+    errno::Errno,
+    sys::{
+        prctl,
+        signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction, sigprocmask},
+    },
+    unistd,
+};
+
+use crate::keeper::order::Program;
+
+/// Takes ownership of a descriptor that `recvmsg` has just returned.
+pub(crate) fn own(fd: RawFd) -> OwnedFd {
+    // SAFETY: the kernel made this descriptor for the one `recvmsg` that returned it, and its only
+    // caller passes each returned number here once.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Sets what `signal` does to this process.
+///
+/// # Errors
+///
+/// Returns the system's refusal.
+pub(crate) fn set_disposition(signal: Signal, action: &SigAction) -> Result<(), Errno> {
+    // SAFETY: callers pass `SIG_IGN` or `SIG_DFL`, so no handler runs at all.
+    unsafe { sigaction(signal, action) }.map(drop)
+}
+
+/// Starts a worker as the leader of a session of its own, which the kernel kills when the calling
+/// thread ends.
+///
+/// # Errors
+///
+/// Returns the system's refusal to fork or to execute.
+pub(crate) fn spawn_worker(program: Program, streams: [OwnedFd; 3]) -> io::Result<Child> {
+    let [stdin, stdout, stderr] = streams;
+    let mut command = Command::new(&program.program);
+    command.args(&program.args).stdin(stdin).stdout(stdout).stderr(stderr);
+    for name in &program.unset {
+        command.env_remove(name);
+    }
+    command.envs(program.env);
+    let parent = unistd::getpid();
+    let prepare = move || {
+        unistd::setsid()?;
+        prctl::set_pdeathsig(Signal::SIGKILL)?;
+        if unistd::getppid() != parent {
+            // The parent ended before the line above, so its end will not be told.
+            return Err(Errno::ESRCH.into());
+        }
+        for signal in INHERITED_AS_IGNORED {
+            let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+            set_disposition(signal, &default)?;
+        }
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+        Ok(())
+    };
+    // SAFETY: between fork and exec only async-signal-safe system calls are made, nothing is
+    // allocated, and no lock is taken.
+    unsafe { command.pre_exec(prepare) };
+    command.spawn()
+}
+
+/// What the keeper ignores for itself, and what `nohup` may have made the agent ignore.
+const INHERITED_AS_IGNORED: [Signal; 6] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGPIPE,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGXFSZ,
+];
