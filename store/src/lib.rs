@@ -1,1 +1,42 @@
-//! Speaks the `TCPStore` protocol of `torch.distributed`.
+//! Speaks the `TCPStore` protocol of `torch.distributed`, as server and as client.
+//!
+//! A store is a map from keys to values, and named queues beside it, that the workers of a job use
+//! to find each other. A client says `VALIDATE` once, then sends queries; each is answered in
+//! order, except that a `WAIT` or `BARRIER` is answered whenever it comes true.
+//!
+//! ```text
+//!             ┌────────────── pure: no clock, no socket ───────────────┐
+//!  bytes ───▶ │ wire::Decoder ─▶ Query ─▶ session ─▶ engine ─▶ waiters │ ──▶ bytes, woken clients
+//!             └────────────────────────────────────────────────────────┘
+//!  server: one thread, one runtime, many stores, no lock        client: one request at a time
+//! ```
+//!
+//! The core compiles without tokio (`default-features = false`). With the feature `net`, start a
+//! [`StoreThread`], [`open`](StoreThread::open) a store on a listener from [`listen`], and talk to
+//! it with a [`Client`], or with an unmodified `torch.distributed.TCPStore` of torch 2.2 or newer.
+//!
+//! Everything that a peer can make grow has a bound, see [`limits`]. The protocol has no error
+//! answer: whoever breaks a rule is disconnected, and one line in the log says which rule.
+//!
+//! Deliberately absent: persistence, replication, authentication, name look-ups, and the quirks of
+//! the original server that no client can want; the module headers name each.
+#![forbid(unsafe_code)]
+
+pub mod engine;
+pub mod limits;
+pub mod output;
+pub mod session;
+mod waiters;
+pub mod wire;
+
+#[cfg(feature = "net")]
+pub mod client;
+#[cfg(feature = "net")]
+pub mod server;
+
+pub use engine::Engine;
+
+#[cfg(feature = "net")]
+pub use client::Client;
+#[cfg(feature = "net")]
+pub use server::{Admission, StoreHandle, StoreThread, listen};

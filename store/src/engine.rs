@@ -1,0 +1,349 @@
+//! Decides what each operation of a store answers, and who is released by it.
+//!
+//! Operations carry the protocol's names. What blocks is not blocked: [`Engine::wait`] and
+//! [`Engine::barrier`] answer [`Wait::Ready`] or [`Wait::Parked`], and whoever is released later
+//! comes out of [`Engine::poll_woken`], which is to be drained after every call.
+//!
+//! Keys and queues are two namespaces: only [`Engine::check`] and [`Engine::wait`] look at both.
+//! There is neither time nor I/O in here: a client gives up by `CANCEL_WAIT` or by hanging up.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use bytes::Bytes;
+
+use crate::limits::{APPENDED_LEN_MAX, ENTRY_OVERHEAD, STORE_MEMORY_MAX};
+use crate::waiters::{self, Waiters};
+
+mod integer;
+mod memory;
+#[cfg(test)]
+mod tests;
+
+use self::integer::leading_integer;
+use self::memory::Memory;
+pub use self::memory::StoreFull;
+
+/// One store: its keys, its queues and who waits for them.
+///
+/// Invariant: no queue is empty; `memory` counts every key, value and queued value.
+#[derive(Debug)]
+pub struct Engine {
+    entries: HashMap<Bytes, Bytes>,
+    queues: HashMap<Bytes, VecDeque<Bytes>>,
+    waiters: Waiters,
+    memory: Memory,
+}
+
+/// Names one client for as long as the store lives; never used again.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct ClientId(pub u64);
+
+/// What became of a `WAIT` or `BARRIER`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub enum Wait {
+    /// It is over: answer.
+    Ready,
+    /// The client will come out of [`Engine::poll_woken`].
+    Parked,
+}
+
+/// What `COMPARE_SET` found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CompareSet<'a> {
+    /// Another value, which stays.
+    Differs(&'a Bytes),
+    /// No such key, though a value was expected.
+    Missing,
+    /// What was expected: the new value is stored.
+    Stored,
+}
+
+/// A number cannot be added.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum AddError {
+    /// The sum does not fit into the store.
+    #[error(transparent)]
+    Full(#[from] StoreFull),
+    /// The value does not begin with a 64-bit integer.
+    #[error("the value is not a number")]
+    NotANumber,
+}
+
+/// A value cannot be extended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum AppendError {
+    /// It does not fit into the store.
+    #[error(transparent)]
+    Full(#[from] StoreFull),
+    /// It would become so long.
+    #[error("an appended value of {0} bytes is longer than {APPENDED_LEN_MAX}")]
+    TooLong(usize),
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self::with_memory_max(STORE_MEMORY_MAX)
+    }
+}
+
+impl Engine {
+    /// Makes an empty store that holds at most `memory_max` bytes.
+    pub fn with_memory_max(memory_max: usize) -> Self {
+        Self {
+            entries: HashMap::new(),
+            queues: HashMap::new(),
+            waiters: Waiters::default(),
+            memory: Memory::new(memory_max),
+        }
+    }
+
+    /// Stores `value` under `key` and releases who waits for it.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreFull`] and changes nothing if there is no room.
+    pub fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), StoreFull> {
+        self.store(key, value)?;
+        self.waiters.stored(key);
+        Ok(())
+    }
+
+    /// Returns the value under `key`.
+    pub fn get(&self, key: &[u8]) -> Option<&Bytes> {
+        self.entries.get(key)
+    }
+
+    /// Adds `delta` to the decimal integer under `key` and returns the sum.
+    ///
+    /// An absent key counts as zero; the sum wraps, as upstream.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`AddError`] and changes nothing if the value does not begin with an integer.
+    pub fn add(&mut self, key: &[u8], delta: i64) -> Result<i64, AddError> {
+        let sum = self.sum(key, delta)?;
+        self.set(key, sum.to_string().as_bytes())?;
+        Ok(sum)
+    }
+
+    /// Stores `desired` under `key` if the value is `expected`, or if there is none and nothing is
+    /// expected. Then, and only then, it releases who waits for the key; upstream does so also
+    /// when nothing was stored.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreFull`] and changes nothing if there is no room.
+    pub fn compare_set(
+        &mut self,
+        key: &[u8],
+        expected: &[u8],
+        desired: &[u8],
+    ) -> Result<CompareSet<'_>, StoreFull> {
+        let matches = self.entries.get(key).map_or(expected.is_empty(), |value| value == expected);
+        if matches {
+            self.set(key, desired)?;
+            return Ok(CompareSet::Stored);
+        }
+        Ok(self.entries.get(key).map_or(CompareSet::Missing, CompareSet::Differs))
+    }
+
+    /// Tells whether each of `names` is a key or a queue with something in it.
+    pub fn check(&self, names: &[&[u8]]) -> bool {
+        names.iter().all(|name| self.is_present(name))
+    }
+
+    /// Lets `client` wait until each of `names` is present.
+    ///
+    /// Takes the place of whatever the client waited for before.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreFull`] if there is no room to remember the names.
+    pub fn wait(&mut self, client: ClientId, names: &[&[u8]]) -> Result<Wait, StoreFull> {
+        self.waiters.forget(client);
+        let missing: HashSet<&[u8]> =
+            names.iter().copied().filter(|name| !self.is_present(name)).collect();
+        if missing.is_empty() {
+            return Ok(Wait::Ready);
+        }
+        self.allow(missing.iter().map(|name| waiters::cost(name)).sum())?;
+        self.waiters.park(client, missing.into_iter().map(Bytes::copy_from_slice).collect());
+        Ok(Wait::Parked)
+    }
+
+    /// Counts an arrival of `client` under `key`, and lets it wait until `world_size` have arrived.
+    ///
+    /// The count is a decimal value like any other and is never taken back, so a key serves one
+    /// barrier. It releases who waits for the key only when the barrier is complete, as upstream.
+    /// Who is at the barrier is released by its completion alone; upstream also does so for a `SET`,
+    /// `ADD` or `COMPARE_SET` of the key.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`AddError`] and changes nothing if the value does not begin with an integer.
+    pub fn barrier(
+        &mut self,
+        client: ClientId,
+        key: &[u8],
+        world_size: i64,
+    ) -> Result<Wait, AddError> {
+        self.waiters.forget(client);
+        let arrived = self.sum(key, 1)?;
+        self.allow(waiters::cost(key))?;
+        self.store(key, arrived.to_string().as_bytes())?;
+        if arrived >= world_size {
+            self.waiters.completed(key);
+            return Ok(Wait::Ready);
+        }
+        self.waiters.park_at_barrier(client, Bytes::copy_from_slice(key));
+        Ok(Wait::Parked)
+    }
+
+    /// Forgets what `client` waits for: it gave up, or is gone.
+    pub fn cancel_wait(&mut self, client: ClientId) {
+        self.waiters.forget(client);
+    }
+
+    /// Returns the next client whose wait is over.
+    pub fn poll_woken(&mut self) -> Option<ClientId> {
+        self.waiters.poll_woken()
+    }
+
+    /// Returns how many keys there are.
+    pub fn num_keys(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns all keys, in no order.
+    pub fn list_keys(&self) -> impl Iterator<Item = &Bytes> {
+        self.entries.keys()
+    }
+
+    /// Removes `key` and tells whether it was there. Nobody is released.
+    pub fn delete_key(&mut self, key: &[u8]) -> bool {
+        let Some((key, value)) = self.entries.remove_entry(key) else { return false };
+        self.memory.sub(entry_cost(&key));
+        self.memory.retire(value);
+        true
+    }
+
+    /// Puts `value` behind what is under `key`, if anything, and releases who waits for it.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`AppendError`] and changes nothing if the value would be too long.
+    pub fn append(&mut self, key: &[u8], value: &[u8]) -> Result<(), AppendError> {
+        let Some(len) = self.entries.get(key).map(Bytes::len) else {
+            return Ok(self.set(key, value)?);
+        };
+        if APPENDED_LEN_MAX < len + value.len() {
+            return Err(AppendError::TooLong(len + value.len()));
+        }
+        self.allow(len + value.len())?;
+        if let Some(entry) = self.entries.get_mut(key) {
+            let (extended, replaced) = extended(std::mem::take(entry), value);
+            *entry = extended;
+            self.memory.add(value.len());
+            if let Some(replaced) = replaced {
+                self.memory.add(len);
+                self.memory.retire(replaced);
+            }
+        }
+        self.waiters.stored(key);
+        Ok(())
+    }
+
+    /// Puts `value` at the end of `queue` and releases one who waits for it.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreFull`] and changes nothing if there is no room.
+    pub fn queue_push(&mut self, queue: &[u8], value: &[u8]) -> Result<(), StoreFull> {
+        let cost = value.len() + ENTRY_OVERHEAD;
+        self.allow(cost + entry_cost(queue))?;
+        self.memory.add(cost);
+        let value = Bytes::copy_from_slice(value);
+        if let Some(values) = self.queues.get_mut(queue) {
+            values.push_back(value);
+        } else {
+            self.memory.add(entry_cost(queue));
+            self.queues.insert(Bytes::copy_from_slice(queue), VecDeque::from([value]));
+        }
+        self.waiters.pushed(queue);
+        Ok(())
+    }
+
+    /// Takes the first value off `queue`; returns it with the length before.
+    pub fn queue_pop(&mut self, queue: &[u8]) -> Option<(usize, Bytes)> {
+        let values = self.queues.get_mut(queue)?;
+        let len = values.len();
+        let value = values.pop_front()?;
+        if values.is_empty() {
+            self.queues.remove(queue);
+            self.memory.sub(entry_cost(queue));
+        }
+        self.memory.sub(ENTRY_OVERHEAD);
+        self.memory.retire(value.clone());
+        Some((len, value))
+    }
+
+    /// Returns how many values are in `queue`.
+    pub fn queue_len(&self, queue: &[u8]) -> usize {
+        self.queues.get(queue).map_or(0, VecDeque::len)
+    }
+
+    fn is_present(&self, name: &[u8]) -> bool {
+        self.entries.contains_key(name) || self.queues.contains_key(name)
+    }
+
+    fn sum(&self, key: &[u8], delta: i64) -> Result<i64, AddError> {
+        let current = match self.entries.get(key) {
+            Some(value) => leading_integer(value).ok_or(AddError::NotANumber)?,
+            None => 0,
+        };
+        Ok(current.wrapping_add(delta))
+    }
+
+    /// Stores without releasing anyone.
+    fn store(&mut self, key: &[u8], value: &[u8]) -> Result<(), StoreFull> {
+        // The value is copied, so that the buffer it came in can go.
+        let old = self.entries.get_mut(key);
+        let grows_by = match &old {
+            Some(old) => value.len().saturating_sub(old.len()),
+            None => value.len() + entry_cost(key),
+        };
+        self.memory.allow(grows_by, self.waiters.cost())?;
+        let value = Bytes::copy_from_slice(value);
+        self.memory.add(value.len());
+        if let Some(old) = old {
+            self.memory.retire(std::mem::replace(old, value));
+        } else {
+            self.memory.add(entry_cost(key));
+            self.entries.insert(Bytes::copy_from_slice(key), value);
+        }
+        Ok(())
+    }
+
+    fn allow(&mut self, len: usize) -> Result<(), StoreFull> {
+        self.memory.allow(len, self.waiters.cost())
+    }
+}
+
+/// Returns what a key or queue occupies without its values.
+fn entry_cost(key: &[u8]) -> usize {
+    key.len() + ENTRY_OVERHEAD
+}
+
+/// Returns `value` with `tail` behind it, and the original if someone still reads that.
+///
+/// Extends in place where it can, so that many small appends do not copy what is there each time.
+fn extended(value: Bytes, tail: &[u8]) -> (Bytes, Option<Bytes>) {
+    match value.try_into_mut() {
+        Ok(mut value) => {
+            value.extend_from_slice(tail);
+            (value.freeze(), None)
+        }
+        Err(read) => ([&read, tail].concat().into(), Some(read)),
+    }
+}

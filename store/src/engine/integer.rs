@@ -1,0 +1,58 @@
+//! Reads numbers out of values the way upstream does.
+
+/// Returns the decimal integer that `value` begins with, as C's `strtoll` reads it: blanks, a sign,
+/// digits; whatever follows is ignored. `None` without a digit or beyond 64 bits.
+pub(super) fn leading_integer(value: &[u8]) -> Option<i64> {
+    let blanks = value.iter().take_while(|byte| is_blank(**byte)).count();
+    let (negative, rest) = match &value[blanks..] {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] | rest => (false, rest),
+    };
+    let digits = &rest[..rest.iter().take_while(|byte| byte.is_ascii_digit()).count()];
+    if digits.is_empty() {
+        return None;
+    }
+    // Counted downwards, where there is room for one more.
+    let negated = digits.iter().try_fold(0i64, |sum, digit| {
+        sum.checked_mul(10)?.checked_sub(i64::from(digit - b'0'))
+    })?;
+    if negative { Some(negated) } else { negated.checked_neg() }
+}
+
+/// Tells what C's `isspace` tells in the C locale; Rust's idea of ASCII white space lacks `\v`.
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t'..=b'\r')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The values that were tried on the original server.
+    #[test]
+    fn reads_as_strtoll_does() {
+        for (value, number) in [
+            (&b"5"[..], Some(5)),
+            (b"+5", Some(5)),
+            (b"-8", Some(-8)),
+            (b" 12abc", Some(12)),
+            (b"\n\t\x0b\x0c\r8", Some(8)),
+            (b"1.9", Some(1)),
+            (b"0x10", Some(0)),
+            (b"5\0junk", Some(5)),
+            (b"", None),
+            (b" ", None),
+            (b"-", None),
+            (b"- 1", None),
+            (b"--1", None),
+            (b"hello", None),
+            (b"9223372036854775807", Some(i64::MAX)),
+            (b"-9223372036854775808", Some(i64::MIN)),
+            (b"9223372036854775808", None),
+            (b"-9223372036854775809", None),
+            (b"00000000000000000000000000000000001", Some(1)),
+        ] {
+            assert_eq!(leading_integer(value), number, "{}", value.escape_ascii());
+        }
+    }
+}

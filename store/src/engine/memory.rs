@@ -1,0 +1,82 @@
+//! Counts what a store holds.
+
+use bytes::Bytes;
+
+use crate::limits::SHARED_VALUE_LEN_MIN;
+
+/// What the entries of a store occupy, and the most they may.
+///
+/// A value that was replaced while a slow reader is still being sent it counts until it is let go;
+/// else a client could make the store hold any number of them.
+#[derive(Debug)]
+pub(super) struct Memory {
+    used: usize,
+    max: usize,
+    /// Replaced values that may still be on their way to a reader.
+    lingering: Vec<Bytes>,
+    /// Number of those at which they are next looked through.
+    sweep_at: usize,
+}
+
+/// The store holds as much as it may.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("the store would hold {needed} bytes, more than {max}")]
+pub struct StoreFull {
+    /// What it would have held.
+    pub needed: usize,
+    /// What it may hold.
+    pub max: usize,
+}
+
+impl Memory {
+    pub(super) fn new(max: usize) -> Self {
+        Self { used: 0, max, lingering: Vec::new(), sweep_at: SWEEP_AT_MIN }
+    }
+
+    /// Makes sure that `len` more bytes, beside `elsewhere` that others count, may be held.
+    pub(super) fn allow(&mut self, len: usize, elsewhere: usize) -> Result<(), StoreFull> {
+        if self.max < self.used + elsewhere + len {
+            self.sweep();
+        }
+        let needed = self.used + elsewhere + len;
+        if self.max < needed { Err(StoreFull { needed, max: self.max }) } else { Ok(()) }
+    }
+
+    /// Counts `len` bytes, which were allowed.
+    pub(super) fn add(&mut self, len: usize) {
+        self.used += len;
+    }
+
+    /// Takes back what no reader can hold.
+    pub(super) fn sub(&mut self, len: usize) {
+        self.used -= len;
+    }
+
+    /// Takes back a value, once nobody reads it any more.
+    pub(super) fn retire(&mut self, value: Bytes) {
+        // Short values are copied for their readers.
+        if value.len() < SHARED_VALUE_LEN_MIN || value.is_unique() {
+            return self.sub(value.len());
+        }
+        self.lingering.push(value);
+        if self.lingering.len() >= self.sweep_at {
+            self.sweep();
+            self.sweep_at = SWEEP_AT_MIN.max(2 * self.lingering.len());
+        }
+    }
+
+    fn sweep(&mut self) {
+        let freed = self.lingering.extract_if(.., |value| value.is_unique());
+        self.used -= freed.map(|value| value.len()).sum::<usize>();
+    }
+}
+
+#[cfg(test)]
+impl Memory {
+    pub(super) fn assert_used(&self, live: usize) {
+        let lingering = self.lingering.iter().map(Bytes::len).sum::<usize>();
+        assert_eq!(self.used, live + lingering);
+    }
+}
+
+const SWEEP_AT_MIN: usize = 16;

@@ -1,0 +1,84 @@
+//! Bounds everything that a peer can make grow.
+//!
+//! The first three are those of the original server, so a client meets no new ones in practice;
+//! the others bound what that server leaves open. Who exceeds one is disconnected.
+
+use std::time::Duration;
+
+/// Longest key or queue name, as sent: with the `/` that a client puts in front. As upstream.
+pub const KEY_LEN_MAX: usize = 8192;
+
+/// Longest value in a request. As upstream.
+pub const VALUE_LEN_MAX: usize = 8 << 20;
+
+/// Most keys in one `CHECK`, `WAIT`, `MULTI_GET` or `MULTI_SET`. As upstream.
+pub const KEYS_MAX: usize = 131_072;
+
+/// Longest request as a whole.
+///
+/// Upstream would buffer a terabyte (so many keys, with so long values). This is the most keys
+/// with names of 500 bytes, or seven of the longest values: more than torch ever sends at once.
+pub const REQUEST_LEN_MAX: usize = 64 << 20;
+
+/// Longest value that `APPEND` may build, since no request limits the sum.
+///
+/// Less than [`ANSWER_LEN_MAX`], so that whatever is stored can be read back.
+pub const APPENDED_LEN_MAX: usize = 64 << 20;
+
+/// Longest answer as a whole, which `MULTI_GET` and `LIST_KEYS` could otherwise make arbitrarily
+/// large. A thousand nodes with 256 KiB each fit.
+pub const ANSWER_LEN_MAX: usize = 256 << 20;
+
+/// Most that the keys, values, queues and waits of one store may occupy.
+///
+/// A rendezvous takes kilobytes; 4 GiB is 500 of the longest values and still leaves a training
+/// node its memory.
+pub const STORE_MEMORY_MAX: usize = 4 << 30;
+
+/// What an entry, a queued value or an awaited name is taken to cost beside its bytes.
+///
+/// Two handles of 32 bytes, their heap blocks, and room in a hash table: so many tiny keys cannot
+/// pass as few bytes.
+pub const ENTRY_OVERHEAD: usize = 160;
+
+/// A connection with this much unsent output has no further request executed until it reads.
+///
+/// Large enough that a client which pipelines never notices, small enough that thousands of slow
+/// readers are harmless. What is pending is at most this much plus one answer.
+pub const OUTPUT_PAUSE_LEN: usize = 1 << 20;
+
+/// Most that all connections of a store together may hold in unfinished requests and unsent
+/// answers.
+///
+/// Each alone is bounded above; this keeps a thousand clients that all stop in the middle of their
+/// largest request from filling the machine.
+pub const BUFFERS_LEN_MAX: usize = 1 << 30;
+
+/// Values from this length on are sent as they lie in the store, not copied into the answer.
+///
+/// Below, a copy costs less than a further piece in the write.
+pub const SHARED_VALUE_LEN_MIN: usize = 16 << 10;
+
+/// Most connections to one store. Far above the world sizes in use; a limit on open files is
+/// usually met first.
+pub const CONNECTIONS_MAX: usize = 65_536;
+
+/// Connections that the kernel queues before they are accepted: all workers start at once, and a
+/// lost SYN costs one of them a second.
+pub const LISTEN_BACKLOG: i32 = 4096;
+
+/// Bytes that one read takes at most. Hundreds of ordinary requests.
+pub const READ_LEN: usize = 64 << 10;
+
+/// Time within which a connection must have said `VALIDATE`. Afterwards it may be silent for days.
+pub const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Stores that may wait to be opened by the store's thread. A launcher opens one a round; when
+/// full, [`open`](crate::StoreThread::open) fails, as the thread must be stuck.
+#[cfg(feature = "net")]
+pub const OPENING_MAX: usize = 64;
+
+/// Connections handed over and not yet taken by the store's thread. As many as the kernel would
+/// queue; when full, the connection is refused, and its client connects again.
+#[cfg(feature = "net")]
+pub const HANDED_OVER_MAX: usize = LISTEN_BACKLOG as usize;

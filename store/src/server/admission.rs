@@ -1,0 +1,58 @@
+//! Decides who may connect to a store.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+/// From which addresses connections are accepted.
+///
+/// It is asked once, when a connection begins. Addresses of IPv4 are the same written as IPv6
+/// (`::ffff:10.0.0.1`). Loopback is an address like any other: list it if the own host takes part.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum Admission {
+    /// From none.
+    #[default]
+    Nobody,
+    /// From all.
+    Anybody,
+    /// From these.
+    Only(BTreeSet<IpAddr>),
+}
+
+impl Admission {
+    /// Tells whether a connection from `peer` is accepted.
+    pub fn admits(&self, peer: IpAddr) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::Anybody => true,
+            Self::Only(members) => {
+                let peer = peer.to_canonical();
+                members.iter().any(|member| member.to_canonical() == peer)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// Members are admitted under either spelling of their address, others are not.
+    #[test]
+    fn spelling_does_not_matter() {
+        let plain = Admission::Only([ip("10.0.0.1"), ip("2001:db8::1")].into());
+        let mapped = Admission::Only([ip("::ffff:10.0.0.1")].into());
+        for peer in ["10.0.0.1", "::ffff:10.0.0.1"] {
+            assert!(plain.admits(ip(peer)) && mapped.admits(ip(peer)));
+        }
+        assert!(plain.admits(ip("2001:db8::1")));
+        for peer in ["10.0.0.2", "127.0.0.1", "::1", "2001:db8::2"] {
+            assert!(!plain.admits(ip(peer)) && !mapped.admits(ip(peer)));
+            assert!(Admission::Anybody.admits(ip(peer)));
+            assert!(!Admission::Nobody.admits(ip(peer)));
+        }
+    }
+}

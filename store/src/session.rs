@@ -1,0 +1,221 @@
+//! Turns the bytes of one connection into calls of the engine, and its replies into bytes.
+//!
+//! ```text
+//! Greeting ── VALIDATE ──▶ Open ── broken rule ──▶ the connection is closed
+//! ```
+//!
+//! Until a complete and correct `VALIDATE` has come, in however many pieces, nothing else is
+//! accepted, and a wrong byte is refused when it arrives. The original server is laxer in some
+//! cases and, for a `VALIDATE` in pieces, stricter; no client can need either.
+
+use crate::engine::{AddError, AppendError, ClientId, CompareSet, Engine, StoreFull, Wait};
+use crate::limits::{ANSWER_LEN_MAX, BUFFERS_LEN_MAX};
+use crate::output::Output;
+use crate::wire::{
+    DecodeError, Decoder, GREETING, NOT_READY, Query, READY, STOP_WAITING, WAIT_CANCELED,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// One connection, as far as the protocol is concerned.
+#[derive(Debug)]
+pub struct Session {
+    client: ClientId,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// So many bytes of the greeting have come.
+    Greeting(usize),
+    Open(Decoder),
+}
+
+/// What [`Session::step`] did.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Step {
+    /// Something of the input was used. Drain the engine's woken, then step again.
+    Taken,
+    /// The input holds no whole request.
+    NeedMore,
+}
+
+/// The rule that a client broke. The protocol cannot say so: its connection is closed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Violation {
+    /// An `ADD` or `BARRIER` that cannot be counted.
+    #[error(transparent)]
+    Add(#[from] AddError),
+    /// An answer that would have so many bytes.
+    #[error("an answer of {0} bytes is longer than {ANSWER_LEN_MAX}")]
+    AnswerTooLong(usize),
+    /// An `APPEND` that cannot be done.
+    #[error(transparent)]
+    Append(#[from] AppendError),
+    /// More unfinished requests and unsent answers than a server buffers for all.
+    #[error("all connections together hold more than {BUFFERS_LEN_MAX} bytes")]
+    BuffersFull,
+    /// Bytes that are no request.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// A value for which there is no room.
+    #[error(transparent)]
+    Full(#[from] StoreFull),
+    /// `VALIDATE` on a connection that had begun.
+    #[error("VALIDATE came a second time")]
+    SecondValidate,
+    /// The first bytes of an old release of torch.
+    #[error(
+        "this is a client of torch 2.1 or older, which does not begin with VALIDATE; 2.2 or newer \
+         is needed"
+    )]
+    TorchTooOld,
+    /// Other first bytes.
+    #[error("the first bytes are not VALIDATE: not a store client, or one of torch 2.1 or older")]
+    Unvalidated,
+}
+
+impl Session {
+    /// Makes the session of a connection from which nothing was read yet.
+    pub fn new(client: ClientId) -> Self {
+        Self { client, phase: Phase::Greeting(0) }
+    }
+
+    /// Tells whether the client has said `VALIDATE`.
+    pub fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open(_))
+    }
+
+    /// Takes at most one request off the front of `input`, carries it out on `engine` and puts
+    /// its answer into `output`.
+    ///
+    /// If it asks for more, call again with what it left and more bytes behind that.
+    ///
+    /// # Errors
+    ///
+    /// Returns the [`Violation`] for which the connection has to be closed.
+    pub fn step(
+        &mut self,
+        engine: &mut Engine,
+        input: &mut &[u8],
+        output: &mut Output,
+    ) -> Result<Step, Violation> {
+        let decoder = match &mut self.phase {
+            Phase::Greeting(_) if input.is_empty() => return Ok(Step::NeedMore),
+            Phase::Greeting(seen) => {
+                *seen = greet(*seen, input)?;
+                if *seen == GREETING.len() {
+                    self.phase = Phase::Open(Decoder::default());
+                }
+                return Ok(Step::Taken);
+            }
+            Phase::Open(decoder) => decoder,
+        };
+        let Some(query) = decoder.decode(input)? else { return Ok(Step::NeedMore) };
+        execute(self.client, query, engine, output)?;
+        Ok(Step::Taken)
+    }
+}
+
+/// Takes what belongs to the greeting, of which `seen` bytes came before, off `input`.
+fn greet(seen: usize, input: &mut &[u8]) -> Result<usize, Violation> {
+    let expected = &GREETING[seen..];
+    let (head, rest) = input.split_at(expected.len().min(input.len()));
+    if !expected.starts_with(head) {
+        let old = seen == 0 && head.iter().zip(OLD_GREETING).all(|(byte, old)| byte == old);
+        return Err(if old { Violation::TorchTooOld } else { Violation::Unvalidated });
+    }
+    *input = rest;
+    Ok(seen + head.len())
+}
+
+fn execute(
+    client: ClientId,
+    query: Query<'_>,
+    engine: &mut Engine,
+    output: &mut Output,
+) -> Result<(), Violation> {
+    match query {
+        Query::Validate { .. } => return Err(Violation::SecondValidate),
+        Query::Set { key, value } => engine.set(key, value)?,
+        Query::CompareSet { key, expected, desired } => {
+            match engine.compare_set(key, expected, desired)? {
+                CompareSet::Differs(value) => output.put_value(value),
+                // A caller cannot tell this from a success, but it is what upstream answers.
+                CompareSet::Missing => output.put_string(expected),
+                CompareSet::Stored => output.put_string(desired),
+            }
+        }
+        Query::Get { key } => put_found(engine, key, output),
+        Query::Add { key, delta } => output.put_i64(engine.add(key, delta)?),
+        Query::Check { keys } => output.put_u8(if engine.check(&keys) { READY } else { NOT_READY }),
+        Query::Wait { keys } => put_wait(engine.wait(client, &keys)?, output),
+        Query::GetNumKeys => output.put_len(engine.num_keys()),
+        Query::DeleteKey { key } => output.put_len(engine.delete_key(key).into()),
+        Query::Append { key, value } => engine.append(key, value)?,
+        Query::MultiGet { keys } => multi_get(engine, &keys, output)?,
+        Query::MultiSet { pairs } => {
+            pairs.iter().try_for_each(|(key, value)| engine.set(key, value))?;
+        }
+        Query::CancelWait => {
+            engine.cancel_wait(client);
+            output.put_u8(WAIT_CANCELED);
+        }
+        Query::Ping { nonce } => output.put_u32(nonce),
+        Query::QueuePush { queue, value } => engine.queue_push(queue, value)?,
+        Query::QueuePop { queue } => match engine.queue_pop(queue) {
+            Some((len, value)) => {
+                output.put_len(len);
+                output.put_value(&value);
+            }
+            None => output.put_len(0),
+        },
+        Query::QueueLen { queue } => output.put_len(engine.queue_len(queue)),
+        Query::ListKeys => list_keys(engine, output)?,
+        Query::Barrier { key, world_size } => {
+            put_wait(engine.barrier(client, key, world_size)?, output);
+        }
+    }
+    Ok(())
+}
+
+fn multi_get(engine: &Engine, keys: &[&[u8]], output: &mut Output) -> Result<(), Violation> {
+    answer_len(keys.iter().map(|key| engine.get(key).map_or(0, |value| value.len())))?;
+    for key in keys {
+        put_found(engine, key, output);
+    }
+    Ok(())
+}
+
+fn list_keys(engine: &Engine, output: &mut Output) -> Result<(), Violation> {
+    answer_len(engine.list_keys().map(|key| key.len()))?;
+    output.put_len(engine.num_keys());
+    for key in engine.list_keys() {
+        output.put_string(key);
+    }
+    Ok(())
+}
+
+/// Checks the length of an answer with strings of so many bytes.
+fn answer_len(strings: impl Iterator<Item = usize>) -> Result<(), Violation> {
+    let len = strings.map(|len| 8 + len).sum();
+    if ANSWER_LEN_MAX < len { Err(Violation::AnswerTooLong(len)) } else { Ok(()) }
+}
+
+fn put_found(engine: &Engine, key: &[u8], output: &mut Output) {
+    match engine.get(key) {
+        Some(value) => output.put_value(value),
+        None => output.put_len(0),
+    }
+}
+
+fn put_wait(wait: Wait, output: &mut Output) {
+    match wait {
+        Wait::Ready => output.put_u8(STOP_WAITING),
+        Wait::Parked => {}
+    }
+}
+
+/// How torch 1.13 to 2.1 begins where an agent hosts the store: `ADD`, then code 3, of `init/`.
+const OLD_GREETING: &[u8] = b"\x03\x05\0\0\0\0\0\0\0init/";

@@ -1,0 +1,196 @@
+//! Remembers who waits for what, and who has been released.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+use bytes::Bytes;
+
+use crate::engine::ClientId;
+use crate::limits::ENTRY_OVERHEAD;
+
+/// Clients whose `WAIT` or `BARRIER` has not come true yet.
+///
+/// A name that was stored once is done for a waiter, even if it is deleted before the others are
+/// stored: a wait counts down, as upstream, it does not look again.
+///
+/// Unlike upstream, a client has at most one pending wait, the newest; a released or gone client is
+/// nowhere in here, so nothing can release it twice; and those at a barrier stand apart, so that
+/// only the barrier releases them.
+///
+/// Invariant: a client stands in the line of a name exactly if it still misses that name, and in
+/// the line of a barrier exactly if it is parked there; no line and no set of names is empty.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    parked: HashMap<ClientId, Parked>,
+    by_name: HashMap<Bytes, Line>,
+    by_barrier: HashMap<Bytes, Line>,
+    woken: VecDeque<ClientId>,
+    arrivals: u64,
+    cost: usize,
+}
+
+/// Clients in the order in which they began to wait.
+type Line = BTreeMap<u64, ClientId>;
+
+#[derive(Debug)]
+struct Parked {
+    /// Place in every line.
+    arrival: u64,
+    awaits: Awaits,
+}
+
+#[derive(Debug)]
+enum Awaits {
+    /// That each of these is stored.
+    Names(HashSet<Bytes>),
+    /// That the barrier under this key is complete.
+    Barrier(Bytes),
+}
+
+impl Waiters {
+    /// Parks `client` until each of `names`, of which there is one at least, has been stored.
+    pub(crate) fn park(&mut self, client: ClientId, names: HashSet<Bytes>) {
+        debug_assert!(!names.is_empty(), "a wait for nothing is over at once");
+        self.forget(client);
+        let arrival = self.next_arrival();
+        for name in &names {
+            self.cost += cost(name);
+            self.by_name.entry(name.clone()).or_default().insert(arrival, client);
+        }
+        self.parked.insert(client, Parked { arrival, awaits: Awaits::Names(names) });
+    }
+
+    /// Parks `client` until the barrier under `key` is complete.
+    pub(crate) fn park_at_barrier(&mut self, client: ClientId, key: Bytes) {
+        self.forget(client);
+        let arrival = self.next_arrival();
+        self.cost += cost(&key);
+        self.by_barrier.entry(key.clone()).or_default().insert(arrival, client);
+        self.parked.insert(client, Parked { arrival, awaits: Awaits::Barrier(key) });
+    }
+
+    /// Takes note that `name` was stored: it is done for everyone who misses it.
+    pub(crate) fn stored(&mut self, name: &[u8]) {
+        for client in self.by_name.remove(name).into_iter().flat_map(Line::into_values) {
+            self.done(client, name);
+        }
+    }
+
+    /// Takes note that a value was pushed to the queue `name`: it is done for those who miss it, up
+    /// to and including the first who is released by it.
+    ///
+    /// One value serves one waiter. Who waits for something else as well does not use it up, else
+    /// a value could lie in the queue while others wait for it.
+    pub(crate) fn pushed(&mut self, name: &[u8]) {
+        let Some(mut line) = self.by_name.remove(name) else { return };
+        while let Some((_, client)) = line.pop_first() {
+            if self.done(client, name) {
+                break;
+            }
+        }
+        if !line.is_empty() {
+            self.by_name.insert(Bytes::copy_from_slice(name), line);
+        }
+    }
+
+    /// Takes note that the barrier under `key` is complete: everyone there is released, and who
+    /// waits for the key.
+    pub(crate) fn completed(&mut self, key: &[u8]) {
+        self.stored(key);
+        for client in self.by_barrier.remove(key).into_iter().flat_map(Line::into_values) {
+            self.cost -= cost(key);
+            self.wake(client);
+        }
+    }
+
+    /// Forgets what `client` waits for, if it does.
+    pub(crate) fn forget(&mut self, client: ClientId) {
+        let Some(Parked { arrival, awaits }) = self.parked.remove(&client) else { return };
+        match awaits {
+            Awaits::Names(names) => {
+                for name in names {
+                    self.cost -= cost(&name);
+                    leave(&mut self.by_name, &name, arrival);
+                }
+            }
+            Awaits::Barrier(key) => {
+                self.cost -= cost(&key);
+                leave(&mut self.by_barrier, &key, arrival);
+            }
+        }
+    }
+
+    /// Returns the next client that was released.
+    pub(crate) fn poll_woken(&mut self) -> Option<ClientId> {
+        self.woken.pop_front()
+    }
+
+    /// Returns what the names that are awaited occupy.
+    pub(crate) fn cost(&self) -> usize {
+        self.cost
+    }
+
+    /// Strikes `name`, whose line `client` has left, off what it misses; tells whether that
+    /// released it.
+    fn done(&mut self, client: ClientId, name: &[u8]) -> bool {
+        let Some(Parked { awaits: Awaits::Names(missing), .. }) = self.parked.get_mut(&client)
+        else {
+            debug_assert!(false, "who stands in a line is parked for names");
+            return false;
+        };
+        self.cost -= cost(name);
+        missing.remove(name);
+        let released = missing.is_empty();
+        if released {
+            self.wake(client);
+        }
+        released
+    }
+
+    fn wake(&mut self, client: ClientId) {
+        self.parked.remove(&client);
+        self.woken.push_back(client);
+    }
+
+    fn next_arrival(&mut self) -> u64 {
+        self.arrivals += 1;
+        self.arrivals
+    }
+}
+
+/// Returns what waiting for `name` is taken to occupy.
+pub(crate) fn cost(name: &[u8]) -> usize {
+    name.len() + ENTRY_OVERHEAD
+}
+
+fn leave(lines: &mut HashMap<Bytes, Line>, name: &[u8], arrival: u64) {
+    if let Some(line) = lines.get_mut(name) {
+        line.remove(&arrival);
+        if line.is_empty() {
+            lines.remove(name);
+        }
+    }
+}
+
+#[cfg(test)]
+impl Waiters {
+    pub(crate) fn assert_invariant(&self) {
+        let mut expected_cost = 0;
+        let mut places = 0;
+        for (client, Parked { arrival, awaits }) in &self.parked {
+            let (lines, names): (_, Vec<&Bytes>) = match awaits {
+                Awaits::Names(names) => (&self.by_name, names.iter().collect()),
+                Awaits::Barrier(key) => (&self.by_barrier, vec![key]),
+            };
+            assert!(!names.is_empty());
+            for name in names {
+                assert_eq!(lines[name].get(arrival), Some(client));
+                expected_cost += cost(name);
+                places += 1;
+            }
+        }
+        let lines = || self.by_name.values().chain(self.by_barrier.values());
+        assert!(lines().all(|line| !line.is_empty()));
+        assert_eq!(lines().map(Line::len).sum::<usize>(), places);
+        assert_eq!(self.cost, expected_cost);
+    }
+}
