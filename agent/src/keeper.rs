@@ -152,7 +152,13 @@ impl Keeper {
                 };
                 self.socket.send(&report);
             }
-            Order::Signal { signal } => self.workers.signal(signal),
+            Order::Signal { signal } => {
+                self.workers.signal(signal);
+                // Where no worker could be started, no end will say so.
+                if self.workers.is_quiet() {
+                    self.socket.send(&Report::Quiet);
+                }
+            }
             Order::Sweep => {
                 self.workers.sweep();
                 self.reap();

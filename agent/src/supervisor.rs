@@ -1,3 +1,15 @@
-//! Watches the local workers.
+//! Starts, watches and ends the local workers, through the keeper.
+//!
+//! [`machine`] decides, [`driver`] carries out. Environment, log files and captured output of
+//! workers have a file each; whatever needs `unsafe` is in `unix`.
 
+mod capture;
+pub mod console;
+pub mod driver;
+pub mod environment;
+mod error_file;
+mod keeper_link;
+pub mod logs;
+pub mod machine;
+mod tail;
 pub(crate) mod unix;

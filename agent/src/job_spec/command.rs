@@ -49,7 +49,7 @@ impl WorkerCommand {
     ) -> Result<Self, JobSpecError> {
         let title = program.to_string_lossy().into_owned();
         let found = host.find_program(&program);
-        let program = found.ok_or(JobSpecError::Program { path: program.into() })?;
+        let program = found.ok_or_else(|| JobSpecError::Program { path: program.into() })?;
         Ok(Self { program, args, title })
     }
 
@@ -72,7 +72,7 @@ fn interpreter(host: &impl Host) -> Result<PathBuf, JobSpecError> {
     let named = |variable: &str| host.env(variable).filter(|value| !value.is_empty());
     if let Some(program) = named("PYTHON_EXEC") {
         let found = host.find_program(&program);
-        return found.ok_or(JobSpecError::Python { named: Some(program.into()) });
+        return found.ok_or_else(|| JobSpecError::Python { named: Some(program.into()) });
     }
     for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
         let program = named(variable).map(|folder| PathBuf::from(folder).join("bin/python"));

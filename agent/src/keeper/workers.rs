@@ -59,6 +59,14 @@ impl Workers {
         }
     }
 
+    /// Whether all workers have ended and nothing is left in their process groups.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        if self.running.is_empty() {
+            self.groups.retain(|group| killpg(*group, None).is_ok());
+        }
+        self.groups.is_empty()
+    }
+
     /// Kills everything; [`Report::Reaped`] follows when nothing is left.
     pub(super) fn sweep(&mut self) {
         self.sweeping = true;
@@ -69,11 +77,8 @@ impl Workers {
     pub(super) fn reap(&mut self, report: &mut impl FnMut(Report)) {
         self.reap_workers(report);
         self.reap_orphans();
-        if self.running.is_empty() && !self.groups.is_empty() {
-            self.groups.retain(|group| killpg(*group, None).is_ok());
-            if self.groups.is_empty() {
-                report(Report::Quiet);
-            }
+        if self.running.is_empty() && !self.groups.is_empty() && self.is_quiet() {
+            report(Report::Quiet);
         }
         if self.sweeping {
             if tree::children_of(getpid()).is_empty() {

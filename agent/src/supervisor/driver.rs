@@ -1,0 +1,415 @@
+//! Drives the supervisor machine: one task, which owns the keeper and the local worker group.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, IsTerminal},
+    os::fd::{AsFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+use ragent_rendezvous::{
+    ids::{GlobalRank, LocalRank},
+    message::{Admission, WorkerEnd, WorkerFailure},
+};
+use tokio::sync::mpsc;
+use tracing::{debug, info, warn};
+
+use super::{
+    capture::{self, Copies, Drain, SharedTail},
+    console::Console,
+    environment::{EnvironmentSpec, NOT_INHERITED},
+    error_file,
+    keeper_link::{Drains, FromKeeper, KeeperLink},
+    logs::{LogFolder, WorkerFolder},
+    machine::{Effect, GroupEnd, Input, Supervisor},
+    tail,
+};
+use crate::{
+    clock,
+    job_spec::{Sink, Stream, StreamMap, WorkerCommand},
+    keeper::order::{Order, Program, Report},
+    limits,
+};
+
+/// What the supervisor is to do.
+#[derive(Debug)]
+pub enum Command {
+    /// Start the workers of a round; the previous group has finished.
+    Start(Box<Admission>),
+    /// End the group, its workers having `grace`.
+    Stop {
+        /// What its workers are told.
+        signal: Signal,
+        /// How long they may take.
+        grace: Duration,
+    },
+    /// End the group at once.
+    Kill,
+    /// Workers may run until then, should the agent say nothing more.
+    Renew(Instant),
+    /// Whom the keeper tells, should the agent be gone.
+    Bury {
+        /// The agent's identity.
+        node_id: String,
+        /// Where the coordinator listens.
+        coordinators: Vec<std::net::SocketAddr>,
+    },
+}
+
+/// What the supervisor tells.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Told {
+    /// The group's first failure; the others are being stopped.
+    Failed(Box<WorkerFailure>),
+    /// The group has ended, and nothing is left of it.
+    Finished(GroupEnd),
+}
+
+/// What a supervisor needs to know of the job.
+#[derive(Debug)]
+pub struct SupervisorSpec {
+    /// What workers run.
+    pub command: WorkerCommand,
+    /// What they find in their environment.
+    pub environment: EnvironmentSpec,
+    /// Where their streams go.
+    pub streams: StreamMap,
+    /// Where their files go.
+    pub logs: LogFolder,
+    /// How long they may take to end when one of them fails.
+    pub stop_grace: Duration,
+    /// This machine's name, for reports.
+    pub host_name: String,
+    /// Where the console's part of their output goes.
+    pub console: Console,
+}
+
+/// A running supervisor.
+#[derive(Debug)]
+pub struct SupervisorHandle {
+    /// What it is to do; dropping this ends it, its keeper and everything below.
+    pub commands: mpsc::Sender<Command>,
+    /// What it tells.
+    pub told: mpsc::Receiver<Told>,
+    /// Ends when nothing is left.
+    pub task: tokio::task::JoinHandle<()>,
+}
+
+/// Starts a supervisor with its keeper.
+///
+/// # Errors
+///
+/// Returns the system's refusal to start the keeper.
+pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
+    let (commands, received) = mpsc::channel(limits::TASK_QUEUE);
+    let (tell, told) = mpsc::channel(limits::TASK_QUEUE);
+    let (reports, from_keeper) = mpsc::channel(limits::TASK_QUEUE);
+    let drains = Drains::default();
+    let keeper = KeeperLink::start(drains.clone(), reports.clone())?;
+    let driver =
+        Driver { spec, keeper: Some(keeper), drains, reports, tell, group: None, bury: None };
+    let task = tokio::spawn(driver.drive(received, from_keeper));
+    Ok(SupervisorHandle { commands, told, task })
+}
+
+struct Driver {
+    spec: SupervisorSpec,
+    keeper: Option<KeeperLink>,
+    drains: Drains,
+    reports: mpsc::Sender<FromKeeper>,
+    tell: mpsc::Sender<Told>,
+    group: Option<Group>,
+    bury: Option<Order>,
+}
+
+/// The workers of one round.
+struct Group {
+    machine: Supervisor,
+    admission: Admission,
+    workers: BTreeMap<LocalRank, Worker>,
+}
+
+/// What is known of one worker.
+#[derive(Default)]
+struct Worker {
+    pid: u32,
+    folder: Option<WorkerFolder>,
+    stderr: StderrTail,
+}
+
+/// Where the last lines of a worker's stderr are found.
+#[derive(Default)]
+enum StderrTail {
+    /// Nowhere: it goes to a terminal.
+    #[default]
+    NotCaptured,
+    Captured(SharedTail),
+    InFile,
+}
+
+impl Driver {
+    async fn drive(
+        mut self,
+        mut commands: mpsc::Receiver<Command>,
+        mut from_keeper: mpsc::Receiver<FromKeeper>,
+    ) {
+        loop {
+            let deadline = self.group.as_ref().and_then(|group| group.machine.poll_timeout());
+            tokio::select! {
+                // Ends before commands and deadlines, so that what has ended is not killed again.
+                biased;
+                Some(report) = from_keeper.recv() => self.handle_keeper(report),
+                () = clock::until(deadline) => self.handle_timeout(),
+                command = commands.recv() => match command {
+                    Some(command) => self.handle_command(command).await,
+                    None => break,
+                },
+            }
+            self.carry_out_all().await;
+        }
+        self.end(from_keeper).await;
+    }
+
+    fn handle_keeper(&mut self, report: FromKeeper) {
+        debug!(?report, "keeper");
+        let report = match report {
+            FromKeeper::Report(report) => report,
+            FromKeeper::Lost => {
+                warn!("the keeper is gone, and the workers with it; starting another");
+                self.keeper = None;
+                return self.input(Input::KeeperLost);
+            }
+        };
+        match report {
+            Report::Here { .. } => {}
+            Report::Spawned { local_rank, pid } => {
+                if let Some(group) = &mut self.group {
+                    group.workers.entry(LocalRank(local_rank)).or_default().pid = pid;
+                }
+            }
+            Report::NotSpawned { local_rank, reason } => {
+                self.input(Input::Ended(LocalRank(local_rank), WorkerEnd::NotStarted(reason)));
+            }
+            Report::Ended { local_rank, end } => {
+                self.input(Input::Ended(LocalRank(local_rank), end.into()));
+            }
+            Report::Quiet => self.input(Input::Quiet),
+            Report::Reaped => self.input(Input::Reaped),
+            Report::LeaseOver => {
+                warn!("the lease is over; the keeper kills the workers");
+                self.input(Input::Kill);
+            }
+        }
+    }
+
+    fn handle_timeout(&mut self) {
+        if let Some(group) = &mut self.group {
+            warn!(round = %group.admission.round, "workers did not end in time; killing them");
+            group.machine.handle_timeout(clock::now());
+        }
+    }
+
+    fn input(&mut self, input: Input) {
+        if let Some(group) = &mut self.group {
+            group.machine.handle(clock::now(), input);
+        }
+    }
+
+    async fn handle_command(&mut self, command: Command) {
+        match command {
+            Command::Start(admission) => self.start_group(*admission).await,
+            Command::Stop { signal, grace } => self.input(Input::Stop { signal, grace }),
+            Command::Kill => self.input(Input::Kill),
+            Command::Renew(until) => {
+                let left = until.saturating_duration_since(clock::now());
+                let until = clock::boot_time() + left;
+                let until_ns = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+                self.order(Order::Renew { until_ns }, Vec::new()).await;
+            }
+            Command::Bury { node_id, coordinators } => {
+                let order = Order::Bury { node_id, coordinators };
+                self.bury = Some(order.clone());
+                self.order(order, Vec::new()).await;
+            }
+        }
+    }
+
+    async fn order(&mut self, order: Order, fds: Vec<OwnedFd>) {
+        if let Some(keeper) = &self.keeper {
+            keeper.order(order, fds).await;
+        }
+    }
+
+    async fn start_group(&mut self, admission: Admission) {
+        let size = self.spec.environment.local_world_size;
+        let machine = Supervisor::new(size, self.spec.stop_grace);
+        self.group = Some(Group { machine, admission, workers: BTreeMap::new() });
+        if self.keeper.is_none() {
+            match KeeperLink::start(self.drains.clone(), self.reports.clone()) {
+                Ok(keeper) => self.keeper = Some(keeper),
+                Err(error) => {
+                    let reason = format!("no keeper can be started: {error}");
+                    return self.not_started(LocalRank(0), reason);
+                }
+            }
+            if let Some(bury) = self.bury.clone() {
+                self.order(bury, Vec::new()).await;
+            }
+        }
+        for local_rank in (0..size).map(LocalRank) {
+            if let Err(error) = self.start_worker(local_rank).await {
+                return self.not_started(local_rank, error.to_string());
+            }
+        }
+    }
+
+    fn not_started(&mut self, local_rank: LocalRank, reason: String) {
+        self.input(Input::Ended(local_rank, WorkerEnd::NotStarted(reason)));
+    }
+
+    async fn start_worker(&mut self, local_rank: LocalRank) -> io::Result<()> {
+        let group = self.group.as_mut().expect("a group is being started");
+        let folder = self.spec.logs.worker(group.admission.restart_count, local_rank)?;
+        let plumbing = plumb(&self.spec, local_rank, folder.as_ref())?;
+        let error_file = folder.as_ref().map(WorkerFolder::error_file);
+        let env =
+            self.spec.environment.of_worker(&group.admission, local_rank, error_file.as_deref());
+        let program = Program {
+            local_rank: local_rank.0,
+            program: self.spec.command.program.clone(),
+            args: self.spec.command.args.clone(),
+            env,
+            unset: NOT_INHERITED.map(str::to_owned).to_vec(),
+        };
+        let worker = Worker { pid: 0, folder, stderr: plumbing.stderr };
+        group.workers.insert(local_rank, worker);
+        self.drains.add(local_rank.0, plumbing.drains);
+        self.order(Order::Spawn(program), plumbing.fds.into()).await;
+        Ok(())
+    }
+
+    async fn carry_out_all(&mut self) {
+        while let Some(effect) = self.group.as_mut().and_then(|group| group.machine.poll_effect())
+        {
+            debug!(?effect, "supervisor");
+            match effect {
+                Effect::Failed(local_rank, end) => {
+                    let failure = self.failure(local_rank, end);
+                    self.tell(Told::Failed(Box::new(failure))).await;
+                }
+                Effect::Signal(signal) => {
+                    self.order(Order::Signal { signal: signal as i32 }, Vec::new()).await;
+                }
+                Effect::Sweep => self.order(Order::Sweep, Vec::new()).await,
+                Effect::Finish(end) => {
+                    self.group = None;
+                    self.tell(Told::Finished(end)).await;
+                }
+            }
+        }
+    }
+
+    async fn tell(&self, told: Told) {
+        // The agent that is not listening any more is about to drop its commands too.
+        let _ = self.tell.send(told).await;
+    }
+
+    fn failure(&self, local_rank: LocalRank, end: WorkerEnd) -> WorkerFailure {
+        let group = self.group.as_ref().expect("a group has failed");
+        let unknown = Worker::default();
+        let worker = group.workers.get(&local_rank).unwrap_or(&unknown);
+        let error_file = worker.folder.as_ref().map(WorkerFolder::error_file);
+        let message = error_file.as_deref().and_then(error_file::message);
+        let stderr_tail = match (&worker.stderr, &worker.folder) {
+            (StderrTail::Captured(tail), _) => tail.text(),
+            (StderrTail::InFile, Some(folder)) => tail::of_file(&folder.log_file(Stream::Stderr)),
+            (StderrTail::InFile, None) | (StderrTail::NotCaptured, _) => String::new(),
+        };
+        WorkerFailure {
+            host_name: self.spec.host_name.clone(),
+            round: group.admission.round,
+            global_rank: GlobalRank(group.admission.first_global_rank.0 + local_rank.0),
+            local_rank,
+            pid: worker.pid,
+            end,
+            age: Duration::ZERO,
+            error_file: error_file
+                .filter(|_| message.is_some())
+                .map(|path| path.to_string_lossy().into_owned()),
+            message,
+            stderr_tail,
+        }
+    }
+
+    /// Ends the keeper, which ends everything below it, and waits until nothing is left.
+    async fn end(mut self, mut from_keeper: mpsc::Receiver<FromKeeper>) {
+        // An agent that ends in order leaves in order: nobody needs an obituary.
+        let nobody = Order::Bury { node_id: String::new(), coordinators: Vec::new() };
+        self.order(nobody, Vec::new()).await;
+        if self.keeper.take().is_some() {
+            drop(self.reports);
+            while let Some(report) = from_keeper.recv().await {
+                debug!(?report, "keeper, at the end");
+            }
+        }
+        self.spec.logs.clean_up();
+        info!(target: "ragent::supervisor", "nothing is left running");
+    }
+}
+
+/// A worker's streams, connected.
+struct Plumbing {
+    fds: [OwnedFd; 3],
+    drains: Vec<Drain>,
+    stderr: StderrTail,
+}
+
+fn plumb(
+    spec: &SupervisorSpec,
+    local_rank: LocalRank,
+    folder: Option<&WorkerFolder>,
+) -> io::Result<Plumbing> {
+    let mut drains = Vec::new();
+    let stdin = io::stdin().as_fd().try_clone_to_owned()?;
+    let prefix = format!("[{}{local_rank}]:", spec.environment.role);
+    let mut captured = |stream, prefix, file, tail| {
+        let console = spec.console.clone();
+        let (fd, drain) = capture::start(Copies { console, stream, prefix, file, tail })?;
+        drains.push(drain);
+        io::Result::Ok(fd)
+    };
+    let sink = |stream| match folder {
+        Some(folder) => (spec.streams.sink(local_rank, stream), Some(folder)),
+        None => (Sink::Console, None),
+    };
+    let open = |stream, folder: Option<&WorkerFolder>| -> io::Result<Option<File>> {
+        folder.map(|folder| folder.open(stream)).transpose()
+    };
+    let tail = SharedTail::default();
+    let stdout = match sink(Stream::Stdout) {
+        (Sink::File, Some(folder)) => folder.open(Stream::Stdout)?.into(),
+        (Sink::Tee, folder) => {
+            let file = open(Stream::Stdout, folder)?;
+            captured(Stream::Stdout, Some(prefix.clone()), file, SharedTail::default())?
+        }
+        (Sink::Console, _) | (Sink::File, None) => io::stdout().as_fd().try_clone_to_owned()?,
+    };
+    let (stderr, stderr_tail) = match sink(Stream::Stderr) {
+        (Sink::File, Some(folder)) => (folder.open(Stream::Stderr)?.into(), StderrTail::InFile),
+        (Sink::Tee, folder) => {
+            let file = open(Stream::Stderr, folder)?;
+            let fd = captured(Stream::Stderr, Some(prefix), file, tail.clone())?;
+            (fd, StderrTail::Captured(tail))
+        }
+        (Sink::Console, _) | (Sink::File, None) if io::stderr().is_terminal() => {
+            (io::stderr().as_fd().try_clone_to_owned()?, StderrTail::NotCaptured)
+        }
+        (Sink::Console, _) | (Sink::File, None) => {
+            let fd = captured(Stream::Stderr, None, None, tail.clone())?;
+            (fd, StderrTail::Captured(tail))
+        }
+    };
+    Ok(Plumbing { fds: [stdin, stdout, stderr], drains, stderr: stderr_tail })
+}

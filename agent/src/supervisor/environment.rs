@@ -1,0 +1,141 @@
+//! The environment of a worker: the agent's own, with what torchrun adds.
+
+use std::{ffi::OsString, path::Path};
+
+use ragent_rendezvous::{
+    ids::{LocalRank, RunId},
+    message::Admission,
+};
+
+/// What a worker's environment needs of the job; the same in every round.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct EnvironmentSpec {
+    /// `TORCHELASTIC_RUN_ID`.
+    pub run_id: RunId,
+    /// `TORCHELASTIC_MAX_RESTARTS`.
+    pub max_restarts: u32,
+    /// `ROLE_NAME`.
+    pub role: String,
+    /// `LOCAL_WORLD_SIZE`.
+    pub local_world_size: u32,
+    /// `TORCHELASTIC_SIGNALS_TO_HANDLE`.
+    pub signals: String,
+    /// `OMP_NUM_THREADS`, where the user has set none.
+    pub omp_num_threads: Option<u32>,
+    /// Whether `TORCH_NCCL_ASYNC_ERROR_HANDLING` is to be set.
+    pub nccl_async_error_handling: bool,
+}
+
+/// What systemd tells the agent and means nobody else.
+pub const NOT_INHERITED: [&str; 6] = [
+    "LISTEN_FDNAMES",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+];
+
+impl EnvironmentSpec {
+    /// The variables of the worker with `local_rank`, in a round to which its node was admitted.
+    pub fn of_worker(
+        &self,
+        admission: &Admission,
+        local_rank: LocalRank,
+        error_file: Option<&Path>,
+    ) -> Vec<(String, OsString)> {
+        let number = |number: u32| OsString::from(number.to_string());
+        let text = |text: &str| OsString::from(text);
+        let mut env = vec![
+            ("LOCAL_RANK", number(local_rank.0)),
+            ("RANK", number(admission.first_global_rank.0 + local_rank.0)),
+            ("GROUP_RANK", number(admission.group_rank.0)),
+            ("ROLE_RANK", number(admission.first_role_rank.0 + local_rank.0)),
+            ("ROLE_NAME", text(&self.role)),
+            ("LOCAL_WORLD_SIZE", number(self.local_world_size)),
+            ("WORLD_SIZE", number(admission.world_size)),
+            ("GROUP_WORLD_SIZE", number(admission.group_world_size)),
+            ("ROLE_WORLD_SIZE", number(admission.role_world_size)),
+            ("MASTER_ADDR", text(&admission.master_address)),
+            ("MASTER_PORT", number(admission.master_port.into())),
+            ("TORCHELASTIC_RESTART_COUNT", number(admission.restart_count)),
+            ("TORCHELASTIC_MAX_RESTARTS", number(self.max_restarts)),
+            ("TORCHELASTIC_RUN_ID", text(self.run_id.as_str())),
+            ("TORCHELASTIC_USE_AGENT_STORE", text("True")),
+            ("TORCHELASTIC_SIGNALS_TO_HANDLE", text(&self.signals)),
+            ("TORCHELASTIC_ERROR_FILE", error_file.map(OsString::from).unwrap_or_default()),
+        ];
+        env.extend(self.omp_num_threads.map(|threads| ("OMP_NUM_THREADS", number(threads))));
+        if self.nccl_async_error_handling {
+            env.push(("TORCH_NCCL_ASYNC_ERROR_HANDLING", text("1")));
+        }
+        env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use ragent_rendezvous::ids::{GlobalRank, GroupRank, RoleRank, Round, RoundId, Term};
+
+    use super::*;
+
+    /// A worker sees exactly the variables that torchrun 2.15 sets.
+    #[test]
+    fn environment_is_torchruns() {
+        let spec = EnvironmentSpec {
+            run_id: RunId::new("job7"),
+            max_restarts: 3,
+            role: "default".into(),
+            local_world_size: 2,
+            signals: "SIGTERM,SIGINT,SIGHUP,SIGQUIT".into(),
+            omp_num_threads: Some(1),
+            nccl_async_error_handling: true,
+        };
+        let admission = Admission {
+            round: RoundId { term: Term(1), round: Round(4) },
+            group_rank: GroupRank(1),
+            group_world_size: 3,
+            first_global_rank: GlobalRank(2),
+            world_size: 6,
+            first_role_rank: RoleRank(2),
+            role_world_size: 6,
+            restart_count: 1,
+            charged_through: Round(3),
+            master_address: "10.0.0.1".into(),
+            master_port: 41000,
+            store_clients: vec![],
+        };
+        let error_file = Path::new("/logs/error.json");
+        let env: BTreeMap<String, String> = spec
+            .of_worker(&admission, LocalRank(1), Some(error_file))
+            .into_iter()
+            .map(|(name, value)| (name, value.into_string().unwrap()))
+            .collect();
+        let expected = [
+            ("GROUP_RANK", "1"),
+            ("GROUP_WORLD_SIZE", "3"),
+            ("LOCAL_RANK", "1"),
+            ("LOCAL_WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "10.0.0.1"),
+            ("MASTER_PORT", "41000"),
+            ("OMP_NUM_THREADS", "1"),
+            ("RANK", "3"),
+            ("ROLE_NAME", "default"),
+            ("ROLE_RANK", "3"),
+            ("ROLE_WORLD_SIZE", "6"),
+            ("TORCHELASTIC_ERROR_FILE", "/logs/error.json"),
+            ("TORCHELASTIC_MAX_RESTARTS", "3"),
+            ("TORCHELASTIC_RESTART_COUNT", "1"),
+            ("TORCHELASTIC_RUN_ID", "job7"),
+            ("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
+            ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+            ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+            ("WORLD_SIZE", "6"),
+        ];
+        let expected: BTreeMap<String, String> =
+            expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        assert_eq!(env, expected);
+    }
+}

@@ -1,0 +1,60 @@
+//! Reads what a script wrote to `TORCHELASTIC_ERROR_FILE`.
+
+use std::{fs::File, io::Read, path::Path};
+
+use serde_json::Value;
+
+use crate::limits;
+
+/// The message in the error file at `path`; none if there is none that can be read.
+pub(super) fn message(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    File::open(path).ok()?.take(limits::MAX_ERROR_FILE).read_to_string(&mut text).ok()?;
+    Some(parse(&text))
+}
+
+/// torch writes `{"message": {"message": …, "extraInfo": {"py_callstack": …}}}`, and reads
+/// `{"message": "…"}` too; whatever else stands there is shown as it is.
+fn parse(text: &str) -> String {
+    let value: Value = serde_json::from_str(text).unwrap_or(Value::Null);
+    let message = &value["message"];
+    let callstack = message["extraInfo"]["py_callstack"].as_str();
+    let short = message["message"].as_str().or_else(|| message.as_str());
+    let message = match (short, callstack) {
+        // The last line of a callstack is the message again.
+        (_, Some(callstack)) if !callstack.is_empty() => callstack,
+        (Some(short), _) => short,
+        (None, _) => text,
+    };
+    shorten(message.trim_end())
+}
+
+/// The end of `text`, where tracebacks say what happened.
+fn shorten(text: &str) -> String {
+    let surplus = text.len().saturating_sub(limits::ERROR_MESSAGE);
+    let start = (surplus..=text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    if start == 0 { text.to_owned() } else { format!("…{}", &text[start..]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both of torch's forms are understood, and nothing else is lost.
+    #[test]
+    fn forms_of_an_error_file() {
+        let full = r#"{"message": {"message": "ValueError: x", "extraInfo":
+            {"py_callstack": "Traceback\n  line\nValueError: x\n", "timestamp": "17"}}}"#;
+        assert_eq!(parse(full), "Traceback\n  line\nValueError: x");
+        assert_eq!(parse(r#"{"message": "gone", "timestamp": 3}"#), "gone");
+        assert_eq!(parse("not json"), "not json");
+    }
+
+    /// A long traceback keeps its end.
+    #[test]
+    fn long_messages_keep_their_end() {
+        let text = format!("{}é the end", "é".repeat(limits::ERROR_MESSAGE));
+        let short = parse(&text);
+        assert!(short.len() <= limits::ERROR_MESSAGE + 3 && short.ends_with("the end"));
+    }
+}

@@ -1,0 +1,148 @@
+//! The workers' log folders, laid out as torchrun lays them out:
+//! `<log-dir>/<run id>_<random>/attempt_<restart count>/<local rank>/`.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+use rand::{RngExt, distr::Alphanumeric};
+use ragent_rendezvous::ids::{LocalRank, RunId};
+
+use crate::job_spec::Stream;
+
+/// Where one run of an agent keeps its workers' files.
+#[derive(Debug)]
+pub enum LogFolder {
+    /// Nowhere: `--log-dir /dev/null`.
+    Nowhere,
+    /// In a folder that the user named, below which this one was made.
+    Kept(PathBuf),
+    /// In a temporary folder, removed at the end if nothing was written.
+    Temporary {
+        /// The temporary folder.
+        base: PathBuf,
+        /// The run's own folder in it.
+        run: PathBuf,
+    },
+}
+
+impl LogFolder {
+    /// Makes the folder of this run.
+    ///
+    /// # Errors
+    ///
+    /// Returns the path that could not be made, with the system's word.
+    pub fn create(
+        log_dir: Option<&Path>,
+        temp_dir: &Path,
+        run_id: &RunId,
+    ) -> Result<Self, (PathBuf, io::Error)> {
+        let name = format!("{run_id}_{}", random_name());
+        let make = |path: &Path, mode| {
+            let result = fs::DirBuilder::new().recursive(true).mode(mode).create(path);
+            result.map_err(|error| (path.to_owned(), error))
+        };
+        match log_dir {
+            Some(path) if path == Path::new("/dev/null") => Ok(Self::Nowhere),
+            Some(log_dir) => {
+                let run = log_dir.join(name);
+                make(&run, 0o777).map_err(|(_, error)| (log_dir.to_owned(), error))?;
+                Ok(Self::Kept(run))
+            }
+            None => {
+                let base = temp_dir.join(format!("ragent_{}", random_name()));
+                make(&base, 0o700)?;
+                let run = base.join(name);
+                make(&run, 0o700)?;
+                Ok(Self::Temporary { base, run })
+            }
+        }
+    }
+
+    fn run(&self) -> Option<&Path> {
+        match self {
+            Self::Nowhere => None,
+            Self::Kept(run) | Self::Temporary { run, .. } => Some(run),
+        }
+    }
+
+    /// Makes the folder of one worker in one attempt; none where nothing is kept.
+    ///
+    /// What an earlier round with the same restart count wrote stays, but for its error file, which
+    /// would be taken for this round's.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's refusal.
+    pub fn worker(
+        &self,
+        restart_count: u32,
+        local_rank: LocalRank,
+    ) -> io::Result<Option<WorkerFolder>> {
+        let Some(run) = self.run() else { return Ok(None) };
+        let folder = run.join(format!("attempt_{restart_count}")).join(local_rank.to_string());
+        fs::create_dir_all(&folder)?;
+        let folder = WorkerFolder(folder);
+        match fs::remove_file(folder.error_file()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => Ok(Some(folder)),
+        }
+    }
+
+    /// Removes a temporary folder in which nothing was written.
+    pub fn clean_up(&self) {
+        if let Self::Temporary { base, .. } = self
+            && !holds_files(base)
+        {
+            // What cannot be removed does no harm.
+            let _ = fs::remove_dir_all(base);
+        }
+    }
+}
+
+/// The files of one worker in one attempt.
+#[derive(Clone, Debug)]
+pub struct WorkerFolder(PathBuf);
+
+impl WorkerFolder {
+    /// Where the script may say why it failed.
+    pub fn error_file(&self) -> PathBuf {
+        self.0.join("error.json")
+    }
+
+    /// Where a stream is written.
+    pub fn log_file(&self, stream: Stream) -> PathBuf {
+        self.0.join(match stream {
+            Stream::Stdout => "stdout.log",
+            Stream::Stderr => "stderr.log",
+        })
+    }
+
+    /// Opens a stream's file at its end.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's refusal.
+    pub fn open(&self, stream: Stream) -> io::Result<File> {
+        OpenOptions::new().append(true).create(true).open(self.log_file(stream))
+    }
+}
+
+fn random_name() -> String {
+    rand::rng().sample_iter(Alphanumeric).take(8).map(char::from).collect()
+}
+
+/// Whether anything but folders stands below `folder`; true where that cannot be known.
+fn holds_files(folder: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(folder) else { return true };
+    entries.into_iter().any(|entry| {
+        let Ok(entry) = entry else { return true };
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => holds_files(&entry.path()),
+            Ok(_) | Err(_) => true,
+        }
+    })
+}

@@ -1,0 +1,296 @@
+//! Decides when a local worker group has failed, has ended, or must be killed.
+//!
+//! ```text
+//!          a worker fails | stop             groups quiet | grace over
+//! Running ─────────────────────▶ Stopping ────────────────────────────▶ Sweeping ──▶ Ended
+//!    │                                                                     ▲
+//!    └── all exited 0 ─────────────────────────────────────────────────────┤
+//!    └── kill ─────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A sweep leaves nothing of the group behind, and [`Effect::Finish`] is its last effect, once.
+//! The machine knows no other node, no process and no clock.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+use ragent_rendezvous::{ids::LocalRank, message::WorkerEnd};
+
+/// What happened to a worker group.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Input {
+    /// A worker ended, or could not be started.
+    Ended(LocalRank, WorkerEnd),
+    /// All workers have ended, and nothing is left in their process groups.
+    Quiet,
+    /// Nothing is left in the whole tree.
+    Reaped,
+    /// The group is to end.
+    Stop {
+        /// What its workers are told.
+        signal: Signal,
+        /// How long they may take.
+        grace: Duration,
+    },
+    /// The group is to end at once.
+    Kill,
+    /// The keeper is gone, and everything below it has been killed and reaped.
+    KeeperLost,
+}
+
+/// What must be done.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Effect {
+    /// Tell the agent of the group's first failure.
+    Failed(LocalRank, WorkerEnd),
+    /// Signal the process group of every worker.
+    Signal(Signal),
+    /// Kill whatever is left.
+    Sweep,
+    /// The group has ended in this way, and nothing is left of it.
+    Finish(GroupEnd),
+}
+
+/// How a worker group ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum GroupEnd {
+    /// All workers exited with 0.
+    Succeeded,
+    /// It was stopped, or a worker failed.
+    Stopped,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum State {
+    Running,
+    /// Workers have been told to end.
+    Stopping { deadline: Instant },
+    /// What is left is being killed.
+    Sweeping(GroupEnd),
+    Ended,
+}
+
+/// One worker group, from its start to its end.
+#[derive(Debug)]
+pub struct Supervisor {
+    alive: BTreeSet<LocalRank>,
+    state: State,
+    /// How long workers may take when one of them fails.
+    grace: Duration,
+    effects: VecDeque<Effect>,
+}
+
+impl Supervisor {
+    /// A group of `local_world_size` workers that are being started.
+    pub fn new(local_world_size: u32, grace: Duration) -> Self {
+        let alive = (0..local_world_size).map(LocalRank).collect();
+        Self { alive, state: State::Running, grace, effects: VecDeque::new() }
+    }
+
+    /// Takes note of `input`, which arrived at `now`.
+    pub fn handle(&mut self, now: Instant, input: Input) {
+        match (input, self.state) {
+            (_, State::Ended) => {}
+            (Input::KeeperLost, state) => self.keeper_lost(state),
+            (Input::Ended(rank, WorkerEnd::Exited(0)), State::Running) => {
+                self.alive.remove(&rank);
+                if self.alive.is_empty() {
+                    self.sweep(GroupEnd::Succeeded);
+                }
+            }
+            (Input::Ended(rank, end), State::Running) => {
+                self.alive.remove(&rank);
+                self.effects.push_back(Effect::Failed(rank, end));
+                self.stop(now, Signal::SIGTERM, self.grace);
+            }
+            (Input::Ended(rank, _), State::Stopping { .. } | State::Sweeping(_)) => {
+                self.alive.remove(&rank);
+            }
+            (Input::Stop { signal, grace }, State::Running) => self.stop(now, signal, grace),
+            // A second request never gives more time than the first did.
+            (Input::Stop { grace, .. }, State::Stopping { deadline }) => {
+                self.state = State::Stopping { deadline: deadline.min(now + grace) };
+            }
+            (Input::Kill, State::Running | State::Stopping { .. })
+            | (Input::Quiet, State::Stopping { .. }) => self.sweep(GroupEnd::Stopped),
+            (Input::Reaped, State::Sweeping(end)) => self.finish(end),
+            (Input::Stop { .. } | Input::Kill | Input::Quiet, State::Sweeping(_))
+            | (Input::Quiet | Input::Reaped, State::Running)
+            | (Input::Reaped, State::Stopping { .. }) => {}
+        }
+    }
+
+    /// The moment at which workers that were told to end are killed.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self.state {
+            State::Stopping { deadline } => Some(deadline),
+            State::Running | State::Sweeping(_) | State::Ended => None,
+        }
+    }
+
+    /// Applies that moment if it has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.poll_timeout().is_some_and(|deadline| deadline <= now) {
+            self.sweep(GroupEnd::Stopped);
+        }
+    }
+
+    /// Hands out what must be done, until nothing must.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// Whether the group has ended and nothing is left of it.
+    pub fn has_ended(&self) -> bool {
+        self.state == State::Ended
+    }
+
+    fn stop(&mut self, now: Instant, signal: Signal, grace: Duration) {
+        self.effects.push_back(Effect::Signal(signal));
+        self.state = State::Stopping { deadline: now + grace };
+    }
+
+    fn sweep(&mut self, end: GroupEnd) {
+        self.effects.push_back(Effect::Sweep);
+        self.state = State::Sweeping(end);
+    }
+
+    fn keeper_lost(&mut self, state: State) {
+        match state {
+            State::Running => {
+                let first = self.alive.first().copied().unwrap_or_default();
+                self.effects.push_back(Effect::Failed(first, WorkerEnd::KeeperLost));
+                self.finish(GroupEnd::Stopped);
+            }
+            State::Stopping { .. } => self.finish(GroupEnd::Stopped),
+            State::Sweeping(end) => self.finish(end),
+            State::Ended => {}
+        }
+    }
+
+    fn finish(&mut self, end: GroupEnd) {
+        self.state = State::Ended;
+        self.effects.push_back(Effect::Finish(end));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRACE: Duration = Duration::from_secs(30);
+    const SECOND: Duration = Duration::from_secs(1);
+    const OK: WorkerEnd = WorkerEnd::Exited(0);
+
+    /// A group of two, and its clock.
+    struct Fixture {
+        machine: Supervisor,
+        now: Instant,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            Self { machine: Supervisor::new(2, GRACE), now: crate::clock::now_blocking() }
+        }
+
+        fn effects(&mut self) -> Vec<Effect> {
+            std::iter::from_fn(|| self.machine.poll_effect()).collect()
+        }
+
+        fn handle(&mut self, input: Input) -> Vec<Effect> {
+            self.machine.handle(self.now, input);
+            self.effects()
+        }
+
+        fn ended(&mut self, rank: u32, end: WorkerEnd) -> Vec<Effect> {
+            self.handle(Input::Ended(LocalRank(rank), end))
+        }
+
+        fn advance(&mut self, by: Duration) -> Vec<Effect> {
+            self.now += by;
+            self.machine.handle_timeout(self.now);
+            self.effects()
+        }
+    }
+
+    fn stop(grace: Duration) -> Input {
+        Input::Stop { signal: Signal::SIGINT, grace }
+    }
+
+    /// A group whose workers all exit with 0 has succeeded, once nothing of it is left.
+    #[test]
+    fn success_is_all_zero_and_nothing_left() {
+        let mut t = Fixture::new();
+        assert_eq!(t.ended(0, OK), []);
+        assert_eq!(t.ended(1, OK), [Effect::Sweep]);
+        assert_eq!(t.handle(Input::Quiet), []);
+        assert_eq!(t.handle(Input::Reaped), [Effect::Finish(GroupEnd::Succeeded)]);
+        assert!(t.machine.has_ended());
+    }
+
+    /// The first failure is told at once, and the others are told to end; theirs are not failures.
+    #[test]
+    fn first_failure_stops_the_others() {
+        let mut t = Fixture::new();
+        let failed = Effect::Failed(LocalRank(1), WorkerEnd::Exited(3));
+        assert_eq!(t.ended(1, WorkerEnd::Exited(3)), [failed, Effect::Signal(Signal::SIGTERM)]);
+        assert_eq!(t.ended(0, WorkerEnd::Signaled(15)), []);
+        assert_eq!(t.handle(Input::Quiet), [Effect::Sweep]);
+        assert_eq!(t.handle(Input::Reaped), [Effect::Finish(GroupEnd::Stopped)]);
+    }
+
+    /// A worker that ignores its signal is killed when its grace is over, not before.
+    #[test]
+    fn stubborn_worker_is_killed() {
+        let mut t = Fixture::new();
+        assert_eq!(t.handle(stop(3 * SECOND)), [Effect::Signal(Signal::SIGINT)]);
+        assert_eq!(t.advance(2 * SECOND), []);
+        assert_eq!(t.advance(SECOND), [Effect::Sweep]);
+        assert_eq!(t.advance(SECOND), []);
+    }
+
+    /// What a worker left in its group may use up the grace, as the worker itself may.
+    #[test]
+    fn children_of_workers_have_the_grace_too() {
+        let mut t = Fixture::new();
+        t.handle(stop(GRACE));
+        t.ended(0, OK);
+        assert_eq!(t.ended(1, OK), []);
+        assert_eq!(t.handle(Input::Quiet), [Effect::Sweep]);
+    }
+
+    /// A second stop shortens the grace, and never lengthens it.
+    #[test]
+    fn second_stop_never_gives_more_time() {
+        let mut t = Fixture::new();
+        t.handle(stop(5 * SECOND));
+        assert_eq!(t.handle(stop(GRACE)), []);
+        assert_eq!(t.machine.poll_timeout(), Some(t.now + 5 * SECOND));
+        assert_eq!(t.handle(stop(SECOND)), []);
+        assert_eq!(t.machine.poll_timeout(), Some(t.now + SECOND));
+    }
+
+    /// A kill waits for nobody.
+    #[test]
+    fn kill_is_at_once() {
+        let mut t = Fixture::new();
+        t.handle(stop(GRACE));
+        assert_eq!(t.handle(Input::Kill), [Effect::Sweep]);
+        assert_eq!(t.handle(Input::Kill), []);
+    }
+
+    /// A lost keeper is a failure of a running group, and ends a stopping one.
+    #[test]
+    fn lost_keeper_ends_the_group() {
+        let mut t = Fixture::new();
+        let failed = Effect::Failed(LocalRank(0), WorkerEnd::KeeperLost);
+        assert_eq!(t.handle(Input::KeeperLost), [failed, Effect::Finish(GroupEnd::Stopped)]);
+        let mut t = Fixture::new();
+        t.handle(stop(GRACE));
+        assert_eq!(t.handle(Input::KeeperLost), [Effect::Finish(GroupEnd::Stopped)]);
+        assert_eq!(t.handle(Input::KeeperLost), []);
+    }
+}

@@ -1,0 +1,81 @@
+//! The last lines that a worker wrote.
+
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io::{Read, Seek, SeekFrom},
+    path::Path,
+};
+
+use crate::limits;
+
+/// The newest [`limits::STDERR_TAIL`] bytes of a stream.
+#[derive(Debug, Default)]
+pub(super) struct Tail(VecDeque<u8>);
+
+impl Tail {
+    /// Takes note of what was just written.
+    pub(super) fn push(&mut self, chunk: &[u8]) {
+        let keep = chunk.len().saturating_sub(limits::STDERR_TAIL);
+        self.0.extend(&chunk[keep..]);
+        let surplus = self.0.len().saturating_sub(limits::STDERR_TAIL);
+        self.0.drain(..surplus);
+    }
+
+    /// The last lines, whole where there is more than one.
+    pub(super) fn text(&self) -> String {
+        let (head, tail) = self.0.as_slices();
+        last_lines(&[head, tail].concat(), self.0.len() >= limits::STDERR_TAIL)
+    }
+}
+
+/// The last lines of a file; nothing if it cannot be read.
+pub(super) fn of_file(path: &Path) -> String {
+    let read = || {
+        let mut file = File::open(path)?;
+        let limit = limits::STDERR_TAIL as u64;
+        let start = file.metadata()?.len().saturating_sub(limit);
+        file.seek(SeekFrom::Start(start))?;
+        let mut bytes = Vec::new();
+        file.take(limit).read_to_end(&mut bytes)?;
+        std::io::Result::Ok(last_lines(&bytes, start > 0))
+    };
+    read().unwrap_or_default()
+}
+
+/// `bytes` as text, without the line that was cut at its front.
+fn last_lines(bytes: &[u8], cut: bool) -> String {
+    let start = match bytes.iter().position(|&byte| byte == b'\n') {
+        Some(end) if cut && end + 1 < bytes.len() => end + 1,
+        Some(_) | None => 0,
+    };
+    String::from_utf8_lossy(&bytes[start..]).trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However much is written, memory stays bounded, and what is kept begins with a whole line.
+    #[test]
+    fn keeps_the_last_whole_lines() {
+        let mut tail = Tail::default();
+        for number in 0..10_000 {
+            tail.push(format!("line {number}\n").as_bytes());
+        }
+        assert!(tail.0.len() <= limits::STDERR_TAIL);
+        let text = tail.text();
+        assert!(text.starts_with("line ") && text.ends_with("line 9999"), "{text}");
+    }
+
+    /// A single endless line is kept as far as it fits, and bytes that are no text are replaced.
+    #[test]
+    fn odd_output_is_no_trouble() {
+        let mut tail = Tail::default();
+        tail.push(&[b'x'; 100_000]);
+        assert_eq!(tail.text().len(), limits::STDERR_TAIL);
+        let mut tail = Tail::default();
+        tail.push(b"a\xff\n");
+        assert_eq!(tail.text(), "a\u{fffd}");
+    }
+}
