@@ -90,6 +90,20 @@ number_id! {
     AttendNumber(u64)
 }
 
+impl Term {
+    /// The term of the next coordinator.
+    pub(crate) fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+impl Round {
+    /// The round that follows.
+    pub(crate) fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
 /// A round as one coordinator names it; compared term first.
 ///
 /// Every message carries one, so that whatever is older than what its reader knows can be dropped.

@@ -1,7 +1,42 @@
 //! Decides which nodes form the next worker group, with which ranks, and when the job is over.
+//!
+//! A node attends and says that it is ready; once enough nodes are, each is admitted to a round
+//! with a group rank. When a worker fails, or a node is lost, leaves or is added, the round is
+//! ended on all its members and the next one is gathered from those that are back. The crate
+//! performs no I/O, reads no clock, starts no process: every handler takes `now`.
+//!
+//! ```text
+//!  first start                                     restart of the coordinator
+//!      │                                                      │
+//!      ▼        last call over, or max nodes                  ▼
+//!  Gathering ────────────────────────────▶ Running       Recovering
+//!      ▲                                   │     ▲            │
+//!      │        failure, loss, leave, room │     │ all back   │ all back, or lease over
+//!      │                                   ▼     │            │ and a majority back
+//!      │                                 Regathering ◀────────┤
+//!      └─────────────── nobody remembers the last round ──────┘
+//!
+//!  any ──▶ Closed: succeeded, budget spent, too few nodes for too long, all left
+//! ```
+//!
+//! Drive [`Rendezvous`] in this order: one `handle_*` call, then [`Rendezvous::poll_effect`] until
+//! `None`, then arm one timer for [`Rendezvous::poll_timeout`].
+
+#![forbid(unsafe_code)]
 
 pub mod effect;
+mod flapping;
+mod group;
 pub mod ids;
+pub mod incomplete;
+pub mod limits;
+mod machine;
 pub mod message;
+mod phase;
+mod ranks;
+mod roster;
 pub mod settings;
 pub mod snapshot;
+mod table;
+
+pub use machine::Rendezvous;

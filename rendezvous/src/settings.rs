@@ -45,7 +45,11 @@ impl FromStr for NodeRange {
     type Err = NodeRangeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let number = |part: &str| part.trim().parse::<u32>().map_err(|_| NodeRangeError::Format);
+        let number = |part: &str| {
+            part.trim()
+                .parse::<u32>()
+                .map_err(|_| NodeRangeError::Format)
+        };
         let (min, max) = match text.split_once(':') {
             None => {
                 let n = number(text)?;
@@ -91,7 +95,7 @@ pub struct Timeouts {
 impl Timeouts {
     /// How long a member may take to be ready again after a restart was announced.
     pub fn rejoin(&self) -> Duration {
-        self.stop_grace + REJOIN_MARGIN
+        self.stop_grace.saturating_add(REJOIN_MARGIN)
     }
 }
 

@@ -1,0 +1,200 @@
+//! Keeps what flaps from costing the others much: nodes that keep failing, rounds for newcomers.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    limits::{
+        EARLY, EARLY_LOSSES_MAX, HEIRLOOMS_MAX, QUIET_TIME, STRIKES_MAX, VOLUNTARY_SPACING_MAX,
+        after,
+    },
+    message::NodeDescription,
+};
+
+/// How often a node has failed or been lost shortly after a start.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    strikes: VecDeque<Instant>,
+    early_losses: u32,
+    aside_since: Option<Instant>,
+}
+
+impl Tally {
+    /// Counts a failure at `now` in a round that started at `started`; true if it is one too many.
+    pub(crate) fn failed(&mut self, now: Instant, started: Instant) -> bool {
+        if now.saturating_duration_since(started) >= EARLY {
+            return false;
+        }
+        while self
+            .strikes
+            .front()
+            .is_some_and(|at| after(*at, QUIET_TIME) <= now)
+        {
+            self.strikes.pop_front();
+        }
+        self.strikes.push_back(now);
+        if self.strikes.len() > STRIKES_MAX {
+            self.strikes.pop_front();
+        }
+        self.strikes.len() >= STRIKES_MAX
+    }
+
+    /// Counts a loss likewise.
+    pub(crate) fn lost(&mut self, now: Instant, started: Instant) -> bool {
+        if now.saturating_duration_since(started) < EARLY {
+            self.early_losses = self.early_losses.saturating_add(1);
+        }
+        self.failed(now, started)
+    }
+
+    /// Sets the node aside.
+    pub(crate) fn set_aside(&mut self, now: Instant) {
+        self.aside_since = Some(now);
+    }
+
+    /// Until when the node is set aside, if it is.
+    pub(crate) fn aside_until(&self) -> Option<Instant> {
+        self.aside_since.map(|since| after(since, QUIET_TIME))
+    }
+
+    /// Whether a job that needs the node takes it back.
+    pub(crate) fn may_be_recalled(&self) -> bool {
+        self.early_losses < EARLY_LOSSES_MAX
+    }
+
+    /// Takes the node back because the job needs it; its next early failure counts at once.
+    pub(crate) fn recall(&mut self) {
+        self.aside_since = None;
+    }
+
+    /// Takes the node back because a quiet time has passed.
+    pub(crate) fn forgive(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Whether there is nothing to remember.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.strikes.is_empty() && self.aside_since.is_none()
+    }
+
+    fn is_stale(&self, now: Instant) -> bool {
+        let newest = self.strikes.back().copied().max(self.aside_since);
+        newest.is_none_or(|at| after(at, QUIET_TIME) <= now)
+    }
+}
+
+/// The tallies of agents that are gone, for the next agent of the same machine: a node that keeps
+/// crashing has a new agent each time.
+///
+/// Kept per agent, not per machine, so that several agents on one machine do not add up.
+#[derive(Debug, Default)]
+pub(crate) struct Heirlooms {
+    left: VecDeque<(Machine, Tally)>,
+}
+
+type Machine = (String, String);
+
+fn machine(description: &NodeDescription) -> Machine {
+    (description.host_name.clone(), description.address.clone())
+}
+
+impl Heirlooms {
+    /// Keeps `tally` of an agent that is gone.
+    pub(crate) fn leave(&mut self, description: &NodeDescription, tally: Tally) {
+        if self.left.len() >= HEIRLOOMS_MAX {
+            self.left.pop_front();
+        }
+        self.left.push_back((machine(description), tally));
+    }
+
+    /// Hands the oldest tally of that machine to its new agent.
+    pub(crate) fn inherit(&mut self, now: Instant, description: &NodeDescription) -> Option<Tally> {
+        if self.left.is_empty() {
+            return None;
+        }
+        self.left.retain(|(_, tally)| !tally.is_stale(now));
+        let machine = machine(description);
+        let found = self.left.iter().position(|(of, _)| *of == machine)?;
+        self.left.remove(found).map(|(_, tally)| tally)
+    }
+}
+
+/// Spaces voluntary rounds: each doubles the distance to the next, a quiet time resets it.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    last: Option<(Instant, Duration)>,
+}
+
+impl Pace {
+    /// When nodes that wait since `waiting_since` may cause a round.
+    pub(crate) fn earliest(&self, waiting_since: Instant, settle: Duration) -> Instant {
+        let settled = after(waiting_since, settle);
+        self.last
+            .map_or(settled, |(at, spacing)| settled.max(after(at, spacing)))
+    }
+
+    /// Notes a voluntary round at `now`.
+    pub(crate) fn note(&mut self, now: Instant, settle: Duration) {
+        let spacing = match self.last {
+            Some((at, spacing)) if now < after(at, QUIET_TIME) => spacing,
+            Some(_) | None => settle,
+        };
+        self.last = Some((now, spacing.saturating_mul(2).min(VOLUNTARY_SPACING_MAX)));
+    }
+}
+
+#[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test needs some instant to begin with"
+)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// The third failure within 60 s of a start is one too many; later ones do not count.
+    #[test]
+    fn third_early_failure_is_one_too_many() {
+        let start = Instant::now();
+        let mut tally = Tally::default();
+        assert!(!tally.failed(start + 59 * SECOND, start));
+        assert!(!tally.failed(start + 60 * SECOND, start));
+        assert!(!tally.failed(start + 70 * SECOND, start + 65 * SECOND));
+        assert!(tally.failed(start + 80 * SECOND, start + 75 * SECOND));
+    }
+
+    /// Early failures further apart than the quiet time do not add up.
+    #[test]
+    fn quiet_time_forgets_failures() {
+        let start = Instant::now();
+        let mut tally = Tally::default();
+        for n in 0..9 {
+            let started = start + n * (QUIET_TIME / 2 + SECOND);
+            assert!(!tally.failed(started + SECOND, started));
+        }
+    }
+
+    /// Voluntary rounds double their distance up to five minutes, and start over after a quiet time.
+    #[test]
+    fn voluntary_rounds_are_spaced() {
+        let start = Instant::now();
+        let settle = 3 * SECOND;
+        let mut pace = Pace::default();
+        let mut now = start;
+        let mut spacings = Vec::new();
+        for _ in 0..9 {
+            let at = pace.earliest(now, settle);
+            spacings.push((at - now).as_secs());
+            now = at;
+            pace.note(now, settle);
+        }
+        assert_eq!(spacings, [3, 6, 12, 24, 48, 96, 192, 300, 300]);
+        now += QUIET_TIME;
+        assert_eq!(pace.earliest(now, settle), now + settle);
+        pace.note(now, settle);
+        assert_eq!(pace.earliest(now, settle), now + 2 * settle);
+    }
+}

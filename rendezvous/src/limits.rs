@@ -1,0 +1,86 @@
+//! Every number that no flag sets, with its reason.
+
+use std::time::{Duration, Instant};
+
+use crate::settings::Leases;
+
+/// Nodes known at once. Ten thousand agents are the goal; a node costs about a kilobyte.
+pub const NODES_MAX: usize = 16_384;
+
+/// Nodes remembered after they are gone, so that what they said last cannot revive them. A late
+/// attend is seconds late, and even the largest job does not lose all its nodes in that time.
+pub(crate) const FORMER_MAX: usize = NODES_MAX;
+
+/// Tallies kept for agents that are gone, until an agent of the same machine inherits them.
+pub(crate) const HEIRLOOMS_MAX: usize = 1_024;
+
+/// The highest term or round that is believed. One round a microsecond reaches it in 140,000 years,
+/// so a higher one is a mistake; believing it would leave no number for the next.
+pub(crate) const NUMBER_MAX: u64 = 1 << 62;
+
+/// The longest wait that a deadline is computed for; longer ones could overflow the clock.
+const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// How long after the start of a round a failure or loss says that the node cannot start at all:
+/// imports and the first collective are over by then.
+pub(crate) const EARLY: Duration = Duration::from_secs(60);
+
+/// Early failures or losses after which a node is set aside. One may be chance and the next its
+/// echo; the third is a property of the node.
+pub(crate) const STRIKES_MAX: usize = 3;
+
+/// Early losses after which a node that was set aside is not taken back, however much the job
+/// needs it. Losses are free, so without this a machine that kills its agent would restart the job
+/// forever; failures need no such limit, because each of them is charged.
+pub(crate) const EARLY_LOSSES_MAX: u32 = 10;
+
+/// The longest distance between voluntary rounds: a node that joins is not kept waiting longer.
+pub(crate) const VOLUNTARY_SPACING_MAX: Duration = Duration::from_secs(300);
+
+/// After this long without one, voluntary rounds, early failures and losses are forgotten. Twice
+/// the longest spacing, so that a node that flaps at that distance is still noticed.
+pub(crate) const QUIET_TIME: Duration = Duration::from_secs(600);
+
+/// What a coordinator that was started anew waits beyond a lease for the members of the last
+/// round. By the end of the lease their workers are dead; this is for their agents to find it.
+pub(crate) const RECOVERY_MARGIN: Duration = Duration::from_secs(2);
+
+/// Keep-alives that one coordinator takes in a second.
+const KEEP_ALIVES_PER_SECOND: u32 = 4_000;
+
+/// The moment `wait` after `from`.
+pub(crate) fn after(from: Instant, wait: Duration) -> Instant {
+    from + wait.min(WAIT_MAX)
+}
+
+/// The leases for a job of `nodes` nodes: as given, but stretched, all alike, where keep-alives at
+/// the given interval would be more than one coordinator takes.
+pub(crate) fn leases(given: Leases, nodes: usize) -> Leases {
+    let nodes = u32::try_from(nodes.min(NODES_MAX)).unwrap_or(u32::MAX);
+    let interval = Duration::from_secs(1) * nodes / KEEP_ALIVES_PER_SECOND;
+    if interval <= given.keep_alive_interval || given.keep_alive_interval.is_zero() {
+        return given;
+    }
+    let stretch = interval.as_secs_f64() / given.keep_alive_interval.as_secs_f64();
+    Leases {
+        keep_alive_interval: interval,
+        agent: given.agent.mul_f64(stretch),
+        coordinator: given.coordinator.mul_f64(stretch),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Leases stay as given up to 1,200 nodes, and are stretched in proportion beyond.
+    #[test]
+    fn leases_are_stretched_with_the_number_of_nodes() {
+        let given = Leases::default();
+        assert_eq!(leases(given, 1_200), given);
+        let stretched = leases(given, 12_000);
+        assert_eq!(stretched.keep_alive_interval, Duration::from_secs(3));
+        assert_eq!(stretched.agent, Duration::from_secs(24));
+        assert_eq!(stretched.coordinator, Duration::from_secs(30));
+    }
+}

@@ -1,0 +1,481 @@
+//! The rendezvous machine: its inputs, and the order in which their consequences follow.
+//!
+//! Every input is treated alike: it is noted ([`Roster`], [`Group`]), the phase moves as far as it
+//! now can ([`Rendezvous::advance`]), and whoever it concerns is told what now holds
+//! ([`Rendezvous::sync`]). What a phase waits for, and what it does then, is in the modules below.
+
+mod assignment;
+mod closing;
+mod gathering;
+mod judging;
+mod recovering;
+mod regathering;
+mod running;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::{collections::VecDeque, time::Instant};
+
+use tracing::{debug, info};
+
+use crate::{
+    effect::Effect,
+    flapping::Pace,
+    group::{Fate, Group},
+    ids::{NodeId, Peer, Round, RoundId, Term},
+    limits::{NODES_MAX, NUMBER_MAX, leases},
+    message::{
+        Assignment, Attend, EvictReason, FromNode, NodeState, PROTOCOL_VERSION, RefuseReason,
+        RestartReason, ToNode, Welcome,
+    },
+    phase::{Gathering, Phase, Recovering},
+    roster::{Node, Roster, Told},
+    settings::{Leases, Memory, Settings, SharedSettings},
+    table::is_loopback,
+};
+
+/// Decides which nodes form the next worker group, and when the job is over.
+#[derive(Debug)]
+pub struct Rendezvous {
+    settings: Settings,
+    memory: Memory,
+    tenure: Tenure,
+    phase: Phase,
+    roster: Roster,
+    pace: Pace,
+    effects: VecDeque<Effect>,
+    clock: Instant,
+}
+
+/// Whether this coordinator is there for a further round.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Tenure {
+    /// It is.
+    Stays,
+    /// The node in its process was told to leave; it goes with that node.
+    HostLeaves,
+    /// Its process was told to end; it goes when the workers have stopped.
+    ShutsDown,
+    /// It has said [`Effect::Finish`]; nothing has an effect any more.
+    Gone,
+}
+
+impl Rendezvous {
+    /// Starts a term of the job that `memory` describes.
+    pub fn new(now: Instant, settings: Settings, memory: Memory) -> Self {
+        let memory = Memory {
+            term: memory.term.next(),
+            ..memory
+        };
+        let phase = if memory.round == Round(0) {
+            Phase::Gathering(Gathering::default())
+        } else {
+            let last = RoundId {
+                term: Term(0),
+                round: memory.round,
+            };
+            Phase::Recovering(Recovering::new(now, last, memory.round_size))
+        };
+        info!(term = %memory.term, round = %memory.round, "rendezvous opened");
+        let mut rendezvous = Self {
+            settings,
+            memory,
+            tenure: Tenure::Stays,
+            phase,
+            roster: Roster::default(),
+            pace: Pace::default(),
+            effects: VecDeque::new(),
+            clock: now,
+        };
+        rendezvous.remember();
+        rendezvous
+    }
+
+    /// Takes in a new stream of a node: welcomes it and says what holds for it, or refuses it.
+    pub fn handle_attend(&mut self, now: Instant, attend: Attend) {
+        if !self.begin(now) {
+            return;
+        }
+        let peer = attend.peer();
+        debug!(node = %peer.node, attend = %peer.attend, state = ?attend.standing.state, "attend");
+        if self.roster.is_late(&peer) {
+            debug!(node = %peer.node, attend = %peer.attend, "dropped a late attend");
+            return;
+        }
+        if let Some(reason) = self.why_refused(&attend) {
+            info!(node = %peer.node, ?reason, "refused a node");
+            self.send(peer, ToNode::Refuse(reason));
+            return;
+        }
+        self.settings.shared.get_or_insert(attend.settings);
+        self.learn(now, &attend);
+        let heard = attend.heard;
+        let leases = leases(self.settings.leases, self.roster.len() + 1);
+        let counts = self.roster.attend(now, attend, leases.coordinator);
+        let id = peer.node.clone();
+        self.send(peer.clone(), ToNode::Welcome(self.welcome(leases)));
+        if self.tenure != Tenure::Stays {
+            self.send(peer, ToNode::HostLeaving);
+        }
+        self.claim(&id, heard);
+        if counts {
+            self.heed(now, &id);
+        }
+        self.advance(now);
+        self.sync(&id);
+    }
+
+    /// Takes in what a node says on an open stream.
+    pub fn handle_message(&mut self, now: Instant, from: Peer, message: FromNode) {
+        if !self.begin(now) {
+            return;
+        }
+        if !self.roster.renew(now, &from) {
+            debug!(node = %from.node, attend = %from.attend, "dropped a message of an old stream");
+            return;
+        }
+        match message {
+            FromNode::KeepAlive { sequence } => {
+                self.send(from, ToNode::Echo { sequence });
+                return;
+            }
+            FromNode::Alive { round } => self.give_sign(&from.node, round),
+            FromNode::Standing(standing) => {
+                debug!(node = %from.node, round = %standing.round, state = ?standing.state, "standing");
+                if !self.roster.stand(&from.node, standing) {
+                    debug!(node = %from.node, "dropped a standing in an older round");
+                    return;
+                }
+                self.heed(now, &from.node);
+            }
+            FromNode::Goodbye => self.part(now, &from.node),
+        }
+        self.advance(now);
+        self.sync(&from.node);
+    }
+
+    /// Notes that a stream has ended, which proves nothing about its node.
+    pub fn handle_detached(&mut self, now: Instant, from: Peer) {
+        if !self.begin(now) {
+            return;
+        }
+        if let Some(node) = self
+            .roster
+            .get_mut(&from.node)
+            .filter(|node| node.attend == from.attend)
+        {
+            debug!(node = %from.node, attend = %from.attend, "detached");
+            node.attached = false;
+        }
+    }
+
+    /// Takes in the word of a node's keeper that the agent is gone and all its processes are reaped.
+    pub fn handle_obituary(&mut self, now: Instant, node: &NodeId) {
+        if !self.begin(now) {
+            return;
+        }
+        debug!(%node, "obituary");
+        self.lose(now, node, EvictReason::Obituary);
+        self.roster.bury(now, node);
+        self.advance(now);
+    }
+
+    /// Ends this coordinator, whose process was told to: the round is stopped, no other follows.
+    pub fn handle_shutdown(&mut self, now: Instant) {
+        if !self.begin(now) || matches!(self.phase, Phase::Closed(_)) {
+            return;
+        }
+        info!("coordinator shuts down");
+        self.leave(Tenure::ShutsDown);
+        if matches!(self.phase, Phase::Running(_)) {
+            self.restart(now, RestartReason::HostLeft, None, None);
+        }
+        self.advance(now);
+    }
+
+    /// Applies every deadline that has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if !self.begin(now) {
+            return;
+        }
+        while let Some(node) = self.roster.expired(now) {
+            self.lose(now, &node, EvictReason::Silent);
+        }
+        self.forgive(now);
+        self.advance(now);
+    }
+
+    /// The earliest deadline.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.tenure == Tenure::Gone {
+            return None;
+        }
+        let forgiven = self.roster.aside().first().map(|(at, _)| *at);
+        [self.roster.first_lease(), forgiven, self.phase_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Hands out what must be done next.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// Notes the time; false if nothing has an effect any more.
+    fn begin(&mut self, now: Instant) -> bool {
+        debug_assert!(self.clock <= now, "time does not go back");
+        self.clock = self.clock.max(now);
+        self.tenure != Tenure::Gone
+    }
+
+    /// Why a stream does not count; none if it does.
+    fn why_refused(&self, attend: &Attend) -> Option<RefuseReason> {
+        if attend.protocol_version != PROTOCOL_VERSION {
+            return Some(RefuseReason::ProtocolVersion {
+                ours: PROTOCOL_VERSION,
+            });
+        }
+        if attend.run_id != self.settings.run_id {
+            return Some(RefuseReason::RunId {
+                ours: self.settings.run_id.clone(),
+            });
+        }
+        if attend
+            .job_uid
+            .as_ref()
+            .is_some_and(|uid| *uid != self.memory.job_uid)
+        {
+            return Some(RefuseReason::EarlierRun);
+        }
+        if let Some(ours) = self.settings.shared.filter(|ours| *ours != attend.settings) {
+            return Some(RefuseReason::Settings { ours });
+        }
+        if self.roster.get(&attend.node.node_id).is_some() {
+            return None;
+        }
+        if let Phase::Closed(closed) = &self.phase {
+            return Some(RefuseReason::Closed(closed.outcome.clone()));
+        }
+        if self.roster.len() >= NODES_MAX {
+            let limit = u32::try_from(NODES_MAX).unwrap_or(u32::MAX);
+            return Some(RefuseReason::TooManyNodes { limit });
+        }
+        self.unreachable(attend)
+            .map(|address| RefuseReason::LoopbackAddress { address })
+    }
+
+    /// The address because of which the node and those that are here cannot be in one round.
+    ///
+    /// Its own, if that is a loopback address and others are on other machines; or the one that
+    /// the members of a running round use among themselves, so that the newcomer's first round
+    /// would be the job's last. In the first gathering it is the job that is closed (see
+    /// [`Rendezvous::complete`]), so that every node learns of it.
+    fn unreachable(&self, attend: &Attend) -> Option<String> {
+        let elsewhere = |host_name: &str| host_name != attend.node.host_name;
+        let mut others = self.roster.iter().map(|(_, node)| &node.description);
+        if is_loopback(&attend.node.address) && others.any(|other| elsewhere(&other.host_name)) {
+            return Some(attend.node.address.clone());
+        }
+        let master = self.phase.group()?.table.as_ref()?.places().first()?;
+        (is_loopback(&master.node.address) && elsewhere(&master.node.host_name))
+            .then(|| master.node.address.clone())
+    }
+
+    /// Learns from a node what an earlier coordinator had agreed on with it.
+    fn learn(&mut self, now: Instant, attend: &Attend) {
+        let before = self.memory.clone();
+        let heard = attend.heard.round.max(attend.standing.round);
+        if heard.term.0 > NUMBER_MAX || heard.round.0 > NUMBER_MAX {
+            return;
+        }
+        if heard.term >= self.memory.term {
+            self.memory.term = heard.term.next();
+        }
+        if heard.round > self.memory.round {
+            self.memory.round = heard.round;
+            self.memory.round_size = attend.heard.size;
+            if let Phase::Gathering(_) = self.phase {
+                self.phase = Phase::Recovering(Recovering::new(now, heard, attend.heard.size));
+            }
+        }
+        if attend.charged_through > self.memory.charged_through
+            && attend.charged_through <= self.memory.round
+        {
+            self.memory.charged_through = attend.charged_through;
+            self.memory.restarts_used = self
+                .memory
+                .restarts_used
+                .max(attend.restarts_used.min(attend.settings.max_restarts));
+        }
+        if self.memory != before {
+            self.remember();
+        }
+    }
+
+    fn welcome(&self, leases: Leases) -> Welcome {
+        Welcome {
+            term: self.memory.term,
+            job_uid: self.memory.job_uid.clone(),
+            coordinator: self.settings.coordinator.clone(),
+            leases,
+            successors: Vec::new(),
+        }
+    }
+
+    /// Draws the consequences of what a node has said of itself.
+    fn heed(&mut self, now: Instant, id: &NodeId) {
+        match &self.phase {
+            Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => {}
+            Phase::Running(_) => self.heed_in_running(now, id),
+            Phase::Regathering(_) => self.heed_in_regathering(id),
+        }
+        self.sort(id);
+        if !self.is_host(id) {
+            return;
+        }
+        if let Some(NodeState::Leaving { reaped }) = self.state(id) {
+            self.leave(Tenure::HostLeaves);
+            if reaped && matches!(self.phase, Phase::Running(_)) {
+                self.restart(now, RestartReason::HostLeft, None, None);
+            }
+        }
+    }
+
+    /// Loses a node, if it is known: nothing that it started runs any more.
+    fn lose(&mut self, now: Instant, id: &NodeId, how: EvictReason) {
+        self.count_loss(now, id);
+        let Some(node) = self.roster.lose(now, id) else {
+            return;
+        };
+        info!(node = %id, host = %node.description.host_name, reason = ?how, "lost a node");
+        if how == EvictReason::Silent {
+            let evict = Assignment::Evict {
+                round: node.floor,
+                reason: how,
+            };
+            self.send(node.peer(), ToNode::Assignment(evict));
+        }
+        match &mut self.phase {
+            Phase::Recovering(recovering) => recovering.members.retain(|_, member| member != id),
+            Phase::Gathering(_) | Phase::Closed(_) => {}
+            Phase::Running(_) => self.lose_from_running(now, &node, how),
+            Phase::Regathering(_) => self.lose_from_regathering(now, id, how),
+        }
+        if self.is_host(id) && self.tenure == Tenure::HostLeaves {
+            self.finish();
+        }
+    }
+
+    /// Takes leave of a node that was told that it may go.
+    fn part(&mut self, now: Instant, id: &NodeId) {
+        match self.roster.get(id).and_then(|node| node.told) {
+            Some(Told::Dismiss | Told::Close) => {}
+            Some(Told::Wait(..) | Told::Admit(_) | Told::Restart(_) | Told::Evict(_)) | None => {
+                debug!(node = %id, "dropped a goodbye of a node that was not dismissed");
+                return;
+            }
+        }
+        info!(node = %id, "node has gone");
+        self.roster.bury(now, id);
+        if self.is_host(id) && self.tenure == Tenure::HostLeaves {
+            self.finish();
+        }
+    }
+
+    /// Moves the phase as far as it can go now.
+    fn advance(&mut self, now: Instant) {
+        while self.tenure != Tenure::Gone && self.step(now) {}
+    }
+
+    /// Takes one step, if the phase is to be left or something in it is overdue.
+    fn step(&mut self, now: Instant) -> bool {
+        let Some(shared) = self.settings.shared else {
+            if self.tenure == Tenure::ShutsDown {
+                self.finish();
+            }
+            return false;
+        };
+        match &self.phase {
+            Phase::Recovering(_) => self.step_in_recovering(now, shared),
+            Phase::Gathering(_) => self.step_in_gathering(now, shared),
+            Phase::Running(_) => self.step_in_running(now, shared),
+            Phase::Regathering(_) => self.step_in_regathering(now, shared),
+            Phase::Closed(_) => {
+                self.finish_once_acknowledged();
+                false
+            }
+        }
+    }
+
+    fn phase_deadline(&self) -> Option<Instant> {
+        let shared = self.settings.shared?;
+        match &self.phase {
+            Phase::Recovering(recovering) => self.recovery_deadline(recovering, shared),
+            Phase::Gathering(gathering) => self.gathering_deadline(gathering, shared),
+            Phase::Running(running) => self.running_deadline(running, shared),
+            Phase::Regathering(regathering) => self.regathering_deadline(regathering, shared),
+            Phase::Closed(_) => None,
+        }
+    }
+
+    /// Puts a node among those that are ready, or not.
+    fn sort(&mut self, id: &NodeId) {
+        let is_running_member = match &self.phase {
+            Phase::Running(running) => running.group.held(id).is_some(),
+            Phase::Recovering(_)
+            | Phase::Gathering(_)
+            | Phase::Regathering(_)
+            | Phase::Closed(_) => false,
+        };
+        self.roster.sort(id, is_running_member);
+    }
+
+    fn state(&self, id: &NodeId) -> Option<NodeState> {
+        self.roster.get(id).map(|node| node.standing.state)
+    }
+
+    fn is_host(&self, id: &NodeId) -> bool {
+        self.settings.host.as_ref() == Some(id)
+    }
+
+    /// The newest round there is.
+    fn newest_round(&self) -> RoundId {
+        match &self.phase {
+            Phase::Recovering(recovering) => recovering.round,
+            Phase::Running(_) | Phase::Regathering(_) | Phase::Gathering(_) | Phase::Closed(_) => {
+                self.phase.group().map_or(
+                    RoundId {
+                        term: self.memory.term,
+                        round: self.memory.round,
+                    },
+                    |group| group.round,
+                )
+            }
+        }
+    }
+
+    fn send(&mut self, to: Peer, message: ToNode) {
+        debug!(node = %to.node, ?message, "send");
+        self.effects.push_back(Effect::Send { to, message });
+    }
+
+    fn remember(&mut self) {
+        self.effects
+            .push_back(Effect::Remember(self.memory.clone()));
+    }
+}
+
+/// What a member's own words say has become of it; none where they do not speak of this round.
+fn fate_by_standing(group: &Group, node: &Node) -> Option<Fate> {
+    // The new agent of a machine whose old agent was a member takes over its seat in a recovery,
+    // and has no round of its own to speak of.
+    let speaks_of_it = node.standing.round == group.round || group.started.is_none();
+    speaks_of_it.then(|| Fate::of(node.standing.state))
+}
+
+/// Whether `ready` nodes, of which `min` are needed, are enough.
+fn is_enough(ready: usize, shared: SharedSettings) -> bool {
+    ready >= shared.nodes.min() as usize
+}

@@ -1,0 +1,167 @@
+//! What holds for a node, and telling it when that has changed.
+
+use tracing::info;
+
+use crate::{
+    group::{Fate, Seat},
+    ids::NodeId,
+    machine::{Rendezvous, Tenure},
+    message::{Assignment, EvictReason, NodeState, ToNode, WaitReason},
+    phase::Phase,
+    roster::{Node, Told},
+};
+
+impl Rendezvous {
+    /// Tells `id` what holds for it, unless that was the last thing it was told on its stream.
+    pub(super) fn sync(&mut self, id: &NodeId) {
+        let Some(assignment) = self.assignment(id) else {
+            return;
+        };
+        let told = Told::from(&assignment);
+        let Some(node) = self.roster.get_mut(id) else {
+            return;
+        };
+        if node.told == Some(told) {
+            return;
+        }
+        node.told = Some(told);
+        let peer = node.peer();
+        self.send(peer, ToNode::Assignment(assignment));
+    }
+
+    /// Tells every node what holds for it, where that has changed.
+    pub(super) fn sync_all(&mut self) {
+        let ids: Vec<NodeId> = self.roster.iter().map(|(id, _)| id.clone()).collect();
+        for id in ids {
+            self.sync(&id);
+        }
+    }
+
+    /// What holds for `id`; none if it knows by itself what to do.
+    fn assignment(&self, id: &NodeId) -> Option<Assignment> {
+        let node = self.roster.get(id)?;
+        if let Phase::Closed(closed) = &self.phase {
+            return Some(Assignment::Close(closed.outcome.clone()));
+        }
+        if let NodeState::Leaving { reaped } = node.standing.state {
+            return (reaped && !self.is_served_by(id)).then_some(Assignment::Dismiss);
+        }
+        match &self.phase {
+            Phase::Recovering(recovering) if recovering.members.values().any(|m| m == id) => {
+                recovering.assignment(node)
+            }
+            Phase::Running(running) => match running.group.held(id) {
+                Some(Seat { rank, .. }) => running
+                    .group
+                    .table
+                    .as_ref()?
+                    .admission(rank)
+                    .map(Assignment::Admit),
+                None => Some(self.outsider(id, node)),
+            },
+            Phase::Regathering(regathering) => match regathering.group.held(id) {
+                Some(Seat {
+                    fate: Fate::Active | Fate::Stopped,
+                    ..
+                }) => Some(Assignment::Restart {
+                    round: regathering.group.round,
+                    reason: regathering.reason.clone(),
+                }),
+                Some(Seat {
+                    fate: Fate::Back | Fate::Leaving | Fate::Left | Fate::Lost(_),
+                    ..
+                })
+                | None => Some(self.outsider(id, node)),
+            },
+            Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => {
+                Some(self.outsider(id, node))
+            }
+        }
+    }
+
+    /// What holds for a node that has no seat, or has left it for the next round.
+    fn outsider(&self, id: &NodeId, node: &Node) -> Assignment {
+        match node.standing.state {
+            NodeState::Running | NodeState::Stopping | NodeState::Succeeded => Assignment::Evict {
+                round: node.standing.round,
+                reason: self.why_not_member(id),
+            },
+            NodeState::Preparing | NodeState::Ready { .. } | NodeState::Leaving { .. } => {
+                Assignment::Wait {
+                    round: self.newest_round(),
+                    reason: self.why_waiting(node),
+                }
+            }
+        }
+    }
+
+    fn why_not_member(&self, id: &NodeId) -> EvictReason {
+        match self.phase.group().and_then(|group| group.seat(id)) {
+            Some(Seat {
+                fate: Fate::Lost(reason),
+                ..
+            }) => reason,
+            Some(Seat {
+                fate: Fate::Active | Fate::Stopped | Fate::Back | Fate::Leaving | Fate::Left,
+                ..
+            })
+            | None => EvictReason::Silent,
+        }
+    }
+
+    pub(super) fn why_waiting(&self, node: &Node) -> WaitReason {
+        if node.tally.aside_until().is_some() {
+            return WaitReason::SetAside;
+        }
+        match &self.phase {
+            Phase::Recovering(_) => WaitReason::Recovering,
+            Phase::Gathering(_) | Phase::Regathering(_) | Phase::Closed(_) => WaitReason::Gathering,
+            Phase::Running(running) if self.has_room(&running.group) => WaitReason::NextRound,
+            Phase::Running(_) => WaitReason::Spare,
+        }
+    }
+
+    /// Whether a round may still need what a leaving node serves: its store, or the coordinator.
+    fn is_served_by(&self, id: &NodeId) -> bool {
+        match &self.phase {
+            Phase::Running(_) | Phase::Regathering(_) => self.phase.group().is_some_and(|group| {
+                (group.held(id).is_some() || self.is_host(id)) && !group.unstopped().is_empty()
+            }),
+            Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => false,
+        }
+    }
+
+    /// Lets leavers go once the round that they served has stopped.
+    pub(super) fn dismiss_leavers(&mut self) {
+        let Some(group) = self.phase.group() else {
+            return;
+        };
+        if !group.unstopped().is_empty() {
+            return;
+        }
+        let leavers: Vec<NodeId> = group
+            .leavers()
+            .iter()
+            .chain(&self.settings.host)
+            .cloned()
+            .collect();
+        for id in leavers {
+            if self.roster.get(&id).is_some_and(Node::is_leaving) {
+                self.sync(&id);
+            }
+        }
+    }
+
+    /// Announces that this coordinator takes part in no further round.
+    pub(super) fn leave(&mut self, tenure: Tenure) {
+        if self.tenure != Tenure::Stays {
+            return;
+        }
+        self.tenure = tenure;
+        info!("coordinator's host leaves");
+        let peers: Vec<_> = self.roster.iter().map(|(_, node)| node.peer()).collect();
+        for peer in peers {
+            self.send(peer, ToNode::HostLeaving);
+        }
+    }
+}

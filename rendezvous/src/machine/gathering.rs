@@ -1,0 +1,196 @@
+//! The first gathering, and completing a round, whichever phase has gathered it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
+
+use tracing::info;
+
+use crate::{
+    group::{Fate, Group},
+    ids::{GroupRank, NodeId, RoundId},
+    limits::after,
+    machine::{Rendezvous, Tenure, closing::Failures, is_enough},
+    message::{JobResult, NodeDescription},
+    phase::{Gathering, Phase, Running},
+    ranks::{place, sort_newcomers},
+    settings::SharedSettings,
+    table::{Charges, Table},
+};
+
+impl Rendezvous {
+    /// Starts, clears or ends the last call; gives up when nodes have waited for too long.
+    pub(super) fn step_in_gathering(&mut self, now: Instant, shared: SharedSettings) -> bool {
+        match self.tenure {
+            Tenure::Stays => {}
+            Tenure::HostLeaves | Tenure::Gone => return false,
+            Tenure::ShutsDown => {
+                self.finish();
+                return false;
+            }
+        }
+        let ready = self.roster.ready().len();
+        let is_empty = self.roster.is_empty();
+        let Phase::Gathering(gathering) = &mut self.phase else {
+            return false;
+        };
+        gathering.since = if is_empty {
+            None
+        } else {
+            gathering.since.or(Some(now))
+        };
+        if ready >= shared.nodes.max() as usize {
+            return self.complete(now, shared);
+        }
+        if !is_enough(ready, shared) {
+            gathering.last_call_until = None;
+            let Some(since) = gathering.since else {
+                return false;
+            };
+            return self.give_up_after(now, since, shared);
+        }
+        // Set once and never moved, so that a trickle of late nodes does not hold up the others.
+        let until = *gathering.last_call_until.get_or_insert_with(|| {
+            info!(nodes = ready, "last call");
+            after(now, shared.timeouts.last_call)
+        });
+        until <= now && self.complete(now, shared)
+    }
+
+    pub(super) fn gathering_deadline(
+        &self,
+        gathering: &Gathering,
+        shared: SharedSettings,
+    ) -> Option<Instant> {
+        if self.tenure != Tenure::Stays {
+            return None;
+        }
+        let join = gathering
+            .since
+            .map(|since| after(since, shared.timeouts.join));
+        gathering.last_call_until.or(join)
+    }
+
+    /// Closes the job if nodes have waited since `since` for longer than they should.
+    pub(super) fn give_up_after(
+        &mut self,
+        now: Instant,
+        since: Instant,
+        shared: SharedSettings,
+    ) -> bool {
+        if now < after(since, shared.timeouts.join) {
+            return false;
+        }
+        let present = self.roster.ready().len();
+        let result = if is_enough(present + self.roster.aside().len(), shared) {
+            JobResult::AllSetAside
+        } else {
+            JobResult::JoinTimeout {
+                present: u32::try_from(present).unwrap_or(u32::MAX),
+                min: shared.nodes.min(),
+                waited: now.saturating_duration_since(since),
+            }
+        };
+        self.close(result, Failures::default());
+        true
+    }
+
+    /// Completes a round of the nodes that are ready.
+    ///
+    /// A round that could not work, because the others would not reach the address of its master,
+    /// closes the job instead: nothing that a node could do by itself would change it.
+    pub(super) fn complete(&mut self, now: Instant, shared: SharedSettings) -> bool {
+        let survivors = self.survivors(shared);
+        let newcomers = self.newcomers(&survivors, shared);
+        let newcomers_to_a_group: BTreeSet<NodeId> = if survivors.is_empty() {
+            BTreeSet::new()
+        } else {
+            newcomers.iter().cloned().collect()
+        };
+        let placed = place(survivors, newcomers);
+        let round = RoundId {
+            term: self.memory.term,
+            round: self.memory.round.next(),
+        };
+        let Some(table) = self.lay_out(round, &placed) else {
+            return false;
+        };
+        if let Some(master) = table.loopback_master() {
+            let (address, host_name) = (master.address.clone(), master.host_name.clone());
+            self.close(
+                JobResult::LoopbackMaster { address, host_name },
+                Failures::default(),
+            );
+            return true;
+        }
+        let nodes = placed.len();
+        info!(%round, nodes, workers = table.world_size(), "round complete");
+        self.memory.round = round.round;
+        self.memory.round_size = u32::try_from(nodes).unwrap_or(u32::MAX);
+        self.remember();
+        let group = Group::new(now, round, table, newcomers_to_a_group);
+        self.phase = Phase::Running(Running {
+            group,
+            waiting_since: None,
+        });
+        for id in &placed {
+            if let Some(node) = self.roster.get_mut(id) {
+                node.floor = round;
+            }
+            self.sort(id);
+        }
+        self.sync_all();
+        true
+    }
+
+    /// Members of the last round that are ready, by the rank that they had.
+    fn survivors(&self, shared: SharedSettings) -> BTreeMap<GroupRank, NodeId> {
+        let seats = self.phase.group().into_iter().flat_map(Group::seats);
+        let mut survivors: BTreeMap<GroupRank, NodeId> = seats
+            .filter(|(id, seat)| seat.fate == Fate::Back && self.roster.ready().contains(*id))
+            .map(|(id, seat)| (seat.rank, id.clone()))
+            .collect();
+        while survivors.len() > shared.nodes.max() as usize {
+            survivors.pop_last();
+        }
+        survivors
+    }
+
+    /// The nodes that join the survivors: those that came first, in the order of their ranks.
+    fn newcomers(
+        &self,
+        survivors: &BTreeMap<GroupRank, NodeId>,
+        shared: SharedSettings,
+    ) -> Vec<NodeId> {
+        let known: BTreeSet<&NodeId> = survivors.values().collect();
+        let mut waiting: Vec<_> = self
+            .roster
+            .ready()
+            .iter()
+            .filter(|id| !known.contains(*id))
+            .filter_map(|id| self.roster.get(id))
+            .collect();
+        waiting.sort_by_key(|node| node.arrival);
+        waiting.truncate((shared.nodes.max() as usize).saturating_sub(survivors.len()));
+        let mut newcomers: Vec<&NodeDescription> =
+            waiting.into_iter().map(|node| &node.description).collect();
+        sort_newcomers(&mut newcomers);
+        newcomers
+            .into_iter()
+            .map(|node| node.node_id.clone())
+            .collect()
+    }
+
+    fn lay_out(&self, round: RoundId, placed: &[NodeId]) -> Option<Table> {
+        let nodes: Vec<_> = placed.iter().filter_map(|id| self.roster.get(id)).collect();
+        debug_assert_eq!(nodes.len(), placed.len(), "who is ready is known");
+        let master_port = nodes.first()?.store_port()?;
+        let members = nodes.iter().map(|node| node.description.clone()).collect();
+        let charges = Charges {
+            restart_count: self.memory.restarts_used,
+            charged_through: self.memory.charged_through,
+        };
+        Table::new(round, members, master_port, charges)
+    }
+}

@@ -1,0 +1,250 @@
+//! Judging a failed round: whether its failure is charged to the job, and who is set aside.
+//!
+//! A worker's failure may be the echo of a node that is gone. So everyone stops at once, but the
+//! verdict waits until every member has given a sign of life since, or one of them is known to be
+//! lost, leaving or evicted; then the round was ended by its membership, which is free.
+
+use std::{collections::BTreeSet, time::Instant};
+
+use tracing::info;
+
+use crate::{
+    ids::{NodeId, RoundId},
+    limits::EARLY,
+    machine::{Rendezvous, closing::Failures},
+    message::{JobResult, RestartReason, ToNode, WorkerFailure},
+    phase::{Phase, Verdict},
+    roster::Told,
+    settings::SharedSettings,
+};
+
+impl Rendezvous {
+    /// Ends the running round because a worker on `id` failed, and opens the verdict.
+    pub(super) fn fail(&mut self, now: Instant, id: &NodeId, failure: WorkerFailure) {
+        let Some(node) = self.roster.get_mut(id) else {
+            return;
+        };
+        let reason = RestartReason::WorkerFailed {
+            host_name: node.description.host_name.clone(),
+            global_rank: failure.global_rank,
+            end: failure.end.clone(),
+        };
+        let Some(group) = self.phase.group() else {
+            return;
+        };
+        // It stops by itself, so the restart would tell it nothing.
+        node.told = Some(Told::Restart(group.round));
+        let by_membership = group.seats().any(|(_, seat)| !seat.fate.stays());
+        let round = group.round;
+        let awaited: BTreeSet<NodeId> = group
+            .seats()
+            .map(|(other, _)| other.clone())
+            .filter(|other| other != id)
+            .collect();
+        let verdict = (!by_membership).then(|| Verdict {
+            failures: [].into(),
+            awaited: awaited.clone(),
+        });
+        self.restart(now, reason, None, verdict);
+        self.record(id, Some(failure));
+        if by_membership {
+            return;
+        }
+        for other in &awaited {
+            if let Some(node) = self.roster.get(other) {
+                self.send(node.peer(), ToNode::Probe { round });
+            }
+        }
+    }
+
+    /// Notes a failure on `id` in the round that is to be judged.
+    pub(super) fn record(&mut self, id: &NodeId, failure: Option<WorkerFailure>) {
+        let now = self.clock;
+        let Phase::Regathering(regathering) = &mut self.phase else {
+            return;
+        };
+        let (Some(verdict), Some(failure)) = (&mut regathering.verdict, failure) else {
+            return;
+        };
+        // Bounded by the round: an age is a stranger's word.
+        let happened = now
+            .checked_sub(failure.age)
+            .max(regathering.group.started)
+            .unwrap_or(now);
+        verdict
+            .failures
+            .entry(id.clone())
+            .or_insert((happened, failure));
+    }
+
+    /// Notes that `id` lives, as it was asked about `round`.
+    pub(super) fn give_sign(&mut self, id: &NodeId, round: RoundId) {
+        if self.phase.group().is_some_and(|group| group.round == round) {
+            self.give_sign_by_standing(id);
+        }
+    }
+
+    /// Notes that `id` lives, as it has said what it does.
+    pub(super) fn give_sign_by_standing(&mut self, id: &NodeId) {
+        if let Phase::Regathering(regathering) = &mut self.phase
+            && let Some(verdict) = &mut regathering.verdict
+        {
+            verdict.awaited.remove(id);
+        }
+    }
+
+    /// Drops the verdict: the round was ended by its membership.
+    pub(super) fn acquit(&mut self) {
+        if let Phase::Regathering(regathering) = &mut self.phase
+            && regathering.verdict.take().is_some()
+        {
+            info!(round = %regathering.group.round, "failure not charged: a member is gone");
+        }
+    }
+
+    /// Judges the round once every member has given a sign of life; true if that closed the job.
+    pub(super) fn judge(&mut self, now: Instant, shared: SharedSettings) -> bool {
+        let Phase::Regathering(regathering) = &mut self.phase else {
+            return false;
+        };
+        let Some(verdict) = regathering
+            .verdict
+            .take_if(|verdict| verdict.awaited.is_empty())
+        else {
+            return false;
+        };
+        let others = u32::try_from(verdict.failures.len().saturating_sub(1)).unwrap_or(u32::MAX);
+        let first = verdict
+            .failures
+            .into_iter()
+            .min_by_key(|(_, (happened, _))| *happened);
+        let Some((id, (happened, failure))) = first else {
+            return false;
+        };
+        let group = &regathering.group;
+        let (round, is_newcomer) = (group.round, group.is_newcomer(&id));
+        let Some(started) = group.started else {
+            return false;
+        };
+        let is_early = happened.saturating_duration_since(started) < EARLY;
+        let is_spared = self.can_do_without(&id, shared);
+        if is_newcomer && is_early && is_spared {
+            info!(%round, node = %id, "newcomer failed: set aside, not charged");
+            self.set_aside(now, &id);
+            return false;
+        }
+        if round.round > self.memory.charged_through {
+            if self.memory.restarts_used >= shared.max_restarts {
+                self.close(
+                    JobResult::BudgetSpent,
+                    Failures {
+                        first: Some(failure),
+                        others,
+                    },
+                );
+                return true;
+            }
+            self.memory.restarts_used += 1;
+            self.memory.charged_through = round.round;
+            info!(%round, node = %id, restarts = self.memory.restarts_used, "failure charged");
+            self.remember();
+        }
+        let is_third = self
+            .roster
+            .get_mut(&id)
+            .is_some_and(|node| node.tally.failed(happened, started));
+        if is_third && is_spared {
+            info!(%round, node = %id, "node keeps failing: set aside");
+            self.set_aside(now, &id);
+        }
+        false
+    }
+
+    /// Counts the loss of a member, while it still is one.
+    pub(super) fn count_loss(&mut self, now: Instant, id: &NodeId) {
+        let Some(group) = self.phase.group() else {
+            return;
+        };
+        let Some(started) = group.started else { return };
+        let is_lost = group.held(id).is_some_and(|seat| seat.fate.stays());
+        let Some(node) = self.roster.get_mut(id).filter(|_| is_lost) else {
+            return;
+        };
+        if node.tally.lost(now, started) {
+            info!(node = %id, "node keeps being lost: set aside");
+            node.tally.set_aside(now);
+        }
+    }
+
+    /// Whether the job reaches its fewest nodes without `id`.
+    fn can_do_without(&self, id: &NodeId, shared: SharedSettings) -> bool {
+        let Some(group) = self.phase.group() else {
+            return false;
+        };
+        let is_aside = |id: &NodeId| {
+            self.roster
+                .get(id)
+                .is_none_or(|node| node.tally.aside_until().is_some())
+        };
+        let members = group
+            .seats()
+            .filter(|(other, seat)| *other != id && seat.fate.stays() && !is_aside(other));
+        let others = self
+            .roster
+            .ready()
+            .iter()
+            .filter(|other| group.held(other).is_none());
+        members.count() + others.count() >= shared.nodes.min() as usize
+    }
+
+    /// Leaves a node out of further rounds, for which its seat counts as lost.
+    fn set_aside(&mut self, now: Instant, id: &NodeId) {
+        if let Some(node) = self.roster.get_mut(id) {
+            node.tally.set_aside(now);
+        }
+        if let Phase::Regathering(regathering) = &mut self.phase {
+            regathering.loss = Some(now);
+        }
+        self.sort(id);
+        self.sync(id);
+    }
+
+    /// Nodes that were set aside, are ready, and may be taken back.
+    pub(super) fn recallable(&self) -> impl Iterator<Item = &NodeId> {
+        let aside = self.roster.aside().iter().map(|(_, id)| id);
+        aside.filter(|id| {
+            self.roster
+                .get(id)
+                .is_some_and(|node| node.tally.may_be_recalled())
+        })
+    }
+
+    /// Takes back all nodes that may be, because the job cannot go on without.
+    pub(super) fn recall(&mut self) {
+        let recalled: Vec<NodeId> = self.recallable().cloned().collect();
+        for id in &recalled {
+            info!(node = %id, "the job needs the node: taken back");
+            if let Some(node) = self.roster.get_mut(id) {
+                node.tally.recall();
+            }
+            self.sort(id);
+        }
+    }
+
+    /// Takes back nodes that have been set aside for a quiet time.
+    pub(super) fn forgive(&mut self, now: Instant) {
+        while let Some((_, id)) = self
+            .roster
+            .aside()
+            .first()
+            .filter(|(at, _)| *at <= now)
+            .cloned()
+        {
+            if let Some(node) = self.roster.get_mut(&id) {
+                node.tally.forgive();
+            }
+            self.sort(&id);
+            self.sync(&id);
+        }
+    }
+}

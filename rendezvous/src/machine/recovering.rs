@@ -1,0 +1,196 @@
+//! A coordinator that was started anew finds out who is left of the last round.
+//!
+//! Until a lease and a margin have passed, workers may live of which it has not heard; after that,
+//! none does whose agent has not attended.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use tracing::info;
+
+use crate::{
+    group::Group,
+    ids::{GroupRank, NodeId, RoundId},
+    limits::{NUMBER_MAX, RECOVERY_MARGIN, after, leases},
+    machine::{Rendezvous, Tenure, closing::Failures},
+    message::{Assignment, Heard, JobResult, NodeState, RestartReason, WaitReason},
+    phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering},
+    roster::Node,
+    settings::SharedSettings,
+};
+
+impl Recovering {
+    /// Begins to wait for the members of `round`.
+    pub(super) fn new(now: Instant, round: RoundId, size: u32) -> Self {
+        Self {
+            round,
+            size,
+            members: BTreeMap::new(),
+            is_heard: false,
+            since: now,
+            stage: RecoveryStage::Listening,
+        }
+    }
+
+    /// Whether so many are back that no other group can have as many.
+    fn has_majority(&self) -> bool {
+        self.members.len() > self.size as usize / 2
+    }
+
+    /// Whether nobody else can come back.
+    fn is_complete(&self) -> bool {
+        self.size > 0 && self.members.len() == self.size as usize
+    }
+
+    /// What holds for `node`, a member of the last round.
+    ///
+    /// One that has succeeded is told nothing yet: perhaps all have.
+    pub(super) fn assignment(&self, node: &Node) -> Option<Assignment> {
+        match node.standing.state {
+            NodeState::Running | NodeState::Stopping | NodeState::Preparing => {
+                Some(Assignment::Restart {
+                    round: self.round,
+                    reason: RestartReason::CoordinatorRestarted,
+                })
+            }
+            NodeState::Ready { .. } => Some(Assignment::Wait {
+                round: self.round,
+                reason: WaitReason::Recovering,
+            }),
+            NodeState::Succeeded | NodeState::Leaving { .. } => None,
+        }
+    }
+}
+
+impl Rendezvous {
+    /// Seats `id` by the rank that it had in the last round, if it had one.
+    ///
+    /// A node that itself was a member comes before one that only knows the rank from its state
+    /// file, a new agent of the same machine.
+    pub(super) fn claim(&mut self, id: &NodeId, heard: Heard) {
+        let Phase::Recovering(recovering) = &mut self.phase else {
+            return;
+        };
+        let newness = |round: RoundId| (round.round, round.term);
+        if newness(heard.round) < newness(recovering.round) || heard.round.round.0 > NUMBER_MAX {
+            return;
+        }
+        if heard.round != recovering.round {
+            recovering.round = heard.round;
+            recovering.size = heard.size;
+            recovering.members.clear();
+        }
+        recovering.is_heard = true;
+        let Some(rank) = heard.group_rank.filter(|rank| rank.0 < recovering.size) else {
+            return;
+        };
+        let is_member = |id: &NodeId| {
+            self.roster
+                .get(id)
+                .is_some_and(|node| node.standing.round == heard.round)
+        };
+        recovering.members.retain(|_, member| member != id);
+        let seated = recovering.members.get(&rank);
+        if seated.is_none_or(|seated| is_member(id) && !is_member(seated)) {
+            recovering.members.insert(rank, id.clone());
+        }
+    }
+
+    /// Leaves the recovery when everyone is back, or nobody else can be.
+    pub(super) fn step_in_recovering(&mut self, now: Instant, shared: SharedSettings) -> bool {
+        match self.tenure {
+            Tenure::Stays => {}
+            Tenure::HostLeaves | Tenure::Gone => return false,
+            Tenure::ShutsDown => {
+                self.finish();
+                return false;
+            }
+        }
+        let leases_over = self.leases_over();
+        let Phase::Recovering(recovering) = &mut self.phase else {
+            return false;
+        };
+        if recovering.is_complete() {
+            self.recover();
+            return true;
+        }
+        if now < leases_over(recovering) {
+            return false;
+        }
+        if recovering.has_majority() {
+            self.recover();
+            return true;
+        }
+        if !recovering.is_heard {
+            info!("nobody has heard of the last round");
+            self.phase = Phase::Gathering(Gathering::default());
+            self.sync_all();
+            return true;
+        }
+        recovering.stage = RecoveryStage::Outnumbered;
+        let (since, back, size) = (recovering.since, recovering.members.len(), recovering.size);
+        if now < after(since, shared.timeouts.join) {
+            return false;
+        }
+        let result = JobResult::JoinTimeout {
+            present: u32::try_from(back).unwrap_or(u32::MAX),
+            min: size / 2 + 1,
+            waited: now.saturating_duration_since(since),
+        };
+        self.close(result, Failures::default());
+        true
+    }
+
+    pub(super) fn recovery_deadline(
+        &self,
+        recovering: &Recovering,
+        shared: SharedSettings,
+    ) -> Option<Instant> {
+        if self.tenure != Tenure::Stays {
+            return None;
+        }
+        Some(match recovering.stage {
+            RecoveryStage::Listening => self.leases_over()(recovering),
+            RecoveryStage::Outnumbered => after(recovering.since, shared.timeouts.join),
+        })
+    }
+
+    /// When no workers live any more of which this coordinator has not heard.
+    pub(super) fn leases_over(&self) -> impl Fn(&Recovering) -> Instant + use<> {
+        let given = self.settings.leases;
+        move |recovering| {
+            let lease = leases(given, recovering.size as usize).coordinator;
+            after(recovering.since, lease + RECOVERY_MARGIN)
+        }
+    }
+
+    /// Awaits those that are back, as after any other end of a round.
+    fn recover(&mut self) {
+        let now = self.clock;
+        let Phase::Recovering(recovering) = &mut self.phase else {
+            return;
+        };
+        let members = std::mem::take(&mut recovering.members);
+        let (round, size, since) = (recovering.round, recovering.size, recovering.since);
+        info!(%round, nodes = members.len(), "recovered");
+        if self.have_succeeded(&members, size) {
+            self.close(JobResult::Succeeded, Failures::default());
+            return;
+        }
+        let loss = (members.len() < size as usize).then_some(since);
+        let group = Group::recovered(round, size, members);
+        let reason = RestartReason::CoordinatorRestarted;
+        self.regather(Regathering {
+            group,
+            reason,
+            since: now,
+            loss,
+            verdict: None,
+        });
+    }
+
+    /// Whether the last round had succeeded everywhere before its coordinator could say so.
+    fn have_succeeded(&self, members: &BTreeMap<GroupRank, NodeId>, size: u32) -> bool {
+        let mut states = members.values().map(|id| self.state(id));
+        members.len() == size as usize && states.all(|state| state == Some(NodeState::Succeeded))
+    }
+}

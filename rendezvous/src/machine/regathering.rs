@@ -1,0 +1,185 @@
+//! Gathering anew: the members of a round that is over are awaited, and who may replace them.
+
+use std::time::Instant;
+
+use tracing::info;
+
+use crate::{
+    group::Fate,
+    ids::NodeId,
+    limits::after,
+    machine::{Rendezvous, Tenure, closing::Failures, fate_by_standing, is_enough},
+    message::{EvictReason, JobResult, NodeState},
+    phase::{Phase, Regathering},
+    settings::SharedSettings,
+};
+
+impl Regathering {
+    /// How many nodes make the group as large as it was, leavers aside: these are not waited for.
+    pub(super) fn wanted(&self, shared: SharedSettings) -> usize {
+        let stayed = (self.group.size as usize).saturating_sub(self.group.leavers().len());
+        stayed
+            .min(shared.nodes.max() as usize)
+            .max(shared.nodes.min() as usize)
+    }
+
+    /// When the group may shrink.
+    pub(super) fn shrinks_at(&self, shared: SharedSettings) -> Instant {
+        after(self.last_loss(), shared.timeouts.shrink)
+    }
+
+    /// When members that are not back are waited for no longer.
+    pub(super) fn overdue_at(&self, shared: SharedSettings) -> Instant {
+        after(self.since, shared.timeouts.rejoin())
+    }
+
+    pub(super) fn last_loss(&self) -> Instant {
+        self.loss.unwrap_or(self.since)
+    }
+}
+
+impl Rendezvous {
+    /// Draws the consequences of what a member has said of itself.
+    pub(super) fn heed_in_regathering(&mut self, id: &NodeId) {
+        let Phase::Regathering(regathering) = &mut self.phase else {
+            return;
+        };
+        let group = &mut regathering.group;
+        let Some(node) = self.roster.get(id).filter(|_| group.held(id).is_some()) else {
+            return;
+        };
+        if node.standing.round > group.round {
+            group.set_fate(id, Fate::Lost(EvictReason::Silent));
+            regathering.loss = Some(self.clock);
+            self.acquit();
+            return;
+        }
+        if let Some(fate) = fate_by_standing(group, node) {
+            group.set_fate(id, fate);
+        }
+        match (&node.standing.state, node.standing.failure.clone()) {
+            (NodeState::Leaving { .. }, _) => self.acquit(),
+            (
+                NodeState::Preparing
+                | NodeState::Ready { .. }
+                | NodeState::Running
+                | NodeState::Stopping
+                | NodeState::Succeeded,
+                failure,
+            ) => {
+                self.record(id, failure);
+                self.give_sign_by_standing(id);
+            }
+        }
+    }
+
+    /// Draws the consequences of the loss of `id`.
+    pub(super) fn lose_from_regathering(&mut self, now: Instant, id: &NodeId, how: EvictReason) {
+        let Phase::Regathering(regathering) = &mut self.phase else {
+            return;
+        };
+        let group = &mut regathering.group;
+        if group.held(id).is_none() {
+            return;
+        }
+        if group.leavers().contains(id) {
+            group.set_fate(id, Fate::Left);
+        } else {
+            group.set_fate(id, Fate::Lost(how));
+            regathering.loss = Some(now);
+        }
+        self.acquit();
+    }
+
+    /// Completes the next round as soon as it can be: everyone is back, or nobody else will be.
+    pub(super) fn step_in_regathering(&mut self, now: Instant, shared: SharedSettings) -> bool {
+        if self.have_all_left() {
+            self.close(JobResult::AllLeft, Failures::default());
+            return true;
+        }
+        self.evict_overdue(now, shared);
+        self.dismiss_leavers();
+        let Phase::Regathering(regathering) = &self.phase else {
+            return false;
+        };
+        match self.tenure {
+            Tenure::Stays => {}
+            Tenure::ShutsDown if regathering.group.unstopped().is_empty() => {
+                self.finish();
+                return false;
+            }
+            Tenure::HostLeaves | Tenure::ShutsDown | Tenure::Gone => return false,
+        }
+        if self.judge(now, shared) {
+            return true;
+        }
+        let Phase::Regathering(regathering) = &self.phase else {
+            return false;
+        };
+        if regathering.verdict.is_some() || !regathering.group.pending().is_empty() {
+            return false;
+        }
+        let ready = self.roster.ready().len();
+        if ready >= regathering.wanted(shared) {
+            return self.complete(now, shared);
+        }
+        let since = regathering.last_loss();
+        if regathering.shrinks_at(shared) <= now && self.reaches_min(shared) {
+            if !is_enough(ready, shared) {
+                self.recall();
+            }
+            return self.complete(now, shared);
+        }
+        self.give_up_after(now, since, shared)
+    }
+
+    pub(super) fn regathering_deadline(
+        &self,
+        regathering: &Regathering,
+        shared: SharedSettings,
+    ) -> Option<Instant> {
+        if !regathering.group.pending().is_empty() {
+            return Some(regathering.overdue_at(shared));
+        }
+        if regathering.verdict.is_some() || self.tenure != Tenure::Stays {
+            return None;
+        }
+        Some(if self.reaches_min(shared) {
+            regathering.shrinks_at(shared)
+        } else {
+            after(regathering.last_loss(), shared.timeouts.join)
+        })
+    }
+
+    /// Whether there are nodes for a round, if need be with those that were set aside.
+    pub(super) fn reaches_min(&self, shared: SharedSettings) -> bool {
+        is_enough(
+            self.roster.ready().len() + self.recallable().count(),
+            shared,
+        )
+    }
+
+    /// Evicts members that had the time to stop and come back, and did not.
+    ///
+    /// Their workers were killed when the grace was over, so the next round may start without them.
+    fn evict_overdue(&mut self, now: Instant, shared: SharedSettings) {
+        let Phase::Regathering(regathering) = &mut self.phase else {
+            return;
+        };
+        if now < regathering.overdue_at(shared) || regathering.group.pending().is_empty() {
+            return;
+        }
+        let overdue: Vec<NodeId> = regathering.group.pending().iter().cloned().collect();
+        regathering.loss = Some(now);
+        for id in &overdue {
+            info!(node = %id, "member is not back in time");
+            self.count_loss(now, id);
+            if let Some(group) = self.phase.group_mut() {
+                group.set_fate(id, Fate::Lost(EvictReason::NotBack));
+            }
+            self.sort(id);
+            self.sync(id);
+        }
+        self.acquit();
+    }
+}

@@ -1,0 +1,217 @@
+//! A round that runs: what ends it, and when waiting nodes may.
+
+use std::time::Instant;
+
+use tracing::info;
+
+use crate::{
+    group::{Fate, Group},
+    ids::NodeId,
+    machine::{Rendezvous, Tenure, closing::Failures, fate_by_standing},
+    message::{EvictReason, JobResult, NodeState, RestartReason},
+    phase::{Phase, Regathering, Running, Verdict},
+    roster::Node,
+    settings::SharedSettings,
+};
+
+impl Rendezvous {
+    /// Draws the consequences of what a member has said of itself.
+    pub(super) fn heed_in_running(&mut self, now: Instant, id: &NodeId) {
+        let Phase::Running(Running { group, .. }) = &mut self.phase else {
+            return;
+        };
+        let Some(node) = self.roster.get(id).filter(|_| group.held(id).is_some()) else {
+            return;
+        };
+        let (round, state) = (node.standing.round, node.standing.state);
+        let host_name = node.description.host_name.clone();
+        let has_succeeded = group.has_succeeded(id);
+        if round > group.round {
+            // Another coordinator has it now: here it is as good as silent.
+            group.set_fate(id, Fate::Lost(EvictReason::Silent));
+            let reason = RestartReason::NodeLost {
+                host_name,
+                how: EvictReason::Silent,
+            };
+            self.restart(now, reason, Some(now), None);
+            return;
+        }
+        if let NodeState::Leaving { reaped } = state {
+            group.set_fate(id, Fate::of(state));
+            if reaped && !has_succeeded && !self.is_host(id) {
+                self.restart(now, RestartReason::NodeLeft { host_name }, None, None);
+            }
+            return;
+        }
+        if let Some(failure) = node.standing.failure.clone() {
+            self.fail(now, id, failure);
+            return;
+        }
+        match state {
+            NodeState::Running | NodeState::Leaving { .. } => {}
+            NodeState::Succeeded => {
+                group.set_succeeded(id);
+                info!(round = %group.round, node = %id, "node succeeded");
+            }
+            NodeState::Stopping | NodeState::Preparing | NodeState::Ready { .. } => {
+                if !has_succeeded {
+                    // Its keeper found the lease over, although here it was not.
+                    let reason = RestartReason::NodeLost {
+                        host_name,
+                        how: EvictReason::Silent,
+                    };
+                    self.restart(now, reason, None, None);
+                }
+            }
+        }
+    }
+
+    /// Draws the consequences of the loss of `node`.
+    ///
+    /// A member that has succeeded is not waited for, and one that was leaving is as good as left.
+    pub(super) fn lose_from_running(&mut self, now: Instant, node: &Node, how: EvictReason) {
+        let Phase::Running(Running { group, .. }) = &mut self.phase else {
+            return;
+        };
+        let id = &node.description.node_id;
+        if group.held(id).is_none() {
+            return;
+        }
+        let host_name = node.description.host_name.clone();
+        let is_leaver = group.leavers().contains(id);
+        group.set_fate(
+            id,
+            if is_leaver {
+                Fate::Left
+            } else {
+                Fate::Lost(how)
+            },
+        );
+        if group.has_succeeded(id) {
+            return;
+        }
+        if is_leaver {
+            self.restart(now, RestartReason::NodeLeft { host_name }, None, None);
+        } else {
+            self.restart(
+                now,
+                RestartReason::NodeLost { host_name, how },
+                Some(now),
+                None,
+            );
+        }
+    }
+
+    /// Closes a job that has succeeded or that all have left; lets waiting nodes in.
+    pub(super) fn step_in_running(&mut self, now: Instant, shared: SharedSettings) -> bool {
+        let Phase::Running(Running { group, .. }) = &self.phase else {
+            return false;
+        };
+        if group.all_succeeded() {
+            self.close(JobResult::Succeeded, Failures::default());
+            return true;
+        }
+        if self.have_all_left() {
+            self.close(JobResult::AllLeft, Failures::default());
+            return true;
+        }
+        let waiting = self.roster.ready().len();
+        let Phase::Running(running) = &mut self.phase else {
+            return false;
+        };
+        running.waiting_since = if waiting == 0 {
+            None
+        } else {
+            running.waiting_since.or(Some(now))
+        };
+        let Phase::Running(running) = &self.phase else {
+            return false;
+        };
+        if self.voluntary_at(running, shared).is_none_or(|at| now < at) {
+            return false;
+        }
+        self.pace.note(now, shared.timeouts.join_settle);
+        let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
+        self.restart(now, RestartReason::NodesWaiting { waiting }, None, None);
+        true
+    }
+
+    pub(super) fn running_deadline(
+        &self,
+        running: &Running,
+        shared: SharedSettings,
+    ) -> Option<Instant> {
+        self.voluntary_at(running, shared)
+    }
+
+    /// When the round is interrupted for the nodes that wait, if nothing else happens.
+    ///
+    /// Not if a member has succeeded (its work would be done twice) or leaves (its leaving ends
+    /// the round soon, and until then its workers may save).
+    pub(super) fn voluntary_at(
+        &self,
+        running: &Running,
+        shared: SharedSettings,
+    ) -> Option<Instant> {
+        let may = self.tenure == Tenure::Stays
+            && self.has_room(&running.group)
+            && !running.group.any_succeeded()
+            && running.group.leavers().is_empty();
+        let waiting_since = running.waiting_since.filter(|_| may)?;
+        Some(
+            self.pace
+                .earliest(waiting_since, shared.timeouts.join_settle),
+        )
+    }
+
+    /// Whether the round has fewer members than it may have.
+    pub(super) fn has_room(&self, group: &Group) -> bool {
+        self.settings
+            .shared
+            .is_some_and(|shared| group.size < shared.nodes.max())
+    }
+
+    /// Ends the running round: everyone stops, and is awaited for the next.
+    pub(super) fn restart(
+        &mut self,
+        now: Instant,
+        reason: RestartReason,
+        loss: Option<Instant>,
+        verdict: Option<Verdict>,
+    ) {
+        if let Some(group) = self.phase.take_group() {
+            info!(round = %group.round, nodes = group.size, ?reason, "round ends");
+            self.regather(Regathering {
+                group,
+                reason,
+                since: now,
+                loss,
+                verdict,
+            });
+        }
+    }
+
+    /// Awaits the members of a round that is over.
+    pub(super) fn regather(&mut self, mut regathering: Regathering) {
+        let group = &mut regathering.group;
+        let held: Vec<NodeId> = group
+            .seats()
+            .map(|(id, _)| id.clone())
+            .filter(|id| group.held(id).is_some())
+            .collect();
+        for id in &held {
+            if let Some(fate) = self
+                .roster
+                .get(id)
+                .and_then(|node| fate_by_standing(group, node))
+            {
+                group.set_fate(id, fate);
+            }
+        }
+        self.phase = Phase::Regathering(regathering);
+        for id in &held {
+            self.sort(id);
+        }
+        self.sync_all();
+    }
+}

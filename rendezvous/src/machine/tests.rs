@@ -1,0 +1,4 @@
+//! The rules of the machine, each as a conversation with a fixture that owns the clock.
+
+mod first_round;
+mod fixture;

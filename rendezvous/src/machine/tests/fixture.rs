@@ -1,0 +1,399 @@
+//! A machine, its clock, and verbs of the domain that return what the machine asked for.
+
+use std::{
+    collections::BTreeMap,
+    num::NonZeroU32,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    effect::Effect,
+    ids::{
+        AttendNumber, GlobalRank, GroupRank, JobUid, LocalRank, NodeId, Peer, Round, RoundId,
+        RunId, Term,
+    },
+    machine::Rendezvous,
+    message::{
+        Admission, Assignment, Attend, EvictReason, FromNode, Heard, NodeDescription, NodeState,
+        Outcome, PROTOCOL_VERSION, RefuseReason, Standing, ToNode, WaitReason, WorkerEnd,
+        WorkerFailure,
+    },
+    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, Timeouts},
+};
+
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+
+/// A machine, its clock, and what it knows of the nodes that talk to it.
+pub(super) struct Fixture {
+    pub(super) machine: Rendezvous,
+    pub(super) now: Instant,
+    pub(super) shared: SharedSettings,
+    pub(super) settings: Settings,
+    /// What the state file holds.
+    pub(super) memory: Memory,
+    /// The node's newest stream.
+    pub(super) attends: BTreeMap<String, AttendNumber>,
+    /// The round in which the node was last a member.
+    pub(super) rounds: BTreeMap<String, RoundId>,
+    pub(super) admissions: BTreeMap<String, Admission>,
+}
+
+/// An effect, shortened to what tells it from others.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Did {
+    /// `node` was welcomed.
+    Welcome(&'static str),
+    /// `node` was refused.
+    Refuse(&'static str, RefuseReason),
+    /// `node` was told to wait.
+    Wait(&'static str, WaitReason),
+    /// `node` was admitted to that round with that rank.
+    Admit(&'static str, u64, u32),
+    /// `node` was told that that round is over.
+    Restart(&'static str, u64),
+    /// `node` was evicted.
+    Evict(&'static str, EvictReason),
+    /// `node` was asked for a sign of life.
+    Probe(&'static str),
+    /// `node` was let go.
+    Dismiss(&'static str),
+    /// `node` was told the outcome.
+    Close(&'static str),
+    /// `node` was told that the host leaves.
+    HostLeaving(&'static str),
+    /// A keep-alive of `node` was echoed.
+    Echo(&'static str),
+    /// The state file was written: round, restarts used.
+    Remember(u64, u32),
+    /// The coordinator may go.
+    Finish,
+}
+
+impl Fixture {
+    /// A coordinator's first start, for `min` to `max` nodes and three restarts.
+    pub(super) fn new(min: u32, max: u32) -> Self {
+        Self::with(min, max, |_| {})
+    }
+
+    /// The same with other settings.
+    pub(super) fn with(min: u32, max: u32, change: impl FnOnce(&mut SharedSettings)) -> Self {
+        let nodes = NodeRange::new(min, max).expect("min <= max");
+        let mut shared = SharedSettings {
+            nodes,
+            max_restarts: 3,
+            timeouts: Timeouts::default(),
+        };
+        change(&mut shared);
+        let settings = Settings {
+            run_id: RunId::new("run"),
+            coordinator: "c".to_owned(),
+            host: None,
+            shared: Some(shared),
+            leases: Leases::default(),
+        };
+        let mut fixture = Self::start(settings, shared, Memory::fresh(JobUid::new("uid")));
+        fixture.drain();
+        fixture
+    }
+
+    /// A start with what the state file holds.
+    pub(super) fn start(settings: Settings, shared: SharedSettings, memory: Memory) -> Self {
+        let now = some_instant();
+        Self {
+            machine: Rendezvous::new(now, settings.clone(), memory.clone()),
+            now,
+            shared,
+            settings,
+            memory,
+            attends: BTreeMap::new(),
+            rounds: BTreeMap::new(),
+            admissions: BTreeMap::new(),
+        }
+    }
+
+    /// The coordinator's process is killed and started again.
+    pub(super) fn restart_coordinator(&mut self) -> Vec<Did> {
+        self.machine = Rendezvous::new(self.now, self.settings.clone(), self.memory.clone());
+        self.drain()
+    }
+
+    /// Makes `name` the node in the coordinator's process.
+    pub(super) fn host(mut self, name: &str) -> Self {
+        self.settings.host = Some(NodeId::new(name));
+        self.memory.term = Term(0);
+        self.machine = Rendezvous::new(self.now, self.settings.clone(), self.memory.clone());
+        self.drain();
+        self
+    }
+
+    pub(super) fn attend_of(&mut self, name: &'static str, state: NodeState) -> Attend {
+        let attend = self.attends.entry(name.to_owned()).or_default();
+        attend.0 += 1;
+        let attend = *attend;
+        let round = self.rounds.get(name).copied().unwrap_or_default();
+        let admission = self.admissions.get(name);
+        Attend {
+            protocol_version: PROTOCOL_VERSION,
+            run_id: RunId::new("run"),
+            job_uid: None,
+            attend,
+            node: describe(name),
+            settings: self.shared,
+            heard: Heard {
+                round,
+                size: admission.map_or(0, |admission| admission.group_world_size),
+                group_rank: admission.map(|admission| admission.group_rank),
+            },
+            restarts_used: admission.map_or(0, |admission| admission.restart_count),
+            charged_through: Round(0),
+            standing: Standing {
+                round,
+                state,
+                failure: None,
+            },
+        }
+    }
+
+    /// `name` opens a stream and is in `state`.
+    pub(super) fn attend(&mut self, name: &'static str, state: NodeState) -> Vec<Did> {
+        let attend = self.attend_of(name, state);
+        self.attend_with(attend)
+    }
+
+    pub(super) fn attend_with(&mut self, attend: Attend) -> Vec<Did> {
+        self.machine.handle_attend(self.now, attend);
+        self.drain()
+    }
+
+    /// `name` opens a stream and is ready.
+    pub(super) fn join(&mut self, name: &'static str) -> Vec<Did> {
+        self.attend(name, ready())
+    }
+
+    /// Each of `names` joins, and then a round has begun.
+    pub(super) fn run(&mut self, names: &[&'static str]) {
+        for name in names {
+            self.join(name);
+        }
+        while self.machine.poll_timeout().is_some() && self.admissions.len() < names.len() {
+            self.keep_all_alive();
+            self.advance(SECOND);
+        }
+        for name in names {
+            self.say(name, NodeState::Running);
+        }
+    }
+
+    fn standing(
+        &mut self,
+        name: &str,
+        state: NodeState,
+        failure: Option<WorkerFailure>,
+    ) -> FromNode {
+        let round = self.rounds.get(name).copied().unwrap_or_default();
+        FromNode::Standing(Standing {
+            round,
+            state,
+            failure,
+        })
+    }
+
+    pub(super) fn peer(&self, name: &str) -> Peer {
+        let attend = self.attends.get(name).copied().unwrap_or_default();
+        Peer {
+            node: NodeId::new(name),
+            attend,
+        }
+    }
+
+    pub(super) fn message(&mut self, name: &str, message: FromNode) -> Vec<Did> {
+        let peer = self.peer(name);
+        self.machine.handle_message(self.now, peer, message);
+        self.drain()
+    }
+
+    /// `name` says that it is now in `state`.
+    pub(super) fn say(&mut self, name: &str, state: NodeState) -> Vec<Did> {
+        let standing = self.standing(name, state, None);
+        self.message(name, standing)
+    }
+
+    /// `name` is ready again.
+    pub(super) fn back(&mut self, name: &str) -> Vec<Did> {
+        self.say(name, ready())
+    }
+
+    /// A worker of `name` has failed `age` ago.
+    pub(super) fn fail(&mut self, name: &str, age: Duration) -> Vec<Did> {
+        let standing = self.standing(name, NodeState::Stopping, Some(failure(name, age)));
+        self.message(name, standing)
+    }
+
+    /// `name` answers a probe.
+    pub(super) fn alive(&mut self, name: &str) -> Vec<Did> {
+        let round = self.rounds.get(name).copied().unwrap_or_default();
+        self.message(name, FromNode::Alive { round })
+    }
+
+    /// The keeper of `name` reports its death.
+    pub(super) fn die(&mut self, name: &str) -> Vec<Did> {
+        self.machine.handle_obituary(self.now, &NodeId::new(name));
+        self.drain()
+    }
+
+    /// Every known node sends a keep-alive.
+    pub(super) fn keep_all_alive(&mut self) {
+        let names: Vec<String> = self.attends.keys().cloned().collect();
+        self.keep_alive(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+
+    /// Each of `names` sends a keep-alive.
+    pub(super) fn keep_alive(&mut self, names: &[&str]) {
+        for name in names {
+            self.message(name, FromNode::KeepAlive { sequence: 1 });
+        }
+    }
+
+    /// Lets `duration` pass in which nobody says anything.
+    pub(super) fn advance(&mut self, duration: Duration) -> Vec<Did> {
+        let until = self.now + duration;
+        let mut did = Vec::new();
+        while let Some(at) = self.machine.poll_timeout().filter(|at| *at <= until) {
+            self.now = self.now.max(at);
+            self.machine.handle_timeout(self.now);
+            did.extend(self.drain());
+            let next = self.machine.poll_timeout();
+            assert!(
+                next.is_none_or(|next| next > at),
+                "a deadline that passed is still awaited"
+            );
+        }
+        self.now = until;
+        did
+    }
+
+    /// Lets `duration` pass in which all of `names` send keep-alives.
+    pub(super) fn live(&mut self, names: &[&str], duration: Duration) -> Vec<Did> {
+        let until = self.now + duration;
+        let mut did = Vec::new();
+        while self.now < until {
+            did.extend(self.advance(SECOND.min(until - self.now)));
+            self.keep_alive(names);
+        }
+        did
+    }
+
+    pub(super) fn outcome(&self) -> Option<Outcome> {
+        self.machine.snapshot(self.now).outcome
+    }
+
+    /// Why the next round is not complete yet, in words.
+    pub(super) fn why(&self) -> String {
+        self.machine
+            .incomplete(self.now)
+            .map(|why| why.to_string())
+            .unwrap_or_default()
+    }
+
+    pub(super) fn drain(&mut self) -> Vec<Did> {
+        let mut did = Vec::new();
+        while let Some(effect) = self.machine.poll_effect() {
+            did.push(self.shorten(effect));
+        }
+        did
+    }
+
+    fn shorten(&mut self, effect: Effect) -> Did {
+        let (to, message) = match effect {
+            Effect::Finish => return Did::Finish,
+            Effect::Remember(memory) => {
+                self.memory = memory;
+                return Did::Remember(self.memory.round.0, self.memory.restarts_used);
+            }
+            Effect::Send { to, message } => (to, message),
+        };
+        assert_eq!(
+            Some(&to.attend),
+            self.attends.get(to.node.as_str()),
+            "an old stream"
+        );
+        let name = NAMES
+            .iter()
+            .find(|name| **name == to.node.as_str())
+            .expect("a known name");
+        match message {
+            ToNode::Welcome(_) => Did::Welcome(name),
+            ToNode::Refuse(reason) => Did::Refuse(name, reason),
+            ToNode::Echo { .. } => Did::Echo(name),
+            ToNode::Probe { .. } => Did::Probe(name),
+            ToNode::HostLeaving => Did::HostLeaving(name),
+            ToNode::Assignment(Assignment::Wait { reason, .. }) => Did::Wait(name, reason),
+            ToNode::Assignment(Assignment::Restart { round, .. }) => {
+                Did::Restart(name, round.round.0)
+            }
+            ToNode::Assignment(Assignment::Evict { reason, .. }) => Did::Evict(name, reason),
+            ToNode::Assignment(Assignment::Dismiss) => Did::Dismiss(name),
+            ToNode::Assignment(Assignment::Close(_)) => Did::Close(name),
+            ToNode::Assignment(Assignment::Admit(admission)) => {
+                self.rounds.insert((*name).to_owned(), admission.round);
+                let did = Did::Admit(name, admission.round.round.0, admission.group_rank.0);
+                self.admissions.insert((*name).to_owned(), admission);
+                did
+            }
+        }
+    }
+}
+
+/// The names that tests give to nodes.
+const NAMES: [&str; 10] = ["a", "a2", "b", "b2", "c", "d", "e", "f", "x", "y"];
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test needs some instant to begin with"
+)]
+fn some_instant() -> Instant {
+    Instant::now()
+}
+
+pub(super) fn ready() -> NodeState {
+    NodeState::Ready { store_port: 4242 }
+}
+
+/// A node; those whose names begin alike are agents of one machine.
+pub(super) fn describe(name: &str) -> NodeDescription {
+    let host = &name[..1];
+    NodeDescription {
+        node_id: NodeId::new(name),
+        host_name: host.to_owned(),
+        address: format!("{host}.example"),
+        addresses: Vec::new(),
+        agent_port: 1,
+        role: "default".to_owned(),
+        local_world_size: NonZeroU32::MIN,
+        node_rank: None,
+    }
+}
+
+pub(super) fn failure(name: &str, age: Duration) -> WorkerFailure {
+    WorkerFailure {
+        host_name: name.to_owned(),
+        round: RoundId::default(),
+        global_rank: GlobalRank(0),
+        local_rank: LocalRank(0),
+        pid: 1,
+        end: WorkerEnd::Exited(1),
+        age,
+        message: None,
+        error_file: None,
+        stderr_tail: String::new(),
+    }
+}
+
+/// What a node knows that was a member of `round`.
+pub(super) fn heard(round: RoundId, size: u32, rank: u32) -> Heard {
+    Heard {
+        round,
+        size,
+        group_rank: Some(GroupRank(rank)),
+    }
+}

@@ -1,0 +1,315 @@
+//! What a person may see of the machine: a snapshot, and why the next round is not complete yet.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    group::{Fate, Group, Seat},
+    ids::{GlobalRank, GroupRank, NodeId},
+    incomplete::Incomplete,
+    limits::after,
+    machine::{Rendezvous, Tenure, is_enough},
+    message::{EvictReason, NodeDescription, NodeState, WaitReason},
+    phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering, Running},
+    roster::Node,
+    settings::SharedSettings,
+    snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName},
+    table::Place,
+};
+
+/// Host names that an explanation spells out.
+const HOSTS_SHOWN: usize = 4;
+
+impl Rendezvous {
+    /// All that may be seen of the job at `now`.
+    pub fn snapshot(&self, now: Instant) -> Snapshot {
+        let shared = self.settings.shared;
+        let table = self.phase.group().and_then(|group| group.table.as_ref());
+        Snapshot {
+            run_id: self.settings.run_id.clone(),
+            job_uid: self.memory.job_uid.clone(),
+            term: self.memory.term,
+            round: self.memory.round,
+            phase: self.phase_name(),
+            min_nodes: shared.map_or(0, |shared| shared.nodes.min()),
+            max_nodes: shared.map_or(0, |shared| shared.nodes.max()),
+            restarts_used: self.memory.restarts_used,
+            max_restarts: shared.map_or(0, |shared| shared.max_restarts),
+            world_size: table.map_or(0, |table| table.world_size()),
+            nodes: self.node_snapshots(now),
+            incomplete: self.incomplete(now).as_ref().map(Explanation::from),
+            outcome: match &self.phase {
+                Phase::Closed(closed) => Some(closed.outcome.clone()),
+                Phase::Recovering(_)
+                | Phase::Gathering(_)
+                | Phase::Running(_)
+                | Phase::Regathering(_) => None,
+            },
+        }
+    }
+
+    /// Why the next round is not complete yet; none while one runs undisturbed or all is over.
+    pub fn incomplete(&self, now: Instant) -> Option<Incomplete> {
+        if self.tenure != Tenure::Stays && !matches!(self.phase, Phase::Closed(_)) {
+            return Some(Incomplete::HostLeaving);
+        }
+        let Some(shared) = self.settings.shared else {
+            return Some(Incomplete::TooFewNodes {
+                ready: 0,
+                min: 1,
+                left: None,
+            });
+        };
+        match &self.phase {
+            Phase::Recovering(recovering) => Some(self.why_recovering(now, recovering, shared)),
+            Phase::Gathering(gathering) => Some(self.why_gathering(now, gathering, shared)),
+            Phase::Running(running) => self.why_running(now, running, shared),
+            Phase::Regathering(regathering) => Some(self.why_regathering(now, regathering, shared)),
+            Phase::Closed(_) => None,
+        }
+    }
+
+    fn why_recovering(
+        &self,
+        now: Instant,
+        recovering: &Recovering,
+        shared: SharedSettings,
+    ) -> Incomplete {
+        let (back, size) = (count(recovering.members.len()), recovering.size);
+        match recovering.stage {
+            RecoveryStage::Listening => {
+                let left = self.leases_over()(recovering).saturating_duration_since(now);
+                Incomplete::Recovering { back, size, left }
+            }
+            RecoveryStage::Outnumbered => {
+                let left = left(now, recovering.since, shared.timeouts.join);
+                Incomplete::RecoveringMinority { back, size, left }
+            }
+        }
+    }
+
+    fn why_gathering(
+        &self,
+        now: Instant,
+        gathering: &Gathering,
+        shared: SharedSettings,
+    ) -> Incomplete {
+        let ready = count(self.roster.ready().len());
+        match gathering.last_call_until {
+            Some(until) => Incomplete::LastCall {
+                left: until.saturating_duration_since(now),
+                room: shared.nodes.max().saturating_sub(ready),
+            },
+            None => Incomplete::TooFewNodes {
+                ready,
+                min: shared.nodes.min(),
+                left: gathering
+                    .since
+                    .map(|since| left(now, since, shared.timeouts.join)),
+            },
+        }
+    }
+
+    fn why_running(
+        &self,
+        now: Instant,
+        running: &Running,
+        shared: SharedSettings,
+    ) -> Option<Incomplete> {
+        let at = self.voluntary_at(running, shared)?;
+        let waiting = count(self.roster.ready().len());
+        Some(Incomplete::Settling {
+            waiting,
+            left: at.saturating_duration_since(now),
+        })
+    }
+
+    fn why_regathering(
+        &self,
+        now: Instant,
+        regathering: &Regathering,
+        shared: SharedSettings,
+    ) -> Incomplete {
+        if let Some(verdict) = &regathering.verdict {
+            let (hosts, more) = self.host_names(&verdict.awaited);
+            return Incomplete::Verdict { hosts, more };
+        }
+        let pending = regathering.group.pending();
+        if !pending.is_empty() {
+            let (hosts, more) = self.host_names(pending);
+            let left = regathering
+                .overdue_at(shared)
+                .saturating_duration_since(now);
+            return Incomplete::Stopping { hosts, more, left };
+        }
+        let ready = self.roster.ready().len();
+        if is_enough(ready, shared) {
+            let left = regathering
+                .shrinks_at(shared)
+                .saturating_duration_since(now);
+            return Incomplete::Shrinking {
+                from: regathering.group.size,
+                to: count(ready),
+                left,
+            };
+        }
+        let left = left(now, regathering.last_loss(), shared.timeouts.join);
+        Incomplete::TooFewNodes {
+            ready: count(ready),
+            min: shared.nodes.min(),
+            left: Some(left),
+        }
+    }
+
+    fn host_names(&self, nodes: &BTreeSet<NodeId>) -> (Vec<String>, u32) {
+        let hosts: Vec<String> = nodes
+            .iter()
+            .filter_map(|id| self.roster.get(id))
+            .map(|node| node.description.host_name.clone())
+            .take(HOSTS_SHOWN)
+            .collect();
+        let more = count(nodes.len() - hosts.len().min(nodes.len()));
+        (hosts, more)
+    }
+
+    fn phase_name(&self) -> PhaseName {
+        match &self.phase {
+            Phase::Recovering(_) => PhaseName::Recovering,
+            Phase::Gathering(_) => PhaseName::Gathering,
+            Phase::Running(_) => PhaseName::Running,
+            Phase::Regathering(regathering) if regathering.group.unstopped().is_empty() => {
+                PhaseName::Gathering
+            }
+            Phase::Regathering(_) => PhaseName::Stopping,
+            Phase::Closed(_) => PhaseName::Closed,
+        }
+    }
+
+    /// Members by rank, those that are gone included; then all others by id.
+    fn node_snapshots(&self, now: Instant) -> Vec<NodeSnapshot> {
+        let group = self.phase.group();
+        let places = group
+            .and_then(|group| group.table.as_ref())
+            .map_or(&[][..], |t| t.places());
+        let members = (0..).map(GroupRank).zip(places);
+        let mut nodes: Vec<NodeSnapshot> = members
+            .map(|(rank, place)| self.member_snapshot(now, rank, place))
+            .collect();
+        let known: BTreeSet<&NodeId> = places.iter().map(|place| &place.node.node_id).collect();
+        let others = self.roster.iter().filter(|(id, _)| !known.contains(id));
+        nodes.extend(others.map(|(id, node)| {
+            let (standing, reason) = self.standing_of(id, node);
+            node_snapshot(now, &node.description, Some(node), None, standing, reason)
+        }));
+        nodes
+    }
+
+    fn member_snapshot(&self, now: Instant, rank: GroupRank, place: &Place) -> NodeSnapshot {
+        let id = &place.node.node_id;
+        let fate = self
+            .phase
+            .group()
+            .and_then(|group| group.seat(id))
+            .map(|seat| seat.fate);
+        let node = self.roster.get(id);
+        let (standing, reason) = match (node, fate) {
+            (Some(node), _) => self.standing_of(id, node),
+            (None, Some(Fate::Lost(how))) => (StandingName::Lost, Some(lost_because(how))),
+            (
+                None,
+                Some(Fate::Left | Fate::Leaving | Fate::Active | Fate::Stopped | Fate::Back) | None,
+            ) => (StandingName::Lost, Some("it was told to leave".to_owned())),
+        };
+        let seat = self.phase.group().and_then(|group| group.held(id));
+        let ranks = seat.map(|_| (rank, place.first_global_rank));
+        node_snapshot(now, &place.node, node, ranks, standing, reason)
+    }
+
+    fn standing_of(&self, id: &NodeId, node: &Node) -> (StandingName, Option<String>) {
+        let seat = self.phase.group().and_then(|group| group.held(id));
+        if let (Some(seat), Some(group)) = (seat, self.phase.group()) {
+            return (member_standing(group, seat, node), None);
+        }
+        match node.standing.state {
+            NodeState::Leaving { .. } => (StandingName::Leaving, None),
+            NodeState::Running | NodeState::Stopping | NodeState::Succeeded => {
+                (StandingName::Stopping, None)
+            }
+            NodeState::Preparing => (StandingName::Preparing, None),
+            NodeState::Ready { .. } => match self.why_waiting(node) {
+                WaitReason::Gathering | WaitReason::Recovering => (StandingName::Joined, None),
+                WaitReason::NextRound => (StandingName::Waiting, None),
+                WaitReason::Spare => (StandingName::Spare, None),
+                WaitReason::SetAside => (
+                    StandingName::SetAside,
+                    Some("it failed too often after a start".to_owned()),
+                ),
+            },
+        }
+    }
+}
+
+/// What a member does; what it said of an older round does not count.
+fn member_standing(group: &Group, seat: Seat, node: &Node) -> StandingName {
+    if node.standing.round < group.round && group.started.is_some() {
+        return StandingName::Running;
+    }
+    match node.standing.state {
+        NodeState::Preparing => StandingName::Preparing,
+        NodeState::Ready { .. } if seat.fate == Fate::Back => StandingName::Joined,
+        NodeState::Ready { .. } => StandingName::Preparing,
+        NodeState::Running => StandingName::Running,
+        NodeState::Stopping if node.standing.failure.is_some() => StandingName::Failed,
+        NodeState::Stopping => StandingName::Stopping,
+        NodeState::Succeeded => StandingName::Succeeded,
+        NodeState::Leaving { .. } => StandingName::Leaving,
+    }
+}
+
+fn node_snapshot(
+    now: Instant,
+    description: &NodeDescription,
+    node: Option<&Node>,
+    ranks: Option<(GroupRank, GlobalRank)>,
+    standing: StandingName,
+    reason: Option<String>,
+) -> NodeSnapshot {
+    let silence = node.map(|node| now.saturating_duration_since(node.last_seen));
+    let detached = || {
+        node.filter(|node| !node.attached)
+            .map(|_| "its stream has ended".to_owned())
+    };
+    NodeSnapshot {
+        node_id: description.node_id.clone(),
+        host_name: description.host_name.clone(),
+        address: description.address.clone(),
+        group_rank: ranks.map(|(group_rank, _)| group_rank),
+        first_global_rank: ranks.map(|(_, first_global_rank)| first_global_rank),
+        local_world_size: description.local_world_size.get(),
+        standing,
+        last_seen_ms: silence.map_or(0, |silence| {
+            u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)
+        }),
+        reason: reason.or_else(detached),
+    }
+}
+
+fn lost_because(how: EvictReason) -> String {
+    match how {
+        EvictReason::Obituary => "its agent is gone",
+        EvictReason::Silent => "it was silent for longer than its lease",
+        EvictReason::NotBack => "it was not ready again in time",
+        EvictReason::SetAside => "it failed too often after a start",
+    }
+    .to_owned()
+}
+
+fn left(now: Instant, since: Instant, wait: Duration) -> Duration {
+    after(since, wait).saturating_duration_since(now)
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,136 @@
+//! What a rendezvous may be doing, each with the data that only then exists.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
+
+use crate::{
+    group::Group,
+    ids::{GroupRank, NodeId, RoundId},
+    message::{Outcome, RestartReason, WorkerFailure},
+};
+
+/// What a rendezvous is doing.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// A coordinator that was started anew waits for the members of the last round.
+    Recovering(Recovering),
+    /// Nodes are awaited that have no round behind them.
+    Gathering(Gathering),
+    /// A round runs.
+    Running(Running),
+    /// A round is over, and its members are awaited for the next one.
+    Regathering(Regathering),
+    /// The job is over.
+    Closed(Closed),
+}
+
+/// Who of the last round is back after a start of the coordinator.
+#[derive(Debug)]
+pub(crate) struct Recovering {
+    /// The highest round heard of.
+    pub(crate) round: RoundId,
+    /// How many members it had.
+    pub(crate) size: u32,
+    /// Members that have attended, by the rank that they had.
+    pub(crate) members: BTreeMap<GroupRank, NodeId>,
+    /// Whether anybody has attended who had heard of that round.
+    pub(crate) is_heard: bool,
+    /// When the wait began.
+    pub(crate) since: Instant,
+    /// How far the wait has come.
+    pub(crate) stage: RecoveryStage,
+}
+
+/// How far a recovery has come.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum RecoveryStage {
+    /// Workers of members that have not attended may live.
+    Listening,
+    /// None of them lives any more, but not enough members are back.
+    Outnumbered,
+}
+
+/// Nodes without a round behind them.
+#[derive(Debug, Default)]
+pub(crate) struct Gathering {
+    /// When the first of them came.
+    pub(crate) since: Option<Instant>,
+    /// When the last call is over; none while there are too few.
+    pub(crate) last_call_until: Option<Instant>,
+}
+
+/// A round that runs.
+#[derive(Debug)]
+pub(crate) struct Running {
+    /// Its members.
+    pub(crate) group: Group,
+    /// When the first of the nodes that now wait for a place began to wait.
+    pub(crate) waiting_since: Option<Instant>,
+}
+
+/// A round that is over.
+#[derive(Debug)]
+pub(crate) struct Regathering {
+    /// Its members.
+    pub(crate) group: Group,
+    /// Why it is over.
+    pub(crate) reason: RestartReason,
+    /// When it was over.
+    pub(crate) since: Instant,
+    /// When a member was last lost or set aside.
+    pub(crate) loss: Option<Instant>,
+    /// The failure that is not judged yet.
+    pub(crate) verdict: Option<Verdict>,
+}
+
+/// A failed round, until it is known whether its failure or its membership ended it.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    /// The first failure on each node, and when it happened.
+    pub(crate) failures: BTreeMap<NodeId, (Instant, WorkerFailure)>,
+    /// Members that have not given a sign of life since.
+    pub(crate) awaited: BTreeSet<NodeId>,
+}
+
+/// A job that is over.
+#[derive(Debug)]
+pub(crate) struct Closed {
+    /// How it ended.
+    pub(crate) outcome: Outcome,
+    /// Its last round, if one was under way.
+    pub(crate) group: Option<Group>,
+}
+
+impl Phase {
+    /// The newest round, while its members matter.
+    pub(crate) fn group(&self) -> Option<&Group> {
+        match self {
+            Self::Recovering(_) | Self::Gathering(_) => None,
+            Self::Running(running) => Some(&running.group),
+            Self::Regathering(regathering) => Some(&regathering.group),
+            Self::Closed(closed) => closed.group.as_ref(),
+        }
+    }
+
+    /// The newest round, to note what becomes of its members.
+    pub(crate) fn group_mut(&mut self) -> Option<&mut Group> {
+        match self {
+            Self::Recovering(_) | Self::Gathering(_) => None,
+            Self::Running(running) => Some(&mut running.group),
+            Self::Regathering(regathering) => Some(&mut regathering.group),
+            Self::Closed(closed) => closed.group.as_mut(),
+        }
+    }
+
+    /// Takes the newest round out of a phase that is to be left.
+    pub(crate) fn take_group(&mut self) -> Option<Group> {
+        match std::mem::replace(self, Self::Gathering(Gathering::default())) {
+            Self::Recovering(_) | Self::Gathering(_) => None,
+            Self::Running(running) => Some(running.group),
+            Self::Regathering(regathering) => Some(regathering.group),
+            Self::Closed(closed) => closed.group,
+        }
+    }
+}

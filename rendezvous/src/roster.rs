@@ -1,0 +1,342 @@
+//! Every node that the coordinator knows, until when each counts as alive, and who could take part.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    mem,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    flapping::{Heirlooms, Tally},
+    ids::{AttendNumber, NodeId, Peer, RoundId},
+    limits::{FORMER_MAX, after},
+    message::{Assignment, Attend, NodeDescription, NodeState, Standing, WaitReason},
+};
+
+/// Every node that the coordinator knows.
+///
+/// Invariants: `leases` holds one deadline for each node; `ready` and `aside` hold only nodes that
+/// are [`NodeState::Ready`] and not members of a running round, each in one of the two.
+#[derive(Debug, Default)]
+pub(crate) struct Roster {
+    nodes: BTreeMap<NodeId, Node>,
+    leases: BTreeSet<(Instant, NodeId)>,
+    ready: BTreeSet<NodeId>,
+    aside: BTreeSet<(Instant, NodeId)>,
+    leaving: BTreeSet<NodeId>,
+    former: Former,
+    heirlooms: Heirlooms,
+    arrivals: u64,
+}
+
+/// One node, as it last described itself.
+#[derive(Debug)]
+pub(crate) struct Node {
+    /// Who it is.
+    pub(crate) description: NodeDescription,
+    /// Its newest stream.
+    pub(crate) attend: AttendNumber,
+    /// Whether that stream is open, as far as is known; proves nothing.
+    pub(crate) attached: bool,
+    /// The how-many-eth node it is, by first attend.
+    pub(crate) arrival: u64,
+    /// What it last said of itself.
+    pub(crate) standing: Standing,
+    /// What speaks of an older round than this comes too late.
+    pub(crate) floor: RoundId,
+    /// When it was last heard.
+    pub(crate) last_seen: Instant,
+    /// What it was last told on its newest stream.
+    pub(crate) told: Option<Told>,
+    /// How often it failed or was lost early.
+    pub(crate) tally: Tally,
+    lease: Duration,
+}
+
+/// Enough of an [`Assignment`] to tell whether another one says anything new.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Told {
+    /// Wait.
+    Wait(RoundId, WaitReason),
+    /// Run that round.
+    Admit(RoundId),
+    /// Stop that round.
+    Restart(RoundId),
+    /// Kill that round's workers.
+    Evict(RoundId),
+    /// Go.
+    Dismiss,
+    /// It is over.
+    Close,
+}
+
+impl From<&Assignment> for Told {
+    fn from(assignment: &Assignment) -> Self {
+        match assignment {
+            Assignment::Wait { round, reason } => Self::Wait(*round, *reason),
+            Assignment::Admit(admission) => Self::Admit(admission.round),
+            Assignment::Restart { round, reason: _ } => Self::Restart(*round),
+            Assignment::Evict { round, reason: _ } => Self::Evict(*round),
+            Assignment::Dismiss => Self::Dismiss,
+            Assignment::Close(_) => Self::Close,
+        }
+    }
+}
+
+impl Node {
+    /// Its newest stream.
+    pub(crate) fn peer(&self) -> Peer {
+        Peer {
+            node: self.description.node_id.clone(),
+            attend: self.attend,
+        }
+    }
+
+    /// Whether it is ready for a round.
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self.standing.state, NodeState::Ready { .. })
+    }
+
+    /// Whether it was told to leave.
+    pub(crate) fn is_leaving(&self) -> bool {
+        matches!(self.standing.state, NodeState::Leaving { .. })
+    }
+
+    /// Where it would serve a round's store.
+    pub(crate) fn store_port(&self) -> Option<u16> {
+        match self.standing.state {
+            NodeState::Ready { store_port } => Some(store_port),
+            NodeState::Preparing
+            | NodeState::Running
+            | NodeState::Stopping
+            | NodeState::Succeeded
+            | NodeState::Leaving { .. } => None,
+        }
+    }
+}
+
+impl Roster {
+    /// The node, if it is known.
+    pub(crate) fn get(&self, node: &NodeId) -> Option<&Node> {
+        self.nodes.get(node)
+    }
+
+    /// The node, if it is known, to change what [`Roster::sort`] does not look at.
+    pub(crate) fn get_mut(&mut self, node: &NodeId) -> Option<&mut Node> {
+        self.nodes.get_mut(node)
+    }
+
+    /// All nodes, by id.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&NodeId, &Node)> {
+        self.nodes.iter()
+    }
+
+    /// How many nodes are known.
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether none is known.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Nodes that could take part in the next round.
+    pub(crate) fn ready(&self) -> &BTreeSet<NodeId> {
+        &self.ready
+    }
+
+    /// Nodes that are ready, but set aside until then.
+    pub(crate) fn aside(&self) -> &BTreeSet<(Instant, NodeId)> {
+        &self.aside
+    }
+
+    /// Whether nodes are known, and all of them were told to leave.
+    pub(crate) fn all_leaving(&self) -> bool {
+        !self.nodes.is_empty() && self.leaving.len() == self.nodes.len()
+    }
+
+    /// Whether `peer` is not the newest stream of its node, or its node is gone for good.
+    pub(crate) fn is_late(&self, peer: &Peer) -> bool {
+        let newest = self.nodes.get(&peer.node).map(|node| node.attend);
+        newest
+            .or_else(|| self.former.newest(&peer.node))
+            .is_some_and(|newest| peer.attend <= newest)
+    }
+
+    /// Takes in a stream that [`Roster::is_late`] does not refuse; false if what its node says of
+    /// itself is older than what is known.
+    pub(crate) fn attend(&mut self, now: Instant, attend: Attend, lease: Duration) -> bool {
+        let Attend {
+            attend,
+            node: description,
+            standing,
+            ..
+        } = attend;
+        let id = description.node_id.clone();
+        let tally = match self.nodes.get(&id) {
+            Some(_) => Tally::default(),
+            None => self
+                .heirlooms
+                .inherit(now, &description)
+                .unwrap_or_default(),
+        };
+        let arrivals = &mut self.arrivals;
+        let node = self.nodes.entry(id.clone()).or_insert_with(|| {
+            *arrivals += 1;
+            Node {
+                description: description.clone(),
+                attend,
+                attached: true,
+                arrival: *arrivals,
+                floor: RoundId::default(),
+                standing: standing.clone(),
+                last_seen: now,
+                told: None,
+                tally,
+                lease,
+            }
+        });
+        self.leases
+            .remove(&(after(node.last_seen, node.lease), id.clone()));
+        node.description = description;
+        node.attend = attend;
+        node.attached = true;
+        node.told = None;
+        node.last_seen = now;
+        node.lease = lease;
+        self.leases.insert((after(now, lease), id.clone()));
+        self.stand(&id, standing)
+    }
+
+    /// Renews the lease of `peer`'s node; false if nothing that comes from there counts.
+    pub(crate) fn renew(&mut self, now: Instant, peer: &Peer) -> bool {
+        let Some(node) = self.nodes.get_mut(&peer.node) else {
+            return false;
+        };
+        if node.attend != peer.attend {
+            return false;
+        }
+        let deadline = (after(node.last_seen, node.lease), peer.node.clone());
+        self.leases.remove(&deadline);
+        node.last_seen = now;
+        self.leases.insert((after(now, node.lease), deadline.1));
+        true
+    }
+
+    /// Takes note of what `id` says of itself; false if that comes too late.
+    pub(crate) fn stand(&mut self, id: &NodeId, standing: Standing) -> bool {
+        let Some(node) = self.nodes.get_mut(id) else {
+            return false;
+        };
+        if standing.round < node.floor {
+            return false;
+        }
+        node.floor = standing.round;
+        node.standing = standing;
+        if node.is_leaving() {
+            self.leaving.insert(id.clone());
+        } else {
+            self.leaving.remove(id);
+        }
+        true
+    }
+
+    /// Puts `id` where it belongs, given whether it is a member of a running round.
+    pub(crate) fn sort(&mut self, id: &NodeId, is_running_member: bool) {
+        self.ready.remove(id);
+        self.aside.retain(|(_, node)| node != id);
+        let Some(node) = self.nodes.get(id) else {
+            return;
+        };
+        if !node.is_ready() || is_running_member {
+            return;
+        }
+        match node.tally.aside_until() {
+            Some(until) => self.aside.insert((until, id.clone())),
+            None => self.ready.insert(id.clone()),
+        };
+    }
+
+    /// The earliest end of a lease.
+    pub(crate) fn first_lease(&self) -> Option<Instant> {
+        self.leases.first().map(|(at, _)| *at)
+    }
+
+    /// A node whose lease has passed.
+    pub(crate) fn expired(&self, now: Instant) -> Option<NodeId> {
+        self.leases
+            .first()
+            .filter(|(at, _)| *at <= now)
+            .map(|(_, node)| node.clone())
+    }
+
+    /// Forgets a node that may attend again.
+    pub(crate) fn lose(&mut self, now: Instant, id: &NodeId) -> Option<Node> {
+        let mut node = self.remove(id)?;
+        self.former.insert(id, node.attend);
+        if !node.tally.is_clean() {
+            self.heirlooms
+                .leave(&node.description, mem::take(&mut node.tally));
+            self.pass_on(now, &node.description);
+        }
+        Some(node)
+    }
+
+    /// Forgets a node that is gone for good.
+    pub(crate) fn bury(&mut self, now: Instant, id: &NodeId) -> Option<Node> {
+        let node = self.lose(now, id);
+        self.former.insert(id, AttendNumber(u64::MAX));
+        node
+    }
+
+    /// Gives what an agent left to an agent of the same machine that was there before it went.
+    fn pass_on(&mut self, now: Instant, description: &NodeDescription) {
+        let heir = self.nodes.values_mut().find(|node| {
+            node.floor == RoundId::default()
+                && node.tally.is_clean()
+                && node.description.host_name == description.host_name
+                && node.description.address == description.address
+        });
+        let Some(heir) = heir else { return };
+        if let Some(tally) = self.heirlooms.inherit(now, description) {
+            heir.tally = tally;
+            let id = heir.description.node_id.clone();
+            self.sort(&id, false);
+        }
+    }
+
+    fn remove(&mut self, id: &NodeId) -> Option<Node> {
+        let node = self.nodes.remove(id)?;
+        self.leases
+            .remove(&(after(node.last_seen, node.lease), id.clone()));
+        self.ready.remove(id);
+        self.aside.retain(|(_, other)| other != id);
+        self.leaving.remove(id);
+        Some(node)
+    }
+}
+
+/// The newest stream of nodes that are gone, so that nothing late from them counts.
+#[derive(Debug, Default)]
+struct Former {
+    newest: BTreeMap<NodeId, AttendNumber>,
+    order: VecDeque<NodeId>,
+}
+
+impl Former {
+    fn newest(&self, node: &NodeId) -> Option<AttendNumber> {
+        self.newest.get(node).copied()
+    }
+
+    fn insert(&mut self, node: &NodeId, attend: AttendNumber) {
+        if self.newest.insert(node.clone(), attend).is_none() {
+            self.order.push_back(node.clone());
+        }
+        while self.order.len() > FORMER_MAX {
+            if let Some(oldest) = self.order.pop_front() {
+                self.newest.remove(&oldest);
+            }
+        }
+    }
+}

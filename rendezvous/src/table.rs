@@ -1,0 +1,240 @@
+//! The table of a round: who is where in it, and what each member is told.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use crate::{
+    ids::{GlobalRank, GroupRank, NodeId, RoleRank, Round, RoundId},
+    message::{Admission, NodeDescription},
+};
+
+/// All that was agreed on for a round.
+///
+/// Invariant: there is a place, so a group rank 0.
+#[derive(Debug)]
+pub(crate) struct Table {
+    round: RoundId,
+    places: Vec<Place>,
+    world_size: u32,
+    role_world_sizes: BTreeMap<String, u32>,
+    master_port: u16,
+    store_clients: Vec<IpAddr>,
+    restart_count: u32,
+    charged_through: Round,
+}
+
+/// One member's place; its index is the group rank.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// The member.
+    pub(crate) node: NodeDescription,
+    /// `RANK` of its first worker.
+    pub(crate) first_global_rank: GlobalRank,
+    first_role_rank: RoleRank,
+}
+
+/// What the job has been charged so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Charges {
+    /// Failures charged.
+    pub(crate) restart_count: u32,
+    /// The last round charged.
+    pub(crate) charged_through: Round,
+}
+
+impl Table {
+    /// Lays out `members`, which are in group-rank order; none if there are none.
+    ///
+    /// Global ranks are dense, in group-rank order, and so are role ranks within their role.
+    pub(crate) fn new(
+        round: RoundId,
+        members: Vec<NodeDescription>,
+        master_port: u16,
+        charges: Charges,
+    ) -> Option<Self> {
+        if members.is_empty() {
+            return None;
+        }
+        let mut world_size = 0_u32;
+        let mut role_world_sizes: BTreeMap<String, u32> = BTreeMap::new();
+        let mut store_clients = Vec::new();
+        let mut places = Vec::with_capacity(members.len());
+        for node in members {
+            let role_world_size = role_world_sizes.entry(node.role.clone()).or_default();
+            let first_global_rank = GlobalRank(world_size);
+            let first_role_rank = RoleRank(*role_world_size);
+            let workers = node.local_world_size.get();
+            world_size = world_size.saturating_add(workers);
+            *role_world_size = role_world_size.saturating_add(workers);
+            store_clients.extend(node.address.parse::<IpAddr>());
+            store_clients.extend(&node.addresses);
+            places.push(Place {
+                node,
+                first_global_rank,
+                first_role_rank,
+            });
+        }
+        store_clients.sort_unstable();
+        store_clients.dedup();
+        let Charges {
+            restart_count,
+            charged_through,
+        } = charges;
+        Some(Self {
+            round,
+            places,
+            world_size,
+            role_world_sizes,
+            master_port,
+            store_clients,
+            restart_count,
+            charged_through,
+        })
+    }
+
+    /// The members, by group rank.
+    pub(crate) fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// `WORLD_SIZE`.
+    pub(crate) fn world_size(&self) -> u32 {
+        self.world_size
+    }
+
+    /// Which members these are, by group rank.
+    pub(crate) fn members(&self) -> impl Iterator<Item = (GroupRank, &NodeId)> {
+        (0..)
+            .map(GroupRank)
+            .zip(self.places.iter().map(|place| &place.node.node_id))
+    }
+
+    /// Group rank 0 if its address reaches only itself although members are on several machines.
+    pub(crate) fn loopback_master(&self) -> Option<&NodeDescription> {
+        let master = self.master();
+        let elsewhere = |place: &Place| place.node.host_name != master.host_name;
+        (is_loopback(&master.address) && self.places.iter().any(elsewhere)).then_some(master)
+    }
+
+    /// What the member at `rank` is told.
+    pub(crate) fn admission(&self, rank: GroupRank) -> Option<Admission> {
+        let place = self.places.get(rank.0 as usize)?;
+        Some(Admission {
+            round: self.round,
+            group_rank: rank,
+            group_world_size: u32::try_from(self.places.len()).unwrap_or(u32::MAX),
+            first_global_rank: place.first_global_rank,
+            world_size: self.world_size,
+            first_role_rank: place.first_role_rank,
+            role_world_size: self
+                .role_world_sizes
+                .get(&place.node.role)
+                .copied()
+                .unwrap_or(0),
+            restart_count: self.restart_count,
+            charged_through: self.charged_through,
+            master_address: self.master().address.clone(),
+            master_port: self.master_port,
+            store_clients: if rank == GroupRank(0) {
+                self.store_clients.clone()
+            } else {
+                Vec::new()
+            },
+        })
+    }
+
+    fn master(&self) -> &NodeDescription {
+        &self.places[0].node
+    }
+}
+
+/// Whether other machines cannot reach `address`, because every machine has it.
+pub(crate) fn is_loopback(address: &str) -> bool {
+    let address = address.trim_start_matches('[').trim_end_matches(']');
+    address.eq_ignore_ascii_case("localhost")
+        || address
+            .parse::<IpAddr>()
+            .is_ok_and(|ip| ip.to_canonical().is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+
+    fn node(name: &str, role: &str, workers: u32) -> NodeDescription {
+        NodeDescription {
+            node_id: NodeId::new(name),
+            host_name: name.to_owned(),
+            address: format!("10.0.0.{workers}"),
+            addresses: vec!["10.0.0.9".parse().expect("an address")],
+            agent_port: 1,
+            role: role.to_owned(),
+            local_world_size: NonZeroU32::new(workers).expect("a worker"),
+            node_rank: None,
+        }
+    }
+
+    fn table(members: Vec<NodeDescription>) -> Table {
+        let charges = Charges {
+            restart_count: 2,
+            charged_through: Round(4),
+        };
+        Table::new(RoundId::default(), members, 7, charges).expect("members")
+    }
+
+    /// Global and role ranks are dense where nodes differ in workers and roles.
+    #[test]
+    fn ranks_are_dense_over_unequal_nodes() {
+        let table = table(vec![
+            node("a", "x", 3),
+            node("b", "y", 1),
+            node("c", "x", 2),
+        ]);
+        let told: Vec<_> = (0..3)
+            .filter_map(|rank| table.admission(GroupRank(rank)))
+            .map(|a| {
+                (
+                    a.first_global_rank.0,
+                    a.world_size,
+                    a.first_role_rank.0,
+                    a.role_world_size,
+                )
+            })
+            .collect();
+        assert_eq!(told, [(0, 6, 0, 5), (3, 6, 0, 1), (4, 6, 3, 5)]);
+    }
+
+    /// Only group rank 0 is told whom its store lets in: all addresses of all members, once each.
+    #[test]
+    fn master_alone_is_told_the_store_clients() {
+        let table = table(vec![node("a", "", 3), node("b", "", 1)]);
+        let clients = |rank| {
+            table
+                .admission(GroupRank(rank))
+                .expect("a member")
+                .store_clients
+        };
+        let addresses: Vec<String> = clients(0).iter().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["10.0.0.1", "10.0.0.3", "10.0.0.9"]);
+        assert_eq!(clients(1), Vec::<IpAddr>::new());
+    }
+
+    /// An address that every machine has is known in all its spellings.
+    #[test]
+    fn loopback_is_recognised() {
+        for address in [
+            "localhost",
+            "LocalHost",
+            "127.0.1.1",
+            "::1",
+            "[::1]",
+            "::ffff:127.0.0.1",
+        ] {
+            assert!(is_loopback(address), "{address}");
+        }
+        for address in ["10.0.0.1", "localhost.example", "node-a", "fe80::1", ""] {
+            assert!(!is_loopback(address), "{address}");
+        }
+    }
+}
