@@ -14,9 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::limits::{ANSWER_LEN_MAX, READ_LEN};
-use crate::wire::{
-    GREETING, LimitError, NOT_READY, Query, READY, STOP_WAITING, WAIT_CANCELED,
-};
+use crate::wire::{GREETING, LimitError, NOT_READY, Query, READY, STOP_WAITING, WAIT_CANCELED};
 
 /// A connection to a store.
 ///
@@ -112,7 +110,11 @@ impl Client {
                 Ok(stream)
             });
             let stream = connect.map_err(|source| ConnectError::Connect { addr, source })?;
-            let mut client = Self { stream, received: BytesMut::new(), phase: Phase::Idle };
+            let mut client = Self {
+                stream,
+                received: BytesMut::new(),
+                phase: Phase::Idle,
+            };
             match client.greet().await {
                 Ok(()) => Ok(client),
                 Err(source) => Err(ConnectError::Greeting { addr, source }),
@@ -126,7 +128,11 @@ impl Client {
         // In one write: upstream refuses a VALIDATE in two pieces.
         self.stream.write_all(&GREETING).await?;
         let nonce = std::process::id();
-        if self.ping(nonce).await? == nonce { Ok(()) } else { Err(RequestError::Protocol) }
+        if self.ping(nonce).await? == nonce {
+            Ok(())
+        } else {
+            Err(RequestError::Protocol)
+        }
     }
 
     /// Sends `nonce` and returns what comes back, which a store does not change.
@@ -135,7 +141,10 @@ impl Client {
     ///
     /// Returns [`RequestError`] if there is no answer.
     pub async fn ping(&mut self, nonce: u32) -> Result<u32, RequestError> {
-        self.ask(Query::Ping { nonce }, async |client| Ok(client.take(4).await?.get_u32_le())).await
+        self.ask(Query::Ping { nonce }, async |client| {
+            Ok(client.take(4).await?.get_u32_le())
+        })
+        .await
     }
 
     /// Stores `value` under `key`. There is no answer; a refusal shows at the next request.
@@ -178,7 +187,15 @@ impl Client {
         expected: &[u8],
         desired: &[u8],
     ) -> Result<Bytes, RequestError> {
-        self.ask(Query::CompareSet { key, expected, desired }, Self::take_value).await
+        self.ask(
+            Query::CompareSet {
+                key,
+                expected,
+                desired,
+            },
+            Self::take_value,
+        )
+        .await
     }
 
     /// Tells whether all of `keys` are present, as keys or as queues that are not empty.
@@ -187,7 +204,14 @@ impl Client {
     ///
     /// Returns [`RequestError`] if there is no answer.
     pub async fn check(&mut self, keys: &[&[u8]]) -> Result<bool, RequestError> {
-        let answer = self.ask(Query::Check { keys: keys.to_vec() }, Self::take_u8).await?;
+        let answer = self
+            .ask(
+                Query::Check {
+                    keys: keys.to_vec(),
+                },
+                Self::take_u8,
+            )
+            .await?;
         match answer {
             READY => Ok(true),
             NOT_READY => Ok(false),
@@ -201,7 +225,13 @@ impl Client {
     ///
     /// Returns [`WaitError::TimedOut`] if it took longer; the client remains usable.
     pub async fn wait(&mut self, keys: &[&[u8]], limit: Duration) -> Result<(), WaitError> {
-        self.await_released(Query::Wait { keys: keys.to_vec() }, limit).await
+        self.await_released(
+            Query::Wait {
+                keys: keys.to_vec(),
+            },
+            limit,
+        )
+        .await
     }
 
     /// Counts an arrival under `key` and waits until `world_size` have arrived, for `limit` at
@@ -216,7 +246,8 @@ impl Client {
         world_size: i64,
         limit: Duration,
     ) -> Result<(), WaitError> {
-        self.await_released(Query::Barrier { key, world_size }, limit).await
+        self.await_released(Query::Barrier { key, world_size }, limit)
+            .await
     }
 
     /// Removes `key` and tells whether it was there.
@@ -243,9 +274,12 @@ impl Client {
     ///
     /// Returns [`RequestError`] if there is no answer.
     pub async fn multi_get(&mut self, keys: &[&[u8]]) -> Result<Vec<Bytes>, RequestError> {
-        self.ask(Query::MultiGet { keys: keys.to_vec() }, async |client| {
-            client.take_values(keys.len()).await
-        })
+        self.ask(
+            Query::MultiGet {
+                keys: keys.to_vec(),
+            },
+            async |client| client.take_values(keys.len()).await,
+        )
         .await
     }
 
@@ -255,7 +289,10 @@ impl Client {
     ///
     /// Returns [`RequestError`] if it cannot be sent.
     pub async fn multi_set(&mut self, pairs: &[(&[u8], &[u8])]) -> Result<(), RequestError> {
-        self.tell(Query::MultiSet { pairs: pairs.to_vec() }).await
+        self.tell(Query::MultiSet {
+            pairs: pairs.to_vec(),
+        })
+        .await
     }
 
     /// Returns how many keys there are.
@@ -295,9 +332,11 @@ impl Client {
     ///
     /// Returns [`RequestError`] if there is no answer.
     pub async fn queue_pop(&mut self, queue: &[u8]) -> Result<Option<Bytes>, RequestError> {
-        self.ask(Query::QueuePop { queue }, async |client| match client.take_len().await? {
-            0 => Ok(None),
-            _ => client.take_value().await.map(Some),
+        self.ask(Query::QueuePop { queue }, async |client| {
+            match client.take_len().await? {
+                0 => Ok(None),
+                _ => client.take_value().await.map(Some),
+            }
         })
         .await
     }
@@ -339,11 +378,7 @@ impl Client {
     }
 
     /// Sends `query` and waits for its one byte, or takes it back.
-    async fn await_released(
-        &mut self,
-        query: Query<'_>,
-        limit: Duration,
-    ) -> Result<(), WaitError> {
+    async fn await_released(&mut self, query: Query<'_>, limit: Duration) -> Result<(), WaitError> {
         self.send(query).await?;
         let released = match timeout(limit, self.take_u8()).await {
             Ok(answer) => answer? == STOP_WAITING,
@@ -358,7 +393,10 @@ impl Client {
 
     async fn cancel_wait(&mut self, limit: Duration) -> Result<(), WaitError> {
         let request = [Query::CancelWait.kind().code()];
-        self.stream.write_all(&request).await.map_err(RequestError::from)?;
+        self.stream
+            .write_all(&request)
+            .await
+            .map_err(RequestError::from)?;
         let first = self.take_u8().await?;
         let result = match first {
             WAIT_CANCELED => Err(WaitError::TimedOut(limit)),
@@ -382,7 +420,9 @@ impl Client {
         let mut room = ANSWER_LEN_MAX;
         for _ in 0..count {
             let value = self.take_value().await?;
-            room = room.checked_sub(8 + value.len()).ok_or(RequestError::Protocol)?;
+            room = room
+                .checked_sub(8 + value.len())
+                .ok_or(RequestError::Protocol)?;
             values.push(value);
         }
         Ok(values)
@@ -396,7 +436,11 @@ impl Client {
     /// Takes a length or a count. No answer has so many items that they could not be its bytes.
     async fn take_len(&mut self) -> Result<usize, RequestError> {
         let len = usize::try_from(self.take_i64().await?).map_err(|_| RequestError::Protocol)?;
-        if len > ANSWER_LEN_MAX { Err(RequestError::Protocol) } else { Ok(len) }
+        if len > ANSWER_LEN_MAX {
+            Err(RequestError::Protocol)
+        } else {
+            Ok(len)
+        }
     }
 
     async fn take_i64(&mut self) -> Result<i64, RequestError> {

@@ -66,7 +66,8 @@ impl Output {
         let before = self.tail.split().freeze();
         self.pieces_len += before.len() + value.len();
         self.shared_len += value.len();
-        self.pieces.extend([Piece::Copied(before), Piece::Shared(value.clone())]);
+        self.pieces
+            .extend([Piece::Copied(before), Piece::Shared(value.clone())]);
     }
 
     /// Returns how many bytes are to be sent.
@@ -155,7 +156,10 @@ mod tests {
         while !output.is_empty() {
             let mut slices = [IoSlice::new(&[]); 3];
             let used = output.next(&mut slices);
-            let all: Vec<u8> = slices[..used].iter().flat_map(|slice| slice.to_vec()).collect();
+            let all: Vec<u8> = slices[..used]
+                .iter()
+                .flat_map(|slice| slice.to_vec())
+                .collect();
             let n = step.min(all.len());
             sent.extend_from_slice(&all[..n]);
             output.advance(n);

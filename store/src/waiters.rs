@@ -54,9 +54,18 @@ impl Waiters {
         let arrival = self.next_arrival();
         for name in &names {
             self.cost += cost(name);
-            self.by_name.entry(name.clone()).or_default().insert(arrival, client);
+            self.by_name
+                .entry(name.clone())
+                .or_default()
+                .insert(arrival, client);
         }
-        self.parked.insert(client, Parked { arrival, awaits: Awaits::Names(names) });
+        self.parked.insert(
+            client,
+            Parked {
+                arrival,
+                awaits: Awaits::Names(names),
+            },
+        );
     }
 
     /// Parks `client` until the barrier under `key` is complete.
@@ -64,13 +73,27 @@ impl Waiters {
         self.forget(client);
         let arrival = self.next_arrival();
         self.cost += cost(&key);
-        self.by_barrier.entry(key.clone()).or_default().insert(arrival, client);
-        self.parked.insert(client, Parked { arrival, awaits: Awaits::Barrier(key) });
+        self.by_barrier
+            .entry(key.clone())
+            .or_default()
+            .insert(arrival, client);
+        self.parked.insert(
+            client,
+            Parked {
+                arrival,
+                awaits: Awaits::Barrier(key),
+            },
+        );
     }
 
     /// Takes note that `name` was stored: it is done for everyone who misses it.
     pub(crate) fn stored(&mut self, name: &[u8]) {
-        for client in self.by_name.remove(name).into_iter().flat_map(Line::into_values) {
+        for client in self
+            .by_name
+            .remove(name)
+            .into_iter()
+            .flat_map(Line::into_values)
+        {
             self.done(client, name);
         }
     }
@@ -81,7 +104,9 @@ impl Waiters {
     /// One value serves one waiter. Who waits for something else as well does not use it up, else
     /// a value could lie in the queue while others wait for it.
     pub(crate) fn pushed(&mut self, name: &[u8]) {
-        let Some(mut line) = self.by_name.remove(name) else { return };
+        let Some(mut line) = self.by_name.remove(name) else {
+            return;
+        };
         while let Some((_, client)) = line.pop_first() {
             if self.done(client, name) {
                 break;
@@ -96,7 +121,12 @@ impl Waiters {
     /// waits for the key.
     pub(crate) fn completed(&mut self, key: &[u8]) {
         self.stored(key);
-        for client in self.by_barrier.remove(key).into_iter().flat_map(Line::into_values) {
+        for client in self
+            .by_barrier
+            .remove(key)
+            .into_iter()
+            .flat_map(Line::into_values)
+        {
             self.cost -= cost(key);
             self.wake(client);
         }
@@ -104,7 +134,9 @@ impl Waiters {
 
     /// Forgets what `client` waits for, if it does.
     pub(crate) fn forget(&mut self, client: ClientId) {
-        let Some(Parked { arrival, awaits }) = self.parked.remove(&client) else { return };
+        let Some(Parked { arrival, awaits }) = self.parked.remove(&client) else {
+            return;
+        };
         match awaits {
             Awaits::Names(names) => {
                 for name in names {
@@ -132,7 +164,10 @@ impl Waiters {
     /// Strikes `name`, whose line `client` has left, off what it misses; tells whether that
     /// released it.
     fn done(&mut self, client: ClientId, name: &[u8]) -> bool {
-        let Some(Parked { awaits: Awaits::Names(missing), .. }) = self.parked.get_mut(&client)
+        let Some(Parked {
+            awaits: Awaits::Names(missing),
+            ..
+        }) = self.parked.get_mut(&client)
         else {
             debug_assert!(false, "who stands in a line is parked for names");
             return false;

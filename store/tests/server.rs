@@ -1,1 +1,421 @@
-fn main(){}
+//! The server over loopback: what one client does, or fails to do, is of no concern to another.
+
+use std::collections::BTreeSet;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use ragent_store::client::{ConnectError, RequestError, WaitError};
+use ragent_store::limits::{KEYS_MAX, VALUE_LEN_MAX};
+use ragent_store::wire::{GREETING, Query};
+use ragent_store::{Admission, Client, StoreHandle, StoreThread, listen};
+
+/// A time that only a failing test takes.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+struct Fixture {
+    thread: StoreThread,
+    store: StoreHandle,
+    addr: SocketAddr,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self::with(Admission::Anybody)
+    }
+
+    fn with(admission: Admission) -> Self {
+        let thread = StoreThread::start("store").expect("a thread");
+        let listener = listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
+        let addr = listener.local_addr().expect("a bound listener");
+        let store = thread.open(listener, admission).expect("a store");
+        Self {
+            thread,
+            store,
+            addr,
+        }
+    }
+
+    async fn client(&self) -> Client {
+        Client::connect(self.addr, DEADLINE)
+            .await
+            .expect("a client is admitted")
+    }
+
+    /// A connection on which nothing was said yet.
+    fn raw(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.addr).expect("the store listens");
+        stream.set_nodelay(true).expect("a socket");
+        stream.set_read_timeout(Some(DEADLINE)).expect("a time-out");
+        stream
+            .set_write_timeout(Some(DEADLINE))
+            .expect("a time-out");
+        stream
+    }
+
+    fn greeted(&self) -> TcpStream {
+        let mut stream = self.raw();
+        stream.write_all(&GREETING).expect("an open connection");
+        ping(&mut stream);
+        stream
+    }
+}
+
+fn ping(stream: &mut TcpStream) {
+    stream.write_all(b"\x0dping").expect("an open connection");
+    assert_eq!(read(stream, 4), b"ping");
+}
+
+fn read(stream: &mut TcpStream, len: usize) -> Vec<u8> {
+    let mut answer = vec![0; len];
+    stream.read_exact(&mut answer).expect("an answer");
+    answer
+}
+
+fn encode(query: &Query<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    query.encode(&mut bytes).expect("a request within limits");
+    bytes
+}
+
+fn assert_closed(stream: &mut TcpStream) {
+    let mut surplus = Vec::new();
+    match stream.read_to_end(&mut surplus) {
+        Ok(_) => assert!(surplus.is_empty(), "{surplus:?}"),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+    }
+}
+
+/// Whoever breaks a rule is disconnected; everyone else, and the data, stay.
+#[tokio::test]
+async fn violation_closes_only_its_connection() {
+    let fixture = Fixture::new();
+    let mut witness = fixture.client().await;
+    witness.set(b"word", b"hello").await.unwrap();
+    for broken in [
+        &b"\x63"[..],
+        &GREETING,
+        b"\x03\x01\x20\0\0\0\0\0\0",
+        b"\x05\x01\0\x02\0\0\0\0\0",
+        b"\x01\x01\0\0\0\0\0\0\0k\x01\0\x80\0\0\0\0\0",
+        b"\x04\x04\0\0\0\0\0\0\0word\x01\0\0\0\0\0\0\0",
+    ] {
+        let mut offender = fixture.greeted();
+        offender.write_all(broken).unwrap();
+        assert_closed(&mut offender);
+    }
+    assert_eq!(witness.get(b"word").await.unwrap(), "hello");
+}
+
+/// Nothing but a VALIDATE is accepted first.
+#[test]
+fn strangers_are_closed() {
+    let fixture = Fixture::new();
+    for stranger in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        b"\x0dping",
+        b"\x03\x05\0\0\0\0\0\0\0init/",
+        b"\0\0\0\0\0",
+    ] {
+        let mut stream = fixture.raw();
+        stream.write_all(stranger).unwrap();
+        assert_closed(&mut stream);
+    }
+}
+
+/// A greeting, and a request, may come byte by byte.
+#[test]
+fn bytes_may_come_one_by_one() {
+    let fixture = Fixture::new();
+    let mut stream = fixture.raw();
+    let pair = (&b"key"[..], &b"value"[..]);
+    let requests = [
+        GREETING.to_vec(),
+        encode(&Query::MultiSet {
+            pairs: vec![pair, pair],
+        }),
+        encode(&Query::Get { key: b"key" }),
+    ];
+    for byte in requests.concat() {
+        stream.write_all(&[byte]).unwrap();
+    }
+    assert_eq!(read(&mut stream, 13), b"\x05\0\0\0\0\0\0\0value");
+}
+
+/// All operations of the client do what they say.
+#[tokio::test]
+async fn client_speaks_every_operation() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client().await;
+    assert_eq!(client.ping(7).await.unwrap(), 7);
+    client.set(b"a", b"1").await.unwrap();
+    assert_eq!(client.get(b"a").await.unwrap(), "1");
+    assert_eq!(client.get(b"none").await.unwrap(), "");
+    assert_eq!(client.add(b"a", 41).await.unwrap(), 42);
+    assert_eq!(client.compare_set(b"a", b"42", b"x").await.unwrap(), "x");
+    assert_eq!(client.compare_set(b"a", b"42", b"y").await.unwrap(), "x");
+    assert_eq!(
+        client.compare_set(b"none", b"42", b"y").await.unwrap(),
+        "42"
+    );
+    assert!(client.check(&[b"a"]).await.unwrap());
+    assert!(!client.check(&[b"a", b"none"]).await.unwrap());
+    client.append(b"a", b"yz").await.unwrap();
+    client
+        .multi_set(&[(b"b", b"2"), (b"c", b"3")])
+        .await
+        .unwrap();
+    assert_eq!(
+        client.multi_get(&[b"a", b"b", b"none"]).await.unwrap(),
+        ["xyz", "2", ""]
+    );
+    assert_eq!(client.num_keys().await.unwrap(), 3);
+    let mut keys = client.list_keys().await.unwrap();
+    keys.sort_unstable();
+    assert_eq!(keys, ["a", "b", "c"]);
+    assert!(client.delete_key(b"c").await.unwrap());
+    assert!(!client.delete_key(b"c").await.unwrap());
+    client.queue_push(b"q", b"one").await.unwrap();
+    assert_eq!(client.queue_len(b"q").await.unwrap(), 1);
+    assert_eq!(client.queue_pop(b"q").await.unwrap().unwrap(), "one");
+    assert_eq!(client.queue_pop(b"q").await.unwrap(), None);
+    client.wait(&[b"a", b"b"], DEADLINE).await.unwrap();
+    client.barrier(b"bar", 1, DEADLINE).await.unwrap();
+}
+
+/// A wait that is given up leaves the client usable, and is not answered later.
+#[tokio::test]
+async fn wait_can_be_given_up() {
+    let fixture = Fixture::new();
+    let (mut client, mut other) = (fixture.client().await, fixture.client().await);
+    let limit = Duration::from_millis(20);
+    let result = client.wait(&[b"late"], limit).await;
+    assert!(matches!(result, Err(WaitError::TimedOut(_))), "{result:?}");
+    let result = client.barrier(b"bar", 2, limit).await;
+    assert!(matches!(result, Err(WaitError::TimedOut(_))), "{result:?}");
+    other.set(b"late", b"1").await.unwrap();
+    assert_eq!(other.ping(1).await.unwrap(), 1);
+    assert_eq!(client.ping(2).await.unwrap(), 2);
+}
+
+/// A method that was dropped half-way makes the client say so, instead of mixing up answers.
+#[tokio::test]
+async fn interrupted_client_says_so() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client().await;
+    tokio::select! {
+        biased;
+        _ = client.wait(&[b"never"], DEADLINE) => unreachable!("nobody sets it"),
+        () = tokio::task::yield_now() => {}
+    }
+    let result = client.ping(1).await;
+    assert!(
+        matches!(result, Err(RequestError::Interrupted)),
+        "{result:?}"
+    );
+}
+
+/// A client's futures may be spawned on any runtime.
+#[test]
+fn client_is_send() {
+    fn assert_send<T: Send>(_: T) {}
+    fn all(client: &mut Client) {
+        assert_send(client.get(b""));
+    }
+    fn waits(client: &mut Client) {
+        assert_send(client.wait(&[b""], DEADLINE));
+    }
+    let _ = (all, waits);
+}
+
+/// Who leaves its answers unread holds up nobody, and gets them all once it reads.
+#[tokio::test]
+async fn slow_reader_stalls_nobody() {
+    const GETS: usize = 40;
+    let fixture = Fixture::new();
+    let mut witness = fixture.client().await;
+    witness.set(b"big", &vec![7; VALUE_LEN_MAX]).await.unwrap();
+    let mut slow = fixture.greeted();
+    slow.write_all(&encode(&Query::Get { key: b"big" }).repeat(GETS))
+        .unwrap();
+    for n in 0..100 {
+        assert_eq!(witness.ping(n).await.unwrap(), n);
+    }
+    witness.set(b"big", b"replaced").await.unwrap();
+    assert_eq!(witness.get(b"big").await.unwrap(), "replaced");
+    // What was not yet executed sees the new value: so much was not even begun.
+    let mut old = 0;
+    for _ in 0..GETS {
+        let len = read(&mut slow, 8)
+            .try_into()
+            .map(u64::from_le_bytes)
+            .unwrap();
+        let value = read(&mut slow, len as usize);
+        old += usize::from(value.len() == VALUE_LEN_MAX);
+    }
+    assert!(
+        (1..GETS).contains(&old),
+        "{old} answers were made in advance"
+    );
+    ping(&mut slow);
+}
+
+/// The longest key, value and list are accepted, and an appended value may be longer still.
+#[tokio::test]
+async fn limits_are_inclusive() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client().await;
+    let key = vec![b'k'; 8192];
+    client.set(&key, b"1").await.unwrap();
+    assert_eq!(client.get(&key).await.unwrap(), "1");
+    assert!(client.check(&vec![&key[..3]; KEYS_MAX]).await.is_ok());
+    let value = vec![5; VALUE_LEN_MAX];
+    client.append(b"big", &value).await.unwrap();
+    client.append(b"big", &value).await.unwrap();
+    assert_eq!(client.get(b"big").await.unwrap().len(), 2 * VALUE_LEN_MAX);
+    let result = client.get(&[key, b"k".to_vec()].concat()).await;
+    assert!(matches!(result, Err(RequestError::Limit(_))), "{result:?}");
+}
+
+/// A client that closes its sending side has left: its wait is dropped, its connection closed.
+#[tokio::test]
+async fn half_close_drops_the_wait() {
+    let fixture = Fixture::new();
+    let mut leaver = fixture.greeted();
+    leaver
+        .write_all(&encode(&Query::Wait { keys: vec![b"x"] }))
+        .unwrap();
+    leaver.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_closed(&mut leaver);
+    let mut witness = fixture.client().await;
+    witness.set(b"x", b"1").await.unwrap();
+    assert_eq!(witness.num_keys().await.unwrap(), 1);
+}
+
+/// One SET releases a thousand waiters.
+#[tokio::test]
+async fn thousand_waiters_are_woken() {
+    let fixture = Fixture::new();
+    let mut waiters: Vec<TcpStream> = (0..1000).map(|_| fixture.greeted()).collect();
+    for waiter in &mut waiters {
+        waiter
+            .write_all(&encode(&Query::Wait { keys: vec![b"go"] }))
+            .unwrap();
+        ping(waiter);
+    }
+    fixture.client().await.set(b"go", b"1").await.unwrap();
+    for waiter in &mut waiters {
+        assert_eq!(read(waiter, 1), [0]);
+    }
+}
+
+/// Only who is admitted is served; a change counts for who comes later.
+#[tokio::test]
+async fn only_members_are_admitted() {
+    let fixture = Fixture::with(Admission::Nobody);
+    let local = IpAddr::from(Ipv4Addr::LOCALHOST);
+    let refused = async || {
+        let result = Client::connect(fixture.addr, DEADLINE).await;
+        assert!(
+            matches!(result, Err(ConnectError::Greeting { .. })),
+            "{result:?}"
+        );
+    };
+    refused().await;
+    fixture
+        .store
+        .admit(Admission::Only(BTreeSet::from([local])));
+    let mut member = fixture.client().await;
+    fixture
+        .store
+        .admit(Admission::Only(BTreeSet::from([Ipv4Addr::new(
+            10, 0, 0, 1,
+        )
+        .into()])));
+    refused().await;
+    assert_eq!(member.ping(1).await.unwrap(), 1);
+}
+
+/// A connection accepted elsewhere is served, also by a store without a listener.
+#[tokio::test]
+async fn connections_can_be_handed_over() {
+    let fixture = Fixture::new();
+    let store = fixture
+        .thread
+        .open_without_listener(Admission::Anybody)
+        .unwrap();
+    let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let mut there = TcpStream::connect(addr).unwrap();
+    let (here, _) = listener.accept().unwrap();
+    there.write_all(&GREETING).unwrap();
+    assert_eq!(here.peek(&mut [0]).unwrap(), 1);
+    store.serve(here).unwrap();
+    ping(&mut there);
+    // Stores are independent.
+    let mut other = fixture.client().await;
+    there
+        .write_all(&encode(&Query::Set {
+            key: b"x",
+            value: b"1",
+        }))
+        .unwrap();
+    ping(&mut there);
+    assert_eq!(other.num_keys().await.unwrap(), 0);
+}
+
+/// A closed store is gone at once: its port, its connections; other stores of the thread stay.
+#[tokio::test]
+async fn close_frees_everything() {
+    let fixture = Fixture::new();
+    let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let other = fixture.thread.open(listener, Admission::Anybody).unwrap();
+    let mut client = Client::connect(addr, DEADLINE).await.unwrap();
+    other.close().await;
+    let result = client.ping(1).await;
+    assert!(
+        matches!(result, Err(RequestError::Closed | RequestError::Io(_))),
+        "{result:?}"
+    );
+    listen(addr).expect("the port is free again");
+    assert_eq!(fixture.client().await.ping(1).await.unwrap(), 1);
+}
+
+/// Dropping a handle closes its store as well, and dropping the thread closes all.
+#[tokio::test]
+async fn drop_closes() {
+    let Fixture {
+        thread,
+        store,
+        addr,
+    } = Fixture::new();
+    let mut client = Client::connect(addr, DEADLINE).await.unwrap();
+    drop(store);
+    assert!(client.barrier(b"x", 2, DEADLINE).await.is_err());
+
+    let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let _store = thread.open(listener, Admission::Anybody).unwrap();
+    let mut client = Client::connect(addr, DEADLINE).await.unwrap();
+    drop(thread);
+    assert!(client.ping(1).await.is_err());
+}
+
+/// IPv6 is served, and on `[::]` IPv4 too.
+#[tokio::test]
+async fn both_families_are_served() {
+    let fixture = Fixture::new();
+    let listener = listen("[::]:0".parse().unwrap()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let members =
+        Admission::Only([IpAddr::from(Ipv4Addr::LOCALHOST), "::1".parse().unwrap()].into());
+    let _store = fixture.thread.open(listener, members).unwrap();
+    for host in ["127.0.0.1", "::1"] {
+        if addr.is_ipv4() && host == "::1" {
+            continue;
+        }
+        let addr = SocketAddr::new(host.parse().unwrap(), addr.port());
+        Client::connect(addr, DEADLINE).await.unwrap();
+    }
+}

@@ -1,1 +1,433 @@
-//! stub
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::limits::SHARED_VALUE_LEN_MIN;
+
+const A: ClientId = ClientId(1);
+const B: ClientId = ClientId(2);
+const C: ClientId = ClientId(3);
+
+impl Engine {
+    fn assert_invariant(&self) {
+        self.waiters.assert_invariant();
+        assert!(self.queues.values().all(|values| !values.is_empty()));
+        let entries: usize = self
+            .entries
+            .iter()
+            .map(|(key, value)| entry_cost(key) + value.len())
+            .sum();
+        let queues: usize = self.queues.keys().map(|queue| entry_cost(queue)).sum();
+        let queued: usize = self
+            .queues
+            .values()
+            .flatten()
+            .map(|value| value.len() + ENTRY_OVERHEAD)
+            .sum();
+        self.memory.assert_used(entries + queues + queued);
+    }
+
+    fn woken(&mut self) -> Vec<ClientId> {
+        self.assert_invariant();
+        std::iter::from_fn(|| self.poll_woken()).collect()
+    }
+
+    fn park(&mut self, client: ClientId, names: &[&str]) {
+        let names: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
+        assert_eq!(self.wait(client, &names), Ok(Wait::Parked));
+    }
+}
+
+/// A wait is over once each name has been stored, even if one was deleted meanwhile.
+#[test]
+fn wait_counts_down() {
+    let mut engine = Engine::default();
+    engine.park(A, &["x", "y", "x"]);
+    engine.set(b"x", b"").unwrap();
+    engine.delete_key(b"x");
+    assert_eq!(engine.woken(), []);
+    engine.set(b"y", b"").unwrap();
+    assert_eq!(engine.woken(), [A]);
+}
+
+/// Everyone who misses a key is released by it, in the order in which they came.
+#[test]
+fn released_in_order_of_arrival() {
+    let mut engine = Engine::default();
+    for client in [C, A, B] {
+        engine.park(client, &["x"]);
+    }
+    engine.cancel_wait(A);
+    engine.set(b"x", b"").unwrap();
+    assert_eq!(engine.woken(), [C, B]);
+}
+
+/// A second wait takes the place of the first, also if it is over at once.
+#[test]
+fn newest_wait_counts() {
+    let mut engine = Engine::default();
+    engine.set(b"z", b"").unwrap();
+    for (name, wait) in [("y", Wait::Parked), ("z", Wait::Ready)] {
+        engine.park(A, &["x"]);
+        assert_eq!(engine.wait(A, &[name.as_bytes()]), Ok(wait));
+        engine.set(b"x", b"").unwrap();
+        assert_eq!(engine.woken(), []);
+        engine.delete_key(b"x");
+    }
+}
+
+/// `COMPARE_SET` releases exactly when it stores.
+#[test]
+fn compare_set_releases_when_it_stores() {
+    let mut engine = Engine::default();
+    engine.park(A, &["x"]);
+    assert_eq!(
+        engine.compare_set(b"x", b"old", b"new"),
+        Ok(CompareSet::Missing)
+    );
+    assert_eq!(engine.woken(), []);
+    assert_eq!(
+        engine.compare_set(b"x", b"", b"new"),
+        Ok(CompareSet::Stored)
+    );
+    assert_eq!(engine.woken(), [A]);
+    let kept = Bytes::from_static(b"new");
+    assert_eq!(
+        engine.compare_set(b"x", b"", b"newer"),
+        Ok(CompareSet::Differs(&kept))
+    );
+}
+
+/// A number that cannot be read is kept, and a sum wraps.
+#[test]
+fn add_wraps_and_refuses() {
+    let mut engine = Engine::default();
+    assert_eq!(engine.add(b"x", i64::MAX), Ok(i64::MAX));
+    assert_eq!(engine.add(b"x", 1), Ok(i64::MIN));
+    engine.set(b"y", b"hello").unwrap();
+    assert_eq!(engine.add(b"y", 1), Err(AddError::NotANumber));
+    assert_eq!(engine.get(b"y").unwrap(), "hello");
+}
+
+/// One value in a queue releases one waiter; who waits for something else too does not use it up.
+#[test]
+fn push_releases_one() {
+    let mut engine = Engine::default();
+    engine.park(A, &["q", "k"]);
+    engine.park(B, &["q"]);
+    engine.park(C, &["q"]);
+    engine.queue_push(b"q", b"1").unwrap();
+    assert_eq!(engine.woken(), [B]);
+    engine.queue_push(b"q", b"2").unwrap();
+    assert_eq!(engine.woken(), [C]);
+    engine.set(b"k", b"").unwrap();
+    assert_eq!(engine.woken(), [A]);
+    assert_eq!(engine.queue_pop(b"q"), Some((2, Bytes::from_static(b"1"))));
+    assert_eq!(engine.queue_pop(b"q"), Some((1, Bytes::from_static(b"2"))));
+    assert_eq!(engine.queue_pop(b"q"), None);
+}
+
+/// Who was released by a queue and waits anew is not released by the queue's next value.
+#[test]
+fn released_leaves_the_line() {
+    let mut engine = Engine::default();
+    engine.park(A, &["q"]);
+    engine.queue_push(b"q", b"1").unwrap();
+    assert_eq!(engine.woken(), [A]);
+    engine.park(A, &["never"]);
+    engine.queue_push(b"q", b"2").unwrap();
+    assert_eq!(engine.woken(), []);
+}
+
+/// A barrier releases all who arrived, and who waits for its key, when the last arrives; neither a
+/// `SET` nor an `ADD` of the key releases those at the barrier.
+#[test]
+fn barrier_releases_on_completion_only() {
+    let mut engine = Engine::default();
+    engine.park(C, &["b"]);
+    assert_eq!(engine.barrier(A, b"b", 3), Ok(Wait::Parked));
+    assert_eq!(engine.woken(), []);
+    assert_eq!(engine.add(b"b", 0), Ok(1));
+    assert_eq!(engine.woken(), [C]);
+    engine.set(b"b", b"1").unwrap();
+    assert_eq!(engine.barrier(B, b"b", 3), Ok(Wait::Parked));
+    assert_eq!(engine.woken(), []);
+    assert_eq!(engine.barrier(C, b"b", 3), Ok(Wait::Ready));
+    assert_eq!(engine.woken(), [A, B]);
+    assert_eq!(engine.barrier(A, b"b", 3), Ok(Wait::Ready));
+}
+
+/// Appending in many small steps does not copy the value each time: it stays where it is until
+/// it needs more room, of which it takes twice as much.
+#[test]
+fn append_grows_in_place() {
+    let mut engine = Engine::default();
+    let mut moves = BTreeSet::new();
+    for _ in 0..10_000 {
+        engine.append(b"x", b"0123456789").unwrap();
+        moves.insert(engine.get(b"x").unwrap().as_ptr());
+    }
+    assert!(moves.len() < 40, "{} moves", moves.len());
+    assert_eq!(engine.get(b"x").unwrap().len(), 100_000);
+    engine.assert_invariant();
+}
+
+/// An appended value has a limit of its own.
+#[test]
+fn append_is_limited() {
+    let mut engine = Engine::default();
+    let half = vec![0; APPENDED_LEN_MAX / 2];
+    engine.append(b"x", &half).unwrap();
+    engine.append(b"x", &half).unwrap();
+    let error = AppendError::TooLong(APPENDED_LEN_MAX + 1);
+    assert_eq!(engine.append(b"x", b"1"), Err(error));
+    assert_eq!(engine.get(b"x").unwrap().len(), APPENDED_LEN_MAX);
+}
+
+/// A full store refuses what would grow it, keeps what it has, and takes more once there is room.
+#[test]
+fn memory_is_limited() {
+    let mut engine = Engine::with_memory_max(1000);
+    engine.set(b"x", &[0; 700]).unwrap();
+    assert!(engine.set(b"y", &[0; 200]).is_err());
+    assert!(engine.queue_push(b"q", &[0; 200]).is_err());
+    assert!(engine.append(b"x", &[0; 400]).is_err());
+    assert!(engine.wait(A, &[&[b'n'; 400]]).is_err());
+    assert_eq!(
+        (engine.num_keys(), engine.get(b"x").unwrap().len()),
+        (1, 700)
+    );
+    engine.assert_invariant();
+    assert!(engine.delete_key(b"x"));
+    engine.set(b"y", &[0; 200]).unwrap();
+    engine.assert_invariant();
+}
+
+/// A replaced value counts as long as a reader holds it.
+#[test]
+fn lingering_values_count() {
+    const LEN: usize = SHARED_VALUE_LEN_MIN;
+    let mut engine = Engine::with_memory_max(2 * LEN + 1000);
+    engine.set(b"x", &[1; LEN]).unwrap();
+    let reader = engine.get(b"x").unwrap().clone();
+    engine.set(b"x", &[2; LEN]).unwrap();
+    engine.assert_invariant();
+    assert!(engine.set(b"y", &[3; LEN]).is_err());
+    drop(reader);
+    engine.set(b"y", &[3; LEN]).unwrap();
+    engine.assert_invariant();
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Set(u8),
+    Add(u8),
+    Append(u8),
+    CompareSet(u8, bool),
+    Delete(u8),
+    Push(u8),
+    Pop(u8),
+    Wait(u64, Vec<u8>),
+    Barrier(u64, u8, i64),
+    Cancel(u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let (key, client) = (|| 0..5u8, || 0..4u64);
+    prop_oneof![
+        key().prop_map(Op::Set),
+        key().prop_map(Op::Add),
+        key().prop_map(Op::Append),
+        (key(), any::<bool>()).prop_map(|(key, create)| Op::CompareSet(key, create)),
+        key().prop_map(Op::Delete),
+        key().prop_map(Op::Push),
+        key().prop_map(Op::Pop),
+        (client(), vec(key(), 0..4)).prop_map(|(client, keys)| Op::Wait(client, keys)),
+        (client(), key(), -1..4i64).prop_map(|(client, key, n)| Op::Barrier(client, key, n)),
+        client().prop_map(Op::Cancel),
+    ]
+}
+
+/// The same store, written for the eye: every wait is a list, looked through each time.
+#[derive(Debug, Default)]
+struct Model {
+    entries: BTreeMap<u8, Vec<u8>>,
+    queues: BTreeMap<u8, Vec<u8>>,
+    /// In order of arrival.
+    waits: Vec<(u64, Awaited)>,
+    woken: Vec<u64>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Awaited {
+    Names(BTreeSet<u8>),
+    Barrier(u8),
+}
+
+impl Model {
+    fn stored(&mut self, key: u8) {
+        for (_, awaited) in &mut self.waits {
+            if let Awaited::Names(names) = awaited {
+                names.remove(&key);
+            }
+        }
+        self.release(|awaited| *awaited == Awaited::Names(BTreeSet::new()));
+    }
+
+    fn pushed(&mut self, key: u8) {
+        for (_, awaited) in &mut self.waits {
+            if let Awaited::Names(names) = awaited
+                && names.remove(&key)
+                && names.is_empty()
+            {
+                break;
+            }
+        }
+        self.release(|awaited| *awaited == Awaited::Names(BTreeSet::new()));
+    }
+
+    fn release(&mut self, over: impl Fn(&Awaited) -> bool) {
+        let released = self.waits.extract_if(.., |(_, awaited)| over(awaited));
+        self.woken.extend(released.map(|(client, _)| client));
+    }
+
+    fn count(&mut self, key: u8) -> Option<i64> {
+        let current = self
+            .entries
+            .get(&key)
+            .map_or(Some(0), |value| leading_integer(value))?;
+        let sum = current.wrapping_add(1);
+        self.entries.insert(key, sum.to_string().into());
+        Some(sum)
+    }
+
+    fn forget(&mut self, client: u64) {
+        self.waits.retain(|(other, _)| *other != client);
+    }
+
+    fn wait(&mut self, client: u64, keys: &[u8]) -> Wait {
+        self.forget(client);
+        let present = |key: &u8| self.entries.contains_key(key) || self.queues.contains_key(key);
+        let missing: BTreeSet<u8> = keys.iter().copied().filter(|key| !present(key)).collect();
+        if missing.is_empty() {
+            return Wait::Ready;
+        }
+        self.waits.push((client, Awaited::Names(missing)));
+        Wait::Parked
+    }
+
+    fn barrier(&mut self, client: u64, key: u8, world_size: i64) -> Option<Wait> {
+        self.forget(client);
+        if self.count(key)? < world_size {
+            self.waits.push((client, Awaited::Barrier(key)));
+            return Some(Wait::Parked);
+        }
+        self.stored(key);
+        self.release(|awaited| *awaited == Awaited::Barrier(key));
+        Some(Wait::Ready)
+    }
+
+    fn pop(&mut self, key: u8) -> Option<u8> {
+        let values = self.queues.get_mut(&key)?;
+        let value = values.remove(0);
+        if values.is_empty() {
+            self.queues.remove(&key);
+        }
+        Some(value)
+    }
+
+    fn set(&mut self, key: u8, value: &[u8]) {
+        self.entries.insert(key, value.to_vec());
+        self.stored(key);
+    }
+}
+
+/// Does the same to both and compares what they answer.
+fn apply(engine: &mut Engine, model: &mut Model, n: u8, op: &Op) -> Result<(), TestCaseError> {
+    match *op {
+        Op::Set(key) => {
+            engine.set(&[key], &[b'0' + n % 10]).unwrap();
+            model.set(key, &[b'0' + n % 10]);
+        }
+        Op::Add(key) => {
+            let sum = model.count(key);
+            prop_assert_eq!(engine.add(&[key], 1).ok(), sum);
+            if sum.is_some() {
+                model.stored(key);
+            }
+        }
+        Op::Append(key) => {
+            engine.append(&[key], b"x").unwrap();
+            model.entries.entry(key).or_default().push(b'x');
+            model.stored(key);
+        }
+        Op::CompareSet(key, create) => {
+            let expected = if create { &b""[..] } else { b"1" };
+            let matches = model
+                .entries
+                .get(&key)
+                .map_or(create, |value| value == expected);
+            let found = engine.compare_set(&[key], expected, b"9").unwrap();
+            prop_assert_eq!(found == CompareSet::Stored, matches);
+            if matches {
+                model.set(key, b"9");
+            }
+        }
+        Op::Delete(key) => {
+            prop_assert_eq!(
+                engine.delete_key(&[key]),
+                model.entries.remove(&key).is_some()
+            );
+        }
+        Op::Push(key) => {
+            engine.queue_push(&[key], &[n]).unwrap();
+            model.queues.entry(key).or_default().push(n);
+            model.pushed(key);
+        }
+        Op::Pop(key) => {
+            let popped = engine.queue_pop(&[key]).map(|(_, value)| value[0]);
+            prop_assert_eq!(popped, model.pop(key));
+        }
+        Op::Wait(client, ref keys) => {
+            let names: Vec<&[u8]> = keys.iter().map(std::slice::from_ref).collect();
+            let wait = engine.wait(ClientId(client), &names).unwrap();
+            prop_assert_eq!(wait, model.wait(client, keys));
+        }
+        Op::Barrier(client, key, world_size) => {
+            let wait = engine.barrier(ClientId(client), &[key], world_size);
+            prop_assert_eq!(wait.ok(), model.barrier(client, key, world_size));
+        }
+        Op::Cancel(client) => {
+            engine.cancel_wait(ClientId(client));
+            model.forget(client);
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    /// The engine answers and releases as the model does, whatever is done to them.
+    #[test]
+    fn agrees_with_the_model(ops in vec(op(), 0..60)) {
+        let (mut engine, mut model) = (Engine::default(), Model::default());
+        for (n, op) in (0..).zip(&ops) {
+            apply(&mut engine, &mut model, n, op)?;
+            let mut woken: Vec<u64> = engine.woken().iter().map(|client| client.0).collect();
+            let mut expected = std::mem::take(&mut model.woken);
+            // Those at a barrier and those who wait for its key have no order among them.
+            woken.sort_unstable();
+            expected.sort_unstable();
+            prop_assert_eq!(woken, expected, "after {:?}", op);
+            prop_assert_eq!(engine.num_keys(), model.entries.len());
+            for (key, value) in &model.entries {
+                prop_assert_eq!(&engine.get(&[*key]).unwrap()[..], &value[..]);
+            }
+            for key in 0..5 {
+                let len = model.queues.get(&key).map_or(0, Vec::len);
+                prop_assert_eq!(engine.queue_len(&[key]), len);
+            }
+        }
+    }
+}

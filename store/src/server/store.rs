@@ -34,7 +34,11 @@ pub(super) enum Policy {
 
 /// Serves a store until its handle says so, or is gone.
 pub(super) async fn serve(opened: Opened) {
-    let Opened { listener, mut policy, mut taken_over } = opened;
+    let Opened {
+        listener,
+        mut policy,
+        mut taken_over,
+    } = opened;
     let listener = match listener.map(net::TcpListener::from_std).transpose() {
         Ok(listener) => listener,
         Err(cause) => {
@@ -91,7 +95,9 @@ fn take_in(
         // It was reset before it was accepted.
         Err(cause) => return debug!(%cause, "a connection to the store was gone at once"),
     };
-    let Policy::Open(admission) = policy else { return };
+    let Policy::Open(admission) = policy else {
+        return;
+    };
     if !admission.admits(peer.ip()) {
         return warn!(%peer, rule = "not a member of the round", "refused a connection to the store");
     }
