@@ -15,7 +15,7 @@ mod running;
 mod tests;
 mod view;
 
-use std::{collections::VecDeque, time::Instant};
+use std::{collections::VecDeque, mem, time::Instant};
 
 use tracing::{debug, info};
 
@@ -45,6 +45,7 @@ pub struct Rendezvous {
     roster: Roster,
     pace: Pace,
     effects: VecDeque<Effect>,
+    has_news: bool,
     clock: Instant,
 }
 
@@ -86,6 +87,7 @@ impl Rendezvous {
             roster: Roster::default(),
             pace: Pace::default(),
             effects: VecDeque::new(),
+            has_news: false,
             clock: now,
         };
         rendezvous.remember();
@@ -290,14 +292,20 @@ impl Rendezvous {
         if heard.term.0 > NUMBER_MAX || heard.round.0 > NUMBER_MAX {
             return;
         }
-        if heard.term >= self.memory.term {
+        if heard
+            > (RoundId {
+                term: self.memory.term,
+                round: self.memory.round,
+            })
+        {
             self.memory.term = heard.term.next();
         }
         if heard.round > self.memory.round {
             self.memory.round = heard.round;
             self.memory.round_size = attend.heard.size;
             if let Phase::Gathering(_) = self.phase {
-                self.phase = Phase::Recovering(Recovering::new(now, heard, attend.heard.size));
+                let recovering = Recovering::new(now, heard, attend.heard.size);
+                self.enter(Phase::Recovering(recovering));
             }
         }
         if attend.charged_through > self.memory.charged_through
@@ -384,9 +392,18 @@ impl Rendezvous {
         }
     }
 
-    /// Moves the phase as far as it can go now.
+    /// Moves the phase as far as it can go now, and tells everyone where it has come to.
     fn advance(&mut self, now: Instant) {
         while self.tenure != Tenure::Gone && self.step(now) {}
+        if mem::take(&mut self.has_news) {
+            self.sync_all();
+        }
+    }
+
+    /// Changes what holds for every node.
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.has_news = true;
     }
 
     /// Takes one step, if the phase is to be left or something in it is overdue.

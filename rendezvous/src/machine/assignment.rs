@@ -14,6 +14,9 @@ use crate::{
 impl Rendezvous {
     /// Tells `id` what holds for it, unless that was the last thing it was told on its stream.
     pub(super) fn sync(&mut self, id: &NodeId) {
+        if self.tenure == Tenure::Gone {
+            return;
+        }
         let Some(assignment) = self.assignment(id) else {
             return;
         };

@@ -21,8 +21,7 @@ impl Rendezvous {
             restarts_used: self.memory.restarts_used,
         };
         let group = self.phase.take_group();
-        self.phase = Phase::Closed(Closed { outcome, group });
-        self.sync_all();
+        self.enter(Phase::Closed(Closed { outcome, group }));
         self.finish_once_acknowledged();
     }
 

@@ -130,17 +130,16 @@ impl Rendezvous {
         self.memory.round_size = u32::try_from(nodes).unwrap_or(u32::MAX);
         self.remember();
         let group = Group::new(now, round, table, newcomers_to_a_group);
-        self.phase = Phase::Running(Running {
+        self.enter(Phase::Running(Running {
             group,
             waiting_since: None,
-        });
+        }));
         for id in &placed {
             if let Some(node) = self.roster.get_mut(id) {
                 node.floor = round;
             }
             self.sort(id);
         }
-        self.sync_all();
         true
     }
 

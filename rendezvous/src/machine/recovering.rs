@@ -122,8 +122,7 @@ impl Rendezvous {
         }
         if !recovering.is_heard {
             info!("nobody has heard of the last round");
-            self.phase = Phase::Gathering(Gathering::default());
-            self.sync_all();
+            self.enter(Phase::Gathering(Gathering::default()));
             return true;
         }
         recovering.stage = RecoveryStage::Outnumbered;

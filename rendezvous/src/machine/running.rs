@@ -208,10 +208,9 @@ impl Rendezvous {
                 group.set_fate(id, fate);
             }
         }
-        self.phase = Phase::Regathering(regathering);
+        self.enter(Phase::Regathering(regathering));
         for id in &held {
             self.sort(id);
         }
-        self.sync_all();
     }
 }

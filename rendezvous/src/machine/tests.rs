@@ -1,4 +1,8 @@
 //! The rules of the machine, each as a conversation with a fixture that owns the clock.
 
+mod failure;
 mod first_round;
 mod fixture;
+mod leaving;
+mod membership;
+mod recovery;

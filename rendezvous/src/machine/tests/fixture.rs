@@ -39,6 +39,10 @@ pub(super) struct Fixture {
 }
 
 /// An effect, shortened to what tells it from others.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a test compares a handful of them"
+)]
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Did {
     /// `node` was welcomed.
@@ -345,7 +349,9 @@ impl Fixture {
 }
 
 /// The names that tests give to nodes.
-const NAMES: [&str; 10] = ["a", "a2", "b", "b2", "c", "d", "e", "f", "x", "y"];
+const NAMES: [&str; 12] = [
+    "a", "a2", "b", "b2", "b3", "b4", "c", "d", "e", "f", "x", "y",
+];
 
 #[expect(
     clippy::disallowed_methods,

@@ -1,0 +1,263 @@
+//! A worker fails: stopping at once, judging later, charging once.
+
+use std::{iter, time::Duration};
+
+use super::fixture::{Did, Fixture, SECOND, failure, ready};
+use crate::{
+    effect::Effect,
+    ids::GlobalRank,
+    message::{
+        Assignment, EvictReason, FromNode, JobResult, NodeState, RestartReason, Standing, ToNode,
+        WaitReason, WorkerEnd,
+    },
+};
+
+/// A failure stops all others at once and asks them for a sign of life; the failing node knows.
+#[test]
+fn failure_stops_the_others_at_once() {
+    let mut t = Fixture::new(3, 3);
+    t.run(&["a", "b", "c"]);
+    let stop = [
+        Did::Probe("a"),
+        Did::Probe("c"),
+        Did::Restart("a", 1),
+        Did::Restart("c", 1),
+    ];
+    assert_eq!(t.fail("b", Duration::ZERO), stop);
+}
+
+/// The charge waits for a sign of life of every member, and the round for the charge.
+#[test]
+fn charge_waits_for_every_sign_of_life() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    t.fail("b", Duration::ZERO);
+    assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::Gathering)]);
+    assert_eq!(t.why(), "a worker failed: waiting for a sign of life of a");
+    assert_eq!(t.alive("a"), [Did::Remember(1, 1)]);
+    let complete = [
+        Did::Remember(2, 1),
+        Did::Admit("a", 2, 0),
+        Did::Admit("b", 2, 1),
+    ];
+    assert_eq!(t.back("a"), complete);
+    let counts: Vec<u32> = t
+        .admissions
+        .values()
+        .map(|told| told.restart_count)
+        .collect();
+    assert_eq!(counts, [1, 1]);
+}
+
+/// If a member turns out to be lost, the failure was its echo: nothing is charged.
+#[test]
+fn failure_with_a_lost_member_is_free() {
+    let mut t = Fixture::new(2, 3);
+    t.run(&["a", "b", "c"]);
+    t.fail("b", Duration::ZERO);
+    t.back("b");
+    assert_eq!(t.live(&["b", "c"], 2 * SECOND), []);
+    t.back("c");
+    assert_eq!(
+        t.live(&["b", "c"], SECOND),
+        [Did::Evict("a", EvictReason::Silent)]
+    );
+    let did = t.live(&["b", "c"], 6 * SECOND);
+    assert_eq!(
+        did,
+        [
+            Did::Remember(2, 0),
+            Did::Admit("b", 2, 0),
+            Did::Admit("c", 2, 1)
+        ]
+    );
+}
+
+/// A failure while a member leaves is free, whatever caused it.
+#[test]
+fn failure_while_a_member_leaves_is_free() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a", "b"]);
+    assert_eq!(t.say("a", NodeState::Leaving { reaped: false }), []);
+    assert_eq!(t.fail("b", Duration::ZERO), []);
+    t.back("b");
+    let did = t.say("a", NodeState::Leaving { reaped: true });
+    assert_eq!(
+        did,
+        [
+            Did::Dismiss("a"),
+            Did::Remember(2, 0),
+            Did::Admit("b", 2, 0)
+        ]
+    );
+}
+
+/// A failure whose stream broke is told again by the node's next attend, and counts once.
+#[test]
+fn failure_is_repeated_when_ready() {
+    let mut t = Fixture::new(1, 1);
+    t.run(&["a"]);
+    let mut attend = t.attend_of("a", ready());
+    attend.standing.failure = Some(failure("a", SECOND));
+    let did = t.attend_with(attend.clone());
+    let complete = [
+        Did::Remember(1, 1),
+        Did::Remember(2, 1),
+        Did::Admit("a", 2, 0),
+    ];
+    assert_eq!(did, [&[Did::Welcome("a")][..], &complete].concat());
+    attend.attend.0 += 1;
+    t.attends.insert("a".to_owned(), attend.attend);
+    assert_eq!(
+        t.attend_with(attend),
+        [Did::Welcome("a"), Did::Admit("a", 2, 0)]
+    );
+}
+
+/// When the budget is spent the job closes with the failure that happened first, by its age.
+#[test]
+fn spent_budget_closes_with_the_first_failure() {
+    let mut t = Fixture::with(2, 2, |shared| shared.max_restarts = 0);
+    t.run(&["a", "b"]);
+    t.live(&["a", "b"], 9 * SECOND);
+    t.fail("a", Duration::ZERO);
+    let did = t.fail("b", 5 * SECOND);
+    assert_eq!(did, [Did::Close("a"), Did::Close("b")]);
+    let outcome = t.outcome().expect("closed");
+    assert_eq!(outcome.result, JobResult::BudgetSpent);
+    assert_eq!(outcome.first_failure, Some(failure("b", 5 * SECOND)));
+    assert_eq!((outcome.other_failures, outcome.restarts_used), (1, 0));
+}
+
+/// An age beyond the start of the round is no reason to blame a node.
+#[test]
+fn age_is_bounded_by_the_round() {
+    let mut t = Fixture::with(1, 1, |shared| shared.max_restarts = 0);
+    t.run(&["a"]);
+    assert_eq!(t.fail("a", Duration::MAX), [Did::Close("a")]);
+}
+
+/// The node that fails three times within 60 s of a start is left out, spares or not.
+#[test]
+fn flapping_node_is_set_aside() {
+    let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 9);
+    t.run(&["a", "b"]);
+    for _ in 0..2 {
+        t.fail("b", Duration::ZERO);
+        t.back("a");
+        t.back("b");
+        t.say("a", NodeState::Running);
+        t.say("b", NodeState::Running);
+    }
+    t.fail("b", Duration::ZERO);
+    t.back("a");
+    assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::SetAside)]);
+    assert_eq!(
+        t.why(),
+        "the group would shrink from 2 to 1: waiting 5 s for a replacement"
+    );
+    let shrunk = [
+        Did::Remember(4, 3),
+        Did::Admit("a", 4, 0),
+        Did::Wait("b", WaitReason::SetAside),
+    ];
+    assert_eq!(t.live(&["a", "b"], 5 * SECOND), shrunk);
+    let did = t.live(&["a", "b"], 600 * SECOND);
+    let forgiven = Did::Wait("b", WaitReason::NextRound);
+    let wait = Did::Wait("b", WaitReason::Gathering);
+    assert_eq!(did, [forgiven, Did::Restart("a", 4), wait]);
+}
+
+/// A node that the job needs is not set aside, so that the budget decides, as in torchrun.
+#[test]
+fn needed_node_is_not_set_aside() {
+    let mut t = Fixture::with(1, 1, |shared| shared.max_restarts = 5);
+    t.run(&["a"]);
+    for _ in 0..5 {
+        t.fail("a", Duration::ZERO);
+        t.back("a");
+    }
+    assert_eq!(t.fail("a", Duration::ZERO), [Did::Close("a")]);
+    assert_eq!(t.outcome().expect("closed").result, JobResult::BudgetSpent);
+}
+
+/// A newcomer that fails in its first 60 s is set aside and not charged.
+#[test]
+fn failing_newcomer_is_set_aside_and_free() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a"]);
+    t.join("b");
+    t.live(&["a", "b"], 3 * SECOND);
+    t.back("a");
+    t.fail("b", Duration::ZERO);
+    assert_eq!(t.back("a"), [Did::Wait("a", WaitReason::Gathering)]);
+    assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::SetAside)]);
+    let shrunk = [
+        Did::Remember(3, 0),
+        Did::Admit("a", 3, 0),
+        Did::Wait("b", WaitReason::SetAside),
+    ];
+    assert_eq!(t.live(&["a", "b"], 5 * SECOND), shrunk);
+}
+
+/// What a node says of a round that is over is dropped.
+#[test]
+fn standing_in_an_older_round_is_dropped() {
+    let mut t = Fixture::new(1, 1);
+    t.run(&["a"]);
+    let old = t.rounds["a"];
+    t.fail("a", Duration::ZERO);
+    t.back("a");
+    let failure = Some(failure("a", SECOND));
+    let late = Standing {
+        round: old,
+        state: NodeState::Stopping,
+        failure,
+    };
+    assert_eq!(t.message("a", FromNode::Standing(late)), []);
+}
+
+/// A member whose keeper stopped its workers over a lease restarts the round, and keeps its seat.
+#[test]
+fn member_that_stopped_by_itself_restarts_the_round() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    assert_eq!(
+        t.back("b"),
+        [Did::Restart("a", 1), Did::Wait("b", WaitReason::Gathering)]
+    );
+    let complete = [
+        Did::Remember(2, 0),
+        Did::Admit("a", 2, 0),
+        Did::Admit("b", 2, 1),
+    ];
+    assert_eq!(t.back("a"), complete);
+}
+
+/// A restart says who failed, and how.
+#[test]
+fn restart_says_why() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    let standing = Standing {
+        round: t.rounds["b"],
+        state: NodeState::Stopping,
+        failure: Some(failure("b", Duration::ZERO)),
+    };
+    t.machine
+        .handle_message(t.now, t.peer("b"), FromNode::Standing(standing));
+    let effects: Vec<Effect> = iter::from_fn(|| t.machine.poll_effect()).collect();
+    let reason = RestartReason::WorkerFailed {
+        host_name: "b".to_owned(),
+        global_rank: GlobalRank(0),
+        end: WorkerEnd::Exited(1),
+    };
+    let round = t.rounds["a"];
+    let restart = ToNode::Assignment(Assignment::Restart { round, reason });
+    let probe = ToNode::Probe { round };
+    let to_a = |message| Effect::Send {
+        to: t.peer("a"),
+        message,
+    };
+    assert_eq!(effects, [to_a(probe), to_a(restart)]);
+}

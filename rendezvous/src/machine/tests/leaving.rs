@@ -1,0 +1,139 @@
+//! Nodes are told to leave, the host among them; the coordinator's process is told to end.
+
+use super::fixture::{Did, Fixture, SECOND};
+use crate::message::{EvictReason, FromNode, JobResult, NodeState, WaitReason};
+
+const LEAVING: NodeState = NodeState::Leaving { reaped: false };
+const LEFT: NodeState = NodeState::Leaving { reaped: true };
+
+/// The others run on until a leaver's workers have ended; then they re-form without waiting.
+#[test]
+fn leaver_is_not_replaced() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a", "b"]);
+    assert_eq!(t.say("a", LEAVING), []);
+    assert_eq!(t.live(&["a", "b"], 20 * SECOND), []);
+    assert_eq!(t.say("a", LEFT), [Did::Restart("b", 1)]);
+    let did = t.back("b");
+    assert_eq!(
+        did,
+        [
+            Did::Dismiss("a"),
+            Did::Remember(2, 0),
+            Did::Admit("b", 2, 0)
+        ]
+    );
+    assert_eq!(t.message("a", FromNode::Goodbye), []);
+}
+
+/// A leaver serves its round's store until the round has stopped everywhere else.
+#[test]
+fn leaver_stays_until_the_round_has_stopped() {
+    let mut t = Fixture::new(1, 3);
+    t.run(&["a", "b", "c"]);
+    t.say("a", LEFT);
+    assert_eq!(t.say("b", NodeState::Preparing), []);
+    assert_eq!(t.say("c", NodeState::Preparing), [Did::Dismiss("a")]);
+}
+
+/// A round waits for the workers of a leaver to be gone.
+#[test]
+fn round_waits_for_the_workers_of_a_leaver() {
+    let mut t = Fixture::new(1, 3);
+    t.run(&["a", "b", "c"]);
+    t.say("a", LEAVING);
+    t.die("c");
+    t.back("b");
+    t.live(&["a", "b"], 6 * SECOND);
+    assert_eq!(
+        t.why(),
+        "waiting for a to stop and be ready again, 29 s left"
+    );
+    assert_eq!(t.say("a", LEFT).len(), 3);
+}
+
+/// A node that is no member may go at once.
+#[test]
+fn waiting_node_may_go_at_once() {
+    let mut t = Fixture::new(2, 2);
+    t.join("a");
+    assert_eq!(t.say("a", LEFT), [Did::Dismiss("a")]);
+}
+
+/// If all are leaving, the job closes.
+#[test]
+fn job_closes_when_all_leave() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a", "b"]);
+    t.say("a", LEAVING);
+    assert_eq!(t.say("b", LEAVING), [Did::Close("a"), Did::Close("b")]);
+    assert_eq!(t.outcome().expect("closed").result, JobResult::AllLeft);
+}
+
+/// A goodbye of a node that was not let go proves nothing.
+#[test]
+fn goodbye_counts_only_after_dismissal() {
+    let mut t = Fixture::new(1, 1);
+    t.run(&["a"]);
+    assert_eq!(t.message("a", FromNode::Goodbye), []);
+    assert_eq!(
+        t.attend("a", NodeState::Running),
+        [Did::Welcome("a"), Did::Admit("a", 1, 0)]
+    );
+}
+
+/// The host says that it leaves, goes when everyone has stopped, and the coordinator with it.
+#[test]
+fn host_leaves_last() {
+    let mut t = Fixture::new(1, 2).host("a");
+    t.run(&["a", "b"]);
+    assert_eq!(
+        t.say("a", LEAVING),
+        [Did::HostLeaving("a"), Did::HostLeaving("b")]
+    );
+    assert_eq!(t.say("a", LEFT), [Did::Restart("b", 1)]);
+    let wait = Did::Wait("b", WaitReason::Gathering);
+    assert_eq!(t.back("b"), [Did::Dismiss("a"), wait]);
+    assert_eq!(
+        t.why(),
+        "the host of the rendezvous leaves: no round follows"
+    );
+    assert_eq!(t.message("a", FromNode::Goodbye), [Did::Finish]);
+    assert_eq!(t.machine.poll_timeout(), None);
+    assert_eq!(t.join("b"), []);
+}
+
+/// A leaving host does not wait for a member that is lost.
+#[test]
+fn leaving_host_waits_for_the_living_only() {
+    let mut t = Fixture::new(1, 2).host("a");
+    t.run(&["a", "b"]);
+    t.say("a", LEFT);
+    let did = t.live(&["a"], 3 * SECOND);
+    assert_eq!(
+        did,
+        [Did::Evict("b", EvictReason::Silent), Did::Dismiss("a")]
+    );
+}
+
+/// A coordinator that is told to end stops the round with grace, and goes.
+#[test]
+fn shutdown_stops_the_round() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a", "b"]);
+    t.machine.handle_shutdown(t.now);
+    let leaving = [Did::HostLeaving("a"), Did::HostLeaving("b")];
+    let restart = [Did::Restart("a", 1), Did::Restart("b", 1)];
+    assert_eq!(t.drain(), [leaving, restart].concat());
+    assert_eq!(t.back("a"), [Did::Wait("a", WaitReason::Gathering)]);
+    assert_eq!(t.back("b"), [Did::Finish]);
+}
+
+/// Without a round there is nothing to stop.
+#[test]
+fn shutdown_while_gathering_is_immediate() {
+    let mut t = Fixture::new(2, 2);
+    t.join("a");
+    t.machine.handle_shutdown(t.now);
+    assert_eq!(t.drain(), [Did::HostLeaving("a"), Did::Finish]);
+}

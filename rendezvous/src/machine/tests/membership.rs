@@ -1,0 +1,268 @@
+//! Nodes are lost, replaced, added; members succeed.
+
+use std::time::Duration;
+
+use super::fixture::{Did, Fixture, SECOND, ready};
+use crate::message::{EvictReason, FromNode, JobResult, NodeState, WaitReason};
+
+/// An obituary proves a death at once, whatever the lease; a spare takes the hole at once.
+#[test]
+fn spare_takes_the_hole_of_a_dead_member() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    assert_eq!(
+        t.join("x"),
+        [Did::Welcome("x"), Did::Wait("x", WaitReason::Spare)]
+    );
+    assert_eq!(
+        t.die("a"),
+        [Did::Restart("b", 1), Did::Wait("x", WaitReason::Gathering)]
+    );
+    let complete = [
+        Did::Remember(2, 0),
+        Did::Admit("b", 2, 0),
+        Did::Admit("x", 2, 1),
+    ];
+    assert_eq!(t.back("b"), complete);
+}
+
+/// A silent member is lost exactly when its lease has passed, and is told so.
+#[test]
+fn silent_member_is_lost_when_its_lease_has_passed() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a", "b"]);
+    assert_eq!(t.advance(3 * SECOND - SECOND / 1000), []);
+    t.keep_alive(&["a"]);
+    let lost = [Did::Evict("b", EvictReason::Silent), Did::Restart("a", 1)];
+    assert_eq!(t.advance(SECOND / 1000), lost);
+}
+
+/// A stream that ends proves nothing.
+#[test]
+fn ended_stream_proves_nothing() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a", "b"]);
+    t.machine.handle_detached(t.now, t.peer("b"));
+    assert_eq!(t.drain(), []);
+    assert_eq!(
+        t.attend("b", NodeState::Running),
+        [Did::Welcome("b"), Did::Admit("b", 1, 1)]
+    );
+}
+
+/// What comes on an earlier stream of a node is dropped unread, and renews nothing.
+#[test]
+fn earlier_stream_is_dropped_unread() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    let old = t.peer("b");
+    t.attend("b", NodeState::Running);
+    t.machine
+        .handle_message(t.now, old, FromNode::KeepAlive { sequence: 9 });
+    assert_eq!(t.drain(), []);
+    let mut late = t.attend_of("b", ready());
+    late.attend.0 = 1;
+    t.machine.handle_attend(t.now, late);
+    assert_eq!(t.machine.poll_effect(), None);
+}
+
+/// Nothing that was under way revives a node whose keeper has reported its death.
+#[test]
+fn dead_node_stays_dead() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a", "b"]);
+    t.die("b");
+    assert_eq!(t.join("b"), []);
+}
+
+/// A group that would shrink waits 5 s from the loss for a replacement.
+#[test]
+fn shrinking_waits_for_a_replacement() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a", "b"]);
+    t.die("b");
+    t.back("a");
+    assert_eq!(t.live(&["a"], 4 * SECOND), []);
+    let complete = [
+        Did::Remember(2, 0),
+        Did::Admit("a", 2, 0),
+        Did::Admit("b2", 2, 1),
+    ];
+    assert_eq!(
+        t.join("b2"),
+        [&[Did::Welcome("b2")][..], &complete].concat()
+    );
+}
+
+/// `shrink_timeout` 0 shrinks at once.
+#[test]
+fn shrink_timeout_zero_shrinks_at_once() {
+    let mut t = Fixture::with(1, 2, |shared| shared.timeouts.shrink = Duration::ZERO);
+    t.run(&["a", "b"]);
+    t.die("b");
+    assert_eq!(t.back("a"), [Did::Remember(2, 0), Did::Admit("a", 2, 0)]);
+}
+
+/// Below `min` the members wait for the join timeout, counted from the loss; then the job closes.
+#[test]
+fn below_min_closes_after_the_join_timeout() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    t.die("b");
+    t.live(&["a"], 10 * SECOND);
+    t.back("a");
+    assert_eq!(t.live(&["a"], 589 * SECOND), []);
+    assert_eq!(t.live(&["a"], SECOND), [Did::Close("a")]);
+}
+
+/// A new agent waits until the old one of the same node is proved dead; then it takes the hole.
+#[test]
+fn new_agent_does_not_supersede_the_old_one() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    assert_eq!(
+        t.join("b2"),
+        [Did::Welcome("b2"), Did::Wait("b2", WaitReason::Spare)]
+    );
+    assert_eq!(t.live(&["a", "b", "b2"], 60 * SECOND), []);
+    t.die("b");
+    let complete = [
+        Did::Remember(2, 0),
+        Did::Admit("a", 2, 0),
+        Did::Admit("b2", 2, 1),
+    ];
+    assert_eq!(t.back("a"), complete);
+}
+
+/// A member that is not back in time is evicted and counts as lost until it joins.
+#[test]
+fn member_that_is_not_back_is_evicted() {
+    let mut t = Fixture::new(1, 3);
+    t.run(&["a", "b", "c"]);
+    t.die("c");
+    t.back("a");
+    assert_eq!(t.live(&["a", "b"], 34 * SECOND), []);
+    assert_eq!(
+        t.why(),
+        "waiting for b to stop and be ready again, 1 s left"
+    );
+    assert_eq!(
+        t.live(&["a", "b"], SECOND),
+        [Did::Evict("b", EvictReason::NotBack)]
+    );
+    assert_eq!(
+        t.live(&["a", "b"], 5 * SECOND),
+        [Did::Remember(2, 0), Did::Admit("a", 2, 0)]
+    );
+    assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::NextRound)]);
+}
+
+/// Nodes that wait while there is room cause one round together, `join_settle` after the first.
+#[test]
+fn newcomers_cause_one_round_together() {
+    let mut t = Fixture::new(1, 4);
+    t.run(&["a"]);
+    assert_eq!(
+        t.join("b"),
+        [Did::Welcome("b"), Did::Wait("b", WaitReason::NextRound)]
+    );
+    t.live(&["a", "b"], 2 * SECOND);
+    t.join("c");
+    assert_eq!(t.why(), "2 nodes wait: a new round begins in 1 s");
+    let did = t.live(&["a", "b", "c"], SECOND);
+    let gathering = [
+        Did::Wait("b", WaitReason::Gathering),
+        Did::Wait("c", WaitReason::Gathering),
+    ];
+    assert_eq!(did, [&[Did::Restart("a", 1)][..], &gathering].concat());
+    assert_eq!(t.back("a").len(), 4);
+}
+
+/// The second voluntary round comes at least twice `join_settle` after the first.
+#[test]
+fn trickle_of_newcomers_is_spaced() {
+    let mut t = Fixture::new(1, 4);
+    t.run(&["a"]);
+    t.join("b");
+    t.live(&["a", "b"], 3 * SECOND);
+    t.back("a");
+    t.join("c");
+    assert_eq!(t.live(&["a", "b", "c"], 5 * SECOND), []);
+    assert_eq!(t.live(&["a", "b", "c"], SECOND).len(), 3);
+}
+
+/// From the first success on, nobody interrupts the round; when all have succeeded, so has the job.
+#[test]
+fn success_is_not_interrupted() {
+    let mut t = Fixture::new(1, 3);
+    t.run(&["a", "b"]);
+    assert_eq!(t.say("a", NodeState::Succeeded), []);
+    t.join("c");
+    assert_eq!(t.live(&["a", "b", "c"], 60 * SECOND), []);
+    let close = [Did::Close("a"), Did::Close("b"), Did::Close("c")];
+    assert_eq!(t.say("b", NodeState::Succeeded), close);
+    assert_eq!(t.outcome().expect("closed").result, JobResult::Succeeded);
+    assert_eq!(t.message("a", FromNode::Goodbye), []);
+    assert_eq!(t.message("c", FromNode::Goodbye), []);
+    assert_eq!(
+        t.advance(3 * SECOND),
+        [Did::Evict("b", EvictReason::Silent), Did::Finish]
+    );
+}
+
+/// A node that has succeeded and is lost is not waited for.
+#[test]
+fn lost_success_counts() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    t.say("a", NodeState::Succeeded);
+    assert_eq!(t.die("a"), []);
+    assert_eq!(t.say("b", NodeState::Succeeded), [Did::Close("b")]);
+    assert_eq!(t.outcome().expect("closed").result, JobResult::Succeeded);
+}
+
+/// Nodes that had succeeded take part again when a failure ends the round.
+#[test]
+fn success_is_repeated_after_a_failure() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    t.say("a", NodeState::Succeeded);
+    let did = t.fail("b", Duration::ZERO);
+    assert_eq!(did, [Did::Probe("a"), Did::Restart("a", 1)]);
+    assert_eq!(
+        t.back("a"),
+        [Did::Remember(1, 1), Did::Wait("a", WaitReason::Gathering)]
+    );
+    assert_eq!(t.back("b").len(), 3);
+}
+
+/// A node that runs workers in a round of which it is no member kills them, and joins anew.
+#[test]
+fn straggler_is_evicted_and_joins_anew() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a", "b"]);
+    t.live(&["a"], 4 * SECOND);
+    let evicted = [Did::Welcome("b"), Did::Evict("b", EvictReason::Silent)];
+    assert_eq!(t.attend("b", NodeState::Running), evicted);
+    let wait = Did::Wait("b", WaitReason::Gathering);
+    assert_eq!(t.back("b"), [wait]);
+    assert_eq!(t.back("a").len(), 3);
+}
+
+/// A machine whose agent is lost three times shortly after a start is set aside with its next agent.
+#[test]
+fn new_agent_inherits_being_set_aside() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a", "b"]);
+    for (old, new) in [("b", "b2"), ("b2", "b3"), ("b3", "b4")] {
+        t.die(old);
+        t.join(new);
+        t.back("a");
+    }
+    let nodes = t.machine.snapshot(t.now).nodes;
+    let standing = nodes
+        .iter()
+        .find(|node| node.node_id.as_str() == "b4")
+        .map(|n| n.standing);
+    assert_eq!(standing, Some(crate::snapshot::StandingName::SetAside));
+}
