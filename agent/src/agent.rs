@@ -6,3 +6,4 @@
 pub mod driver;
 pub mod link;
 pub mod machine;
+pub mod worker_stores;

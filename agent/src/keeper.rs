@@ -11,7 +11,7 @@
 //!
 //! It decides nothing else, and it has no runtime: one thread, one `poll`.
 
-mod obituary;
+pub(crate) mod obituary;
 pub mod order;
 mod socket;
 pub mod tree;

@@ -1,10 +1,25 @@
 //! Starts, watches and re-forms distributed training jobs: the parts of the program `ragent`.
+//!
+//! [`run`] reads as the story of a launch. What was typed is in [`cli`], what it means in
+//! [`job_spec`]; [`agent`] is one node's part in a job, [`coordinator`] what one of them hosts for
+//! all, [`supervisor`] and [`keeper`] hold the workers.
 #![deny(unsafe_code)]
 
+pub mod agent;
 pub mod cli;
 pub mod clock;
+pub mod coordinator;
+pub mod error;
 pub mod host;
 pub mod job_spec;
-pub mod limits;
 pub mod keeper;
+pub mod limits;
+pub mod net;
+pub mod news;
+pub mod report;
+pub mod run;
+pub mod serve;
+pub mod state_file;
+pub mod status;
 pub mod supervisor;
+pub mod telemetry;

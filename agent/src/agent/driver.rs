@@ -1,0 +1,353 @@
+//! Drives the agent machine and its link: one task that owns both, the node's worker stores, and
+//! the streams to the coordinator.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    time::Instant,
+};
+
+use nix::sys::signal::Signal;
+use ragent_proto::convert::{FromCoordinator, NotHere};
+use ragent_rendezvous::{
+    ids::{AttendNumber, RunId},
+    message::{
+        Admission, Assignment, Attend, FromNode, NodeDescription, PROTOCOL_VERSION, ToNode,
+    },
+    settings::SharedSettings,
+};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::JoinSet,
+};
+use tracing::{debug, info, warn};
+
+use super::{
+    link::{self, Link},
+    machine::{Agent, AgentSettings, Effect, Ending},
+    worker_stores::WorkerStores,
+};
+use crate::{
+    clock,
+    coordinator::client::{self, AttendError, StreamEvent},
+    job_spec::Endpoint,
+    limits,
+    news,
+    supervisor::driver::{Command, SupervisorHandle, Told},
+};
+
+/// What the driver needs to know of the job and the node.
+#[derive(Debug)]
+pub struct AgentSpec {
+    /// The job.
+    pub run_id: RunId,
+    /// Where the coordinator is.
+    pub endpoint: Endpoint,
+    /// What all nodes must share.
+    pub shared: SharedSettings,
+    /// Who this node is; the address only where it is known before a stream is open.
+    pub node: NodeDescription,
+    /// What the machine is built from.
+    pub settings: AgentSettings,
+    /// Where other ports of this agent learn who coordinates.
+    pub not_here: watch::Sender<NotHere>,
+}
+
+/// Runs this node's part until it is over.
+///
+/// # Errors
+///
+/// Returns the system's refusal of a worker store.
+pub async fn drive(
+    spec: AgentSpec,
+    stores: WorkerStores,
+    supervisor: &mut SupervisorHandle,
+    mut signals: mpsc::Receiver<Signal>,
+) -> io::Result<Ending> {
+    let (sender, mut events) = mpsc::channel(limits::TASK_QUEUE);
+    let now = clock::now();
+    let mut driver = Driver {
+        agent: Agent::new(now, spec.settings.clone()),
+        link: Link::new(now),
+        spec,
+        stores,
+        commands: supervisor.commands.clone(),
+        streams: BTreeMap::new(),
+        tasks: JoinSet::new(),
+        events: sender,
+        told_cause: None,
+    };
+    loop {
+        if let Some(ending) = driver.carry_out_all().await? {
+            driver.say_farewell(&mut events).await;
+            return Ok(ending);
+        }
+        let deadline = driver.poll_timeout();
+        tokio::select! {
+            // What has happened before what is due, so that an agent that was stalled does not take
+            // its own stall for the coordinator's.
+            biased;
+            Some(signal) = signals.recv() => driver.handle_signal(signal),
+            told = supervisor.told.recv() => driver.handle_told(told),
+            Some(event) = events.recv() => driver.handle_event(event),
+            Some(_) = driver.tasks.join_next() => {}
+            () = clock::until(deadline) => driver.handle_timeout(),
+        }
+    }
+}
+
+struct Driver {
+    agent: Agent,
+    link: Link,
+    spec: AgentSpec,
+    stores: WorkerStores,
+    commands: mpsc::Sender<Command>,
+    streams: BTreeMap<AttendNumber, mpsc::Sender<FromNode>>,
+    tasks: JoinSet<()>,
+    events: mpsc::Sender<StreamEvent>,
+    /// Why the coordinator could not be reached, as last told.
+    told_cause: Option<String>,
+}
+
+impl Driver {
+    fn poll_timeout(&self) -> Option<Instant> {
+        [self.agent.poll_timeout(), self.link.poll_timeout()].into_iter().flatten().min()
+    }
+
+    fn handle_timeout(&mut self) {
+        let now = clock::now();
+        self.link.handle_timeout(now);
+        self.agent.handle_timeout(now);
+    }
+
+    fn handle_signal(&mut self, signal: Signal) {
+        info!(%signal, "signal received; leaving");
+        self.agent.handle_signal(clock::now(), signal);
+    }
+
+    fn handle_told(&mut self, told: Option<Told>) {
+        let now = clock::now();
+        debug!(?told, "supervisor told");
+        match told {
+            Some(Told::Failed(failure)) => self.agent.handle_failed(now, *failure),
+            Some(Told::Finished(end)) => self.agent.handle_finished(now, end),
+            None => debug_assert!(false, "the supervisor lives as long as its commands"),
+        }
+    }
+
+    fn handle_event(&mut self, event: StreamEvent) {
+        let now = clock::now();
+        match event {
+            StreamEvent::Connected { attend, local, remote, reply } => {
+                self.attend(now, attend, local, remote, reply);
+            }
+            StreamEvent::Message(attend, message) if self.streams.contains_key(&attend) => {
+                debug!(attend = attend.0, ?message, "coordinator");
+                self.handle_message(now, attend, message);
+            }
+            // It was dropped meanwhile.
+            StreamEvent::Message(..) => {}
+            StreamEvent::Ended(attend, error) => {
+                self.streams.remove(&attend);
+                self.link.handle_ended(now, attend);
+                if self.link.current().is_none() {
+                    self.agent.handle_unattended(now);
+                    self.tell_cause(&error);
+                }
+            }
+        }
+    }
+
+    fn tell_cause(&mut self, error: &AttendError) {
+        let cause = news::with_causes(error);
+        if self.told_cause.as_ref() != Some(&cause) {
+            let seconds = self.spec.shared.timeouts.join.as_secs();
+            warn!(
+                endpoint = %self.spec.endpoint, cause, give_up_after_s = seconds,
+                "the coordinator is not reached; trying on"
+            );
+            self.told_cause = Some(cause);
+        }
+    }
+
+    fn attend(
+        &mut self,
+        now: Instant,
+        attend: AttendNumber,
+        local: SocketAddr,
+        remote: SocketAddr,
+        reply: oneshot::Sender<(Attend, mpsc::Receiver<FromNode>)>,
+    ) {
+        let mut node = self.spec.node.clone();
+        if node.address.is_empty() {
+            node.address = local.ip().to_canonical().to_string();
+        }
+        let (restarts_used, charged_through) = self.agent.charges();
+        let message = Attend {
+            protocol_version: PROTOCOL_VERSION,
+            run_id: self.spec.run_id.clone(),
+            job_uid: self.agent.job_uid().cloned(),
+            attend,
+            node,
+            settings: self.spec.shared,
+            heard: self.agent.heard(),
+            restarts_used,
+            charged_through,
+            standing: self.agent.standing(now),
+        };
+        let (says, queue) = mpsc::channel(limits::STREAM_QUEUE);
+        if reply.send((message, queue)).is_ok() {
+            self.streams.insert(attend, says);
+            self.link.handle_opened(now, attend);
+            let node_id = self.spec.node.node_id.to_string();
+            self.command(Command::Bury { node_id, coordinators: vec![remote] });
+        }
+    }
+
+    fn handle_message(&mut self, now: Instant, attend: AttendNumber, message: FromCoordinator) {
+        let message = match message {
+            FromCoordinator::Message(message) => message,
+            FromCoordinator::NotHere(not_here) => {
+                warn!(endpoint = not_here.endpoint, "this agent does not coordinate the job");
+                return;
+            }
+        };
+        match message {
+            ToNode::Welcome(welcome) if welcome.term < self.agent.term() => {
+                // An agent obeys no lower term; its attend has told that coordinator the higher.
+                debug!(theirs = welcome.term.0, "coordinator of a lower term is not obeyed");
+                self.streams.remove(&attend);
+                self.link.handle_ended(now, attend);
+            }
+            ToNode::Welcome(welcome) => {
+                if self.agent.job_uid().is_none() || self.told_cause.is_some() {
+                    info!(
+                        endpoint = %self.spec.endpoint, run_id = %self.spec.run_id,
+                        term = welcome.term.0, "attending"
+                    );
+                }
+                self.told_cause = None;
+                self.link.handle_welcome(now, attend, welcome.leases);
+                self.agent.handle_welcome(&welcome);
+                let endpoint = self.spec.endpoint.to_string();
+                self.spec.not_here.send_replace(NotHere { term: welcome.term, endpoint });
+            }
+            ToNode::Refuse(reason) => self.agent.handle_refused(reason),
+            ToNode::Echo { sequence } => self.link.handle_echo(sequence),
+            // A newer stream may have taken over since; then it repeats what holds.
+            ToNode::Probe { .. } | ToNode::Assignment(_) | ToNode::HostLeaving
+                if self.link.current() != Some(attend) => {}
+            ToNode::Probe { round } => self.agent.handle_probe(round),
+            ToNode::Assignment(assignment) => self.handle_assignment(now, assignment),
+            ToNode::HostLeaving => self.agent.handle_host_leaving(),
+        }
+    }
+
+    fn handle_assignment(&mut self, now: Instant, assignment: Assignment) {
+        self.agent.handle_assignment(now, assignment);
+    }
+
+    /// Carries out what the machines want done, and says how it ended if it has.
+    async fn carry_out_all(&mut self) -> io::Result<Option<Ending>> {
+        let mut ending = None;
+        loop {
+            if let Some(effect) = self.link.poll_effect() {
+                self.carry_out_link(effect).await;
+            } else if let Some(effect) = self.agent.poll_effect() {
+                debug!(?effect, "agent");
+                match effect {
+                    Effect::Finish(how) => ending = Some(how),
+                    effect => self.carry_out(effect).await?,
+                }
+            } else {
+                return Ok(ending);
+            }
+        }
+    }
+
+    async fn carry_out_link(&mut self, effect: link::Effect) {
+        match effect {
+            link::Effect::Dial(attend) => {
+                let (endpoint, events) = (self.spec.endpoint.clone(), self.events.clone());
+                self.tasks.spawn(client::attend(endpoint, attend, events));
+            }
+            link::Effect::KeepAlive { attend, sequence } => {
+                self.say_on(attend, FromNode::KeepAlive { sequence });
+            }
+            link::Effect::Drop(attend) => drop(self.streams.remove(&attend)),
+            link::Effect::Lease(until) => self.order(Command::Renew(until)).await,
+            link::Effect::LeaseLost => {
+                warn!("the lease is over: the coordinator was not heard for too long");
+                self.agent.handle_lease_lost();
+            }
+        }
+    }
+
+    async fn carry_out(&mut self, effect: Effect) -> io::Result<()> {
+        match effect {
+            Effect::Say(message) => {
+                if let Some(current) = self.link.current() {
+                    self.say_on(current, message);
+                }
+            }
+            Effect::OpenStore => {
+                let port = self.stores.open()?;
+                self.agent.handle_store_open(clock::now(), port);
+            }
+            Effect::Start(admission) => {
+                self.serve_store(&admission);
+                self.order(Command::Start(admission)).await;
+            }
+            Effect::Stop { signal, grace } => self.order(Command::Stop { signal, grace }).await,
+            Effect::Kill => self.order(Command::Kill).await,
+            Effect::Announce(news) => news::log(&news),
+            Effect::Finish(_) => debug_assert!(false, "taken care of by the caller"),
+        }
+        Ok(())
+    }
+
+    fn serve_store(&mut self, admission: &Admission) {
+        if admission.group_rank.0 == 0 {
+            let own: Vec<IpAddr> = self.spec.node.addresses.clone();
+            self.stores.serve(admission.store_clients.iter().copied().chain(own));
+        } else {
+            self.stores.drop_all();
+        }
+    }
+
+    fn say_on(&mut self, attend: AttendNumber, message: FromNode) {
+        let Some(says) = self.streams.get(&attend) else { return };
+        if says.try_send(message).is_err() {
+            debug!(attend = attend.0, "stream dropped: it does not take what it is given");
+            self.streams.remove(&attend);
+            self.link.handle_ended(clock::now(), attend);
+        }
+    }
+
+    async fn order(&self, command: Command) {
+        // A supervisor that has ended has said so.
+        let _ = self.commands.send(command).await;
+    }
+
+    fn command(&self, command: Command) {
+        // Its queue is longer than what can be waiting in it: it never waits for anything long.
+        let _ = self.commands.try_send(command);
+    }
+
+    /// Lets the last words leave: closing our side of the streams ends them on the other.
+    async fn say_farewell(mut self, events: &mut mpsc::Receiver<StreamEvent>) {
+        let current = self.link.current();
+        self.streams.clear();
+        let ended = async {
+            while let Some(event) = events.recv().await {
+                if matches!(event, StreamEvent::Ended(attend, _) if Some(attend) == current) {
+                    return;
+                }
+            }
+        };
+        if current.is_some() {
+            let _ = tokio::time::timeout(limits::FAREWELL_TIMEOUT, ended).await;
+        }
+    }
+}

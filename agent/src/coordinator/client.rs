@@ -1,0 +1,182 @@
+//! An agent's way to the coordinator: one task for each stream that is tried.
+
+use std::net::SocketAddr;
+
+use hyper_util::rt::TokioIo;
+use ragent_proto::{
+    convert::{FromAgent, FromCoordinator, StatusAnswer},
+    v1::{AgentMessage, StatusRequest, coordination_client::CoordinationClient},
+};
+use ragent_rendezvous::{
+    ids::AttendNumber,
+    message::{Attend, FromNode},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+use tonic::transport::{Channel, Endpoint as GrpcEndpoint};
+
+use crate::{
+    job_spec::Endpoint,
+    limits,
+    net::{self, ResolveError},
+};
+
+/// Why a stream could not be opened, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum AttendError {
+    /// Nobody listens there.
+    #[error("cannot connect to {address}")]
+    Connect {
+        /// Where.
+        address: SocketAddr,
+        /// The system's word.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Nobody wants the stream any more.
+    #[error("given up")]
+    GivenUp,
+    /// Whoever listens there does not speak our protocol.
+    #[error("{address} does not answer as ragent")]
+    Protocol {
+        /// Where.
+        address: SocketAddr,
+        /// gRPC's word.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The name means no address.
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    /// The stream was closed by the other side.
+    #[error("the stream was closed by the other side")]
+    Closed,
+}
+
+/// What happens on a stream.
+#[derive(Debug)]
+pub enum StreamEvent {
+    /// It is connected, and wants to know what to attend with.
+    Connected {
+        /// Which one.
+        attend: AttendNumber,
+        /// The address of its own end.
+        local: SocketAddr,
+        /// The address of the other end.
+        remote: SocketAddr,
+        /// Takes the first message, and gives what feeds the stream afterwards.
+        reply: oneshot::Sender<(Attend, mpsc::Receiver<FromNode>)>,
+    },
+    /// It says something.
+    Message(AttendNumber, FromCoordinator),
+    /// It has ended.
+    Ended(AttendNumber, AttendError),
+}
+
+/// Opens a stream under `attend` and serves it until it ends, which is its last event.
+pub async fn attend(endpoint: Endpoint, attend: AttendNumber, events: mpsc::Sender<StreamEvent>) {
+    let error = match stream(&endpoint, attend, &events).await {
+        Ok(()) => AttendError::Closed,
+        Err(error) => error,
+    };
+    // The agent may have ended before its streams.
+    let _ = events.send(StreamEvent::Ended(attend, error)).await;
+}
+
+async fn stream(
+    endpoint: &Endpoint,
+    attend: AttendNumber,
+    events: &mpsc::Sender<StreamEvent>,
+) -> Result<(), AttendError> {
+    let addresses = net::resolve(endpoint).await?;
+    let connection = connect(&addresses).await?;
+    let Connection { mut client, local, remote } = connection;
+    let (reply, replied) = oneshot::channel();
+    let connected = StreamEvent::Connected { attend, local, remote, reply };
+    events.send(connected).await.map_err(|_| AttendError::GivenUp)?;
+    let (first, queue) = replied.await.map_err(|_| AttendError::GivenUp)?;
+    let first = AgentMessage::from(FromAgent::Attend(Box::new(first)));
+    let rest = ReceiverStream::new(queue).map(|m| AgentMessage::from(FromAgent::Message(m)));
+    let protocol = |source: tonic::Status| AttendError::Protocol {
+        address: remote,
+        source: Box::new(source),
+    };
+    let response = client.attend(tokio_stream::once(first).chain(rest)).await.map_err(protocol)?;
+    let mut messages = response.into_inner();
+    while let Some(message) = messages.message().await.map_err(protocol)? {
+        let message = FromCoordinator::try_from(message)
+            .map_err(|error| AttendError::Protocol { address: remote, source: Box::new(error) })?;
+        let event = StreamEvent::Message(attend, message);
+        events.send(event).await.map_err(|_| AttendError::GivenUp)?;
+    }
+    Ok(())
+}
+
+struct Connection {
+    client: CoordinationClient<Channel>,
+    local: SocketAddr,
+    remote: SocketAddr,
+}
+
+/// Connects to whichever of `addresses` answers first.
+async fn connect(addresses: &[SocketAddr]) -> Result<Connection, AttendError> {
+    let mut dials: JoinSet<Result<Connection, AttendError>> =
+        addresses.iter().map(|&address| connect_to(address)).collect();
+    let mut last = AttendError::GivenUp;
+    while let Some(dialed) = dials.join_next().await {
+        match dialed {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(error)) => last = error,
+            Err(_) => {}
+        }
+    }
+    Err(last)
+}
+
+async fn connect_to(address: SocketAddr) -> Result<Connection, AttendError> {
+    let refused = |source| AttendError::Connect { address, source };
+    let stream = net::dial(address).await.map_err(refused)?;
+    let local = stream.local_addr().map_err(refused)?;
+    let mut stream = Some(TokioIo::new(stream));
+    // The one connection is there already; a channel that wants another has lost it.
+    let connector = tower::service_fn(move |_| {
+        let stream = stream.take().ok_or_else(|| std::io::Error::other("the connection is lost"));
+        std::future::ready(stream)
+    });
+    let grpc = GrpcEndpoint::from_static("http://ragent");
+    let channel = grpc.connect_with_connector(connector);
+    let channel = match timeout(limits::IDENTIFY_TIMEOUT, channel).await {
+        Ok(Ok(channel)) => channel,
+        Ok(Err(source)) => {
+            return Err(AttendError::Protocol { address, source: Box::new(source) });
+        }
+        Err(silence) => {
+            return Err(AttendError::Protocol { address, source: Box::new(silence) });
+        }
+    };
+    Ok(Connection { client: CoordinationClient::new(channel), local, remote: address })
+}
+
+/// Asks whoever is at `endpoint` how its job stands.
+///
+/// # Errors
+///
+/// Returns [`AttendError`] if it cannot be reached or does not answer as ragent.
+pub async fn status(endpoint: &Endpoint) -> Result<StatusAnswer, AttendError> {
+    let addresses = net::resolve(endpoint).await?;
+    let Connection { mut client, remote, .. } = connect(&addresses).await?;
+    let protocol = |source: Box<dyn std::error::Error + Send + Sync>| AttendError::Protocol {
+        address: remote,
+        source,
+    };
+    let reply = timeout(limits::IDENTIFY_TIMEOUT, client.status(StatusRequest {})).await;
+    let reply = reply.map_err(|silence| protocol(silence.into()))?;
+    let reply = reply.map_err(|status| protocol(status.into()))?;
+    reply.into_inner().try_into().map_err(|malformed: ragent_proto::Malformed| {
+        protocol(malformed.into())
+    })
+}

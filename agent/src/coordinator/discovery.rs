@@ -1,0 +1,263 @@
+//! Finds out who hosts an endpoint: somebody who answers there, this node, or nobody yet.
+//!
+//! Every address of the endpoint is asked first. If one answers as ragent, it is joined; if
+//! something else answers, that is said and the agent ends at once. If none answers, the node whose
+//! machine owns the lowest address binds the port and hosts; all others wait.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    task::JoinSet,
+    time::timeout,
+};
+use tracing::{info, warn};
+
+use super::service::{IDENTITY_PATH, Identity};
+use crate::{
+    clock,
+    host::ThisHost,
+    job_spec::Endpoint,
+    limits,
+    net::{self, Reach, ResolveError},
+};
+
+/// Who hosts.
+#[derive(Debug)]
+pub enum Located {
+    /// This node does, on this listener.
+    Here {
+        /// The listener.
+        listener: TcpListener,
+        /// The endpoint's own address, by which this node is known to the others.
+        address: SocketAddr,
+    },
+    /// Somebody who answered.
+    There,
+}
+
+/// Why nobody is found to host, and nobody can become it.
+#[derive(Debug, thiserror::Error)]
+pub enum LocateError {
+    /// The port cannot be bound for another reason than being held.
+    #[error("failed to listen on {address}")]
+    Bind {
+        /// Where.
+        address: SocketAddr,
+        /// The system's word.
+        #[source]
+        source: io::Error,
+    },
+    /// Something else holds the port on this machine, and does not let itself be reached.
+    #[error("port {} is held by another program on this machine", address.port())]
+    Held {
+        /// Where.
+        address: SocketAddr,
+    },
+    /// Something else answers at the endpoint.
+    #[error("{address} is served by something that is not ragent: {what}")]
+    Other {
+        /// Where.
+        address: SocketAddr,
+        /// What it looks like.
+        what: String,
+    },
+    /// Nobody answered for as long as nodes wait for each other.
+    #[error("nobody served {endpoint} for {} s: {cause}", waited.as_secs())]
+    TimedOut {
+        /// The endpoint.
+        endpoint: String,
+        /// For how long.
+        waited: Duration,
+        /// What happened last.
+        cause: String,
+    },
+}
+
+/// Looks for whoever hosts `endpoint` for at most `join_timeout`.
+///
+/// # Errors
+///
+/// Returns [`LocateError`] at once if something else is there, and after `join_timeout` if nobody
+/// is.
+pub async fn locate(
+    endpoint: &Endpoint,
+    is_host: Option<bool>,
+    join_timeout: Duration,
+) -> Result<Located, LocateError> {
+    let deadline = clock::now() + join_timeout;
+    let mut told = String::new();
+    let mut binds = 0;
+    loop {
+        let cause = match look(endpoint, is_host).await? {
+            Seen::Located(located) => return Ok(located),
+            // Another agent of this machine may have been faster by a moment, and answers soon.
+            Seen::Held(address) if binds < MAX_BINDS => {
+                binds += 1;
+                format!("{address} is held")
+            }
+            Seen::Held(address) => return Err(LocateError::Held { address }),
+            Seen::Nobody(cause) => cause,
+        };
+        let now = clock::now();
+        if now >= deadline {
+            let endpoint = endpoint.to_string();
+            return Err(LocateError::TimedOut { endpoint, waited: join_timeout, cause });
+        }
+        if cause != told && binds == 0 {
+            info!(%endpoint, cause, "waiting for the coordinator; is the agent on that host up?");
+            told = cause;
+        }
+        clock::until(Some(retry_at(now, deadline))).await;
+    }
+}
+
+/// How often a port may be held by somebody who does not answer: two agents that start at once on
+/// one machine need two.
+const MAX_BINDS: u32 = 4;
+
+fn retry_at(now: Instant, deadline: Instant) -> Instant {
+    (now + limits::REDIAL_INTERVAL_LOST).min(deadline)
+}
+
+enum Seen {
+    Located(Located),
+    Held(SocketAddr),
+    Nobody(String),
+}
+
+async fn look(endpoint: &Endpoint, is_host: Option<bool>) -> Result<Seen, LocateError> {
+    let addresses = match net::resolve(endpoint).await {
+        Ok(addresses) => addresses,
+        Err(error) => return Ok(Seen::Nobody(describe(&error))),
+    };
+    // Port zero is a free one; nobody can be there already.
+    let causes = if endpoint.port == 0 { Vec::new() } else { ask_all(&addresses).await };
+    let mut last = format!("{endpoint} has no address");
+    for (address, answer) in causes {
+        match answer {
+            Answer::Ragent => return Ok(Seen::Located(Located::There)),
+            Answer::Other(what) => return Err(LocateError::Other { address, what }),
+            Answer::Nobody(error) => last = format!("{address}: {error}"),
+        }
+    }
+    let Some(&lowest) = addresses.first() else { return Ok(Seen::Nobody(last)) };
+    let may_host = is_host.unwrap_or_else(|| ThisHost.owns(lowest.ip()));
+    if !may_host {
+        return Ok(Seen::Nobody(last));
+    }
+    bind(lowest)
+}
+
+fn describe(error: &ResolveError) -> String {
+    match error {
+        ResolveError::Resolver { source, .. } => format!("{error}: {source}"),
+        ResolveError::NoAddress(_) | ResolveError::Silent(_) => error.to_string(),
+    }
+}
+
+fn bind(address: SocketAddr) -> Result<Seen, LocateError> {
+    let reach =
+        if address.ip().is_loopback() { Reach::Loopback } else { Reach::Everywhere };
+    let bound = match (reach, address) {
+        // The endpoint may be `::1`.
+        (Reach::Loopback, address) => net::listen_on(address),
+        (Reach::Everywhere, address) => net::listen(reach, address.port()),
+    };
+    match bound {
+        Ok(listener) => {
+            let port = listener.local_addr().map_or(address.port(), |bound| bound.port());
+            let address = SocketAddr::new(address.ip(), port);
+            Ok(Seen::Located(Located::Here { listener, address }))
+        }
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(Seen::Held(address)),
+        Err(source) => Err(LocateError::Bind { address, source }),
+    }
+}
+
+/// What somebody at an address says.
+enum Answer {
+    Ragent,
+    Other(String),
+    Nobody(String),
+}
+
+async fn ask_all(addresses: &[SocketAddr]) -> Vec<(SocketAddr, Answer)> {
+    let asked: JoinSet<_> = addresses.iter().map(|&a| async move { (a, ask(a).await) }).collect();
+    let mut answers = asked.join_all().await;
+    answers.sort_by_key(|(address, _)| *address);
+    answers
+}
+
+async fn ask(address: SocketAddr) -> Answer {
+    let mut stream = match net::dial(address).await {
+        Ok(stream) => stream,
+        Err(error) => return Answer::Nobody(error.to_string()),
+    };
+    let mut text = Vec::new();
+    let exchange = async {
+        let request =
+            format!("GET {IDENTITY_PATH} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        (&mut stream).take(limits::MAX_IDENTITY_LEN as u64).read_to_end(&mut text).await
+    };
+    let ended = timeout(limits::IDENTIFY_TIMEOUT, exchange).await;
+    match (identity(&text), ended) {
+        (Some(identity), _) => {
+            if identity.ragent != env!("CARGO_PKG_VERSION") {
+                warn!(theirs = identity.ragent, ours = env!("CARGO_PKG_VERSION"), "the coordinator \
+                       runs another version of ragent");
+            }
+            Answer::Ragent
+        }
+        // An agent that ends at this very moment is nobody.
+        (None, Ok(Err(error))) => Answer::Nobody(error.to_string()),
+        (None, Ok(Ok(_)) | Err(_)) => Answer::Other(looks_like(&text)),
+    }
+}
+
+/// The identity in an HTTP answer, if there is one.
+fn identity(answer: &[u8]) -> Option<Identity> {
+    let text = std::str::from_utf8(answer).ok()?;
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    head.starts_with("HTTP/1.1 200").then(|| serde_json::from_str(body).ok())?
+}
+
+fn looks_like(answer: &[u8]) -> String {
+    let line = answer.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let line = String::from_utf8_lossy(&line[..line.len().min(60)]);
+    let line = line.trim();
+    if line.is_empty() {
+        "it accepts connections and says nothing (a TCPStore of torchrun does so)".to_owned()
+    } else {
+        format!("it says `{}`", line.escape_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only an answer with our identity is ours.
+    #[test]
+    fn identity_is_recognised() {
+        let ours = b"HTTP/1.1 200 OK\r\na: b\r\n\r\n{\"ragent\":\"1\",\"protocol\":1,\"run_id\":\"x\"}";
+        assert_eq!(identity(ours).unwrap().run_id, "x");
+        assert_eq!(identity(b"HTTP/1.1 200 OK\r\n\r\n<html>"), None);
+        assert_eq!(identity(b"HTTP/1.1 404 Not Found\r\n\r\n{}"), None);
+        assert_eq!(identity(b"SSH-2.0-OpenSSH\r\n"), None);
+        assert_eq!(identity(b""), None);
+    }
+
+    /// What answers instead is shown, shortened and without control characters.
+    #[test]
+    fn strangers_are_described() {
+        assert_eq!(looks_like(b"SSH-2.0-X\r\nmore"), "it says `SSH-2.0-X`");
+        assert!(looks_like(b"").contains("says nothing"));
+        assert!(looks_like(&[0x1b; 500]).len() < 500);
+    }
+}

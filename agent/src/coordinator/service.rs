@@ -1,0 +1,182 @@
+//! What an agent's port answers over gRPC and HTTP.
+
+use std::{pin::Pin, sync::Arc};
+
+use axum::{
+    Json, Router,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response as HttpResponse},
+    routing::{get, post},
+};
+use ragent_proto::{
+    convert::{FromAgent, FromCoordinator, NotHere, StatusAnswer},
+    v1::{
+        AgentMessage, CoordinatorMessage, StatusReply, StatusRequest,
+        coordination_server::{Coordination, CoordinationServer},
+    },
+};
+use ragent_rendezvous::{
+    ids::{NodeId, Peer},
+    message::PROTOCOL_VERSION,
+    snapshot::Snapshot,
+};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status, Streaming, service::Routes};
+use tracing::warn;
+
+use super::driver::{Input, Inputs};
+use crate::{keeper::obituary::OBITUARY_PATH, limits};
+
+/// The path at which an agent says who it is.
+pub const IDENTITY_PATH: &str = "/v1/identity";
+
+/// Who answers a port.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Identity {
+    /// The program's version.
+    pub ragent: String,
+    /// The version of the attend protocol.
+    pub protocol: u32,
+    /// The job.
+    pub run_id: String,
+}
+
+/// Who coordinates, from the point of view of one port.
+#[derive(Clone, Debug)]
+pub enum Role {
+    /// This process.
+    Coordinator(Inputs),
+    /// Another one; the newest that is known of it.
+    Elsewhere(watch::Receiver<NotHere>),
+}
+
+/// Everything that an agent's port answers over gRPC and HTTP.
+pub fn router(run_id: &str, role: Role) -> Router {
+    let identity = Identity {
+        ragent: env!("CARGO_PKG_VERSION").to_owned(),
+        protocol: PROTOCOL_VERSION,
+        run_id: run_id.to_owned(),
+    };
+    let role = Arc::new(role);
+    let pages = Router::new()
+        .route("/status", get(status_page))
+        .route(OBITUARY_PATH, post(obituary))
+        .with_state(Arc::clone(&role))
+        .route(IDENTITY_PATH, get(move || async move { Json(identity) }));
+    let grpc = CoordinationServer::new(Service { role });
+    Routes::new(grpc).into_axum_router().merge(pages)
+}
+
+struct Service {
+    role: Arc<Role>,
+}
+
+type Answers = Pin<Box<dyn Stream<Item = Result<CoordinatorMessage, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Coordination for Service {
+    type AttendStream = Answers;
+
+    async fn attend(
+        &self,
+        request: Request<Streaming<AgentMessage>>,
+    ) -> Result<Response<Answers>, Status> {
+        let mut messages = request.into_inner();
+        let inputs = match &*self.role {
+            Role::Coordinator(inputs) => inputs.clone(),
+            Role::Elsewhere(not_here) => {
+                let not_here = FromCoordinator::NotHere(not_here.borrow().clone());
+                let answers = tokio_stream::once(Ok(not_here.into()));
+                return Ok(Response::new(Box::pin(answers)));
+            }
+        };
+        let first = messages.message().await?;
+        let first = first.ok_or_else(|| Status::invalid_argument("the stream says nothing"))?;
+        let FromAgent::Attend(attend) = first.try_into()? else {
+            return Err(Status::failed_precondition("the first message is not an attend"));
+        };
+        let peer = attend.peer();
+        let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
+        send(&inputs, Input::Attend { attend, answers }).await?;
+        tokio::spawn(forward(messages, peer, inputs));
+        let answers = ReceiverStream::new(queue).map(|message| Ok(message.into()));
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn status(
+        &self,
+        _request: Request<StatusRequest>,
+    ) -> Result<Response<StatusReply>, Status> {
+        let answer = match &*self.role {
+            Role::Elsewhere(not_here) => StatusAnswer::NotHere(not_here.borrow().clone()),
+            Role::Coordinator(inputs) => {
+                let snapshot = snapshot(inputs).await;
+                let snapshot = snapshot.ok_or_else(|| Status::unavailable("the job is over"))?;
+                StatusAnswer::Snapshot(Box::new(snapshot))
+            }
+        };
+        Ok(Response::new(answer.into()))
+    }
+}
+
+async fn send(inputs: &Inputs, input: Input) -> Result<(), Status> {
+    inputs.send(input).await.map_err(|_| Status::unavailable("the job is over"))
+}
+
+/// Hands on what an agent says until its stream ends.
+async fn forward(mut messages: Streaming<AgentMessage>, peer: Peer, inputs: Inputs) {
+    while let Ok(Some(message)) = messages.message().await {
+        let message = match FromAgent::try_from(message) {
+            Ok(FromAgent::Message(message)) => message,
+            Ok(FromAgent::Attend(_)) => {
+                warn!(node = %peer.node, "stream closed: it attends twice");
+                break;
+            }
+            Err(error) => {
+                warn!(node = %peer.node, %error, "stream closed: a message is malformed");
+                break;
+            }
+        };
+        if inputs.send(Input::Message(peer.clone(), message)).await.is_err() {
+            return;
+        }
+    }
+    // The coordinator may have gone before its agents.
+    let _ = inputs.send(Input::Detached(peer)).await;
+}
+
+async fn snapshot(inputs: &Inputs) -> Option<Snapshot> {
+    let (answer, snapshot) = oneshot::channel();
+    inputs.send(Input::Snapshot(answer)).await.ok()?;
+    snapshot.await.ok()
+}
+
+async fn status_page(State(role): State<Arc<Role>>) -> HttpResponse {
+    match &*role {
+        Role::Elsewhere(not_here) => {
+            let endpoint = not_here.borrow().endpoint.clone();
+            (StatusCode::MISDIRECTED_REQUEST, format!("ask the coordinator at {endpoint}\n"))
+                .into_response()
+        }
+        Role::Coordinator(inputs) => match snapshot(inputs).await {
+            Some(snapshot) => Json(snapshot).into_response(),
+            None => (StatusCode::SERVICE_UNAVAILABLE, "the job is over\n").into_response(),
+        },
+    }
+}
+
+async fn obituary(State(role): State<Arc<Role>>, node_id: String) -> HttpResponse {
+    let Role::Coordinator(inputs) = &*role else {
+        return StatusCode::MISDIRECTED_REQUEST.into_response();
+    };
+    if node_id.is_empty() || node_id.len() > 256 {
+        return StatusCode::BAD_REQUEST.into_response();
+    }
+    match inputs.send(Input::Obituary(NodeId::new(node_id))).await {
+        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+    }
+}

@@ -1,0 +1,239 @@
+//! The edge: every way in which a launch can end other than well, with what the shell is told.
+
+use std::{fmt::Write, io, process::ExitCode};
+
+use ragent_rendezvous::{
+    message::{JobResult, Outcome, RefuseReason},
+    settings::SharedSettings,
+};
+
+use crate::{
+    agent::machine::Ending,
+    coordinator::{client::AttendError, discovery::LocateError},
+    job_spec::{Endpoint, JobSpecError},
+    report,
+};
+
+/// Why a launch did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The coordinator listens, and the machine says no to something that every launch needs.
+    #[error("failed to {attempt}")]
+    System {
+        /// What was attempted.
+        attempt: &'static str,
+        /// The system's word.
+        #[source]
+        source: io::Error,
+    },
+    /// Nobody hosts the endpoint, and this node cannot.
+    #[error("failed to find the coordinator")]
+    Locate(#[from] LocateError),
+    /// The job, or this node's part in it, ended otherwise than in success.
+    #[error("the job did not succeed")]
+    Ended {
+        /// How.
+        ending: Box<Ending>,
+        /// What this node was told.
+        settings: SharedSettings,
+        /// Where it was to attend.
+        endpoint: Endpoint,
+        /// What it ran.
+        title: String,
+    },
+    /// `ragent status` does not know whom to ask.
+    #[error("{0}")]
+    NoJob(String),
+    /// `ragent status` cannot ask.
+    #[error("failed to ask how the job at {endpoint} stands")]
+    Status {
+        /// Where.
+        endpoint: String,
+        /// Why not.
+        #[source]
+        source: AttendError,
+    },
+    /// What was typed means nothing on this machine.
+    #[error("the command line cannot be carried out")]
+    Usage(Vec<JobSpecError>),
+}
+
+impl LaunchError {
+    /// What the process exits with. The table of these is `docs/exit-codes.md`.
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Usage(_) => 2,
+            Self::System { .. }
+            | Self::Locate(_)
+            | Self::Ended { .. }
+            | Self::NoJob(_)
+            | Self::Status { .. } => 1,
+        })
+    }
+
+    /// What people read: what was attempted, why it failed, what to try.
+    pub fn report(&self) -> String {
+        match self {
+            Self::Usage(errors) => usage(errors),
+            Self::Ended { ending, settings, endpoint, title } => {
+                self::ending(ending, settings, endpoint, title)
+            }
+            Self::System { .. } | Self::Locate(_) | Self::NoJob(_) | Self::Status { .. } => {
+                with_hint(chain(self), self.hint())
+            }
+        }
+    }
+
+    fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Locate(LocateError::Other { .. } | LocateError::Held { .. }) => Some(
+                "end that program, or give the job another port in `--rdzv-endpoint` on all nodes",
+            ),
+            Self::Locate(LocateError::TimedOut { .. }) => Some(
+                "is the agent on the endpoint's host running, and does a firewall let its port \
+                 through?",
+            ),
+            Self::NoJob(_) => Some("name its endpoint with `--rdzv-endpoint HOST:PORT`"),
+            Self::Status { .. } => Some("is its agent running?"),
+            Self::Locate(LocateError::Bind { .. })
+            | Self::System { .. }
+            | Self::Ended { .. }
+            | Self::Usage(_) => None,
+        }
+    }
+}
+
+fn with_hint(mut text: String, hint: Option<&str>) -> String {
+    if let Some(hint) = hint {
+        // Writing to a string does not fail.
+        let _ = write!(text, "\nhint: {hint}");
+    }
+    text
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = format!("error: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let _ = write!(text, "\n  caused by: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+fn usage(errors: &[JobSpecError]) -> String {
+    let one = |error: &JobSpecError| with_hint(format!("error: {error}"), error.hint().as_deref());
+    errors.iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+fn ending(ending: &Ending, settings: &SharedSettings, endpoint: &Endpoint, title: &str) -> String {
+    match ending {
+        Ending::Closed(outcome) => closed(outcome, title),
+        Ending::Left(signal) => format!("ragent: left the job because of {signal}"),
+        Ending::Refused(reason) => refused(reason, settings, endpoint, title),
+        Ending::Unreachable { waited, was_attended } => {
+            let seconds = waited.as_secs();
+            let what = if *was_attended {
+                format!("error: the coordinator at {endpoint} was gone for {seconds} s")
+            } else {
+                format!("error: the coordinator at {endpoint} was not reached in {seconds} s")
+            };
+            with_hint(what, Some("its host must be back within `join_timeout` (`--rdzv-conf`)"))
+        }
+    }
+}
+
+fn closed(outcome: &Outcome, title: &str) -> String {
+    match &outcome.result {
+        // It is no error, and is never asked for.
+        JobResult::Succeeded => "ragent: the job has succeeded".to_owned(),
+        JobResult::BudgetSpent => report::failure(outcome, title),
+        JobResult::JoinTimeout { present, min, waited } => with_hint(
+            format!(
+                "error: only {present} of at least {min} nodes were there after {} s; {} missing",
+                waited.as_secs(),
+                min.saturating_sub(*present)
+            ),
+            Some("start the missing ones, lower MIN in `--nnodes`, or raise `join_timeout`"),
+        ),
+        JobResult::AllLeft => "ragent: all nodes were told to leave".to_owned(),
+        JobResult::LoopbackMaster { address, host_name } => loopback(address, host_name),
+        JobResult::AllSetAside => {
+            let what = "error: every node that could take part kept failing and was set aside";
+            match &outcome.first_failure {
+                Some(_) => format!("{what}\n{}", report::failure(outcome, title)),
+                None => what.to_owned(),
+            }
+        }
+    }
+}
+
+fn loopback(address: &str, host_name: &str) -> String {
+    with_hint(
+        format!(
+            "error: {host_name} is known by {address}, which no other machine reaches, and the job \
+             has nodes on others"
+        ),
+        Some("give an address that all nodes reach as `--rdzv-endpoint`, or as `--local-addr`"),
+    )
+}
+
+fn refused(
+    reason: &RefuseReason,
+    settings: &SharedSettings,
+    endpoint: &Endpoint,
+    title: &str,
+) -> String {
+    let refused = |why: String, hint: &str| {
+        let text = format!("error: the coordinator at {endpoint} refuses this node\n");
+        with_hint(format!("{text}  caused by: {why}"), Some(hint))
+    };
+    match reason {
+        RefuseReason::Closed(outcome) => closed(outcome, title),
+        RefuseReason::EarlierRun => refused(
+            "it belongs to an earlier run of the job".to_owned(),
+            "start the agent again, so that it joins the run that is there now",
+        ),
+        RefuseReason::LoopbackAddress { address } => refused(
+            format!("its address {address} is not reached from other machines"),
+            "give one that is as `--local-addr`",
+        ),
+        RefuseReason::ProtocolVersion { ours } => refused(
+            format!(
+                "it speaks version {} of the protocol, the coordinator version {ours}",
+                ragent_rendezvous::message::PROTOCOL_VERSION
+            ),
+            "run the same ragent on all nodes",
+        ),
+        RefuseReason::RunId { ours } => refused(
+            format!("the job there is called `{ours}`"),
+            "give the same `--rdzv-id` on all nodes, and each job an endpoint of its own",
+        ),
+        RefuseReason::Settings { ours } => {
+            refused(differences(settings, ours), "give the same flags on all nodes")
+        }
+        RefuseReason::TooManyNodes { limit } => refused(
+            format!("it takes no more than {limit} nodes"),
+            "is something starting agents over and over?",
+        ),
+    }
+}
+
+/// What two nodes were told differently, both values shown.
+fn differences(here: &SharedSettings, there: &SharedSettings) -> String {
+    let seconds = |duration: std::time::Duration| format!("{} s", duration.as_secs_f64());
+    let rows = [
+        ("--nnodes", here.nodes.to_string(), there.nodes.to_string()),
+        ("--max-restarts", here.max_restarts.to_string(), there.max_restarts.to_string()),
+        ("join_timeout", seconds(here.timeouts.join), seconds(there.timeouts.join)),
+        ("last_call_timeout", seconds(here.timeouts.last_call), seconds(there.timeouts.last_call)),
+        ("join_settle", seconds(here.timeouts.join_settle), seconds(there.timeouts.join_settle)),
+        ("shrink_timeout", seconds(here.timeouts.shrink), seconds(there.timeouts.shrink)),
+        ("--shutdown-timeout", seconds(here.timeouts.stop_grace), seconds(there.timeouts.stop_grace)),
+    ];
+    let differing = rows.into_iter().filter(|(_, here, there)| here != there);
+    differing
+        .map(|(name, here, there)| format!("{name} is {here} here and {there} there"))
+        .collect::<Vec<_>>()
+        .join(", ")
+}

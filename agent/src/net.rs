@@ -1,0 +1,183 @@
+//! Makes every listener and every connection of the program, so that what must hold for all of them
+//! (bounds now, authentication and TLS later) has one place.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdTcpListener},
+    sync::Arc,
+};
+
+use axum::Router;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+    service::TowerToHyperService,
+};
+use ragent_store::StoreHandle;
+use tokio::{
+    net::{TcpListener, TcpStream, lookup_host},
+    sync::Semaphore,
+    time::timeout,
+};
+use tracing::{debug, warn};
+
+use crate::{clock, job_spec::Endpoint, limits};
+
+/// Which connections an own listener takes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Reach {
+    /// Those from this machine.
+    Loopback,
+    /// Those from anywhere, over IPv4 and IPv6.
+    Everywhere,
+}
+
+/// Listens on `port`; zero takes a free one.
+///
+/// # Errors
+///
+/// Returns the system's refusal, such as a port that is held.
+pub fn listen(reach: Reach, port: u16) -> io::Result<StdTcpListener> {
+    let address: IpAddr = match reach {
+        Reach::Loopback => Ipv4Addr::LOCALHOST.into(),
+        Reach::Everywhere => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    listen_on((address, port).into())
+}
+
+/// Listens on `address`.
+///
+/// # Errors
+///
+/// Returns the system's refusal, such as a port that is held.
+pub fn listen_on(address: SocketAddr) -> io::Result<StdTcpListener> {
+    let listener = ragent_store::listen(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Why an endpoint's name means no address.
+#[derive(Debug, thiserror::Error)]
+pub enum ResolveError {
+    /// The name has none.
+    #[error("`{0}` does not resolve to an address")]
+    NoAddress(String),
+    /// The resolver says no.
+    #[error("`{host}` does not resolve")]
+    Resolver {
+        /// The name.
+        host: String,
+        /// Its word.
+        #[source]
+        source: io::Error,
+    },
+    /// The resolver says nothing.
+    #[error("the resolver does not answer for `{0}`")]
+    Silent(String),
+}
+
+/// The addresses of an endpoint, lowest first.
+///
+/// # Errors
+///
+/// Returns [`ResolveError`] if there is none.
+pub async fn resolve(endpoint: &Endpoint) -> Result<Vec<SocketAddr>, ResolveError> {
+    let host = endpoint.host.clone();
+    let lookup = lookup_host((host.clone(), endpoint.port));
+    let found = match timeout(limits::RESOLVE_TIMEOUT, lookup).await {
+        Err(_) => return Err(ResolveError::Silent(host)),
+        Ok(Err(source)) => return Err(ResolveError::Resolver { host, source }),
+        Ok(Ok(found)) => found,
+    };
+    let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+    let mut addresses: Vec<SocketAddr> = found.map(canonical).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses.truncate(limits::MAX_ENDPOINT_ADDRESSES);
+    if addresses.is_empty() { Err(ResolveError::NoAddress(host)) } else { Ok(addresses) }
+}
+
+/// Opens a connection.
+///
+/// # Errors
+///
+/// Returns the system's word, or [`io::ErrorKind::TimedOut`] where packets are swallowed.
+pub async fn dial(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = timeout(limits::DIAL_TIMEOUT, TcpStream::connect(address))
+        .await
+        .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no answer"))??;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Who serves the protocols that share one port.
+#[derive(Debug)]
+pub struct PortProtocols {
+    /// gRPC and HTTP.
+    pub http: Router,
+    /// `TCPStore`; none: such connections are closed.
+    pub store: Option<StoreHandle>,
+}
+
+/// Serves one port until it is cancelled.
+///
+/// # Errors
+///
+/// Returns the system's refusal to watch the listener.
+pub async fn serve_port(listener: StdTcpListener, protocols: PortProtocols) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    let protocols = Arc::new(protocols);
+    let places = Arc::new(Semaphore::new(limits::MAX_CONNECTIONS));
+    loop {
+        let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let protocols = Arc::clone(&protocols);
+                tokio::spawn(async move {
+                    serve_connection(stream, peer, &protocols).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                // Out of descriptors or memory: what is open goes on, and the next one waits.
+                warn!(%error, "no further connection can be accepted for now");
+                clock::until(Some(clock::now() + limits::REDIAL_INTERVAL)).await;
+            }
+        }
+    }
+}
+
+async fn serve_connection(stream: TcpStream, peer: SocketAddr, protocols: &PortProtocols) {
+    let mut first = [0];
+    let first = match timeout(limits::FIRST_BYTE_TIMEOUT, stream.peek(&mut first)).await {
+        Ok(Ok(1)) => first[0],
+        Ok(Ok(_) | Err(_)) => return,
+        Err(_) => return debug!(%peer, "connection closed: it said nothing"),
+    };
+    match first {
+        // The first message of a `TCPStore` client is VALIDATE, code zero.
+        0 => match (&protocols.store, stream.into_std()) {
+            (Some(store), Ok(stream)) => {
+                if let Err(error) = store.serve(stream) {
+                    debug!(%peer, %error, "connection closed: the store does not take it");
+                }
+            }
+            (None, _) => debug!(%peer, "connection closed: no store is served here"),
+            (Some(_), Err(error)) => debug!(%peer, %error, "connection closed"),
+        },
+        b'A'..=b'Z' => serve_http(stream, peer, protocols.http.clone()).await,
+        byte => debug!(%peer, byte, "connection closed: no protocol begins like this"),
+    }
+}
+
+async fn serve_http(stream: TcpStream, peer: SocketAddr, http: Router) {
+    // Without it answers wait for the peer's delayed acknowledgement.
+    let _ = stream.set_nodelay(true);
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits::FIRST_BYTE_TIMEOUT);
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(16);
+    let service = TowerToHyperService::new(http);
+    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+        debug!(%peer, error, "connection ended");
+    }
+}

@@ -1,0 +1,135 @@
+//! Says in words what happens: the agent's log lines about rounds, and the wording of ends and
+//! reasons that log, report and status share.
+
+use std::{error::Error, fmt::Write};
+
+use nix::sys::signal::Signal;
+use ragent_rendezvous::message::{EvictReason, RestartReason, WaitReason, WorkerEnd};
+use tracing::{error, info, warn};
+
+use crate::agent::machine::News;
+
+/// Logs one piece of news.
+pub fn log(news: &News) {
+    match news {
+        News::Admitted(admission) => info!(
+            round = %admission.round,
+            group_rank = admission.group_rank.0,
+            nodes = admission.group_world_size,
+            world_size = admission.world_size,
+            master = format_args!("{}:{}", admission.master_address, admission.master_port),
+            restart_count = admission.restart_count,
+            "admitted; starting workers"
+        ),
+        News::Evicted(round, reason) => {
+            warn!(%round, reason = evicted(*reason), "no longer a member of the round");
+        }
+        News::HostLeaving => warn!(
+            "the coordinator's host has been told to leave; the job goes on when it is back"
+        ),
+        News::Restarting(round, reason) => {
+            info!(%round, reason = restarting(reason), "round is over; stopping workers");
+        }
+        News::Succeeded(round) => {
+            info!(%round, "all workers of this node have succeeded; waiting for the other nodes");
+        }
+        News::Waiting(round, reason) => info!(%round, reason = waiting(*reason), "waiting"),
+        News::WorkerFailed(failure) => error!(
+            round = %failure.round,
+            rank = failure.global_rank.0,
+            local_rank = failure.local_rank.0,
+            pid = failure.pid,
+            end = ended(&failure.end),
+            "worker failed"
+        ),
+    }
+}
+
+/// How a worker ended, in words.
+pub fn ended(end: &WorkerEnd) -> String {
+    match end {
+        WorkerEnd::Exited(code) => format!("exited with code {code}"),
+        WorkerEnd::Signaled(signal) => format!("killed by {}", signal_name(*signal)),
+        WorkerEnd::NotStarted(reason) => format!("could not be started: {reason}"),
+        WorkerEnd::KeeperLost => "killed because its keeper process was gone".to_owned(),
+    }
+}
+
+/// A signal by name and number, real-time ones too.
+pub fn signal_name(number: i32) -> String {
+    /// The first real-time signal that programs may use; two below it belong to libc.
+    const SIGRTMIN: i32 = 34;
+    match Signal::try_from(number) {
+        Ok(signal) => format!("{signal} (signal {number})"),
+        Err(_) if number == SIGRTMIN => format!("SIGRTMIN (signal {number})"),
+        Err(_) if number > SIGRTMIN => {
+            format!("SIGRTMIN+{} (signal {number})", number - SIGRTMIN)
+        }
+        Err(_) => format!("signal {number}"),
+    }
+}
+
+/// Why a node is no longer a member, in words.
+pub fn evicted(reason: EvictReason) -> &'static str {
+    match reason {
+        EvictReason::Obituary => "its agent is gone",
+        EvictReason::Silent => "it was silent for longer than its lease",
+        EvictReason::NotBack => "it was not ready again in time",
+        EvictReason::SetAside => "it failed too often",
+    }
+}
+
+/// Why a round is over, in words.
+pub fn restarting(reason: &RestartReason) -> String {
+    match reason {
+        RestartReason::CoordinatorRestarted => "the coordinator was started anew".to_owned(),
+        RestartReason::HostLeft => "the coordinator's host leaves".to_owned(),
+        RestartReason::NodesWaiting { waiting: 1 } => "a node waits and has room".to_owned(),
+        RestartReason::NodesWaiting { waiting } => format!("{waiting} nodes wait and have room"),
+        RestartReason::NodeLeft { host_name } => format!("{host_name} has left"),
+        RestartReason::NodeLost { host_name, how } => {
+            format!("{host_name} is lost: {}", evicted(*how))
+        }
+        RestartReason::WorkerFailed { host_name, global_rank, end } => {
+            format!("rank {global_rank} on {host_name} {}", ended(end))
+        }
+    }
+}
+
+/// Why a node waits, in words.
+pub fn waiting(reason: WaitReason) -> &'static str {
+    match reason {
+        WaitReason::Gathering => "the round is being gathered",
+        WaitReason::NextRound => "the next round will take this node in",
+        WaitReason::Spare => "the round is full; this node is a spare",
+        WaitReason::SetAside => "this node failed too often and is set aside",
+        WaitReason::Recovering => "the coordinator waits for the members of the last round",
+    }
+}
+
+/// An error with everything behind it, on one line.
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        // Writing to a string does not fail.
+        let _ = write!(text, ": {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every signal has a name that people know.
+    #[test]
+    fn signals_have_names() {
+        assert_eq!(signal_name(9), "SIGKILL (signal 9)");
+        assert_eq!(signal_name(34), "SIGRTMIN (signal 34)");
+        assert_eq!(signal_name(36), "SIGRTMIN+2 (signal 36)");
+        assert_eq!(signal_name(99), "SIGRTMIN+65 (signal 99)");
+        assert_eq!(signal_name(0), "signal 0");
+    }
+}

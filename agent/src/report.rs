@@ -1,0 +1,119 @@
+//! The one report that every node prints when the job has failed.
+
+use std::fmt::Write;
+
+use ragent_rendezvous::message::{Outcome, WorkerFailure};
+
+use crate::news;
+
+/// Says which worker failed first, where, how, and what it said last.
+pub fn failure(outcome: &Outcome, title: &str) -> String {
+    let mut text = format!("{RULE}\n{title} FAILED\n{THIN}\n");
+    match &outcome.first_failure {
+        Some(failure) => first_failure(&mut text, failure),
+        None => text.push_str("No worker was seen to fail.\n"),
+    }
+    let restarts = match outcome.restarts_used {
+        0 => "no restart was left".to_owned(),
+        1 => "1 restart was used, none is left".to_owned(),
+        used => format!("{used} restarts were used, none is left"),
+    };
+    row(&mut text, "restarts", &restarts);
+    if outcome.other_failures > 0 {
+        let others = format!("{} more failed by themselves in that round", outcome.other_failures);
+        row(&mut text, "others", &others);
+    }
+    text.push_str(RULE);
+    text
+}
+
+const RULE: &str = "============================================================";
+const THIN: &str = "------------------------------------------------------------";
+
+fn first_failure(text: &mut String, failure: &WorkerFailure) {
+    text.push_str("Root cause (first observed failure):\n");
+    row(text, "host", &failure.host_name);
+    let rank = format!("{} (local_rank: {})", failure.global_rank, failure.local_rank);
+    row(text, "rank", &rank);
+    row(text, "round", &failure.round.round.to_string());
+    row(text, "ended", &format!("{} (pid: {})", news::ended(&failure.end), failure.pid));
+    let error_file = failure.error_file.as_deref().unwrap_or("not written by the script");
+    row(text, "error_file", error_file);
+    if let Some(message) = &failure.message {
+        block(text, "message", message);
+    }
+    if !failure.stderr_tail.is_empty() {
+        block(text, "its last lines on stderr", &failure.stderr_tail);
+    }
+}
+
+fn row(text: &mut String, label: &str, value: &str) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "  {label:<10}: {value}");
+}
+
+fn block(text: &mut String, label: &str, lines: &str) {
+    let _ = writeln!(text, "  {label}:");
+    for line in lines.lines() {
+        let _ = writeln!(text, "    {}", printable(line));
+    }
+}
+
+/// What a worker wrote must not move the reader's cursor or change their terminal.
+fn printable(line: &str) -> String {
+    line.chars().filter(|c| !c.is_control() || *c == '\t').collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ragent_rendezvous::{
+        ids::{GlobalRank, LocalRank, Round, RoundId, Term},
+        message::{JobResult, WorkerEnd},
+    };
+
+    use super::*;
+
+    /// The report names the first failure with all that is known of it.
+    #[test]
+    fn report_of_a_failure() {
+        let failure = WorkerFailure {
+            host_name: "node1".into(),
+            round: RoundId { term: Term(1), round: Round(3) },
+            global_rank: GlobalRank(5),
+            local_rank: LocalRank(1),
+            pid: 4711,
+            end: WorkerEnd::Signaled(9),
+            age: Duration::ZERO,
+            message: Some("ValueError: x".into()),
+            error_file: Some("/l/error.json".into()),
+            stderr_tail: "one\n\u{1b}[31mtwo".into(),
+        };
+        let outcome = Outcome {
+            result: JobResult::BudgetSpent,
+            first_failure: Some(failure),
+            other_failures: 2,
+            restarts_used: 1,
+        };
+        let expected = "\
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root cause (first observed failure):
+  host      : node1
+  rank      : 5 (local_rank: 1)
+  round     : 3
+  ended     : killed by SIGKILL (signal 9) (pid: 4711)
+  error_file: /l/error.json
+  message:
+    ValueError: x
+  its last lines on stderr:
+    one
+    [31mtwo
+  restarts  : 1 restart was used, none is left
+  others    : 2 more failed by themselves in that round
+============================================================";
+        assert_eq!(super::failure(&outcome, "train.py"), expected);
+    }
+}

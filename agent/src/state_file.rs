@@ -1,0 +1,153 @@
+//! The small files by which a restarted coordinator remembers its job, and `ragent status` finds
+//! the jobs of this machine. They live in a folder that only their user can read.
+
+use std::{
+    fs::{self, File},
+    hash::{DefaultHasher, Hash, Hasher},
+    io::{self, Read},
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+use ragent_rendezvous::{
+    ids::{JobUid, Round, RunId, Term},
+    settings::Memory,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{host::ThisHost, job_spec::Endpoint, limits};
+
+/// What a coordinator's state file holds.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+struct Remembered {
+    job_uid: String,
+    term: u64,
+    round: u64,
+    round_size: u32,
+    restarts_used: u32,
+    charged_through: u64,
+}
+
+/// What an agent that runs leaves for `ragent status`.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct RunningAgent {
+    /// The job.
+    pub run_id: String,
+    /// Its endpoint.
+    pub endpoint: String,
+    /// The agent's process.
+    pub pid: u32,
+}
+
+/// The file in which the coordinator of a job at `endpoint` remembers.
+pub fn memory_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    (run_id.as_str(), endpoint.port).hash(&mut hasher);
+    ThisHost.runtime_dir().join(format!("job-{:016x}.json", hasher.finish()))
+}
+
+/// Reads what an earlier coordinator remembered; nothing if there was none, or it cannot be read.
+pub fn read_memory(path: &Path) -> Option<Memory> {
+    let remembered: Remembered = read(path)?;
+    Some(Memory {
+        job_uid: JobUid::new(remembered.job_uid),
+        term: Term(remembered.term),
+        round: Round(remembered.round),
+        round_size: remembered.round_size,
+        restarts_used: remembered.restarts_used,
+        charged_through: Round(remembered.charged_through),
+    })
+}
+
+/// Replaces what is remembered.
+///
+/// # Errors
+///
+/// Returns the system's refusal.
+pub fn write_memory(path: &Path, memory: &Memory) -> io::Result<()> {
+    write(path, &Remembered {
+        job_uid: memory.job_uid.to_string(),
+        term: memory.term.0,
+        round: memory.round.0,
+        round_size: memory.round_size,
+        restarts_used: memory.restarts_used,
+        charged_through: memory.charged_through.0,
+    })
+}
+
+/// A file that is there for as long as this value.
+#[derive(Debug)]
+pub struct Registration(PathBuf);
+
+impl Registration {
+    /// Leaves word of an agent that runs.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's refusal.
+    pub fn new(agent: &RunningAgent) -> io::Result<Self> {
+        let path = ThisHost.runtime_dir().join(format!("agent-{}.json", agent.pid));
+        write(&path, agent)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // Readers check that the process lives, so what stays does no harm.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// The agents of this user that run on this machine.
+pub fn running_agents() -> Vec<RunningAgent> {
+    let entries = fs::read_dir(ThisHost.runtime_dir());
+    let is_registration = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("agent-"))
+    };
+    let mut agents: Vec<RunningAgent> = entries
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(is_registration)
+        .filter_map(|path| read(&path))
+        .filter(|agent: &RunningAgent| Path::new(&format!("/proc/{}", agent.pid)).exists())
+        .collect();
+    agents.sort_by_key(|agent| agent.pid);
+    agents
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    let mut text = String::new();
+    File::open(path).ok()?.take(limits::MAX_STATE_FILE).read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+fn write(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    // Written beside and renamed, so that a reader sees the old one or the new one whole.
+    let draft = path.with_extension(format!("{}.tmp", std::process::id()));
+    fs::write(&draft, serde_json::to_vec(value)?)?;
+    fs::rename(&draft, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is written is read again, and garbage is nothing.
+    #[test]
+    fn memory_survives() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/job.json");
+        assert_eq!(read_memory(&path), None);
+        let memory = Memory { round: Round(7), ..Memory::fresh(JobUid::new("u")) };
+        write_memory(&path, &memory).unwrap();
+        assert_eq!(read_memory(&path), Some(memory));
+        fs::write(&path, "{").unwrap();
+        assert_eq!(read_memory(&path), None);
+    }
+}
