@@ -1,0 +1,48 @@
+# The commands of this project. `make demo` shows it, `make test` tests it.
+
+CARGO ?= cargo
+RAGENT := target/release/ragent
+
+.PHONY: help build demo test test-all check fix bench venv
+
+help:
+	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
+	@echo 'make test      all tests but the long ones'
+	@echo 'make test-all  the long ones: simulation at volume, repeated process tests'
+	@echo 'make check     formatting, lints, documentation, licences; writes nothing'
+	@echo 'make fix       formats, and applies what lints suggest'
+	@echo 'make bench     figures, as ratios against the torch in .venv'
+
+build:
+	$(CARGO) build --release --locked -p ragent
+
+venv:
+	@scripts/setup-venv.sh
+
+demo: build venv
+	.venv/bin/python examples/digits/demo.py --ragent $(RAGENT)
+
+test: venv
+	$(CARGO) build --workspace --locked
+	$(CARGO) test --workspace --locked --no-fail-fast
+
+test-all: venv
+	SEEDS=50000 $(CARGO) test --release --locked -p ragent-tests --test simulation
+	scripts/repeat.sh 20
+
+check:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) check --locked -p ragent-store --no-default-features
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
+	@if $(CARGO) deny --version >/dev/null 2>&1; \
+	then $(CARGO) deny --offline check bans licenses sources; \
+	else echo 'skipped: cargo-deny is not installed (cargo install --locked cargo-deny)'; fi
+
+fix:
+	$(CARGO) fmt --all
+	$(CARGO) clippy --workspace --all-targets --fix --allow-dirty --allow-staged
+
+bench: build venv
+	$(CARGO) build --release --locked -p ragent-benches
+	.venv/bin/python benches/run.py --ragent $(RAGENT)
