@@ -4,17 +4,19 @@
 //! to Python. Keys are sent as they are: the `/` that torch puts in front of every key is the
 //! caller's to add.
 
-use std::io;
+mod error;
+mod exchange;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::limits::{ANSWER_LEN_MAX, READ_LEN};
-use crate::wire::{GREETING, LimitError, NOT_READY, Query, READY, STOP_WAITING, WAIT_CANCELED};
+pub use self::error::{ConnectError, RequestError, WaitError};
+use crate::wire::{GREETING, NOT_READY, Query, READY};
 
 /// A connection to a store.
 ///
@@ -33,68 +35,6 @@ enum Phase {
     Idle,
     /// A request is out; also for good, if it was dropped or failed.
     Busy,
-}
-
-/// A store cannot be reached.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// No connection, for a reason that the operating system gives.
-    #[error("failed to connect to `{addr}`")]
-    Connect {
-        /// Where to.
-        addr: SocketAddr,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
-    /// Something is connected, but it does not behave like a store.
-    #[error("what listens on `{addr}` is no store")]
-    Greeting {
-        /// Where.
-        addr: SocketAddr,
-        /// What went wrong.
-        #[source]
-        source: RequestError,
-    },
-    /// It took too long.
-    #[error("`{addr}` did not answer within {limit:?}")]
-    TimedOut {
-        /// Who did not.
-        addr: SocketAddr,
-        /// The time it was given.
-        limit: Duration,
-    },
-}
-
-/// A request was not answered.
-#[derive(Debug, thiserror::Error)]
-pub enum RequestError {
-    /// The store closed the connection, as it does when a request breaks a rule.
-    #[error("the store closed the connection")]
-    Closed,
-    /// An earlier request failed or was dropped, so answers can no longer be told apart.
-    #[error("an earlier request was interrupted")]
-    Interrupted,
-    /// The connection broke.
-    #[error("the connection to the store broke")]
-    Io(#[from] io::Error),
-    /// The store would refuse the request; it was not sent.
-    #[error(transparent)]
-    Limit(#[from] LimitError),
-    /// The answer is none that a store gives.
-    #[error("the store gave an impossible answer")]
-    Protocol,
-}
-
-/// A wait has not come true.
-#[derive(Debug, thiserror::Error)]
-pub enum WaitError {
-    /// It could not be asked for.
-    #[error(transparent)]
-    Request(#[from] RequestError),
-    /// It did not come true in time, and was given up.
-    #[error("it was not over within {0:?}")]
-    TimedOut(Duration),
 }
 
 impl Client {
@@ -348,121 +288,5 @@ impl Client {
     /// Returns [`RequestError`] if there is no answer.
     pub async fn queue_len(&mut self, queue: &[u8]) -> Result<usize, RequestError> {
         self.ask(Query::QueueLen { queue }, Self::take_len).await
-    }
-
-    async fn tell(&mut self, query: Query<'_>) -> Result<(), RequestError> {
-        self.ask(query, async |_| Ok(())).await
-    }
-
-    /// Sends `query` and reads its answer with `answer`.
-    async fn ask<T>(
-        &mut self,
-        query: Query<'_>,
-        answer: impl AsyncFnOnce(&mut Self) -> Result<T, RequestError>,
-    ) -> Result<T, RequestError> {
-        self.send(query).await?;
-        let answer = answer(self).await?;
-        self.phase = Phase::Idle;
-        Ok(answer)
-    }
-
-    async fn send(&mut self, query: Query<'_>) -> Result<(), RequestError> {
-        if self.phase == Phase::Busy {
-            return Err(RequestError::Interrupted);
-        }
-        let mut request = Vec::new();
-        query.encode(&mut request)?;
-        self.phase = Phase::Busy;
-        self.stream.write_all(&request).await?;
-        Ok(())
-    }
-
-    /// Sends `query` and waits for its one byte, or takes it back.
-    async fn await_released(&mut self, query: Query<'_>, limit: Duration) -> Result<(), WaitError> {
-        self.send(query).await?;
-        let released = match timeout(limit, self.take_u8()).await {
-            Ok(answer) => answer? == STOP_WAITING,
-            Err(_) => return self.cancel_wait(limit).await,
-        };
-        if !released {
-            return Err(self.confused().into());
-        }
-        self.phase = Phase::Idle;
-        Ok(())
-    }
-
-    async fn cancel_wait(&mut self, limit: Duration) -> Result<(), WaitError> {
-        let request = [Query::CancelWait.kind().code()];
-        self.stream
-            .write_all(&request)
-            .await
-            .map_err(RequestError::from)?;
-        let first = self.take_u8().await?;
-        let result = match first {
-            WAIT_CANCELED => Err(WaitError::TimedOut(limit)),
-            // It came true just before the cancellation arrived there, which is answered too.
-            STOP_WAITING if self.take_u8().await? == WAIT_CANCELED => Ok(()),
-            _ => return Err(self.confused().into()),
-        };
-        self.phase = Phase::Idle;
-        result
-    }
-
-    /// Gives up on a peer that does not speak the protocol.
-    fn confused(&mut self) -> RequestError {
-        self.phase = Phase::Busy;
-        RequestError::Protocol
-    }
-
-    async fn take_values(&mut self, count: usize) -> Result<Vec<Bytes>, RequestError> {
-        // Not reserved: the count is the peer's word.
-        let mut values = Vec::new();
-        let mut room = ANSWER_LEN_MAX;
-        for _ in 0..count {
-            let value = self.take_value().await?;
-            room = room
-                .checked_sub(8 + value.len())
-                .ok_or(RequestError::Protocol)?;
-            values.push(value);
-        }
-        Ok(values)
-    }
-
-    async fn take_value(&mut self) -> Result<Bytes, RequestError> {
-        let len = self.take_len().await?;
-        self.take(len).await
-    }
-
-    /// Takes a length or a count. No answer has so many items that they could not be its bytes.
-    async fn take_len(&mut self) -> Result<usize, RequestError> {
-        let len = usize::try_from(self.take_i64().await?).map_err(|_| RequestError::Protocol)?;
-        if len > ANSWER_LEN_MAX {
-            Err(RequestError::Protocol)
-        } else {
-            Ok(len)
-        }
-    }
-
-    async fn take_i64(&mut self) -> Result<i64, RequestError> {
-        Ok(self.take(8).await?.get_i64_le())
-    }
-
-    async fn take_u8(&mut self) -> Result<u8, RequestError> {
-        Ok(self.take(1).await?.get_u8())
-    }
-
-    /// Takes `len` bytes of answers, as soon as they are here.
-    ///
-    /// # Cancel safety
-    ///
-    /// Nothing is lost: what was received stays for the next call.
-    async fn take(&mut self, len: usize) -> Result<Bytes, RequestError> {
-        while self.received.len() < len {
-            self.received.reserve(READ_LEN);
-            if self.stream.read_buf(&mut self.received).await? == 0 {
-                return Err(RequestError::Closed);
-            }
-        }
-        Ok(self.received.split_to(len).freeze())
     }
 }

@@ -156,12 +156,10 @@ mod tests {
         while !output.is_empty() {
             let mut slices = [IoSlice::new(&[]); 3];
             let used = output.next(&mut slices);
-            let all: Vec<u8> = slices[..used]
-                .iter()
-                .flat_map(|slice| slice.to_vec())
-                .collect();
-            let n = step.min(all.len());
-            sent.extend_from_slice(&all[..n]);
+            let next = slices[..used].iter().flat_map(|slice| slice.iter());
+            let before = sent.len();
+            sent.extend(next.take(step));
+            let n = sent.len() - before;
             output.advance(n);
         }
         sent
@@ -171,7 +169,7 @@ mod tests {
     #[test]
     fn order_is_kept_over_partial_writes() {
         let long = Bytes::from(vec![7; SHARED_VALUE_LEN_MIN]);
-        for step in [1, 9, 4000, usize::MAX] {
+        for step in [7, 4000, usize::MAX] {
             let mut output = Output::default();
             output.put_u8(1);
             output.put_value(&long);

@@ -1,6 +1,6 @@
 //! Turns bytes into queries and queries into bytes.
 //!
-//! A request is a code and its fields, without a length of its own; [`layout`] says which fields,
+//! A request is a code and its fields, without a length of its own; `layout.rs` says which fields,
 //! [`Decoder`] finds where a request ends and checks every length word as soon as it is complete,
 //! and a [`Query`] borrows its keys and values from the buffer. Nothing is allocated for a request
 //! that has not arrived whole.

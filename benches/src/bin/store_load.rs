@@ -1,4 +1,4 @@
-//! Puts load on a store that speaks the `TCPStore` protocol, and prints one line of JSON.
+//! Puts load on a store that speaks the `TCPStore` protocol, and prints a line of JSON for each kind.
 //!
 //! One thread, and one request outstanding per connection, as with torch's clients. A `SET` has no
 //! answer, so it is sent together with a `PING`, and their echo counts. `connect` measures how long
@@ -24,13 +24,14 @@ use tokio::task::{JoinSet, LocalSet};
 struct Args {
     /// Where the store listens.
     address: SocketAddr,
-    /// What to do.
-    op: Op,
+    /// What to do; several exchanges, by commas, one after the other on the same connections.
+    #[arg(value_delimiter = ',', required = true)]
+    ops: Vec<Op>,
     /// On how many connections at a time.
-    #[arg(default_value_t = 64)]
+    #[arg(long, default_value_t = 64)]
     connections: usize,
     /// For how long.
-    #[arg(default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0)]
     seconds: f64,
     /// Of which process to measure the CPU time.
     #[arg(long)]
@@ -56,38 +57,47 @@ struct Exchange {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let args = Args::parse();
-    let report = LocalSet::new().run_until(run(&args)).await?;
-    writeln!(std::io::stdout(), "{report}")?;
+    LocalSet::new().run_until(run(&args)).await
+}
+
+async fn run(args: &Args) -> Result<()> {
+    let mut clients = Vec::new();
+    for op in &args.ops {
+        let report = match op {
+            Op::Connect => rounds(args, "connect", connect_all).await?,
+            Op::WaitFanout => rounds(args, "wait-fanout", wait_fanout).await?,
+            Op::Add | Op::Check | Op::Get | Op::Set => {
+                if clients.is_empty() {
+                    clients = greeted(args.address, args.connections).await?;
+                }
+                exchanges(args, *op, &mut clients).await?
+            }
+        };
+        writeln!(std::io::stdout(), "{report}")?;
+    }
     Ok(())
 }
 
-async fn run(args: &Args) -> Result<Value> {
-    match args.op {
-        Op::Connect => rounds(args, connect_all).await,
-        Op::WaitFanout => rounds(args, wait_fanout).await,
-        Op::Add | Op::Check | Op::Get | Op::Set => exchanges(args).await,
-    }
-}
-
 /// Repeats one exchange on every connection until the time is over.
-async fn exchanges(args: &Args) -> Result<Value> {
-    let mut clients = greeted(args.address, args.connections).await?;
+async fn exchanges(args: &Args, op: Op, clients: &mut Vec<TcpStream>) -> Result<Value> {
     // Before the clock runs: the key that is read.
     let key = set(KEY, &[b'v'; VALUE_LEN])?;
     clients[0].write_all(&[&key[..], &PING].concat()).await?;
     clients[0].read_exact(&mut [0; 4]).await?;
 
-    let exchange = Rc::new(Exchange::new(args.op)?);
+    let exchange = Rc::new(Exchange::new(op)?);
     let cpu_before = args.server_pid.map(cpu_time).transpose()?;
     let start = now();
     let end = start + Duration::from_secs_f64(args.seconds);
     let mut tasks = JoinSet::new();
-    for client in clients {
+    for client in clients.drain(..) {
         tasks.spawn_local(repeat(client, Rc::clone(&exchange), end));
     }
     let mut latencies = Histogram::<u64>::new(3)?;
     while let Some(of_one) = tasks.join_next().await {
-        latencies.add(of_one??)?;
+        let (client, of_one) = of_one??;
+        latencies.add(of_one)?;
+        clients.push(client);
     }
     let seconds = (now() - start).as_secs_f64();
     let cpu = match (args.server_pid, cpu_before) {
@@ -96,7 +106,7 @@ async fn exchanges(args: &Args) -> Result<Value> {
     };
     let us = |ns: u64| ns as f64 / 1e3;
     Ok(json!({
-        "op": format!("{:?}", args.op).to_lowercase(),
+        "op": format!("{op:?}").to_lowercase(),
         "connections": args.connections,
         "ops_per_s": (latencies.len() as f64 / seconds).round(),
         "p50_us": us(latencies.value_at_quantile(0.5)),
@@ -142,7 +152,7 @@ async fn repeat(
     mut client: TcpStream,
     exchange: Rc<Exchange>,
     end: Instant,
-) -> Result<Histogram<u64>> {
+) -> Result<(TcpStream, Histogram<u64>)> {
     let mut latencies = Histogram::new(3)?;
     let mut answer = vec![0; exchange.answer_len];
     let mut sent = now();
@@ -153,12 +163,13 @@ async fn repeat(
         latencies.record((answered - sent).as_nanos() as u64)?;
         sent = answered;
     }
-    Ok(latencies)
+    Ok((client, latencies))
 }
 
 /// Repeats what takes one stretch of time until the time is over.
 async fn rounds(
     args: &Args,
+    op: &str,
     round: impl AsyncFn(SocketAddr, usize) -> Result<Duration>,
 ) -> Result<Value> {
     let end = now() + Duration::from_secs_f64(args.seconds);
@@ -169,7 +180,7 @@ async fn rounds(
     taken.sort_unstable();
     let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
     Ok(json!({
-        "op": format!("{:?}", args.op).to_lowercase(),
+        "op": op,
         "connections": args.connections,
         "rounds": taken.len(),
         "best_ms": ms(taken[0]),

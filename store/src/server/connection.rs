@@ -11,7 +11,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf as _, BytesMut};
+use bytes::{Buf as _, BufMut as _, BytesMut};
 use tokio::io::{AsyncRead as _, AsyncReadExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
@@ -160,9 +160,11 @@ impl Connection {
 
     /// Reads behind an unfinished request.
     fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
-        // Grows as bytes arrive, whatever length was announced.
+        // Grows as bytes arrive, whatever length was announced; and takes no more than the others
+        // do, though there may be room, so that it is soon their turn.
         self.unread.reserve(READ_LEN);
-        let read = pin!(self.reader.read_buf(&mut self.unread));
+        let mut room = (&mut self.unread).limit(READ_LEN);
+        let read = pin!(self.reader.read_buf(&mut room));
         if ready!(read.poll(cx))? == 0 {
             return Poll::Ready(Err(End::HungUp));
         }

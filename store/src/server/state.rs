@@ -73,3 +73,17 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who takes the last room for buffers is to blame; who gives some back is not.
+    #[test]
+    fn buffers_are_limited_together() {
+        let state = State::default();
+        assert_eq!(state.rebuffer(0, BUFFERS_LEN_MAX), Ok(()));
+        assert_eq!(state.rebuffer(0, 2), Err(Violation::BuffersFull));
+        assert_eq!(state.rebuffer(2, 1), Ok(()));
+    }
+}
