@@ -366,7 +366,7 @@ impl Rendezvous {
             self.send(node.peer(), ToNode::Assignment(evict));
         }
         match &mut self.phase {
-            Phase::Recovering(recovering) => recovering.members.retain(|_, member| member != id),
+            Phase::Recovering(recovering) => recovering.unseat(id),
             Phase::Gathering(_) | Phase::Closed(_) => {}
             Phase::Running(_) => self.lose_from_running(now, &node, how),
             Phase::Regathering(_) => self.lose_from_regathering(now, id, how),
@@ -488,7 +488,8 @@ impl Rendezvous {
 fn fate_by_standing(group: &Group, node: &Node) -> Option<Fate> {
     // The new agent of a machine whose old agent was a member takes over its seat in a recovery,
     // and has no round of its own to speak of.
-    let speaks_of_it = node.standing.round == group.round || group.started.is_none();
+    let speaks_of_it =
+        node.standing.round == group.round || group.started.is_none() || node.is_leaving();
     speaks_of_it.then(|| Fate::of(node.standing.state))
 }
 

@@ -27,6 +27,8 @@ pub(crate) enum Phase {
 }
 
 /// Who of the last round is back after a start of the coordinator.
+///
+/// Invariant: `ranks` is `members` the other way round, and holds all `claimants`.
 #[derive(Debug)]
 pub(crate) struct Recovering {
     /// The highest round heard of.
@@ -35,6 +37,11 @@ pub(crate) struct Recovering {
     pub(crate) size: u32,
     /// Members that have attended, by the rank that they had.
     pub(crate) members: BTreeMap<GroupRank, NodeId>,
+    /// The rank of each of them.
+    pub(crate) ranks: BTreeMap<NodeId, GroupRank>,
+    /// Those of them that only know their rank from a state file: new agents of machines whose old
+    /// agent was the member, and may have left workers that live.
+    pub(crate) claimants: BTreeSet<NodeId>,
     /// Whether anybody has attended who had heard of that round.
     pub(crate) is_heard: bool,
     /// When the wait began.

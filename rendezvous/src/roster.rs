@@ -229,10 +229,12 @@ impl Roster {
         let Some(node) = self.nodes.get_mut(id) else {
             return false;
         };
-        if standing.round < node.floor {
+        // Leaving is for good, so it counts whichever round the node was last told of.
+        let is_leaving = matches!(standing.state, NodeState::Leaving { .. });
+        if standing.round < node.floor && !is_leaving {
             return false;
         }
-        node.floor = standing.round;
+        node.floor = node.floor.max(standing.round);
         node.standing = standing;
         if node.is_leaving() {
             self.leaving.insert(id.clone());

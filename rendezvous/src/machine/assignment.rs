@@ -50,7 +50,7 @@ impl Rendezvous {
             return (reaped && !self.is_served_by(id)).then_some(Assignment::Dismiss);
         }
         match &self.phase {
-            Phase::Recovering(recovering) if recovering.members.values().any(|m| m == id) => {
+            Phase::Recovering(recovering) if recovering.ranks.contains_key(id) => {
                 recovering.assignment(node)
             }
             Phase::Running(running) => match running.group.held(id) {

@@ -1,9 +1,14 @@
 //! A coordinator that was started anew finds out who is left of the last round.
 //!
-//! Until a lease and a margin have passed, workers may live of which it has not heard; after that,
-//! none does whose agent has not attended.
+//! Until a lease has passed, workers may live of which it has not heard; after that, none does whose
+//! agent has not attended. A new agent that takes over the seat of its machine proves nothing about
+//! the old one, so its claim fills the seat but does not shorten the wait.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    time::{Duration, Instant},
+};
 
 use tracing::info;
 
@@ -15,7 +20,7 @@ use crate::{
     message::{Assignment, Heard, JobResult, NodeState, RestartReason, WaitReason},
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering},
     roster::Node,
-    settings::SharedSettings,
+    settings::{Leases, SharedSettings},
 };
 
 impl Recovering {
@@ -25,6 +30,8 @@ impl Recovering {
             round,
             size,
             members: BTreeMap::new(),
+            ranks: BTreeMap::new(),
+            claimants: BTreeSet::new(),
             is_heard: false,
             since: now,
             stage: RecoveryStage::Listening,
@@ -39,6 +46,41 @@ impl Recovering {
     /// Whether nobody else can come back.
     fn is_complete(&self) -> bool {
         self.size > 0 && self.members.len() == self.size as usize
+    }
+
+    /// When it may go on as things are: at once if every member is back itself; when all leases
+    /// are over if every rank is taken again; a margin later if members are missing still.
+    fn goes_on_at(&self, given: Leases) -> Instant {
+        if self.is_complete() && self.claimants.is_empty() {
+            return self.since;
+        }
+        let lease = leases(given, self.size as usize).coordinator;
+        let margin = if self.is_complete() {
+            Duration::ZERO
+        } else {
+            RECOVERY_MARGIN
+        };
+        after(self.since, lease + margin)
+    }
+
+    fn seat(&mut self, rank: GroupRank, id: &NodeId, is_claimant: bool) {
+        self.unseat(id);
+        if let Some(other) = self.members.insert(rank, id.clone()) {
+            self.ranks.remove(&other);
+            self.claimants.remove(&other);
+        }
+        self.ranks.insert(id.clone(), rank);
+        if is_claimant {
+            self.claimants.insert(id.clone());
+        }
+    }
+
+    /// Gives up the seat of a node that is gone.
+    pub(super) fn unseat(&mut self, id: &NodeId) {
+        self.claimants.remove(id);
+        if let Some(rank) = self.ranks.remove(id) {
+            self.members.remove(&rank);
+        }
     }
 
     /// What holds for `node`, a member of the last round.
@@ -78,20 +120,23 @@ impl Rendezvous {
             recovering.round = heard.round;
             recovering.size = heard.size;
             recovering.members.clear();
+            recovering.ranks.clear();
+            recovering.claimants.clear();
         }
         recovering.is_heard = true;
         let Some(rank) = heard.group_rank.filter(|rank| rank.0 < recovering.size) else {
             return;
         };
-        let is_member = |id: &NodeId| {
-            self.roster
-                .get(id)
-                .is_some_and(|node| node.standing.round == heard.round)
+        let is_member = self
+            .roster
+            .get(id)
+            .is_some_and(|node| node.standing.round == heard.round);
+        let is_free = match recovering.members.get(&rank) {
+            Some(seated) => is_member && recovering.claimants.contains(seated),
+            None => true,
         };
-        recovering.members.retain(|_, member| member != id);
-        let seated = recovering.members.get(&rank);
-        if seated.is_none_or(|seated| is_member(id) && !is_member(seated)) {
-            recovering.members.insert(rank, id.clone());
+        if is_free || recovering.ranks.get(id) == Some(&rank) {
+            recovering.seat(rank, id, !is_member);
         }
     }
 
@@ -105,15 +150,11 @@ impl Rendezvous {
                 return false;
             }
         }
-        let leases_over = self.leases_over();
+        let given = self.settings.leases;
         let Phase::Recovering(recovering) = &mut self.phase else {
             return false;
         };
-        if recovering.is_complete() {
-            self.recover();
-            return true;
-        }
-        if now < leases_over(recovering) {
+        if now < recovering.goes_on_at(given) {
             return false;
         }
         if recovering.has_majority() {
@@ -148,18 +189,16 @@ impl Rendezvous {
             return None;
         }
         Some(match recovering.stage {
-            RecoveryStage::Listening => self.leases_over()(recovering),
+            RecoveryStage::Listening => recovering.goes_on_at(self.settings.leases),
             RecoveryStage::Outnumbered => after(recovering.since, shared.timeouts.join),
         })
     }
 
-    /// When no workers live any more of which this coordinator has not heard.
-    pub(super) fn leases_over(&self) -> impl Fn(&Recovering) -> Instant + use<> {
-        let given = self.settings.leases;
-        move |recovering| {
-            let lease = leases(given, recovering.size as usize).coordinator;
-            after(recovering.since, lease + RECOVERY_MARGIN)
-        }
+    /// How long until the recovery goes on, if nobody else comes.
+    pub(super) fn recovery_left(&self, now: Instant, recovering: &Recovering) -> Duration {
+        recovering
+            .goes_on_at(self.settings.leases)
+            .saturating_duration_since(now)
     }
 
     /// Awaits those that are back, as after any other end of a round.
@@ -168,7 +207,7 @@ impl Rendezvous {
         let Phase::Recovering(recovering) = &mut self.phase else {
             return;
         };
-        let members = std::mem::take(&mut recovering.members);
+        let members = mem::take(&mut recovering.members);
         let (round, size, since) = (recovering.round, recovering.size, recovering.since);
         info!(%round, nodes = members.len(), "recovered");
         if self.have_succeeded(&members, size) {

@@ -80,7 +80,7 @@ impl Rendezvous {
         let (back, size) = (count(recovering.members.len()), recovering.size);
         match recovering.stage {
             RecoveryStage::Listening => {
-                let left = self.leases_over()(recovering).saturating_duration_since(now);
+                let left = self.recovery_left(now, recovering);
                 Incomplete::Recovering { back, size, left }
             }
             RecoveryStage::Outnumbered => {

@@ -137,3 +137,15 @@ fn shutdown_while_gathering_is_immediate() {
     t.machine.handle_shutdown(t.now);
     assert_eq!(t.drain(), [Did::HostLeaving("a"), Did::Finish]);
 }
+
+/// A node that leaves while it is being admitted has left that round too.
+#[test]
+fn leaving_crosses_the_admission() {
+    let mut t = Fixture::new(1, 2);
+    t.join("a");
+    let before = t.rounds.clone();
+    t.join("b");
+    t.say("b", NodeState::Running);
+    t.rounds = before;
+    assert_eq!(t.say("a", LEFT), [Did::Restart("b", 1)]);
+}

@@ -84,21 +84,24 @@ fn recovery_needs_a_majority() {
     );
 }
 
-/// The host's new agent takes the seat that its state file names.
+/// The host's new agent takes the seat that its state file names, once the old one's workers are
+/// dead for certain.
 #[test]
 fn new_agent_of_the_host_claims_its_rank() {
     let mut t = restarted(&["a", "b"]);
     t.attend("b", NodeState::Running);
     let mut attend = t.attend_of("a2", ready());
     attend.heard = heard(t.rounds["a"], 2, 0);
-    let wait = Did::Wait("a2", WaitReason::Gathering);
+    let wait = Did::Wait("a2", WaitReason::Recovering);
     assert_eq!(t.attend_with(attend), [Did::Welcome("a2"), wait]);
+    t.back("b");
+    assert_eq!(t.live(&["a2", "b"], 2 * SECOND), []);
     let complete = [
         Did::Remember(2, 0),
         Did::Admit("a2", 2, 0),
         Did::Admit("b", 2, 1),
     ];
-    assert_eq!(t.back("b"), complete);
+    assert_eq!(t.live(&["a2", "b"], SECOND), complete);
 }
 
 /// A member comes before an agent that only knows the rank.

@@ -1,0 +1,91 @@
+//! Two thousand jobs, each with a seed that decides what goes wrong in it.
+//!
+//! A failure prints the line that replays it.
+
+use ragent_tests::{invariants::RULES, sabotage::Sabotage, world::World};
+
+/// Seeds of an ordinary run.
+const SEEDS: u64 = 2_000;
+
+/// Seeds within which a planted bug must be found.
+const SEEDS_TO_FIND_A_BUG: u64 = 300;
+
+/// Runs the world of `seed` to its end, or to the first rule that is broken.
+fn run(seed: u64, sabotage: Sabotage) -> Result<(), String> {
+    let mut world = World::new(seed, sabotage);
+    loop {
+        let goes_on = world.step();
+        let has_news = std::mem::take(&mut world.chronicle.has_news);
+        for (name, check) in RULES {
+            // Most steps are keep-alives; what they cannot break need not be looked at.
+            let is_cheap = name.starts_with('5') || name.starts_with('8');
+            if has_news || is_cheap {
+                check(&world)
+                    .map_err(|why| format!("rule {name}: {why}, at {:?}", world.elapsed()))?;
+            }
+        }
+        if !goes_on {
+            return Ok(());
+        }
+    }
+}
+
+/// The seed to replay, if one is given.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a seed is given by hand, to replay a failure"
+)]
+fn given_seed() -> Option<u64> {
+    std::env::var("SEED").ok()?.parse().ok()
+}
+
+/// The first rule that is broken by any of `seeds`.
+fn first_broken(seeds: impl Iterator<Item = u64>, sabotage: Sabotage) -> Option<(u64, String)> {
+    seeds
+        .into_iter()
+        .find_map(|seed| run(seed, sabotage).err().map(|why| (seed, why)))
+}
+
+/// Whatever goes wrong, no rule is broken.
+#[test]
+fn rules_hold_in_every_world() {
+    let broken = match given_seed() {
+        Some(seed) => first_broken(seed..=seed, Sabotage::None),
+        None => first_broken(0..SEEDS, Sabotage::None),
+    };
+    if let Some((seed, why)) = broken {
+        panic!("{why}\nSEED={seed} cargo test -p ragent-tests --test simulation");
+    }
+}
+
+/// The same seed is the same world.
+#[test]
+fn worlds_are_repeatable() {
+    let life = |seed| {
+        let mut world = World::new(seed, Sabotage::None);
+        while world.step() {}
+        (world.elapsed(), format!("{:?}", world.chronicle))
+    };
+    for seed in 0..20 {
+        assert_eq!(life(seed), life(seed));
+    }
+}
+
+/// Each rule notices the bug that breaks it.
+#[test]
+fn every_rule_notices_its_bug() {
+    let bugs = [
+        (Sabotage::DoubleRank, "rule 1"),
+        (Sabotage::WaitingMember, "rule 2"),
+        (Sabotage::Amnesia, "rule 3"),
+        (Sabotage::FewerThanMin, "rule 4"),
+        (Sabotage::NoKeeper, "rule 5"),
+        (Sabotage::ForgottenCharges, "rule 7"),
+        (Sabotage::NoTimeouts, "rule 8"),
+    ];
+    for (sabotage, rule) in bugs {
+        let (_, why) = first_broken(0..SEEDS_TO_FIND_A_BUG, sabotage)
+            .unwrap_or_else(|| panic!("nothing noticed {sabotage:?}"));
+        assert!(why.starts_with(rule), "{sabotage:?} was noticed by {why}");
+    }
+}

@@ -1,0 +1,34 @@
+//! Rule 7: restarts used never exceed `--max-restarts`, and no round is charged twice, nor one in
+//! which no worker failed.
+
+use crate::world::World;
+
+/// Finds the rule broken.
+pub(super) fn check(world: &World) -> Result<(), String> {
+    let max = world.shared().max_restarts;
+    let [.., before, newest] = world.chronicle.memories.as_slice() else {
+        return Ok(());
+    };
+    if newest.restarts_used > max {
+        return Err(format!(
+            "{} restarts of at most {max}",
+            newest.restarts_used
+        ));
+    }
+    if newest.restarts_used < before.restarts_used
+        || newest.charged_through < before.charged_through
+    {
+        return Err("what was charged is forgotten".to_owned());
+    }
+    let charges = newest.restarts_used - before.restarts_used;
+    let charged = newest.charged_through;
+    let has_failed = world.chronicle.failed_rounds.contains(&charged);
+    match charges {
+        0 => Ok(()),
+        1 if charged > before.charged_through && has_failed => Ok(()),
+        1 => Err(format!(
+            "round {charged} was charged twice, or although it had not failed"
+        )),
+        _ => Err(format!("{charges} charges at once")),
+    }
+}

@@ -1,0 +1,38 @@
+//! Rule 2: a node is in at most one round at a time, and never both participant and waiting.
+
+use std::collections::BTreeSet;
+
+use ragent_rendezvous::snapshot::StandingName;
+
+use crate::world::World;
+
+/// Finds the rule broken.
+pub(super) fn check(world: &World) -> Result<(), String> {
+    if let Some(node) = world.chronicle.waiting_members.first() {
+        return Err(format!("{node} was told to wait while it was a member"));
+    }
+    let Some(snapshot) = world.snapshot() else {
+        return Ok(());
+    };
+    let mut seen = BTreeSet::new();
+    for node in &snapshot.nodes {
+        if !seen.insert(&node.node_id) {
+            return Err(format!("{} is there twice", node.node_id));
+        }
+        let waits = match node.standing {
+            StandingName::Waiting | StandingName::Spare | StandingName::SetAside => true,
+            StandingName::Preparing
+            | StandingName::Joined
+            | StandingName::Running
+            | StandingName::Stopping
+            | StandingName::Failed
+            | StandingName::Succeeded
+            | StandingName::Leaving
+            | StandingName::Lost => false,
+        };
+        if waits && node.group_rank.is_some() {
+            return Err(format!("{} has a rank and waits", node.node_id));
+        }
+    }
+    Ok(())
+}

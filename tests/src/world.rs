@@ -1,0 +1,327 @@
+//! A job in a world of its own: clock, network, agents, keepers, and the machine between them.
+
+mod agent;
+mod coordinator;
+mod fault;
+mod keeper;
+mod network;
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use ragent_rendezvous::{
+    Rendezvous,
+    ids::{JobUid, NodeId, Peer, RoundId, RunId},
+    message::{Heard, NodeState, ToNode},
+    settings::{Leases, Memory, NodeRange, SharedSettings, Timeouts},
+    snapshot::{PhaseName, Snapshot},
+};
+
+use crate::{chronicle::Chronicle, random::Random, sabotage::Sabotage};
+use agent::{Agent, Alarm};
+use fault::Fault;
+use keeper::Processes;
+use network::{FromAgent, Link};
+
+/// A job and everything around it.
+#[derive(Debug)]
+pub struct World {
+    start: Instant,
+    now: Instant,
+    random: Random,
+    sabotage: Sabotage,
+    events: BTreeMap<(Instant, u64), Event>,
+    events_scheduled: u64,
+    coordinator: Option<Rendezvous>,
+    /// Whether the coordinator's process dies after so many further effects.
+    dies_after: Option<u64>,
+    memory: Memory,
+    host: Option<u64>,
+    host_node: Option<NodeId>,
+    agents: BTreeMap<NodeId, Agent>,
+    agents_started: u64,
+    /// The workers of every agent that ever was.
+    workers: BTreeMap<NodeId, u32>,
+    machines: BTreeMap<u64, Heard>,
+    links: BTreeMap<Peer, Link>,
+    processes: BTreeMap<NodeId, Processes>,
+    shared: SharedSettings,
+    min_nodes: u32,
+    stage: Stage,
+    overdue: Option<Instant>,
+    /// What has happened.
+    pub chronicle: Chronicle,
+}
+
+/// How far a world has come.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Stage {
+    /// Things go wrong.
+    Faulty,
+    /// Nothing goes wrong any more, since then.
+    Quiet(Instant),
+    /// The job is over, and so is its coordinator.
+    Finished,
+}
+
+/// Something that happens at a moment.
+#[derive(Debug)]
+enum Event {
+    /// Arrives at the coordinator.
+    Up { from: Peer, message: FromAgent },
+    /// Arrives at an agent.
+    Down { to: Peer, message: ToNode },
+    /// The coordinator notices that a stream has ended.
+    Detached(Peer),
+    /// A keeper reports a death.
+    Obituary(NodeId),
+    /// An agent's own deadline.
+    Alarm { node: NodeId, alarm: Alarm },
+    /// A keeper looks at its lease.
+    Lease(NodeId),
+    /// The last process of a round is gone.
+    Reaped { node: NodeId, round: RoundId },
+    /// An agent is started on a machine.
+    StartAgent { machine: u64 },
+    /// The coordinator's process is started.
+    StartCoordinator,
+    /// Something goes wrong.
+    Fault(Fault),
+}
+
+/// How long things go wrong.
+const FAULTY: Duration = Duration::from_secs(30);
+
+/// How long a job may take, once nothing goes wrong, to run or to close: two join timeouts, and
+/// what a recovery, a grace and the leases take.
+const HEALS_WITHIN: Duration = Duration::from_secs(110);
+
+/// How attendance is timed: as in production, but with fewer keep-alives to simulate.
+const LEASES: Leases = Leases {
+    keep_alive_interval: Duration::from_millis(800),
+    agent: Duration::from_millis(2_400),
+    coordinator: Duration::from_millis(3_000),
+};
+
+impl World {
+    /// The world of `seed`, with a bug planted in it.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a world needs some instant to begin with"
+    )]
+    pub fn new(seed: u64, sabotage: Sabotage) -> Self {
+        let mut random = Random::new(seed);
+        let min = random.between(1, 3);
+        let max = random.between(min.max(2), min + 3);
+        let bound = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        let told_min = if sabotage == Sabotage::FewerThanMin {
+            1
+        } else {
+            bound(min)
+        };
+        let nodes = NodeRange::new(told_min, bound(max)).expect("min is at most max");
+        let timeouts = Timeouts {
+            join: Duration::from_secs(40),
+            last_call: random.millis(500, 4_000),
+            join_settle: random.millis(100, 3_000),
+            shrink: random.millis(0, 5_000),
+            stop_grace: Duration::from_secs(2),
+        };
+        let max_restarts = bound(random.between(0, 6));
+        let shared = SharedSettings {
+            nodes,
+            max_restarts,
+            timeouts,
+        };
+        let start = Instant::now();
+        let mut world = Self {
+            start,
+            now: start,
+            random,
+            sabotage,
+            events: BTreeMap::new(),
+            events_scheduled: 0,
+            coordinator: None,
+            dies_after: None,
+            memory: Memory::fresh(JobUid::new("job")),
+            host: None,
+            host_node: None,
+            agents: BTreeMap::new(),
+            agents_started: 0,
+            workers: BTreeMap::new(),
+            machines: BTreeMap::new(),
+            links: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            shared,
+            min_nodes: bound(min),
+            stage: Stage::Faulty,
+            overdue: None,
+            chronicle: Chronicle::default(),
+        };
+        world.populate(max);
+        world
+    }
+
+    /// Lets the next thing happen; false once there is nothing left to wait for.
+    pub fn step(&mut self) -> bool {
+        self.become_quiet();
+        let deadline = self.coordinator.as_ref().and_then(Rendezvous::poll_timeout);
+        let deadline = deadline.filter(|_| self.sabotage != Sabotage::NoTimeouts);
+        let event = self.events.first_key_value().map(|((at, _), _)| *at);
+        let Some(next) = event.into_iter().chain(deadline).min() else {
+            return false;
+        };
+        self.now = self.now.max(next);
+        // Inputs first: what arrives at the moment a lease ends has arrived in time.
+        if event == Some(next) {
+            if let Some((_, event)) = self.events.pop_first() {
+                self.happen(event);
+            }
+        } else {
+            self.time_out();
+        }
+        !(self.stage == Stage::Finished || self.has_healed() || self.is_stuck())
+    }
+
+    /// When the faults have stopped, whether the job runs on all its members.
+    pub fn has_healed(&self) -> bool {
+        if !matches!(self.stage, Stage::Quiet(_)) {
+            return false;
+        }
+        let Some(snapshot) = self.snapshot() else {
+            return false;
+        };
+        let members = snapshot
+            .nodes
+            .iter()
+            .filter(|node| node.group_rank.is_some());
+        let mut running = members.map(|node| self.runs(&node.node_id));
+        snapshot.phase == PhaseName::Running && running.all(|runs| runs)
+    }
+
+    /// Whether the job should have run or closed by now.
+    pub fn is_stuck(&self) -> bool {
+        matches!(self.stage, Stage::Quiet(since) if self.now > since + HEALS_WITHIN)
+    }
+
+    /// A deadline that has passed, was applied, and is still awaited.
+    pub fn overdue(&self) -> Option<Duration> {
+        self.overdue
+            .map(|at| at.saturating_duration_since(self.start))
+    }
+
+    /// What the coordinator shows, while there is one.
+    pub fn snapshot(&self) -> Option<Snapshot> {
+        self.coordinator
+            .as_ref()
+            .map(|coordinator| coordinator.snapshot(self.now))
+    }
+
+    /// The nodes on which processes live, and the round that they belong to.
+    pub fn processes(&self) -> impl Iterator<Item = (&NodeId, RoundId)> {
+        self.processes
+            .iter()
+            .map(|(node, processes)| (node, processes.round))
+    }
+
+    /// What the job was started with.
+    pub fn shared(&self) -> SharedSettings {
+        self.shared
+    }
+
+    /// The fewest nodes that a round may have.
+    pub fn min_nodes(&self) -> u32 {
+        self.min_nodes
+    }
+
+    /// How much time has passed.
+    pub fn elapsed(&self) -> Duration {
+        self.now.saturating_duration_since(self.start)
+    }
+
+    fn runs(&self, node: &NodeId) -> bool {
+        let newest = self.chronicle.newest;
+        self.processes
+            .get(node)
+            .is_some_and(|processes| processes.round == newest)
+            && self.agents.get(node).is_some_and(|agent| {
+                agent.standing.round == newest && agent.standing.state == NodeState::Running
+            })
+    }
+
+    /// Starts the coordinator and some of the nodes, and decides what will go wrong.
+    fn populate(&mut self, max: u64) {
+        self.host = self.random.chance(50).then_some(1);
+        self.schedule(Duration::ZERO, Event::StartCoordinator);
+        let nodes = self.random.between(1, max + 1);
+        for machine in 1..=nodes {
+            let delay = self.random.millis(1, 2_000);
+            let is_host = self.host == Some(machine);
+            self.schedule(
+                if is_host {
+                    Duration::from_micros(1)
+                } else {
+                    delay
+                },
+                Event::StartAgent { machine },
+            );
+        }
+        for _ in 0..self.random.between(0, 12) {
+            let at = self.random.millis(0, 30_000);
+            let fault = Fault::roll(&mut self.random);
+            self.schedule(at, Event::Fault(fault));
+        }
+    }
+
+    /// Ends the faults when their time is over, and sees to it that the job could go on.
+    fn become_quiet(&mut self) {
+        if self.stage != Stage::Faulty || self.now < self.start + FAULTY {
+            return;
+        }
+        self.stage = Stage::Quiet(self.now);
+        self.events
+            .retain(|_, event| !matches!(event, Event::Fault(_)));
+        let alive = self
+            .agents
+            .values()
+            .filter(|agent| agent.may_take_part())
+            .count();
+        for _ in alive..self.min_nodes as usize {
+            let machine = self.new_machine();
+            let delay = self.random.millis(1, 1_000);
+            self.schedule(delay, Event::StartAgent { machine });
+        }
+        self.finish_what_has_begun_to_succeed();
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Up { from, message } => self.arrive_up(from, message),
+            Event::Down { to, message } => self.arrive_down(to, message),
+            Event::Detached(peer) => self.detach(peer),
+            Event::Obituary(node) => self.arrive_obituary(&node),
+            Event::Alarm { node, alarm } => self.alarm(&node, alarm),
+            Event::Lease(node) => self.look_at_lease(&node),
+            Event::Reaped { node, round } => self.reap(&node, round),
+            Event::StartAgent { machine } => self.start_agent(machine),
+            Event::StartCoordinator => self.start_coordinator(),
+            Event::Fault(fault) => self.go_wrong(fault),
+        }
+    }
+
+    fn schedule(&mut self, delay: Duration, event: Event) {
+        self.schedule_at(self.now + delay, event);
+    }
+
+    fn schedule_at(&mut self, at: Instant, event: Event) {
+        // The counter breaks ties, so that the order never depends on anything else.
+        self.events_scheduled += 1;
+        self.events.insert((at, self.events_scheduled), event);
+    }
+
+    fn run_id() -> RunId {
+        RunId::new("run")
+    }
+}

@@ -1,0 +1,171 @@
+//! The driver of the machine, its state file, and the end of its process.
+
+use ragent_rendezvous::{
+    Rendezvous,
+    effect::Effect,
+    ids::{NodeId, Peer},
+    message::{Admission, Assignment, Heard, ToNode, WaitReason},
+    settings::{Memory, Settings},
+};
+
+use super::{Event, LEASES, Stage, World};
+use crate::{sabotage::Sabotage, world::network::FromAgent};
+use ragent_rendezvous::ids::GroupRank;
+
+impl World {
+    /// Starts the coordinator's process with what its state file holds.
+    pub(super) fn start_coordinator(&mut self) {
+        if self.coordinator.is_some() || self.stage == Stage::Finished {
+            return;
+        }
+        if self.sabotage == Sabotage::Amnesia {
+            self.memory = Memory::fresh(self.memory.job_uid.clone());
+        }
+        // The host's agent is started right after, by the same process.
+        self.host_node = self.host.map(|machine| self.next_agent_on(machine));
+        let settings = Settings {
+            run_id: Self::run_id(),
+            coordinator: format!("coordinator {}", self.events_scheduled),
+            host: self.host_node.clone(),
+            shared: Some(self.shared),
+            leases: LEASES,
+        };
+        // What its predecessor told, and perhaps nobody has heard, does not bind it.
+        self.chronicle.running.clear();
+        self.coordinator = Some(Rendezvous::new(self.now, settings, self.memory.clone()));
+        self.dies_after = None;
+        self.carry_out();
+    }
+
+    /// Kills the coordinator's process, and the host's agent that is part of it.
+    pub(super) fn kill_coordinator(&mut self) {
+        if self.coordinator.take().is_none() {
+            return;
+        }
+        let open: Vec<Peer> = self
+            .links
+            .keys()
+            .filter(|peer| self.is_open(peer))
+            .cloned()
+            .collect();
+        for peer in open {
+            self.break_link(&peer);
+        }
+        if let Some(node) = self.host_node.take() {
+            self.kill_agent(&node, false);
+        }
+        let down = self.random.millis(50, 5_000);
+        self.schedule(down, Event::StartCoordinator);
+        if let Some(machine) = self.host {
+            let at = self.now + down + std::time::Duration::from_micros(1);
+            self.schedule_at(at, Event::StartAgent { machine });
+        }
+    }
+
+    pub(super) fn arrive_up(&mut self, from: Peer, message: FromAgent) {
+        if !self.is_open(&from) {
+            return;
+        }
+        let Some(coordinator) = &mut self.coordinator else {
+            // The connection is refused.
+            return self.break_link(&from);
+        };
+        match message {
+            FromAgent::Attend(attend) => coordinator.handle_attend(self.now, *attend),
+            FromAgent::Message(message) => coordinator.handle_message(self.now, from, message),
+        }
+        self.carry_out();
+    }
+
+    pub(super) fn detach(&mut self, peer: Peer) {
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.handle_detached(self.now, peer);
+            self.carry_out();
+        }
+    }
+
+    pub(super) fn arrive_obituary(&mut self, node: &NodeId) {
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.handle_obituary(self.now, node);
+            self.carry_out();
+        }
+    }
+
+    pub(super) fn time_out(&mut self) {
+        let Some(coordinator) = &mut self.coordinator else {
+            return;
+        };
+        coordinator.handle_timeout(self.now);
+        self.overdue = coordinator.poll_timeout().filter(|at| *at <= self.now);
+        self.carry_out();
+    }
+
+    /// Carries out what the machine asks for, unless its process dies half-way.
+    fn carry_out(&mut self) {
+        while let Some(effect) = self.coordinator.as_mut().and_then(Rendezvous::poll_effect) {
+            match &mut self.dies_after {
+                Some(0) => return self.kill_coordinator(),
+                Some(left) => *left -= 1,
+                None => {}
+            }
+            match effect {
+                Effect::Send { to, message } => self.deliver(to, message),
+                Effect::Remember(memory) => self.remember(memory),
+                Effect::Finish => self.stage = Stage::Finished,
+            }
+        }
+    }
+
+    fn remember(&mut self, memory: Memory) {
+        self.chronicle.memories.push(memory.clone());
+        self.memory = memory;
+        if self.sabotage == Sabotage::ForgottenCharges {
+            self.memory.restarts_used = 0;
+        }
+        self.chronicle.has_news = true;
+    }
+
+    fn deliver(&mut self, to: Peer, message: ToNode) {
+        let message = self.tamper(message);
+        if let ToNode::Assignment(assignment) = &message {
+            let workers = self.workers.get(&to.node).copied().unwrap_or_default();
+            self.chronicle.note(&to.node, workers, assignment);
+        }
+        if let ToNode::Assignment(Assignment::Admit(admission)) = &message {
+            self.keep_state_file(&to.node, admission);
+            if self.sabotage == Sabotage::WaitingMember {
+                let round = admission.round;
+                let wait = Assignment::Wait {
+                    round,
+                    reason: WaitReason::Spare,
+                };
+                self.chronicle.note(&to.node, 0, &wait);
+            }
+        }
+        self.send_down(to, message);
+    }
+
+    fn tamper(&self, mut message: ToNode) -> ToNode {
+        if let ToNode::Assignment(Assignment::Admit(admission)) = &mut message
+            && self.sabotage == Sabotage::DoubleRank
+            && admission.group_rank == GroupRank(1)
+        {
+            admission.group_rank = GroupRank(0);
+        }
+        message
+    }
+
+    /// What the host's next agent will know of this round.
+    fn keep_state_file(&mut self, node: &NodeId, admission: &Admission) {
+        if self.host_node.as_ref() == Some(node)
+            && let Some(machine) = self.host
+        {
+            let heard = Heard {
+                round: admission.round,
+                size: admission.group_world_size,
+                group_rank: Some(admission.group_rank),
+            };
+            self.machines.insert(machine, heard);
+        }
+    }
+}
