@@ -31,16 +31,7 @@ pub enum LaunchError {
     Locate(#[from] LocateError),
     /// The job, or this node's part in it, ended otherwise than in success.
     #[error("the job did not succeed")]
-    Ended {
-        /// How.
-        ending: Box<Ending>,
-        /// What this node was told.
-        settings: SharedSettings,
-        /// Where it was to attend.
-        endpoint: Endpoint,
-        /// What it ran.
-        title: String,
-    },
+    Ended(Box<Ended>),
     /// `ragent status` does not know whom to ask.
     #[error("{0}")]
     NoJob(String),
@@ -58,6 +49,19 @@ pub enum LaunchError {
     Usage(Vec<JobSpecError>),
 }
 
+/// How a job, or this node's part in it, ended otherwise than in success.
+#[derive(Debug)]
+pub struct Ended {
+    /// How.
+    pub ending: Ending,
+    /// What this node was told.
+    pub settings: SharedSettings,
+    /// Where it was to attend.
+    pub endpoint: Endpoint,
+    /// What it ran.
+    pub title: String,
+}
+
 impl LaunchError {
     /// What the process exits with. The table of these is `docs/exit-codes.md`.
     pub fn exit_code(&self) -> ExitCode {
@@ -65,7 +69,7 @@ impl LaunchError {
             Self::Usage(_) => 2,
             Self::System { .. }
             | Self::Locate(_)
-            | Self::Ended { .. }
+            | Self::Ended(_)
             | Self::NoJob(_)
             | Self::Status { .. } => 1,
         })
@@ -75,9 +79,7 @@ impl LaunchError {
     pub fn report(&self) -> String {
         match self {
             Self::Usage(errors) => usage(errors),
-            Self::Ended { ending, settings, endpoint, title } => {
-                self::ending(ending, settings, endpoint, title)
-            }
+            Self::Ended(ended) => ended.report(),
             Self::System { .. } | Self::Locate(_) | Self::NoJob(_) | Self::Status { .. } => {
                 with_hint(chain(self), self.hint())
             }
@@ -97,7 +99,7 @@ impl LaunchError {
             Self::Status { .. } => Some("is its agent running?"),
             Self::Locate(LocateError::Bind { .. })
             | Self::System { .. }
-            | Self::Ended { .. }
+            | Self::Ended(_)
             | Self::Usage(_) => None,
         }
     }
@@ -126,19 +128,34 @@ fn usage(errors: &[JobSpecError]) -> String {
     errors.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-fn ending(ending: &Ending, settings: &SharedSettings, endpoint: &Endpoint, title: &str) -> String {
-    match ending {
-        Ending::Closed(outcome) => closed(outcome, title),
-        Ending::Left(signal) => format!("ragent: left the job because of {signal}"),
-        Ending::Refused(reason) => refused(reason, settings, endpoint, title),
-        Ending::Unreachable { waited, was_attended } => {
-            let seconds = waited.as_secs();
-            let what = if *was_attended {
-                format!("error: the coordinator at {endpoint} was gone for {seconds} s")
-            } else {
-                format!("error: the coordinator at {endpoint} was not reached in {seconds} s")
-            };
-            with_hint(what, Some("its host must be back within `join_timeout` (`--rdzv-conf`)"))
+impl Ended {
+    fn report(&self) -> String {
+        let Self {
+            ending,
+            settings,
+            endpoint,
+            title,
+        } = self;
+        match ending {
+            Ending::Closed(outcome) => closed(outcome, title),
+            Ending::Left(signal) => format!("ragent: left the job because of {signal}"),
+            Ending::Refused(reason) => refused(reason, settings, endpoint, title),
+            Ending::Unreachable {
+                waited,
+                was_attended,
+            } => {
+                let how = if *was_attended {
+                    "gone for"
+                } else {
+                    "not reached in"
+                };
+                let seconds = waited.as_secs();
+                let what = format!("error: the coordinator at {endpoint} was {how} {seconds} s");
+                with_hint(
+                    what,
+                    Some("its host must be back within `join_timeout` (`--rdzv-conf`)"),
+                )
+            }
         }
     }
 }
@@ -148,7 +165,11 @@ fn closed(outcome: &Outcome, title: &str) -> String {
         // It is no error, and is never asked for.
         JobResult::Succeeded => "ragent: the job has succeeded".to_owned(),
         JobResult::BudgetSpent => report::failure(outcome, title),
-        JobResult::JoinTimeout { present, min, waited } => with_hint(
+        JobResult::JoinTimeout {
+            present,
+            min,
+            waited,
+        } => with_hint(
             format!(
                 "error: only {present} of at least {min} nodes were there after {} s; {} missing",
                 waited.as_secs(),
@@ -209,9 +230,10 @@ fn refused(
             format!("the job there is called `{ours}`"),
             "give the same `--rdzv-id` on all nodes, and each job an endpoint of its own",
         ),
-        RefuseReason::Settings { ours } => {
-            refused(differences(settings, ours), "give the same flags on all nodes")
-        }
+        RefuseReason::Settings { ours } => refused(
+            differences(settings, ours),
+            "give the same flags on all nodes",
+        ),
         RefuseReason::TooManyNodes { limit } => refused(
             format!("it takes no more than {limit} nodes"),
             "is something starting agents over and over?",
@@ -224,12 +246,36 @@ fn differences(here: &SharedSettings, there: &SharedSettings) -> String {
     let seconds = |duration: std::time::Duration| format!("{} s", duration.as_secs_f64());
     let rows = [
         ("--nnodes", here.nodes.to_string(), there.nodes.to_string()),
-        ("--max-restarts", here.max_restarts.to_string(), there.max_restarts.to_string()),
-        ("join_timeout", seconds(here.timeouts.join), seconds(there.timeouts.join)),
-        ("last_call_timeout", seconds(here.timeouts.last_call), seconds(there.timeouts.last_call)),
-        ("join_settle", seconds(here.timeouts.join_settle), seconds(there.timeouts.join_settle)),
-        ("shrink_timeout", seconds(here.timeouts.shrink), seconds(there.timeouts.shrink)),
-        ("--shutdown-timeout", seconds(here.timeouts.stop_grace), seconds(there.timeouts.stop_grace)),
+        (
+            "--max-restarts",
+            here.max_restarts.to_string(),
+            there.max_restarts.to_string(),
+        ),
+        (
+            "join_timeout",
+            seconds(here.timeouts.join),
+            seconds(there.timeouts.join),
+        ),
+        (
+            "last_call_timeout",
+            seconds(here.timeouts.last_call),
+            seconds(there.timeouts.last_call),
+        ),
+        (
+            "join_settle",
+            seconds(here.timeouts.join_settle),
+            seconds(there.timeouts.join_settle),
+        ),
+        (
+            "shrink_timeout",
+            seconds(here.timeouts.shrink),
+            seconds(there.timeouts.shrink),
+        ),
+        (
+            "--shutdown-timeout",
+            seconds(here.timeouts.stop_grace),
+            seconds(there.timeouts.stop_grace),
+        ),
     ];
     let differing = rows.into_iter().filter(|(_, here, there)| here != there);
     differing

@@ -15,11 +15,11 @@ use ragent_rendezvous::{
 };
 
 pub use self::{
-    streams::{Sink, Stream},
     command::WorkerCommand,
     endpoint::{DEFAULT_PORT, Endpoint, EndpointError},
     error::JobSpecError,
     rdzv_conf::{RdzvConf, StorePorts},
+    streams::{Sink, Stream},
     streams::{StreamMap, Streams},
 };
 use crate::{cli::LaunchArgs, host::Host, limits};
@@ -76,8 +76,12 @@ pub enum Meeting {
 /// How long workers have to end when `--shutdown-timeout` does not say; torch's.
 const DEFAULT_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The signals that torchrun handles by default.
-const SIGNALS: [Signal; 4] =
-    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
+const SIGNALS: [Signal; 4] = [
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+];
 
 impl JobSpec {
     /// Resolves what was typed against the machine.
@@ -96,7 +100,9 @@ impl JobSpec {
         let run_id = errors.take(given.run_id());
         let max_restarts = errors.take(given.number("max_restarts", &args.max_restarts, 0));
         errors.take(given.monitor_interval());
-        let role = given.text("role", &args.role).unwrap_or_else(|| "default".to_owned());
+        let role = given
+            .text("role", &args.role)
+            .unwrap_or_else(|| "default".to_owned());
         let redirects = errors.take(given.streams("redirects", &args.redirects));
         let tee = errors.take(given.streams("tee", &args.tee));
         let node_rank = errors.take(given.optional_number("node_rank", &args.node_rank));
@@ -138,10 +144,16 @@ impl JobSpec {
         Ok(Self {
             run_id,
             meeting,
-            shared: SharedSettings { nodes, max_restarts, timeouts },
+            shared: SharedSettings {
+                nodes,
+                max_restarts,
+                timeouts,
+            },
             local_world_size,
             role,
-            local_addr: given.text("local_addr", &args.local_addr).filter(|a| !a.is_empty()),
+            local_addr: given
+                .text("local_addr", &args.local_addr)
+                .filter(|a| !a.is_empty()),
             node_rank,
             store_ports: conf.store_ports,
             command,
@@ -149,9 +161,8 @@ impl JobSpec {
             streams: StreamMap { redirects, tee },
             shutdown_timeout,
             signals: SIGNALS.to_vec(),
-            omp_num_threads: (local_world_size.get() > 1
-                && host.env("OMP_NUM_THREADS").is_none())
-            .then_some(1),
+            omp_num_threads: (local_world_size.get() > 1 && host.env("OMP_NUM_THREADS").is_none())
+                .then_some(1),
             nccl_async_error_handling: host.env("TORCH_NCCL_ASYNC_ERROR_HANDLING").is_none(),
         })
     }
@@ -184,7 +195,10 @@ impl<H: Host> Given<'_, H> {
     fn typed(&self, name: &str, typed: &Option<String>) -> Option<Typed> {
         if let Some(text) = typed {
             let source = format!("--{}", name.replace('_', "-"));
-            return Some(Typed { source, text: text.clone() });
+            return Some(Typed {
+                source,
+                text: text.clone(),
+            });
         }
         let source = format!("PET_{}", name.to_ascii_uppercase());
         let text = self.host.env(&source)?.to_string_lossy().into_owned();
@@ -197,10 +211,15 @@ impl<H: Host> Given<'_, H> {
 
     /// An on/off flag; its variable holds an integer, as torchrun wants it.
     fn switch(&self, name: &str, typed: bool) -> Result<bool, JobSpecError> {
-        let Some(given) = self.typed(name, &None) else { return Ok(typed) };
+        let Some(given) = self.typed(name, &None) else {
+            return Ok(typed);
+        };
         match given.text.trim().parse::<i64>() {
             Ok(number) => Ok(typed || number != 0),
-            Err(_) => Err(JobSpecError::Switch { source_: given.source, value: given.text }),
+            Err(_) => Err(JobSpecError::Switch {
+                source_: given.source,
+                value: given.text,
+            }),
         }
     }
 
@@ -209,11 +228,14 @@ impl<H: Host> Given<'_, H> {
         name: &str,
         typed: &Option<String>,
     ) -> Result<Option<u32>, JobSpecError> {
-        let Some(given) = self.typed(name, typed) else { return Ok(None) };
+        let Some(given) = self.typed(name, typed) else {
+            return Ok(None);
+        };
         let number = given.text.trim().parse();
-        number
-            .map(Some)
-            .map_err(|_| JobSpecError::Number { source_: given.source, value: given.text })
+        number.map(Some).map_err(|_| JobSpecError::Number {
+            source_: given.source,
+            value: given.text,
+        })
     }
 
     fn number(
@@ -248,7 +270,10 @@ impl<H: Host> Given<'_, H> {
                 .parse::<NonZeroU32>()
                 .ok()
                 .filter(|n| n.get() <= limits::MAX_LOCAL_WORLD_SIZE)
-                .ok_or(JobSpecError::WorkersPerNode { source_: given.source, value: given.text }),
+                .ok_or(JobSpecError::WorkersPerNode {
+                    source_: given.source,
+                    value: given.text,
+                }),
         }
     }
 
@@ -256,12 +281,17 @@ impl<H: Host> Given<'_, H> {
         match self.typed("rdzv_backend", &self.args.rdzv_backend) {
             None => Ok(None),
             Some(given) if given.text == "c10d" => Ok(Some(())),
-            Some(given) => Err(JobSpecError::Backend { source_: given.source, value: given.text }),
+            Some(given) => Err(JobSpecError::Backend {
+                source_: given.source,
+                value: given.text,
+            }),
         }
     }
 
     fn rdzv_conf(&self) -> Result<RdzvConf, JobSpecError> {
-        let text = self.text("rdzv_conf", &self.args.rdzv_conf).unwrap_or_default();
+        let text = self
+            .text("rdzv_conf", &self.args.rdzv_conf)
+            .unwrap_or_default();
         RdzvConf::parse(&text)
     }
 
@@ -285,14 +315,25 @@ impl<H: Host> Given<'_, H> {
             if single && backend.is_none() {
                 return Ok(Meeting::Standalone);
             }
-            return Ok(Meeting::Endpoint { endpoints: vec![Endpoint::default()], is_host });
+            return Ok(Meeting::Endpoint {
+                endpoints: vec![Endpoint::default()],
+                is_host,
+            });
         };
         let endpoint: Endpoint = given.text.parse().map_err(|error| JobSpecError::Endpoint {
             source_: given.source,
             value: given.text,
             error,
         })?;
-        Ok(Meeting::Endpoint { endpoints: vec![endpoint], is_host })
+        if endpoint.port == 0 && !single {
+            return Err(JobSpecError::FreePort {
+                value: endpoint.to_string(),
+            });
+        }
+        Ok(Meeting::Endpoint {
+            endpoints: vec![endpoint],
+            is_host,
+        })
     }
 
     fn run_id(&self) -> Result<RunId, JobSpecError> {
@@ -303,7 +344,10 @@ impl<H: Host> Given<'_, H> {
         });
         let sound = |c: char| !c.is_control() && c != '/';
         if given.text.is_empty() || given.text.len() > 255 || !given.text.chars().all(sound) {
-            return Err(JobSpecError::RunId { source_: given.source, value: given.text });
+            return Err(JobSpecError::RunId {
+                source_: given.source,
+                value: given.text,
+            });
         }
         Ok(RunId::new(given.text))
     }
@@ -311,18 +355,23 @@ impl<H: Host> Given<'_, H> {
     fn monitor_interval(&self) -> Result<(), JobSpecError> {
         match self.typed("monitor_interval", &self.args.monitor_interval) {
             Some(given) if !given.text.trim().parse::<f64>().is_ok_and(|s| s > 0.0) => {
-                Err(JobSpecError::Seconds { source_: given.source, value: given.text })
+                Err(JobSpecError::Seconds {
+                    source_: given.source,
+                    value: given.text,
+                })
             }
             Some(_) | None => Ok(()),
         }
     }
 
     fn streams(&self, name: &str, typed: &Option<String>) -> Result<Streams, JobSpecError> {
-        let Some(given) = self.typed(name, typed) else { return Ok(Streams::default()) };
-        given
-            .text
-            .parse()
-            .map_err(|()| JobSpecError::Streams { source_: given.source, value: given.text })
+        let Some(given) = self.typed(name, typed) else {
+            return Ok(Streams::default());
+        };
+        given.text.parse().map_err(|()| JobSpecError::Streams {
+            source_: given.source,
+            value: given.text,
+        })
     }
 
     fn shutdown_timeout(&self) -> Result<Duration, JobSpecError> {
@@ -332,10 +381,15 @@ impl<H: Host> Given<'_, H> {
             let text = self.host.env(&source)?.to_string_lossy().into_owned();
             Some(Typed { source, text })
         };
-        let Some(given) = flag.or_else(env) else { return Ok(DEFAULT_SHUTDOWN_TIMEOUT) };
+        let Some(given) = flag.or_else(env) else {
+            return Ok(DEFAULT_SHUTDOWN_TIMEOUT);
+        };
         match given.text.trim().parse::<u32>() {
             Ok(seconds) => Ok(Duration::from_secs(seconds.into())),
-            Err(_) => Err(JobSpecError::Seconds { source_: given.source, value: given.text }),
+            Err(_) => Err(JobSpecError::Seconds {
+                source_: given.source,
+                value: given.text,
+            }),
         }
     }
 

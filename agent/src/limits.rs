@@ -48,6 +48,9 @@ pub const MAX_CONSOLE_LINE: usize = 64 * 1024;
 pub const MAX_KEEPER_FRAME: usize = 16 * 1024 * 1024;
 /// How long a connection may stay silent before it has said which protocol it speaks.
 pub const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a coordinator that stood still listens before it expires anybody: agents dial again
+/// within 600 ms and every 250 ms.
+pub const CATCH_UP: Duration = Duration::from_millis(1000);
 /// Connections in all on the agent's port; 10,000 agents with a spare each.
 pub const MAX_CONNECTIONS: usize = 20_480;
 /// The listen backlog; the kernel cuts it to `somaxconn`.

@@ -24,9 +24,9 @@ pub fn log(news: &News) {
         News::Evicted(round, reason) => {
             warn!(%round, reason = evicted(*reason), "no longer a member of the round");
         }
-        News::HostLeaving => warn!(
-            "the coordinator's host has been told to leave; the job goes on when it is back"
-        ),
+        News::HostLeaving => {
+            warn!("the coordinator's host has been told to leave; the job goes on when it is back")
+        }
         News::Restarting(round, reason) => {
             info!(%round, reason = restarting(reason), "round is over; stopping workers");
         }
@@ -90,7 +90,11 @@ pub fn restarting(reason: &RestartReason) -> String {
         RestartReason::NodeLost { host_name, how } => {
             format!("{host_name} is lost: {}", evicted(*how))
         }
-        RestartReason::WorkerFailed { host_name, global_rank, end } => {
+        RestartReason::WorkerFailed {
+            host_name,
+            global_rank,
+            end,
+        } => {
             format!("rank {global_rank} on {host_name} {}", ended(end))
         }
     }

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     Rendezvous,
-    ids::{GroupRank, JobUid, NodeId, RoundId},
+    ids::{GroupRank, JobUid, NodeId, RoundId, RunId},
     message::{Heard, JobResult, NodeDescription},
     settings::{Leases, Memory, Settings, SharedSettings},
 };
@@ -31,7 +31,7 @@ use crate::{
         driver::{self as coordinator_driver, Input, Inputs},
         service::{self, Role},
     },
-    error::LaunchError,
+    error::{Ended, LaunchError},
     host::ThisHost,
     job_spec::{Endpoint, JobSpec, JobSpecError, Meeting},
     limits,
@@ -50,7 +50,11 @@ use crate::{
 /// # Errors
 ///
 /// Returns [`LaunchError`] unless the job has succeeded.
-pub fn launch(spec: JobSpec) -> Result<ExitCode, LaunchError> {
+pub fn launch(mut spec: JobSpec) -> Result<ExitCode, LaunchError> {
+    if spec.meeting == Meeting::Standalone {
+        // As torchrun does: nobody else can take part, so nobody needs to know the name.
+        spec.run_id = RunId::new(random_id());
+    }
     // Whatever outlives a keeper that was killed becomes this process's child, and is swept.
     nix::sys::prctl::set_child_subreaper(true)
         .map_err(|errno| system("become a subreaper")(errno.into()))?;
@@ -83,7 +87,11 @@ async fn launch_on_runtime(spec: JobSpec, logs: LogFolder) -> Result<ExitCode, L
         .map_err(system("start the keeper process"))?;
     let outcome = take_part(&spec, &mut supervisor, signals).await;
     // Ends the keeper, and with it whatever may be left.
-    let supervisor_driver::SupervisorHandle { commands, told, task } = supervisor;
+    let supervisor_driver::SupervisorHandle {
+        commands,
+        told,
+        task,
+    } = supervisor;
     drop((commands, told));
     let _ = tokio::time::timeout(limits::KEEPER_TIMEOUT, task).await;
     console_end.wait(limits::FAREWELL_TIMEOUT).await;
@@ -93,12 +101,15 @@ async fn launch_on_runtime(spec: JobSpec, logs: LogFolder) -> Result<ExitCode, L
             info!(run_id = %spec.run_id, "the job has succeeded");
             Ok(ExitCode::SUCCESS)
         }
-        ending => Err(LaunchError::Ended {
-            ending: Box::new(ending),
-            settings: spec.shared,
-            endpoint,
-            title: spec.command.title,
-        }),
+        ending => {
+            let (settings, title) = (spec.shared, spec.command.title);
+            Err(LaunchError::Ended(Box::new(Ended {
+                ending,
+                settings,
+                endpoint,
+                title,
+            })))
+        }
     }
 }
 
@@ -154,8 +165,14 @@ async fn locate(spec: &JobSpec) -> Result<Found, LaunchError> {
         Meeting::Standalone => {
             let listener = net::listen(Reach::Loopback, 0).map_err(system("listen"))?;
             let address = listener.local_addr().map_err(system("listen"))?;
-            let endpoint = Endpoint { host: address.ip().to_string(), port: address.port() };
-            return Ok(Found { located: Located::Here { listener, address }, endpoint });
+            let endpoint = Endpoint {
+                host: address.ip().to_string(),
+                port: address.port(),
+            };
+            return Ok(Found {
+                located: Located::Here { listener, address },
+                endpoint,
+            });
         }
         // The list has one entry until another agent can take over.
         Meeting::Endpoint { endpoints, is_host } => (endpoints[0].clone(), *is_host),
@@ -198,9 +215,14 @@ fn host(
     let node_id = new_node_id();
     let memory_path = state_file::memory_path(&spec.run_id, &endpoint);
     let persistent = !matches!(spec.meeting, Meeting::Standalone);
-    let memory = persistent.then(|| state_file::read_memory(&memory_path)).flatten();
+    let memory = persistent
+        .then(|| state_file::read_memory(&memory_path))
+        .flatten();
     let heard = memory.as_ref().map_or_else(Heard::default, |memory| Heard {
-        round: RoundId { term: memory.term, round: memory.round },
+        round: RoundId {
+            term: memory.term,
+            round: memory.round,
+        },
         size: memory.round_size,
         // Only the first start of a host is group rank 0 for certain; see `Memory`.
         group_rank: (memory.round.0 > 0).then_some(GroupRank(0)),
@@ -212,10 +234,23 @@ fn host(
         shared: Some(spec.shared),
         leases: Leases::default(),
     };
-    let hosted = host_endpoint(stores, listener, settings, memory, persistent.then_some(memory_path))?;
+    let hosted = host_endpoint(
+        stores,
+        listener,
+        settings,
+        memory,
+        persistent.then_some(memory_path),
+    )?;
     info!(%endpoint, run_id = %spec.run_id, nodes = %spec.shared.nodes, "coordinating the job");
-    let reach = if address.ip().is_loopback() { Reach::Loopback } else { Reach::Everywhere };
-    let (not_here, _) = watch::channel(NotHere { term: heard.round.term, endpoint: String::new() });
+    let reach = if address.ip().is_loopback() {
+        Reach::Loopback
+    } else {
+        Reach::Everywhere
+    };
+    let (not_here, _) = watch::channel(NotHere {
+        term: heard.round.term,
+        endpoint: String::new(),
+    });
     Ok(Place {
         endpoint,
         address: Some(address),
@@ -255,9 +290,16 @@ pub(crate) fn host_endpoint(
         .open_without_listener(Admission::Anybody)
         .map_err(|error| system("open the endpoint's store")(std::io::Error::other(error)))?;
     let http = service::router(run_id.as_str(), Role::Coordinator(inputs.clone()));
-    let protocols = PortProtocols { http, store: Some(store) };
+    let protocols = PortProtocols {
+        http,
+        store: Some(store),
+    };
     let server = tokio::spawn(net::serve_port(listener, protocols));
-    Ok(Hosted { inputs, coordinator, server })
+    Ok(Hosted {
+        inputs,
+        coordinator,
+        server,
+    })
 }
 
 fn join(spec: &JobSpec, endpoint: Endpoint) -> Result<Place, LaunchError> {
@@ -269,9 +311,15 @@ fn join(spec: &JobSpec, endpoint: Endpoint) -> Result<Place, LaunchError> {
     let listener = net::listen(reach, 0).map_err(system("listen"))?;
     let port = listener.local_addr().map_err(system("listen"))?.port();
     let term = Heard::default().round.term;
-    let (not_here, known) = watch::channel(NotHere { term, endpoint: endpoint.to_string() });
+    let (not_here, known) = watch::channel(NotHere {
+        term,
+        endpoint: endpoint.to_string(),
+    });
     let http = service::router(spec.run_id.as_str(), Role::Elsewhere(known));
-    let server = tokio::spawn(net::serve_port(listener, PortProtocols { http, store: None }));
+    let server = tokio::spawn(net::serve_port(
+        listener,
+        PortProtocols { http, store: None },
+    ));
     Ok(Place {
         endpoint,
         address: None,
@@ -289,21 +337,32 @@ fn join(spec: &JobSpec, endpoint: Endpoint) -> Result<Place, LaunchError> {
 fn agent_spec(spec: &JobSpec, place: &mut Place) -> AgentSpec {
     let host_name = ThisHost.name();
     let address = spec.local_addr.clone().or_else(|| {
-        place.address.filter(|a| !a.ip().is_unspecified()).map(|a| a.ip().to_string())
+        place
+            .address
+            .filter(|a| !a.ip().is_unspecified())
+            .map(|a| a.ip().to_string())
     });
     let node = NodeDescription {
         node_id: place.node_id.clone(),
         host_name,
         // Filled in with the stream's own address where it is not known here.
         address: address.unwrap_or_default(),
-        addresses: ThisHost.addresses().into_iter().take(MAX_ADDRESSES).collect(),
+        addresses: ThisHost
+            .addresses()
+            .into_iter()
+            .take(MAX_ADDRESSES)
+            .collect(),
         agent_port: place.port,
         role: spec.role.clone(),
         local_world_size: spec.local_world_size,
         node_rank: spec.node_rank,
     };
     let not_here = place.not_here.take().unwrap_or_else(|| {
-        watch::channel(NotHere { term: place.heard.round.term, endpoint: String::new() }).0
+        watch::channel(NotHere {
+            term: place.heard.round.term,
+            endpoint: String::new(),
+        })
+        .0
     });
     AgentSpec {
         run_id: spec.run_id.clone(),
@@ -372,7 +431,12 @@ pub(crate) fn watch_signals(signals: &[Signal]) -> Result<mpsc::Receiver<Signal>
 
 /// A name that no other agent process has.
 fn new_node_id() -> NodeId {
-    NodeId::new(format!("{}_{}_{}", ThisHost.name(), std::process::id(), random_id()))
+    NodeId::new(format!(
+        "{}_{}_{}",
+        ThisHost.name(),
+        std::process::id(),
+        random_id()
+    ))
 }
 
 fn random_id() -> String {

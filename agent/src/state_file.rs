@@ -43,7 +43,9 @@ pub struct RunningAgent {
 pub fn memory_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     (run_id.as_str(), endpoint.port).hash(&mut hasher);
-    ThisHost.runtime_dir().join(format!("job-{:016x}.json", hasher.finish()))
+    ThisHost
+        .runtime_dir()
+        .join(format!("job-{:016x}.json", hasher.finish()))
 }
 
 /// Reads what an earlier coordinator remembered; nothing if there was none, or it cannot be read.
@@ -65,14 +67,17 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
 ///
 /// Returns the system's refusal.
 pub fn write_memory(path: &Path, memory: &Memory) -> io::Result<()> {
-    write(path, &Remembered {
-        job_uid: memory.job_uid.to_string(),
-        term: memory.term.0,
-        round: memory.round.0,
-        round_size: memory.round_size,
-        restarts_used: memory.restarts_used,
-        charged_through: memory.charged_through.0,
-    })
+    write(
+        path,
+        &Remembered {
+            job_uid: memory.job_uid.to_string(),
+            term: memory.term.0,
+            round: memory.round.0,
+            round_size: memory.round_size,
+            restarts_used: memory.restarts_used,
+            charged_through: memory.charged_through.0,
+        },
+    )
 }
 
 /// A file that is there for as long as this value.
@@ -86,7 +91,9 @@ impl Registration {
     ///
     /// Returns the system's refusal.
     pub fn new(agent: &RunningAgent) -> io::Result<Self> {
-        let path = ThisHost.runtime_dir().join(format!("agent-{}.json", agent.pid));
+        let path = ThisHost
+            .runtime_dir()
+            .join(format!("agent-{}.json", agent.pid));
         write(&path, agent)?;
         Ok(Self(path))
     }
@@ -121,13 +128,20 @@ pub fn running_agents() -> Vec<RunningAgent> {
 
 fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let mut text = String::new();
-    File::open(path).ok()?.take(limits::MAX_STATE_FILE).read_to_string(&mut text).ok()?;
+    File::open(path)
+        .ok()?
+        .take(limits::MAX_STATE_FILE)
+        .read_to_string(&mut text)
+        .ok()?;
     serde_json::from_str(&text).ok()
 }
 
 fn write(path: &Path, value: &impl Serialize) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let folder = path.parent().unwrap_or_else(|| Path::new("/"));
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
     // Written beside and renamed, so that a reader sees the old one or the new one whole.
     let draft = path.with_extension(format!("{}.tmp", std::process::id()));
     fs::write(&draft, serde_json::to_vec(value)?)?;
@@ -144,7 +158,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/job.json");
         assert_eq!(read_memory(&path), None);
-        let memory = Memory { round: Round(7), ..Memory::fresh(JobUid::new("u")) };
+        let memory = Memory {
+            round: Round(7),
+            ..Memory::fresh(JobUid::new("u"))
+        };
         write_memory(&path, &memory).unwrap();
         assert_eq!(read_memory(&path), Some(memory));
         fs::write(&path, "{").unwrap();

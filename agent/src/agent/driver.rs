@@ -12,9 +12,7 @@ use nix::sys::signal::Signal;
 use ragent_proto::convert::{FromCoordinator, NotHere};
 use ragent_rendezvous::{
     ids::{AttendNumber, RunId},
-    message::{
-        Admission, Assignment, Attend, FromNode, NodeDescription, PROTOCOL_VERSION, ToNode,
-    },
+    message::{Admission, Attend, FromNode, NodeDescription, PROTOCOL_VERSION, ToNode},
     settings::SharedSettings,
 };
 use tokio::{
@@ -32,8 +30,7 @@ use crate::{
     clock,
     coordinator::client::{self, AttendError, StreamEvent},
     job_spec::Endpoint,
-    limits,
-    news,
+    limits, news,
     supervisor::driver::{Command, SupervisorHandle, Told},
 };
 
@@ -112,7 +109,10 @@ struct Driver {
 
 impl Driver {
     fn poll_timeout(&self) -> Option<Instant> {
-        [self.agent.poll_timeout(), self.link.poll_timeout()].into_iter().flatten().min()
+        [self.agent.poll_timeout(), self.link.poll_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn handle_timeout(&mut self) {
@@ -139,7 +139,12 @@ impl Driver {
     fn handle_event(&mut self, event: StreamEvent) {
         let now = clock::now();
         match event {
-            StreamEvent::Connected { attend, local, remote, reply } => {
+            StreamEvent::Connected {
+                attend,
+                local,
+                remote,
+                reply,
+            } => {
                 self.attend(now, attend, local, remote, reply);
             }
             StreamEvent::Message(attend, message) if self.streams.contains_key(&attend) => {
@@ -160,6 +165,9 @@ impl Driver {
     }
 
     fn tell_cause(&mut self, error: &AttendError) {
+        if self.agent.is_leaving() {
+            return;
+        }
         let cause = news::with_causes(error);
         if self.told_cause.as_ref() != Some(&cause) {
             let seconds = self.spec.shared.timeouts.join.as_secs();
@@ -201,7 +209,10 @@ impl Driver {
             self.streams.insert(attend, says);
             self.link.handle_opened(now, attend);
             let node_id = self.spec.node.node_id.to_string();
-            self.command(Command::Bury { node_id, coordinators: vec![remote] });
+            self.command(Command::Bury {
+                node_id,
+                coordinators: vec![remote],
+            });
         }
     }
 
@@ -209,14 +220,20 @@ impl Driver {
         let message = match message {
             FromCoordinator::Message(message) => message,
             FromCoordinator::NotHere(not_here) => {
-                warn!(endpoint = not_here.endpoint, "this agent does not coordinate the job");
+                warn!(
+                    endpoint = not_here.endpoint,
+                    "this agent does not coordinate the job"
+                );
                 return;
             }
         };
         match message {
             ToNode::Welcome(welcome) if welcome.term < self.agent.term() => {
                 // An agent obeys no lower term; its attend has told that coordinator the higher.
-                debug!(theirs = welcome.term.0, "coordinator of a lower term is not obeyed");
+                debug!(
+                    theirs = welcome.term.0,
+                    "coordinator of a lower term is not obeyed"
+                );
                 self.streams.remove(&attend);
                 self.link.handle_ended(now, attend);
             }
@@ -231,21 +248,20 @@ impl Driver {
                 self.link.handle_welcome(now, attend, welcome.leases);
                 self.agent.handle_welcome(&welcome);
                 let endpoint = self.spec.endpoint.to_string();
-                self.spec.not_here.send_replace(NotHere { term: welcome.term, endpoint });
+                self.spec.not_here.send_replace(NotHere {
+                    term: welcome.term,
+                    endpoint,
+                });
             }
             ToNode::Refuse(reason) => self.agent.handle_refused(reason),
-            ToNode::Echo { sequence } => self.link.handle_echo(sequence),
+            ToNode::Echo { sequence } => self.link.handle_echo(now, sequence),
             // A newer stream may have taken over since; then it repeats what holds.
             ToNode::Probe { .. } | ToNode::Assignment(_) | ToNode::HostLeaving
                 if self.link.current() != Some(attend) => {}
             ToNode::Probe { round } => self.agent.handle_probe(round),
-            ToNode::Assignment(assignment) => self.handle_assignment(now, assignment),
+            ToNode::Assignment(assignment) => self.agent.handle_assignment(now, assignment),
             ToNode::HostLeaving => self.agent.handle_host_leaving(),
         }
-    }
-
-    fn handle_assignment(&mut self, now: Instant, assignment: Assignment) {
-        self.agent.handle_assignment(now, assignment);
     }
 
     /// Carries out what the machines want done, and says how it ended if it has.
@@ -310,16 +326,22 @@ impl Driver {
     fn serve_store(&mut self, admission: &Admission) {
         if admission.group_rank.0 == 0 {
             let own: Vec<IpAddr> = self.spec.node.addresses.clone();
-            self.stores.serve(admission.store_clients.iter().copied().chain(own));
+            self.stores
+                .serve(admission.store_clients.iter().copied().chain(own));
         } else {
             self.stores.drop_all();
         }
     }
 
     fn say_on(&mut self, attend: AttendNumber, message: FromNode) {
-        let Some(says) = self.streams.get(&attend) else { return };
+        let Some(says) = self.streams.get(&attend) else {
+            return;
+        };
         if says.try_send(message).is_err() {
-            debug!(attend = attend.0, "stream dropped: it does not take what it is given");
+            debug!(
+                attend = attend.0,
+                "stream dropped: it does not take what it is given"
+            );
             self.streams.remove(&attend);
             self.link.handle_ended(clock::now(), attend);
         }

@@ -106,7 +106,7 @@ enum State {
     /// A signal has come.
     Leaving { signal: Signal, reaped: bool },
     /// The job is over; what is left of the workers is being ended.
-    Closing(Outcome),
+    Closing(Box<Outcome>),
     /// Nothing is left to do.
     Finished,
 }
@@ -187,6 +187,18 @@ impl Agent {
         self.state == State::Finished
     }
 
+    /// Whether this node has been told to leave, or its part is over.
+    pub fn is_leaving(&self) -> bool {
+        match self.state {
+            State::Leaving { .. } | State::Closing(_) | State::Finished => true,
+            State::Preparing
+            | State::Ready { .. }
+            | State::Running
+            | State::Stopping
+            | State::Succeeded => false,
+        }
+    }
+
     /// What holds on this node, as it is said to the coordinator at `now`.
     pub fn standing(&self, now: Instant) -> Standing {
         let state = match self.state {
@@ -202,7 +214,11 @@ impl Agent {
             failure.age = now.saturating_duration_since(at);
             failure
         });
-        Standing { round: self.round, state, failure }
+        Standing {
+            round: self.round,
+            state,
+            failure,
+        }
     }
 
     /// A coordinator counts this node; what holds for it follows.
@@ -225,7 +241,10 @@ impl Agent {
                 self.effects.push_back(Effect::Kill);
             }
             State::Leaving { reaped: false, .. } => self.effects.push_back(Effect::Kill),
-            State::Leaving { signal, reaped: true } => self.finish(Ending::Left(signal)),
+            State::Leaving {
+                signal,
+                reaped: true,
+            } => self.finish(Ending::Left(signal)),
             State::Preparing
             | State::Ready { .. }
             | State::Succeeded
@@ -255,12 +274,15 @@ impl Agent {
 
     /// The coordinator asks for a sign of life.
     pub fn handle_probe(&mut self, round: RoundId) {
-        self.effects.push_back(Effect::Say(FromNode::Alive { round }));
+        self.effects
+            .push_back(Effect::Say(FromNode::Alive { round }));
     }
 
     /// The coordinator's host has been told to leave.
     pub fn handle_host_leaving(&mut self) {
-        self.announce(News::HostLeaving);
+        if !self.is_leaving() {
+            self.announce(News::HostLeaving);
+        }
     }
 
     /// What holds for this node, as the coordinator says.
@@ -271,7 +293,11 @@ impl Agent {
             Assignment::Restart { round, reason } => self.restart(now, round, reason),
             Assignment::Evict { round, reason } => self.evict(now, round, reason),
             Assignment::Dismiss => {
-                if let State::Leaving { signal, reaped: true } = self.state {
+                if let State::Leaving {
+                    signal,
+                    reaped: true,
+                } = self.state
+                {
                     self.effects.push_back(Effect::Say(FromNode::Goodbye));
                     self.finish(Ending::Left(signal));
                 }
@@ -313,7 +339,7 @@ impl Agent {
             (State::Running | State::Stopping, _) => self.prepare(now),
             (&State::Leaving { signal, .. }, _) => self.reaped_to_leave(now, signal),
             (State::Closing(outcome), _) => {
-                let outcome = outcome.clone();
+                let outcome = Outcome::clone(outcome);
                 self.say_goodbye(outcome);
             }
             (State::Preparing | State::Ready { .. } | State::Succeeded | State::Finished, _) => {}
@@ -324,7 +350,10 @@ impl Agent {
     pub fn handle_signal(&mut self, now: Instant, signal: Signal) {
         match self.state {
             State::Running | State::Stopping => {
-                self.state = State::Leaving { signal, reaped: false };
+                self.state = State::Leaving {
+                    signal,
+                    reaped: false,
+                };
                 self.say_standing(now);
                 let grace = self.settings.shutdown_timeout;
                 self.effects.push_back(Effect::Stop { signal, grace });
@@ -341,7 +370,8 @@ impl Agent {
         if self.is_finished() {
             return None;
         }
-        self.unattended.map(|since| since + self.settings.join_timeout)
+        self.unattended
+            .map(|since| since + self.settings.join_timeout)
     }
 
     /// Applies every moment that has passed.
@@ -350,7 +380,10 @@ impl Agent {
             let was_attended = self.job_uid.is_some();
             let waited = self.settings.join_timeout;
             self.effects.push_back(Effect::Kill);
-            self.finish(Ending::Unreachable { waited, was_attended });
+            self.finish(Ending::Unreachable {
+                waited,
+                was_attended,
+            });
         }
     }
 
@@ -386,7 +419,9 @@ impl Agent {
             }
             // A repetition, or it crossed with what this node has said meanwhile; saying it again
             // settles which of the two.
-            State::Ready { .. } | State::Preparing | State::Leaving { .. } => self.say_standing(now),
+            State::Ready { .. } | State::Preparing | State::Leaving { .. } => {
+                self.say_standing(now)
+            }
             State::Running
             | State::Stopping
             | State::Succeeded
@@ -404,7 +439,10 @@ impl Agent {
                 self.state = State::Stopping;
                 self.say_standing(now);
                 let grace = self.settings.stop_grace;
-                self.effects.push_back(Effect::Stop { signal: Signal::SIGTERM, grace });
+                self.effects.push_back(Effect::Stop {
+                    signal: Signal::SIGTERM,
+                    grace,
+                });
             }
             State::Succeeded if concerns_this => {
                 self.announce(News::Restarting(round, reason));
@@ -433,9 +471,13 @@ impl Agent {
                 self.announce(News::Evicted(round, reason));
                 self.prepare(now);
             }
-            State::Preparing | State::Ready { .. } => self.announce(News::Evicted(round, reason)),
             State::Leaving { reaped: false, .. } => self.effects.push_back(Effect::Kill),
-            State::Leaving { reaped: true, .. } | State::Closing(_) | State::Finished => {}
+            // It runs nothing, and has said so.
+            State::Preparing
+            | State::Ready { .. }
+            | State::Leaving { reaped: true, .. }
+            | State::Closing(_)
+            | State::Finished => {}
         }
     }
 
@@ -443,11 +485,14 @@ impl Agent {
         match self.state {
             State::Running => {
                 let grace = self.settings.stop_grace;
-                self.effects.push_back(Effect::Stop { signal: Signal::SIGTERM, grace });
-                self.state = State::Closing(outcome);
+                self.effects.push_back(Effect::Stop {
+                    signal: Signal::SIGTERM,
+                    grace,
+                });
+                self.state = State::Closing(Box::new(outcome));
             }
             State::Stopping | State::Leaving { reaped: false, .. } => {
-                self.state = State::Closing(outcome);
+                self.state = State::Closing(Box::new(outcome));
             }
             State::Preparing
             | State::Ready { .. }
@@ -468,7 +513,10 @@ impl Agent {
             // Nobody can be told, and nobody can dismiss.
             return self.finish(Ending::Left(signal));
         }
-        self.state = State::Leaving { signal, reaped: true };
+        self.state = State::Leaving {
+            signal,
+            reaped: true,
+        };
         self.say_standing(now);
     }
 
@@ -479,7 +527,8 @@ impl Agent {
 
     fn say_standing(&mut self, now: Instant) {
         let standing = self.standing(now);
-        self.effects.push_back(Effect::Say(FromNode::Standing(standing)));
+        self.effects
+            .push_back(Effect::Say(FromNode::Standing(standing)));
     }
 
     fn announce(&mut self, news: News) {

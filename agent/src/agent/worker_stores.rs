@@ -27,7 +27,14 @@ pub struct WorkerStores {
 impl WorkerStores {
     /// Stores on `ports`, none open yet.
     pub fn new(thread: StoreThread, reach: Reach, ports: StorePorts) -> Self {
-        Self { thread, reach, ports, last_port: None, serving: None, next: None }
+        Self {
+            thread,
+            reach,
+            ports,
+            last_port: None,
+            serving: None,
+            next: None,
+        }
     }
 
     /// Opens the next store, which admits nobody yet, and says its port.
@@ -39,7 +46,10 @@ impl WorkerStores {
         self.next = None;
         let listener = self.listen()?;
         let port = listener.local_addr()?.port();
-        let store = self.thread.open(listener, Admission::Nobody).map_err(io::Error::other)?;
+        let store = self
+            .thread
+            .open(listener, Admission::Nobody)
+            .map_err(io::Error::other)?;
         self.next = Some(store);
         self.last_port = Some(port);
         Ok(port)
@@ -60,7 +70,9 @@ impl WorkerStores {
     }
 
     fn listen(&self) -> io::Result<std::net::TcpListener> {
-        let StorePorts::Range { first, last } = self.ports else { return net::listen(self.reach, 0) };
+        let StorePorts::Range { first, last } = self.ports else {
+            return net::listen(self.reach, 0);
+        };
         let (first, last) = (first.get(), last.get());
         let start = match self.last_port {
             Some(port) if (first..last).contains(&port) => port + 1,
@@ -93,7 +105,10 @@ mod tests {
                 .collect::<io::Result<Vec<_>>>()
                 .is_ok()
         };
-        let first = (41_000..60_000).step_by(7).find(|first| free(*first)).unwrap();
+        let first = (41_000..60_000)
+            .step_by(7)
+            .find(|first| free(*first))
+            .unwrap();
         let range = StorePorts::Range {
             first: NonZeroU16::new(first).unwrap(),
             last: NonZeroU16::new(first + 2).unwrap(),

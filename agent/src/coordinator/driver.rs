@@ -3,7 +3,7 @@
 //! A stream whose reader does not keep up is dropped; its agent attends anew, and both sides repeat
 //! what holds.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
 
 use ragent_proto::convert::FromCoordinator;
 use ragent_rendezvous::{
@@ -12,7 +12,7 @@ use ragent_rendezvous::{
     ids::{NodeId, Peer},
     message::{Attend, FromNode, ToNode},
     settings::Memory,
-    snapshot::Snapshot,
+    snapshot::{PhaseName, Snapshot},
 };
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, warn};
@@ -51,25 +51,39 @@ pub async fn drive(
     state_file: Option<PathBuf>,
 ) {
     let mut streams = Streams::default();
+    let mut stalled_until = None;
     loop {
         while let Some(effect) = rendezvous.poll_effect() {
             debug!(?effect, "rendezvous");
             match effect {
                 Effect::Send { to, message } => streams.send(&to, message),
                 Effect::Remember(memory) => remember(state_file.as_ref(), &memory),
-                Effect::Finish => return streams.close().await,
+                Effect::Finish => {
+                    forget_if_closed(state_file.as_ref(), &rendezvous);
+                    return streams.close().await;
+                }
             }
         }
+        let now = clock::now();
         let deadline = rendezvous.poll_timeout();
+        if deadline.is_some_and(|deadline| deadline + STALL < now) && stalled_until.is_none() {
+            warn!("the coordinator was stalled; hearing everyone before anyone is given up");
+            stalled_until = Some(now + limits::CATCH_UP);
+        }
+        let due = deadline.map(|deadline| stalled_until.map_or(deadline, |at| deadline.max(at)));
         tokio::select! {
-            // Inputs first: a coordinator that was stalled reads what has come meanwhile before it
-            // expires anybody. The machine's deadlines are far apart compared with one input.
+            // Inputs first, so that what has come is heard before anybody is expired. A flood of
+            // them cannot delay a deadline for long: every input is bounded work, and a stream's
+            // queue is bounded too.
             biased;
             input = inputs.recv() => match input {
                 Some(input) => handle(&mut rendezvous, &mut streams, input),
                 None => return,
             },
-            () = clock::until(deadline) => rendezvous.handle_timeout(clock::now()),
+            () = clock::until(due) => {
+                stalled_until = None;
+                rendezvous.handle_timeout(clock::now());
+            }
         }
     }
 }
@@ -93,6 +107,18 @@ fn handle(rendezvous: &mut Rendezvous, streams: &mut Streams, input: Input) {
     }
 }
 
+/// A deadline that is missed by this much was missed because the whole process stood still.
+const STALL: Duration = Duration::from_millis(500);
+
+/// A job that is over is not to be recovered by the next one of the same name.
+fn forget_if_closed(state_file: Option<&PathBuf>, rendezvous: &Rendezvous) {
+    let Some(path) = state_file else { return };
+    if rendezvous.snapshot(clock::now()).phase == PhaseName::Closed {
+        // It may never have been written.
+        let _ = fs::remove_file(path);
+    }
+}
+
 fn remember(state_file: Option<&PathBuf>, memory: &Memory) {
     let Some(path) = state_file else { return };
     if let Err(error) = state_file::write_memory(path, memory) {
@@ -112,7 +138,9 @@ impl Streams {
 
     fn send(&mut self, to: &Peer, message: ToNode) {
         let refused = matches!(message, ToNode::Refuse(_));
-        let Some(answers) = self.0.get(to) else { return };
+        let Some(answers) = self.0.get(to) else {
+            return;
+        };
         let failed = answers.try_send(FromCoordinator::Message(message)).is_err();
         if failed {
             debug!(node = %to.node, "stream dropped: its reader does not keep up, or is gone");

@@ -51,6 +51,12 @@ pub enum JobSpecError {
         /// Why not.
         error: EndpointError,
     },
+    /// A free port, of which other nodes could not know.
+    #[error("`--rdzv-endpoint {value}` takes a free port, which the other nodes would not know")]
+    FreePort {
+        /// The endpoint.
+        value: String,
+    },
     /// The log folder cannot be made or written.
     #[error("`--log-dir {path}` cannot be used: {error}")]
     LogDir {
@@ -170,6 +176,7 @@ impl JobSpecError {
             Self::Endpoint { .. } => {
                 "give the address of one node, such as `node0:29400`".to_owned()
             }
+            Self::FreePort { .. } => "give the same port on all nodes".to_owned(),
             Self::LogDir { .. } => "give a folder that this user may write to".to_owned(),
             Self::NoAccelerator => {
                 "is CUDA_VISIBLE_DEVICES empty? `--nproc-per-node auto` falls back to processors"
@@ -213,7 +220,10 @@ fn state_of(path: &std::path::Path) -> &'static str {
 
 fn no_python(named: &Option<PathBuf>) -> String {
     match named {
-        Some(path) => format!("PYTHON_EXEC names `{}`, which cannot be executed", path.display()),
+        Some(path) => format!(
+            "PYTHON_EXEC names `{}`, which cannot be executed",
+            path.display()
+        ),
         None => "no Python is found: neither `python3` nor `python` is in PATH".to_owned(),
     }
 }

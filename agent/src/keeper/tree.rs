@@ -13,7 +13,9 @@ use nix::{
 
 /// The children of `parent`, ended and not yet reaped ones included.
 pub(crate) fn children_of(parent: Pid) -> Vec<Pid> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{parent}/task")) else { return Vec::new() };
+    let Ok(tasks) = fs::read_dir(format!("/proc/{parent}/task")) else {
+        return Vec::new();
+    };
     let read = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).ok();
     let lists: Vec<String> = tasks.flatten().filter_map(read).collect();
     lists

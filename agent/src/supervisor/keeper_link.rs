@@ -129,18 +129,20 @@ async fn write_line(socket: &mut OwnedWriteHalf, line: &[u8], fds: &[OwnedFd]) -
                 let rights = [ControlMessage::ScmRights(&raw)];
                 let parts = [IoSlice::new(line)];
                 let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
-                Ok(sendmsg::<()>(stream.as_raw_fd(), &parts, &rights, flags, None)?)
+                Ok(sendmsg::<()>(
+                    stream.as_raw_fd(),
+                    &parts,
+                    &rights,
+                    flags,
+                    None,
+                )?)
             })
             .await?;
     }
     socket.write_all(&line[sent..]).await
 }
 
-async fn read_reports(
-    socket: OwnedReadHalf,
-    drains: Drains,
-    reports: mpsc::Sender<FromKeeper>,
-) {
+async fn read_reports(socket: OwnedReadHalf, drains: Drains, reports: mpsc::Sender<FromKeeper>) {
     let mut socket = BufReader::new(socket);
     let mut line = Vec::new();
     loop {

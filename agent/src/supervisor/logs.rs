@@ -8,8 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rand::{RngExt, distr::Alphanumeric};
 use ragent_rendezvous::ids::{LocalRank, RunId};
+use rand::{RngExt, distr::Alphanumeric};
 
 use crate::job_spec::Stream;
 
@@ -42,7 +42,10 @@ impl LogFolder {
     ) -> Result<Self, (PathBuf, io::Error)> {
         let name = format!("{run_id}_{}", random_name());
         let make = |path: &Path, mode| {
-            let result = fs::DirBuilder::new().recursive(true).mode(mode).create(path);
+            let result = fs::DirBuilder::new()
+                .recursive(true)
+                .mode(mode)
+                .create(path);
             result.map_err(|error| (path.to_owned(), error))
         };
         match log_dir {
@@ -82,8 +85,12 @@ impl LogFolder {
         restart_count: u32,
         local_rank: LocalRank,
     ) -> io::Result<Option<WorkerFolder>> {
-        let Some(run) = self.run() else { return Ok(None) };
-        let folder = run.join(format!("attempt_{restart_count}")).join(local_rank.to_string());
+        let Some(run) = self.run() else {
+            return Ok(None);
+        };
+        let folder = run
+            .join(format!("attempt_{restart_count}"))
+            .join(local_rank.to_string());
         fs::create_dir_all(&folder)?;
         let folder = WorkerFolder(folder);
         match fs::remove_file(folder.error_file()) {
@@ -127,17 +134,26 @@ impl WorkerFolder {
     ///
     /// Returns the system's refusal.
     pub fn open(&self, stream: Stream) -> io::Result<File> {
-        OpenOptions::new().append(true).create(true).open(self.log_file(stream))
+        OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(self.log_file(stream))
     }
 }
 
 fn random_name() -> String {
-    rand::rng().sample_iter(Alphanumeric).take(8).map(char::from).collect()
+    rand::rng()
+        .sample_iter(Alphanumeric)
+        .take(8)
+        .map(char::from)
+        .collect()
 }
 
 /// Whether anything but folders stands below `folder`; true where that cannot be known.
 fn holds_files(folder: &Path) -> bool {
-    let Ok(entries) = fs::read_dir(folder) else { return true };
+    let Ok(entries) = fs::read_dir(folder) else {
+        return true;
+    };
     entries.into_iter().any(|entry| {
         let Ok(entry) = entry else { return true };
         match entry.file_type() {

@@ -67,7 +67,9 @@ pub enum GroupEnd {
 enum State {
     Running,
     /// Workers have been told to end.
-    Stopping { deadline: Instant },
+    Stopping {
+        deadline: Instant,
+    },
     /// What is left is being killed.
     Sweeping(GroupEnd),
     Ended,
@@ -87,7 +89,12 @@ impl Supervisor {
     /// A group of `local_world_size` workers that are being started.
     pub fn new(local_world_size: u32, grace: Duration) -> Self {
         let alive = (0..local_world_size).map(LocalRank).collect();
-        Self { alive, state: State::Running, grace, effects: VecDeque::new() }
+        Self {
+            alive,
+            state: State::Running,
+            grace,
+            effects: VecDeque::new(),
+        }
     }
 
     /// Takes note of `input`, which arrived at `now`.
@@ -112,7 +119,9 @@ impl Supervisor {
             (Input::Stop { signal, grace }, State::Running) => self.stop(now, signal, grace),
             // A second request never gives more time than the first did.
             (Input::Stop { grace, .. }, State::Stopping { deadline }) => {
-                self.state = State::Stopping { deadline: deadline.min(now + grace) };
+                self.state = State::Stopping {
+                    deadline: deadline.min(now + grace),
+                };
             }
             (Input::Kill, State::Running | State::Stopping { .. })
             | (Input::Quiet, State::Stopping { .. }) => self.sweep(GroupEnd::Stopped),
@@ -150,7 +159,9 @@ impl Supervisor {
 
     fn stop(&mut self, now: Instant, signal: Signal, grace: Duration) {
         self.effects.push_back(Effect::Signal(signal));
-        self.state = State::Stopping { deadline: now + grace };
+        self.state = State::Stopping {
+            deadline: now + grace,
+        };
     }
 
     fn sweep(&mut self, end: GroupEnd) {
@@ -162,7 +173,8 @@ impl Supervisor {
         match state {
             State::Running => {
                 let first = self.alive.first().copied().unwrap_or_default();
-                self.effects.push_back(Effect::Failed(first, WorkerEnd::KeeperLost));
+                self.effects
+                    .push_back(Effect::Failed(first, WorkerEnd::KeeperLost));
                 self.finish(GroupEnd::Stopped);
             }
             State::Stopping { .. } => self.finish(GroupEnd::Stopped),
@@ -193,7 +205,10 @@ mod tests {
 
     impl Fixture {
         fn new() -> Self {
-            Self { machine: Supervisor::new(2, GRACE), now: crate::clock::now_blocking() }
+            Self {
+                machine: Supervisor::new(2, GRACE),
+                now: crate::clock::now_blocking(),
+            }
         }
 
         fn effects(&mut self) -> Vec<Effect> {
@@ -217,7 +232,10 @@ mod tests {
     }
 
     fn stop(grace: Duration) -> Input {
-        Input::Stop { signal: Signal::SIGINT, grace }
+        Input::Stop {
+            signal: Signal::SIGINT,
+            grace,
+        }
     }
 
     /// A group whose workers all exit with 0 has succeeded, once nothing of it is left.
@@ -227,7 +245,10 @@ mod tests {
         assert_eq!(t.ended(0, OK), []);
         assert_eq!(t.ended(1, OK), [Effect::Sweep]);
         assert_eq!(t.handle(Input::Quiet), []);
-        assert_eq!(t.handle(Input::Reaped), [Effect::Finish(GroupEnd::Succeeded)]);
+        assert_eq!(
+            t.handle(Input::Reaped),
+            [Effect::Finish(GroupEnd::Succeeded)]
+        );
         assert!(t.machine.has_ended());
     }
 
@@ -236,7 +257,10 @@ mod tests {
     fn first_failure_stops_the_others() {
         let mut t = Fixture::new();
         let failed = Effect::Failed(LocalRank(1), WorkerEnd::Exited(3));
-        assert_eq!(t.ended(1, WorkerEnd::Exited(3)), [failed, Effect::Signal(Signal::SIGTERM)]);
+        assert_eq!(
+            t.ended(1, WorkerEnd::Exited(3)),
+            [failed, Effect::Signal(Signal::SIGTERM)]
+        );
         assert_eq!(t.ended(0, WorkerEnd::Signaled(15)), []);
         assert_eq!(t.handle(Input::Quiet), [Effect::Sweep]);
         assert_eq!(t.handle(Input::Reaped), [Effect::Finish(GroupEnd::Stopped)]);
@@ -287,10 +311,16 @@ mod tests {
     fn lost_keeper_ends_the_group() {
         let mut t = Fixture::new();
         let failed = Effect::Failed(LocalRank(0), WorkerEnd::KeeperLost);
-        assert_eq!(t.handle(Input::KeeperLost), [failed, Effect::Finish(GroupEnd::Stopped)]);
+        assert_eq!(
+            t.handle(Input::KeeperLost),
+            [failed, Effect::Finish(GroupEnd::Stopped)]
+        );
         let mut t = Fixture::new();
         t.handle(stop(GRACE));
-        assert_eq!(t.handle(Input::KeeperLost), [Effect::Finish(GroupEnd::Stopped)]);
+        assert_eq!(
+            t.handle(Input::KeeperLost),
+            [Effect::Finish(GroupEnd::Stopped)]
+        );
         assert_eq!(t.handle(Input::KeeperLost), []);
     }
 }
