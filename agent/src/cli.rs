@@ -109,11 +109,7 @@ pub struct LaunchArgs {
     #[arg(value_name = "SCRIPT")]
     pub script: Option<OsString>,
     /// Its arguments, passed through untouched
-    #[arg(
-        value_name = "ARGS",
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
+    #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     pub args: Vec<OsString>,
 }
 

@@ -130,31 +130,16 @@ fn usage(errors: &[JobSpecError]) -> String {
 
 impl Ended {
     fn report(&self) -> String {
-        let Self {
-            ending,
-            settings,
-            endpoint,
-            title,
-        } = self;
+        let Self { ending, settings, endpoint, title } = self;
         match ending {
             Ending::Closed(outcome) => closed(outcome, title),
             Ending::Left(signal) => format!("ragent: left the job because of {signal}"),
             Ending::Refused(reason) => refused(reason, settings, endpoint, title),
-            Ending::Unreachable {
-                waited,
-                was_attended,
-            } => {
-                let how = if *was_attended {
-                    "gone for"
-                } else {
-                    "not reached in"
-                };
+            Ending::Unreachable { waited, was_attended } => {
+                let how = if *was_attended { "gone for" } else { "not reached in" };
                 let seconds = waited.as_secs();
                 let what = format!("error: the coordinator at {endpoint} was {how} {seconds} s");
-                with_hint(
-                    what,
-                    Some("its host must be back within `join_timeout` (`--rdzv-conf`)"),
-                )
+                with_hint(what, Some("its host must be back within `join_timeout` (`--rdzv-conf`)"))
             }
         }
     }
@@ -165,11 +150,7 @@ fn closed(outcome: &Outcome, title: &str) -> String {
         // It is no error, and is never asked for.
         JobResult::Succeeded => "ragent: the job has succeeded".to_owned(),
         JobResult::BudgetSpent => report::failure(outcome, title),
-        JobResult::JoinTimeout {
-            present,
-            min,
-            waited,
-        } => with_hint(
+        JobResult::JoinTimeout { present, min, waited } => with_hint(
             format!(
                 "error: only {present} of at least {min} nodes were there after {} s; {} missing",
                 waited.as_secs(),
@@ -230,10 +211,9 @@ fn refused(
             format!("the job there is called `{ours}`"),
             "give the same `--rdzv-id` on all nodes, and each job an endpoint of its own",
         ),
-        RefuseReason::Settings { ours } => refused(
-            differences(settings, ours),
-            "give the same flags on all nodes",
-        ),
+        RefuseReason::Settings { ours } => {
+            refused(differences(settings, ours), "give the same flags on all nodes")
+        }
         RefuseReason::TooManyNodes { limit } => refused(
             format!("it takes no more than {limit} nodes"),
             "is something starting agents over and over?",
@@ -246,31 +226,11 @@ fn differences(here: &SharedSettings, there: &SharedSettings) -> String {
     let seconds = |duration: std::time::Duration| format!("{} s", duration.as_secs_f64());
     let rows = [
         ("--nnodes", here.nodes.to_string(), there.nodes.to_string()),
-        (
-            "--max-restarts",
-            here.max_restarts.to_string(),
-            there.max_restarts.to_string(),
-        ),
-        (
-            "join_timeout",
-            seconds(here.timeouts.join),
-            seconds(there.timeouts.join),
-        ),
-        (
-            "last_call_timeout",
-            seconds(here.timeouts.last_call),
-            seconds(there.timeouts.last_call),
-        ),
-        (
-            "join_settle",
-            seconds(here.timeouts.join_settle),
-            seconds(there.timeouts.join_settle),
-        ),
-        (
-            "shrink_timeout",
-            seconds(here.timeouts.shrink),
-            seconds(there.timeouts.shrink),
-        ),
+        ("--max-restarts", here.max_restarts.to_string(), there.max_restarts.to_string()),
+        ("join_timeout", seconds(here.timeouts.join), seconds(there.timeouts.join)),
+        ("last_call_timeout", seconds(here.timeouts.last_call), seconds(there.timeouts.last_call)),
+        ("join_settle", seconds(here.timeouts.join_settle), seconds(there.timeouts.join_settle)),
+        ("shrink_timeout", seconds(here.timeouts.shrink), seconds(there.timeouts.shrink)),
         (
             "--shutdown-timeout",
             seconds(here.timeouts.stop_grace),

@@ -47,10 +47,7 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 pub struct ThisHost;
 
 impl Host for ThisHost {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is where the environment enters"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "this is where the environment enters")]
     fn env(&self, name: &str) -> Option<OsString> {
         std::env::var_os(name)
     }
@@ -58,14 +55,9 @@ impl Host for ThisHost {
     fn cpus(&self) -> NonZeroU32 {
         let this_process = unistd::Pid::from_raw(0);
         let count = sched::sched_getaffinity(this_process).map_or(1, |set| {
-            (0..sched::CpuSet::count())
-                .filter(|&cpu| set.is_set(cpu).unwrap_or(false))
-                .count()
+            (0..sched::CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).count()
         });
-        u32::try_from(count)
-            .ok()
-            .and_then(NonZeroU32::new)
-            .unwrap_or(NonZeroU32::MIN)
+        u32::try_from(count).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN)
     }
 
     fn accelerators(&self) -> Option<NonZeroU32> {
@@ -92,11 +84,8 @@ fn nvidia_devices(folder: &Path) -> Option<NonZeroU32> {
         let digits = name.to_str().and_then(|name| name.strip_prefix("nvidia"));
         digits.is_some_and(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()))
     };
-    let count = fs::read_dir(folder)
-        .ok()?
-        .flatten()
-        .filter(|entry| is_device(&entry.file_name()))
-        .count();
+    let count =
+        fs::read_dir(folder).ok()?.flatten().filter(|entry| is_device(&entry.file_name())).count();
     NonZeroU32::new(u32::try_from(count).ok()?)
 }
 
@@ -114,15 +103,8 @@ fn visible_devices(text: &str, installed: u32) -> u32 {
 impl ThisHost {
     /// The machine's host name, at least `localhost`.
     pub fn name(self) -> String {
-        let name = unistd::gethostname()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        if name.is_empty() {
-            "localhost".to_owned()
-        } else {
-            name
-        }
+        let name = unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
+        if name.is_empty() { "localhost".to_owned() } else { name }
     }
 
     /// The addresses of all interfaces, loopback last.

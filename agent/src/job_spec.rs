@@ -76,12 +76,7 @@ pub enum Meeting {
 /// How long workers have to end when `--shutdown-timeout` does not say; torch's.
 const DEFAULT_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The signals that torchrun handles by default.
-const SIGNALS: [Signal; 4] = [
-    Signal::SIGTERM,
-    Signal::SIGINT,
-    Signal::SIGHUP,
-    Signal::SIGQUIT,
-];
+const SIGNALS: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
 
 impl JobSpec {
     /// Resolves what was typed against the machine.
@@ -100,9 +95,7 @@ impl JobSpec {
         let run_id = errors.take(given.run_id());
         let max_restarts = errors.take(given.number("max_restarts", &args.max_restarts, 0));
         errors.take(given.monitor_interval());
-        let role = given
-            .text("role", &args.role)
-            .unwrap_or_else(|| "default".to_owned());
+        let role = given.text("role", &args.role).unwrap_or_else(|| "default".to_owned());
         let redirects = errors.take(given.streams("redirects", &args.redirects));
         let tee = errors.take(given.streams("tee", &args.tee));
         let node_rank = errors.take(given.optional_number("node_rank", &args.node_rank));
@@ -144,16 +137,10 @@ impl JobSpec {
         Ok(Self {
             run_id,
             meeting,
-            shared: SharedSettings {
-                nodes,
-                max_restarts,
-                timeouts,
-            },
+            shared: SharedSettings { nodes, max_restarts, timeouts },
             local_world_size,
             role,
-            local_addr: given
-                .text("local_addr", &args.local_addr)
-                .filter(|a| !a.is_empty()),
+            local_addr: given.text("local_addr", &args.local_addr).filter(|a| !a.is_empty()),
             node_rank,
             store_ports: conf.store_ports,
             command,
@@ -195,10 +182,7 @@ impl<H: Host> Given<'_, H> {
     fn typed(&self, name: &str, typed: &Option<String>) -> Option<Typed> {
         if let Some(text) = typed {
             let source = format!("--{}", name.replace('_', "-"));
-            return Some(Typed {
-                source,
-                text: text.clone(),
-            });
+            return Some(Typed { source, text: text.clone() });
         }
         let source = format!("PET_{}", name.to_ascii_uppercase());
         let text = self.host.env(&source)?.to_string_lossy().into_owned();
@@ -216,10 +200,7 @@ impl<H: Host> Given<'_, H> {
         };
         match given.text.trim().parse::<i64>() {
             Ok(number) => Ok(typed || number != 0),
-            Err(_) => Err(JobSpecError::Switch {
-                source_: given.source,
-                value: given.text,
-            }),
+            Err(_) => Err(JobSpecError::Switch { source_: given.source, value: given.text }),
         }
     }
 
@@ -232,10 +213,9 @@ impl<H: Host> Given<'_, H> {
             return Ok(None);
         };
         let number = given.text.trim().parse();
-        number.map(Some).map_err(|_| JobSpecError::Number {
-            source_: given.source,
-            value: given.text,
-        })
+        number
+            .map(Some)
+            .map_err(|_| JobSpecError::Number { source_: given.source, value: given.text })
     }
 
     fn number(
@@ -270,10 +250,7 @@ impl<H: Host> Given<'_, H> {
                 .parse::<NonZeroU32>()
                 .ok()
                 .filter(|n| n.get() <= limits::MAX_LOCAL_WORLD_SIZE)
-                .ok_or(JobSpecError::WorkersPerNode {
-                    source_: given.source,
-                    value: given.text,
-                }),
+                .ok_or(JobSpecError::WorkersPerNode { source_: given.source, value: given.text }),
         }
     }
 
@@ -281,17 +258,12 @@ impl<H: Host> Given<'_, H> {
         match self.typed("rdzv_backend", &self.args.rdzv_backend) {
             None => Ok(None),
             Some(given) if given.text == "c10d" => Ok(Some(())),
-            Some(given) => Err(JobSpecError::Backend {
-                source_: given.source,
-                value: given.text,
-            }),
+            Some(given) => Err(JobSpecError::Backend { source_: given.source, value: given.text }),
         }
     }
 
     fn rdzv_conf(&self) -> Result<RdzvConf, JobSpecError> {
-        let text = self
-            .text("rdzv_conf", &self.args.rdzv_conf)
-            .unwrap_or_default();
+        let text = self.text("rdzv_conf", &self.args.rdzv_conf).unwrap_or_default();
         RdzvConf::parse(&text)
     }
 
@@ -315,10 +287,7 @@ impl<H: Host> Given<'_, H> {
             if single && backend.is_none() {
                 return Ok(Meeting::Standalone);
             }
-            return Ok(Meeting::Endpoint {
-                endpoints: vec![Endpoint::default()],
-                is_host,
-            });
+            return Ok(Meeting::Endpoint { endpoints: vec![Endpoint::default()], is_host });
         };
         let endpoint: Endpoint = given.text.parse().map_err(|error| JobSpecError::Endpoint {
             source_: given.source,
@@ -326,28 +295,18 @@ impl<H: Host> Given<'_, H> {
             error,
         })?;
         if endpoint.port == 0 && !single {
-            return Err(JobSpecError::FreePort {
-                value: endpoint.to_string(),
-            });
+            return Err(JobSpecError::FreePort { value: endpoint.to_string() });
         }
-        Ok(Meeting::Endpoint {
-            endpoints: vec![endpoint],
-            is_host,
-        })
+        Ok(Meeting::Endpoint { endpoints: vec![endpoint], is_host })
     }
 
     fn run_id(&self) -> Result<RunId, JobSpecError> {
         let given = self.typed("rdzv_id", &self.args.rdzv_id);
-        let given = given.unwrap_or_else(|| Typed {
-            source: "--rdzv-id".to_owned(),
-            text: "none".to_owned(),
-        });
+        let given = given
+            .unwrap_or_else(|| Typed { source: "--rdzv-id".to_owned(), text: "none".to_owned() });
         let sound = |c: char| !c.is_control() && c != '/';
         if given.text.is_empty() || given.text.len() > 255 || !given.text.chars().all(sound) {
-            return Err(JobSpecError::RunId {
-                source_: given.source,
-                value: given.text,
-            });
+            return Err(JobSpecError::RunId { source_: given.source, value: given.text });
         }
         Ok(RunId::new(given.text))
     }
@@ -355,10 +314,7 @@ impl<H: Host> Given<'_, H> {
     fn monitor_interval(&self) -> Result<(), JobSpecError> {
         match self.typed("monitor_interval", &self.args.monitor_interval) {
             Some(given) if !given.text.trim().parse::<f64>().is_ok_and(|s| s > 0.0) => {
-                Err(JobSpecError::Seconds {
-                    source_: given.source,
-                    value: given.text,
-                })
+                Err(JobSpecError::Seconds { source_: given.source, value: given.text })
             }
             Some(_) | None => Ok(()),
         }
@@ -368,10 +324,10 @@ impl<H: Host> Given<'_, H> {
         let Some(given) = self.typed(name, typed) else {
             return Ok(Streams::default());
         };
-        given.text.parse().map_err(|()| JobSpecError::Streams {
-            source_: given.source,
-            value: given.text,
-        })
+        given
+            .text
+            .parse()
+            .map_err(|()| JobSpecError::Streams { source_: given.source, value: given.text })
     }
 
     fn shutdown_timeout(&self) -> Result<Duration, JobSpecError> {
@@ -386,10 +342,7 @@ impl<H: Host> Given<'_, H> {
         };
         match given.text.trim().parse::<u32>() {
             Ok(seconds) => Ok(Duration::from_secs(seconds.into())),
-            Err(_) => Err(JobSpecError::Seconds {
-                source_: given.source,
-                value: given.text,
-            }),
+            Err(_) => Err(JobSpecError::Seconds { source_: given.source, value: given.text }),
         }
     }
 

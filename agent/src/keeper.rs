@@ -56,9 +56,7 @@ pub fn run() -> io::Result<()> {
     prctl::set_child_subreaper(true)?;
     ignore_signals()?;
     let mut keeper = Keeper::new()?;
-    keeper.socket.send(&Report::Here {
-        pid: unistd::getpid().as_raw(),
-    });
+    keeper.socket.send(&Report::Here { pid: unistd::getpid().as_raw() });
     keeper.serve()?;
     keeper.bury()
 }
@@ -67,13 +65,9 @@ pub fn run() -> io::Result<()> {
 /// manager signals a whole group, must not end it.
 fn ignore_signals() -> io::Result<()> {
     let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-    for signal in [
-        Signal::SIGHUP,
-        Signal::SIGINT,
-        Signal::SIGPIPE,
-        Signal::SIGQUIT,
-        Signal::SIGTERM,
-    ] {
+    for signal in
+        [Signal::SIGHUP, Signal::SIGINT, Signal::SIGPIPE, Signal::SIGQUIT, Signal::SIGTERM]
+    {
         crate::supervisor::unix::set_disposition(signal, &ignore)?;
     }
     Ok(())
@@ -143,11 +137,7 @@ impl Keeper {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        Ok(Ready {
-            ends: flag(&fds[0]),
-            lease: flag(&fds[1]),
-            socket: flag(&fds[2]),
-        })
+        Ok(Ready { ends: flag(&fds[0]), lease: flag(&fds[1]), socket: flag(&fds[2]) })
     }
 
     fn carry_out(&mut self, order: Order) -> io::Result<()> {
@@ -175,14 +165,8 @@ impl Keeper {
                 self.reap();
             }
             Order::Renew { until_ns } => self.renew(Duration::from_nanos(until_ns))?,
-            Order::Bury {
-                node_id,
-                coordinators,
-            } => {
-                self.obituary = Some(Obituary {
-                    node_id,
-                    coordinators,
-                });
+            Order::Bury { node_id, coordinators } => {
+                self.obituary = Some(Obituary { node_id, coordinators });
             }
         }
         Ok(())
@@ -190,9 +174,7 @@ impl Keeper {
 
     /// Moves the lease; one that is over already fires at once.
     fn renew(&mut self, until: Duration) -> io::Result<()> {
-        let left = until
-            .saturating_sub(clock::boot_time())
-            .max(Duration::from_nanos(1));
+        let left = until.saturating_sub(clock::boot_time()).max(Duration::from_nanos(1));
         let once = Expiration::OneShot(TimeSpec::from_duration(left));
         Ok(self.lease.set(once, TimerSetTimeFlags::empty())?)
     }

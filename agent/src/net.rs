@@ -95,11 +95,7 @@ pub async fn resolve(endpoint: &Endpoint) -> Result<Vec<SocketAddr>, ResolveErro
     addresses.sort_unstable();
     addresses.dedup();
     addresses.truncate(limits::MAX_ENDPOINT_ADDRESSES);
-    if addresses.is_empty() {
-        Err(ResolveError::NoAddress(host))
-    } else {
-        Ok(addresses)
-    }
+    if addresses.is_empty() { Err(ResolveError::NoAddress(host)) } else { Ok(addresses) }
 }
 
 /// Opens a connection.
@@ -134,10 +130,7 @@ pub async fn serve_port(listener: StdTcpListener, protocols: PortProtocols) -> i
     let protocols = Arc::new(protocols);
     let places = Arc::new(Semaphore::new(limits::MAX_CONNECTIONS));
     loop {
-        let place = Arc::clone(&places)
-            .acquire_owned()
-            .await
-            .map_err(io::Error::other)?;
+        let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let protocols = Arc::clone(&protocols);
@@ -182,19 +175,10 @@ async fn serve_http(stream: TcpStream, peer: SocketAddr, http: Router) {
     // Without it answers wait for the peer's delayed acknowledgement.
     let _ = stream.set_nodelay(true);
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits::FIRST_BYTE_TIMEOUT);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(16);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits::FIRST_BYTE_TIMEOUT);
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(16);
     let service = TowerToHyperService::new(http);
-    if let Err(error) = builder
-        .serve_connection(TokioIo::new(stream), service)
-        .await
-    {
+    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
         debug!(%peer, error, "connection ended");
     }
 }

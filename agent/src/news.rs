@@ -90,11 +90,7 @@ pub fn restarting(reason: &RestartReason) -> String {
         RestartReason::NodeLost { host_name, how } => {
             format!("{host_name} is lost: {}", evicted(*how))
         }
-        RestartReason::WorkerFailed {
-            host_name,
-            global_rank,
-            end,
-        } => {
+        RestartReason::WorkerFailed { host_name, global_rank, end } => {
             format!("rank {global_rank} on {host_name} {}", ended(end))
         }
     }

@@ -20,10 +20,7 @@ pub fn failure(outcome: &Outcome, title: &str) -> String {
     };
     row(&mut text, "restarts", &restarts);
     if outcome.other_failures > 0 {
-        let others = format!(
-            "{} more failed by themselves in that round",
-            outcome.other_failures
-        );
+        let others = format!("{} more failed by themselves in that round", outcome.other_failures);
         row(&mut text, "others", &others);
     }
     text.push_str(RULE);
@@ -36,21 +33,11 @@ const THIN: &str = "------------------------------------------------------------
 fn first_failure(text: &mut String, failure: &WorkerFailure) {
     text.push_str("Root cause (first observed failure):\n");
     row(text, "host", &failure.host_name);
-    let rank = format!(
-        "{} (local_rank: {})",
-        failure.global_rank, failure.local_rank
-    );
+    let rank = format!("{} (local_rank: {})", failure.global_rank, failure.local_rank);
     row(text, "rank", &rank);
     row(text, "round", &failure.round.round.to_string());
-    row(
-        text,
-        "ended",
-        &format!("{} (pid: {})", news::ended(&failure.end), failure.pid),
-    );
-    let error_file = failure
-        .error_file
-        .as_deref()
-        .unwrap_or("not written by the script");
+    row(text, "ended", &format!("{} (pid: {})", news::ended(&failure.end), failure.pid));
+    let error_file = failure.error_file.as_deref().unwrap_or("not written by the script");
     row(text, "error_file", error_file);
     if let Some(message) = &failure.message {
         block(text, "message", message);
@@ -74,9 +61,7 @@ fn block(text: &mut String, label: &str, lines: &str) {
 
 /// What a worker wrote must not move the reader's cursor or change their terminal.
 fn printable(line: &str) -> String {
-    line.chars()
-        .filter(|c| !c.is_control() || *c == '\t')
-        .collect()
+    line.chars().filter(|c| !c.is_control() || *c == '\t').collect()
 }
 
 #[cfg(test)]
@@ -95,10 +80,7 @@ mod tests {
     fn report_of_a_failure() {
         let failure = WorkerFailure {
             host_name: "node1".into(),
-            round: RoundId {
-                term: Term(1),
-                round: Round(3),
-            },
+            round: RoundId { term: Term(1), round: Round(3) },
             global_rank: GlobalRank(5),
             local_rank: LocalRank(1),
             pid: 4711,

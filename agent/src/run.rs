@@ -87,11 +87,7 @@ async fn launch_on_runtime(spec: JobSpec, logs: LogFolder) -> Result<ExitCode, L
         .map_err(system("start the keeper process"))?;
     let outcome = take_part(&spec, &mut supervisor, signals).await;
     // Ends the keeper, and with it whatever may be left.
-    let supervisor_driver::SupervisorHandle {
-        commands,
-        told,
-        task,
-    } = supervisor;
+    let supervisor_driver::SupervisorHandle { commands, told, task } = supervisor;
     drop((commands, told));
     let _ = tokio::time::timeout(limits::KEEPER_TIMEOUT, task).await;
     console_end.wait(limits::FAREWELL_TIMEOUT).await;
@@ -103,12 +99,7 @@ async fn launch_on_runtime(spec: JobSpec, logs: LogFolder) -> Result<ExitCode, L
         }
         ending => {
             let (settings, title) = (spec.shared, spec.command.title);
-            Err(LaunchError::Ended(Box::new(Ended {
-                ending,
-                settings,
-                endpoint,
-                title,
-            })))
+            Err(LaunchError::Ended(Box::new(Ended { ending, settings, endpoint, title })))
         }
     }
 }
@@ -165,14 +156,8 @@ async fn locate(spec: &JobSpec) -> Result<Found, LaunchError> {
         Meeting::Standalone => {
             let listener = net::listen(Reach::Loopback, 0).map_err(system("listen"))?;
             let address = listener.local_addr().map_err(system("listen"))?;
-            let endpoint = Endpoint {
-                host: address.ip().to_string(),
-                port: address.port(),
-            };
-            return Ok(Found {
-                located: Located::Here { listener, address },
-                endpoint,
-            });
+            let endpoint = Endpoint { host: address.ip().to_string(), port: address.port() };
+            return Ok(Found { located: Located::Here { listener, address }, endpoint });
         }
         // The list has one entry until another agent can take over.
         Meeting::Endpoint { endpoints, is_host } => (endpoints[0].clone(), *is_host),
@@ -215,14 +200,9 @@ fn host(
     let node_id = new_node_id();
     let memory_path = state_file::memory_path(&spec.run_id, &endpoint);
     let persistent = !matches!(spec.meeting, Meeting::Standalone);
-    let memory = persistent
-        .then(|| state_file::read_memory(&memory_path))
-        .flatten();
+    let memory = persistent.then(|| state_file::read_memory(&memory_path)).flatten();
     let heard = memory.as_ref().map_or_else(Heard::default, |memory| Heard {
-        round: RoundId {
-            term: memory.term,
-            round: memory.round,
-        },
+        round: RoundId { term: memory.term, round: memory.round },
         size: memory.round_size,
         // Only the first start of a host is group rank 0 for certain; see `Memory`.
         group_rank: (memory.round.0 > 0).then_some(GroupRank(0)),
@@ -234,23 +214,11 @@ fn host(
         shared: Some(spec.shared),
         leases: Leases::default(),
     };
-    let hosted = host_endpoint(
-        stores,
-        listener,
-        settings,
-        memory,
-        persistent.then_some(memory_path),
-    )?;
+    let hosted =
+        host_endpoint(stores, listener, settings, memory, persistent.then_some(memory_path))?;
     info!(%endpoint, run_id = %spec.run_id, nodes = %spec.shared.nodes, "coordinating the job");
-    let reach = if address.ip().is_loopback() {
-        Reach::Loopback
-    } else {
-        Reach::Everywhere
-    };
-    let (not_here, _) = watch::channel(NotHere {
-        term: heard.round.term,
-        endpoint: String::new(),
-    });
+    let reach = if address.ip().is_loopback() { Reach::Loopback } else { Reach::Everywhere };
+    let (not_here, _) = watch::channel(NotHere { term: heard.round.term, endpoint: String::new() });
     Ok(Place {
         endpoint,
         address: Some(address),
@@ -290,16 +258,9 @@ pub(crate) fn host_endpoint(
         .open_without_listener(Admission::Anybody)
         .map_err(|error| system("open the endpoint's store")(std::io::Error::other(error)))?;
     let http = service::router(run_id.as_str(), Role::Coordinator(inputs.clone()));
-    let protocols = PortProtocols {
-        http,
-        store: Some(store),
-    };
+    let protocols = PortProtocols { http, store: Some(store) };
     let server = tokio::spawn(net::serve_port(listener, protocols));
-    Ok(Hosted {
-        inputs,
-        coordinator,
-        server,
-    })
+    Ok(Hosted { inputs, coordinator, server })
 }
 
 fn join(spec: &JobSpec, endpoint: Endpoint) -> Result<Place, LaunchError> {
@@ -311,15 +272,9 @@ fn join(spec: &JobSpec, endpoint: Endpoint) -> Result<Place, LaunchError> {
     let listener = net::listen(reach, 0).map_err(system("listen"))?;
     let port = listener.local_addr().map_err(system("listen"))?.port();
     let term = Heard::default().round.term;
-    let (not_here, known) = watch::channel(NotHere {
-        term,
-        endpoint: endpoint.to_string(),
-    });
+    let (not_here, known) = watch::channel(NotHere { term, endpoint: endpoint.to_string() });
     let http = service::router(spec.run_id.as_str(), Role::Elsewhere(known));
-    let server = tokio::spawn(net::serve_port(
-        listener,
-        PortProtocols { http, store: None },
-    ));
+    let server = tokio::spawn(net::serve_port(listener, PortProtocols { http, store: None }));
     Ok(Place {
         endpoint,
         address: None,
@@ -336,33 +291,23 @@ fn join(spec: &JobSpec, endpoint: Endpoint) -> Result<Place, LaunchError> {
 
 fn agent_spec(spec: &JobSpec, place: &mut Place) -> AgentSpec {
     let host_name = ThisHost.name();
-    let address = spec.local_addr.clone().or_else(|| {
-        place
-            .address
-            .filter(|a| !a.ip().is_unspecified())
-            .map(|a| a.ip().to_string())
-    });
+    let address = spec
+        .local_addr
+        .clone()
+        .or_else(|| place.address.filter(|a| !a.ip().is_unspecified()).map(|a| a.ip().to_string()));
     let node = NodeDescription {
         node_id: place.node_id.clone(),
         host_name,
         // Filled in with the stream's own address where it is not known here.
         address: address.unwrap_or_default(),
-        addresses: ThisHost
-            .addresses()
-            .into_iter()
-            .take(MAX_ADDRESSES)
-            .collect(),
+        addresses: ThisHost.addresses().into_iter().take(MAX_ADDRESSES).collect(),
         agent_port: place.port,
         role: spec.role.clone(),
         local_world_size: spec.local_world_size,
         node_rank: spec.node_rank,
     };
     let not_here = place.not_here.take().unwrap_or_else(|| {
-        watch::channel(NotHere {
-            term: place.heard.round.term,
-            endpoint: String::new(),
-        })
-        .0
+        watch::channel(NotHere { term: place.heard.round.term, endpoint: String::new() }).0
     });
     AgentSpec {
         run_id: spec.run_id.clone(),
@@ -431,12 +376,7 @@ pub(crate) fn watch_signals(signals: &[Signal]) -> Result<mpsc::Receiver<Signal>
 
 /// A name that no other agent process has.
 fn new_node_id() -> NodeId {
-    NodeId::new(format!(
-        "{}_{}_{}",
-        ThisHost.name(),
-        std::process::id(),
-        random_id()
-    ))
+    NodeId::new(format!("{}_{}_{}", ThisHost.name(), std::process::id(), random_id()))
 }
 
 fn random_id() -> String {

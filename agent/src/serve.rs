@@ -70,10 +70,7 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
     let stores = StoreThread::start("store").map_err(system("start a thread"))?;
     run::block_on(async {
         let mut signals = run::watch_signals(&SIGNALS)?;
-        let endpoint = Endpoint {
-            host: args.host.clone(),
-            port: address.port(),
-        };
+        let endpoint = Endpoint { host: args.host.clone(), port: address.port() };
         let run_id = RunId::new(&args.rdzv_id);
         let path = state_file::memory_path(&run_id, &endpoint);
         let memory = state_file::read_memory(&path);
@@ -104,9 +101,7 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
 
 fn bind(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), LaunchError> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let resolved = (host, port)
-        .to_socket_addrs()
-        .map_err(system("resolve `--host`"))?;
+    let resolved = (host, port).to_socket_addrs().map_err(system("resolve `--host`"))?;
     let address = resolved
         .min()
         .ok_or_else(|| system("resolve `--host`")(io::Error::other("it has no address")))?;
@@ -118,7 +113,5 @@ fn bind(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), LaunchError>
 /// Tells whoever started this where it listens.
 fn say(address: SocketAddr) -> Result<(), LaunchError> {
     let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{address}")
-        .and_then(|()| stdout.flush())
-        .map_err(system("write to stdout"))
+    writeln!(stdout, "{address}").and_then(|()| stdout.flush()).map_err(system("write to stdout"))
 }

@@ -43,9 +43,7 @@ pub struct RunningAgent {
 pub fn memory_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     (run_id.as_str(), endpoint.port).hash(&mut hasher);
-    ThisHost
-        .runtime_dir()
-        .join(format!("job-{:016x}.json", hasher.finish()))
+    ThisHost.runtime_dir().join(format!("job-{:016x}.json", hasher.finish()))
 }
 
 /// Reads what an earlier coordinator remembered; nothing if there was none, or it cannot be read.
@@ -91,9 +89,7 @@ impl Registration {
     ///
     /// Returns the system's refusal.
     pub fn new(agent: &RunningAgent) -> io::Result<Self> {
-        let path = ThisHost
-            .runtime_dir()
-            .join(format!("agent-{}.json", agent.pid));
+        let path = ThisHost.runtime_dir().join(format!("agent-{}.json", agent.pid));
         write(&path, agent)?;
         Ok(Self(path))
     }
@@ -128,20 +124,13 @@ pub fn running_agents() -> Vec<RunningAgent> {
 
 fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let mut text = String::new();
-    File::open(path)
-        .ok()?
-        .take(limits::MAX_STATE_FILE)
-        .read_to_string(&mut text)
-        .ok()?;
+    File::open(path).ok()?.take(limits::MAX_STATE_FILE).read_to_string(&mut text).ok()?;
     serde_json::from_str(&text).ok()
 }
 
 fn write(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let folder = path.parent().unwrap_or_else(|| Path::new("/"));
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)?;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     // Written beside and renamed, so that a reader sees the old one or the new one whole.
     let draft = path.with_extension(format!("{}.tmp", std::process::id()));
     fs::write(&draft, serde_json::to_vec(value)?)?;
@@ -158,10 +147,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/job.json");
         assert_eq!(read_memory(&path), None);
-        let memory = Memory {
-            round: Round(7),
-            ..Memory::fresh(JobUid::new("u"))
-        };
+        let memory = Memory { round: Round(7), ..Memory::fresh(JobUid::new("u")) };
         write_memory(&path, &memory).unwrap();
         assert_eq!(read_memory(&path), Some(memory));
         fs::write(&path, "{").unwrap();

@@ -35,32 +35,18 @@ pub fn print(args: &StatusArgs) -> Result<ExitCode, LaunchError> {
 
 fn find(args: &StatusArgs) -> Result<Endpoint, LaunchError> {
     let variable = "PET_RDZV_ENDPOINT";
-    let from_env = || {
-        Some((
-            variable,
-            ThisHost.env(variable)?.to_string_lossy().into_owned(),
-        ))
-    };
-    let typed = args
-        .rdzv_endpoint
-        .clone()
-        .map(|text| ("--rdzv-endpoint", text));
+    let from_env = || Some((variable, ThisHost.env(variable)?.to_string_lossy().into_owned()));
+    let typed = args.rdzv_endpoint.clone().map(|text| ("--rdzv-endpoint", text));
     if let Some((source, value)) = typed.or_else(from_env) {
         return value.parse().map_err(|error| {
             let source_ = source.to_owned();
-            LaunchError::Usage(vec![JobSpecError::Endpoint {
-                source_,
-                value,
-                error,
-            }])
+            LaunchError::Usage(vec![JobSpecError::Endpoint { source_, value, error }])
         });
     }
     let mut agents = state_file::running_agents();
     agents.dedup_by(|one, other| one.endpoint == other.endpoint);
     match agents.as_slice() {
-        [] => Err(LaunchError::NoJob(
-            "no job of this user runs on this machine".to_owned(),
-        )),
+        [] => Err(LaunchError::NoJob("no job of this user runs on this machine".to_owned())),
         [agent] => Ok(agent.endpoint.parse().unwrap_or_default()),
         several => {
             let list: Vec<String> = several
@@ -87,14 +73,11 @@ async fn ask(endpoint: Endpoint) -> Result<Snapshot, LaunchError> {
         StatusAnswer::NotHere(not_here) => not_here,
     };
     let elsewhere: Endpoint = not_here.endpoint.parse().unwrap_or_default();
-    match client::status(&elsewhere)
-        .await
-        .map_err(failed(&elsewhere))?
-    {
+    match client::status(&elsewhere).await.map_err(failed(&elsewhere))? {
         StatusAnswer::Snapshot(snapshot) => Ok(*snapshot),
-        StatusAnswer::NotHere(_) => Err(LaunchError::NoJob(format!(
-            "neither {endpoint} nor {elsewhere} coordinates a job"
-        ))),
+        StatusAnswer::NotHere(_) => {
+            Err(LaunchError::NoJob(format!("neither {endpoint} nor {elsewhere} coordinates a job")))
+        }
     }
 }
 
@@ -126,11 +109,7 @@ pub fn text(snapshot: &Snapshot) -> String {
         table(&mut text, &[vec![head], rows].concat());
     }
     if let Some(outcome) = &snapshot.outcome {
-        let _ = writeln!(
-            text,
-            "{}",
-            report::failure(outcome, snapshot.run_id.as_str())
-        );
+        let _ = writeln!(text, "{}", report::failure(outcome, snapshot.run_id.as_str()));
     }
     text
 }
@@ -148,8 +127,7 @@ fn row(node: &NodeSnapshot) -> [String; 6] {
         None => standing(node.standing).to_owned(),
     };
     [
-        node.group_rank
-            .map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
+        node.group_rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
         node.host_name.clone(),
         node.address.clone(),
         workers,
@@ -162,10 +140,7 @@ fn table<const N: usize>(text: &mut String, rows: &[[String; N]]) {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: Vec<usize> = (0..N).map(|column| width(column).unwrap_or(0)).collect();
     for row in rows {
-        let cells = row
-            .iter()
-            .zip(&widths)
-            .map(|(cell, &width)| format!("{cell:<width$}"));
+        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}"));
         let line = cells.collect::<Vec<_>>().join("  ");
         let _ = writeln!(text, "  {}", line.trim_end());
     }

@@ -25,9 +25,7 @@ impl LogFormat {
         match args.log_format.as_deref() {
             None | Some("text") => Ok(Self::Text),
             Some("json") => Ok(Self::Json),
-            Some(value) => Err(JobSpecError::LogFormat {
-                value: value.to_owned(),
-            }),
+            Some(value) => Err(JobSpecError::LogFormat { value: value.to_owned() }),
         }
     }
 }
@@ -36,10 +34,7 @@ impl LogFormat {
 pub fn start(format: LogFormat, host: &impl Host) {
     let filter = host.env("RAGENT_LOG").unwrap_or_else(|| "info".into());
     let filter = EnvFilter::builder().parse_lossy(filter.to_string_lossy());
-    let lines = fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_target(false);
+    let lines = fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false);
     // Another subscriber, as in a test that calls this twice, stays.
     let _ = match format {
         LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).try_init(),

@@ -49,11 +49,7 @@ fn required<T>(value: Option<T>, field: &'static str) -> Result<T, Malformed> {
 /// A text of at most `limit` bytes.
 fn text(value: String, field: &'static str, limit: usize) -> Result<String, Malformed> {
     if value.len() > limit {
-        return Err(Malformed::TooLong {
-            field,
-            len: value.len(),
-            limit,
-        });
+        return Err(Malformed::TooLong { field, len: value.len(), limit });
     }
     Ok(value)
 }
@@ -104,26 +100,16 @@ fn list<T, U>(
     convert: impl Fn(T) -> Result<U, Malformed>,
 ) -> Result<Vec<U>, Malformed> {
     if values.len() > limit {
-        return Err(Malformed::TooLong {
-            field,
-            len: values.len(),
-            limit,
-        });
+        return Err(Malformed::TooLong { field, len: values.len(), limit });
     }
     values.into_iter().map(convert).collect()
 }
 
 fn round(value: Option<v1::RoundId>, field: &'static str) -> Result<RoundId, Malformed> {
     let v1::RoundId { term, round } = required(value, field)?;
-    Ok(RoundId {
-        term: Term(term),
-        round: Round(round),
-    })
+    Ok(RoundId { term: Term(term), round: Round(round) })
 }
 
 fn to_round(value: RoundId) -> Option<v1::RoundId> {
-    Some(v1::RoundId {
-        term: value.term.0,
-        round: value.round.0,
-    })
+    Some(v1::RoundId { term: value.term.0, round: value.round.0 })
 }

@@ -109,10 +109,7 @@ struct Driver {
 
 impl Driver {
     fn poll_timeout(&self) -> Option<Instant> {
-        [self.agent.poll_timeout(), self.link.poll_timeout()]
-            .into_iter()
-            .flatten()
-            .min()
+        [self.agent.poll_timeout(), self.link.poll_timeout()].into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self) {
@@ -139,12 +136,7 @@ impl Driver {
     fn handle_event(&mut self, event: StreamEvent) {
         let now = clock::now();
         match event {
-            StreamEvent::Connected {
-                attend,
-                local,
-                remote,
-                reply,
-            } => {
+            StreamEvent::Connected { attend, local, remote, reply } => {
                 self.attend(now, attend, local, remote, reply);
             }
             StreamEvent::Message(attend, message) if self.streams.contains_key(&attend) => {
@@ -209,10 +201,7 @@ impl Driver {
             self.streams.insert(attend, says);
             self.link.handle_opened(now, attend);
             let node_id = self.spec.node.node_id.to_string();
-            self.command(Command::Bury {
-                node_id,
-                coordinators: vec![remote],
-            });
+            self.command(Command::Bury { node_id, coordinators: vec![remote] });
         }
     }
 
@@ -220,20 +209,14 @@ impl Driver {
         let message = match message {
             FromCoordinator::Message(message) => message,
             FromCoordinator::NotHere(not_here) => {
-                warn!(
-                    endpoint = not_here.endpoint,
-                    "this agent does not coordinate the job"
-                );
+                warn!(endpoint = not_here.endpoint, "this agent does not coordinate the job");
                 return;
             }
         };
         match message {
             ToNode::Welcome(welcome) if welcome.term < self.agent.term() => {
                 // An agent obeys no lower term; its attend has told that coordinator the higher.
-                debug!(
-                    theirs = welcome.term.0,
-                    "coordinator of a lower term is not obeyed"
-                );
+                debug!(theirs = welcome.term.0, "coordinator of a lower term is not obeyed");
                 self.streams.remove(&attend);
                 self.link.handle_ended(now, attend);
             }
@@ -248,10 +231,7 @@ impl Driver {
                 self.link.handle_welcome(now, attend, welcome.leases);
                 self.agent.handle_welcome(&welcome);
                 let endpoint = self.spec.endpoint.to_string();
-                self.spec.not_here.send_replace(NotHere {
-                    term: welcome.term,
-                    endpoint,
-                });
+                self.spec.not_here.send_replace(NotHere { term: welcome.term, endpoint });
             }
             ToNode::Refuse(reason) => self.agent.handle_refused(reason),
             ToNode::Echo { sequence } => self.link.handle_echo(now, sequence),
@@ -308,11 +288,11 @@ impl Driver {
                 }
             }
             Effect::OpenStore => {
-                let port = self.stores.open()?;
+                let port = self.stores.open().await?;
                 self.agent.handle_store_open(clock::now(), port);
             }
             Effect::Start(admission) => {
-                self.serve_store(&admission);
+                self.serve_store(&admission).await;
                 self.order(Command::Start(admission)).await;
             }
             Effect::Stop { signal, grace } => self.order(Command::Stop { signal, grace }).await,
@@ -323,13 +303,12 @@ impl Driver {
         Ok(())
     }
 
-    fn serve_store(&mut self, admission: &Admission) {
+    async fn serve_store(&mut self, admission: &Admission) {
         if admission.group_rank.0 == 0 {
             let own: Vec<IpAddr> = self.spec.node.addresses.clone();
-            self.stores
-                .serve(admission.store_clients.iter().copied().chain(own));
+            self.stores.serve(admission.store_clients.iter().copied().chain(own)).await;
         } else {
-            self.stores.drop_all();
+            self.stores.close_all().await;
         }
     }
 
@@ -338,10 +317,7 @@ impl Driver {
             return;
         };
         if says.try_send(message).is_err() {
-            debug!(
-                attend = attend.0,
-                "stream dropped: it does not take what it is given"
-            );
+            debug!(attend = attend.0, "stream dropped: it does not take what it is given");
             self.streams.remove(&attend);
             self.link.handle_ended(clock::now(), attend);
         }

@@ -106,11 +106,7 @@ impl Link {
         if let Some(old) = self.current.replace(attend) {
             self.effects.push_back(Effect::Drop(old));
         }
-        let outdated: Vec<_> = self
-            .dials
-            .range(..attend)
-            .map(|(&older, _)| older)
-            .collect();
+        let outdated: Vec<_> = self.dials.range(..attend).map(|(&older, _)| older).collect();
         for older in outdated {
             self.dials.remove(&older);
             self.effects.push_back(Effect::Drop(older));
@@ -152,10 +148,7 @@ impl Link {
     /// The earliest moment at which something is to be done.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let suspicion = self.suspicion();
-        [self.next_dial, self.next_keep_alive, self.lease, suspicion]
-            .into_iter()
-            .flatten()
-            .min()
+        [self.next_dial, self.next_keep_alive, self.lease, suspicion].into_iter().flatten().min()
     }
 
     /// Applies every moment that has passed.
@@ -197,11 +190,7 @@ impl Link {
     }
 
     fn redial_interval(&self) -> Duration {
-        if self.lease.is_some() {
-            limits::REDIAL_INTERVAL
-        } else {
-            limits::REDIAL_INTERVAL_LOST
-        }
+        if self.lease.is_some() { limits::REDIAL_INTERVAL } else { limits::REDIAL_INTERVAL_LOST }
     }
 
     fn dial(&mut self, now: Instant) {
@@ -212,13 +201,7 @@ impl Link {
             }
         }
         self.newest = AttendNumber(self.newest.0 + 1);
-        self.dials.insert(
-            self.newest,
-            Dial {
-                begun: now,
-                attended: None,
-            },
-        );
+        self.dials.insert(self.newest, Dial { begun: now, attended: None });
         self.effects.push_back(Effect::Dial(self.newest));
         self.next_dial = Some(now + self.redial_interval());
     }
@@ -230,10 +213,7 @@ impl Link {
             self.unanswered.pop_first();
         }
         self.next_keep_alive = Some(now + self.leases.keep_alive_interval);
-        self.effects.push_back(Effect::KeepAlive {
-            attend,
-            sequence: self.sequence,
-        });
+        self.effects.push_back(Effect::KeepAlive { attend, sequence: self.sequence });
     }
 
     fn extend_lease(&mut self, now: Instant, sent: Instant) {
@@ -266,11 +246,7 @@ mod tests {
     impl Fixture {
         fn new() -> Self {
             let now = crate::clock::now_blocking();
-            Self {
-                link: Link::new(now),
-                now,
-                start: now,
-            }
+            Self { link: Link::new(now), now, start: now }
         }
 
         /// A link that attends since time zero, with its first keep-alive under way.
@@ -278,14 +254,8 @@ mod tests {
             let mut t = Self::new();
             assert_eq!(t.advance(0), [Effect::Dial(ONE)]);
             t.link.handle_opened(t.now, ONE);
-            let keep_alive = Effect::KeepAlive {
-                attend: ONE,
-                sequence: 1,
-            };
-            assert_eq!(
-                t.welcome(ONE),
-                [Effect::Lease(t.now + 2400 * MS), keep_alive]
-            );
+            let keep_alive = Effect::KeepAlive { attend: ONE, sequence: 1 };
+            assert_eq!(t.welcome(ONE), [Effect::Lease(t.now + 2400 * MS), keep_alive]);
             t
         }
 
@@ -294,8 +264,7 @@ mod tests {
         }
 
         fn welcome(&mut self, attend: AttendNumber) -> Vec<Effect> {
-            self.link
-                .handle_welcome(self.now, attend, Leases::default());
+            self.link.handle_welcome(self.now, attend, Leases::default());
             self.effects()
         }
 
@@ -318,10 +287,7 @@ mod tests {
         }
 
         fn dials(effects: &[Effect]) -> usize {
-            effects
-                .iter()
-                .filter(|effect| matches!(effect, Effect::Dial(_)))
-                .count()
+            effects.iter().filter(|effect| matches!(effect, Effect::Dial(_))).count()
         }
     }
 
@@ -333,13 +299,7 @@ mod tests {
         // Echoed 200 ms late, it still only proves what held when it was sent.
         assert_eq!(t.echo(1), []);
         let sent = t.start + 300 * MS;
-        assert_eq!(
-            t.advance(100),
-            [Effect::KeepAlive {
-                attend: ONE,
-                sequence: 2
-            }]
-        );
+        assert_eq!(t.advance(100), [Effect::KeepAlive { attend: ONE, sequence: 2 }]);
         t.advance(150);
         assert_eq!(t.echo(2), [Effect::Lease(sent + 2400 * MS)]);
     }
@@ -375,10 +335,7 @@ mod tests {
     fn silence_loses_the_lease_once() {
         let mut t = Fixture::attending();
         let effects = t.advance(10_000);
-        let lost = effects
-            .iter()
-            .filter(|effect| **effect == Effect::LeaseLost)
-            .count();
+        let lost = effects.iter().filter(|effect| **effect == Effect::LeaseLost).count();
         assert_eq!(lost, 1);
         assert!(!t.link.has_lease());
         assert!(Fixture::dials(&t.advance(1000)) >= 1);
@@ -399,10 +356,7 @@ mod tests {
     fn hanging_dials_are_bounded() {
         let mut t = Fixture::new();
         let effects = t.advance(60_000);
-        let drops = effects
-            .iter()
-            .filter(|effect| matches!(effect, Effect::Drop(_)))
-            .count();
+        let drops = effects.iter().filter(|effect| matches!(effect, Effect::Drop(_))).count();
         assert_eq!(Fixture::dials(&effects) - drops, limits::MAX_DIALS);
     }
 

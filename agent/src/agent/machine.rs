@@ -214,11 +214,7 @@ impl Agent {
             failure.age = now.saturating_duration_since(at);
             failure
         });
-        Standing {
-            round: self.round,
-            state,
-            failure,
-        }
+        Standing { round: self.round, state, failure }
     }
 
     /// A coordinator counts this node; what holds for it follows.
@@ -241,10 +237,7 @@ impl Agent {
                 self.effects.push_back(Effect::Kill);
             }
             State::Leaving { reaped: false, .. } => self.effects.push_back(Effect::Kill),
-            State::Leaving {
-                signal,
-                reaped: true,
-            } => self.finish(Ending::Left(signal)),
+            State::Leaving { signal, reaped: true } => self.finish(Ending::Left(signal)),
             State::Preparing
             | State::Ready { .. }
             | State::Succeeded
@@ -274,8 +267,7 @@ impl Agent {
 
     /// The coordinator asks for a sign of life.
     pub fn handle_probe(&mut self, round: RoundId) {
-        self.effects
-            .push_back(Effect::Say(FromNode::Alive { round }));
+        self.effects.push_back(Effect::Say(FromNode::Alive { round }));
     }
 
     /// The coordinator's host has been told to leave.
@@ -293,11 +285,7 @@ impl Agent {
             Assignment::Restart { round, reason } => self.restart(now, round, reason),
             Assignment::Evict { round, reason } => self.evict(now, round, reason),
             Assignment::Dismiss => {
-                if let State::Leaving {
-                    signal,
-                    reaped: true,
-                } = self.state
-                {
+                if let State::Leaving { signal, reaped: true } = self.state {
                     self.effects.push_back(Effect::Say(FromNode::Goodbye));
                     self.finish(Ending::Left(signal));
                 }
@@ -350,10 +338,7 @@ impl Agent {
     pub fn handle_signal(&mut self, now: Instant, signal: Signal) {
         match self.state {
             State::Running | State::Stopping => {
-                self.state = State::Leaving {
-                    signal,
-                    reaped: false,
-                };
+                self.state = State::Leaving { signal, reaped: false };
                 self.say_standing(now);
                 let grace = self.settings.shutdown_timeout;
                 self.effects.push_back(Effect::Stop { signal, grace });
@@ -370,8 +355,7 @@ impl Agent {
         if self.is_finished() {
             return None;
         }
-        self.unattended
-            .map(|since| since + self.settings.join_timeout)
+        self.unattended.map(|since| since + self.settings.join_timeout)
     }
 
     /// Applies every moment that has passed.
@@ -380,10 +364,7 @@ impl Agent {
             let was_attended = self.job_uid.is_some();
             let waited = self.settings.join_timeout;
             self.effects.push_back(Effect::Kill);
-            self.finish(Ending::Unreachable {
-                waited,
-                was_attended,
-            });
+            self.finish(Ending::Unreachable { waited, was_attended });
         }
     }
 
@@ -439,10 +420,7 @@ impl Agent {
                 self.state = State::Stopping;
                 self.say_standing(now);
                 let grace = self.settings.stop_grace;
-                self.effects.push_back(Effect::Stop {
-                    signal: Signal::SIGTERM,
-                    grace,
-                });
+                self.effects.push_back(Effect::Stop { signal: Signal::SIGTERM, grace });
             }
             State::Succeeded if concerns_this => {
                 self.announce(News::Restarting(round, reason));
@@ -485,10 +463,7 @@ impl Agent {
         match self.state {
             State::Running => {
                 let grace = self.settings.stop_grace;
-                self.effects.push_back(Effect::Stop {
-                    signal: Signal::SIGTERM,
-                    grace,
-                });
+                self.effects.push_back(Effect::Stop { signal: Signal::SIGTERM, grace });
                 self.state = State::Closing(Box::new(outcome));
             }
             State::Stopping | State::Leaving { reaped: false, .. } => {
@@ -513,10 +488,7 @@ impl Agent {
             // Nobody can be told, and nobody can dismiss.
             return self.finish(Ending::Left(signal));
         }
-        self.state = State::Leaving {
-            signal,
-            reaped: true,
-        };
+        self.state = State::Leaving { signal, reaped: true };
         self.say_standing(now);
     }
 
@@ -527,8 +499,7 @@ impl Agent {
 
     fn say_standing(&mut self, now: Instant) {
         let standing = self.standing(now);
-        self.effects
-            .push_back(Effect::Say(FromNode::Standing(standing)));
+        self.effects.push_back(Effect::Say(FromNode::Standing(standing)));
     }
 
     fn announce(&mut self, news: News) {

@@ -27,14 +27,7 @@ pub struct WorkerStores {
 impl WorkerStores {
     /// Stores on `ports`, none open yet.
     pub fn new(thread: StoreThread, reach: Reach, ports: StorePorts) -> Self {
-        Self {
-            thread,
-            reach,
-            ports,
-            last_port: None,
-            serving: None,
-            next: None,
-        }
+        Self { thread, reach, ports, last_port: None, serving: None, next: None }
     }
 
     /// Opens the next store, which admits nobody yet, and says its port.
@@ -42,21 +35,27 @@ impl WorkerStores {
     /// # Errors
     ///
     /// Returns the system's refusal, or the last one where a range of ports is pinned.
-    pub fn open(&mut self) -> io::Result<u16> {
-        self.next = None;
-        let listener = self.listen()?;
+    pub async fn open(&mut self) -> io::Result<u16> {
+        close(self.next.take()).await;
+        let listener = match self.listen() {
+            Ok(listener) => listener,
+            // All pinned ports are taken, one of them by the store of the round that is over.
+            Err(_) if self.serving.is_some() => {
+                close(self.serving.take()).await;
+                self.listen()?
+            }
+            Err(error) => return Err(error),
+        };
         let port = listener.local_addr()?.port();
-        let store = self
-            .thread
-            .open(listener, Admission::Nobody)
-            .map_err(io::Error::other)?;
+        let store = self.thread.open(listener, Admission::Nobody).map_err(io::Error::other)?;
         self.next = Some(store);
         self.last_port = Some(port);
         Ok(port)
     }
 
     /// Serves the store opened last to workers from `clients`; the one before it closes.
-    pub fn serve(&mut self, clients: impl Iterator<Item = IpAddr>) {
+    pub async fn serve(&mut self, clients: impl Iterator<Item = IpAddr>) {
+        close(self.serving.take()).await;
         self.serving = self.next.take();
         if let Some(store) = &self.serving {
             store.admit(Admission::Only(clients.collect::<BTreeSet<_>>()));
@@ -64,9 +63,9 @@ impl WorkerStores {
     }
 
     /// Closes all: another node serves this round.
-    pub fn drop_all(&mut self) {
-        self.serving = None;
-        self.next = None;
+    pub async fn close_all(&mut self) {
+        close(self.serving.take()).await;
+        close(self.next.take()).await;
     }
 
     fn listen(&self) -> io::Result<std::net::TcpListener> {
@@ -89,6 +88,13 @@ impl WorkerStores {
     }
 }
 
+/// Closes a store and waits until its port is free.
+async fn close(store: Option<StoreHandle>) {
+    if let Some(store) = store {
+        store.close().await;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU16;
@@ -96,8 +102,8 @@ mod tests {
     use super::*;
 
     /// A range of ports is used in turn, so that no round meets the port of the one before.
-    #[test]
-    fn pinned_ports_rotate() {
+    #[tokio::test]
+    async fn pinned_ports_rotate() {
         // Three free ports in a row, found by taking them.
         let free = |first: u16| {
             (first..first + 3)
@@ -105,24 +111,33 @@ mod tests {
                 .collect::<io::Result<Vec<_>>>()
                 .is_ok()
         };
-        let first = (41_000..60_000)
-            .step_by(7)
-            .find(|first| free(*first))
-            .unwrap();
+        let first = (41_000..60_000).step_by(7).find(|first| free(*first)).unwrap();
         let range = StorePorts::Range {
             first: NonZeroU16::new(first).unwrap(),
             last: NonZeroU16::new(first + 2).unwrap(),
         };
         let thread = StoreThread::start("stores").unwrap();
         let mut stores = WorkerStores::new(thread, Reach::Loopback, range);
-        let ports: Vec<u16> = (0..4)
-            .map(|_| {
-                let port = stores.open().unwrap();
-                stores.serve(std::iter::empty());
-                port
-            })
-            .collect();
+        let mut ports = Vec::new();
+        for _ in 0..4 {
+            ports.push(stores.open().await.unwrap());
+            stores.serve(std::iter::empty()).await;
+        }
         assert!(ports.windows(2).all(|pair| pair[0] != pair[1]), "{ports:?}");
-        assert_eq!(ports[..3], [first, first + 1, first + 2]);
+        assert_eq!(ports, [first, first + 1, first + 2, first]);
+    }
+
+    /// A single pinned port is used again, when the round that had it is over.
+    #[tokio::test]
+    async fn single_pinned_port_is_used_again() {
+        let port = net::listen(Reach::Loopback, 0).unwrap().local_addr().unwrap().port();
+        let port = NonZeroU16::new(port).unwrap();
+        let range = StorePorts::Range { first: port, last: port };
+        let thread = StoreThread::start("stores").unwrap();
+        let mut stores = WorkerStores::new(thread, Reach::Loopback, range);
+        for _ in 0..2 {
+            assert_eq!(stores.open().await.unwrap(), port.get());
+            stores.serve(std::iter::empty()).await;
+        }
     }
 }

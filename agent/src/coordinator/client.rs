@@ -97,44 +97,20 @@ async fn stream(
 ) -> Result<(), AttendError> {
     let addresses = net::resolve(endpoint).await?;
     let connection = connect(&addresses).await?;
-    let Connection {
-        mut client,
-        local,
-        remote,
-    } = connection;
+    let Connection { mut client, local, remote } = connection;
     let (reply, replied) = oneshot::channel();
-    let connected = StreamEvent::Connected {
-        attend,
-        local,
-        remote,
-        reply,
-    };
-    events
-        .send(connected)
-        .await
-        .map_err(|_| AttendError::GivenUp)?;
+    let connected = StreamEvent::Connected { attend, local, remote, reply };
+    events.send(connected).await.map_err(|_| AttendError::GivenUp)?;
     let (first, queue) = replied.await.map_err(|_| AttendError::GivenUp)?;
     let first = AgentMessage::from(FromAgent::Attend(Box::new(first)));
     let rest = ReceiverStream::new(queue).map(|m| AgentMessage::from(FromAgent::Message(m)));
-    let protocol = |source: tonic::Status| AttendError::Protocol {
-        address: remote,
-        source: Box::new(source),
-    };
-    let response = client
-        .attend(tokio_stream::once(first).chain(rest))
-        .await
-        .map_err(protocol)?;
+    let protocol =
+        |source: tonic::Status| AttendError::Protocol { address: remote, source: Box::new(source) };
+    let response = client.attend(tokio_stream::once(first).chain(rest)).await.map_err(protocol)?;
     let mut messages = response.into_inner();
-    while let Some(message) = messages
-        .message()
-        .await
-        .map_err(|_| AttendError::Broken(remote))?
-    {
-        let message =
-            FromCoordinator::try_from(message).map_err(|error| AttendError::Protocol {
-                address: remote,
-                source: Box::new(error),
-            })?;
+    while let Some(message) = messages.message().await.map_err(|_| AttendError::Broken(remote))? {
+        let message = FromCoordinator::try_from(message)
+            .map_err(|error| AttendError::Protocol { address: remote, source: Box::new(error) })?;
         let event = StreamEvent::Message(attend, message);
         events.send(event).await.map_err(|_| AttendError::GivenUp)?;
     }
@@ -149,10 +125,8 @@ struct Connection {
 
 /// Connects to whichever of `addresses` answers first.
 async fn connect(addresses: &[SocketAddr]) -> Result<Connection, AttendError> {
-    let mut dials: JoinSet<Result<Connection, AttendError>> = addresses
-        .iter()
-        .map(|&address| connect_to(address))
-        .collect();
+    let mut dials: JoinSet<Result<Connection, AttendError>> =
+        addresses.iter().map(|&address| connect_to(address)).collect();
     let mut last = AttendError::GivenUp;
     while let Some(dialed) = dials.join_next().await {
         match dialed {
@@ -171,9 +145,7 @@ async fn connect_to(address: SocketAddr) -> Result<Connection, AttendError> {
     let mut stream = Some(TokioIo::new(stream));
     // The one connection is there already; a channel that wants another has lost it.
     let connector = tower::service_fn(move |_| {
-        let stream = stream
-            .take()
-            .ok_or_else(|| std::io::Error::other("the connection is lost"));
+        let stream = stream.take().ok_or_else(|| std::io::Error::other("the connection is lost"));
         std::future::ready(stream)
     });
     let grpc = GrpcEndpoint::from_static("http://ragent");
@@ -181,23 +153,13 @@ async fn connect_to(address: SocketAddr) -> Result<Connection, AttendError> {
     let channel = match timeout(limits::IDENTIFY_TIMEOUT, channel).await {
         Ok(Ok(channel)) => channel,
         Ok(Err(source)) => {
-            return Err(AttendError::Protocol {
-                address,
-                source: Box::new(source),
-            });
+            return Err(AttendError::Protocol { address, source: Box::new(source) });
         }
         Err(silence) => {
-            return Err(AttendError::Protocol {
-                address,
-                source: Box::new(silence),
-            });
+            return Err(AttendError::Protocol { address, source: Box::new(silence) });
         }
     };
-    Ok(Connection {
-        client: CoordinationClient::new(channel),
-        local,
-        remote: address,
-    })
+    Ok(Connection { client: CoordinationClient::new(channel), local, remote: address })
 }
 
 /// Asks whoever is at `endpoint` how its job stands.
@@ -207,9 +169,7 @@ async fn connect_to(address: SocketAddr) -> Result<Connection, AttendError> {
 /// Returns [`AttendError`] if it cannot be reached or does not answer as ragent.
 pub async fn status(endpoint: &Endpoint) -> Result<StatusAnswer, AttendError> {
     let addresses = net::resolve(endpoint).await?;
-    let Connection {
-        mut client, remote, ..
-    } = connect(&addresses).await?;
+    let Connection { mut client, remote, .. } = connect(&addresses).await?;
     let protocol = |source: Box<dyn std::error::Error + Send + Sync>| AttendError::Protocol {
         address: remote,
         source,

@@ -106,11 +106,7 @@ pub async fn locate(
         let now = clock::now();
         if now >= deadline {
             let endpoint = endpoint.to_string();
-            return Err(LocateError::TimedOut {
-                endpoint,
-                waited: join_timeout,
-                cause,
-            });
+            return Err(LocateError::TimedOut { endpoint, waited: join_timeout, cause });
         }
         if cause != told && binds == 0 {
             info!(%endpoint, cause, "waiting for the coordinator; is the agent on that host up?");
@@ -140,11 +136,7 @@ async fn look(endpoint: &Endpoint, is_host: Option<bool>) -> Result<Seen, Locate
         Err(error) => return Ok(Seen::Nobody(describe(&error))),
     };
     // Port zero is a free one; nobody can be there already.
-    let causes = if endpoint.port == 0 {
-        Vec::new()
-    } else {
-        ask_all(&addresses).await
-    };
+    let causes = if endpoint.port == 0 { Vec::new() } else { ask_all(&addresses).await };
     let mut last = format!("{endpoint} has no address");
     for (address, answer) in causes {
         match answer {
@@ -171,11 +163,7 @@ fn describe(error: &ResolveError) -> String {
 }
 
 fn bind(address: SocketAddr) -> Result<Seen, LocateError> {
-    let reach = if address.ip().is_loopback() {
-        Reach::Loopback
-    } else {
-        Reach::Everywhere
-    };
+    let reach = if address.ip().is_loopback() { Reach::Loopback } else { Reach::Everywhere };
     let bound = match (reach, address) {
         // The endpoint may be `::1`.
         (Reach::Loopback, address) => net::listen_on(address),
@@ -183,9 +171,7 @@ fn bind(address: SocketAddr) -> Result<Seen, LocateError> {
     };
     match bound {
         Ok(listener) => {
-            let port = listener
-                .local_addr()
-                .map_or_else(|_| address.port(), |bound| bound.port());
+            let port = listener.local_addr().map_or_else(|_| address.port(), |bound| bound.port());
             let address = SocketAddr::new(address.ip(), port);
             Ok(Seen::Located(Located::Here { listener, address }))
         }
@@ -202,10 +188,7 @@ enum Answer {
 }
 
 async fn ask_all(addresses: &[SocketAddr]) -> Vec<(SocketAddr, Answer)> {
-    let asked: JoinSet<_> = addresses
-        .iter()
-        .map(|&a| async move { (a, ask(a).await) })
-        .collect();
+    let asked: JoinSet<_> = addresses.iter().map(|&a| async move { (a, ask(a).await) }).collect();
     let mut answers = asked.join_all().await;
     answers.sort_by_key(|(address, _)| *address);
     answers
@@ -221,10 +204,7 @@ async fn ask(address: SocketAddr) -> Answer {
         let request =
             format!("GET {IDENTITY_PATH} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
-        (&mut stream)
-            .take(limits::MAX_IDENTITY_LEN as u64)
-            .read_to_end(&mut text)
-            .await
+        (&mut stream).take(limits::MAX_IDENTITY_LEN as u64).read_to_end(&mut text).await
     };
     let ended = timeout(limits::IDENTIFY_TIMEOUT, exchange).await;
     match (identity(&text), ended) {
@@ -249,15 +229,11 @@ async fn ask(address: SocketAddr) -> Answer {
 fn identity(answer: &[u8]) -> Option<Identity> {
     let text = std::str::from_utf8(answer).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;
-    head.starts_with("HTTP/1.1 200")
-        .then(|| serde_json::from_str(body).ok())?
+    head.starts_with("HTTP/1.1 200").then(|| serde_json::from_str(body).ok())?
 }
 
 fn looks_like(answer: &[u8]) -> String {
-    let line = answer
-        .split(|&byte| byte == b'\n')
-        .next()
-        .unwrap_or_default();
+    let line = answer.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let line = String::from_utf8_lossy(&line[..line.len().min(60)]);
     let line = line.trim();
     if line.is_empty() {

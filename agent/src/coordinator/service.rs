@@ -96,9 +96,7 @@ impl Coordination for Service {
         let first = messages.message().await?;
         let first = first.ok_or_else(|| Status::invalid_argument("the stream says nothing"))?;
         let FromAgent::Attend(attend) = first.try_into()? else {
-            return Err(Status::failed_precondition(
-                "the first message is not an attend",
-            ));
+            return Err(Status::failed_precondition("the first message is not an attend"));
         };
         let peer = attend.peer();
         let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
@@ -125,10 +123,7 @@ impl Coordination for Service {
 }
 
 async fn send(inputs: &Inputs, input: Input) -> Result<(), Status> {
-    inputs
-        .send(input)
-        .await
-        .map_err(|_| Status::unavailable("the job is over"))
+    inputs.send(input).await.map_err(|_| Status::unavailable("the job is over"))
 }
 
 /// Hands on what an agent says until its stream ends.
@@ -145,11 +140,7 @@ async fn forward(mut messages: Streaming<AgentMessage>, peer: Peer, inputs: Inpu
                 break;
             }
         };
-        if inputs
-            .send(Input::Message(peer.clone(), message))
-            .await
-            .is_err()
-        {
+        if inputs.send(Input::Message(peer.clone(), message)).await.is_err() {
             return;
         }
     }
@@ -167,10 +158,7 @@ async fn status_page(State(role): State<Arc<Role>>) -> HttpResponse {
     match &*role {
         Role::Elsewhere(not_here) => {
             let endpoint = not_here.borrow().endpoint.clone();
-            (
-                StatusCode::MISDIRECTED_REQUEST,
-                format!("ask the coordinator at {endpoint}\n"),
-            )
+            (StatusCode::MISDIRECTED_REQUEST, format!("ask the coordinator at {endpoint}\n"))
                 .into_response()
         }
         Role::Coordinator(inputs) => match snapshot(inputs).await {

@@ -27,9 +27,7 @@ impl WorkerCommand {
         host: &impl Host,
     ) -> Result<Self, JobSpecError> {
         if !host.is_readable_file(Path::new(&script)) {
-            return Err(JobSpecError::Script {
-                path: script.into(),
-            });
+            return Err(JobSpecError::Script { path: script.into() });
         }
         Self::python(&[], script, args, host)
     }
@@ -51,14 +49,8 @@ impl WorkerCommand {
     ) -> Result<Self, JobSpecError> {
         let title = program.to_string_lossy().into_owned();
         let found = host.find_program(&program);
-        let program = found.ok_or_else(|| JobSpecError::Program {
-            path: program.into(),
-        })?;
-        Ok(Self {
-            program,
-            args,
-            title,
-        })
+        let program = found.ok_or_else(|| JobSpecError::Program { path: program.into() })?;
+        Ok(Self { program, args, title })
     }
 
     fn python(
@@ -71,11 +63,7 @@ impl WorkerCommand {
         let title = script.to_string_lossy().into_owned();
         let flags = ["-u"].iter().chain(flags).map(OsString::from);
         let args = flags.chain([script]).chain(args).collect();
-        Ok(Self {
-            program,
-            args,
-            title,
-        })
+        Ok(Self { program, args, title })
     }
 }
 
@@ -84,9 +72,7 @@ fn interpreter(host: &impl Host) -> Result<PathBuf, JobSpecError> {
     let named = |variable: &str| host.env(variable).filter(|value| !value.is_empty());
     if let Some(program) = named("PYTHON_EXEC") {
         let found = host.find_program(&program);
-        return found.ok_or_else(|| JobSpecError::Python {
-            named: Some(program.into()),
-        });
+        return found.ok_or_else(|| JobSpecError::Python { named: Some(program.into()) });
     }
     for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
         let program = named(variable).map(|folder| PathBuf::from(folder).join("bin/python"));

@@ -16,10 +16,7 @@ pub struct Endpoint {
 
 impl Default for Endpoint {
     fn default() -> Self {
-        Self {
-            host: "localhost".to_owned(),
-            port: DEFAULT_PORT,
-        }
+        Self { host: "localhost".to_owned(), port: DEFAULT_PORT }
     }
 }
 
@@ -54,10 +51,7 @@ impl FromStr for Endpoint {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
         if text.parse::<Ipv6Addr>().is_ok() {
-            return Ok(Self {
-                host: text.to_owned(),
-                port: DEFAULT_PORT,
-            });
+            return Ok(Self { host: text.to_owned(), port: DEFAULT_PORT });
         }
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
@@ -85,10 +79,7 @@ impl FromStr for Endpoint {
             None => DEFAULT_PORT,
             Some(port) => port.parse().map_err(|_| EndpointError::Port)?,
         };
-        Ok(Self {
-            host: host.to_owned(),
-            port,
-        })
+        Ok(Self { host: host.to_owned(), port })
     }
 }
 
@@ -97,8 +88,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<String, EndpointError> {
-        text.parse::<Endpoint>()
-            .map(|endpoint| endpoint.to_string())
+        text.parse::<Endpoint>().map(|endpoint| endpoint.to_string())
     }
 
     /// All forms that torchrun takes are taken; the port defaults to 29400.

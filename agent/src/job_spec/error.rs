@@ -220,10 +220,7 @@ fn state_of(path: &std::path::Path) -> &'static str {
 
 fn no_python(named: &Option<PathBuf>) -> String {
     match named {
-        Some(path) => format!(
-            "PYTHON_EXEC names `{}`, which cannot be executed",
-            path.display()
-        ),
+        Some(path) => format!("PYTHON_EXEC names `{}`, which cannot be executed", path.display()),
         None => "no Python is found: neither `python3` nor `python` is in PATH".to_owned(),
     }
 }

@@ -43,10 +43,7 @@ const KEYS: [(&str, Key); 16] = [
     ("join_timeout", Key::PositiveSeconds(|t| &mut t.join)),
     ("keep_alive_interval", Key::NotNeeded),
     ("keep_alive_max_attempt", Key::NotNeeded),
-    (
-        "last_call_timeout",
-        Key::PositiveSeconds(|t| &mut t.last_call),
-    ),
+    ("last_call_timeout", Key::PositiveSeconds(|t| &mut t.last_call)),
     ("protocol", Key::NotNeeded),
     ("read_timeout", Key::NotNeeded),
     ("shrink_timeout", Key::Seconds(|t| &mut t.shrink)),
@@ -73,22 +70,15 @@ impl RdzvConf {
     pub(super) fn parse(text: &str) -> Result<Self, JobSpecError> {
         let mut conf = Self::default();
         for entry in text.split(',').filter(|_| !text.trim().is_empty()) {
-            let pair = entry
-                .split_once('=')
-                .map(|(key, value)| (key.trim(), value.trim()));
+            let pair = entry.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
             let Some((key, value)) =
                 pair.filter(|(key, value)| !key.is_empty() && !value.is_empty())
             else {
-                return Err(JobSpecError::ConfEntry {
-                    entry: entry.to_owned(),
-                });
+                return Err(JobSpecError::ConfEntry { entry: entry.to_owned() });
             };
             let Some((_, meaning)) = KEYS.iter().find(|(known, _)| *known == key) else {
                 let known = KEYS.map(|(key, _)| key).join(", ");
-                return Err(JobSpecError::ConfKey {
-                    key: key.to_owned(),
-                    known,
-                });
+                return Err(JobSpecError::ConfKey { key: key.to_owned(), known });
             };
             conf.set(key, value, *meaning)?;
         }

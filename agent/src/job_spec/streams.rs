@@ -39,10 +39,7 @@ impl FromStr for Streams {
     fn from_str(text: &str) -> Result<Self, ()> {
         let choice = |text: &str| text.trim().parse::<u8>().ok().filter(|n| *n <= 3).ok_or(());
         if !text.contains(':') {
-            return Ok(Self {
-                default: choice(text)?,
-                by_rank: BTreeMap::new(),
-            });
+            return Ok(Self { default: choice(text)?, by_rank: BTreeMap::new() });
         }
         let entry = |entry: &str| {
             let (rank, streams) = entry.split_once(':').ok_or(())?;
@@ -50,10 +47,7 @@ impl FromStr for Streams {
             Ok((LocalRank(rank), choice(streams)?))
         };
         let by_rank = text.split(',').map(entry).collect::<Result<_, ()>>()?;
-        Ok(Self {
-            default: 0,
-            by_rank,
-        })
+        Ok(Self { default: 0, by_rank })
     }
 }
 
@@ -111,15 +105,9 @@ mod tests {
     /// Tee includes the file, whatever `--redirects` says.
     #[test]
     fn tee_wins_over_redirects() {
-        let map = StreamMap {
-            redirects: "3".parse().unwrap(),
-            tee: "0:1".parse().unwrap(),
-        };
+        let map = StreamMap { redirects: "3".parse().unwrap(), tee: "0:1".parse().unwrap() };
         assert_eq!(map.sink(LocalRank(0), Stream::Stdout), Sink::Tee);
         assert_eq!(map.sink(LocalRank(0), Stream::Stderr), Sink::File);
-        assert_eq!(
-            StreamMap::default().sink(LocalRank(0), Stream::Stdout),
-            Sink::Console
-        );
+        assert_eq!(StreamMap::default().sink(LocalRank(0), Stream::Stdout), Sink::Console);
     }
 }

@@ -8,19 +8,12 @@ use crate::{cli::Cli, host::MadeUpHost};
 fn machine(env: &[(&str, &str)]) -> MadeUpHost {
     let mut host = MadeUpHost {
         cpus: 6,
-        programs: vec![
-            "/usr/bin/python3".into(),
-            "/usr/bin/true".into(),
-            "/v/bin/python".into(),
-        ],
+        programs: vec!["/usr/bin/python3".into(), "/usr/bin/true".into(), "/v/bin/python".into()],
         files: vec!["t.py".into()],
         ..MadeUpHost::default()
     };
     host.env.insert("PATH".into(), "/bin:/usr/bin".into());
-    host.env.extend(
-        env.iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).into())),
-    );
+    host.env.extend(env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())));
     host
 }
 
@@ -34,11 +27,7 @@ fn resolve(line: &str) -> Result<JobSpec, Vec<JobSpecError>> {
 }
 
 fn args(spec: &JobSpec) -> Vec<&str> {
-    spec.command
-        .args
-        .iter()
-        .map(|arg| arg.to_str().unwrap())
-        .collect()
+    spec.command.args.iter().map(|arg| arg.to_str().unwrap()).collect()
 }
 
 /// A bare script is one worker of one standalone node, as under torchrun.
@@ -60,11 +49,7 @@ fn spellings() {
         "ragent --nproc-p 4 --max-r=3 t.py",
     ] {
         let spec = resolve(line).unwrap();
-        assert_eq!(
-            (spec.local_world_size.get(), spec.shared.max_restarts),
-            (4, 3),
-            "{line}"
-        );
+        assert_eq!((spec.local_world_size.get(), spec.shared.max_restarts), (4, 3), "{line}");
     }
 }
 
@@ -80,22 +65,10 @@ fn pet_variables_are_defaults() {
     let spec = resolve_on(&host, "ragent --max-restarts 1 t.py").unwrap();
     assert_eq!((spec.shared.nodes.min(), spec.shared.nodes.max()), (2, 4));
     assert_eq!(spec.shared.max_restarts, 1);
-    let endpoint = Endpoint {
-        host: "node0".into(),
-        port: 7,
-    };
-    assert_eq!(
-        spec.meeting,
-        Meeting::Endpoint {
-            endpoints: vec![endpoint],
-            is_host: None
-        }
-    );
+    let endpoint = Endpoint { host: "node0".into(), port: 7 };
+    assert_eq!(spec.meeting, Meeting::Endpoint { endpoints: vec![endpoint], is_host: None });
     let host = machine(&[("PET_STANDALONE", "true")]);
-    let wrong = JobSpecError::Switch {
-        source_: "PET_STANDALONE".into(),
-        value: "true".into(),
-    };
+    let wrong = JobSpecError::Switch { source_: "PET_STANDALONE".into(), value: "true".into() };
     assert_eq!(resolve_on(&host, "ragent t.py"), Err(vec![wrong]));
 }
 
@@ -103,11 +76,7 @@ fn pet_variables_are_defaults() {
 #[test]
 fn all_mistakes_at_once() {
     let errors = resolve("ragent --nnodes 4:2 --nproc-per-node gpu --rdzv-endpoint :1 x.py");
-    let texts: Vec<String> = errors
-        .unwrap_err()
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let texts: Vec<String> = errors.unwrap_err().iter().map(ToString::to_string).collect();
     assert_eq!(
         texts,
         [
@@ -127,9 +96,7 @@ fn interpreter_is_found() {
     assert_eq!(spec.command.program, PathBuf::from("/v/bin/python"));
     assert_eq!(args(&spec), ["-u", "-m", "pkg.train"]);
     let host = machine(&[("PYTHON_EXEC", "/no/python"), ("VIRTUAL_ENV", "/v")]);
-    let wrong = JobSpecError::Python {
-        named: Some("/no/python".into()),
-    };
+    let wrong = JobSpecError::Python { named: Some("/no/python".into()) };
     assert_eq!(resolve_on(&host, "ragent t.py"), Err(vec![wrong]));
 }
 
@@ -141,39 +108,22 @@ fn programs_without_python() {
     assert_eq!(args(&spec), ["-x"]);
     assert_eq!(
         resolve("ragent --no-python t.py"),
-        Err(vec![JobSpecError::Program {
-            path: "t.py".into()
-        }])
+        Err(vec![JobSpecError::Program { path: "t.py".into() }])
     );
-    assert_eq!(
-        resolve("ragent --no-python -m true"),
-        Err(vec![JobSpecError::ModuleWithoutPython])
-    );
+    assert_eq!(resolve("ragent --no-python -m true"), Err(vec![JobSpecError::ModuleWithoutPython]));
 }
 
 /// `auto` is the accelerators, else the processors.
 #[test]
 fn workers_per_node() {
-    assert_eq!(
-        resolve("ragent --nproc-per-node auto t.py")
-            .unwrap()
-            .local_world_size
-            .get(),
-        6
-    );
-    let host = MadeUpHost {
-        accelerators: 8,
-        ..machine(&[])
-    };
+    assert_eq!(resolve("ragent --nproc-per-node auto t.py").unwrap().local_world_size.get(), 6);
+    let host = MadeUpHost { accelerators: 8, ..machine(&[]) };
     let spec = resolve_on(&host, "ragent --nproc-per-node auto t.py").unwrap();
     assert_eq!(spec.local_world_size.get(), 8);
     for wrong in ["0", "-1", "1.5", "CPU", "1000000"] {
         let line = format!("ragent --nproc-per-node={wrong} t.py");
         let source_ = "--nproc-per-node".to_owned();
-        let wrong = JobSpecError::WorkersPerNode {
-            source_,
-            value: wrong.to_owned(),
-        };
+        let wrong = JobSpecError::WorkersPerNode { source_, value: wrong.to_owned() };
         assert_eq!(resolve(&line), Err(vec![wrong]));
     }
 }
@@ -182,12 +132,7 @@ fn workers_per_node() {
 #[test]
 fn omp_num_threads() {
     assert_eq!(resolve("ragent t.py").unwrap().omp_num_threads, None);
-    assert_eq!(
-        resolve("ragent --nproc-per-node 2 t.py")
-            .unwrap()
-            .omp_num_threads,
-        Some(1)
-    );
+    assert_eq!(resolve("ragent --nproc-per-node 2 t.py").unwrap().omp_num_threads, Some(1));
     let host = machine(&[("OMP_NUM_THREADS", "")]);
     let spec = resolve_on(&host, "ragent --nproc-per-node 2 t.py").unwrap();
     assert_eq!(spec.omp_num_threads, None);
@@ -204,32 +149,15 @@ fn rdzv_conf() {
     assert_eq!(spec.shared.timeouts.join, Duration::from_secs(60));
     assert_eq!(spec.shared.timeouts.shrink, Duration::ZERO);
     assert_eq!(spec.shared.timeouts.join_settle, Duration::from_millis(500));
-    assert!(matches!(
-        spec.meeting,
-        Meeting::Endpoint {
-            is_host: Some(false),
-            ..
-        }
-    ));
+    assert!(matches!(spec.meeting, Meeting::Endpoint { is_host: Some(false), .. }));
     assert!(matches!(spec.store_ports, StorePorts::Range { first, .. } if first.get() == 40000));
     let errors = resolve("ragent --rdzv-conf jointimeout=1 t.py").unwrap_err();
-    assert_eq!(
-        errors[0].to_string(),
-        "`--rdzv-conf` has the unknown key `jointimeout`"
-    );
+    assert_eq!(errors[0].to_string(), "`--rdzv-conf` has the unknown key `jointimeout`");
     assert!(errors[0].hint().unwrap().contains("join_timeout"));
-    for wrong in [
-        "join_timeout",
-        "join_timeout=0",
-        "join_settle=-1",
-        "=1",
-        "store_port=9-3",
-        "a=1,",
-    ] {
-        assert!(
-            resolve(&format!("ragent --rdzv-conf {wrong} t.py")).is_err(),
-            "{wrong}"
-        );
+    for wrong in
+        ["join_timeout", "join_timeout=0", "join_settle=-1", "=1", "store_port=9-3", "a=1,"]
+    {
+        assert!(resolve(&format!("ragent --rdzv-conf {wrong} t.py")).is_err(), "{wrong}");
     }
 }
 
@@ -237,10 +165,7 @@ fn rdzv_conf() {
 #[test]
 fn unknown_flags_are_refused() {
     for line in ["ragent --bogus t.py", "ragent -x t.py", "ragent --nnodes"] {
-        assert!(
-            Cli::try_parse_from(line.split_whitespace()).is_err(),
-            "{line}"
-        );
+        assert!(Cli::try_parse_from(line.split_whitespace()).is_err(), "{line}");
     }
 }
 

@@ -20,11 +20,7 @@ pub(super) struct Obituary {
 impl Obituary {
     /// Tries to deliver it; the lease proves the same a little later if this fails.
     pub(super) fn deliver(&self) {
-        for coordinator in self
-            .coordinators
-            .iter()
-            .take(limits::MAX_ENDPOINT_ADDRESSES)
-        {
+        for coordinator in self.coordinators.iter().take(limits::MAX_ENDPOINT_ADDRESSES) {
             if self.deliver_to(*coordinator).is_ok() {
                 return;
             }

@@ -34,12 +34,7 @@ impl OrderSocket {
     pub(super) fn from_stdin() -> io::Result<Self> {
         let fd = io::stdin().as_fd().try_clone_to_owned()?;
         fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        Ok(Self {
-            fd,
-            input: Vec::new(),
-            streams: VecDeque::new(),
-            output: VecDeque::new(),
-        })
+        Ok(Self { fd, input: Vec::new(), streams: VecDeque::new(), output: VecDeque::new() })
     }
 
     pub(super) fn borrow(&self) -> BorrowedFd<'_> {

@@ -46,10 +46,7 @@ impl Workers {
                 self.running.insert(local_rank, child);
                 Report::Spawned { local_rank, pid }
             }
-            Err(error) => Report::NotSpawned {
-                local_rank,
-                reason: error.to_string(),
-            },
+            Err(error) => Report::NotSpawned { local_rank, reason: error.to_string() },
         }
     }
 
@@ -97,34 +94,25 @@ impl Workers {
     }
 
     fn reap_workers(&mut self, report: &mut impl FnMut(Report)) {
-        self.running
-            .retain(|&local_rank, child| match child.try_wait() {
-                Ok(None) => true,
-                Ok(Some(status)) => {
-                    report(Report::Ended {
-                        local_rank,
-                        end: end_of(status),
-                    });
-                    false
-                }
-                // Nobody else waits for it, so this cannot be; a worker that cannot be waited for has
-                // not ended well.
-                Err(_) => {
-                    report(Report::Ended {
-                        local_rank,
-                        end: End::Exited(255),
-                    });
-                    false
-                }
-            });
+        self.running.retain(|&local_rank, child| match child.try_wait() {
+            Ok(None) => true,
+            Ok(Some(status)) => {
+                report(Report::Ended { local_rank, end: end_of(status) });
+                false
+            }
+            // Nobody else waits for it, so this cannot be; a worker that cannot be waited for has
+            // not ended well.
+            Err(_) => {
+                report(Report::Ended { local_rank, end: End::Exited(255) });
+                false
+            }
+        });
     }
 
     fn reap_orphans(&self) {
         for pid in tree::children_of(getpid()) {
-            let worker = self
-                .running
-                .values()
-                .any(|child| child.id().cast_signed() == pid.as_raw());
+            let worker =
+                self.running.values().any(|child| child.id().cast_signed() == pid.as_raw());
             if !worker {
                 tree::reap(pid);
             }

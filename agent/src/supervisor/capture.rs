@@ -25,10 +25,7 @@ impl SharedTail {
     }
 
     fn push(&self, chunk: &[u8]) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(chunk);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(chunk);
     }
 }
 

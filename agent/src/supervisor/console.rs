@@ -31,13 +31,11 @@ impl Console {
     pub fn start() -> io::Result<(Self, ConsoleEnd)> {
         let (sender, chunks) = mpsc::channel(limits::CONSOLE_QUEUE);
         let (done, end) = oneshot::channel();
-        thread::Builder::new()
-            .name("console".to_owned())
-            .spawn(move || {
-                write_all(chunks);
-                // Nobody may be waiting.
-                let _ = done.send(());
-            })?;
+        thread::Builder::new().name("console".to_owned()).spawn(move || {
+            write_all(chunks);
+            // Nobody may be waiting.
+            let _ = done.send(());
+        })?;
         Ok((Self(sender), ConsoleEnd(end)))
     }
 

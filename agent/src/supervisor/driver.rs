@@ -108,21 +108,10 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
     let (reports, from_keeper) = mpsc::channel(limits::TASK_QUEUE);
     let drains = Drains::default();
     let keeper = KeeperLink::start(drains.clone(), reports.clone())?;
-    let driver = Driver {
-        spec,
-        keeper: Some(keeper),
-        drains,
-        reports,
-        tell,
-        group: None,
-        bury: None,
-    };
+    let driver =
+        Driver { spec, keeper: Some(keeper), drains, reports, tell, group: None, bury: None };
     let task = tokio::spawn(driver.drive(received, from_keeper));
-    Ok(SupervisorHandle {
-        commands,
-        told,
-        task,
-    })
+    Ok(SupervisorHandle { commands, told, task })
 }
 
 struct Driver {
@@ -167,10 +156,7 @@ impl Driver {
         mut from_keeper: mpsc::Receiver<FromKeeper>,
     ) {
         loop {
-            let deadline = self
-                .group
-                .as_ref()
-                .and_then(|group| group.machine.poll_timeout());
+            let deadline = self.group.as_ref().and_then(|group| group.machine.poll_timeout());
             tokio::select! {
                 // Ends before commands and deadlines, so that what has ended is not killed again.
                 biased;
@@ -204,10 +190,7 @@ impl Driver {
                 }
             }
             Report::NotSpawned { local_rank, reason } => {
-                self.input(Input::Ended(
-                    LocalRank(local_rank),
-                    WorkerEnd::NotStarted(reason),
-                ));
+                self.input(Input::Ended(LocalRank(local_rank), WorkerEnd::NotStarted(reason)));
             }
             Report::Ended { local_rank, end } => {
                 self.input(Input::Ended(LocalRank(local_rank), end.into()));
@@ -245,14 +228,8 @@ impl Driver {
                 let until_ns = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
                 self.order(Order::Renew { until_ns }, Vec::new()).await;
             }
-            Command::Bury {
-                node_id,
-                coordinators,
-            } => {
-                let order = Order::Bury {
-                    node_id,
-                    coordinators,
-                };
+            Command::Bury { node_id, coordinators } => {
+                let order = Order::Bury { node_id, coordinators };
                 self.bury = Some(order.clone());
                 self.order(order, Vec::new()).await;
             }
@@ -268,11 +245,7 @@ impl Driver {
     async fn start_group(&mut self, admission: Admission) {
         let size = self.spec.environment.local_world_size;
         let machine = Supervisor::new(size, self.spec.stop_grace);
-        self.group = Some(Group {
-            machine,
-            admission,
-            workers: BTreeMap::new(),
-        });
+        self.group = Some(Group { machine, admission, workers: BTreeMap::new() });
         if self.keeper.is_none() {
             match KeeperLink::start(self.drains.clone(), self.reports.clone()) {
                 Ok(keeper) => self.keeper = Some(keeper),
@@ -298,16 +271,11 @@ impl Driver {
 
     async fn start_worker(&mut self, local_rank: LocalRank) -> io::Result<()> {
         let group = self.group.as_mut().expect("a group is being started");
-        let folder = self
-            .spec
-            .logs
-            .worker(group.admission.restart_count, local_rank)?;
+        let folder = self.spec.logs.worker(group.admission.restart_count, local_rank)?;
         let plumbing = plumb(&self.spec, local_rank, folder.as_ref())?;
         let error_file = folder.as_ref().map(WorkerFolder::error_file);
         let env =
-            self.spec
-                .environment
-                .of_worker(&group.admission, local_rank, error_file.as_deref());
+            self.spec.environment.of_worker(&group.admission, local_rank, error_file.as_deref());
         let program = Program {
             local_rank: local_rank.0,
             program: self.spec.command.program.clone(),
@@ -315,11 +283,7 @@ impl Driver {
             env,
             unset: NOT_INHERITED.map(str::to_owned).to_vec(),
         };
-        let worker = Worker {
-            pid: 0,
-            folder,
-            stderr: plumbing.stderr,
-        };
+        let worker = Worker { pid: 0, folder, stderr: plumbing.stderr };
         group.workers.insert(local_rank, worker);
         self.drains.add(local_rank.0, plumbing.drains);
         self.order(Order::Spawn(program), plumbing.fds.into()).await;
@@ -327,11 +291,7 @@ impl Driver {
     }
 
     async fn carry_out_all(&mut self) {
-        while let Some(effect) = self
-            .group
-            .as_mut()
-            .and_then(|group| group.machine.poll_effect())
-        {
+        while let Some(effect) = self.group.as_mut().and_then(|group| group.machine.poll_effect()) {
             debug!(?effect, "supervisor");
             match effect {
                 Effect::Failed(local_rank, end) => {
@@ -339,13 +299,7 @@ impl Driver {
                     self.tell(Told::Failed(Box::new(failure))).await;
                 }
                 Effect::Signal(signal) => {
-                    self.order(
-                        Order::Signal {
-                            signal: signal as i32,
-                        },
-                        Vec::new(),
-                    )
-                    .await;
+                    self.order(Order::Signal { signal: signal as i32 }, Vec::new()).await;
                 }
                 Effect::Sweep => self.order(Order::Sweep, Vec::new()).await,
                 Effect::Finish(end) => {
@@ -391,10 +345,7 @@ impl Driver {
     /// Ends the keeper, which ends everything below it, and waits until nothing is left.
     async fn end(mut self, mut from_keeper: mpsc::Receiver<FromKeeper>) {
         // An agent that ends in order leaves in order: nobody needs an obituary.
-        let nobody = Order::Bury {
-            node_id: String::new(),
-            coordinators: Vec::new(),
-        };
+        let nobody = Order::Bury { node_id: String::new(), coordinators: Vec::new() };
         self.order(nobody, Vec::new()).await;
         if self.keeper.take().is_some() {
             drop(self.reports);
@@ -424,13 +375,7 @@ fn plumb(
     let prefix = format!("[{}{local_rank}]:", spec.environment.role);
     let mut captured = |stream, prefix, file, tail| {
         let console = spec.console.clone();
-        let (fd, drain) = capture::start(Copies {
-            console,
-            stream,
-            prefix,
-            file,
-            tail,
-        })?;
+        let (fd, drain) = capture::start(Copies { console, stream, prefix, file, tail })?;
         drains.push(drain);
         io::Result::Ok(fd)
     };
@@ -446,12 +391,7 @@ fn plumb(
         (Sink::File, Some(folder)) => folder.open(Stream::Stdout)?.into(),
         (Sink::Tee, folder) => {
             let file = open(Stream::Stdout, folder)?;
-            captured(
-                Stream::Stdout,
-                Some(prefix.clone()),
-                file,
-                SharedTail::default(),
-            )?
+            captured(Stream::Stdout, Some(prefix.clone()), file, SharedTail::default())?
         }
         (Sink::Console, _) | (Sink::File, None) => io::stdout().as_fd().try_clone_to_owned()?,
     };
@@ -462,18 +402,13 @@ fn plumb(
             let fd = captured(Stream::Stderr, Some(prefix), file, tail.clone())?;
             (fd, StderrTail::Captured(tail))
         }
-        (Sink::Console, _) | (Sink::File, None) if io::stderr().is_terminal() => (
-            io::stderr().as_fd().try_clone_to_owned()?,
-            StderrTail::NotCaptured,
-        ),
+        (Sink::Console, _) | (Sink::File, None) if io::stderr().is_terminal() => {
+            (io::stderr().as_fd().try_clone_to_owned()?, StderrTail::NotCaptured)
+        }
         (Sink::Console, _) | (Sink::File, None) => {
             let fd = captured(Stream::Stderr, None, None, tail.clone())?;
             (fd, StderrTail::Captured(tail))
         }
     };
-    Ok(Plumbing {
-        fds: [stdin, stdout, stderr],
-        drains,
-        stderr: stderr_tail,
-    })
+    Ok(Plumbing { fds: [stdin, stdout, stderr], drains, stderr: stderr_tail })
 }

@@ -50,10 +50,7 @@ impl EnvironmentSpec {
             ("LOCAL_RANK", number(local_rank.0)),
             ("RANK", number(admission.first_global_rank.0 + local_rank.0)),
             ("GROUP_RANK", number(admission.group_rank.0)),
-            (
-                "ROLE_RANK",
-                number(admission.first_role_rank.0 + local_rank.0),
-            ),
+            ("ROLE_RANK", number(admission.first_role_rank.0 + local_rank.0)),
             ("ROLE_NAME", text(&self.role)),
             ("LOCAL_WORLD_SIZE", number(self.local_world_size)),
             ("WORLD_SIZE", number(admission.world_size)),
@@ -61,29 +58,18 @@ impl EnvironmentSpec {
             ("ROLE_WORLD_SIZE", number(admission.role_world_size)),
             ("MASTER_ADDR", text(&admission.master_address)),
             ("MASTER_PORT", number(admission.master_port.into())),
-            (
-                "TORCHELASTIC_RESTART_COUNT",
-                number(admission.restart_count),
-            ),
+            ("TORCHELASTIC_RESTART_COUNT", number(admission.restart_count)),
             ("TORCHELASTIC_MAX_RESTARTS", number(self.max_restarts)),
             ("TORCHELASTIC_RUN_ID", text(self.run_id.as_str())),
             ("TORCHELASTIC_USE_AGENT_STORE", text("True")),
             ("TORCHELASTIC_SIGNALS_TO_HANDLE", text(&self.signals)),
-            (
-                "TORCHELASTIC_ERROR_FILE",
-                error_file.map(OsString::from).unwrap_or_default(),
-            ),
+            ("TORCHELASTIC_ERROR_FILE", error_file.map(OsString::from).unwrap_or_default()),
         ];
-        env.extend(
-            self.omp_num_threads
-                .map(|threads| ("OMP_NUM_THREADS", number(threads))),
-        );
+        env.extend(self.omp_num_threads.map(|threads| ("OMP_NUM_THREADS", number(threads))));
         if self.nccl_async_error_handling {
             env.push(("TORCH_NCCL_ASYNC_ERROR_HANDLING", text("1")));
         }
-        env.into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect()
+        env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }
 
@@ -108,10 +94,7 @@ mod tests {
             nccl_async_error_handling: true,
         };
         let admission = Admission {
-            round: RoundId {
-                term: Term(1),
-                round: Round(4),
-            },
+            round: RoundId { term: Term(1), round: Round(4) },
             group_rank: GroupRank(1),
             group_world_size: 3,
             first_global_rank: GlobalRank(2),
@@ -146,17 +129,13 @@ mod tests {
             ("TORCHELASTIC_MAX_RESTARTS", "3"),
             ("TORCHELASTIC_RESTART_COUNT", "1"),
             ("TORCHELASTIC_RUN_ID", "job7"),
-            (
-                "TORCHELASTIC_SIGNALS_TO_HANDLE",
-                "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-            ),
+            ("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
             ("TORCHELASTIC_USE_AGENT_STORE", "True"),
             ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
             ("WORLD_SIZE", "6"),
         ];
-        let expected: BTreeMap<String, String> = expected
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .into();
+        let expected: BTreeMap<String, String> =
+            expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         assert_eq!(env, expected);
     }
 }

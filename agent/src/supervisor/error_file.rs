@@ -9,11 +9,7 @@ use crate::limits;
 /// The message in the error file at `path`; none if there is none that can be read.
 pub(super) fn message(path: &Path) -> Option<String> {
     let mut text = String::new();
-    File::open(path)
-        .ok()?
-        .take(limits::MAX_ERROR_FILE)
-        .read_to_string(&mut text)
-        .ok()?;
+    File::open(path).ok()?.take(limits::MAX_ERROR_FILE).read_to_string(&mut text).ok()?;
     Some(parse(&text))
 }
 
@@ -36,14 +32,8 @@ fn parse(text: &str) -> String {
 /// The end of `text`, where tracebacks say what happened.
 fn shorten(text: &str) -> String {
     let surplus = text.len().saturating_sub(limits::ERROR_MESSAGE);
-    let start = (surplus..=text.len())
-        .find(|&at| text.is_char_boundary(at))
-        .unwrap_or(0);
-    if start == 0 {
-        text.to_owned()
-    } else {
-        format!("…{}", &text[start..])
-    }
+    let start = (surplus..=text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    if start == 0 { text.to_owned() } else { format!("…{}", &text[start..]) }
 }
 
 #[cfg(test)]

@@ -129,13 +129,7 @@ async fn write_line(socket: &mut OwnedWriteHalf, line: &[u8], fds: &[OwnedFd]) -
                 let rights = [ControlMessage::ScmRights(&raw)];
                 let parts = [IoSlice::new(line)];
                 let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
-                Ok(sendmsg::<()>(
-                    stream.as_raw_fd(),
-                    &parts,
-                    &rights,
-                    flags,
-                    None,
-                )?)
+                Ok(sendmsg::<()>(stream.as_raw_fd(), &parts, &rights, flags, None)?)
             })
             .await?;
     }

@@ -42,10 +42,7 @@ impl LogFolder {
     ) -> Result<Self, (PathBuf, io::Error)> {
         let name = format!("{run_id}_{}", random_name());
         let make = |path: &Path, mode| {
-            let result = fs::DirBuilder::new()
-                .recursive(true)
-                .mode(mode)
-                .create(path);
+            let result = fs::DirBuilder::new().recursive(true).mode(mode).create(path);
             result.map_err(|error| (path.to_owned(), error))
         };
         match log_dir {
@@ -88,9 +85,7 @@ impl LogFolder {
         let Some(run) = self.run() else {
             return Ok(None);
         };
-        let folder = run
-            .join(format!("attempt_{restart_count}"))
-            .join(local_rank.to_string());
+        let folder = run.join(format!("attempt_{restart_count}")).join(local_rank.to_string());
         fs::create_dir_all(&folder)?;
         let folder = WorkerFolder(folder);
         match fs::remove_file(folder.error_file()) {
@@ -134,19 +129,12 @@ impl WorkerFolder {
     ///
     /// Returns the system's refusal.
     pub fn open(&self, stream: Stream) -> io::Result<File> {
-        OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(self.log_file(stream))
+        OpenOptions::new().append(true).create(true).open(self.log_file(stream))
     }
 }
 
 fn random_name() -> String {
-    rand::rng()
-        .sample_iter(Alphanumeric)
-        .take(8)
-        .map(char::from)
-        .collect()
+    rand::rng().sample_iter(Alphanumeric).take(8).map(char::from).collect()
 }
 
 /// Whether anything but folders stands below `folder`; true where that cannot be known.

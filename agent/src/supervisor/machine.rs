@@ -89,12 +89,7 @@ impl Supervisor {
     /// A group of `local_world_size` workers that are being started.
     pub fn new(local_world_size: u32, grace: Duration) -> Self {
         let alive = (0..local_world_size).map(LocalRank).collect();
-        Self {
-            alive,
-            state: State::Running,
-            grace,
-            effects: VecDeque::new(),
-        }
+        Self { alive, state: State::Running, grace, effects: VecDeque::new() }
     }
 
     /// Takes note of `input`, which arrived at `now`.
@@ -119,9 +114,7 @@ impl Supervisor {
             (Input::Stop { signal, grace }, State::Running) => self.stop(now, signal, grace),
             // A second request never gives more time than the first did.
             (Input::Stop { grace, .. }, State::Stopping { deadline }) => {
-                self.state = State::Stopping {
-                    deadline: deadline.min(now + grace),
-                };
+                self.state = State::Stopping { deadline: deadline.min(now + grace) };
             }
             (Input::Kill, State::Running | State::Stopping { .. })
             | (Input::Quiet, State::Stopping { .. }) => self.sweep(GroupEnd::Stopped),
@@ -159,9 +152,7 @@ impl Supervisor {
 
     fn stop(&mut self, now: Instant, signal: Signal, grace: Duration) {
         self.effects.push_back(Effect::Signal(signal));
-        self.state = State::Stopping {
-            deadline: now + grace,
-        };
+        self.state = State::Stopping { deadline: now + grace };
     }
 
     fn sweep(&mut self, end: GroupEnd) {
@@ -173,8 +164,7 @@ impl Supervisor {
         match state {
             State::Running => {
                 let first = self.alive.first().copied().unwrap_or_default();
-                self.effects
-                    .push_back(Effect::Failed(first, WorkerEnd::KeeperLost));
+                self.effects.push_back(Effect::Failed(first, WorkerEnd::KeeperLost));
                 self.finish(GroupEnd::Stopped);
             }
             State::Stopping { .. } => self.finish(GroupEnd::Stopped),
@@ -205,10 +195,7 @@ mod tests {
 
     impl Fixture {
         fn new() -> Self {
-            Self {
-                machine: Supervisor::new(2, GRACE),
-                now: crate::clock::now_blocking(),
-            }
+            Self { machine: Supervisor::new(2, GRACE), now: crate::clock::now_blocking() }
         }
 
         fn effects(&mut self) -> Vec<Effect> {
@@ -232,10 +219,7 @@ mod tests {
     }
 
     fn stop(grace: Duration) -> Input {
-        Input::Stop {
-            signal: Signal::SIGINT,
-            grace,
-        }
+        Input::Stop { signal: Signal::SIGINT, grace }
     }
 
     /// A group whose workers all exit with 0 has succeeded, once nothing of it is left.
@@ -245,10 +229,7 @@ mod tests {
         assert_eq!(t.ended(0, OK), []);
         assert_eq!(t.ended(1, OK), [Effect::Sweep]);
         assert_eq!(t.handle(Input::Quiet), []);
-        assert_eq!(
-            t.handle(Input::Reaped),
-            [Effect::Finish(GroupEnd::Succeeded)]
-        );
+        assert_eq!(t.handle(Input::Reaped), [Effect::Finish(GroupEnd::Succeeded)]);
         assert!(t.machine.has_ended());
     }
 
@@ -257,10 +238,7 @@ mod tests {
     fn first_failure_stops_the_others() {
         let mut t = Fixture::new();
         let failed = Effect::Failed(LocalRank(1), WorkerEnd::Exited(3));
-        assert_eq!(
-            t.ended(1, WorkerEnd::Exited(3)),
-            [failed, Effect::Signal(Signal::SIGTERM)]
-        );
+        assert_eq!(t.ended(1, WorkerEnd::Exited(3)), [failed, Effect::Signal(Signal::SIGTERM)]);
         assert_eq!(t.ended(0, WorkerEnd::Signaled(15)), []);
         assert_eq!(t.handle(Input::Quiet), [Effect::Sweep]);
         assert_eq!(t.handle(Input::Reaped), [Effect::Finish(GroupEnd::Stopped)]);
@@ -311,16 +289,10 @@ mod tests {
     fn lost_keeper_ends_the_group() {
         let mut t = Fixture::new();
         let failed = Effect::Failed(LocalRank(0), WorkerEnd::KeeperLost);
-        assert_eq!(
-            t.handle(Input::KeeperLost),
-            [failed, Effect::Finish(GroupEnd::Stopped)]
-        );
+        assert_eq!(t.handle(Input::KeeperLost), [failed, Effect::Finish(GroupEnd::Stopped)]);
         let mut t = Fixture::new();
         t.handle(stop(GRACE));
-        assert_eq!(
-            t.handle(Input::KeeperLost),
-            [Effect::Finish(GroupEnd::Stopped)]
-        );
+        assert_eq!(t.handle(Input::KeeperLost), [Effect::Finish(GroupEnd::Stopped)]);
         assert_eq!(t.handle(Input::KeeperLost), []);
     }
 }

@@ -49,9 +49,7 @@ fn last_lines(bytes: &[u8], cut: bool) -> String {
         Some(end) if cut && end + 1 < bytes.len() => end + 1,
         Some(_) | None => 0,
     };
-    String::from_utf8_lossy(&bytes[start..])
-        .trim_end()
-        .to_owned()
+    String::from_utf8_lossy(&bytes[start..]).trim_end().to_owned()
 }
 
 #[cfg(test)]
@@ -67,10 +65,7 @@ mod tests {
         }
         assert!(tail.0.len() <= limits::STDERR_TAIL);
         let text = tail.text();
-        assert!(
-            text.starts_with("line ") && text.ends_with("line 9999"),
-            "{text}"
-        );
+        assert!(text.starts_with("line ") && text.ends_with("line 9999"), "{text}");
     }
 
     /// A single endless line is kept as far as it fits, and bytes that are no text are replaced.

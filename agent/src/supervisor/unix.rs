@@ -1,8 +1,5 @@
 //! The few things that no safe crate does. Every `unsafe` of the program stands here.
-#![expect(
-    unsafe_code,
-    reason = "fork, signal dispositions and received descriptors"
-)]
+#![expect(unsafe_code, reason = "fork, signal dispositions and received descriptors")]
 
 use std::{
     io,
@@ -52,11 +49,7 @@ pub(crate) fn set_disposition(signal: Signal, action: &SigAction) -> Result<(), 
 pub(crate) fn spawn_worker(program: Program, streams: [OwnedFd; 3]) -> io::Result<Child> {
     let [stdin, stdout, stderr] = streams;
     let mut command = Command::new(&program.program);
-    command
-        .args(&program.args)
-        .stdin(stdin)
-        .stdout(stdout)
-        .stderr(stderr);
+    command.args(&program.args).stdin(stdin).stdout(stdout).stderr(stderr);
     for name in &program.unset {
         command.env_remove(name);
     }

@@ -33,9 +33,9 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
                 Self::Message(FromNode::KeepAlive { sequence })
             }
             Message::Standing(standing) => Self::Message(FromNode::Standing(standing.try_into()?)),
-            Message::Alive(alive) => Self::Message(FromNode::Alive {
-                round: round(alive.round, "alive.round")?,
-            }),
+            Message::Alive(alive) => {
+                Self::Message(FromNode::Alive { round: round(alive.round, "alive.round")? })
+            }
             Message::Goodbye(v1::Goodbye {}) => Self::Message(FromNode::Goodbye),
         })
     }
@@ -50,14 +50,12 @@ impl From<FromAgent> for v1::AgentMessage {
                 Message::KeepAlive(v1::KeepAlive { sequence })
             }
             FromAgent::Message(FromNode::Standing(standing)) => Message::Standing(standing.into()),
-            FromAgent::Message(FromNode::Alive { round }) => Message::Alive(v1::Alive {
-                round: to_round(round),
-            }),
+            FromAgent::Message(FromNode::Alive { round }) => {
+                Message::Alive(v1::Alive { round: to_round(round) })
+            }
             FromAgent::Message(FromNode::Goodbye) => Message::Goodbye(v1::Goodbye {}),
         };
-        Self {
-            message: Some(message),
-        }
+        Self { message: Some(message) }
     }
 }
 
@@ -66,10 +64,7 @@ impl From<Attend> for v1::Attend {
         Self {
             protocol_version: attend.protocol_version,
             run_id: attend.run_id.to_string(),
-            job_uid: attend
-                .job_uid
-                .map(|uid| uid.to_string())
-                .unwrap_or_default(),
+            job_uid: attend.job_uid.map(|uid| uid.to_string()).unwrap_or_default(),
             attend: attend.attend.0,
             node: Some(attend.node.into()),
             settings: Some(attend.settings.into()),
@@ -137,11 +132,7 @@ impl TryFrom<v1::Node> for NodeDescription {
                 node.addresses,
                 "node.addresses",
                 limits::MAX_NODE_ADDRESSES,
-                |address| {
-                    address
-                        .parse()
-                        .map_err(|_| Malformed::OutOfRange("node.addresses"))
-                },
+                |address| address.parse().map_err(|_| Malformed::OutOfRange("node.addresses")),
             )?,
             agent_port: port(node.agent_port, "node.agent_port")?,
             role: name(node.role, "node.role")?,
@@ -156,9 +147,9 @@ impl From<Standing> for v1::Standing {
         use standing::State;
         let state = match standing.state {
             NodeState::Preparing => State::Preparing(standing::Preparing {}),
-            NodeState::Ready { store_port } => State::Ready(standing::Ready {
-                store_port: store_port.into(),
-            }),
+            NodeState::Ready { store_port } => {
+                State::Ready(standing::Ready { store_port: store_port.into() })
+            }
             NodeState::Running => State::Running(standing::Running {}),
             NodeState::Stopping => State::Stopping(standing::Stopping {}),
             NodeState::Succeeded => State::Succeeded(standing::Succeeded {}),
@@ -179,9 +170,9 @@ impl TryFrom<v1::Standing> for Standing {
         use standing::State;
         let state = match required(standing.state, "standing.state")? {
             State::Preparing(standing::Preparing {}) => NodeState::Preparing,
-            State::Ready(standing::Ready { store_port }) => NodeState::Ready {
-                store_port: port(store_port, "standing.store_port")?,
-            },
+            State::Ready(standing::Ready { store_port }) => {
+                NodeState::Ready { store_port: port(store_port, "standing.store_port")? }
+            }
             State::Running(standing::Running {}) => NodeState::Running,
             State::Stopping(standing::Stopping {}) => NodeState::Stopping,
             State::Succeeded(standing::Succeeded {}) => NodeState::Succeeded,

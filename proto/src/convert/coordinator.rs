@@ -37,10 +37,7 @@ pub struct NotHere {
 
 impl From<NotHere> for v1::NotHere {
     fn from(not_here: NotHere) -> Self {
-        Self {
-            term: not_here.term.0,
-            endpoint: not_here.endpoint,
-        }
+        Self { term: not_here.term.0, endpoint: not_here.endpoint }
     }
 }
 
@@ -49,10 +46,7 @@ impl TryFrom<v1::NotHere> for NotHere {
 
     fn try_from(not_here: v1::NotHere) -> Result<Self, Malformed> {
         let endpoint = nonempty(not_here.endpoint, "not_here.endpoint")?;
-        Ok(Self {
-            term: Term(not_here.term),
-            endpoint,
-        })
+        Ok(Self { term: Term(not_here.term), endpoint })
     }
 }
 
@@ -65,16 +59,12 @@ impl From<FromCoordinator> for v1::CoordinatorMessage {
                 ToNode::Welcome(welcome) => Message::Welcome(welcome.into()),
                 ToNode::Refuse(reason) => Message::Refusal(reason.into()),
                 ToNode::Echo { sequence } => Message::Echo(v1::KeepAlive { sequence }),
-                ToNode::Probe { round } => Message::Probe(v1::Probe {
-                    round: to_round(round),
-                }),
+                ToNode::Probe { round } => Message::Probe(v1::Probe { round: to_round(round) }),
                 ToNode::Assignment(assignment) => Message::Assignment(assignment.into()),
                 ToNode::HostLeaving => Message::HostLeaving(v1::HostLeaving {}),
             },
         };
-        Self {
-            message: Some(message),
-        }
+        Self { message: Some(message) }
     }
 }
 
@@ -88,9 +78,7 @@ impl TryFrom<v1::CoordinatorMessage> for FromCoordinator {
             Message::Welcome(welcome) => ToNode::Welcome(welcome.try_into()?),
             Message::Refusal(refusal) => ToNode::Refuse(refusal.try_into()?),
             Message::Echo(v1::KeepAlive { sequence }) => ToNode::Echo { sequence },
-            Message::Probe(probe) => ToNode::Probe {
-                round: round(probe.round, "probe.round")?,
-            },
+            Message::Probe(probe) => ToNode::Probe { round: round(probe.round, "probe.round")? },
             Message::Assignment(assignment) => ToNode::Assignment(assignment.try_into()?),
             Message::HostLeaving(v1::HostLeaving {}) => ToNode::HostLeaving,
         }))
@@ -153,17 +141,15 @@ impl From<RefuseReason> for v1::Refusal {
             RefuseReason::ProtocolVersion { ours } => {
                 Reason::ProtocolVersion(refusal::ProtocolVersion { ours })
             }
-            RefuseReason::RunId { ours } => Reason::OtherRunId(refusal::OtherRunId {
-                ours: ours.to_string(),
-            }),
+            RefuseReason::RunId { ours } => {
+                Reason::OtherRunId(refusal::OtherRunId { ours: ours.to_string() })
+            }
             RefuseReason::Settings { ours } => Reason::OtherSettings(ours.into()),
             RefuseReason::TooManyNodes { limit } => {
                 Reason::TooManyNodes(refusal::TooManyNodes { limit })
             }
         };
-        Self {
-            reason: Some(reason),
-        }
+        Self { reason: Some(reason) }
     }
 }
 
@@ -176,19 +162,15 @@ impl TryFrom<v1::Refusal> for RefuseReason {
             Reason::Closed(outcome) => Self::Closed(outcome.try_into()?),
             Reason::EarlierRun(refusal::EarlierRun {}) => Self::EarlierRun,
             Reason::LoopbackAddress(refusal::LoopbackAddress { address }) => {
-                Self::LoopbackAddress {
-                    address: name(address, "refusal.address")?,
-                }
+                Self::LoopbackAddress { address: name(address, "refusal.address")? }
             }
             Reason::ProtocolVersion(refusal::ProtocolVersion { ours }) => {
                 Self::ProtocolVersion { ours }
             }
-            Reason::OtherRunId(refusal::OtherRunId { ours }) => Self::RunId {
-                ours: RunId::new(nonempty(ours, "refusal.run_id")?),
-            },
-            Reason::OtherSettings(ours) => Self::Settings {
-                ours: ours.try_into()?,
-            },
+            Reason::OtherRunId(refusal::OtherRunId { ours }) => {
+                Self::RunId { ours: RunId::new(nonempty(ours, "refusal.run_id")?) }
+            }
+            Reason::OtherSettings(ours) => Self::Settings { ours: ours.try_into()? },
             Reason::TooManyNodes(refusal::TooManyNodes { limit }) => Self::TooManyNodes { limit },
         })
     }
@@ -203,10 +185,9 @@ impl From<Assignment> for v1::Assignment {
                 reason: v1::WaitReason::from(reason).into(),
             }),
             Assignment::Admit(admission) => Wire::Admit(admission.into()),
-            Assignment::Restart { round, reason } => Wire::Restart(v1::Restart {
-                round: to_round(round),
-                reason: Some(reason.into()),
-            }),
+            Assignment::Restart { round, reason } => {
+                Wire::Restart(v1::Restart { round: to_round(round), reason: Some(reason.into()) })
+            }
             Assignment::Evict { round, reason } => Wire::Evict(v1::Evict {
                 round: to_round(round),
                 reason: v1::EvictReason::from(reason).into(),
@@ -214,9 +195,7 @@ impl From<Assignment> for v1::Assignment {
             Assignment::Dismiss => Wire::Dismiss(assignment::Dismiss {}),
             Assignment::Close(outcome) => Wire::Close(outcome.into()),
         };
-        Self {
-            assignment: Some(assignment),
-        }
+        Self { assignment: Some(assignment) }
     }
 }
 
@@ -251,12 +230,7 @@ enumeration!(
     "wait.reason",
     [Gathering, NextRound, Spare, SetAside, Recovering,]
 );
-enumeration!(
-    EvictReason,
-    EvictReason,
-    "evict.reason",
-    [Obituary, Silent, NotBack, SetAside]
-);
+enumeration!(EvictReason, EvictReason, "evict.reason", [Obituary, Silent, NotBack, SetAside]);
 
 impl From<RestartReason> for restart::Reason {
     fn from(reason: RestartReason) -> Self {
@@ -275,15 +249,13 @@ impl From<RestartReason> for restart::Reason {
                 host_name,
                 how: v1::EvictReason::from(how).into(),
             }),
-            RestartReason::WorkerFailed {
-                host_name,
-                global_rank,
-                end,
-            } => Self::WorkerFailed(restart::WorkerFailed {
-                host_name,
-                global_rank: global_rank.0,
-                end: Some(end.into()),
-            }),
+            RestartReason::WorkerFailed { host_name, global_rank, end } => {
+                Self::WorkerFailed(restart::WorkerFailed {
+                    host_name,
+                    global_rank: global_rank.0,
+                    end: Some(end.into()),
+                })
+            }
         }
     }
 }
@@ -301,9 +273,9 @@ impl TryFrom<restart::Reason> for RestartReason {
             Reason::NodesWaiting(restart::NodesWaiting { waiting }) => {
                 Self::NodesWaiting { waiting }
             }
-            Reason::NodeLeft(restart::NodeLeft { host_name }) => Self::NodeLeft {
-                host_name: name(host_name, "restart.host_name")?,
-            },
+            Reason::NodeLeft(restart::NodeLeft { host_name }) => {
+                Self::NodeLeft { host_name: name(host_name, "restart.host_name")? }
+            }
             Reason::NodeLost(lost) => Self::NodeLost {
                 how: lost.how().try_into()?,
                 host_name: name(lost.host_name, "restart.host_name")?,
@@ -331,11 +303,7 @@ impl From<Admission> for v1::Admission {
             charged_through: admission.charged_through.0,
             master_address: admission.master_address,
             master_port: admission.master_port.into(),
-            store_clients: admission
-                .store_clients
-                .iter()
-                .map(IpAddr::to_string)
-                .collect(),
+            store_clients: admission.store_clients.iter().map(IpAddr::to_string).collect(),
         }
     }
 }
@@ -367,9 +335,7 @@ impl TryFrom<v1::Admission> for Admission {
                 "admission.store_clients",
                 limits::MAX_STORE_CLIENTS,
                 |address| {
-                    address
-                        .parse()
-                        .map_err(|_| Malformed::OutOfRange("admission.store_clients"))
+                    address.parse().map_err(|_| Malformed::OutOfRange("admission.store_clients"))
                 },
             )?,
         })

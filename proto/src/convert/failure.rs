@@ -34,11 +34,9 @@ impl TryFrom<v1::WorkerEnd> for WorkerEnd {
         Ok(match required(end.end, "worker_end.end")? {
             End::Exited(code) => Self::Exited(code),
             End::Signaled(signal) => Self::Signaled(signal),
-            End::NotStarted(reason) => Self::NotStarted(text(
-                reason,
-                "worker_end.not_started",
-                limits::MAX_TEXT_LEN,
-            )?),
+            End::NotStarted(reason) => {
+                Self::NotStarted(text(reason, "worker_end.not_started", limits::MAX_TEXT_LEN)?)
+            }
             End::KeeperLost(worker_end::KeeperLost {}) => Self::KeeperLost,
         })
     }
@@ -80,16 +78,8 @@ impl TryFrom<v1::WorkerFailure> for WorkerFailure {
             end: required(failure.end, "failure.end")?.try_into()?,
             age: Duration::from_micros(failure.age_us),
             message: limited(failure.message, "failure.message", limits::MAX_TEXT_LEN)?,
-            error_file: limited(
-                failure.error_file,
-                "failure.error_file",
-                limits::MAX_PATH_LEN,
-            )?,
-            stderr_tail: text(
-                failure.stderr_tail,
-                "failure.stderr_tail",
-                limits::MAX_TEXT_LEN,
-            )?,
+            error_file: limited(failure.error_file, "failure.error_file", limits::MAX_PATH_LEN)?,
+            stderr_tail: text(failure.stderr_tail, "failure.stderr_tail", limits::MAX_TEXT_LEN)?,
         })
     }
 }
@@ -100,17 +90,9 @@ impl From<Outcome> for v1::Outcome {
         let result = match outcome.result {
             JobResult::Succeeded => Result::Succeeded(outcome::Succeeded {}),
             JobResult::BudgetSpent => Result::BudgetSpent(outcome::BudgetSpent {}),
-            JobResult::JoinTimeout {
-                present,
-                min,
-                waited,
-            } => {
+            JobResult::JoinTimeout { present, min, waited } => {
                 let waited_ms = to_millis(waited);
-                Result::JoinTimeout(outcome::JoinTimeout {
-                    present,
-                    min,
-                    waited_ms,
-                })
+                Result::JoinTimeout(outcome::JoinTimeout { present, min, waited_ms })
             }
             JobResult::AllLeft => Result::AllLeft(outcome::AllLeft {}),
             JobResult::LoopbackMaster { address, host_name } => {
@@ -135,17 +117,9 @@ impl TryFrom<v1::Outcome> for Outcome {
         let result = match required(outcome.result, "outcome.result")? {
             Wire::Succeeded(outcome::Succeeded {}) => JobResult::Succeeded,
             Wire::BudgetSpent(outcome::BudgetSpent {}) => JobResult::BudgetSpent,
-            Wire::JoinTimeout(outcome::JoinTimeout {
-                present,
-                min,
-                waited_ms,
-            }) => {
+            Wire::JoinTimeout(outcome::JoinTimeout { present, min, waited_ms }) => {
                 let waited = millis(waited_ms, "outcome.waited_ms")?;
-                JobResult::JoinTimeout {
-                    present,
-                    min,
-                    waited,
-                }
+                JobResult::JoinTimeout { present, min, waited }
             }
             Wire::AllLeft(outcome::AllLeft {}) => JobResult::AllLeft,
             Wire::LoopbackMaster(outcome::LoopbackMaster { address, host_name }) => {

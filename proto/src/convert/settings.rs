@@ -7,11 +7,7 @@ use crate::{Malformed, v1};
 
 impl From<SharedSettings> for v1::SharedSettings {
     fn from(settings: SharedSettings) -> Self {
-        let SharedSettings {
-            nodes,
-            max_restarts,
-            timeouts,
-        } = settings;
+        let SharedSettings { nodes, max_restarts, timeouts } = settings;
         Self {
             min_nodes: nodes.min(),
             max_nodes: nodes.max(),
@@ -35,10 +31,7 @@ impl TryFrom<v1::SharedSettings> for SharedSettings {
             max_restarts: settings.max_restarts,
             timeouts: Timeouts {
                 join: millis(settings.join_timeout_ms, "settings.join_timeout_ms")?,
-                last_call: millis(
-                    settings.last_call_timeout_ms,
-                    "settings.last_call_timeout_ms",
-                )?,
+                last_call: millis(settings.last_call_timeout_ms, "settings.last_call_timeout_ms")?,
                 join_settle: millis(settings.join_settle_ms, "settings.join_settle_ms")?,
                 shrink: millis(settings.shrink_timeout_ms, "settings.shrink_timeout_ms")?,
                 stop_grace: millis(settings.stop_grace_ms, "settings.stop_grace_ms")?,

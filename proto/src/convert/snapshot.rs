@@ -27,9 +27,7 @@ impl From<StatusAnswer> for v1::StatusReply {
             StatusAnswer::NotHere(not_here) => Answer::NotHere(not_here.into()),
             StatusAnswer::Snapshot(snapshot) => Answer::Snapshot((*snapshot).into()),
         };
-        Self {
-            answer: Some(answer),
-        }
+        Self { answer: Some(answer) }
     }
 }
 
@@ -47,10 +45,7 @@ impl TryFrom<v1::StatusReply> for StatusAnswer {
 
 impl From<Snapshot> for v1::Snapshot {
     fn from(snapshot: Snapshot) -> Self {
-        let id = ragent_rendezvous::ids::RoundId {
-            term: snapshot.term,
-            round: snapshot.round,
-        };
+        let id = ragent_rendezvous::ids::RoundId { term: snapshot.term, round: snapshot.round };
         Self {
             run_id: snapshot.run_id.to_string(),
             job_uid: snapshot.job_uid.to_string(),
@@ -94,12 +89,7 @@ impl TryFrom<v1::Snapshot> for Snapshot {
             restarts_used: snapshot.restarts_used,
             max_restarts: snapshot.max_restarts,
             world_size: snapshot.world_size,
-            nodes: list(
-                snapshot.nodes,
-                "snapshot.nodes",
-                limits::MAX_NODES,
-                TryInto::try_into,
-            )?,
+            nodes: list(snapshot.nodes, "snapshot.nodes", limits::MAX_NODES, TryInto::try_into)?,
             incomplete,
             outcome: snapshot.outcome.map(TryInto::try_into).transpose()?,
         })

@@ -1,1 +1,327 @@
+//! One rule, one conversation.
 
+use ragent_rendezvous::{
+    ids::{GlobalRank, GroupRank, LocalRank, RoleRank},
+    message::{JobResult, WorkerEnd},
+    settings::Leases,
+};
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_secs(30);
+const PORT: u16 = 41000;
+
+/// One node, and its clock.
+struct Fixture {
+    agent: Agent,
+    now: Instant,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let now = crate::clock::now_blocking();
+        let settings = AgentSettings {
+            stop_grace: GRACE,
+            shutdown_timeout: 5 * SECOND,
+            join_timeout: 600 * SECOND,
+            heard: Heard::default(),
+        };
+        let mut t = Self { agent: Agent::new(now, settings), now };
+        assert_eq!(t.effects(), [Effect::OpenStore]);
+        t
+    }
+
+    /// A node that attends and has said that it is ready.
+    fn ready() -> Self {
+        let mut t = Self::new();
+        assert_eq!(t.welcome(1), []);
+        assert_eq!(t.store_open(), [t.says(NodeState::Ready { store_port: PORT })]);
+        t
+    }
+
+    /// A node whose workers run in round 1.
+    fn running() -> Self {
+        let mut t = Self::ready();
+        t.assign(Assignment::Admit(admission(1, 1)));
+        t
+    }
+
+    fn effects(&mut self) -> Vec<Effect> {
+        std::iter::from_fn(|| self.agent.poll_effect())
+            .filter(|effect| !matches!(effect, Effect::Announce(_)))
+            .collect()
+    }
+
+    fn says(&self, state: NodeState) -> Effect {
+        let standing = self.agent.standing(self.now);
+        assert_eq!(standing.state, state);
+        Effect::Say(FromNode::Standing(standing))
+    }
+
+    fn welcome(&mut self, term: u64) -> Vec<Effect> {
+        self.agent.handle_welcome(&Welcome {
+            term: Term(term),
+            job_uid: JobUid::new("uid"),
+            coordinator: "a".to_owned(),
+            leases: Leases::default(),
+            successors: Vec::new(),
+        });
+        self.effects()
+    }
+
+    fn store_open(&mut self) -> Vec<Effect> {
+        self.agent.handle_store_open(self.now, PORT);
+        self.effects()
+    }
+
+    fn assign(&mut self, assignment: Assignment) -> Vec<Effect> {
+        self.agent.handle_assignment(self.now, assignment);
+        self.effects()
+    }
+
+    fn restart(&mut self, round: RoundId) -> Vec<Effect> {
+        let reason = RestartReason::NodesWaiting { waiting: 1 };
+        self.assign(Assignment::Restart { round, reason })
+    }
+
+    fn finished(&mut self, end: GroupEnd) -> Vec<Effect> {
+        self.agent.handle_finished(self.now, end);
+        self.effects()
+    }
+
+    fn failed(&mut self, round: RoundId) -> Vec<Effect> {
+        self.agent.handle_failed(self.now, failure(round));
+        self.effects()
+    }
+
+    fn signal(&mut self) -> Vec<Effect> {
+        self.agent.handle_signal(self.now, Signal::SIGTERM);
+        self.effects()
+    }
+}
+
+fn round(term: u64, round: u64) -> RoundId {
+    RoundId { term: Term(term), round: Round(round) }
+}
+
+fn admission(term: u64, number: u64) -> Admission {
+    Admission {
+        round: round(term, number),
+        group_rank: GroupRank(0),
+        group_world_size: 2,
+        first_global_rank: GlobalRank(0),
+        world_size: 4,
+        first_role_rank: RoleRank(0),
+        role_world_size: 4,
+        restart_count: 0,
+        charged_through: Round(0),
+        master_address: "10.0.0.1".to_owned(),
+        master_port: PORT,
+        store_clients: Vec::new(),
+    }
+}
+
+fn failure(round: RoundId) -> WorkerFailure {
+    WorkerFailure {
+        host_name: "a".to_owned(),
+        round,
+        global_rank: GlobalRank(1),
+        local_rank: LocalRank(1),
+        pid: 7,
+        end: WorkerEnd::Exited(3),
+        age: Duration::ZERO,
+        message: None,
+        error_file: None,
+        stderr_tail: String::new(),
+    }
+}
+
+fn outcome() -> Outcome {
+    Outcome {
+        result: JobResult::BudgetSpent,
+        first_failure: None,
+        other_failures: 0,
+        restarts_used: 3,
+    }
+}
+
+const TERM: Effect = Effect::Stop { signal: Signal::SIGTERM, grace: GRACE };
+
+/// A node that is ready runs what it is admitted to, once, however often it is told.
+#[test]
+fn admission_starts_workers_once() {
+    let mut t = Fixture::ready();
+    let effects = t.assign(Assignment::Admit(admission(1, 1)));
+    let start = Effect::Start(Box::new(admission(1, 1)));
+    assert_eq!(effects, [t.says(NodeState::Running), start]);
+    assert_eq!(t.assign(Assignment::Admit(admission(1, 1))), []);
+    assert_eq!(t.agent.heard().round, round(1, 1));
+}
+
+/// An admission to a round that the node has been through already starts nothing.
+#[test]
+fn old_admission_starts_nothing() {
+    let mut t = Fixture::running();
+    t.restart(round(1, 1));
+    t.finished(GroupEnd::Stopped);
+    t.store_open();
+    let effects = t.assign(Assignment::Admit(admission(1, 1)));
+    assert_eq!(effects, [t.says(NodeState::Ready { store_port: PORT })]);
+}
+
+/// `Ready` is said only when the last process of the round is reaped and a fresh store listens.
+#[test]
+fn ready_comes_after_the_last_process() {
+    let mut t = Fixture::running();
+    assert_eq!(t.restart(round(1, 1)), [t.says(NodeState::Stopping), TERM]);
+    assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Preparing), Effect::OpenStore]);
+    assert_eq!(t.store_open(), [t.says(NodeState::Ready { store_port: PORT })]);
+}
+
+/// A failure is said at once, and again with every later standing of that round, so that a broken
+/// stream cannot lose it; its age grows.
+#[test]
+fn failure_is_said_until_the_next_round() {
+    let mut t = Fixture::running();
+    assert_eq!(t.failed(round(1, 1)), [t.says(NodeState::Stopping)]);
+    t.now += SECOND;
+    t.finished(GroupEnd::Stopped);
+    t.store_open();
+    assert_eq!(t.agent.standing(t.now).failure.unwrap().age, SECOND);
+    t.assign(Assignment::Admit(admission(1, 2)));
+    assert_eq!(t.agent.standing(t.now).failure, None);
+}
+
+/// A worker that ends while its round is being stopped is a victim, not a failure.
+#[test]
+fn victims_are_no_failures() {
+    let mut t = Fixture::running();
+    t.restart(round(1, 1));
+    assert_eq!(t.failed(round(1, 1)), []);
+    assert_eq!(t.agent.standing(t.now).failure, None);
+}
+
+/// A coordinator that was started anew ends the round under its own term.
+#[test]
+fn restart_under_a_higher_term_counts() {
+    let mut t = Fixture::running();
+    t.welcome(2);
+    assert_eq!(t.restart(round(2, 1)), [t.says(NodeState::Stopping), TERM]);
+}
+
+/// A restart of a round that this node is not in changes nothing; it says again what holds.
+#[test]
+fn restart_of_another_round_changes_nothing() {
+    let mut t = Fixture::running();
+    assert_eq!(t.restart(round(1, 7)), [t.says(NodeState::Running)]);
+}
+
+/// A node whose workers succeeded takes part again if the round must re-form.
+#[test]
+fn succeeded_node_takes_part_again() {
+    let mut t = Fixture::running();
+    assert_eq!(t.finished(GroupEnd::Succeeded), [t.says(NodeState::Succeeded)]);
+    assert_eq!(t.restart(round(1, 1)), [t.says(NodeState::Preparing), Effect::OpenStore]);
+}
+
+/// A node that is no longer a member kills its workers without grace and comes back as a newcomer.
+#[test]
+fn evicted_node_kills_and_comes_back() {
+    let mut t = Fixture::running();
+    let evict = Assignment::Evict { round: round(1, 1), reason: EvictReason::Silent };
+    assert_eq!(t.assign(evict), [Effect::Kill, t.says(NodeState::Stopping)]);
+    assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Preparing), Effect::OpenStore]);
+}
+
+/// Without a lease nothing may run here.
+#[test]
+fn lost_lease_kills() {
+    let mut t = Fixture::running();
+    t.agent.handle_lease_lost();
+    assert_eq!(t.effects(), [Effect::Kill]);
+    assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Preparing), Effect::OpenStore]);
+}
+
+/// A signal is told to the coordinator first, then to the workers, which have the whole shutdown
+/// time-out; the node goes when it is dismissed, since others may need its store until then.
+#[test]
+fn leaving_is_told_first_and_waits_to_be_dismissed() {
+    let mut t = Fixture::running();
+    let stop = Effect::Stop { signal: Signal::SIGTERM, grace: 5 * SECOND };
+    assert_eq!(t.signal(), [t.says(NodeState::Leaving { reaped: false }), stop]);
+    assert_eq!(t.signal(), []);
+    assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Leaving { reaped: true })]);
+    let left = Effect::Finish(Ending::Left(Signal::SIGTERM));
+    assert_eq!(t.assign(Assignment::Dismiss), [Effect::Say(FromNode::Goodbye), left]);
+}
+
+/// A node that reaches nobody just goes when it is told to.
+#[test]
+fn leaving_unattended_waits_for_nobody() {
+    let mut t = Fixture::new();
+    assert_eq!(t.signal(), [Effect::Finish(Ending::Left(Signal::SIGTERM))]);
+    let mut t = Fixture::running();
+    t.signal();
+    t.agent.handle_unattended(t.now);
+    let left = Effect::Finish(Ending::Left(Signal::SIGTERM));
+    assert_eq!(t.finished(GroupEnd::Stopped), [left]);
+}
+
+/// A node that waits to be dismissed goes when its coordinator is gone.
+#[test]
+fn leaving_node_outlives_no_lease() {
+    let mut t = Fixture::running();
+    t.signal();
+    t.finished(GroupEnd::Stopped);
+    t.agent.handle_unattended(t.now);
+    t.agent.handle_lease_lost();
+    assert_eq!(t.effects(), [Effect::Finish(Ending::Left(Signal::SIGTERM))]);
+}
+
+/// When the job closes, workers are ended first, and the outcome is acknowledged when nothing is
+/// left.
+#[test]
+fn close_ends_workers_first() {
+    let mut t = Fixture::running();
+    assert_eq!(t.assign(Assignment::Close(outcome())), [TERM]);
+    let end = [Effect::Say(FromNode::Goodbye), Effect::Finish(Ending::Closed(outcome()))];
+    assert_eq!(t.finished(GroupEnd::Stopped), end);
+    let mut t = Fixture::ready();
+    assert_eq!(t.assign(Assignment::Close(outcome())), end);
+}
+
+/// A coordinator that stays away for the join time-out ends this node's part.
+#[test]
+fn coordinator_is_waited_for_as_long_as_nodes_are() {
+    let mut t = Fixture::running();
+    t.agent.handle_unattended(t.now);
+    t.agent.handle_unattended(t.now + SECOND);
+    t.now += 600 * SECOND;
+    assert_eq!(t.agent.poll_timeout(), Some(t.now));
+    t.agent.handle_timeout(t.now);
+    let ending = Ending::Unreachable { waited: 600 * SECOND, was_attended: true };
+    assert_eq!(t.effects(), [Effect::Kill, Effect::Finish(ending)]);
+    assert_eq!(t.agent.poll_timeout(), None);
+}
+
+/// A refusal is final; a job that is over is told as its outcome.
+#[test]
+fn refusals_are_final() {
+    let mut t = Fixture::new();
+    t.agent.handle_refused(RefuseReason::EarlierRun);
+    let refused = Effect::Finish(Ending::Refused(RefuseReason::EarlierRun));
+    assert_eq!(t.effects(), [Effect::Kill, refused]);
+    let mut t = Fixture::new();
+    t.agent.handle_refused(RefuseReason::Closed(outcome()));
+    let closed = Effect::Finish(Ending::Closed(outcome()));
+    assert_eq!(t.effects(), [Effect::Say(FromNode::Goodbye), closed]);
+}
+
+/// A probe is answered whatever the node does.
+#[test]
+fn probe_is_answered() {
+    let mut t = Fixture::running();
+    t.agent.handle_probe(round(1, 1));
+    assert_eq!(t.effects(), [Effect::Say(FromNode::Alive { round: round(1, 1) })]);
+}
