@@ -64,22 +64,26 @@ impl Chronicle {
 
     fn note_admission(&mut self, node: &NodeId, local_world_size: u32, admission: &Admission) {
         let round = admission.round;
-        self.running.insert(node.clone(), round);
         if !self.rounds.contains_key(&round) {
             self.before_newest = self.newest;
             self.newest = round;
         }
         let members = self.rounds.entry(round).or_default();
         match members.iter().find(|member| member.node == *node) {
+            // Repeated on a new stream; perhaps the node has stopped since.
             Some(member) if member.admission == *admission => {}
             Some(_) => self
                 .contradictions
                 .push(format!("{node} was told two things about {round}")),
-            None => members.push(Member {
-                node: node.clone(),
-                local_world_size,
-                admission: admission.clone(),
-            }),
+            None => {
+                self.running.insert(node.clone(), round);
+                let (node, admission) = (node.clone(), admission.clone());
+                members.push(Member {
+                    node,
+                    local_world_size,
+                    admission,
+                });
+            }
         }
     }
 

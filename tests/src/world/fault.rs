@@ -83,7 +83,7 @@ impl World {
             Fault::Freeze => {
                 let until = self.now + self.random.millis(100, 6_000);
                 if let Some(agent) = self.agents.get_mut(&node) {
-                    agent.frozen_until = Some(until);
+                    agent.frozen_until = agent.frozen_until.max(Some(until));
                 }
             }
             Fault::LinkBreaks => self.with_link(&node, Self::break_link),
