@@ -113,3 +113,6 @@ fn round(value: Option<v1::RoundId>, field: &'static str) -> Result<RoundId, Mal
 fn to_round(value: RoundId) -> Option<v1::RoundId> {
     Some(v1::RoundId { term: value.term.0, round: value.round.0 })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,321 @@
+//! Everything that is said survives the wire, and whatever else arrives is refused, not believed.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use prost::Message;
+use ragent_rendezvous::{
+    ids::{
+        AttendNumber, GlobalRank, GroupRank, JobUid, LocalRank, NodeId, RoleRank, Round, RoundId,
+        RunId, Term,
+    },
+    message::{
+        Admission, Assignment, Attend, EvictReason, FromNode, Heard, JobResult, NodeDescription,
+        NodeState, Outcome, RefuseReason, RestartReason, Standing, ToNode, WaitReason, Welcome,
+        WorkerEnd, WorkerFailure,
+    },
+    settings::{Leases, NodeRange, SharedSettings, Timeouts},
+    snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName},
+};
+
+use super::*;
+
+fn round() -> RoundId {
+    RoundId { term: Term(3), round: Round(41) }
+}
+
+fn settings() -> SharedSettings {
+    let nodes = NodeRange::new(2, 8).unwrap();
+    SharedSettings { nodes, max_restarts: 3, timeouts: Timeouts::default() }
+}
+
+fn ends() -> [WorkerEnd; 4] {
+    [
+        WorkerEnd::Exited(-1),
+        WorkerEnd::Signaled(34),
+        WorkerEnd::NotStarted("no such file".to_owned()),
+        WorkerEnd::KeeperLost,
+    ]
+}
+
+fn failure(end: WorkerEnd) -> WorkerFailure {
+    WorkerFailure {
+        host_name: "node1".to_owned(),
+        round: round(),
+        global_rank: GlobalRank(9),
+        local_rank: LocalRank(1),
+        pid: 4711,
+        end,
+        age: Duration::from_micros(1_234_567),
+        message: Some("ValueError".to_owned()),
+        error_file: None,
+        stderr_tail: "one\ntwo".to_owned(),
+    }
+}
+
+fn outcomes() -> Vec<Outcome> {
+    let results = [
+        JobResult::Succeeded,
+        JobResult::BudgetSpent,
+        JobResult::JoinTimeout { present: 1, min: 2, waited: Duration::from_secs(600) },
+        JobResult::AllLeft,
+        JobResult::LoopbackMaster { address: "::1".to_owned(), host_name: "a".to_owned() },
+        JobResult::AllSetAside,
+    ];
+    let outcome = |result| Outcome {
+        result,
+        first_failure: Some(failure(WorkerEnd::Exited(1))),
+        other_failures: 2,
+        restarts_used: 3,
+    };
+    results.into_iter().map(outcome).collect()
+}
+
+fn attend(state: NodeState) -> Attend {
+    Attend {
+        protocol_version: 1,
+        run_id: RunId::new("job7"),
+        job_uid: Some(JobUid::new("uid")),
+        attend: AttendNumber(12),
+        node: NodeDescription {
+            node_id: NodeId::new("node1_17_ab"),
+            host_name: "node1".to_owned(),
+            address: "10.0.0.1".to_owned(),
+            addresses: vec!["10.0.0.1".parse().unwrap(), "::1".parse().unwrap()],
+            agent_port: 29400,
+            role: "default".to_owned(),
+            local_world_size: 8.try_into().unwrap(),
+            node_rank: Some(0),
+        },
+        settings: settings(),
+        heard: Heard { round: round(), size: 4, group_rank: Some(GroupRank(0)) },
+        restarts_used: 1,
+        charged_through: Round(40),
+        standing: Standing { round: round(), state, failure: None },
+    }
+}
+
+fn from_agent() -> Vec<FromAgent> {
+    let states = [
+        NodeState::Preparing,
+        NodeState::Ready { store_port: 41000 },
+        NodeState::Running,
+        NodeState::Stopping,
+        NodeState::Succeeded,
+        NodeState::Leaving { reaped: true },
+    ];
+    let attends = states.map(|state| FromAgent::Attend(Box::new(attend(state))));
+    let standings = ends().map(|end| {
+        let failure = Some(failure(end));
+        let standing = Standing { round: round(), state: NodeState::Stopping, failure };
+        FromAgent::Message(FromNode::Standing(standing))
+    });
+    let others = [
+        FromNode::KeepAlive { sequence: u64::MAX },
+        FromNode::Alive { round: round() },
+        FromNode::Goodbye,
+    ];
+    attends.into_iter().chain(standings).chain(others.map(FromAgent::Message)).collect()
+}
+
+fn assignments() -> Vec<Assignment> {
+    let waits = [
+        WaitReason::Gathering,
+        WaitReason::NextRound,
+        WaitReason::Spare,
+        WaitReason::SetAside,
+        WaitReason::Recovering,
+    ];
+    let evictions =
+        [EvictReason::Obituary, EvictReason::Silent, EvictReason::NotBack, EvictReason::SetAside];
+    let host_name = "node2".to_owned();
+    let mut restarts = vec![
+        RestartReason::CoordinatorRestarted,
+        RestartReason::HostLeft,
+        RestartReason::NodesWaiting { waiting: 2 },
+        RestartReason::NodeLeft { host_name: host_name.clone() },
+    ];
+    restarts.extend(evictions.map(|how| {
+        let host_name = host_name.clone();
+        RestartReason::NodeLost { host_name, how }
+    }));
+    restarts.extend(ends().map(|end| {
+        let (host_name, global_rank) = (host_name.clone(), GlobalRank(5));
+        RestartReason::WorkerFailed { host_name, global_rank, end }
+    }));
+    let admission = Admission {
+        round: round(),
+        group_rank: GroupRank(1),
+        group_world_size: 4,
+        first_global_rank: GlobalRank(8),
+        world_size: 32,
+        first_role_rank: RoleRank(8),
+        role_world_size: 32,
+        restart_count: 1,
+        charged_through: Round(40),
+        master_address: "fe80::1".to_owned(),
+        master_port: 41001,
+        store_clients: vec!["10.0.0.2".parse().unwrap()],
+    };
+    let mut all = vec![Assignment::Admit(admission), Assignment::Dismiss];
+    all.extend(waits.map(|reason| Assignment::Wait { round: round(), reason }));
+    all.extend(evictions.map(|reason| Assignment::Evict { round: round(), reason }));
+    all.extend(restarts.into_iter().map(|reason| Assignment::Restart { round: round(), reason }));
+    all.extend(outcomes().into_iter().map(Assignment::Close));
+    all
+}
+
+fn from_coordinator() -> Vec<FromCoordinator> {
+    let welcome = Welcome {
+        term: Term(3),
+        job_uid: JobUid::new("uid"),
+        coordinator: "node0".to_owned(),
+        leases: Leases::default(),
+        successors: vec![NodeId::new("node1")],
+    };
+    let mut refusals = vec![
+        RefuseReason::EarlierRun,
+        RefuseReason::LoopbackAddress { address: "127.0.0.1".to_owned() },
+        RefuseReason::ProtocolVersion { ours: 2 },
+        RefuseReason::RunId { ours: RunId::new("other") },
+        RefuseReason::Settings { ours: settings() },
+        RefuseReason::TooManyNodes { limit: 9 },
+    ];
+    refusals.extend(outcomes().into_iter().map(RefuseReason::Closed));
+    let mut all = vec![
+        ToNode::Welcome(welcome),
+        ToNode::Echo { sequence: 7 },
+        ToNode::Probe { round: round() },
+        ToNode::HostLeaving,
+    ];
+    all.extend(refusals.into_iter().map(ToNode::Refuse));
+    all.extend(assignments().into_iter().map(ToNode::Assignment));
+    let not_here = NotHere { term: Term(3), endpoint: "node0:29400".to_owned() };
+    let mut all: Vec<_> = all.into_iter().map(FromCoordinator::Message).collect();
+    all.push(FromCoordinator::NotHere(not_here));
+    all
+}
+
+fn snapshot() -> Snapshot {
+    let node = |standing| NodeSnapshot {
+        node_id: NodeId::new("n"),
+        host_name: "node1".to_owned(),
+        address: "10.0.0.1".to_owned(),
+        group_rank: Some(GroupRank(1)),
+        first_global_rank: None,
+        local_world_size: 2,
+        standing,
+        last_seen_ms: 17,
+        reason: Some("why".to_owned()),
+    };
+    Snapshot {
+        run_id: RunId::new("job7"),
+        job_uid: JobUid::new("uid"),
+        term: Term(3),
+        round: Round(41),
+        phase: PhaseName::Running,
+        min_nodes: 2,
+        max_nodes: 8,
+        restarts_used: 1,
+        max_restarts: 3,
+        world_size: 32,
+        nodes: vec![node(StandingName::Running), node(StandingName::SetAside)],
+        incomplete: Some(Explanation { kind: "k".to_owned(), text: "t".to_owned() }),
+        outcome: outcomes().pop(),
+    }
+}
+
+/// All that an agent says arrives as it was said.
+#[test]
+fn agents_are_understood() {
+    for said in from_agent() {
+        let bytes = v1::AgentMessage::from(said.clone()).encode_to_vec();
+        let heard = v1::AgentMessage::decode(bytes.as_slice()).unwrap();
+        assert_eq!(FromAgent::try_from(heard), Ok(said));
+    }
+}
+
+/// All that a coordinator says arrives as it was said.
+#[test]
+fn coordinators_are_understood() {
+    for said in from_coordinator() {
+        let bytes = v1::CoordinatorMessage::from(said.clone()).encode_to_vec();
+        let heard = v1::CoordinatorMessage::decode(bytes.as_slice()).unwrap();
+        assert_eq!(FromCoordinator::try_from(heard), Ok(said));
+    }
+}
+
+/// Status arrives as it was said.
+#[test]
+fn status_is_understood() {
+    let not_here = NotHere { term: Term(1), endpoint: "h:1".to_owned() };
+    for said in [StatusAnswer::Snapshot(Box::new(snapshot())), StatusAnswer::NotHere(not_here)] {
+        let reply = v1::StatusReply::from(said.clone());
+        assert_eq!(StatusAnswer::try_from(reply), Ok(said));
+    }
+}
+
+/// What is missing, too long or without meaning is refused by name.
+#[test]
+fn malformed_messages_are_refused_by_name() {
+    let refusal = |change: &dyn Fn(&mut v1::Attend)| {
+        let mut message = v1::Attend::from(attend(NodeState::Running));
+        change(&mut message);
+        Attend::try_from(message).unwrap_err()
+    };
+    let node = |attend: &mut v1::Attend, change: &dyn Fn(&mut v1::Node)| {
+        change(attend.node.as_mut().unwrap());
+    };
+    assert_eq!(refusal(&|a| a.node = None), Malformed::Missing("attend.node"));
+    assert_eq!(refusal(&|a| a.run_id.clear()), Malformed::Missing("attend.run_id"));
+    assert_eq!(
+        refusal(&|a| node(a, &|n| n.local_world_size = 0)),
+        Malformed::OutOfRange("node.local_world_size")
+    );
+    assert_eq!(
+        refusal(&|a| node(a, &|n| n.agent_port = 65_536)),
+        Malformed::OutOfRange("node.agent_port")
+    );
+    assert_eq!(
+        refusal(&|a| node(a, &|n| n.host_name = "a\u{1b}[2J".to_owned())),
+        Malformed::OutOfRange("node.host_name")
+    );
+    assert_eq!(
+        refusal(&|a| node(a, &|n| n.role = "x".repeat(257))),
+        Malformed::TooLong { field: "node.role", len: 257, limit: 256 }
+    );
+    assert_eq!(
+        refusal(&|a| a.settings.as_mut().unwrap().min_nodes = 9),
+        Malformed::OutOfRange("settings.min_nodes")
+    );
+}
+
+proptest! {
+    /// No bytes make a conversion panic, whatever they were cut from or changed to.
+    #[test]
+    fn no_bytes_panic(
+        which in 0_usize..64,
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+        noise in prop::collection::vec(any::<u8>(), 0..64),
+    ) {
+        let agents = from_agent();
+        let mut bytes =
+            v1::AgentMessage::from(agents[which % agents.len()].clone()).encode_to_vec();
+        let place = at.index(bytes.len().max(1));
+        if let Some(target) = bytes.get_mut(place) {
+            *target = byte;
+        }
+        for bytes in [bytes, noise] {
+            if let Ok(message) = v1::AgentMessage::decode(bytes.as_slice()) {
+                let _ = FromAgent::try_from(message);
+            }
+            if let Ok(message) = v1::CoordinatorMessage::decode(bytes.as_slice()) {
+                let _ = FromCoordinator::try_from(message);
+            }
+            if let Ok(message) = v1::StatusReply::decode(bytes.as_slice()) {
+                let _ = StatusAnswer::try_from(message);
+            }
+        }
+    }
+}
