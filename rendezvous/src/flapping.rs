@@ -27,11 +27,7 @@ impl Tally {
         if now.saturating_duration_since(started) >= EARLY {
             return false;
         }
-        while self
-            .strikes
-            .front()
-            .is_some_and(|at| after(*at, QUIET_TIME) <= now)
-        {
+        while self.strikes.front().is_some_and(|at| after(*at, QUIET_TIME) <= now) {
             self.strikes.pop_front();
         }
         self.strikes.push_back(now);
@@ -131,8 +127,7 @@ impl Pace {
     /// When nodes that wait since `waiting_since` may cause a round.
     pub(crate) fn earliest(&self, waiting_since: Instant, settle: Duration) -> Instant {
         let settled = after(waiting_since, settle);
-        self.last
-            .map_or(settled, |(at, spacing)| settled.max(after(at, spacing)))
+        self.last.map_or(settled, |(at, spacing)| settled.max(after(at, spacing)))
     }
 
     /// Notes a voluntary round at `now`.
@@ -146,10 +141,7 @@ impl Pace {
 }
 
 #[cfg(test)]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a test needs some instant to begin with"
-)]
+#[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
 mod tests {
     use super::*;
 

@@ -112,10 +112,7 @@ impl Group {
         table: Table,
         newcomers: BTreeSet<NodeId>,
     ) -> Self {
-        let members = table
-            .members()
-            .map(|(rank, node)| (rank, node.clone()))
-            .collect();
+        let members = table.members().map(|(rank, node)| (rank, node.clone())).collect();
         let mut group = Self::recovered(round, 0, members);
         group.size = u32::try_from(group.seats.len()).unwrap_or(u32::MAX);
         group.started = Some(now);
@@ -131,19 +128,13 @@ impl Group {
         members: BTreeMap<GroupRank, NodeId>,
     ) -> Self {
         let ids: BTreeSet<NodeId> = members.values().cloned().collect();
-        let seat = |rank| Seat {
-            rank,
-            fate: Fate::Active,
-        };
+        let seat = |rank| Seat { rank, fate: Fate::Active };
         Self {
             round,
             size,
             started: None,
             table: None,
-            seats: members
-                .into_iter()
-                .map(|(rank, node)| (node, seat(rank)))
-                .collect(),
+            seats: members.into_iter().map(|(rank, node)| (node, seat(rank))).collect(),
             newcomers: BTreeSet::new(),
             succeeded: BTreeSet::new(),
             pending: ids.clone(),
@@ -159,8 +150,7 @@ impl Group {
 
     /// The seat of `node`, if it is a member still.
     pub(crate) fn held(&self, node: &NodeId) -> Option<Seat> {
-        self.seat(node)
-            .filter(|seat| !matches!(seat.fate, Fate::Lost(_)))
+        self.seat(node).filter(|seat| !matches!(seat.fate, Fate::Lost(_)))
     }
 
     /// All members, as the round started.

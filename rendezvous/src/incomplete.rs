@@ -99,12 +99,7 @@ impl fmt::Display for Incomplete {
         match self {
             Self::HostLeaving => f.write_str("the host of the rendezvous leaves: no round follows"),
             Self::LastCall { left, room } => {
-                write!(
-                    f,
-                    "last call, {} left for up to {}",
-                    Seconds(*left),
-                    MoreNodes(*room)
-                )
+                write!(f, "last call, {} left for up to {}", Seconds(*left), MoreNodes(*room))
             }
             Self::Recovering { back, size, left } => write!(
                 f,
@@ -118,16 +113,8 @@ impl fmt::Display for Incomplete {
                 Seconds(*left)
             ),
             Self::Settling { waiting, left } => {
-                let nodes = if *waiting == 1 {
-                    "node waits"
-                } else {
-                    "nodes wait"
-                };
-                write!(
-                    f,
-                    "{waiting} {nodes}: a new round begins in {}",
-                    Seconds(*left)
-                )
+                let nodes = if *waiting == 1 { "node waits" } else { "nodes wait" };
+                write!(f, "{waiting} {nodes}: a new round begins in {}", Seconds(*left))
             }
             Self::Shrinking { from, to, left } => write!(
                 f,
@@ -142,27 +129,19 @@ impl fmt::Display for Incomplete {
             ),
             Self::TooFewNodes { ready, min, left } => {
                 let missing = MoreNodes(min.saturating_sub(*ready));
-                write!(
-                    f,
-                    "waiting for {missing} ({ready} of at least {min} are ready)"
-                )?;
+                write!(f, "waiting for {missing} ({ready} of at least {min} are ready)")?;
                 left.map_or(Ok(()), |left| write!(f, ", {} left", Seconds(left)))
             }
-            Self::Verdict { hosts, more } => write!(
-                f,
-                "a worker failed: waiting for a sign of life of {}",
-                Hosts(hosts, *more)
-            ),
+            Self::Verdict { hosts, more } => {
+                write!(f, "a worker failed: waiting for a sign of life of {}", Hosts(hosts, *more))
+            }
         }
     }
 }
 
 impl From<&Incomplete> for Explanation {
     fn from(incomplete: &Incomplete) -> Self {
-        Self {
-            kind: incomplete.kind().to_owned(),
-            text: incomplete.to_string(),
-        }
+        Self { kind: incomplete.kind().to_owned(), text: incomplete.to_string() }
     }
 }
 
@@ -179,12 +158,7 @@ struct MoreNodes(u32);
 
 impl fmt::Display for MoreNodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} more node{}",
-            self.0,
-            if self.0 == 1 { "" } else { "s" }
-        )
+        write!(f, "{} more node{}", self.0, if self.0 == 1 { "" } else { "s" })
     }
 }
 
@@ -210,30 +184,11 @@ mod tests {
     #[test]
     fn reasons_read_well() {
         let texts = [
-            Incomplete::TooFewNodes {
-                ready: 2,
-                min: 3,
-                left: Some(581 * SECOND),
-            },
-            Incomplete::TooFewNodes {
-                ready: 0,
-                min: 2,
-                left: None,
-            },
-            Incomplete::LastCall {
-                left: 12 * SECOND,
-                room: 1,
-            },
-            Incomplete::Shrinking {
-                from: 3,
-                to: 2,
-                left: SECOND / 2,
-            },
-            Incomplete::Stopping {
-                hosts: vec!["a".into(), "b".into()],
-                more: 3,
-                left: SECOND,
-            },
+            Incomplete::TooFewNodes { ready: 2, min: 3, left: Some(581 * SECOND) },
+            Incomplete::TooFewNodes { ready: 0, min: 2, left: None },
+            Incomplete::LastCall { left: 12 * SECOND, room: 1 },
+            Incomplete::Shrinking { from: 3, to: 2, left: SECOND / 2 },
+            Incomplete::Stopping { hosts: vec!["a".into(), "b".into()], more: 3, left: SECOND },
         ]
         .map(|incomplete| incomplete.to_string());
         assert_eq!(

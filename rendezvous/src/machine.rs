@@ -65,17 +65,11 @@ enum Tenure {
 impl Rendezvous {
     /// Starts a term of the job that `memory` describes.
     pub fn new(now: Instant, settings: Settings, memory: Memory) -> Self {
-        let memory = Memory {
-            term: memory.term.next(),
-            ..memory
-        };
+        let memory = Memory { term: memory.term.next(), ..memory };
         let phase = if memory.round == Round(0) {
             Phase::Gathering(Gathering::default())
         } else {
-            let last = RoundId {
-                term: Term(0),
-                round: memory.round,
-            };
+            let last = RoundId { term: Term(0), round: memory.round };
             Phase::Recovering(Recovering::new(now, last, memory.round_size))
         };
         info!(term = %memory.term, round = %memory.round, "rendezvous opened");
@@ -162,10 +156,8 @@ impl Rendezvous {
         if !self.begin(now) {
             return;
         }
-        if let Some(node) = self
-            .roster
-            .get_mut(&from.node)
-            .filter(|node| node.attend == from.attend)
+        if let Some(node) =
+            self.roster.get_mut(&from.node).filter(|node| node.attend == from.attend)
         {
             debug!(node = %from.node, attend = %from.attend, "detached");
             node.attached = false;
@@ -173,13 +165,15 @@ impl Rendezvous {
     }
 
     /// Takes in the word of a node's keeper that the agent is gone and all its processes are reaped.
+    ///
+    /// Only of an agent that is gone: it names no round, so one that comes late must not be able to
+    /// speak of an agent that has been admitted again since.
     pub fn handle_obituary(&mut self, now: Instant, node: &NodeId) {
         if !self.begin(now) {
             return;
         }
         debug!(%node, "obituary");
         self.lose(now, node, EvictReason::Obituary);
-        self.roster.bury(now, node);
         self.advance(now);
     }
 
@@ -214,10 +208,7 @@ impl Rendezvous {
             return None;
         }
         let forgiven = self.roster.aside().first().map(|(at, _)| *at);
-        [self.roster.first_lease(), forgiven, self.phase_deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        [self.roster.first_lease(), forgiven, self.phase_deadline()].into_iter().flatten().min()
     }
 
     /// Hands out what must be done next.
@@ -235,20 +226,12 @@ impl Rendezvous {
     /// Why a stream does not count; none if it does.
     fn why_refused(&self, attend: &Attend) -> Option<RefuseReason> {
         if attend.protocol_version != PROTOCOL_VERSION {
-            return Some(RefuseReason::ProtocolVersion {
-                ours: PROTOCOL_VERSION,
-            });
+            return Some(RefuseReason::ProtocolVersion { ours: PROTOCOL_VERSION });
         }
         if attend.run_id != self.settings.run_id {
-            return Some(RefuseReason::RunId {
-                ours: self.settings.run_id.clone(),
-            });
+            return Some(RefuseReason::RunId { ours: self.settings.run_id.clone() });
         }
-        if attend
-            .job_uid
-            .as_ref()
-            .is_some_and(|uid| *uid != self.memory.job_uid)
-        {
+        if attend.job_uid.as_ref().is_some_and(|uid| *uid != self.memory.job_uid) {
             return Some(RefuseReason::EarlierRun);
         }
         if let Some(ours) = self.settings.shared.filter(|ours| *ours != attend.settings) {
@@ -264,8 +247,7 @@ impl Rendezvous {
             let limit = u32::try_from(NODES_MAX).unwrap_or(u32::MAX);
             return Some(RefuseReason::TooManyNodes { limit });
         }
-        self.unreachable(attend)
-            .map(|address| RefuseReason::LoopbackAddress { address })
+        self.unreachable(attend).map(|address| RefuseReason::LoopbackAddress { address })
     }
 
     /// The address because of which the node and those that are here cannot be in one round.
@@ -292,12 +274,7 @@ impl Rendezvous {
         if heard.term.0 > NUMBER_MAX || heard.round.0 > NUMBER_MAX {
             return;
         }
-        if heard
-            > (RoundId {
-                term: self.memory.term,
-                round: self.memory.round,
-            })
-        {
+        if heard > (RoundId { term: self.memory.term, round: self.memory.round }) {
             self.memory.term = heard.term.next();
         }
         if heard.round > self.memory.round {
@@ -359,10 +336,7 @@ impl Rendezvous {
         };
         info!(node = %id, host = %node.description.host_name, reason = ?how, "lost a node");
         if how == EvictReason::Silent {
-            let evict = Assignment::Evict {
-                round: node.floor,
-                reason: how,
-            };
+            let evict = Assignment::Evict { round: node.floor, reason: how };
             self.send(node.peer(), ToNode::Assignment(evict));
         }
         match &mut self.phase {
@@ -462,13 +436,11 @@ impl Rendezvous {
         match &self.phase {
             Phase::Recovering(recovering) => recovering.round,
             Phase::Running(_) | Phase::Regathering(_) | Phase::Gathering(_) | Phase::Closed(_) => {
-                self.phase.group().map_or(
-                    RoundId {
-                        term: self.memory.term,
-                        round: self.memory.round,
-                    },
-                    |group| group.round,
-                )
+                self.phase
+                    .group()
+                    .map_or(RoundId { term: self.memory.term, round: self.memory.round }, |group| {
+                        group.round
+                    })
             }
         }
     }
@@ -479,8 +451,7 @@ impl Rendezvous {
     }
 
     fn remember(&mut self) {
-        self.effects
-            .push_back(Effect::Remember(self.memory.clone()));
+        self.effects.push_back(Effect::Remember(self.memory.clone()));
     }
 }
 

@@ -47,10 +47,7 @@ pub struct Attend {
 impl Attend {
     /// The stream that this opens.
     pub fn peer(&self) -> Peer {
-        Peer {
-            node: self.node.node_id.clone(),
-            attend: self.attend,
-        }
+        Peer { node: self.node.node_id.clone(), attend: self.attend }
     }
 }
 

@@ -33,10 +33,7 @@ pub(crate) fn place(survivors: BTreeMap<GroupRank, NodeId>, newcomers: Vec<NodeI
         }
     }
     let mut fillers = newcomers.into_iter().chain(movers.into_iter().rev());
-    places
-        .into_iter()
-        .filter_map(|place| place.or_else(|| fillers.next()))
-        .collect()
+    places.into_iter().filter_map(|place| place.or_else(|| fillers.next())).collect()
 }
 
 /// Sorts newcomers: by `--node-rank` where given, host name in natural order, address, node id.
@@ -47,10 +44,7 @@ pub(crate) fn sort_newcomers(newcomers: &mut [&NodeDescription]) {
     let distinct: BTreeSet<u32> = given.iter().copied().collect();
     let by_node_rank = distinct.len() == given.len();
     if !by_node_rank {
-        warn!(
-            nodes = given.len(),
-            "two nodes have the same --node-rank: sorting by host name"
-        );
+        warn!(nodes = given.len(), "two nodes have the same --node-rank: sorting by host name");
     }
     let key = |node: &NodeDescription| {
         let rank = node.node_rank.filter(|_| by_node_rank);
@@ -84,9 +78,7 @@ fn natural(a: &str, b: &str) -> Ordering {
 /// Takes the digits, or all but digits, off the front of `rest`.
 fn part<'a>(rest: &mut &'a str) -> &'a str {
     let digits = is_number(rest);
-    let end = rest
-        .find(|c: char| c.is_ascii_digit() != digits)
-        .unwrap_or(rest.len());
+    let end = rest.find(|c: char| c.is_ascii_digit() != digits).unwrap_or(rest.len());
     let (part, tail) = rest.split_at(end);
     *rest = tail;
     part
@@ -115,10 +107,7 @@ mod tests {
     }
 
     fn survivors(ranks: &[(u32, &str)]) -> BTreeMap<GroupRank, NodeId> {
-        ranks
-            .iter()
-            .map(|(rank, name)| (GroupRank(*rank), NodeId::new(name)))
-            .collect()
+        ranks.iter().map(|(rank, name)| (GroupRank(*rank), NodeId::new(name))).collect()
     }
 
     fn description(host_name: &str, node_rank: Option<u32>) -> NodeDescription {
@@ -166,22 +155,14 @@ mod tests {
     fn node2_comes_before_node10() {
         let names = ["node10", "node2", "node02", "node", "a9b2", "a9b10"];
         let nodes = names.iter().map(|name| description(name, None)).collect();
-        assert_eq!(
-            sorted(nodes),
-            ["a9b2", "a9b10", "node", "node02", "node2", "node10"]
-        );
+        assert_eq!(sorted(nodes), ["a9b2", "a9b10", "node", "node02", "node2", "node10"]);
     }
 
     /// `--node-rank` comes first where given; the same one twice is as if none were given.
     #[test]
     fn node_rank_orders_unless_it_is_ambiguous() {
-        let nodes = |c| {
-            vec![
-                description("a", None),
-                description("b", Some(7)),
-                description("c", c),
-            ]
-        };
+        let nodes =
+            |c| vec![description("a", None), description("b", Some(7)), description("c", c)];
         assert_eq!(sorted(nodes(Some(3))), ["c", "b", "a"]);
         assert_eq!(sorted(nodes(Some(7))), ["a", "b", "c"]);
     }

@@ -86,10 +86,7 @@ impl From<&Assignment> for Told {
 impl Node {
     /// Its newest stream.
     pub(crate) fn peer(&self) -> Peer {
-        Peer {
-            node: self.description.node_id.clone(),
-            attend: self.attend,
-        }
+        Peer { node: self.description.node_id.clone(), attend: self.attend }
     }
 
     /// Whether it is ready for a round.
@@ -167,19 +164,11 @@ impl Roster {
     /// Takes in a stream that [`Roster::is_late`] does not refuse; false if what its node says of
     /// itself is older than what is known.
     pub(crate) fn attend(&mut self, now: Instant, attend: Attend, lease: Duration) -> bool {
-        let Attend {
-            attend,
-            node: description,
-            standing,
-            ..
-        } = attend;
+        let Attend { attend, node: description, standing, .. } = attend;
         let id = description.node_id.clone();
         let tally = match self.nodes.get(&id) {
             Some(_) => Tally::default(),
-            None => self
-                .heirlooms
-                .inherit(now, &description)
-                .unwrap_or_default(),
+            None => self.heirlooms.inherit(now, &description).unwrap_or_default(),
         };
         let arrivals = &mut self.arrivals;
         let node = self.nodes.entry(id.clone()).or_insert_with(|| {
@@ -197,8 +186,7 @@ impl Roster {
                 lease,
             }
         });
-        self.leases
-            .remove(&(after(node.last_seen, node.lease), id.clone()));
+        self.leases.remove(&(after(node.last_seen, node.lease), id.clone()));
         node.description = description;
         node.attend = attend;
         node.attached = true;
@@ -267,10 +255,7 @@ impl Roster {
 
     /// A node whose lease has passed.
     pub(crate) fn expired(&self, now: Instant) -> Option<NodeId> {
-        self.leases
-            .first()
-            .filter(|(at, _)| *at <= now)
-            .map(|(_, node)| node.clone())
+        self.leases.first().filter(|(at, _)| *at <= now).map(|(_, node)| node.clone())
     }
 
     /// Forgets a node that may attend again.
@@ -278,8 +263,7 @@ impl Roster {
         let mut node = self.remove(id)?;
         self.former.insert(id, node.attend);
         if !node.tally.is_clean() {
-            self.heirlooms
-                .leave(&node.description, mem::take(&mut node.tally));
+            self.heirlooms.leave(&node.description, mem::take(&mut node.tally));
             self.pass_on(now, &node.description);
         }
         Some(node)
@@ -310,8 +294,7 @@ impl Roster {
 
     fn remove(&mut self, id: &NodeId) -> Option<Node> {
         let node = self.nodes.remove(id)?;
-        self.leases
-            .remove(&(after(node.last_seen, node.lease), id.clone()));
+        self.leases.remove(&(after(node.last_seen, node.lease), id.clone()));
         self.ready.remove(id);
         self.aside.retain(|(_, other)| other != id);
         self.leaving.remove(id);

@@ -45,11 +45,7 @@ impl FromStr for NodeRange {
     type Err = NodeRangeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let number = |part: &str| {
-            part.trim()
-                .parse::<u32>()
-                .map_err(|_| NodeRangeError::Format)
-        };
+        let number = |part: &str| part.trim().parse::<u32>().map_err(|_| NodeRangeError::Format);
         let (min, max) = match text.split_once(':') {
             None => {
                 let n = number(text)?;

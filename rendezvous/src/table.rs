@@ -67,18 +67,11 @@ impl Table {
             *role_world_size = role_world_size.saturating_add(workers);
             store_clients.extend(node.address.parse::<IpAddr>());
             store_clients.extend(&node.addresses);
-            places.push(Place {
-                node,
-                first_global_rank,
-                first_role_rank,
-            });
+            places.push(Place { node, first_global_rank, first_role_rank });
         }
         store_clients.sort_unstable();
         store_clients.dedup();
-        let Charges {
-            restart_count,
-            charged_through,
-        } = charges;
+        let Charges { restart_count, charged_through } = charges;
         Some(Self {
             round,
             places,
@@ -103,9 +96,7 @@ impl Table {
 
     /// Which members these are, by group rank.
     pub(crate) fn members(&self) -> impl Iterator<Item = (GroupRank, &NodeId)> {
-        (0..)
-            .map(GroupRank)
-            .zip(self.places.iter().map(|place| &place.node.node_id))
+        (0..).map(GroupRank).zip(self.places.iter().map(|place| &place.node.node_id))
     }
 
     /// Group rank 0 if its address reaches only itself although members are on several machines.
@@ -125,11 +116,7 @@ impl Table {
             first_global_rank: place.first_global_rank,
             world_size: self.world_size,
             first_role_rank: place.first_role_rank,
-            role_world_size: self
-                .role_world_sizes
-                .get(&place.node.role)
-                .copied()
-                .unwrap_or(0),
+            role_world_size: self.role_world_sizes.get(&place.node.role).copied().unwrap_or(0),
             restart_count: self.restart_count,
             charged_through: self.charged_through,
             master_address: self.master().address.clone(),
@@ -151,9 +138,7 @@ impl Table {
 pub(crate) fn is_loopback(address: &str) -> bool {
     let address = address.trim_start_matches('[').trim_end_matches(']');
     address.eq_ignore_ascii_case("localhost")
-        || address
-            .parse::<IpAddr>()
-            .is_ok_and(|ip| ip.to_canonical().is_loopback())
+        || address.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
 #[cfg(test)]
@@ -176,31 +161,17 @@ mod tests {
     }
 
     fn table(members: Vec<NodeDescription>) -> Table {
-        let charges = Charges {
-            restart_count: 2,
-            charged_through: Round(4),
-        };
+        let charges = Charges { restart_count: 2, charged_through: Round(4) };
         Table::new(RoundId::default(), members, 7, charges).expect("members")
     }
 
     /// Global and role ranks are dense where nodes differ in workers and roles.
     #[test]
     fn ranks_are_dense_over_unequal_nodes() {
-        let table = table(vec![
-            node("a", "x", 3),
-            node("b", "y", 1),
-            node("c", "x", 2),
-        ]);
+        let table = table(vec![node("a", "x", 3), node("b", "y", 1), node("c", "x", 2)]);
         let told: Vec<_> = (0..3)
             .filter_map(|rank| table.admission(GroupRank(rank)))
-            .map(|a| {
-                (
-                    a.first_global_rank.0,
-                    a.world_size,
-                    a.first_role_rank.0,
-                    a.role_world_size,
-                )
-            })
+            .map(|a| (a.first_global_rank.0, a.world_size, a.first_role_rank.0, a.role_world_size))
             .collect();
         assert_eq!(told, [(0, 6, 0, 5), (3, 6, 0, 1), (4, 6, 3, 5)]);
     }
@@ -209,12 +180,7 @@ mod tests {
     #[test]
     fn master_alone_is_told_the_store_clients() {
         let table = table(vec![node("a", "", 3), node("b", "", 1)]);
-        let clients = |rank| {
-            table
-                .admission(GroupRank(rank))
-                .expect("a member")
-                .store_clients
-        };
+        let clients = |rank| table.admission(GroupRank(rank)).expect("a member").store_clients;
         let addresses: Vec<String> = clients(0).iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["10.0.0.1", "10.0.0.3", "10.0.0.9"]);
         assert_eq!(clients(1), Vec::<IpAddr>::new());
@@ -223,14 +189,7 @@ mod tests {
     /// An address that every machine has is known in all its spellings.
     #[test]
     fn loopback_is_recognised() {
-        for address in [
-            "localhost",
-            "LocalHost",
-            "127.0.1.1",
-            "::1",
-            "[::1]",
-            "::ffff:127.0.0.1",
-        ] {
+        for address in ["localhost", "LocalHost", "127.0.1.1", "::1", "[::1]", "::ffff:127.0.0.1"] {
             assert!(is_loopback(address), "{address}");
         }
         for address in ["10.0.0.1", "localhost.example", "node-a", "fe80::1", ""] {

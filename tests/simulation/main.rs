@@ -2,6 +2,10 @@
 //!
 //! A failure prints the line that replays it.
 
+mod scale;
+
+use std::mem;
+
 use ragent_tests::{invariants::RULES, sabotage::Sabotage, world::World};
 
 /// Seeds of an ordinary run.
@@ -15,7 +19,7 @@ fn run(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     let mut world = World::new(seed, sabotage);
     loop {
         let goes_on = world.step();
-        let has_news = std::mem::take(&mut world.chronicle.has_news);
+        let has_news = mem::take(&mut world.chronicle.has_news);
         for (name, check) in RULES {
             // Most steps are keep-alives; what they cannot break need not be looked at.
             let is_cheap = name.starts_with('5') || name.starts_with('8');
@@ -31,19 +35,14 @@ fn run(seed: u64, sabotage: Sabotage) -> Result<(), String> {
 }
 
 /// The seed to replay, if one is given.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a seed is given by hand, to replay a failure"
-)]
+#[expect(clippy::disallowed_methods, reason = "a seed is given by hand, to replay a failure")]
 fn given_seed() -> Option<u64> {
     std::env::var("SEED").ok()?.parse().ok()
 }
 
 /// The first rule that is broken by any of `seeds`.
 fn first_broken(seeds: impl Iterator<Item = u64>, sabotage: Sabotage) -> Option<(u64, String)> {
-    seeds
-        .into_iter()
-        .find_map(|seed| run(seed, sabotage).err().map(|why| (seed, why)))
+    seeds.into_iter().find_map(|seed| run(seed, sabotage).err().map(|why| (seed, why)))
 }
 
 /// Whatever goes wrong, no rule is broken.
@@ -69,6 +68,29 @@ fn worlds_are_repeatable() {
     for seed in 0..20 {
         assert_eq!(life(seed), life(seed));
     }
+}
+
+/// The worlds have in them what the rules are about: a quiet world breaks none.
+#[test]
+fn worlds_are_eventful() {
+    let (mut rounds, mut terms, mut charges, mut successes) = (0, 0, 0, 0);
+    for seed in 0..SEEDS / 10 {
+        let mut world = World::new(seed, Sabotage::None);
+        let mut has_succeeded = false;
+        while world.step() {
+            has_succeeded |= world.has_succeeded();
+        }
+        rounds += world.chronicle.rounds.len();
+        let memory = world.chronicle.memories.last();
+        terms += memory.map_or(0, |memory| memory.term.0);
+        charges += memory.map_or(0, |memory| memory.restarts_used);
+        successes += u32::from(has_succeeded);
+    }
+    // About four rounds, one restart of the coordinator and half a charge a world.
+    assert!(rounds > 500, "{rounds} rounds");
+    assert!(terms > 250, "{terms} terms");
+    assert!(charges > 50, "{charges} charges");
+    assert!(successes > 3, "{successes} jobs that succeeded");
 }
 
 /// Each rule notices the bug that breaks it.

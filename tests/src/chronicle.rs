@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ragent_rendezvous::{
     ids::{NodeId, Round, RoundId},
-    message::{Admission, Assignment},
+    message::{Admission, Assignment, Outcome},
     settings::Memory,
 };
 
@@ -27,6 +27,8 @@ pub struct Chronicle {
     pub memories: Vec<Memory>,
     /// Rounds in which a worker really failed.
     pub failed_rounds: BTreeSet<Round>,
+    /// How the job ended, once any node was told.
+    pub outcome: Option<Outcome>,
     /// Whether something has been noted since the rules were last looked at.
     pub has_news: bool,
 }
@@ -53,11 +55,12 @@ impl Chronicle {
                     self.waiting_members.push(node.clone());
                 }
             }
-            Assignment::Restart { .. }
-            | Assignment::Evict { .. }
-            | Assignment::Dismiss
-            | Assignment::Close(_) => {
+            Assignment::Restart { .. } | Assignment::Evict { .. } | Assignment::Dismiss => {
                 self.running.remove(node);
+            }
+            Assignment::Close(outcome) => {
+                self.running.remove(node);
+                self.outcome.get_or_insert_with(|| outcome.clone());
             }
         }
     }
@@ -72,17 +75,13 @@ impl Chronicle {
         match members.iter().find(|member| member.node == *node) {
             // Repeated on a new stream; perhaps the node has stopped since.
             Some(member) if member.admission == *admission => {}
-            Some(_) => self
-                .contradictions
-                .push(format!("{node} was told two things about {round}")),
+            Some(_) => {
+                self.contradictions.push(format!("{node} was told two things about {round}"))
+            }
             None => {
                 self.running.insert(node.clone(), round);
                 let (node, admission) = (node.clone(), admission.clone());
-                members.push(Member {
-                    node,
-                    local_world_size,
-                    admission,
-                });
+                members.push(Member { node, local_world_size, admission });
             }
         }
     }

@@ -21,14 +21,8 @@ pub const RULES: [Rule; 7] = [
     ("1: ranks are dense and agreed on", ranks_are_dense::check),
     ("2: a node has one place", one_place_a_node::check),
     ("3: rounds only grow", rounds_only_grow::check),
-    (
-        "4: a round has between min and max nodes",
-        round_size_is_in_range::check,
-    ),
+    ("4: a round has between min and max nodes", round_size_is_in_range::check),
     ("5: one round has processes", one_round_has_processes::check),
-    (
-        "7: a round is charged once, within the budget",
-        charged_once::check,
-    ),
+    ("7: a round is charged once, within the budget", charged_once::check),
     ("8: a job heals", job_heals::check),
 ];

@@ -14,7 +14,7 @@ use std::{
 use ragent_rendezvous::{
     Rendezvous,
     ids::{JobUid, NodeId, Peer, RoundId, RunId},
-    message::{Heard, NodeState, ToNode},
+    message::{Heard, JobResult, NodeState, ToNode},
     settings::{Leases, Memory, NodeRange, SharedSettings, Timeouts},
     snapshot::{PhaseName, Snapshot},
 };
@@ -107,20 +107,13 @@ const LEASES: Leases = Leases {
 
 impl World {
     /// The world of `seed`, with a bug planted in it.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a world needs some instant to begin with"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "a world needs some instant to begin with")]
     pub fn new(seed: u64, sabotage: Sabotage) -> Self {
         let mut random = Random::new(seed);
         let min = random.between(1, 3);
         let max = random.between(min.max(2), min + 3);
         let bound = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-        let told_min = if sabotage == Sabotage::FewerThanMin {
-            1
-        } else {
-            bound(min)
-        };
+        let told_min = if sabotage == Sabotage::FewerThanMin { 1 } else { bound(min) };
         let nodes = NodeRange::new(told_min, bound(max)).expect("min is at most max");
         let timeouts = Timeouts {
             join: Duration::from_secs(40),
@@ -130,11 +123,7 @@ impl World {
             stop_grace: Duration::from_secs(2),
         };
         let max_restarts = bound(random.between(0, 6));
-        let shared = SharedSettings {
-            nodes,
-            max_restarts,
-            timeouts,
-        };
+        let shared = SharedSettings { nodes, max_restarts, timeouts };
         let start = Instant::now();
         let mut world = Self {
             start,
@@ -193,10 +182,7 @@ impl World {
         let Some(snapshot) = self.snapshot() else {
             return false;
         };
-        let members = snapshot
-            .nodes
-            .iter()
-            .filter(|node| node.group_rank.is_some());
+        let members = snapshot.nodes.iter().filter(|node| node.group_rank.is_some());
         let mut running = members.map(|node| self.runs(&node.node_id));
         snapshot.phase == PhaseName::Running && running.all(|runs| runs)
     }
@@ -206,24 +192,25 @@ impl World {
         matches!(self.stage, Stage::Quiet(since) if self.now > since + HEALS_WITHIN)
     }
 
+    /// Whether the coordinator shows that the job has succeeded.
+    pub fn has_succeeded(&self) -> bool {
+        let outcome = self.chronicle.outcome.as_ref();
+        outcome.is_some_and(|outcome| outcome.result == JobResult::Succeeded)
+    }
+
     /// A deadline that has passed, was applied, and is still awaited.
     pub fn overdue(&self) -> Option<Duration> {
-        self.overdue
-            .map(|at| at.saturating_duration_since(self.start))
+        self.overdue.map(|at| at.saturating_duration_since(self.start))
     }
 
     /// What the coordinator shows, while there is one.
     pub fn snapshot(&self) -> Option<Snapshot> {
-        self.coordinator
-            .as_ref()
-            .map(|coordinator| coordinator.snapshot(self.now))
+        self.coordinator.as_ref().map(|coordinator| coordinator.snapshot(self.now))
     }
 
     /// The nodes on which processes live, and the round that they belong to.
     pub fn processes(&self) -> impl Iterator<Item = (&NodeId, RoundId)> {
-        self.processes
-            .iter()
-            .map(|(node, processes)| (node, processes.round))
+        self.processes.iter().map(|(node, processes)| (node, processes.round))
     }
 
     /// What the job was started with.
@@ -243,9 +230,7 @@ impl World {
 
     fn runs(&self, node: &NodeId) -> bool {
         let newest = self.chronicle.newest;
-        self.processes
-            .get(node)
-            .is_some_and(|processes| processes.round == newest)
+        self.processes.get(node).is_some_and(|processes| processes.round == newest)
             && self.agents.get(node).is_some_and(|agent| {
                 agent.standing.round == newest && agent.standing.state == NodeState::Running
             })
@@ -260,11 +245,7 @@ impl World {
             let delay = self.random.millis(1, 2_000);
             let is_host = self.host == Some(machine);
             self.schedule(
-                if is_host {
-                    Duration::from_micros(1)
-                } else {
-                    delay
-                },
+                if is_host { Duration::from_micros(1) } else { delay },
                 Event::StartAgent { machine },
             );
         }
@@ -281,13 +262,8 @@ impl World {
             return;
         }
         self.stage = Stage::Quiet(self.now);
-        self.events
-            .retain(|_, event| !matches!(event, Event::Fault(_)));
-        let alive = self
-            .agents
-            .values()
-            .filter(|agent| agent.may_take_part())
-            .count();
+        self.events.retain(|_, event| !matches!(event, Event::Fault(_)));
+        let alive = self.agents.values().filter(|agent| agent.may_take_part()).count();
         for _ in alive..self.min_nodes as usize {
             let machine = self.new_machine();
             let delay = self.random.millis(1, 1_000);

@@ -54,22 +54,18 @@ impl Rendezvous {
                 recovering.assignment(node)
             }
             Phase::Running(running) => match running.group.held(id) {
-                Some(Seat { rank, .. }) => running
-                    .group
-                    .table
-                    .as_ref()?
-                    .admission(rank)
-                    .map(Assignment::Admit),
+                Some(Seat { rank, .. }) => {
+                    running.group.table.as_ref()?.admission(rank).map(Assignment::Admit)
+                }
                 None => Some(self.outsider(id, node)),
             },
             Phase::Regathering(regathering) => match regathering.group.held(id) {
-                Some(Seat {
-                    fate: Fate::Active | Fate::Stopped,
-                    ..
-                }) => Some(Assignment::Restart {
-                    round: regathering.group.round,
-                    reason: regathering.reason.clone(),
-                }),
+                Some(Seat { fate: Fate::Active | Fate::Stopped, .. }) => {
+                    Some(Assignment::Restart {
+                        round: regathering.group.round,
+                        reason: regathering.reason.clone(),
+                    })
+                }
                 Some(Seat {
                     fate: Fate::Back | Fate::Leaving | Fate::Left | Fate::Lost(_),
                     ..
@@ -85,25 +81,18 @@ impl Rendezvous {
     /// What holds for a node that has no seat, or has left it for the next round.
     fn outsider(&self, id: &NodeId, node: &Node) -> Assignment {
         match node.standing.state {
-            NodeState::Running | NodeState::Stopping | NodeState::Succeeded => Assignment::Evict {
-                round: node.standing.round,
-                reason: self.why_not_member(id),
-            },
+            NodeState::Running | NodeState::Stopping | NodeState::Succeeded => {
+                Assignment::Evict { round: node.standing.round, reason: self.why_not_member(id) }
+            }
             NodeState::Preparing | NodeState::Ready { .. } | NodeState::Leaving { .. } => {
-                Assignment::Wait {
-                    round: self.newest_round(),
-                    reason: self.why_waiting(node),
-                }
+                Assignment::Wait { round: self.newest_round(), reason: self.why_waiting(node) }
             }
         }
     }
 
     fn why_not_member(&self, id: &NodeId) -> EvictReason {
         match self.phase.group().and_then(|group| group.seat(id)) {
-            Some(Seat {
-                fate: Fate::Lost(reason),
-                ..
-            }) => reason,
+            Some(Seat { fate: Fate::Lost(reason), .. }) => reason,
             Some(Seat {
                 fate: Fate::Active | Fate::Stopped | Fate::Back | Fate::Leaving | Fate::Left,
                 ..
@@ -142,12 +131,8 @@ impl Rendezvous {
         if !group.unstopped().is_empty() {
             return;
         }
-        let leavers: Vec<NodeId> = group
-            .leavers()
-            .iter()
-            .chain(&self.settings.host)
-            .cloned()
-            .collect();
+        let leavers: Vec<NodeId> =
+            group.leavers().iter().chain(&self.settings.host).cloned().collect();
         for id in leavers {
             if self.roster.get(&id).is_some_and(Node::is_leaving) {
                 self.sync(&id);

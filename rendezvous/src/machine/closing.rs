@@ -50,9 +50,7 @@ impl Rendezvous {
         };
         (self.roster.is_empty() || self.roster.all_leaving())
             && !group.leavers().is_empty()
-            && !group
-                .seats()
-                .any(|(_, seat)| matches!(seat.fate, Fate::Lost(_)))
+            && !group.seats().any(|(_, seat)| matches!(seat.fate, Fate::Lost(_)))
     }
 }
 

@@ -35,11 +35,7 @@ impl Rendezvous {
         let Phase::Gathering(gathering) = &mut self.phase else {
             return false;
         };
-        gathering.since = if is_empty {
-            None
-        } else {
-            gathering.since.or(Some(now))
-        };
+        gathering.since = if is_empty { None } else { gathering.since.or(Some(now)) };
         if ready >= shared.nodes.max() as usize {
             return self.complete(now, shared);
         }
@@ -66,9 +62,7 @@ impl Rendezvous {
         if self.tenure != Tenure::Stays {
             return None;
         }
-        let join = gathering
-            .since
-            .map(|since| after(since, shared.timeouts.join));
+        let join = gathering.since.map(|since| after(since, shared.timeouts.join));
         gathering.last_call_until.or(join)
     }
 
@@ -109,19 +103,13 @@ impl Rendezvous {
             newcomers.iter().cloned().collect()
         };
         let placed = place(survivors, newcomers);
-        let round = RoundId {
-            term: self.memory.term,
-            round: self.memory.round.next(),
-        };
+        let round = RoundId { term: self.memory.term, round: self.memory.round.next() };
         let Some(table) = self.lay_out(round, &placed) else {
             return false;
         };
         if let Some(master) = table.loopback_master() {
             let (address, host_name) = (master.address.clone(), master.host_name.clone());
-            self.close(
-                JobResult::LoopbackMaster { address, host_name },
-                Failures::default(),
-            );
+            self.close(JobResult::LoopbackMaster { address, host_name }, Failures::default());
             return true;
         }
         let nodes = placed.len();
@@ -130,10 +118,7 @@ impl Rendezvous {
         self.memory.round_size = u32::try_from(nodes).unwrap_or(u32::MAX);
         self.remember();
         let group = Group::new(now, round, table, newcomers_to_a_group);
-        self.enter(Phase::Running(Running {
-            group,
-            waiting_since: None,
-        }));
+        self.enter(Phase::Running(Running { group, waiting_since: None }));
         for id in &placed {
             if let Some(node) = self.roster.get_mut(id) {
                 node.floor = round;
@@ -175,10 +160,7 @@ impl Rendezvous {
         let mut newcomers: Vec<&NodeDescription> =
             waiting.into_iter().map(|node| &node.description).collect();
         sort_newcomers(&mut newcomers);
-        newcomers
-            .into_iter()
-            .map(|node| node.node_id.clone())
-            .collect()
+        newcomers.into_iter().map(|node| node.node_id.clone()).collect()
     }
 
     fn lay_out(&self, round: RoundId, placed: &[NodeId]) -> Option<Table> {

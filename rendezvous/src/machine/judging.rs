@@ -36,15 +36,10 @@ impl Rendezvous {
         node.told = Some(Told::Restart(group.round));
         let by_membership = group.seats().any(|(_, seat)| !seat.fate.stays());
         let round = group.round;
-        let awaited: BTreeSet<NodeId> = group
-            .seats()
-            .map(|(other, _)| other.clone())
-            .filter(|other| other != id)
-            .collect();
-        let verdict = (!by_membership).then(|| Verdict {
-            failures: [].into(),
-            awaited: awaited.clone(),
-        });
+        let awaited: BTreeSet<NodeId> =
+            group.seats().map(|(other, _)| other.clone()).filter(|other| other != id).collect();
+        let verdict =
+            (!by_membership).then(|| Verdict { failures: [].into(), awaited: awaited.clone() });
         self.restart(now, reason, None, verdict);
         self.record(id, Some(failure));
         if by_membership {
@@ -67,14 +62,8 @@ impl Rendezvous {
             return;
         };
         // Bounded by the round: an age is a stranger's word.
-        let happened = now
-            .checked_sub(failure.age)
-            .max(regathering.group.started)
-            .unwrap_or(now);
-        verdict
-            .failures
-            .entry(id.clone())
-            .or_insert((happened, failure));
+        let happened = now.checked_sub(failure.age).max(regathering.group.started).unwrap_or(now);
+        verdict.failures.entry(id.clone()).or_insert((happened, failure));
     }
 
     /// Notes that `id` lives, as it was asked about `round`.
@@ -107,17 +96,12 @@ impl Rendezvous {
         let Phase::Regathering(regathering) = &mut self.phase else {
             return false;
         };
-        let Some(verdict) = regathering
-            .verdict
-            .take_if(|verdict| verdict.awaited.is_empty())
+        let Some(verdict) = regathering.verdict.take_if(|verdict| verdict.awaited.is_empty())
         else {
             return false;
         };
         let others = u32::try_from(verdict.failures.len().saturating_sub(1)).unwrap_or(u32::MAX);
-        let first = verdict
-            .failures
-            .into_iter()
-            .min_by_key(|(_, (happened, _))| *happened);
+        let first = verdict.failures.into_iter().min_by_key(|(_, (happened, _))| *happened);
         let Some((id, (happened, failure))) = first else {
             return false;
         };
@@ -135,13 +119,7 @@ impl Rendezvous {
         }
         if round.round > self.memory.charged_through {
             if self.memory.restarts_used >= shared.max_restarts {
-                self.close(
-                    JobResult::BudgetSpent,
-                    Failures {
-                        first: Some(failure),
-                        others,
-                    },
-                );
+                self.close(JobResult::BudgetSpent, Failures { first: Some(failure), others });
                 return true;
             }
             self.memory.restarts_used += 1;
@@ -149,10 +127,8 @@ impl Rendezvous {
             info!(%round, node = %id, restarts = self.memory.restarts_used, "failure charged");
             self.remember();
         }
-        let is_third = self
-            .roster
-            .get_mut(&id)
-            .is_some_and(|node| node.tally.failed(happened, started));
+        let is_third =
+            self.roster.get_mut(&id).is_some_and(|node| node.tally.failed(happened, started));
         if is_third && is_spared {
             info!(%round, node = %id, "node keeps failing: set aside");
             self.set_aside(now, &id);
@@ -181,19 +157,12 @@ impl Rendezvous {
         let Some(group) = self.phase.group() else {
             return false;
         };
-        let is_aside = |id: &NodeId| {
-            self.roster
-                .get(id)
-                .is_none_or(|node| node.tally.aside_until().is_some())
-        };
+        let is_aside =
+            |id: &NodeId| self.roster.get(id).is_none_or(|node| node.tally.aside_until().is_some());
         let members = group
             .seats()
             .filter(|(other, seat)| *other != id && seat.fate.stays() && !is_aside(other));
-        let others = self
-            .roster
-            .ready()
-            .iter()
-            .filter(|other| group.held(other).is_none());
+        let others = self.roster.ready().iter().filter(|other| group.held(other).is_none());
         members.count() + others.count() >= shared.nodes.min() as usize
     }
 
@@ -212,11 +181,7 @@ impl Rendezvous {
     /// Nodes that were set aside, are ready, and may be taken back.
     pub(super) fn recallable(&self) -> impl Iterator<Item = &NodeId> {
         let aside = self.roster.aside().iter().map(|(_, id)| id);
-        aside.filter(|id| {
-            self.roster
-                .get(id)
-                .is_some_and(|node| node.tally.may_be_recalled())
-        })
+        aside.filter(|id| self.roster.get(id).is_some_and(|node| node.tally.may_be_recalled()))
     }
 
     /// Takes back all nodes that may be, because the job cannot go on without.
@@ -233,12 +198,7 @@ impl Rendezvous {
 
     /// Takes back nodes that have been set aside for a quiet time.
     pub(super) fn forgive(&mut self, now: Instant) {
-        while let Some((_, id)) = self
-            .roster
-            .aside()
-            .first()
-            .filter(|(at, _)| *at <= now)
-            .cloned()
+        while let Some((_, id)) = self.roster.aside().first().filter(|(at, _)| *at <= now).cloned()
         {
             if let Some(node) = self.roster.get_mut(&id) {
                 node.tally.forgive();

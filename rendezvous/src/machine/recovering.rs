@@ -55,11 +55,7 @@ impl Recovering {
             return self.since;
         }
         let lease = leases(given, self.size as usize).coordinator;
-        let margin = if self.is_complete() {
-            Duration::ZERO
-        } else {
-            RECOVERY_MARGIN
-        };
+        let margin = if self.is_complete() { Duration::ZERO } else { RECOVERY_MARGIN };
         after(self.since, lease + margin)
     }
 
@@ -94,10 +90,9 @@ impl Recovering {
                     reason: RestartReason::CoordinatorRestarted,
                 })
             }
-            NodeState::Ready { .. } => Some(Assignment::Wait {
-                round: self.round,
-                reason: WaitReason::Recovering,
-            }),
+            NodeState::Ready { .. } => {
+                Some(Assignment::Wait { round: self.round, reason: WaitReason::Recovering })
+            }
             NodeState::Succeeded | NodeState::Leaving { .. } => None,
         }
     }
@@ -127,10 +122,7 @@ impl Rendezvous {
         let Some(rank) = heard.group_rank.filter(|rank| rank.0 < recovering.size) else {
             return;
         };
-        let is_member = self
-            .roster
-            .get(id)
-            .is_some_and(|node| node.standing.round == heard.round);
+        let is_member = self.roster.get(id).is_some_and(|node| node.standing.round == heard.round);
         let is_free = match recovering.members.get(&rank) {
             Some(seated) => is_member && recovering.claimants.contains(seated),
             None => true,
@@ -196,9 +188,7 @@ impl Rendezvous {
 
     /// How long until the recovery goes on, if nobody else comes.
     pub(super) fn recovery_left(&self, now: Instant, recovering: &Recovering) -> Duration {
-        recovering
-            .goes_on_at(self.settings.leases)
-            .saturating_duration_since(now)
+        recovering.goes_on_at(self.settings.leases).saturating_duration_since(now)
     }
 
     /// Awaits those that are back, as after any other end of a round.
@@ -217,13 +207,7 @@ impl Rendezvous {
         let loss = (members.len() < size as usize).then_some(since);
         let group = Group::recovered(round, size, members);
         let reason = RestartReason::CoordinatorRestarted;
-        self.regather(Regathering {
-            group,
-            reason,
-            since: now,
-            loss,
-            verdict: None,
-        });
+        self.regather(Regathering { group, reason, since: now, loss, verdict: None });
     }
 
     /// Whether the last round had succeeded everywhere before its coordinator could say so.

@@ -18,9 +18,7 @@ impl Regathering {
     /// How many nodes make the group as large as it was, leavers aside: these are not waited for.
     pub(super) fn wanted(&self, shared: SharedSettings) -> usize {
         let stayed = (self.group.size as usize).saturating_sub(self.group.leavers().len());
-        stayed
-            .min(shared.nodes.max() as usize)
-            .max(shared.nodes.min() as usize)
+        stayed.min(shared.nodes.max() as usize).max(shared.nodes.min() as usize)
     }
 
     /// When the group may shrink.
@@ -153,10 +151,7 @@ impl Rendezvous {
 
     /// Whether there are nodes for a round, if need be with those that were set aside.
     pub(super) fn reaches_min(&self, shared: SharedSettings) -> bool {
-        is_enough(
-            self.roster.ready().len() + self.recallable().count(),
-            shared,
-        )
+        is_enough(self.roster.ready().len() + self.recallable().count(), shared)
     }
 
     /// Evicts members that had the time to stop and come back, and did not.

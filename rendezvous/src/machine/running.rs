@@ -29,10 +29,7 @@ impl Rendezvous {
         if round > group.round {
             // Another coordinator has it now: here it is as good as silent.
             group.set_fate(id, Fate::Lost(EvictReason::Silent));
-            let reason = RestartReason::NodeLost {
-                host_name,
-                how: EvictReason::Silent,
-            };
+            let reason = RestartReason::NodeLost { host_name, how: EvictReason::Silent };
             self.restart(now, reason, Some(now), None);
             return;
         }
@@ -56,10 +53,7 @@ impl Rendezvous {
             NodeState::Stopping | NodeState::Preparing | NodeState::Ready { .. } => {
                 if !has_succeeded {
                     // Its keeper found the lease over, although here it was not.
-                    let reason = RestartReason::NodeLost {
-                        host_name,
-                        how: EvictReason::Silent,
-                    };
+                    let reason = RestartReason::NodeLost { host_name, how: EvictReason::Silent };
                     self.restart(now, reason, None, None);
                 }
             }
@@ -79,26 +73,14 @@ impl Rendezvous {
         }
         let host_name = node.description.host_name.clone();
         let is_leaver = group.leavers().contains(id);
-        group.set_fate(
-            id,
-            if is_leaver {
-                Fate::Left
-            } else {
-                Fate::Lost(how)
-            },
-        );
+        group.set_fate(id, if is_leaver { Fate::Left } else { Fate::Lost(how) });
         if group.has_succeeded(id) {
             return;
         }
         if is_leaver {
             self.restart(now, RestartReason::NodeLeft { host_name }, None, None);
         } else {
-            self.restart(
-                now,
-                RestartReason::NodeLost { host_name, how },
-                Some(now),
-                None,
-            );
+            self.restart(now, RestartReason::NodeLost { host_name, how }, Some(now), None);
         }
     }
 
@@ -119,11 +101,8 @@ impl Rendezvous {
         let Phase::Running(running) = &mut self.phase else {
             return false;
         };
-        running.waiting_since = if waiting == 0 {
-            None
-        } else {
-            running.waiting_since.or(Some(now))
-        };
+        running.waiting_since =
+            if waiting == 0 { None } else { running.waiting_since.or(Some(now)) };
         let Phase::Running(running) = &self.phase else {
             return false;
         };
@@ -158,17 +137,12 @@ impl Rendezvous {
             && !running.group.any_succeeded()
             && running.group.leavers().is_empty();
         let waiting_since = running.waiting_since.filter(|_| may)?;
-        Some(
-            self.pace
-                .earliest(waiting_since, shared.timeouts.join_settle),
-        )
+        Some(self.pace.earliest(waiting_since, shared.timeouts.join_settle))
     }
 
     /// Whether the round has fewer members than it may have.
     pub(super) fn has_room(&self, group: &Group) -> bool {
-        self.settings
-            .shared
-            .is_some_and(|shared| group.size < shared.nodes.max())
+        self.settings.shared.is_some_and(|shared| group.size < shared.nodes.max())
     }
 
     /// Ends the running round: everyone stops, and is awaited for the next.
@@ -181,30 +155,17 @@ impl Rendezvous {
     ) {
         if let Some(group) = self.phase.take_group() {
             info!(round = %group.round, nodes = group.size, ?reason, "round ends");
-            self.regather(Regathering {
-                group,
-                reason,
-                since: now,
-                loss,
-                verdict,
-            });
+            self.regather(Regathering { group, reason, since: now, loss, verdict });
         }
     }
 
     /// Awaits the members of a round that is over.
     pub(super) fn regather(&mut self, mut regathering: Regathering) {
         let group = &mut regathering.group;
-        let held: Vec<NodeId> = group
-            .seats()
-            .map(|(id, _)| id.clone())
-            .filter(|id| group.held(id).is_some())
-            .collect();
+        let held: Vec<NodeId> =
+            group.seats().map(|(id, _)| id.clone()).filter(|id| group.held(id).is_some()).collect();
         for id in &held {
-            if let Some(fate) = self
-                .roster
-                .get(id)
-                .and_then(|node| fate_by_standing(group, node))
-            {
+            if let Some(fate) = self.roster.get(id).and_then(|node| fate_by_standing(group, node)) {
                 group.set_fate(id, fate);
             }
         }

@@ -56,11 +56,7 @@ impl Rendezvous {
             return Some(Incomplete::HostLeaving);
         }
         let Some(shared) = self.settings.shared else {
-            return Some(Incomplete::TooFewNodes {
-                ready: 0,
-                min: 1,
-                left: None,
-            });
+            return Some(Incomplete::TooFewNodes { ready: 0, min: 1, left: None });
         };
         match &self.phase {
             Phase::Recovering(recovering) => Some(self.why_recovering(now, recovering, shared)),
@@ -105,9 +101,7 @@ impl Rendezvous {
             None => Incomplete::TooFewNodes {
                 ready,
                 min: shared.nodes.min(),
-                left: gathering
-                    .since
-                    .map(|since| left(now, since, shared.timeouts.join)),
+                left: gathering.since.map(|since| left(now, since, shared.timeouts.join)),
             },
         }
     }
@@ -120,10 +114,7 @@ impl Rendezvous {
     ) -> Option<Incomplete> {
         let at = self.voluntary_at(running, shared)?;
         let waiting = count(self.roster.ready().len());
-        Some(Incomplete::Settling {
-            waiting,
-            left: at.saturating_duration_since(now),
-        })
+        Some(Incomplete::Settling { waiting, left: at.saturating_duration_since(now) })
     }
 
     fn why_regathering(
@@ -139,28 +130,16 @@ impl Rendezvous {
         let pending = regathering.group.pending();
         if !pending.is_empty() {
             let (hosts, more) = self.host_names(pending);
-            let left = regathering
-                .overdue_at(shared)
-                .saturating_duration_since(now);
+            let left = regathering.overdue_at(shared).saturating_duration_since(now);
             return Incomplete::Stopping { hosts, more, left };
         }
         let ready = self.roster.ready().len();
         if is_enough(ready, shared) {
-            let left = regathering
-                .shrinks_at(shared)
-                .saturating_duration_since(now);
-            return Incomplete::Shrinking {
-                from: regathering.group.size,
-                to: count(ready),
-                left,
-            };
+            let left = regathering.shrinks_at(shared).saturating_duration_since(now);
+            return Incomplete::Shrinking { from: regathering.group.size, to: count(ready), left };
         }
         let left = left(now, regathering.last_loss(), shared.timeouts.join);
-        Incomplete::TooFewNodes {
-            ready: count(ready),
-            min: shared.nodes.min(),
-            left: Some(left),
-        }
+        Incomplete::TooFewNodes { ready: count(ready), min: shared.nodes.min(), left: Some(left) }
     }
 
     fn host_names(&self, nodes: &BTreeSet<NodeId>) -> (Vec<String>, u32) {
@@ -190,13 +169,10 @@ impl Rendezvous {
     /// Members by rank, those that are gone included; then all others by id.
     fn node_snapshots(&self, now: Instant) -> Vec<NodeSnapshot> {
         let group = self.phase.group();
-        let places = group
-            .and_then(|group| group.table.as_ref())
-            .map_or(&[][..], |t| t.places());
+        let places = group.and_then(|group| group.table.as_ref()).map_or(&[][..], |t| t.places());
         let members = (0..).map(GroupRank).zip(places);
-        let mut nodes: Vec<NodeSnapshot> = members
-            .map(|(rank, place)| self.member_snapshot(now, rank, place))
-            .collect();
+        let mut nodes: Vec<NodeSnapshot> =
+            members.map(|(rank, place)| self.member_snapshot(now, rank, place)).collect();
         let known: BTreeSet<&NodeId> = places.iter().map(|place| &place.node.node_id).collect();
         let others = self.roster.iter().filter(|(id, _)| !known.contains(id));
         nodes.extend(others.map(|(id, node)| {
@@ -208,11 +184,7 @@ impl Rendezvous {
 
     fn member_snapshot(&self, now: Instant, rank: GroupRank, place: &Place) -> NodeSnapshot {
         let id = &place.node.node_id;
-        let fate = self
-            .phase
-            .group()
-            .and_then(|group| group.seat(id))
-            .map(|seat| seat.fate);
+        let fate = self.phase.group().and_then(|group| group.seat(id)).map(|seat| seat.fate);
         let node = self.roster.get(id);
         let (standing, reason) = match (node, fate) {
             (Some(node), _) => self.standing_of(id, node),
@@ -242,10 +214,9 @@ impl Rendezvous {
                 WaitReason::Gathering | WaitReason::Recovering => (StandingName::Joined, None),
                 WaitReason::NextRound => (StandingName::Waiting, None),
                 WaitReason::Spare => (StandingName::Spare, None),
-                WaitReason::SetAside => (
-                    StandingName::SetAside,
-                    Some("it failed too often after a start".to_owned()),
-                ),
+                WaitReason::SetAside => {
+                    (StandingName::SetAside, Some("it failed too often after a start".to_owned()))
+                }
             },
         }
     }
@@ -277,10 +248,7 @@ fn node_snapshot(
     reason: Option<String>,
 ) -> NodeSnapshot {
     let silence = node.map(|node| now.saturating_duration_since(node.last_seen));
-    let detached = || {
-        node.filter(|node| !node.attached)
-            .map(|_| "its stream has ended".to_owned())
-    };
+    let detached = || node.filter(|node| !node.attached).map(|_| "its stream has ended".to_owned());
     NodeSnapshot {
         node_id: description.node_id.clone(),
         host_name: description.host_name.clone(),
@@ -289,9 +257,8 @@ fn node_snapshot(
         first_global_rank: ranks.map(|(_, first_global_rank)| first_global_rank),
         local_world_size: description.local_world_size.get(),
         standing,
-        last_seen_ms: silence.map_or(0, |silence| {
-            u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)
-        }),
+        last_seen_ms: silence
+            .map_or(0, |silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
         reason: reason.or_else(detached),
     }
 }

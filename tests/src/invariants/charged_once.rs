@@ -10,10 +10,7 @@ pub(super) fn check(world: &World) -> Result<(), String> {
         return Ok(());
     };
     if newest.restarts_used > max {
-        return Err(format!(
-            "{} restarts of at most {max}",
-            newest.restarts_used
-        ));
+        return Err(format!("{} restarts of at most {max}", newest.restarts_used));
     }
     if newest.restarts_used < before.restarts_used
         || newest.charged_through < before.charged_through
@@ -26,9 +23,7 @@ pub(super) fn check(world: &World) -> Result<(), String> {
     match charges {
         0 => Ok(()),
         1 if charged > before.charged_through && has_failed => Ok(()),
-        1 => Err(format!(
-            "round {charged} was charged twice, or although it had not failed"
-        )),
+        1 => Err(format!("round {charged} was charged twice, or although it had not failed")),
         _ => Err(format!("{charges} charges at once")),
     }
 }

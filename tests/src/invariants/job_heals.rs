@@ -6,19 +6,11 @@ use crate::world::World;
 /// Finds the rule broken.
 pub(super) fn check(world: &World) -> Result<(), String> {
     if let Some(at) = world.overdue() {
-        return Err(format!(
-            "the deadline at {at:?} has passed and is still awaited"
-        ));
+        return Err(format!("the deadline at {at:?} has passed and is still awaited"));
     }
     if !world.is_stuck() {
         return Ok(());
     }
-    let why = world
-        .snapshot()
-        .and_then(|snapshot| snapshot.incomplete)
-        .map(|why| why.text);
-    Err(format!(
-        "the job neither runs nor is closed: {}",
-        why.unwrap_or_default()
-    ))
+    let why = world.snapshot().and_then(|snapshot| snapshot.incomplete).map(|why| why.text);
+    Err(format!("the job neither runs nor is closed: {}", why.unwrap_or_default()))
 }

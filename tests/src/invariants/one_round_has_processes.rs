@@ -10,9 +10,9 @@ pub(super) fn check(world: &World) -> Result<(), String> {
         return Ok(());
     };
     match processes.find(|(_, other)| *other != round) {
-        Some((node, other)) => Err(format!(
-            "{first} runs processes of {round}, and {node} of {other}"
-        )),
+        Some((node, other)) => {
+            Err(format!("{first} runs processes of {round}, and {node} of {other}"))
+        }
         None => Ok(()),
     }
 }

@@ -20,18 +20,12 @@ pub(super) fn check(world: &World) -> Result<(), String> {
     for (one, next) in by_rank.iter().zip(by_rank.iter().skip(1)) {
         let (one_rank, next_rank) = (one.admission.group_rank.0, next.admission.group_rank.0);
         if one_rank == next_rank {
-            return Err(format!(
-                "{} and {} both have group rank {one_rank}",
-                one.node, next.node
-            ));
+            return Err(format!("{} and {} both have group rank {one_rank}", one.node, next.node));
         }
         let end = one.admission.first_global_rank.0 + one.local_world_size;
         let is_neighbour = one_rank + 1 == next_rank;
         if is_neighbour && end != next.admission.first_global_rank.0 {
-            return Err(format!(
-                "the global ranks of {} do not follow on {}",
-                next.node, one.node
-            ));
+            return Err(format!("the global ranks of {} do not follow on {}", next.node, one.node));
         }
     }
     for member in members {
@@ -43,10 +37,7 @@ pub(super) fn check(world: &World) -> Result<(), String> {
             && told.master_address == others.master_address
             && told.master_port == others.master_port;
         if !agrees {
-            return Err(format!(
-                "{} and {} were told different rounds",
-                member.node, first.node
-            ));
+            return Err(format!("{} and {} were told different rounds", member.node, first.node));
         }
         if told.group_rank.0 >= told.group_world_size {
             return Err(format!("{} has a rank beyond the group", member.node));
@@ -56,10 +47,7 @@ pub(super) fn check(world: &World) -> Result<(), String> {
     let workers: u32 = members.iter().map(|member| member.local_world_size).sum();
     // A coordinator that died half-way has told some members only.
     if is_complete && workers != first.admission.world_size {
-        return Err(format!(
-            "{workers} workers in a world of {}",
-            first.admission.world_size
-        ));
+        return Err(format!("{workers} workers in a world of {}", first.admission.world_size));
     }
     Ok(())
 }

@@ -70,10 +70,7 @@ impl Agent {
 
     /// Its newest stream.
     pub(super) fn peer(&self) -> Peer {
-        Peer {
-            node: self.description.node_id.clone(),
-            attend: self.attend,
-        }
+        Peer { node: self.description.node_id.clone(), attend: self.attend }
     }
 }
 
@@ -105,11 +102,8 @@ impl World {
             local_world_size: NonZeroU32::new(1 + (machine % 3) as u32).unwrap_or(NonZeroU32::MIN),
             node_rank: None,
         };
-        let standing = Standing {
-            round: RoundId::default(),
-            state: NodeState::Preparing,
-            failure: None,
-        };
+        let standing =
+            Standing { round: RoundId::default(), state: NodeState::Preparing, failure: None };
         let agent = Agent {
             description,
             job_uid: None,
@@ -127,8 +121,7 @@ impl World {
             black_until: None,
             is_closing: false,
         };
-        self.workers
-            .insert(node.clone(), agent.description.local_world_size.get());
+        self.workers.insert(node.clone(), agent.description.local_world_size.get());
         self.agents.insert(node.clone(), agent);
         self.prepare(&node);
         self.dial(&node);
@@ -161,13 +154,7 @@ impl World {
             return;
         };
         if let Some(until) = agent.frozen_until.filter(|until| self.now < *until) {
-            self.schedule_at(
-                until,
-                Event::Alarm {
-                    node: node.clone(),
-                    alarm,
-                },
-            );
+            self.schedule_at(until, Event::Alarm { node: node.clone(), alarm });
             return;
         }
         match alarm {
@@ -194,13 +181,7 @@ impl World {
     }
 
     pub(super) fn wake(&mut self, node: &NodeId, delay: Duration, alarm: Alarm) {
-        self.schedule(
-            delay,
-            Event::Alarm {
-                node: node.clone(),
-                alarm,
-            },
-        );
+        self.schedule(delay, Event::Alarm { node: node.clone(), alarm });
     }
 
     /// Opens a new stream and says what holds.
@@ -286,11 +267,7 @@ impl World {
 
     fn prepare(&mut self, node: &NodeId) {
         self.stand(node, NodeState::Preparing);
-        let round = self
-            .agents
-            .get(node)
-            .map(|agent| agent.standing.round)
-            .unwrap_or_default();
+        let round = self.agents.get(node).map(|agent| agent.standing.round).unwrap_or_default();
         let takes = self.random.millis(1, 300);
         self.wake(node, takes, Alarm::Prepared(round));
     }
@@ -338,11 +315,7 @@ impl World {
         match assignment {
             Assignment::Wait { round, .. } => {
                 if agent.heard.round < round {
-                    agent.heard = Heard {
-                        round,
-                        size: 0,
-                        group_rank: None,
-                    };
+                    agent.heard = Heard { round, size: 0, group_rank: None };
                 }
             }
             Assignment::Admit(admission) => {
@@ -394,11 +367,7 @@ impl World {
             return self.dial(node);
         }
         let round = admission.round;
-        agent.standing = Standing {
-            round,
-            state: NodeState::Running,
-            failure: None,
-        };
+        agent.standing = Standing { round, state: NodeState::Running, failure: None };
         agent.heard = Heard {
             round,
             size: admission.group_world_size,
@@ -464,9 +433,7 @@ impl World {
     }
 
     fn is_running(&self, node: &NodeId, round: RoundId) -> bool {
-        self.processes
-            .get(node)
-            .is_some_and(|processes| processes.round == round)
+        self.processes.get(node).is_some_and(|processes| processes.round == round)
             && self.agents.get(node).is_some_and(|agent| {
                 agent.standing.round == round
                     && agent.standing.state == NodeState::Running
@@ -507,17 +474,11 @@ impl World {
 
     /// Tells an agent to leave.
     pub(super) fn terminate(&mut self, node: &NodeId) {
-        let Some(agent) = self.agents.get(node).filter(|agent| agent.may_take_part()) else {
+        if !self.agents.get(node).is_some_and(Agent::may_take_part) {
             return;
-        };
-        let _ = agent;
+        }
         let has_workers = self.processes.contains_key(node);
-        self.stand(
-            node,
-            NodeState::Leaving {
-                reaped: !has_workers,
-            },
-        );
+        self.stand(node, NodeState::Leaving { reaped: !has_workers });
         self.stop_workers(node);
     }
 }

@@ -42,12 +42,8 @@ impl World {
         if self.coordinator.take().is_none() {
             return;
         }
-        let open: Vec<Peer> = self
-            .links
-            .keys()
-            .filter(|peer| self.is_open(peer))
-            .cloned()
-            .collect();
+        let open: Vec<Peer> =
+            self.links.keys().filter(|peer| self.is_open(peer)).cloned().collect();
         for peer in open {
             self.break_link(&peer);
         }
@@ -135,10 +131,7 @@ impl World {
             self.keep_state_file(&to.node, admission);
             if self.sabotage == Sabotage::WaitingMember {
                 let round = admission.round;
-                let wait = Assignment::Wait {
-                    round,
-                    reason: WaitReason::Spare,
-                };
+                let wait = Assignment::Wait { round, reason: WaitReason::Spare };
                 self.chronicle.note(&to.node, 0, &wait);
             }
         }

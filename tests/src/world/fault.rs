@@ -156,10 +156,8 @@ impl World {
 
     /// Lets a job succeed of which some part already has: its workers have done the same steps.
     pub(super) fn finish_what_has_begun_to_succeed(&mut self) {
-        let succeeded = self
-            .agents
-            .values()
-            .find(|agent| agent.standing.state == NodeState::Succeeded);
+        let succeeded =
+            self.agents.values().find(|agent| agent.standing.state == NodeState::Succeeded);
         if let Some(round) = succeeded.map(|agent| agent.standing.round) {
             for node in self.agents.keys().cloned().collect::<Vec<_>>() {
                 self.wake(&node, Duration::from_secs(1), Alarm::Succeeds(round));

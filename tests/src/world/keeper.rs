@@ -21,13 +21,7 @@ const KILLING_MS: u64 = 500;
 impl World {
     /// Starts the workers of `round`.
     pub(super) fn start_workers(&mut self, node: &NodeId, round: RoundId) {
-        self.processes.insert(
-            node.clone(),
-            Processes {
-                round,
-                is_killed: false,
-            },
-        );
+        self.processes.insert(node.clone(), Processes { round, is_killed: false });
         self.schedule(Duration::ZERO, Event::Lease(node.clone()));
     }
 
@@ -54,13 +48,7 @@ impl World {
     fn reap_after(&mut self, node: &NodeId, takes: Duration) {
         if let Some(processes) = self.processes.get(node) {
             let round = processes.round;
-            self.schedule(
-                takes,
-                Event::Reaped {
-                    node: node.clone(),
-                    round,
-                },
-            );
+            self.schedule(takes, Event::Reaped { node: node.clone(), round });
         }
     }
 
@@ -69,11 +57,8 @@ impl World {
         if self.sabotage == Sabotage::NoKeeper {
             return;
         }
-        let Some(processes) = self.processes.get(node).filter(|p| !p.is_killed) else {
-            return;
-        };
-        let _ = processes;
-        let Some(agent) = self.agents.get(node) else {
+        let is_needed = self.processes.get(node).is_some_and(|processes| !processes.is_killed);
+        let Some(agent) = self.agents.get(node).filter(|_| is_needed) else {
             return;
         };
         let until = agent.echoed + LEASES.agent;
@@ -98,11 +83,7 @@ impl World {
 
     /// Takes note that the last process of `round` is gone from `node`.
     pub(super) fn reap(&mut self, node: &NodeId, round: RoundId) {
-        if self
-            .processes
-            .get(node)
-            .is_some_and(|processes| processes.round == round)
-        {
+        if self.processes.get(node).is_some_and(|processes| processes.round == round) {
             self.processes.remove(node);
             self.heed_reaped(node, round);
         }

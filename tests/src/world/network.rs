@@ -31,16 +31,9 @@ pub(super) enum FromAgent {
 impl World {
     /// Opens a stream for `peer`.
     pub(super) fn open_link(&mut self, peer: &Peer) {
-        let black_until = self
-            .agents
-            .get(&peer.node)
-            .and_then(|agent| agent.black_until);
-        let link = Link {
-            is_open: true,
-            black_until,
-            up_free_at: self.now,
-            down_free_at: self.now,
-        };
+        let black_until = self.agents.get(&peer.node).and_then(|agent| agent.black_until);
+        let link =
+            Link { is_open: true, black_until, up_free_at: self.now, down_free_at: self.now };
         self.links.insert(peer.clone(), link);
     }
 
@@ -85,13 +78,7 @@ impl World {
         link.is_open = false;
         let (here, there) = (self.random.millis(0, 400), self.random.millis(0, 400));
         let alarm = Alarm::LinkDown(peer.attend);
-        self.schedule(
-            here,
-            Event::Alarm {
-                node: peer.node.clone(),
-                alarm,
-            },
-        );
+        self.schedule(here, Event::Alarm { node: peer.node.clone(), alarm });
         self.schedule(there, Event::Detached(peer.clone()));
     }
 
@@ -113,13 +100,7 @@ impl World {
         }
         let delay = self.random.millis(200, 3_000);
         let alarm = Alarm::LinkDown(peer.attend);
-        self.schedule(
-            delay,
-            Event::Alarm {
-                node: peer.node.clone(),
-                alarm,
-            },
-        );
+        self.schedule(delay, Event::Alarm { node: peer.node.clone(), alarm });
     }
 
     fn delay(&mut self) -> Duration {

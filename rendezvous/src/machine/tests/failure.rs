@@ -17,12 +17,7 @@ use crate::{
 fn failure_stops_the_others_at_once() {
     let mut t = Fixture::new(3, 3);
     t.run(&["a", "b", "c"]);
-    let stop = [
-        Did::Probe("a"),
-        Did::Probe("c"),
-        Did::Restart("a", 1),
-        Did::Restart("c", 1),
-    ];
+    let stop = [Did::Probe("a"), Did::Probe("c"), Did::Restart("a", 1), Did::Restart("c", 1)];
     assert_eq!(t.fail("b", Duration::ZERO), stop);
 }
 
@@ -35,17 +30,9 @@ fn charge_waits_for_every_sign_of_life() {
     assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::Gathering)]);
     assert_eq!(t.why(), "a worker failed: waiting for a sign of life of a");
     assert_eq!(t.alive("a"), [Did::Remember(1, 1)]);
-    let complete = [
-        Did::Remember(2, 1),
-        Did::Admit("a", 2, 0),
-        Did::Admit("b", 2, 1),
-    ];
+    let complete = [Did::Remember(2, 1), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];
     assert_eq!(t.back("a"), complete);
-    let counts: Vec<u32> = t
-        .admissions
-        .values()
-        .map(|told| told.restart_count)
-        .collect();
+    let counts: Vec<u32> = t.admissions.values().map(|told| told.restart_count).collect();
     assert_eq!(counts, [1, 1]);
 }
 
@@ -58,19 +45,9 @@ fn failure_with_a_lost_member_is_free() {
     t.back("b");
     assert_eq!(t.live(&["b", "c"], 2 * SECOND), []);
     t.back("c");
-    assert_eq!(
-        t.live(&["b", "c"], SECOND),
-        [Did::Evict("a", EvictReason::Silent)]
-    );
+    assert_eq!(t.live(&["b", "c"], SECOND), [Did::Evict("a", EvictReason::Silent)]);
     let did = t.live(&["b", "c"], 6 * SECOND);
-    assert_eq!(
-        did,
-        [
-            Did::Remember(2, 0),
-            Did::Admit("b", 2, 0),
-            Did::Admit("c", 2, 1)
-        ]
-    );
+    assert_eq!(did, [Did::Remember(2, 0), Did::Admit("b", 2, 0), Did::Admit("c", 2, 1)]);
 }
 
 /// A failure while a member leaves is free, whatever caused it.
@@ -82,14 +59,7 @@ fn failure_while_a_member_leaves_is_free() {
     assert_eq!(t.fail("b", Duration::ZERO), []);
     t.back("b");
     let did = t.say("a", NodeState::Leaving { reaped: true });
-    assert_eq!(
-        did,
-        [
-            Did::Dismiss("a"),
-            Did::Remember(2, 0),
-            Did::Admit("b", 2, 0)
-        ]
-    );
+    assert_eq!(did, [Did::Dismiss("a"), Did::Remember(2, 0), Did::Admit("b", 2, 0)]);
 }
 
 /// A failure whose stream broke is told again by the node's next attend, and counts once.
@@ -100,18 +70,11 @@ fn failure_is_repeated_when_ready() {
     let mut attend = t.attend_of("a", ready());
     attend.standing.failure = Some(failure("a", SECOND));
     let did = t.attend_with(attend.clone());
-    let complete = [
-        Did::Remember(1, 1),
-        Did::Remember(2, 1),
-        Did::Admit("a", 2, 0),
-    ];
+    let complete = [Did::Remember(1, 1), Did::Remember(2, 1), Did::Admit("a", 2, 0)];
     assert_eq!(did, [&[Did::Welcome("a")][..], &complete].concat());
     attend.attend.0 += 1;
     t.attends.insert("a".to_owned(), attend.attend);
-    assert_eq!(
-        t.attend_with(attend),
-        [Did::Welcome("a"), Did::Admit("a", 2, 0)]
-    );
+    assert_eq!(t.attend_with(attend), [Did::Welcome("a"), Did::Admit("a", 2, 0)]);
 }
 
 /// When the budget is spent the job closes with the failure that happened first, by its age.
@@ -152,15 +115,8 @@ fn flapping_node_is_set_aside() {
     t.fail("b", Duration::ZERO);
     t.back("a");
     assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::SetAside)]);
-    assert_eq!(
-        t.why(),
-        "the group would shrink from 2 to 1: waiting 5 s for a replacement"
-    );
-    let shrunk = [
-        Did::Remember(4, 3),
-        Did::Admit("a", 4, 0),
-        Did::Wait("b", WaitReason::SetAside),
-    ];
+    assert_eq!(t.why(), "the group would shrink from 2 to 1: waiting 5 s for a replacement");
+    let shrunk = [Did::Remember(4, 3), Did::Admit("a", 4, 0), Did::Wait("b", WaitReason::SetAside)];
     assert_eq!(t.live(&["a", "b"], 5 * SECOND), shrunk);
     let did = t.live(&["a", "b"], 600 * SECOND);
     let forgiven = Did::Wait("b", WaitReason::NextRound);
@@ -192,11 +148,7 @@ fn failing_newcomer_is_set_aside_and_free() {
     t.fail("b", Duration::ZERO);
     assert_eq!(t.back("a"), [Did::Wait("a", WaitReason::Gathering)]);
     assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::SetAside)]);
-    let shrunk = [
-        Did::Remember(3, 0),
-        Did::Admit("a", 3, 0),
-        Did::Wait("b", WaitReason::SetAside),
-    ];
+    let shrunk = [Did::Remember(3, 0), Did::Admit("a", 3, 0), Did::Wait("b", WaitReason::SetAside)];
     assert_eq!(t.live(&["a", "b"], 5 * SECOND), shrunk);
 }
 
@@ -209,11 +161,7 @@ fn standing_in_an_older_round_is_dropped() {
     t.fail("a", Duration::ZERO);
     t.back("a");
     let failure = Some(failure("a", SECOND));
-    let late = Standing {
-        round: old,
-        state: NodeState::Stopping,
-        failure,
-    };
+    let late = Standing { round: old, state: NodeState::Stopping, failure };
     assert_eq!(t.message("a", FromNode::Standing(late)), []);
 }
 
@@ -222,15 +170,8 @@ fn standing_in_an_older_round_is_dropped() {
 fn member_that_stopped_by_itself_restarts_the_round() {
     let mut t = Fixture::new(2, 2);
     t.run(&["a", "b"]);
-    assert_eq!(
-        t.back("b"),
-        [Did::Restart("a", 1), Did::Wait("b", WaitReason::Gathering)]
-    );
-    let complete = [
-        Did::Remember(2, 0),
-        Did::Admit("a", 2, 0),
-        Did::Admit("b", 2, 1),
-    ];
+    assert_eq!(t.back("b"), [Did::Restart("a", 1), Did::Wait("b", WaitReason::Gathering)]);
+    let complete = [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];
     assert_eq!(t.back("a"), complete);
 }
 
@@ -244,8 +185,7 @@ fn restart_says_why() {
         state: NodeState::Stopping,
         failure: Some(failure("b", Duration::ZERO)),
     };
-    t.machine
-        .handle_message(t.now, t.peer("b"), FromNode::Standing(standing));
+    t.machine.handle_message(t.now, t.peer("b"), FromNode::Standing(standing));
     let effects: Vec<Effect> = iter::from_fn(|| t.machine.poll_effect()).collect();
     let reason = RestartReason::WorkerFailed {
         host_name: "b".to_owned(),
@@ -255,9 +195,6 @@ fn restart_says_why() {
     let round = t.rounds["a"];
     let restart = ToNode::Assignment(Assignment::Restart { round, reason });
     let probe = ToNode::Probe { round };
-    let to_a = |message| Effect::Send {
-        to: t.peer("a"),
-        message,
-    };
+    let to_a = |message| Effect::Send { to: t.peer("a"), message };
     assert_eq!(effects, [to_a(probe), to_a(restart)]);
 }

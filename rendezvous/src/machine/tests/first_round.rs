@@ -10,23 +10,10 @@ use crate::{
 #[test]
 fn max_nodes_complete_at_once() {
     let mut t = Fixture::new(1, 3);
-    assert_eq!(
-        t.join("c"),
-        [Did::Welcome("c"), Did::Wait("c", WaitReason::Gathering)]
-    );
-    assert_eq!(
-        t.join("a"),
-        [Did::Welcome("a"), Did::Wait("a", WaitReason::Gathering)]
-    );
-    let complete = [
-        Did::Admit("a", 1, 0),
-        Did::Admit("b", 1, 1),
-        Did::Admit("c", 1, 2),
-    ];
-    assert_eq!(
-        t.join("b"),
-        [&[Did::Welcome("b"), Did::Remember(1, 0)][..], &complete].concat()
-    );
+    assert_eq!(t.join("c"), [Did::Welcome("c"), Did::Wait("c", WaitReason::Gathering)]);
+    assert_eq!(t.join("a"), [Did::Welcome("a"), Did::Wait("a", WaitReason::Gathering)]);
+    let complete = [Did::Admit("a", 1, 0), Did::Admit("b", 1, 1), Did::Admit("c", 1, 2)];
+    assert_eq!(t.join("b"), [&[Did::Welcome("b"), Did::Remember(1, 0)][..], &complete].concat());
 }
 
 /// The last call starts when `min` nodes are ready, and later arrivals do not move its end.
@@ -38,15 +25,8 @@ fn late_arrival_does_not_extend_last_call() {
     assert_eq!(t.live(&["a", "b"], 29 * SECOND), []);
     assert_eq!(t.why(), "last call, 1 s left for up to 2 more nodes");
     t.join("c");
-    let complete = [
-        Did::Admit("a", 1, 0),
-        Did::Admit("b", 1, 1),
-        Did::Admit("c", 1, 2),
-    ];
-    assert_eq!(
-        t.advance(SECOND),
-        [&[Did::Remember(1, 0)][..], &complete].concat()
-    );
+    let complete = [Did::Admit("a", 1, 0), Did::Admit("b", 1, 1), Did::Admit("c", 1, 2)];
+    assert_eq!(t.advance(SECOND), [&[Did::Remember(1, 0)][..], &complete].concat());
 }
 
 /// A last call is over without a round if too few nodes are left; the next one runs its full time.
@@ -58,10 +38,7 @@ fn last_call_is_cleared_below_min() {
     t.live(&["a", "b"], 20 * SECOND);
     assert_eq!(t.die("b"), []);
     assert_eq!(t.live(&["a"], 20 * SECOND), []);
-    assert_eq!(
-        t.why(),
-        "waiting for 1 more node (1 of at least 2 are ready), 560 s left"
-    );
+    assert_eq!(t.why(), "waiting for 1 more node (1 of at least 2 are ready), 560 s left");
     t.join("c");
     assert_eq!(t.live(&["a", "c"], 29 * SECOND), []);
     assert_eq!(t.live(&["a", "c"], SECOND).len(), 3);
@@ -73,10 +50,7 @@ fn preparing_node_does_not_count() {
     let mut t = Fixture::new(2, 2);
     t.join("a");
     let wait = Did::Wait("b", WaitReason::Gathering);
-    assert_eq!(
-        t.attend("b", NodeState::Preparing),
-        [Did::Welcome("b"), wait]
-    );
+    assert_eq!(t.attend("b", NodeState::Preparing), [Did::Welcome("b"), wait]);
     assert_eq!(t.back("b").len(), 3);
 }
 
@@ -87,18 +61,8 @@ fn join_timeout_closes_the_job() {
     t.join("a");
     assert_eq!(t.live(&["a"], 600 * SECOND), [Did::Close("a")]);
     let result = t.outcome().expect("closed").result;
-    assert_eq!(
-        result,
-        JobResult::JoinTimeout {
-            present: 1,
-            min: 2,
-            waited: 600 * SECOND
-        }
-    );
-    assert_eq!(
-        t.message("a", crate::message::FromNode::Goodbye),
-        [Did::Finish]
-    );
+    assert_eq!(result, JobResult::JoinTimeout { present: 1, min: 2, waited: 600 * SECOND });
+    assert_eq!(t.message("a", crate::message::FromNode::Goodbye), [Did::Finish]);
 }
 
 /// An attend that does not fit is refused with both sides of the reason.
@@ -112,22 +76,14 @@ fn misfits_are_refused_with_the_reason() {
     assert_eq!(t.attend_with(attend), [Did::Refuse("a", reason)]);
     let mut attend = t.attend_of("a", ready());
     attend.run_id = RunId::new("other");
-    let reason = RefuseReason::RunId {
-        ours: RunId::new("run"),
-    };
+    let reason = RefuseReason::RunId { ours: RunId::new("run") };
     assert_eq!(t.attend_with(attend), [Did::Refuse("a", reason)]);
     let mut attend = t.attend_of("a", ready());
     attend.job_uid = Some(JobUid::new("yesterday"));
-    assert_eq!(
-        t.attend_with(attend),
-        [Did::Refuse("a", RefuseReason::EarlierRun)]
-    );
+    assert_eq!(t.attend_with(attend), [Did::Refuse("a", RefuseReason::EarlierRun)]);
     let mut attend = t.attend_of("a", ready());
     attend.settings.max_restarts = 9;
-    assert_eq!(
-        t.attend_with(attend),
-        [Did::Refuse("a", RefuseReason::Settings { ours })]
-    );
+    assert_eq!(t.attend_with(attend), [Did::Refuse("a", RefuseReason::Settings { ours })]);
 }
 
 /// A coordinator that runs alone takes the settings of the first node that attends.
@@ -137,14 +93,7 @@ fn first_attend_brings_the_settings() {
     t.settings.shared = None;
     t.restart_coordinator();
     assert_eq!(t.machine.poll_timeout(), None);
-    assert_eq!(
-        t.join("a"),
-        [
-            Did::Welcome("a"),
-            Did::Remember(1, 0),
-            Did::Admit("a", 1, 0)
-        ]
-    );
+    assert_eq!(t.join("a"), [Did::Welcome("a"), Did::Remember(1, 0), Did::Admit("a", 1, 0)]);
 }
 
 /// A master that only its own machine reaches closes the job before a round starts.
@@ -154,10 +103,7 @@ fn loopback_master_closes_the_job() {
     let mut attend = t.attend_of("a", ready());
     attend.node.address = "127.0.0.1".to_owned();
     t.attend_with(attend);
-    assert_eq!(
-        t.join("b"),
-        [Did::Welcome("b"), Did::Close("a"), Did::Close("b")]
-    );
+    assert_eq!(t.join("b"), [Did::Welcome("b"), Did::Close("a"), Did::Close("b")]);
     let (address, host_name) = ("127.0.0.1".to_owned(), "a".to_owned());
     let result = t.outcome().expect("closed").result;
     assert_eq!(result, JobResult::LoopbackMaster { address, host_name });
@@ -170,9 +116,7 @@ fn loopback_address_among_others_is_refused() {
     t.join("a");
     let mut attend = t.attend_of("b", ready());
     attend.node.address = "localhost".to_owned();
-    let reason = RefuseReason::LoopbackAddress {
-        address: "localhost".to_owned(),
-    };
+    let reason = RefuseReason::LoopbackAddress { address: "localhost".to_owned() };
     assert_eq!(t.attend_with(attend), [Did::Refuse("b", reason)]);
 }
 
@@ -187,8 +131,6 @@ fn stranger_does_not_close_a_job_on_loopback() {
         t.attend_with(attend);
     }
     assert_eq!(t.live(&["a", "a2"], 30 * SECOND).len(), 3);
-    let reason = RefuseReason::LoopbackAddress {
-        address: "::1".to_owned(),
-    };
+    let reason = RefuseReason::LoopbackAddress { address: "::1".to_owned() };
     assert_eq!(t.join("b"), [Did::Refuse("b", reason)]);
 }

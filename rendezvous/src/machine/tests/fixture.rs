@@ -39,10 +39,7 @@ pub(super) struct Fixture {
 }
 
 /// An effect, shortened to what tells it from others.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a test compares a handful of them"
-)]
+#[expect(clippy::large_enum_variant, reason = "a test compares a handful of them")]
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Did {
     /// `node` was welcomed.
@@ -82,11 +79,7 @@ impl Fixture {
     /// The same with other settings.
     pub(super) fn with(min: u32, max: u32, change: impl FnOnce(&mut SharedSettings)) -> Self {
         let nodes = NodeRange::new(min, max).expect("min <= max");
-        let mut shared = SharedSettings {
-            nodes,
-            max_restarts: 3,
-            timeouts: Timeouts::default(),
-        };
+        let mut shared = SharedSettings { nodes, max_restarts: 3, timeouts: Timeouts::default() };
         change(&mut shared);
         let settings = Settings {
             run_id: RunId::new("run"),
@@ -150,11 +143,7 @@ impl Fixture {
             },
             restarts_used: admission.map_or(0, |admission| admission.restart_count),
             charged_through: Round(0),
-            standing: Standing {
-                round,
-                state,
-                failure: None,
-            },
+            standing: Standing { round, state, failure: None },
         }
     }
 
@@ -179,10 +168,14 @@ impl Fixture {
         for name in names {
             self.join(name);
         }
-        while self.machine.poll_timeout().is_some() && self.admissions.len() < names.len() {
+        for _ in 0..60 {
+            if self.admissions.len() == names.len() {
+                break;
+            }
             self.keep_all_alive();
             self.advance(SECOND);
         }
+        assert_eq!(self.admissions.len(), names.len(), "a round of all has begun");
         for name in names {
             self.say(name, NodeState::Running);
         }
@@ -195,19 +188,12 @@ impl Fixture {
         failure: Option<WorkerFailure>,
     ) -> FromNode {
         let round = self.rounds.get(name).copied().unwrap_or_default();
-        FromNode::Standing(Standing {
-            round,
-            state,
-            failure,
-        })
+        FromNode::Standing(Standing { round, state, failure })
     }
 
     pub(super) fn peer(&self, name: &str) -> Peer {
         let attend = self.attends.get(name).copied().unwrap_or_default();
-        Peer {
-            node: NodeId::new(name),
-            attend,
-        }
+        Peer { node: NodeId::new(name), attend }
     }
 
     pub(super) fn message(&mut self, name: &str, message: FromNode) -> Vec<Did> {
@@ -267,10 +253,7 @@ impl Fixture {
             self.machine.handle_timeout(self.now);
             did.extend(self.drain());
             let next = self.machine.poll_timeout();
-            assert!(
-                next.is_none_or(|next| next > at),
-                "a deadline that passed is still awaited"
-            );
+            assert!(next.is_none_or(|next| next > at), "a deadline that passed is still awaited");
         }
         self.now = until;
         did
@@ -293,10 +276,7 @@ impl Fixture {
 
     /// Why the next round is not complete yet, in words.
     pub(super) fn why(&self) -> String {
-        self.machine
-            .incomplete(self.now)
-            .map(|why| why.to_string())
-            .unwrap_or_default()
+        self.machine.incomplete(self.now).map(|why| why.to_string()).unwrap_or_default()
     }
 
     pub(super) fn drain(&mut self) -> Vec<Did> {
@@ -316,15 +296,8 @@ impl Fixture {
             }
             Effect::Send { to, message } => (to, message),
         };
-        assert_eq!(
-            Some(&to.attend),
-            self.attends.get(to.node.as_str()),
-            "an old stream"
-        );
-        let name = NAMES
-            .iter()
-            .find(|name| **name == to.node.as_str())
-            .expect("a known name");
+        assert_eq!(Some(&to.attend), self.attends.get(to.node.as_str()), "an old stream");
+        let name = NAMES.iter().find(|name| **name == to.node.as_str()).expect("a known name");
         match message {
             ToNode::Welcome(_) => Did::Welcome(name),
             ToNode::Refuse(reason) => Did::Refuse(name, reason),
@@ -349,14 +322,9 @@ impl Fixture {
 }
 
 /// The names that tests give to nodes.
-const NAMES: [&str; 12] = [
-    "a", "a2", "b", "b2", "b3", "b4", "c", "d", "e", "f", "x", "y",
-];
+const NAMES: [&str; 12] = ["a", "a2", "b", "b2", "b3", "b4", "c", "d", "e", "f", "x", "y"];
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a test needs some instant to begin with"
-)]
+#[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
 fn some_instant() -> Instant {
     Instant::now()
 }
@@ -397,9 +365,5 @@ pub(super) fn failure(name: &str, age: Duration) -> WorkerFailure {
 
 /// What a node knows that was a member of `round`.
 pub(super) fn heard(round: RoundId, size: u32, rank: u32) -> Heard {
-    Heard {
-        round,
-        size,
-        group_rank: Some(GroupRank(rank)),
-    }
+    Heard { round, size, group_rank: Some(GroupRank(rank)) }
 }

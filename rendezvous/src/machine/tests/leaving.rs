@@ -15,14 +15,7 @@ fn leaver_is_not_replaced() {
     assert_eq!(t.live(&["a", "b"], 20 * SECOND), []);
     assert_eq!(t.say("a", LEFT), [Did::Restart("b", 1)]);
     let did = t.back("b");
-    assert_eq!(
-        did,
-        [
-            Did::Dismiss("a"),
-            Did::Remember(2, 0),
-            Did::Admit("b", 2, 0)
-        ]
-    );
+    assert_eq!(did, [Did::Dismiss("a"), Did::Remember(2, 0), Did::Admit("b", 2, 0)]);
     assert_eq!(t.message("a", FromNode::Goodbye), []);
 }
 
@@ -45,10 +38,7 @@ fn round_waits_for_the_workers_of_a_leaver() {
     t.die("c");
     t.back("b");
     t.live(&["a", "b"], 6 * SECOND);
-    assert_eq!(
-        t.why(),
-        "waiting for a to stop and be ready again, 29 s left"
-    );
+    assert_eq!(t.why(), "waiting for a to stop and be ready again, 29 s left");
     assert_eq!(t.say("a", LEFT).len(), 3);
 }
 
@@ -76,10 +66,7 @@ fn goodbye_counts_only_after_dismissal() {
     let mut t = Fixture::new(1, 1);
     t.run(&["a"]);
     assert_eq!(t.message("a", FromNode::Goodbye), []);
-    assert_eq!(
-        t.attend("a", NodeState::Running),
-        [Did::Welcome("a"), Did::Admit("a", 1, 0)]
-    );
+    assert_eq!(t.attend("a", NodeState::Running), [Did::Welcome("a"), Did::Admit("a", 1, 0)]);
 }
 
 /// The host says that it leaves, goes when everyone has stopped, and the coordinator with it.
@@ -87,17 +74,11 @@ fn goodbye_counts_only_after_dismissal() {
 fn host_leaves_last() {
     let mut t = Fixture::new(1, 2).host("a");
     t.run(&["a", "b"]);
-    assert_eq!(
-        t.say("a", LEAVING),
-        [Did::HostLeaving("a"), Did::HostLeaving("b")]
-    );
+    assert_eq!(t.say("a", LEAVING), [Did::HostLeaving("a"), Did::HostLeaving("b")]);
     assert_eq!(t.say("a", LEFT), [Did::Restart("b", 1)]);
     let wait = Did::Wait("b", WaitReason::Gathering);
     assert_eq!(t.back("b"), [Did::Dismiss("a"), wait]);
-    assert_eq!(
-        t.why(),
-        "the host of the rendezvous leaves: no round follows"
-    );
+    assert_eq!(t.why(), "the host of the rendezvous leaves: no round follows");
     assert_eq!(t.message("a", FromNode::Goodbye), [Did::Finish]);
     assert_eq!(t.machine.poll_timeout(), None);
     assert_eq!(t.join("b"), []);
@@ -110,10 +91,7 @@ fn leaving_host_waits_for_the_living_only() {
     t.run(&["a", "b"]);
     t.say("a", LEFT);
     let did = t.live(&["a"], 3 * SECOND);
-    assert_eq!(
-        did,
-        [Did::Evict("b", EvictReason::Silent), Did::Dismiss("a")]
-    );
+    assert_eq!(did, [Did::Evict("b", EvictReason::Silent), Did::Dismiss("a")]);
 }
 
 /// A coordinator that is told to end stops the round with grace, and goes.

@@ -10,19 +10,9 @@ use crate::message::{EvictReason, FromNode, JobResult, NodeState, WaitReason};
 fn spare_takes_the_hole_of_a_dead_member() {
     let mut t = Fixture::new(2, 2);
     t.run(&["a", "b"]);
-    assert_eq!(
-        t.join("x"),
-        [Did::Welcome("x"), Did::Wait("x", WaitReason::Spare)]
-    );
-    assert_eq!(
-        t.die("a"),
-        [Did::Restart("b", 1), Did::Wait("x", WaitReason::Gathering)]
-    );
-    let complete = [
-        Did::Remember(2, 0),
-        Did::Admit("b", 2, 0),
-        Did::Admit("x", 2, 1),
-    ];
+    assert_eq!(t.join("x"), [Did::Welcome("x"), Did::Wait("x", WaitReason::Spare)]);
+    assert_eq!(t.die("a"), [Did::Restart("b", 1), Did::Wait("x", WaitReason::Gathering)]);
+    let complete = [Did::Remember(2, 0), Did::Admit("b", 2, 0), Did::Admit("x", 2, 1)];
     assert_eq!(t.back("b"), complete);
 }
 
@@ -44,10 +34,7 @@ fn ended_stream_proves_nothing() {
     t.run(&["a", "b"]);
     t.machine.handle_detached(t.now, t.peer("b"));
     assert_eq!(t.drain(), []);
-    assert_eq!(
-        t.attend("b", NodeState::Running),
-        [Did::Welcome("b"), Did::Admit("b", 1, 1)]
-    );
+    assert_eq!(t.attend("b", NodeState::Running), [Did::Welcome("b"), Did::Admit("b", 1, 1)]);
 }
 
 /// What comes on an earlier stream of a node is dropped unread, and renews nothing.
@@ -57,8 +44,7 @@ fn earlier_stream_is_dropped_unread() {
     t.run(&["a", "b"]);
     let old = t.peer("b");
     t.attend("b", NodeState::Running);
-    t.machine
-        .handle_message(t.now, old, FromNode::KeepAlive { sequence: 9 });
+    t.machine.handle_message(t.now, old, FromNode::KeepAlive { sequence: 9 });
     assert_eq!(t.drain(), []);
     let mut late = t.attend_of("b", ready());
     late.attend.0 = 1;
@@ -66,13 +52,19 @@ fn earlier_stream_is_dropped_unread() {
     assert_eq!(t.machine.poll_effect(), None);
 }
 
-/// Nothing that was under way revives a node whose keeper has reported its death.
+/// Nothing that was under way on its streams revives a node whose keeper has reported its death; if
+/// it lives after all, it comes back on a later one, as a newcomer.
 #[test]
 fn dead_node_stays_dead() {
     let mut t = Fixture::new(1, 2);
     t.run(&["a", "b"]);
+    let late = t.attend_of("b", NodeState::Running);
+    t.attend_with(late.clone());
     t.die("b");
-    assert_eq!(t.join("b"), []);
+    t.machine.handle_attend(t.now, late);
+    t.say("b", NodeState::Running);
+    assert_eq!(t.machine.poll_effect(), None);
+    assert_eq!(t.join("b"), [Did::Welcome("b"), Did::Wait("b", WaitReason::Gathering)]);
 }
 
 /// A group that would shrink waits 5 s from the loss for a replacement.
@@ -83,15 +75,8 @@ fn shrinking_waits_for_a_replacement() {
     t.die("b");
     t.back("a");
     assert_eq!(t.live(&["a"], 4 * SECOND), []);
-    let complete = [
-        Did::Remember(2, 0),
-        Did::Admit("a", 2, 0),
-        Did::Admit("b2", 2, 1),
-    ];
-    assert_eq!(
-        t.join("b2"),
-        [&[Did::Welcome("b2")][..], &complete].concat()
-    );
+    let complete = [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b2", 2, 1)];
+    assert_eq!(t.join("b2"), [&[Did::Welcome("b2")][..], &complete].concat());
 }
 
 /// `shrink_timeout` 0 shrinks at once.
@@ -120,17 +105,10 @@ fn below_min_closes_after_the_join_timeout() {
 fn new_agent_does_not_supersede_the_old_one() {
     let mut t = Fixture::new(2, 2);
     t.run(&["a", "b"]);
-    assert_eq!(
-        t.join("b2"),
-        [Did::Welcome("b2"), Did::Wait("b2", WaitReason::Spare)]
-    );
+    assert_eq!(t.join("b2"), [Did::Welcome("b2"), Did::Wait("b2", WaitReason::Spare)]);
     assert_eq!(t.live(&["a", "b", "b2"], 60 * SECOND), []);
     t.die("b");
-    let complete = [
-        Did::Remember(2, 0),
-        Did::Admit("a", 2, 0),
-        Did::Admit("b2", 2, 1),
-    ];
+    let complete = [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b2", 2, 1)];
     assert_eq!(t.back("a"), complete);
 }
 
@@ -142,18 +120,9 @@ fn member_that_is_not_back_is_evicted() {
     t.die("c");
     t.back("a");
     assert_eq!(t.live(&["a", "b"], 34 * SECOND), []);
-    assert_eq!(
-        t.why(),
-        "waiting for b to stop and be ready again, 1 s left"
-    );
-    assert_eq!(
-        t.live(&["a", "b"], SECOND),
-        [Did::Evict("b", EvictReason::NotBack)]
-    );
-    assert_eq!(
-        t.live(&["a", "b"], 5 * SECOND),
-        [Did::Remember(2, 0), Did::Admit("a", 2, 0)]
-    );
+    assert_eq!(t.why(), "waiting for b to stop and be ready again, 1 s left");
+    assert_eq!(t.live(&["a", "b"], SECOND), [Did::Evict("b", EvictReason::NotBack)]);
+    assert_eq!(t.live(&["a", "b"], 5 * SECOND), [Did::Remember(2, 0), Did::Admit("a", 2, 0)]);
     assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::NextRound)]);
 }
 
@@ -162,18 +131,12 @@ fn member_that_is_not_back_is_evicted() {
 fn newcomers_cause_one_round_together() {
     let mut t = Fixture::new(1, 4);
     t.run(&["a"]);
-    assert_eq!(
-        t.join("b"),
-        [Did::Welcome("b"), Did::Wait("b", WaitReason::NextRound)]
-    );
+    assert_eq!(t.join("b"), [Did::Welcome("b"), Did::Wait("b", WaitReason::NextRound)]);
     t.live(&["a", "b"], 2 * SECOND);
     t.join("c");
     assert_eq!(t.why(), "2 nodes wait: a new round begins in 1 s");
     let did = t.live(&["a", "b", "c"], SECOND);
-    let gathering = [
-        Did::Wait("b", WaitReason::Gathering),
-        Did::Wait("c", WaitReason::Gathering),
-    ];
+    let gathering = [Did::Wait("b", WaitReason::Gathering), Did::Wait("c", WaitReason::Gathering)];
     assert_eq!(did, [&[Did::Restart("a", 1)][..], &gathering].concat());
     assert_eq!(t.back("a").len(), 4);
 }
@@ -204,10 +167,7 @@ fn success_is_not_interrupted() {
     assert_eq!(t.outcome().expect("closed").result, JobResult::Succeeded);
     assert_eq!(t.message("a", FromNode::Goodbye), []);
     assert_eq!(t.message("c", FromNode::Goodbye), []);
-    assert_eq!(
-        t.advance(3 * SECOND),
-        [Did::Evict("b", EvictReason::Silent), Did::Finish]
-    );
+    assert_eq!(t.advance(3 * SECOND), [Did::Evict("b", EvictReason::Silent), Did::Finish]);
 }
 
 /// A node that has succeeded and is lost is not waited for.
@@ -229,10 +189,7 @@ fn success_is_repeated_after_a_failure() {
     t.say("a", NodeState::Succeeded);
     let did = t.fail("b", Duration::ZERO);
     assert_eq!(did, [Did::Probe("a"), Did::Restart("a", 1)]);
-    assert_eq!(
-        t.back("a"),
-        [Did::Remember(1, 1), Did::Wait("a", WaitReason::Gathering)]
-    );
+    assert_eq!(t.back("a"), [Did::Remember(1, 1), Did::Wait("a", WaitReason::Gathering)]);
     assert_eq!(t.back("b").len(), 3);
 }
 
@@ -260,9 +217,6 @@ fn new_agent_inherits_being_set_aside() {
         t.back("a");
     }
     let nodes = t.machine.snapshot(t.now).nodes;
-    let standing = nodes
-        .iter()
-        .find(|node| node.node_id.as_str() == "b4")
-        .map(|n| n.standing);
+    let standing = nodes.iter().find(|node| node.node_id.as_str() == "b4").map(|n| n.standing);
     assert_eq!(standing, Some(crate::snapshot::StandingName::SetAside));
 }

@@ -19,27 +19,14 @@ fn restarted(names: &[&'static str]) -> Fixture {
 #[test]
 fn one_round_follows_a_restart() {
     let mut t = restarted(&["a", "b"]);
-    assert_eq!(
-        t.attend("a", NodeState::Running),
-        [Did::Welcome("a"), Did::Restart("a", 1)]
-    );
+    assert_eq!(t.attend("a", NodeState::Running), [Did::Welcome("a"), Did::Restart("a", 1)]);
     assert_eq!(t.back("a"), [Did::Wait("a", WaitReason::Recovering)]);
     let wait = Did::Wait("a", WaitReason::Gathering);
     let did = t.attend("b", NodeState::Running);
     assert_eq!(did, [Did::Welcome("b"), wait, Did::Restart("b", 1)]);
-    let complete = [
-        Did::Remember(2, 0),
-        Did::Admit("a", 2, 0),
-        Did::Admit("b", 2, 1),
-    ];
+    let complete = [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];
     assert_eq!(t.back("b"), complete);
-    assert_eq!(
-        t.rounds["a"],
-        RoundId {
-            term: Term(2),
-            round: Round(2)
-        }
-    );
+    assert_eq!(t.rounds["a"], RoundId { term: Term(2), round: Round(2) });
 }
 
 /// Nothing is completed while workers may live of which the coordinator has not heard.
@@ -49,19 +36,9 @@ fn recovery_waits_for_leases() {
     t.join("a");
     t.join("b");
     assert_eq!(t.live(&["a", "b"], 4 * SECOND), []);
-    assert_eq!(
-        t.why(),
-        "recovering: 2 of 3 members of the last round are back, 1 s left"
-    );
+    assert_eq!(t.why(), "recovering: 2 of 3 members of the last round are back, 1 s left");
     let did = t.live(&["a", "b"], SECOND);
-    assert_eq!(
-        did,
-        [
-            Did::Remember(2, 0),
-            Did::Admit("a", 2, 0),
-            Did::Admit("b", 2, 1)
-        ]
-    );
+    assert_eq!(did, [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)]);
 }
 
 /// Half of the last round is not enough: the other half may be a job of its own.
@@ -74,14 +51,7 @@ fn recovery_needs_a_majority() {
     assert_eq!(t.why(), format!("{why}, 1 s left"));
     assert_eq!(t.live(&["a"], SECOND), [Did::Close("a")]);
     let result = t.outcome().expect("closed").result;
-    assert_eq!(
-        result,
-        JobResult::JoinTimeout {
-            present: 1,
-            min: 2,
-            waited: 600 * SECOND
-        }
-    );
+    assert_eq!(result, JobResult::JoinTimeout { present: 1, min: 2, waited: 600 * SECOND });
 }
 
 /// The host's new agent takes the seat that its state file names, once the old one's workers are
@@ -96,11 +66,7 @@ fn new_agent_of_the_host_claims_its_rank() {
     assert_eq!(t.attend_with(attend), [Did::Welcome("a2"), wait]);
     t.back("b");
     assert_eq!(t.live(&["a2", "b"], 2 * SECOND), []);
-    let complete = [
-        Did::Remember(2, 0),
-        Did::Admit("a2", 2, 0),
-        Did::Admit("b", 2, 1),
-    ];
+    let complete = [Did::Remember(2, 0), Did::Admit("a2", 2, 0), Did::Admit("b", 2, 1)];
     assert_eq!(t.live(&["a2", "b"], SECOND), complete);
 }
 
@@ -114,11 +80,7 @@ fn member_comes_before_a_claimant() {
     t.attend("a", NodeState::Running);
     t.attend("b", NodeState::Running);
     t.back("a");
-    let complete = [
-        Did::Remember(2, 0),
-        Did::Admit("a", 2, 0),
-        Did::Admit("b", 2, 1),
-    ];
+    let complete = [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];
     assert_eq!(t.back("b")[..3], complete);
 }
 
@@ -130,15 +92,8 @@ fn forgotten_round_is_a_first_gathering() {
     t.admissions.clear();
     t.join("x");
     assert_eq!(t.live(&["x"], 4 * SECOND), []);
-    assert_eq!(
-        t.live(&["x"], SECOND),
-        [Did::Wait("x", WaitReason::Gathering)]
-    );
-    let complete = [
-        Did::Remember(2, 0),
-        Did::Admit("x", 2, 0),
-        Did::Admit("y", 2, 1),
-    ];
+    assert_eq!(t.live(&["x"], SECOND), [Did::Wait("x", WaitReason::Gathering)]);
+    let complete = [Did::Remember(2, 0), Did::Admit("x", 2, 0), Did::Admit("y", 2, 1)];
     assert_eq!(t.join("y"), [&[Did::Welcome("y")][..], &complete].concat());
 }
 
@@ -147,19 +102,13 @@ fn forgotten_round_is_a_first_gathering() {
 fn higher_round_is_learned() {
     let mut t = restarted(&["a"]);
     let mut attend = t.attend_of("a", NodeState::Running);
-    let round = RoundId {
-        term: Term(7),
-        round: Round(9),
-    };
+    let round = RoundId { term: Term(7), round: Round(9) };
     attend.heard = heard(round, 1, 0);
     attend.standing.round = round;
     attend.charged_through = Round(8);
     attend.restarts_used = 2;
     let did = t.attend_with(attend);
-    assert_eq!(
-        did,
-        [Did::Remember(9, 2), Did::Welcome("a"), Did::Restart("a", 9)]
-    );
+    assert_eq!(did, [Did::Remember(9, 2), Did::Welcome("a"), Did::Restart("a", 9)]);
     assert_eq!(t.memory.term, Term(8));
     t.rounds.insert("a".to_owned(), round);
     assert_eq!(t.back("a"), [Did::Remember(10, 2), Did::Admit("a", 10, 0)]);
@@ -170,10 +119,7 @@ fn higher_round_is_learned() {
 fn round_that_is_only_heard_of_is_recovered() {
     let mut t = Fixture::new(1, 2);
     let mut attend = t.attend_of("a", NodeState::Running);
-    let round = RoundId {
-        term: Term(1),
-        round: Round(1),
-    };
+    let round = RoundId { term: Term(1), round: Round(1) };
     attend.heard = heard(round, 2, 0);
     attend.standing.round = round;
     t.rounds.insert("a".to_owned(), round);
@@ -200,14 +146,7 @@ fn partial_success_is_repeated_after_a_restart() {
     let mut t = restarted(&["a", "b"]);
     t.attend("a", NodeState::Succeeded);
     let did = t.attend("b", NodeState::Running);
-    assert_eq!(
-        did,
-        [
-            Did::Welcome("b"),
-            Did::Restart("a", 1),
-            Did::Restart("b", 1)
-        ]
-    );
+    assert_eq!(did, [Did::Welcome("b"), Did::Restart("a", 1), Did::Restart("b", 1)]);
 }
 
 /// A failure of a round that the restart has ended is free.
@@ -217,14 +156,7 @@ fn failure_before_a_restart_is_free() {
     let mut attend = t.attend_of("a", ready());
     attend.standing.failure = Some(super::fixture::failure("a", SECOND));
     let did = t.attend_with(attend);
-    assert_eq!(
-        did,
-        [
-            Did::Welcome("a"),
-            Did::Remember(2, 0),
-            Did::Admit("a", 2, 0)
-        ]
-    );
+    assert_eq!(did, [Did::Welcome("a"), Did::Remember(2, 0), Did::Admit("a", 2, 0)]);
 }
 
 /// Numbers that leave no room for a next one are not believed.
@@ -232,19 +164,9 @@ fn failure_before_a_restart_is_free() {
 fn absurd_numbers_are_not_believed() {
     let mut t = Fixture::new(1, 1);
     let mut attend = t.attend_of("a", ready());
-    let round = RoundId {
-        term: Term(u64::MAX),
-        round: Round(u64::MAX),
-    };
+    let round = RoundId { term: Term(u64::MAX), round: Round(u64::MAX) };
     attend.heard = heard(round, u32::MAX, u32::MAX);
     attend.attend = AttendNumber(1);
     let did = t.attend_with(attend);
-    assert_eq!(
-        did,
-        [
-            Did::Welcome("a"),
-            Did::Remember(1, 0),
-            Did::Admit("a", 1, 0)
-        ]
-    );
+    assert_eq!(did, [Did::Welcome("a"), Did::Remember(1, 0), Did::Admit("a", 1, 0)]);
 }

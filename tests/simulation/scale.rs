@@ -1,0 +1,126 @@
+//! What a thousand nodes cost the coordinator, counted in effects: time is for benches.
+
+use std::{
+    iter,
+    num::NonZeroU32,
+    time::{Duration, Instant},
+};
+
+use ragent_rendezvous::{
+    Rendezvous,
+    effect::Effect,
+    ids::{AttendNumber, GlobalRank, JobUid, LocalRank, NodeId, Peer, Round, RoundId, RunId},
+    message::{
+        Assignment, Attend, FromNode, Heard, NodeDescription, NodeState, PROTOCOL_VERSION,
+        Standing, ToNode, WorkerEnd, WorkerFailure,
+    },
+    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, Timeouts},
+};
+
+const NODES: u32 = 1_000;
+
+fn shared() -> SharedSettings {
+    let nodes = NodeRange::new(NODES, NODES).expect("min is max");
+    SharedSettings { nodes, max_restarts: 3, timeouts: Timeouts::default() }
+}
+
+fn peer(n: u32) -> Peer {
+    Peer { node: NodeId::new(format!("node{n}")), attend: AttendNumber(1) }
+}
+
+fn attend(n: u32) -> Attend {
+    Attend {
+        protocol_version: PROTOCOL_VERSION,
+        run_id: RunId::new("run"),
+        job_uid: None,
+        attend: AttendNumber(1),
+        node: NodeDescription {
+            node_id: peer(n).node,
+            host_name: format!("node{n}"),
+            address: format!("node{n}.example"),
+            addresses: Vec::new(),
+            agent_port: 1,
+            role: "default".to_owned(),
+            local_world_size: NonZeroU32::MIN,
+            node_rank: None,
+        },
+        settings: shared(),
+        heard: Heard::default(),
+        restarts_used: 0,
+        charged_through: Round(0),
+        standing: standing(RoundId::default(), NodeState::Ready { store_port: 1 }),
+    }
+}
+
+fn standing(round: RoundId, state: NodeState) -> Standing {
+    Standing { round, state, failure: None }
+}
+
+fn failure(round: RoundId) -> WorkerFailure {
+    WorkerFailure {
+        host_name: "node0".to_owned(),
+        round,
+        global_rank: GlobalRank(0),
+        local_rank: LocalRank(0),
+        pid: 1,
+        end: WorkerEnd::Signaled(9),
+        age: Duration::ZERO,
+        message: None,
+        error_file: None,
+        stderr_tail: String::new(),
+    }
+}
+
+fn effects(rendezvous: &mut Rendezvous) -> Vec<Effect> {
+    iter::from_fn(|| rendezvous.poll_effect()).collect()
+}
+
+/// Joining, keep-alives, a failure and the next round cost each node a fixed number of messages.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
+fn thousand_nodes_cost_a_few_messages_each() {
+    let now = Instant::now();
+    let settings = Settings {
+        run_id: RunId::new("run"),
+        coordinator: "c".to_owned(),
+        host: None,
+        shared: Some(shared()),
+        leases: Leases::default(),
+    };
+    let mut rendezvous = Rendezvous::new(now, settings, Memory::fresh(JobUid::new("job")));
+    effects(&mut rendezvous);
+
+    let mut round = RoundId::default();
+    for n in 0..NODES {
+        rendezvous.handle_attend(now, attend(n));
+        let said = effects(&mut rendezvous);
+        let is_last = n + 1 == NODES;
+        // Welcome and wait; the last one completes the round: welcome, state file, all admitted.
+        assert_eq!(said.len(), if is_last { 2 + NODES as usize } else { 2 });
+        for effect in said {
+            if let Effect::Send { message: ToNode::Assignment(Assignment::Admit(told)), .. } =
+                effect
+            {
+                round = told.round;
+            }
+        }
+    }
+    for n in 0..NODES {
+        let running = FromNode::Standing(standing(round, NodeState::Running));
+        rendezvous.handle_message(now, peer(n), running);
+        rendezvous.handle_message(now, peer(n), FromNode::KeepAlive { sequence: 1 });
+        assert_eq!(effects(&mut rendezvous).len(), 1, "an echo and nothing else");
+    }
+    let failed = Standing { failure: Some(failure(round)), ..standing(round, NodeState::Stopping) };
+    rendezvous.handle_message(now, peer(0), FromNode::Standing(failed));
+    assert_eq!(effects(&mut rendezvous).len(), 2 * (NODES as usize - 1), "restart and probe");
+    let mut said = 0;
+    for n in 0..NODES {
+        rendezvous.handle_message(now, peer(n), FromNode::Alive { round });
+        let ready = standing(round, NodeState::Ready { store_port: 1 });
+        rendezvous.handle_message(now, peer(n), FromNode::Standing(ready));
+        said += effects(&mut rendezvous).len();
+    }
+    // Each waits and is admitted, but the last, which does not wait; the state file twice.
+    assert_eq!(said, 2 * NODES as usize - 1 + 2);
+}
