@@ -1,0 +1,129 @@
+//! The real torch: its client against our store, its collectives under our agents, its launcher
+//! beside ours.
+
+use std::path::PathBuf;
+
+use nix::sys::signal::Signal;
+use support::{Program, Sandbox, Start, children, free_port, keeper_of, kill, skip};
+
+#[path = "../support/mod.rs"]
+mod support;
+
+const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// A program of the Python environment that `scripts/setup-venv.sh` makes; none where it is not.
+fn venv(name: &str) -> Option<String> {
+    let path = PathBuf::from(format!("{REPOSITORY}/.venv/bin/{name}"));
+    if path.exists() {
+        return Some(path.display().to_string());
+    }
+    skip("there is no .venv; `scripts/setup-venv.sh` makes it");
+    None
+}
+
+/// An agent that trains the digits with two workers.
+fn trainer(sandbox: &Sandbox, python: &str, port: u16) -> Start {
+    let checkpoint = sandbox.path("digits.pt");
+    let words = format!(
+        "--nnodes 2 --nproc-per-node 2 --max-restarts 1 --rdzv-endpoint 127.0.0.1:{port} \
+         --rdzv-id digits {REPOSITORY}/examples/digits/train.py --epochs 4 --checkpoint {}",
+        checkpoint.display()
+    );
+    sandbox.ragent(&words).env("PYTHON_EXEC", python)
+}
+
+fn worker_of(agent: &Program) -> u32 {
+    let keeper = keeper_of(agent.pid());
+    *children(keeper).first().expect("its workers run")
+}
+
+/// Every operation of the unmodified TCPStore client is answered as torch's own server would.
+#[test]
+fn torch_client_is_served() {
+    let Some(python) = venv("python") else { return };
+    let sandbox = Sandbox::new();
+    let mut store = sandbox.ragent("store --host 127.0.0.1 --port 0").start();
+    let address = store.says("127.0.0.1:");
+    let (host, port) = address.rsplit_once(':').expect("it prints host:port");
+    let script = format!("{REPOSITORY}/tests/torch/store_conformance.py");
+    // torch looks up the name of its peer for every connection, and waits where nobody answers.
+    let client = sandbox.program(&python).env("RES_OPTIONS", "timeout:1 attempts:1");
+    let mut client = client.arg(script).arg(host).arg(port).start();
+    client.says("compare_set ");
+    client.says("rules hold");
+    let end = client.end();
+    assert_eq!(end.code, Some(0), "{}\n{}", end.stdout, end.stderr);
+    store.signal(Signal::SIGTERM);
+    store.end().assert_code(0);
+}
+
+/// DistributedDataParallel on gloo goes on from its checkpoint when a worker is killed, on a store
+/// in which no key of the dead round stands, and ends well on both nodes.
+#[test]
+fn training_survives_a_killed_worker() {
+    let Some(python) = venv("python") else { return };
+    let sandbox = Sandbox::new();
+    let port = free_port();
+    let mut host = trainer(&sandbox, &python, port).start();
+    host.logs("coordinating the job");
+    let mut guest = trainer(&sandbox, &python, port).start();
+    host.says("epoch=1/4 world_size=4");
+    kill(worker_of(&guest), Signal::SIGKILL);
+    guest.logs("worker failed");
+    host.says("resumed after epoch");
+    host.says("epoch=4/4 world_size=4");
+    for (agent, name) in [(host, "host"), (guest, "guest")] {
+        let end = agent.end();
+        assert_eq!(end.code, Some(0), "{name}:\n{}", end.stderr);
+        assert!(end.stderr.contains("restart_count=1"), "{name}:\n{}", end.stderr);
+    }
+    sandbox.assert_nothing_left();
+}
+
+/// The example runs under torchrun as it is.
+#[test]
+fn example_runs_under_torchrun() {
+    let Some(torchrun) = venv("torchrun") else { return };
+    let sandbox = Sandbox::new();
+    let end = sandbox
+        .program(&torchrun)
+        .arg("--standalone")
+        .arg("--nproc-per-node=2")
+        .arg(format!("{REPOSITORY}/examples/digits/train.py"))
+        .arg("--epochs=1")
+        .run();
+    assert_eq!(end.code, Some(0), "{}", end.stderr);
+    assert!(end.stdout.contains("epoch=1/1 world_size=2"), "{}", end.stdout);
+}
+
+/// A worker finds the same variables under both launchers, with the same values where these do not
+/// name a port, a folder or a run.
+#[test]
+fn environment_is_torchruns() {
+    let Some(torchrun) = venv("torchrun") else { return };
+    let sandbox = Sandbox::new();
+    let flags = ["--standalone", "--nproc-per-node=2", "--max-restarts=3", "--no-python", "env"];
+    // Where there is no locale, Python makes one up and hands it on.
+    let with_flags = |start: Start| {
+        flags.iter().fold(start.env("LC_ALL", "C.UTF-8"), Start::arg).run()
+    };
+    let theirs = environment(&with_flags(sandbox.program(&torchrun)).stdout);
+    let ours = environment(&with_flags(sandbox.ragent("")).stdout);
+    assert_eq!(ours, theirs);
+}
+
+/// Lines of `env`, sorted, without what differs between any two runs.
+fn environment(text: &str) -> Vec<String> {
+    const OF_THE_RUN: [&str; 5] =
+        ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID", "_"];
+    let mut lines: Vec<String> = text
+        .lines()
+        .filter_map(|line| line.split_once('='))
+        .map(|(name, value)| {
+            let value = if OF_THE_RUN.contains(&name) { "…" } else { value };
+            format!("{name}={value}")
+        })
+        .collect();
+    lines.sort();
+    lines
+}
