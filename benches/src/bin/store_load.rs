@@ -5,7 +5,6 @@
 //! it takes until all connections are made and greeted; `wait-fanout` how long from a `SET` until
 //! everyone who waited for the key has been told. `benches/store.py` runs it against two servers.
 
-use std::fs;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, ValueEnum};
 use hdrhistogram::Histogram;
+use ragent_benches::{cpu_time, now};
 use ragent_store::wire::{GREETING, Query};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -125,11 +125,7 @@ impl Exchange {
                 8 + VALUE_LEN
             }
             Op::Add => {
-                Query::Add {
-                    key: b"/bench/counter",
-                    delta: 1,
-                }
-                .encode(&mut request)?;
+                Query::Add { key: b"/bench/counter", delta: 1 }.encode(&mut request)?;
                 8
             }
             Op::Check => {
@@ -141,10 +137,7 @@ impl Exchange {
                 4
             }
         };
-        Ok(Self {
-            request,
-            answer_len,
-        })
+        Ok(Self { request, answer_len })
     }
 }
 
@@ -201,10 +194,7 @@ async fn wait_fanout(address: SocketAddr, connections: usize) -> Result<Duration
     let mut setter = greeted(address, 1).await?.remove(0);
     let key = format!("/bench/fanout/{}", setter.local_addr()?);
     let mut request = Vec::new();
-    Query::Wait {
-        keys: vec![key.as_bytes()],
-    }
-    .encode(&mut request)?;
+    Query::Wait { keys: vec![key.as_bytes()] }.encode(&mut request)?;
     // The echo says that the wait before it was taken note of.
     request.extend_from_slice(&PING);
     for client in &mut clients {
@@ -213,10 +203,7 @@ async fn wait_fanout(address: SocketAddr, connections: usize) -> Result<Duration
     for client in &mut clients {
         let mut echo = [0; 4];
         client.read_exact(&mut echo).await?;
-        ensure!(
-            echo == PING[1..],
-            "a wait for an unused key is over at once"
-        );
+        ensure!(echo == PING[1..], "a wait for an unused key is over at once");
     }
     let mut waiting = JoinSet::new();
     for mut client in clients {
@@ -234,18 +221,13 @@ async fn greeted(address: SocketAddr, connections: usize) -> Result<Vec<TcpStrea
     let mut greeting = JoinSet::new();
     for _ in 0..connections {
         greeting.spawn_local(async move {
-            let mut client = TcpStream::connect(address)
-                .await
-                .context("failed to connect")?;
+            let mut client = TcpStream::connect(address).await.context("failed to connect")?;
             client.set_nodelay(true)?;
             // Closing by reset leaves no port in TIME_WAIT; else, after some rounds, looking for a
             // free port would be what is measured.
             client.set_zero_linger()?;
             client.write_all(&[&GREETING[..], &PING].concat()).await?;
-            client
-                .read_exact(&mut [0; 4])
-                .await
-                .context("failed to greet")?;
+            client.read_exact(&mut [0; 4]).await.context("failed to greet")?;
             anyhow::Ok(client)
         });
     }
@@ -256,22 +238,6 @@ fn set(key: &[u8], value: &[u8]) -> Result<Vec<u8>> {
     let mut request = Vec::new();
     Query::Set { key, value }.encode(&mut request)?;
     Ok(request)
-}
-
-/// Returns the CPU time that all threads of a process have had.
-fn cpu_time(pid: u32) -> Result<Duration> {
-    let mut ns = 0;
-    for thread in fs::read_dir(format!("/proc/{pid}/task")).context("no such server")? {
-        let stat = fs::read_to_string(thread?.path().join("schedstat"))?;
-        let running = stat.split_whitespace().next().context("empty schedstat")?;
-        ns += running.parse::<u64>()?;
-    }
-    Ok(Duration::from_nanos(ns))
-}
-
-#[expect(clippy::disallowed_methods, reason = "a load generator measures time")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 const KEY: &[u8] = b"/bench/key";

@@ -1,0 +1,36 @@
+//! A worker that says when it was started, and then waits for its end.
+//!
+//! It sends one line, `GROUP_RANK RANK WORLD_SIZE RESTART_COUNT PID NANOSECONDS`, as a datagram to
+//! the UNIX socket that `BENCH_STAMPS` names. The nanoseconds are those of `CLOCK_MONOTONIC`, which
+//! all processes of a machine share; so whoever breaks something can subtract.
+
+use std::{os::unix::net::UnixDatagram, process, time::Duration};
+
+use anyhow::{Context as _, Result};
+use nix::{
+    time::{ClockId, clock_gettime},
+    unistd,
+};
+
+fn main() -> Result<()> {
+    let started = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
+    let stamp = format!(
+        "{} {} {} {} {} {}",
+        variable("GROUP_RANK")?,
+        variable("RANK")?,
+        variable("WORLD_SIZE")?,
+        variable("TORCHELASTIC_RESTART_COUNT")?,
+        process::id(),
+        started.as_nanos(),
+    );
+    let stamps = variable("BENCH_STAMPS")?;
+    UnixDatagram::unbound()?.send_to(stamp.as_bytes(), &stamps).context("nobody takes stamps")?;
+    loop {
+        unistd::pause();
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a worker is told everything by its environment")]
+fn variable(name: &str) -> Result<String> {
+    std::env::var(name).with_context(|| format!("{name} is not set"))
+}
