@@ -86,11 +86,12 @@ fn worlds_are_eventful() {
         charges += memory.map_or(0, |memory| memory.restarts_used);
         successes += u32::from(has_succeeded);
     }
-    // About four rounds, one restart of the coordinator and half a charge a world.
-    assert!(rounds > 500, "{rounds} rounds");
+    // A good deal less than there are: three rounds, a restart of the coordinator and a quarter
+    // of a charge a world.
+    assert!(rounds > 400, "{rounds} rounds");
     assert!(terms > 250, "{terms} terms");
-    assert!(charges > 50, "{charges} charges");
-    assert!(successes > 3, "{successes} jobs that succeeded");
+    assert!(charges > 30, "{charges} charges");
+    assert!(successes > 5, "{successes} jobs that succeeded");
 }
 
 /// Each rule notices the bug that breaks it.

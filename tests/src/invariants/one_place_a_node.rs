@@ -14,6 +14,11 @@ pub(super) fn check(world: &World) -> Result<(), String> {
     let Some(snapshot) = world.snapshot() else {
         return Ok(());
     };
+    let waiting = snapshot.nodes.iter().filter(|node| node.standing == StandingName::Waiting);
+    let is_settling = snapshot.incomplete.is_some_and(|why| why.kind == "settling");
+    if is_settling && waiting.count() == 0 {
+        return Err("the round is interrupted for its own members".to_owned());
+    }
     let mut seen = BTreeSet::new();
     for node in &snapshot.nodes {
         if !seen.insert(&node.node_id) {

@@ -116,6 +116,21 @@ fn shutdown_while_gathering_is_immediate() {
     assert_eq!(t.drain(), [Did::HostLeaving("a"), Did::Finish]);
 }
 
+/// Those that stay when others have left are no round if they are too few.
+#[test]
+fn leavers_do_not_lower_min() {
+    let mut t = Fixture::new(2, 3);
+    t.run(&["a", "b", "c"]);
+    t.say("a", LEFT);
+    t.say("b", LEFT);
+    let dismissed = [Did::Dismiss("a"), Did::Dismiss("b"), Did::Wait("c", WaitReason::Gathering)];
+    assert_eq!(t.back("c"), dismissed);
+    t.message("a", FromNode::Goodbye);
+    t.message("b", FromNode::Goodbye);
+    assert_eq!(t.live(&["c"], 599 * SECOND), []);
+    assert_eq!(t.why(), "waiting for 1 more node (1 of at least 2 are ready), 1 s left");
+}
+
 /// A node that leaves while it is being admitted has left that round too.
 #[test]
 fn leaving_crosses_the_admission() {

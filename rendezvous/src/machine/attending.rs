@@ -1,0 +1,101 @@
+//! Who is taken in, what is learned from an attend, and what it is answered.
+
+use std::time::Instant;
+
+use crate::{
+    ids::RoundId,
+    limits::{NODES_MAX, NUMBER_MAX},
+    machine::Rendezvous,
+    message::{Attend, PROTOCOL_VERSION, RefuseReason, Welcome},
+    phase::{Phase, Recovering},
+    settings::Leases,
+    table::is_loopback,
+};
+
+impl Rendezvous {
+    /// Why a stream does not count; none if it does.
+    pub(super) fn why_refused(&self, attend: &Attend) -> Option<RefuseReason> {
+        if attend.protocol_version != PROTOCOL_VERSION {
+            return Some(RefuseReason::ProtocolVersion { ours: PROTOCOL_VERSION });
+        }
+        if attend.run_id != self.settings.run_id {
+            return Some(RefuseReason::RunId { ours: self.settings.run_id.clone() });
+        }
+        if attend.job_uid.as_ref().is_some_and(|uid| *uid != self.memory.job_uid) {
+            return Some(RefuseReason::EarlierRun);
+        }
+        if let Some(ours) = self.settings.shared.filter(|ours| *ours != attend.settings) {
+            return Some(RefuseReason::Settings { ours });
+        }
+        if self.roster.get(&attend.node.node_id).is_some() {
+            return None;
+        }
+        if let Phase::Closed(closed) = &self.phase {
+            return Some(RefuseReason::Closed(closed.outcome.clone()));
+        }
+        if self.roster.len() >= NODES_MAX {
+            let limit = u32::try_from(NODES_MAX).unwrap_or(u32::MAX);
+            return Some(RefuseReason::TooManyNodes { limit });
+        }
+        self.unreachable(attend).map(|address| RefuseReason::LoopbackAddress { address })
+    }
+
+    /// The address because of which the node and those that are here cannot be in one round.
+    ///
+    /// Its own, if that is a loopback address and others are on other machines; or the one that
+    /// the members of a running round use among themselves, so that the newcomer's first round
+    /// would be the job's last. In the first gathering it is the job that is closed (see
+    /// [`Rendezvous::complete`]), so that every node learns of it.
+    fn unreachable(&self, attend: &Attend) -> Option<String> {
+        let elsewhere = |host_name: &str| host_name != attend.node.host_name;
+        let mut others = self.roster.iter().map(|(_, node)| &node.description);
+        if is_loopback(&attend.node.address) && others.any(|other| elsewhere(&other.host_name)) {
+            return Some(attend.node.address.clone());
+        }
+        let master = self.phase.group()?.table.as_ref()?.places().first()?;
+        (is_loopback(&master.node.address) && elsewhere(&master.node.host_name))
+            .then(|| master.node.address.clone())
+    }
+
+    /// Learns from a node what an earlier coordinator had agreed on with it.
+    pub(super) fn learn(&mut self, now: Instant, attend: &Attend) {
+        let before = self.memory.clone();
+        let heard = attend.heard.round.max(attend.standing.round);
+        if heard.term.0 > NUMBER_MAX || heard.round.0 > NUMBER_MAX {
+            return;
+        }
+        if heard > (RoundId { term: self.memory.term, round: self.memory.round }) {
+            self.memory.term = heard.term.next();
+        }
+        if heard.round > self.memory.round {
+            self.memory.round = heard.round;
+            self.memory.round_size = attend.heard.size;
+            if let Phase::Gathering(_) = self.phase {
+                let recovering = Recovering::new(now, heard, attend.heard.size);
+                self.enter(Phase::Recovering(recovering));
+            }
+        }
+        if attend.charged_through > self.memory.charged_through
+            && attend.charged_through <= self.memory.round
+        {
+            self.memory.charged_through = attend.charged_through;
+            self.memory.restarts_used = self
+                .memory
+                .restarts_used
+                .max(attend.restarts_used.min(attend.settings.max_restarts));
+        }
+        if self.memory != before {
+            self.remember();
+        }
+    }
+
+    pub(super) fn welcome(&self, leases: Leases) -> Welcome {
+        Welcome {
+            term: self.memory.term,
+            job_uid: self.memory.job_uid.clone(),
+            coordinator: self.settings.coordinator.clone(),
+            leases,
+            successors: Vec::new(),
+        }
+    }
+}
