@@ -44,6 +44,7 @@ fn find(args: &StatusArgs) -> Result<Endpoint, LaunchError> {
         });
     }
     let mut agents = state_file::running_agents();
+    agents.sort_by(|one, other| one.endpoint.cmp(&other.endpoint));
     agents.dedup_by(|one, other| one.endpoint == other.endpoint);
     match agents.as_slice() {
         [] => Err(LaunchError::NoJob("no job of this user runs on this machine".to_owned())),

@@ -34,7 +34,12 @@ impl LogFormat {
 pub fn start(format: LogFormat, host: &impl Host) {
     let filter = host.env("RAGENT_LOG").unwrap_or_else(|| "info".into());
     let filter = EnvFilter::builder().parse_lossy(filter.to_string_lossy());
-    let lines = fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false);
+    // A console that is gone is no reason to stop; to tell of it would take one, and panics.
+    let lines = fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_target(false)
+        .log_internal_errors(false);
     // Another subscriber, as in a test that calls this twice, stays.
     let _ = match format {
         LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).try_init(),
