@@ -228,7 +228,7 @@ impl Rendezvous {
             Phase::Regathering(_) => self.heed_in_regathering(id),
         }
         self.sort(id);
-        if !self.is_host(id) {
+        if !self.is_host(id) || matches!(self.phase, Phase::Closed(_)) {
             return;
         }
         if let Some(NodeState::Leaving { reaped }) = self.state(id) {
@@ -256,9 +256,7 @@ impl Rendezvous {
             Phase::Running(_) => self.lose_from_running(now, &node, how),
             Phase::Regathering(_) => self.lose_from_regathering(now, id, how),
         }
-        if self.is_host(id) && self.tenure == Tenure::HostLeaves {
-            self.finish();
-        }
+        self.follow_host(id);
     }
 
     /// Takes leave of a node that was told that it may go.
@@ -272,7 +270,15 @@ impl Rendezvous {
         }
         info!(node = %id, "node has gone");
         self.roster.bury(now, id);
-        if self.is_host(id) && self.tenure == Tenure::HostLeaves {
+        self.follow_host(id);
+    }
+
+    /// Ends this coordinator if `id` was its leaving host.
+    ///
+    /// Not that of a closed job: it stays until everyone has heard the outcome.
+    fn follow_host(&mut self, id: &NodeId) {
+        let is_closed = matches!(self.phase, Phase::Closed(_));
+        if self.is_host(id) && self.tenure == Tenure::HostLeaves && !is_closed {
             self.finish();
         }
     }

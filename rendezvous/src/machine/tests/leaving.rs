@@ -84,6 +84,17 @@ fn host_leaves_last() {
     assert_eq!(t.join("b"), []);
 }
 
+/// The host of a closed job stays until everyone has heard the outcome, even if it is to leave.
+#[test]
+fn leaving_host_of_a_closed_job_waits_for_everyone() {
+    let mut t = Fixture::new(1, 2).host("a");
+    t.run(&["a", "b"]);
+    t.say("a", LEAVING);
+    assert_eq!(t.say("b", LEAVING), [Did::Close("a"), Did::Close("b")]);
+    assert_eq!(t.message("a", FromNode::Goodbye), []);
+    assert_eq!(t.message("b", FromNode::Goodbye), [Did::Finish]);
+}
+
 /// A leaving host does not wait for a member that is lost.
 #[test]
 fn leaving_host_waits_for_the_living_only() {
