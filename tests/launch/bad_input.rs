@@ -1,0 +1,130 @@
+//! What arguments and the machine can tell is told before anything else happens: one message that
+//! says what and why, exit code 2, no log line, no network, no worker.
+
+use std::fs;
+
+use crate::support::{End, Sandbox, Start};
+
+/// Runs what must be refused with exactly one message.
+#[track_caller]
+fn refused(start: Start) -> End {
+    let end = start.run();
+    end.assert_code(2);
+    assert_eq!(end.stderr.matches("error:").count(), 1, "{}", end.stderr);
+    assert!(!end.stderr.contains(" INFO "), "something was begun:\n{}", end.stderr);
+    assert_eq!(end.stdout, "");
+    end
+}
+
+/// A flag that does not exist is named, and is not taken for the script or its arguments.
+#[test]
+fn unknown_flag() {
+    let sandbox = Sandbox::new();
+    let end = refused(sandbox.ragent("--no-such-flag --no-python stay.sh"));
+    end.assert_stderr(&["--no-such-flag", "--help"]);
+}
+
+/// A range of nodes that is empty is repeated as typed, with what would be right.
+#[test]
+fn empty_range_of_nodes() {
+    let sandbox = Sandbox::new();
+    let end = refused(sandbox.ragent("--nnodes 4:2 --no-python stay.sh"));
+    assert_eq!(end.stderr, "error: `--nnodes 4:2` needs 1 <= MIN <= MAX, got 4:2\n");
+}
+
+/// An endpoint needs a host.
+#[test]
+fn endpoint_without_a_host() {
+    let sandbox = Sandbox::new();
+    let end = refused(sandbox.ragent("--rdzv-endpoint :29400 --no-python stay.sh"));
+    end.assert_stderr(&["`--rdzv-endpoint :29400`", "it has no host", "hint: "]);
+}
+
+/// A mistake in a variable is told with the variable's name, not with the flag's.
+#[test]
+fn mistake_in_a_variable() {
+    let sandbox = Sandbox::new();
+    let end = refused(sandbox.ragent("--no-python stay.sh").env("PET_NNODES", "many"));
+    end.assert_stderr(&["`PET_NNODES many`"]);
+}
+
+/// A script that is not there is told here, not by a Python in the first round.
+#[test]
+fn script_that_does_not_exist() {
+    let sandbox = Sandbox::new();
+    let end = refused(sandbox.ragent("no_such_script.py"));
+    end.assert_stderr(&["`no_such_script.py` does not exist", "hint: "]);
+}
+
+/// Without any Python it is said where one was looked for, and how to name one.
+#[test]
+fn no_python() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("train.py"), "").unwrap();
+    let end = refused(sandbox.ragent("train.py").env("PATH", sandbox.path("run")));
+    end.assert_stderr(&["no Python is found", "python3", "PYTHON_EXEC"]);
+}
+
+/// An interpreter that was named and is none is named in the message.
+#[test]
+fn named_python_that_cannot_be_executed() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("train.py"), "").unwrap();
+    let end = refused(sandbox.ragent("train.py").env("PYTHON_EXEC", "/no/such/python"));
+    end.assert_stderr(&["PYTHON_EXEC names `/no/such/python`"]);
+}
+
+/// A program must be executable.
+#[test]
+fn program_that_is_not_executable() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("program"), "#!/bin/true\n").unwrap();
+    let end = refused(sandbox.ragent("--no-python ./program"));
+    end.assert_stderr(&["`./program` is not an executable file", "hint: "]);
+}
+
+/// A program that is nowhere in PATH is not said to be missing from the folder.
+#[test]
+fn program_that_is_not_in_path() {
+    let sandbox = Sandbox::new();
+    let end = refused(sandbox.ragent("--no-python no-such-program"));
+    end.assert_stderr(&["`no-such-program` is not found in PATH"]);
+}
+
+/// A log folder that cannot be made is told before the keeper is started.
+#[test]
+fn log_folder_that_cannot_be_made() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("file"), "").unwrap();
+    let end = refused(sandbox.ragent("--log-dir file/logs --no-python stay.sh"));
+    end.assert_stderr(&["`--log-dir file/logs`", "Not a directory", "hint: "]);
+}
+
+/// All mistakes are told at once, each on its own.
+#[test]
+fn all_mistakes_at_once() {
+    let sandbox = Sandbox::new();
+    let words =
+        "--nnodes 0 --nproc-per-node x --rdzv-endpoint : --max-restarts few -r 7 nothing.py";
+    let end = sandbox.ragent(words).run();
+    end.assert_code(2);
+    assert_eq!(end.stderr.matches("error:").count(), 6, "{}", end.stderr);
+}
+
+/// Without anything to launch the help is pointed to.
+#[test]
+fn nothing_to_launch() {
+    let sandbox = Sandbox::new();
+    refused(sandbox.ragent("")).assert_stderr(&["no training script is given", "ragent --help"]);
+}
+
+/// What is asked for is no mistake.
+#[test]
+fn help_and_version_succeed() {
+    let sandbox = Sandbox::new();
+    for flag in ["--help", "--version"] {
+        let end = sandbox.ragent(flag).run();
+        end.assert_code(0);
+        assert!(end.stdout.contains("ragent"), "{}", end.stdout);
+    }
+}

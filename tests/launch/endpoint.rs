@@ -1,0 +1,139 @@
+//! An endpoint at which no coordinator can be is named within seconds; nothing hangs in silence.
+
+use std::{
+    io::Write,
+    net::{Ipv4Addr, TcpListener},
+    thread,
+};
+
+use crate::support::{End, Sandbox, free_port, swallowing_listener};
+
+/// Words of an agent that may not host, so that it says what it finds at `endpoint`.
+fn guest_of(endpoint: &str, join_timeout: u32) -> String {
+    format!(
+        "--nnodes 2 --rdzv-endpoint {endpoint} --rdzv-conf is_host=0,join_timeout={join_timeout} \
+         --no-python stay.sh"
+    )
+}
+
+/// Runs an agent at an endpoint where something else is. With a join timeout of an hour, it ends
+/// because it knows, not because it has waited.
+#[track_caller]
+fn stranger_at(port: u16) -> End {
+    let sandbox = Sandbox::new();
+    let end = sandbox.ragent(&guest_of(&format!("127.0.0.1:{port}"), 3600)).run();
+    end.assert_code(1);
+    assert_eq!(end.stderr.matches("error:").count(), 1, "{}", end.stderr);
+    assert_eq!(end.stdout, "");
+    end.assert_stderr(&[&format!("127.0.0.1:{port} is served by something"), "hint: "]);
+    end
+}
+
+/// Listens, and says `words` to whoever connects.
+fn listener_that_says(words: &'static str) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            // Whoever asked may not wait for the answer.
+            let _ = (&stream).write_all(words.as_bytes());
+        }
+    });
+    port
+}
+
+/// A web server is not waited for.
+#[test]
+fn web_server() {
+    let port = listener_that_says("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+    stranger_at(port).assert_stderr(&["it says `HTTP/1.1 404 Not Found`"]);
+}
+
+/// Any other server is shown by its first words.
+#[test]
+fn server_of_another_protocol() {
+    let port = listener_that_says("SSH-2.0-OpenSSH_9.2\r\n");
+    stranger_at(port).assert_stderr(&["it says `SSH-2.0-OpenSSH_9.2`"]);
+}
+
+/// A server that says nothing, as a store of torchrun does, is told as one.
+#[test]
+fn server_that_says_nothing() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    stranger_at(port).assert_stderr(&["says nothing", "torchrun"]);
+}
+
+/// A port that a program holds without serving it cannot be hosted, and is not waited for.
+#[test]
+fn port_that_is_held() {
+    use nix::sys::socket::{
+        AddressFamily, SockFlag, SockType, SockaddrIn, bind, getsockname, socket,
+    };
+    use std::os::fd::AsRawFd;
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let held = socket(AddressFamily::Inet, SockType::Stream, flags, None).unwrap();
+    bind(held.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
+    let port = getsockname::<SockaddrIn>(held.as_raw_fd()).unwrap().port();
+    let sandbox = Sandbox::new();
+    let words = format!(
+        "--nnodes 2 --rdzv-endpoint 127.0.0.1:{port} --rdzv-conf join_timeout=3600 --no-python \
+         stay.sh"
+    );
+    let end = sandbox.ragent(&words).run();
+    end.assert_code(1);
+    end.assert_stderr(&[&format!("port {port} is held by another program"), "hint: "]);
+    assert_eq!(end.stdout, "");
+}
+
+/// An endpoint that nobody serves is said at once to be waited for, with the reason, and is given
+/// up after the join timeout.
+#[test]
+fn endpoint_that_nobody_serves() {
+    let sandbox = Sandbox::new();
+    let port = free_port();
+    let mut agent = sandbox.ragent(&guest_of(&format!("127.0.0.1:{port}"), 1)).start();
+    agent.logs("waiting for the coordinator");
+    let end = agent.end();
+    end.assert_code(1);
+    let what = format!("nobody served 127.0.0.1:{port} for 1 s");
+    end.assert_stderr(&[&what, "Connection refused", "hint: "]);
+    assert_eq!(end.stdout, "");
+}
+
+/// A name that does not resolve is said while it is waited for, and named in the end.
+#[test]
+fn name_that_does_not_resolve() {
+    let sandbox = Sandbox::new();
+    let mut agent = sandbox.ragent(&guest_of("no-such-host.invalid:29400", 1)).start();
+    let line = agent.logs("waiting for the coordinator");
+    assert!(line.contains("no-such-host.invalid"), "{line}");
+    let end = agent.end();
+    end.assert_code(1);
+    end.assert_stderr(&["nobody served no-such-host.invalid:29400", "resolve", "hint: "]);
+}
+
+/// Where packets are swallowed, that is said within the time of one attempt, not after the hour
+/// that nodes may wait for each other.
+#[test]
+fn packets_that_are_swallowed() {
+    let (_listener, _places, address) = swallowing_listener();
+    let sandbox = Sandbox::new();
+    let mut agent = sandbox.ragent(&guest_of(&address.to_string(), 3600)).start();
+    let line = agent.logs("waiting for the coordinator");
+    assert!(line.contains(&format!("{address}: no answer")), "{line}");
+}
+
+/// An agent that still looks for its coordinator leaves on a signal at once.
+#[test]
+fn signal_ends_the_search() {
+    let sandbox = Sandbox::new();
+    let endpoint = format!("127.0.0.1:{}", free_port());
+    let mut agent = sandbox.ragent(&guest_of(&endpoint, 3600)).start();
+    agent.logs("waiting for the coordinator");
+    agent.signal(nix::sys::signal::Signal::SIGTERM);
+    let end = agent.end();
+    end.assert_code(1);
+    end.assert_stderr(&["SIGTERM"]);
+    sandbox.assert_nothing_left();
+}

@@ -1,0 +1,94 @@
+//! What a worker finds in its environment.
+
+use std::collections::BTreeMap;
+
+use crate::support::{End, Sandbox};
+
+/// The environment of each worker that ran `environment.sh`.
+fn environments(end: &End) -> BTreeMap<u32, BTreeMap<String, String>> {
+    let mut environments: BTreeMap<u32, BTreeMap<String, String>> = BTreeMap::new();
+    for line in end.stdout.lines() {
+        let Some(rest) = line.strip_prefix("env rank=") else { continue };
+        let Some((rank, pair)) = rest.split_once(' ') else { continue };
+        let Some((name, value)) = pair.split_once('=') else { continue };
+        let environment = environments.entry(rank.parse().unwrap()).or_default();
+        environment.insert(name.to_owned(), value.to_owned());
+    }
+    environments
+}
+
+/// A worker gets the agent's environment and the variables of torchrun, and nothing else.
+#[test]
+fn worker_gets_torchruns_variables_and_nothing_else() {
+    let sandbox = Sandbox::new();
+    let words = "--nproc-per-node 2 --rdzv-id job7 --rdzv-endpoint 127.0.0.1:0 --max-restarts 3 --log-dir logs --no-python \
+                 environment.sh";
+    let end = sandbox.ragent(words).env("MINE", "kept").run();
+    end.assert_code(0);
+    for (rank, mut environment) in environments(&end) {
+        // The sandbox's own, and the shell's.
+        for name in ["PATH", "XDG_RUNTIME_DIR", "TMPDIR", "SCRATCH", "PWD", "SHLVL", "_"] {
+            environment.remove(name);
+        }
+        environment.retain(|name, _| !name.starts_with("RAGENT_TEST"));
+        assert_eq!(environment.remove("MINE").unwrap(), "kept");
+        let port: u16 = environment.remove("MASTER_PORT").unwrap().parse().unwrap();
+        assert_ne!(port, 0);
+        let error_file = environment.remove("TORCHELASTIC_ERROR_FILE").unwrap();
+        assert!(error_file.ends_with(&format!("/attempt_0/{rank}/error.json")), "{error_file}");
+        let rank = rank.to_string();
+        let expected = [
+            ("GROUP_RANK", "0"),
+            ("GROUP_WORLD_SIZE", "1"),
+            ("LOCAL_RANK", &rank),
+            ("LOCAL_WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("OMP_NUM_THREADS", "1"),
+            ("RANK", &rank),
+            ("ROLE_NAME", "default"),
+            ("ROLE_RANK", &rank),
+            ("ROLE_WORLD_SIZE", "2"),
+            ("TORCHELASTIC_MAX_RESTARTS", "3"),
+            ("TORCHELASTIC_RESTART_COUNT", "0"),
+            ("TORCHELASTIC_RUN_ID", "job7"),
+            ("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
+            ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+            ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+            ("WORLD_SIZE", "2"),
+        ];
+        let expected: BTreeMap<String, String> =
+            expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        assert_eq!(environment, expected);
+    }
+    assert_eq!(environments(&end).len(), 2);
+}
+
+/// What the user has set is not overruled.
+#[test]
+fn users_choices_stay() {
+    let sandbox = Sandbox::new();
+    let start = sandbox.ragent("--nproc-per-node 2 --no-python environment.sh");
+    let start = start.env("OMP_NUM_THREADS", "8").env("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3");
+    let environments = environments(&start.run());
+    assert_eq!(environments[&1]["OMP_NUM_THREADS"], "8");
+    assert_eq!(environments[&1]["TORCH_NCCL_ASYNC_ERROR_HANDLING"], "3");
+}
+
+/// A single worker keeps all its threads.
+#[test]
+fn single_worker_keeps_its_threads() {
+    let sandbox = Sandbox::new();
+    let end = sandbox.ragent("--no-python environment.sh").run();
+    assert!(!environments(&end)[&0].contains_key("OMP_NUM_THREADS"));
+}
+
+/// What a service manager tells the agent means the agent alone.
+#[test]
+fn service_managers_variables_are_not_inherited() {
+    let sandbox = Sandbox::new();
+    let start = sandbox.ragent("--no-python environment.sh");
+    let end = start.env("NOTIFY_SOCKET", "/run/x").env("WATCHDOG_USEC", "1").run();
+    let environment = &environments(&end)[&0];
+    assert!(!environment.contains_key("NOTIFY_SOCKET"), "{environment:?}");
+    assert!(!environment.contains_key("WATCHDOG_USEC"), "{environment:?}");
+}

@@ -1,0 +1,152 @@
+//! Walks the table of `docs/exit-codes.md`: every row can be provoked and says what happens.
+
+use std::net::{Ipv4Addr, TcpListener};
+
+use nix::sys::signal::Signal;
+
+use crate::support::{End, Sandbox, free_port};
+
+/// How rows are provoked, each by one or several ends.
+type Provocation = fn(&Sandbox) -> Vec<End>;
+
+const PROVOCATIONS: [(&str, Provocation); 18] = [
+    ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
+    ("`ragent status` has printed how the job stands", |sandbox| {
+        let mut agent = sandbox.ragent("--no-python stay.sh").start();
+        agent.worker();
+        vec![sandbox.ragent("status").run(), sandbox.ragent("status --json").run()]
+    }),
+    ("`ragent store` or `ragent coordinator` was told to end", |sandbox| {
+        let told = |command: &str| {
+            let words = format!("{command} --host 127.0.0.1 --port 0");
+            let mut server = sandbox.ragent(&words).start();
+            server.says("127.0.0.1:");
+            server.signal(Signal::SIGTERM);
+            server.end()
+        };
+        vec![told("store"), told("coordinator")]
+    }),
+    ("the job of a `ragent coordinator` is over", |sandbox| {
+        let mut coordinator = sandbox.ragent("coordinator --host 127.0.0.1 --port 0").start();
+        let endpoint = coordinator.says("127.0.0.1:");
+        let words = format!("--rdzv-endpoint {endpoint} --no-python fail.sh 1");
+        sandbox.ragent(&words).run().assert_code(1);
+        vec![coordinator.end()]
+    }),
+    ("help or the version was asked for", |sandbox| {
+        ["--help", "-h", "--version", "status --help"]
+            .map(|words| sandbox.ragent(words).run())
+            .into()
+    }),
+    ("a worker has failed and no restart is left", |sandbox| {
+        vec![
+            sandbox.ragent("--no-python fail.sh 3").run(),
+            sandbox.ragent("--max-restarts 1 --no-python bash -c").arg("kill -9 $$").run(),
+        ]
+    }),
+    ("the agent was told to leave by a signal", |sandbox| {
+        let told = |signal| {
+            let mut agent = sandbox.ragent("--no-python stay.sh").start();
+            agent.worker();
+            agent.signal(signal);
+            agent.end()
+        };
+        vec![told(Signal::SIGTERM), told(Signal::SIGINT)]
+    }),
+    ("nobody served the endpoint within `join_timeout`", |sandbox| {
+        let words = format!(
+            "--nnodes 2 --rdzv-endpoint 127.0.0.1:{} --rdzv-conf is_host=0,join_timeout=1 \
+             --no-python stay.sh",
+            free_port()
+        );
+        vec![sandbox.ragent(&words).run()]
+    }),
+    ("something else serves the endpoint, or holds its port", |sandbox| {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let endpoint = listener.local_addr().unwrap();
+        vec![sandbox.ragent(&format!("--rdzv-endpoint {endpoint} --no-python stay.sh")).run()]
+    }),
+    ("the coordinator refuses this node: another job, other flags, an earlier run", |sandbox| {
+        let endpoint = format!("127.0.0.1:{}", free_port());
+        let words = |more: &str| format!("--rdzv-endpoint {endpoint} {more} --no-python stay.sh");
+        let mut host = sandbox.ragent(&words("--nnodes 2")).start();
+        host.endpoint();
+        ["--nnodes 3", "--nnodes 2 --rdzv-id b"]
+            .map(|more| sandbox.ragent(&words(more)).run())
+            .into()
+    }),
+    ("too few nodes were there within `join_timeout`", |sandbox| {
+        let words = format!(
+            "--nnodes 2 --rdzv-endpoint 127.0.0.1:{} --rdzv-conf join_timeout=1 --no-python stay.sh",
+            free_port()
+        );
+        vec![sandbox.ragent(&words).run()]
+    }),
+    ("the coordinator was gone for `join_timeout`", |sandbox| {
+        let endpoint = format!("127.0.0.1:{}", free_port());
+        let words = format!(
+            "--nnodes 2 --rdzv-endpoint {endpoint} --rdzv-conf join_timeout=1 --no-python stay.sh"
+        );
+        let mut host = sandbox.ragent(&words).start();
+        host.endpoint();
+        let mut guest = sandbox.ragent(&words).start();
+        guest.worker();
+        host.signal(Signal::SIGKILL);
+        vec![guest.end()]
+    }),
+    ("`ragent status` found no job, or got no answer", |sandbox| {
+        let nobody = format!("status --rdzv-endpoint 127.0.0.1:{}", free_port());
+        vec![sandbox.ragent("status").run(), sandbox.ragent(&nobody).run()]
+    }),
+    ("`ragent store` or `ragent coordinator` cannot listen", |sandbox| {
+        let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = held.local_addr().unwrap().port();
+        let run = |command: &str| {
+            sandbox.ragent(&format!("{command} --host 127.0.0.1 --port {port}")).run()
+        };
+        vec![run("store"), run("coordinator")]
+    }),
+    ("the command line has an unknown flag, or lacks a value", |sandbox| {
+        ["--bogus stay.sh", "--nnodes", "status --bogus", ""]
+            .map(|words| sandbox.ragent(words).run())
+            .into()
+    }),
+    ("a flag or a variable has a value that means nothing", |sandbox| {
+        let by_flag = sandbox.ragent("--nnodes 4:2 --no-python stay.sh").run();
+        let by_variable = sandbox.ragent("--no-python stay.sh").env("PET_NPROC_PER_NODE", "x");
+        vec![by_flag, by_variable.run(), sandbox.ragent("status --rdzv-endpoint :1").run()]
+    }),
+    ("the script, its program or Python is not there or cannot be run", |sandbox| {
+        ["nothing.py", "--no-python nothing", "--no-python ./run"]
+            .map(|words| sandbox.ragent(words).run())
+            .into()
+    }),
+    ("the log folder cannot be made", |sandbox| {
+        vec![sandbox.ragent("--log-dir /proc/no/logs --no-python stay.sh").run()]
+    }),
+];
+
+/// The rows of the table: code and when.
+fn table() -> Vec<(i32, &'static str)> {
+    let text = include_str!("../../docs/exit-codes.md");
+    let row = |line: &'static str| {
+        let mut cells = line.strip_prefix("| ")?.split(" | ");
+        Some((cells.next()?.parse().ok()?, cells.next()?))
+    };
+    text.lines().filter_map(row).collect()
+}
+
+/// Each row of the table holds, and each has the advice that it promises.
+#[test]
+fn every_row_of_the_table_holds() {
+    let rows: Vec<&str> = table().into_iter().map(|(_, when)| when).collect();
+    assert_eq!(rows, PROVOCATIONS.map(|(when, _)| when));
+    for ((code, when), (_, provoke)) in table().into_iter().zip(PROVOCATIONS) {
+        let sandbox = Sandbox::new();
+        for end in provoke(&sandbox) {
+            assert_eq!(end.code, Some(code), "{when}:\n{}", end.stderr);
+            // What ends badly says why.
+            assert!(code == 0 || !end.stderr.is_empty(), "{when}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What workers write, and where it goes: torchrun's layout, prefixes and rules.
+
+use std::fs;
+
+use crate::support::Sandbox;
+
+/// The files below the run's own folder in `logs`, without that folder's random name.
+fn log_files(sandbox: &Sandbox) -> Vec<(String, String)> {
+    let read = |file: String| {
+        let text = fs::read_to_string(sandbox.path("logs").join(&file)).unwrap();
+        let (run, file) = file.split_once('/').unwrap();
+        assert!(run.starts_with("my-job_") && run.len() == "my-job_".len() + 8, "{run}");
+        (file.to_owned(), text)
+    };
+    sandbox.files_below("logs").into_iter().map(read).collect()
+}
+
+const SPEAK: &str = "echo out $RANK; echo err $RANK >&2";
+
+fn pair(file: &str, text: &str) -> (String, String) {
+    (file.to_owned(), text.to_owned())
+}
+
+/// Redirected streams go to files, in torchrun's layout, and not to the console.
+#[test]
+fn redirected_streams_go_to_files() {
+    let sandbox = Sandbox::new();
+    let words = "--nproc-per-node 2 --rdzv-id my-job --rdzv-endpoint 127.0.0.1:0 --log-dir logs -r 3 --no-python bash -c";
+    let end = sandbox.ragent(words).arg(SPEAK).run();
+    end.assert_code(0);
+    assert_eq!(end.stdout, "");
+    assert!(!end.stderr.contains("err "), "{}", end.stderr);
+    let expected = [
+        pair("attempt_0/0/stderr.log", "err 0\n"),
+        pair("attempt_0/0/stdout.log", "out 0\n"),
+        pair("attempt_0/1/stderr.log", "err 1\n"),
+        pair("attempt_0/1/stdout.log", "out 1\n"),
+    ];
+    assert_eq!(log_files(&sandbox), expected);
+}
+
+/// A choice by rank holds for the ranks that it names.
+#[test]
+fn streams_are_chosen_by_rank() {
+    let sandbox = Sandbox::new();
+    let words = "--nproc-per-node 2 --rdzv-id my-job --rdzv-endpoint 127.0.0.1:0 --log-dir logs -r 1:1 --no-python bash -c";
+    let end = sandbox.ragent(words).arg(SPEAK).run();
+    assert_eq!(end.stdout, "out 0\n");
+    assert_eq!(log_files(&sandbox), [pair("attempt_0/1/stdout.log", "out 1\n")]);
+}
+
+/// Streams that are teed go to files as they are, and to the console with the role and the local
+/// rank in front of each line.
+#[test]
+fn teed_lines_have_a_prefix_on_the_console() {
+    let sandbox = Sandbox::new();
+    let words = "--nproc-per-node 2 --rdzv-id my-job --rdzv-endpoint 127.0.0.1:0 --log-dir logs -t 3 --role trainer \
+                 --no-python bash -c";
+    let end = sandbox.ragent(words).arg(SPEAK).run();
+    end.assert_code(0);
+    let mut lines: Vec<&str> = end.stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["[trainer0]:out 0", "[trainer1]:out 1"]);
+    end.assert_stderr(&["[trainer0]:err 0\n", "[trainer1]:err 1\n"]);
+    assert_eq!(log_files(&sandbox)[1], pair("attempt_0/0/stdout.log", "out 0\n"));
+    assert_eq!(log_files(&sandbox).len(), 4);
+}
+
+/// Without a choice the console gets what workers write, untouched and without a prefix.
+#[test]
+fn console_is_untouched() {
+    let sandbox = Sandbox::new();
+    let [out, err] = ["out", "err"].map(|name| fs::File::create(sandbox.path(name)).unwrap());
+    let start = sandbox.ragent("--no-python bash -c").arg("printf '50%%\\r'; printf 'a\\r' >&2");
+    start.stdout(out).stderr(err).run().assert_code(0);
+    assert_eq!(fs::read_to_string(sandbox.path("out")).unwrap(), "50%\r");
+    let err = fs::read_to_string(sandbox.path("err")).unwrap();
+    assert!(err.contains("a\r"), "{err}");
+}
+
+/// Each restart has files of its own.
+#[test]
+fn each_attempt_has_its_files() {
+    let sandbox = Sandbox::new();
+    let words = "--max-restarts 1 --rdzv-id my-job --rdzv-endpoint 127.0.0.1:0 --log-dir logs -r 1 --no-python bash -c";
+    let end = sandbox.ragent(words).arg(format!("{SPEAK}; exit 1")).run();
+    end.assert_code(1);
+    let expected =
+        [pair("attempt_0/0/stdout.log", "out 0\n"), pair("attempt_1/0/stdout.log", "out 0\n")];
+    assert_eq!(log_files(&sandbox), expected);
+}
+
+/// The last lines of a stderr that went to a file are in the report too.
+#[test]
+fn report_has_the_end_of_a_redirected_stderr() {
+    let sandbox = Sandbox::new();
+    let end = sandbox.ragent("--log-dir logs -r 3 --no-python fail.sh 2").run();
+    end.assert_code(1);
+    assert!(end.report().contains("    rank 0 gives up"), "{}", end.report());
+}
+
+/// A temporary log folder in which nothing was written is removed at the end.
+#[test]
+fn unused_temporary_folder_is_removed() {
+    let sandbox = Sandbox::new();
+    sandbox.ragent("--nproc-per-node 2 --no-python true").run().assert_code(0);
+    assert_eq!(fs::read_dir(sandbox.path("tmp")).unwrap().count(), 0);
+}
+
+/// One in which a script wrote its error file stays, where the report says.
+#[test]
+fn used_temporary_folder_stays() {
+    let sandbox = Sandbox::new();
+    let end = sandbox.ragent("--no-python error_file.sh").run();
+    let files = sandbox.files_below("tmp");
+    assert_eq!(files.len(), 1, "{files:?}");
+    assert!(end.report().contains(&files[0]), "{}", end.report());
+}
+
+/// With `--log-dir /dev/null` nothing is written, and everything goes to the console.
+#[test]
+fn logs_can_be_switched_off() {
+    let sandbox = Sandbox::new();
+    let end = sandbox.ragent("--log-dir /dev/null -r 3 --no-python bash -c").arg(SPEAK).run();
+    end.assert_code(0);
+    assert_eq!(end.stdout, "out 0\n");
+    assert_eq!(sandbox.files_below("tmp"), Vec::<String>::new());
+}

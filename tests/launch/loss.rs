@@ -1,0 +1,98 @@
+//! What happens to the processes of a node when its agent or its keeper is lost: they do not
+//! outlive it.
+
+use nix::sys::signal::Signal;
+
+use crate::support::{Sandbox, is_there, keeper_of, kill};
+
+/// When the agent is killed, everything that it started dies, directly or not: what ignores
+/// signals, and what has left its session.
+#[test]
+fn nothing_outlives_a_killed_agent() {
+    if !is_there("setsid") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let lifeline = sandbox.lifeline("lifeline");
+    let words = "--nproc-per-node 2 --shutdown-timeout 300 --no-python litter.sh stubborn.sh";
+    let mut agent = sandbox.ragent(words).hold(&lifeline).start();
+    agent.workers(2);
+    agent.workers(2);
+    agent.signal(Signal::SIGKILL);
+    lifeline.wait_until_broken();
+    agent.wait_until_silent();
+    sandbox.assert_nothing_left();
+}
+
+/// When the keeper is killed, the kernel kills the workers and the agent sweeps the rest; the job
+/// says what has happened.
+#[test]
+fn nothing_outlives_a_killed_keeper() {
+    if !is_there("setsid") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let lifeline = sandbox.lifeline("lifeline");
+    let words = "--nproc-per-node 2 --no-python litter.sh sleep infinity";
+    let mut agent = sandbox.ragent(words).hold(&lifeline).start();
+    agent.workers(2);
+    kill(keeper_of(agent.pid()), Signal::SIGKILL);
+    lifeline.wait_until_broken();
+    let end = agent.end();
+    end.assert_code(1);
+    assert!(end.report().contains("its keeper process was gone"), "{}", end.report());
+    sandbox.assert_nothing_left();
+}
+
+/// A keeper that was killed is replaced, and the job goes on with the next round.
+#[test]
+fn killed_keeper_is_replaced() {
+    let sandbox = Sandbox::new();
+    let mut agent = sandbox.ragent("--max-restarts 1 --no-python polite.sh").start();
+    agent.worker();
+    let first = keeper_of(agent.pid());
+    kill(first, Signal::SIGKILL);
+    assert_eq!(agent.worker().number("restart"), 1);
+    assert_ne!(keeper_of(agent.pid()), first);
+    agent.signal(Signal::SIGTERM);
+    agent.says("saved rank=0 on TERM");
+    agent.end().assert_code(1);
+    sandbox.assert_nothing_left();
+}
+
+/// When agent and keeper are killed one right after the other, the workers die.
+#[test]
+fn workers_do_not_outlive_agent_and_keeper() {
+    let sandbox = Sandbox::new();
+    let lifeline = sandbox.lifeline("lifeline");
+    let words = "--nproc-per-node 2 --no-python stubborn.sh";
+    let mut agent = sandbox.ragent(words).hold(&lifeline).start();
+    agent.workers(2);
+    let keeper = keeper_of(agent.pid());
+    agent.signal(Signal::SIGKILL);
+    kill(keeper, Signal::SIGKILL);
+    lifeline.wait_until_broken();
+    agent.wait_until_silent();
+    sandbox.assert_nothing_left();
+}
+
+/// The workers of an agent that is frozen are killed when its lease is over, while it is frozen
+/// still. When it thaws, the job goes on with a new round, and nothing is charged.
+#[test]
+fn workers_do_not_outlive_the_lease_of_a_frozen_agent() {
+    let sandbox = Sandbox::new();
+    let lifeline = sandbox.lifeline("lifeline");
+    let words = "--nproc-per-node 2 --shutdown-timeout 300 --no-python stubborn.sh";
+    let mut agent = sandbox.ragent(words).hold(&lifeline).start();
+    let first = agent.workers(2);
+    agent.signal(Signal::SIGSTOP);
+    lifeline.wait_until_broken();
+    agent.signal(Signal::SIGCONT);
+    let second = agent.workers(2);
+    assert_eq!(second[0].number("restart"), 0);
+    assert_ne!(first[0].pid(), second[0].pid());
+    // The first have died, so these two are all there is.
+    agent.signal(Signal::SIGKILL);
+    agent.wait_until_silent();
+    sandbox.assert_nothing_left();
+}

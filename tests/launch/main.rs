@@ -1,0 +1,15 @@
+//! One node with real processes: what ends and how, what is left, what is said, which exit code.
+#![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
+
+mod bad_input;
+mod endpoint;
+mod environment;
+mod exit_codes;
+mod logs;
+mod loss;
+mod serve;
+mod stopping;
+mod workers;
+
+#[path = "../support/mod.rs"]
+mod support;

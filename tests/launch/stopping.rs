@@ -1,0 +1,146 @@
+//! How a job is ended from outside, and what is left of it: nothing.
+
+use std::io::{BufRead, BufReader, pipe};
+
+use nix::sys::signal::Signal;
+
+use crate::support::{Sandbox, is_there};
+
+/// On a signal the workers are told the same signal and may save their work; the agent ends as soon
+/// as they have, although it would wait for 5 minutes.
+#[test]
+fn workers_are_told_the_signal_and_may_save() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
+        let sandbox = Sandbox::new();
+        let words = "--nproc-per-node 2 --shutdown-timeout 300 --no-python polite.sh";
+        let mut agent = sandbox.ragent(words).start();
+        agent.workers(2);
+        agent.signal(signal);
+        let name = signal.as_str().trim_start_matches("SIG");
+        agent.says(&format!("saved rank=0 on {name}"));
+        agent.says(&format!("saved rank=1 on {name}"));
+        let end = agent.end();
+        end.assert_code(1);
+        end.assert_stderr(&["signal received; leaving", signal.as_str()]);
+        sandbox.assert_nothing_left();
+    }
+}
+
+/// Ctrl-C reaches the agent's whole process group; the workers hear of it once, from the agent.
+#[test]
+fn ctrl_c_reaches_workers_through_the_agent() {
+    let sandbox = Sandbox::new();
+    let words = "--shutdown-timeout 300 --no-python polite.sh";
+    let mut agent = sandbox.ragent(words).start();
+    agent.worker();
+    agent.signal_group(Signal::SIGINT);
+    agent.says("saved rank=0 on INT");
+    let end = agent.end();
+    end.assert_code(1);
+    assert_eq!(end.stdout.matches("saved").count(), 1);
+    sandbox.assert_nothing_left();
+}
+
+/// A worker that ignores the signal is killed when its grace is over.
+#[test]
+fn stubborn_worker_is_killed_after_its_grace() {
+    let sandbox = Sandbox::new();
+    let words = "--nproc-per-node 2 --shutdown-timeout 1 --no-python stubborn.sh";
+    let mut agent = sandbox.ragent(words).start();
+    agent.workers(2);
+    agent.signal(Signal::SIGTERM);
+    agent.logs("workers did not end in time; killing them");
+    agent.end().assert_code(1);
+    sandbox.assert_nothing_left();
+}
+
+/// The same grace holds for the others when a worker fails; its failure is the one reported.
+#[test]
+fn stubborn_worker_does_not_outlive_a_failure() {
+    let sandbox = Sandbox::new();
+    let words = "--nproc-per-node 2 --shutdown-timeout 1 --no-python stubborn.sh";
+    let mut agent = sandbox.ragent(words).start();
+    agent.workers(2)[1].signal(Signal::SIGBUS);
+    let end = agent.end();
+    end.assert_code(1);
+    assert!(end.report().contains("killed by SIGBUS"), "{}", end.report());
+    sandbox.assert_nothing_left();
+}
+
+/// Whatever a worker leaves behind when it succeeds is killed, also what has left its session, and
+/// the job has succeeded all the same.
+#[test]
+fn nothing_is_left_after_success() {
+    if !is_there("setsid") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let words = "--nproc-per-node 2 --shutdown-timeout 300 --no-python litter.sh true";
+    sandbox.ragent(words).run().assert_code(0);
+    sandbox.assert_nothing_left();
+}
+
+/// The same after a failure, and before the next round begins.
+#[test]
+fn nothing_is_left_of_a_failed_round_when_the_next_begins() {
+    if !is_there("setsid") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let words = "--max-restarts 1 --shutdown-timeout 1 --no-python litter.sh bash -c";
+    let check = r#"
+        [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 9
+        for environment in /proc/[0-9]*/environ; do
+            text=$(tr '\0' '\n' <$environment) 2>/dev/null
+            grep -qx SCRATCH=$SCRATCH <<<"$text" || continue
+            grep -qx TORCHELASTIC_RESTART_COUNT=0 <<<"$text" && exit 1
+        done
+        echo alone"#;
+    let mut agent = sandbox.ragent(words).arg(check).start();
+    agent.says("alone");
+    agent.end().assert_code(0);
+    sandbox.assert_nothing_left();
+}
+
+/// The same after a signal to the agent.
+#[test]
+fn nothing_is_left_after_a_signal() {
+    if !is_there("setsid") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let words = "--nproc-per-node 2 --shutdown-timeout 1 --no-python litter.sh sleep infinity";
+    let mut agent = sandbox.ragent(words).start();
+    agent.workers(2);
+    agent.signal(Signal::SIGTERM);
+    agent.end().assert_code(1);
+    sandbox.assert_nothing_left();
+}
+
+/// A reader of stdout that has read enough (`| head -1`) ends neither the agent nor what it knows.
+#[test]
+fn closed_stdout_does_not_end_the_agent() {
+    for tee in ["-t 0", "-t 1"] {
+        let sandbox = Sandbox::new();
+        let (reader, writer) = pipe().unwrap();
+        let words = format!("--log-dir logs {tee} --no-python flood.sh 20000 0");
+        let agent = sandbox.ragent(&words).stdout(writer).start();
+        let mut first = String::new();
+        BufReader::new(reader).read_line(&mut first).unwrap();
+        assert!(first.contains("worker rank=0"), "{first}");
+        agent.end().assert_code(0);
+        sandbox.assert_nothing_left();
+    }
+}
+
+/// An agent whose stderr is gone goes on without it, and so do its workers.
+#[test]
+fn closed_stderr_does_not_end_the_agent() {
+    let sandbox = Sandbox::new();
+    let (reader, writer) = pipe().unwrap();
+    let agent = sandbox.ragent("--no-python flood.sh 20000 0").stderr(writer).start();
+    let mut first = String::new();
+    BufReader::new(reader).read_line(&mut first).unwrap();
+    agent.end().assert_code(0);
+    sandbox.assert_nothing_left();
+}

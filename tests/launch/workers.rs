@@ -1,0 +1,172 @@
+//! Local workers: how their ends are noticed, and what is reported of them.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+
+use crate::support::{Sandbox, children, keeper_of, session_of};
+
+/// Each worker leads a session of its own, away from the agent's terminal and signals.
+#[test]
+fn each_worker_leads_a_session() {
+    let sandbox = Sandbox::new();
+    let mut agent = sandbox.ragent("--nproc-per-node 3 --no-python stay.sh").start();
+    for worker in agent.workers(3) {
+        assert_eq!(session_of(worker.pid()), Some(worker.pid()));
+    }
+    let keeper = keeper_of(agent.pid());
+    assert_eq!(session_of(keeper), Some(keeper));
+    assert_eq!(children(keeper).len(), 3);
+}
+
+/// A job whose workers all exit with 0 has succeeded, and nothing of it is left.
+#[test]
+fn success_is_all_zero() {
+    let sandbox = Sandbox::new();
+    let end = sandbox.ragent("--nproc-per-node 4 --no-python true").run();
+    end.assert_code(0);
+    end.assert_stderr(&["the job has succeeded"]);
+    sandbox.assert_nothing_left();
+}
+
+/// A worker that exits with another code ends the job at once, although the other workers would
+/// stay for ever, and although they have 5 minutes to end.
+#[test]
+fn one_failure_ends_the_group() {
+    let sandbox = Sandbox::new();
+    let orders = [0, 1].map(|rank| sandbox.orders(rank));
+    let words = "--nproc-per-node 2 --shutdown-timeout 300 --no-python obey.sh";
+    let mut agent = sandbox.ragent(words).start();
+    agent.workers(2);
+    orders[1].give("echo the disk is full >&2; exit 7");
+    let end = agent.end();
+    end.assert_code(1);
+    let report = end.report();
+    for part in ["obey.sh FAILED", "rank      : 1", "exited with code 7", "    the disk is full"] {
+        assert!(report.contains(part), "no `{part}` in:\n{report}");
+    }
+    sandbox.assert_nothing_left();
+}
+
+/// A worker that a signal kills is reported with the signal's name.
+#[test]
+fn signal_that_kills_a_worker_is_named() {
+    let sandbox = Sandbox::new();
+    let mut agent = sandbox.ragent("--nproc-per-node 2 --no-python stay.sh").start();
+    agent.workers(2)[0].signal(Signal::SIGSEGV);
+    let end = agent.end();
+    end.assert_code(1);
+    assert!(end.report().contains("killed by SIGSEGV (signal 11)"), "{}", end.report());
+}
+
+/// The end of a worker is told although what it left behind holds its stdout and stderr open.
+#[test]
+fn held_pipe_does_not_hide_an_end() {
+    let sandbox = Sandbox::new();
+    let words = "--nproc-per-node 2 -t 3 --log-dir logs --no-python litter.sh fail.sh 4";
+    let end = sandbox.ragent(words).run();
+    end.assert_code(1);
+    assert!(end.report().contains("exited with code 4"), "{}", end.report());
+    sandbox.assert_nothing_left();
+}
+
+/// After a failure the workers are started again, with the number of restarts told to them, until
+/// the budget is spent.
+#[test]
+fn failures_are_followed_by_restarts() {
+    let sandbox = Sandbox::new();
+    let mut agent = sandbox.ragent("--max-restarts 2 --no-python fail.sh 3").start();
+    let restarts = [0, 1, 2].map(|_| agent.worker().number("restart"));
+    assert_eq!(restarts, [0, 1, 2]);
+    let end = agent.end();
+    end.assert_code(1);
+    assert!(end.report().contains("2 restarts were used, none is left"), "{}", end.report());
+}
+
+/// However much a failing worker writes, its end is told, with the last of what it wrote.
+#[test]
+fn flood_does_not_hide_a_failure() {
+    let sandbox = Sandbox::new();
+    let end = sandbox.ragent("--nproc-per-node 2 --no-python flood.sh 50000 5").run();
+    end.assert_code(1);
+    let report = end.report();
+    assert!(report.contains("exited with code 5"), "{report}");
+    assert!(report.contains("    the last word"), "{report}");
+    assert!(report.len() < 8 * 1024, "{} bytes of report", report.len());
+}
+
+/// What a script wrote to its error file is in the report, with the file's path.
+#[test]
+fn error_file_is_in_the_report() {
+    let sandbox = Sandbox::new();
+    let end = sandbox.ragent("--log-dir logs --no-python error_file.sh").run();
+    end.assert_code(1);
+    let report = end.report();
+    assert!(report.contains("    ValueError: no such batch"), "{report}");
+    assert!(report.contains("line 7, in step"), "{report}");
+    assert!(report.contains("attempt_0/0/error.json"), "{report}");
+}
+
+/// A program that the kernel cannot execute is a failure with the kernel's reason.
+#[test]
+fn program_that_cannot_be_executed() {
+    let sandbox = Sandbox::new();
+    let script = "#!/no/such/interpreter\n";
+    fs::write(sandbox.path("program"), script).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(sandbox.path("program"), executable).unwrap();
+    let end = sandbox.ragent("--nproc-per-node 2 --no-python ./program").run();
+    end.assert_code(1);
+    assert!(end.report().contains("could not be started: No such file"), "{}", end.report());
+    sandbox.assert_nothing_left();
+}
+
+/// Where one of several workers cannot be started, those that were are ended, and the job says why.
+#[test]
+fn worker_that_cannot_be_started_takes_the_others_along() {
+    let sandbox = Sandbox::new();
+    let (orders, other) = (sandbox.orders(0), sandbox.orders(1));
+    let words = "--nproc-per-node 2 --max-restarts 1 --shutdown-timeout 300 --log-dir logs --no-python \
+         obey.sh";
+    let mut agent = sandbox.ragent(words).start();
+    agent.workers(2);
+    // In the next attempt a file stands where the folder of the second worker is to be.
+    orders.give(
+        "run=${TORCHELASTIC_ERROR_FILE%/attempt_0/*}; mkdir $run/attempt_1; touch \
+         $run/attempt_1/1; exit 1",
+    );
+    let end = agent.end();
+    drop(other);
+    end.assert_code(1);
+    assert!(end.report().contains("could not be started"), "{}", end.report());
+    sandbox.assert_nothing_left();
+}
+
+/// While nothing happens the keeper sleeps in one wait without a time limit: ends are noticed
+/// because the kernel tells them, not because somebody looks.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn keeper_waits_without_a_time_limit() {
+    let sandbox = Sandbox::new();
+    let mut agent = sandbox.ragent("--no-python stay.sh").start();
+    agent.worker();
+    let path = format!("/proc/{}/syscall", keeper_of(agent.pid()));
+    // It reads poll(fds, 3, -1); the last is the limit.
+    let is_endless = |call: &str| {
+        let words: Vec<&str> = call.split_ascii_whitespace().collect();
+        matches!(words.as_slice(), ["7", _, "0x3", "0xffffffff" | "0xffffffffffffffff", ..])
+    };
+    let mut last = String::new();
+    // It may be at work for a moment, with the lease that was just renewed.
+    for _ in 0..100_000 {
+        match fs::read_to_string(&path) {
+            Ok(call) => last = call,
+            Err(error) => return crate::support::skip(&format!("{path}: {error}")),
+        }
+        if is_endless(&last) {
+            return;
+        }
+        std::thread::yield_now();
+    }
+    panic!("the keeper was not seen waiting: {last}");
+}

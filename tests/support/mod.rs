@@ -1,0 +1,43 @@
+//! What the tests with real processes share: a corner of the machine for each test, programs that
+//! run in it, and what these say.
+//!
+//! Nothing here waits for time to pass. A test waits for a line, for a pipe to close or for a
+//! process to end; a deadline only makes it fail.
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses its part")]
+
+mod port;
+mod processes;
+mod program;
+mod sandbox;
+
+use std::time::Duration;
+
+use ragent::host::{Host, ThisHost};
+
+pub use self::{
+    port::{free_port, swallowing_listener},
+    processes::{children, command_line, is_alive, keeper_of, kill, session_of},
+    program::{End, Program, Start, Stream, Worker},
+    sandbox::{Lifeline, Orders, Sandbox},
+};
+
+/// How long something may take that must happen. It says nothing about how long it does take: a
+/// machine that is busy with other things may need most of it.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether `program` is there; says so where it is not, and fails where everything must be.
+pub fn is_there(program: &str) -> bool {
+    let found = ThisHost.find_program(program.as_ref()).is_some();
+    if !found {
+        skip(&format!("`{program}` is not in PATH"));
+    }
+    found
+}
+
+/// Says why a test is skipped; fails it where nothing may be.
+#[expect(clippy::print_stderr, reason = "whoever runs the tests wants to know")]
+pub fn skip(reason: &str) {
+    let must_run = ThisHost.env("CI").is_some_and(|ci| ci == "true");
+    assert!(!must_run, "cannot be skipped under CI=true: {reason}");
+    eprintln!("skipped: {reason}");
+}

@@ -1,0 +1,47 @@
+//! Ports for tests that must name one.
+
+use std::{
+    iter,
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::fd::AsRawFd,
+    sync::atomic::{AtomicU16, Ordering},
+    time::Duration,
+};
+
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen, socket,
+};
+
+/// A port at which nobody listens, and which the kernel gives to nobody who asks for any: it lies
+/// below the range from which those are picked.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = u16::try_from(std::process::id() % 1000).expect("less than 1000") * 10;
+    loop {
+        let offset = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
+        let port = 20_000 + offset;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// A listener at which connections hang as if packets were lost: its queue is full, and so the
+/// kernel drops whoever knocks. What fills it must be kept.
+pub fn swallowing_listener() -> (TcpListener, Vec<TcpStream>, SocketAddr) {
+    let listener = one_place_listener();
+    let address = listener.local_addr().expect("a listener has an address");
+    let patience = Duration::from_millis(500);
+    let knock = || TcpStream::connect_timeout(&address, patience).ok();
+    let places = iter::from_fn(knock).take(16).collect();
+    (listener, places, address)
+}
+
+fn one_place_listener() -> TcpListener {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let fd = socket(AddressFamily::Inet, SockType::Stream, flags, None).expect("a socket");
+    let any = SockaddrIn::new(127, 0, 0, 1, 0);
+    bind(fd.as_raw_fd(), &any).expect("a free port");
+    listen(&fd, Backlog::new(0).expect("zero is a backlog")).expect("a listener");
+    TcpListener::from(fd)
+}

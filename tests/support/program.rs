@@ -1,0 +1,341 @@
+//! A program that a test runs, and what it says.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    io::{BufRead, BufReader, Read},
+    os::unix::process::{CommandExt, ExitStatusExt},
+    process::{Child, Command, Stdio},
+    sync::mpsc::{self, Receiver, Sender},
+    thread,
+};
+
+use nix::{
+    sys::{
+        signal::{Signal, killpg},
+        wait::{Id, WaitPidFlag, waitid},
+    },
+    unistd::Pid,
+};
+use ragent::clock;
+
+use super::{Lifeline, PATIENCE, kill};
+
+/// A program that is not started yet.
+#[derive(Debug)]
+pub struct Start {
+    pub(super) command: Command,
+    stdout: Option<Stdio>,
+    stderr: Option<Stdio>,
+}
+
+impl Start {
+    pub(super) fn new(path: &str) -> Self {
+        let mut command = Command::new(path);
+        // A group of its own, as a shell gives to each job.
+        command.stdin(Stdio::null()).process_group(0);
+        Self { command, stdout: None, stderr: None }
+    }
+
+    /// A further argument, whatever is in it.
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.command.arg(arg);
+        self
+    }
+
+    /// A variable of its environment.
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Lets its fake workers hold `lifeline`.
+    pub fn hold(self, lifeline: &Lifeline) -> Self {
+        self.env("LIFELINE", lifeline.path())
+    }
+
+    /// Another stdout than a pipe that is read.
+    pub fn stdout(mut self, stdout: impl Into<Stdio>) -> Self {
+        self.stdout = Some(stdout.into());
+        self
+    }
+
+    /// Another stderr than a pipe that is read.
+    pub fn stderr(mut self, stderr: impl Into<Stdio>) -> Self {
+        self.stderr = Some(stderr.into());
+        self
+    }
+
+    /// Starts it.
+    pub fn start(mut self) -> Program {
+        let piped = |stdio: Option<Stdio>| stdio.unwrap_or_else(Stdio::piped);
+        self.command.stdout(piped(self.stdout.take())).stderr(piped(self.stderr.take()));
+        let mut child = self.command.spawn().expect("the program is there");
+        // The command holds the other ends of streams that the test made.
+        drop(self.command);
+        let (sender, events) = mpsc::channel();
+        let mut open = Vec::new();
+        if let Some(pipe) = child.stdout.take() {
+            read_lines(pipe, Stream::Stdout, sender.clone());
+            open.push(Stream::Stdout);
+        }
+        if let Some(pipe) = child.stderr.take() {
+            read_lines(pipe, Stream::Stderr, sender.clone());
+            open.push(Stream::Stderr);
+        }
+        wait_for(child.id(), sender);
+        Program { child, events, open, has_ended: false, lines: Vec::new() }
+    }
+
+    /// Starts it and waits for its end.
+    #[track_caller]
+    pub fn run(self) -> End {
+        self.start().end()
+    }
+}
+
+fn read_lines(pipe: impl Read + Send + 'static, stream: Stream, events: Sender<Event>) {
+    thread::spawn(move || {
+        let mut pipe = BufReader::new(pipe);
+        let mut line = Vec::new();
+        while pipe.read_until(b'\n', &mut line).is_ok_and(|len| len > 0) {
+            let text = String::from_utf8_lossy(&line).trim_end_matches('\n').to_owned();
+            line.clear();
+            if events.send(Event::Line(stream, text)).is_err() {
+                return;
+            }
+        }
+        // The test may be over.
+        let _ = events.send(Event::Closed(stream));
+    });
+}
+
+/// Tells of the end of a process and leaves it to its parent to be reaped, so that its number stays
+/// its own until then.
+fn wait_for(pid: u32, events: Sender<Event>) {
+    thread::spawn(move || {
+        let pid = Pid::from_raw(pid.cast_signed());
+        let ended = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
+        // Where it was reaped already, the test is over.
+        ended.is_ok().then(|| events.send(Event::Ended))
+    });
+}
+
+/// One of a program's streams.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Stream {
+    /// Its stdout.
+    Stdout,
+    /// Its stderr.
+    Stderr,
+}
+
+#[derive(Debug)]
+enum Event {
+    Line(Stream, String),
+    Closed(Stream),
+    Ended,
+}
+
+#[derive(Debug)]
+struct Line {
+    stream: Stream,
+    text: String,
+    /// A test has waited for it, and does not find it again.
+    taken: bool,
+}
+
+/// A program that runs. Dropping it kills it.
+#[derive(Debug)]
+pub struct Program {
+    child: Child,
+    events: Receiver<Event>,
+    open: Vec<Stream>,
+    has_ended: bool,
+    lines: Vec<Line>,
+}
+
+impl Program {
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Signals it alone.
+    pub fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal);
+    }
+
+    /// Signals its process group, as a terminal does.
+    pub fn signal_group(&self, signal: Signal) {
+        killpg(Pid::from_raw(self.pid().cast_signed()), signal).expect("its group is there");
+    }
+
+    /// Waits for a line on stdout that contains `part`, and takes it.
+    #[track_caller]
+    pub fn says(&mut self, part: &str) -> String {
+        self.take(Stream::Stdout, part)
+    }
+
+    /// Waits for a line on stderr that contains `part`, and takes it.
+    #[track_caller]
+    pub fn logs(&mut self, part: &str) -> String {
+        self.take(Stream::Stderr, part)
+    }
+
+    /// Waits for a fake worker of it to say that it is there.
+    #[track_caller]
+    pub fn worker(&mut self) -> Worker {
+        let line = self.says("worker rank=");
+        let pairs = line.split_ascii_whitespace().filter_map(|word| word.split_once('='));
+        Worker(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    }
+
+    /// Waits for `count` fake workers, and gives them by local rank.
+    #[track_caller]
+    pub fn workers(&mut self, count: usize) -> Vec<Worker> {
+        let mut workers: Vec<Worker> = (0..count).map(|_| self.worker()).collect();
+        workers.sort_by_key(|worker| worker.number("local_rank"));
+        workers
+    }
+
+    /// The endpoint that it coordinates.
+    #[track_caller]
+    pub fn endpoint(&mut self) -> String {
+        let line = self.logs("coordinating the job");
+        let word = line.split_ascii_whitespace().find_map(|word| word.strip_prefix("endpoint="));
+        word.expect("the line names the endpoint").to_owned()
+    }
+
+    /// Everything that it has said so far on `stream`.
+    pub fn text(&self, stream: Stream) -> String {
+        let lines = self.lines.iter().filter(|line| line.stream == stream);
+        lines.map(|line| format!("{}\n", line.text)).collect()
+    }
+
+    /// Waits until both streams are closed: nobody who got them from it is alive.
+    #[track_caller]
+    pub fn wait_until_silent(&mut self) {
+        self.receive_until("its streams to close", |program| program.open.is_empty().then_some(()));
+    }
+
+    /// Waits for its end, and for that of everyone who got its streams from it.
+    #[track_caller]
+    pub fn end(mut self) -> End {
+        self.receive_until("its end", |program| program.has_ended.then_some(()));
+        self.wait_until_silent();
+        let status = self.child.wait().expect("it is our child, and has ended");
+        End {
+            code: status.code(),
+            signal: status.signal(),
+            stdout: self.text(Stream::Stdout),
+            stderr: self.text(Stream::Stderr),
+        }
+    }
+
+    #[track_caller]
+    fn take(&mut self, stream: Stream, part: &str) -> String {
+        self.receive_until(&format!("`{part}` on its {stream:?}"), |program| {
+            let fits =
+                |line: &&mut Line| !line.taken && line.stream == stream && line.text.contains(part);
+            let line = program.lines.iter_mut().find(fits)?;
+            line.taken = true;
+            Some(line.text.clone())
+        })
+    }
+
+    #[track_caller]
+    fn receive_until<T>(&mut self, what: &str, mut found: impl FnMut(&mut Self) -> Option<T>) -> T {
+        let deadline = clock::now_blocking() + PATIENCE;
+        loop {
+            if let Some(found) = found(self) {
+                return found;
+            }
+            let left = deadline.saturating_duration_since(clock::now_blocking());
+            match self.events.recv_timeout(left) {
+                Ok(Event::Line(stream, text)) => {
+                    self.lines.push(Line { stream, text, taken: false });
+                }
+                Ok(Event::Closed(stream)) => self.open.retain(|open| *open != stream),
+                Ok(Event::Ended) => self.has_ended = true,
+                Err(why) => panic!("waiting for {what}: {why}\n{}", self.transcript()),
+            }
+        }
+    }
+
+    fn transcript(&self) -> String {
+        let line = |line: &Line| format!("  {:?}: {}\n", line.stream, line.text);
+        let lines: String = self.lines.iter().map(line).collect();
+        format!("what process {} said:\n{lines}", self.pid())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Until it is reaped the number is its own, and both calls are harmless afterwards.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a fake worker says of itself.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Worker(BTreeMap<String, String>);
+
+impl Worker {
+    /// One of the numbers.
+    #[track_caller]
+    pub fn number(&self, name: &str) -> u32 {
+        self.0.get(name).and_then(|text| text.parse().ok()).expect("fake workers say it")
+    }
+
+    /// Its process.
+    #[track_caller]
+    pub fn pid(&self) -> u32 {
+        self.number("pid")
+    }
+
+    /// Signals it alone.
+    #[track_caller]
+    pub fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal);
+    }
+}
+
+/// How a program ended, with everything that it said.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct End {
+    /// Its exit code, if it exited.
+    pub code: Option<i32>,
+    /// The signal that killed it, if one did.
+    pub signal: Option<i32>,
+    /// What it wrote to stdout.
+    pub stdout: String,
+    /// What it wrote to stderr.
+    pub stderr: String,
+}
+
+impl End {
+    /// Fails unless it exited with `code`.
+    #[track_caller]
+    pub fn assert_code(&self, code: i32) {
+        assert_eq!(self.code, Some(code), "{}", self.stderr);
+    }
+
+    /// Fails unless its last words contain all of `parts`.
+    #[track_caller]
+    pub fn assert_stderr(&self, parts: &[&str]) {
+        for part in parts {
+            assert!(self.stderr.contains(part), "no `{part}` in:\n{}", self.stderr);
+        }
+    }
+
+    /// The report of the job's failure: what stands between the rules.
+    #[track_caller]
+    pub fn report(&self) -> &str {
+        let rule = "=".repeat(60);
+        let start = self.stderr.find(&rule);
+        let (start, end) = start.zip(self.stderr.rfind(&rule)).expect("there is a report");
+        &self.stderr[start..end + rule.len()]
+    }
+}

@@ -1,0 +1,187 @@
+//! A test's own corner of the machine: its folders, its mark on every process that it starts.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{Read, Write},
+    path::{Path, PathBuf},
+    sync::mpsc::{self, Receiver},
+    thread,
+};
+
+use nix::{
+    sys::{signal::Signal, stat::Mode},
+    unistd,
+};
+use tempfile::TempDir;
+
+use super::{PATIENCE, Start, command_line, kill, processes};
+
+/// The variable that every process of a test carries.
+const MARKER: &str = "RAGENT_TEST_SANDBOX";
+
+/// Folders and a mark. Dropping it ends every process that carries the mark.
+#[derive(Debug)]
+pub struct Sandbox {
+    folder: TempDir,
+}
+
+impl Sandbox {
+    /// A fresh one.
+    pub fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix("ragent-test-").tempdir();
+        let sandbox = Self { folder: folder.expect("the temp folder can be written") };
+        for name in ["run", "tmp"] {
+            fs::create_dir(sandbox.path(name)).expect("a fresh folder can be written");
+        }
+        sandbox
+    }
+
+    /// A path in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// What stands below a folder of it, files only, by path relative to that folder.
+    pub fn files_below(&self, name: &str) -> Vec<String> {
+        let base = self.path(name);
+        let mut files = Vec::new();
+        collect_files(&base, &mut files);
+        let relative = |file: &PathBuf| {
+            let file = file.strip_prefix(&base).expect("it was found below");
+            file.to_string_lossy().into_owned()
+        };
+        let mut files: Vec<String> = files.iter().map(relative).collect();
+        files.sort();
+        files
+    }
+
+    /// `ragent` with these words behind it, not started yet. Fake workers are found by name.
+    pub fn ragent(&self, words: &str) -> Start {
+        let mut start = self.program(env!("CARGO_BIN_EXE_ragent"));
+        start.command.args(words.split_ascii_whitespace());
+        start
+    }
+
+    /// Any program in the same environment.
+    pub fn program(&self, path: &str) -> Start {
+        let mut start = Start::new(path);
+        let workers = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/workers");
+        start
+            .command
+            .env_clear()
+            .current_dir(self.folder.path())
+            .env("PATH", format!("{workers}:/usr/local/bin:/usr/bin:/bin"))
+            .env("XDG_RUNTIME_DIR", self.path("run"))
+            .env("TMPDIR", self.path("tmp"))
+            .env("SCRATCH", self.folder.path())
+            .env(MARKER, self.folder.path());
+        start
+    }
+
+    fn marker(&self) -> String {
+        format!("{MARKER}={}", self.folder.path().display())
+    }
+
+    /// Processes of this test that are alive.
+    fn left(&self) -> Vec<String> {
+        let describe = |pid: u32| format!("{pid} {}", command_line(pid));
+        processes::marked(&self.marker()).into_iter().map(describe).collect()
+    }
+
+    /// Fails if any process of this test is alive.
+    #[track_caller]
+    pub fn assert_nothing_left(&self) {
+        assert_eq!(self.left(), Vec::<String>::new(), "left behind");
+    }
+
+    /// A pipe that fake workers and all that they start hold open, named to them by `LIFELINE`.
+    pub fn lifeline(&self, name: &str) -> Lifeline {
+        let path = self.path(name);
+        unistd::mkfifo(&path, Mode::S_IRWXU).expect("a fresh folder takes a pipe");
+        let (broken, is_broken) = mpsc::channel();
+        let pipe = path.clone();
+        thread::spawn(move || {
+            // Opens with the first holder, and ends with the last.
+            let mut pipe = File::open(pipe)?;
+            pipe.read_to_end(&mut Vec::new())?;
+            // The test may be over.
+            let _ = broken.send(());
+            std::io::Result::Ok(())
+        });
+        Lifeline { path, is_broken }
+    }
+
+    /// A pipe from which the fake worker `obey.sh` with global rank `rank` takes its orders.
+    pub fn orders(&self, rank: u32) -> Orders {
+        let path = self.path(&format!("orders.{rank}"));
+        unistd::mkfifo(&path, Mode::S_IRWXU).expect("a fresh folder takes a pipe");
+        // Held open in both directions, so that orders wait for their reader.
+        let pipe = OpenOptions::new().read(true).write(true).open(path);
+        Orders(pipe.expect("a fresh pipe opens"))
+    }
+}
+
+fn collect_files(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            collect_files(&entry.path(), files);
+        } else {
+            files.push(entry.path());
+        }
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        // Whoever is found was started by this test: nobody else knows the mark. The bound is for
+        // processes that cannot die.
+        for _ in 0..10_000 {
+            let marked = processes::marked(&self.marker());
+            if marked.is_empty() {
+                return;
+            }
+            for pid in marked {
+                kill(pid, Signal::SIGKILL);
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+/// Tells when a worker and everything that it started is dead.
+#[derive(Debug)]
+pub struct Lifeline {
+    path: PathBuf,
+    is_broken: Receiver<()>,
+}
+
+impl Lifeline {
+    /// Its path, for `LIFELINE`.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits until nobody holds it any more.
+    #[track_caller]
+    pub fn wait_until_broken(&self) {
+        let broken = self.is_broken.recv_timeout(PATIENCE);
+        assert!(broken.is_ok(), "somebody holds {} still", self.path.display());
+    }
+
+    /// Whether somebody holds it.
+    pub fn is_held(&self) -> bool {
+        self.is_broken.try_recv().is_err()
+    }
+}
+
+/// Tells a fake worker what to do.
+#[derive(Debug)]
+pub struct Orders(File);
+
+impl Orders {
+    /// Gives an order: a line for the shell.
+    pub fn give(&self, order: &str) {
+        let mut pipe = &self.0;
+        pipe.write_all(format!("{order}\n").as_bytes()).expect("a pipe takes a line");
+    }
+}

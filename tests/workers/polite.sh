@@ -1,0 +1,9 @@
+#!/bin/bash
+# Saves its work when it is told to end, and says by which signal.
+. "${0%/*}/prelude.sh"
+sleep infinity &
+for signal in TERM INT HUP QUIT; do
+    trap "kill %1; echo saved rank=\$RANK on $signal; exit 0" "$signal"
+done
+announce
+wait

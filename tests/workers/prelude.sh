@@ -1,0 +1,8 @@
+# Sourced by the fake workers. Holds the lifeline, if there is one, in this process and in all that
+# it starts; says who this worker is. Opened in both directions, because nobody may be reading.
+if [ -n "${LIFELINE:-}" ]; then exec 9<>"$LIFELINE"; fi
+announce() {
+    echo "worker rank=$RANK local_rank=$LOCAL_RANK group_rank=$GROUP_RANK" \
+        "world_size=$WORLD_SIZE group_world_size=$GROUP_WORLD_SIZE" \
+        "restart=$TORCHELASTIC_RESTART_COUNT pid=$$"
+}
