@@ -1,0 +1,85 @@
+//! A network of nodes of the test's own: a namespace for each, with a link to one bridge.
+
+use std::process::{Command, Stdio};
+
+use ragent::host::{Host, ThisHost};
+
+use crate::support::{Sandbox, Start};
+
+/// Nodes that reach each other at `10.77.0.1`, `10.77.0.2`, … Dropping it removes them.
+#[derive(Debug)]
+pub(crate) struct Network {
+    prefix: String,
+    nodes: u32,
+}
+
+impl Network {
+    /// A network of `nodes`; its namespaces are named after `name` and this process.
+    pub(crate) fn new(name: &str, nodes: u32) -> Self {
+        let prefix = format!("ragent-{name}-{}", std::process::id());
+        let network = Self { prefix, nodes };
+        let hub = network.hub();
+        ip(&format!("netns add {hub}"));
+        ip(&format!("-n {hub} link add br0 type bridge"));
+        ip(&format!("-n {hub} link set br0 up"));
+        for node in 1..=nodes {
+            let name = network.namespace(node);
+            ip(&format!("netns add {name}"));
+            let ends = format!("type veth peer name port{node} netns {hub}");
+            ip(&format!("link add eth0 netns {name} {ends}"));
+            ip(&format!("-n {name} addr add {}/24 dev eth0", Self::address(node)));
+            ip(&format!("-n {name} link set eth0 up"));
+            ip(&format!("-n {name} link set lo up"));
+            ip(&format!("-n {hub} link set port{node} master br0"));
+            ip(&format!("-n {hub} link set port{node} up"));
+        }
+        network
+    }
+
+    /// The address of a node, counted from one.
+    pub(crate) fn address(node: u32) -> String {
+        format!("10.77.0.{node}")
+    }
+
+    /// `ragent` with these words, on a node.
+    pub(crate) fn ragent(&self, sandbox: &Sandbox, node: u32, words: &str) -> Start {
+        let ip = ThisHost.find_program("ip".as_ref()).expect("tests without it are skipped");
+        let start = sandbox.program(&ip.to_string_lossy());
+        let start = start.arg("netns").arg("exec").arg(self.namespace(node));
+        let start = start.arg(env!("CARGO_BIN_EXE_ragent"));
+        words.split_ascii_whitespace().fold(start, Start::arg)
+    }
+
+    /// Unplugs a node.
+    pub(crate) fn cut(&self, node: u32) {
+        ip(&format!("-n {} link set port{node} down", self.hub()));
+    }
+
+    /// Plugs it in again.
+    pub(crate) fn heal(&self, node: u32) {
+        ip(&format!("-n {} link set port{node} up", self.hub()));
+    }
+
+    fn hub(&self) -> String {
+        format!("{}-hub", self.prefix)
+    }
+
+    fn namespace(&self, node: u32) -> String {
+        format!("{}-{node}", self.prefix)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for name in (1..=self.nodes).map(|node| self.namespace(node)).chain([self.hub()]) {
+            // It may never have been made.
+            let _ = Command::new("ip").args(["netns", "del", &name]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+#[track_caller]
+fn ip(words: &str) {
+    let status = Command::new("ip").args(words.split_ascii_whitespace()).status();
+    assert!(status.is_ok_and(|status| status.success()), "`ip {words}` failed");
+}
