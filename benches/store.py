@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", Path(__file__).parent.parent / "target"))
 LOAD = TARGET / "release" / "store_load"
@@ -61,40 +62,64 @@ class Server:
         self.process.wait()
 
 
-def compare(servers, ops, connections, seconds):
-    """Runs the same loads on each server in turn; returns the reports by server and operation."""
+class Comparison(NamedTuple):
+    """One figure of both servers."""
+
+    op: str
+    connections: int
+    unit: str
+    ours: float
+    torch: float
+    more_is_better: bool
+
+    @property
+    def ratio(self):
+        """How many times better ours is."""
+        return self.ours / self.torch if self.more_is_better else self.torch / self.ours
+
+
+def compare(ours, rounds=ROUNDS):
+    """Starts our server with the command `ours`, and torch's; yields a `Comparison` at a time."""
+    servers = {}
+    try:
+        servers["ours"] = Server(ours)
+        servers["torch"] = Server([sys.executable, "-c", TORCH])
+        for n in (1, 64):
+            reports = reports_of(servers, EXCHANGES, n, 0.5, rounds)
+            for op in EXCHANGES:
+                for field, unit, more in (("ops_per_s", "op/s", True), ("p99_us", "p99 us", False),
+                                          ("server_cpu_us", "server us/op", False)):
+                    yield comparison(reports, op, n, field, unit, statistics.median, more)
+        reports = reports_of(servers, STRETCHES, 1000, 0.2, rounds)
+        for op in STRETCHES:
+            yield comparison(reports, op, 1000, "median_ms", "median ms", statistics.median, False)
+            yield comparison(reports, op, 1000, "best_ms", "best ms", min, False)
+    finally:
+        for server in servers.values():
+            server.stop()
+
+
+def reports_of(servers, ops, connections, seconds, rounds):
+    """Puts the same loads on each server in turn; returns the reports by server and operation."""
     reports = {(name, op): [] for name in servers for op in ops}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, server in servers.items():
             for op, report in zip(ops, server.load(ops, connections, seconds), strict=True):
                 reports[name, op].append(report)
     return reports
 
 
-def row(label, unit, reports, op, field, average, more_is_better):
-    ours, torch = (average(report[field] for report in reports[name, op]) for name in ("ours", "torch"))
-    ratio = ours / torch if more_is_better else torch / ours
-    print(f"{label:<22} {unit:<14} {ours:>12,.1f} {torch:>12,.1f} {ratio:>7.2f}", flush=True)
+def comparison(reports, op, connections, field, unit, average, more_is_better):
+    ours, torch = (average([report[field] for report in reports[name, op]])
+                   for name in ("ours", "torch"))
+    return Comparison(op, connections, unit, ours, torch, more_is_better)
 
 
 def main():
-    ours = sys.argv[1:] or DEFAULT
-    servers = {"ours": Server(ours), "torch": Server([sys.executable, "-c", TORCH])}
     print(f"{'':<22} {'':<14} {'ragent':>12} {'torch':>12} {'ratio':>7}")
-    try:
-        for n in (1, 64):
-            reports = compare(servers, EXCHANGES, n, 0.5)
-            for op in EXCHANGES:
-                for field, unit, more in (("ops_per_s", "op/s", True), ("p99_us", "p99 us", False),
-                                          ("server_cpu_us", "server us/op", False)):
-                    row(f"{op} x{n}", unit, reports, op, field, statistics.median, more)
-        reports = compare(servers, STRETCHES, 1000, 0.2)
-        for op in STRETCHES:
-            row(f"{op} x1000", "median ms", reports, op, "median_ms", statistics.median, False)
-            row(f"{op} x1000", "best ms", reports, op, "best_ms", min, False)
-    finally:
-        for server in servers.values():
-            server.stop()
+    for c in compare(sys.argv[1:] or DEFAULT):
+        print(f"{f'{c.op} x{c.connections}':<22} {c.unit:<14} {c.ours:>12,.1f} {c.torch:>12,.1f} "
+              f"{c.ratio:>7.2f}", flush=True)
 
 
 if __name__ == "__main__":

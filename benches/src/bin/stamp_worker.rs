@@ -1,6 +1,6 @@
 //! A worker that says when it was started, and then waits for its end.
 //!
-//! It sends one line, `GROUP_RANK RANK WORLD_SIZE RESTART_COUNT PID NANOSECONDS`, as a datagram to
+//! It sends one line, `GROUP_RANK RANK WORLD_SIZE PID NANOSECONDS`, as a datagram to
 //! the UNIX socket that `BENCH_STAMPS` names. The nanoseconds are those of `CLOCK_MONOTONIC`, which
 //! all processes of a machine share; so whoever breaks something can subtract.
 
@@ -15,11 +15,10 @@ use nix::{
 fn main() -> Result<()> {
     let started = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
     let stamp = format!(
-        "{} {} {} {} {} {}",
+        "{} {} {} {} {}",
         variable("GROUP_RANK")?,
         variable("RANK")?,
         variable("WORLD_SIZE")?,
-        variable("TORCHELASTIC_RESTART_COUNT")?,
         process::id(),
         started.as_nanos(),
     );

@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""Measures what ragent promises, beside torch in the same run, and says which goals are reached.
+
+    .venv/bin/python benches/run.py --ragent target/release/ragent [--quick] [--only FIGURE ...]
+
+Needs `cargo build --release -p ragent -p ragent-benches` and a Python with torch; everything runs
+on loopback. docs/performance.md says how each figure is taken. The whole run takes five minutes,
+a quick one less than two.
+"""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import launch
+import store
+from elastic import JOIN_SETTLE_S, Elastic, Launcher
+
+ATTEND_LOAD = store.TARGET / "release" / "attend_load"
+STAMP_WORKER = store.TARGET / "release" / "stamp_worker"
+TORCHRUN = Path(sys.executable).with_name("torchrun")
+AGENTS = 1000
+
+
+@dataclass
+class Row:
+    """A figure, as it is printed."""
+
+    what: str
+    unit: str
+    ours: float
+    worst: float | None
+    torch: float | None
+    ratio: float | None
+    goal: str
+    reached: bool
+
+    @classmethod
+    def below(cls, what, ours, goal, torch=(), unit="ms"):
+        """A figure that is to stay below `goal`."""
+        median = statistics.median(ours)
+        theirs = statistics.median(torch) if torch else None
+        return cls(what, unit, median, max(ours), theirs, theirs / median if torch else None,
+                   f"< {goal} {unit}", median < goal)
+
+    @classmethod
+    def times_less(cls, what, unit, ours, torch, times):
+        """A figure that torch's is to be `times` times as large as."""
+        median, theirs = statistics.median(ours), statistics.median(torch)
+        return cls(what, unit, median, max(ours), theirs, theirs / median, f"{times} times less",
+                   theirs / median >= times)
+
+    def cells(self):
+        def number(value):
+            return "" if value is None else f"{value:,.{1 if value < 1000 else 0}f}"
+
+        return [self.what, self.unit, number(self.ours), number(self.worst), number(self.torch),
+                "" if self.ratio is None else f"{self.ratio:.2f}", self.goal,
+                "yes" if self.reached else "NO"]
+
+
+HEAD = ["figure", "unit", "ragent", "worst", "torch", "ratio", "goal", "reached"]
+WIDTHS = [45, 12, 9, 9, 9, 8, 16, 7]
+
+
+def measure_launch(ragent, quick):
+    torchrun = str(TORCHRUN)
+    # The first launch of each reads its files from the disk.
+    for launcher in (ragent, torchrun):
+        launch.wall_ms(launcher)
+    theirs = [launch.wall_ms(torchrun) for _ in range(3 if quick else 5)]
+    ours = [launch.wall_ms(ragent) for _ in range(20)]
+    yield Row.times_less("launch of `true`, start to exit", "ms", ours, theirs, 50)
+    theirs = [launch.peak_mb(torchrun)[0] for _ in range(1 if quick else 3)]
+    ours = [launch.peak_mb(ragent) for _ in range(5)]
+    agent, with_keeper = zip(*ours)
+    yield Row.times_less("its peak memory, agent", "MB", agent, theirs, 30)
+    yield Row.times_less("its peak memory, agent and keeper", "MB", with_keeper, theirs, 30)
+
+
+def measure_restart(ragent, quick):
+    ours = jobs_of_ragent(ragent).restarts_ms("3", nodes=3, kills=6 if quick else 24)
+    theirs = jobs_of_torchrun().restarts_ms("3", nodes=3, kills=2 if quick else 5)
+    yield Row.below("worker killed, 3 of 3 nodes run again", ours, 100, theirs)
+
+
+def measure_below_max(ragent, quick):
+    ours = jobs_of_ragent(ragent).restarts_ms("2:3", nodes=2, kills=4 if quick else 20)
+    # A last call of 30 s at the start, and again after the kill.
+    theirs = [] if quick else jobs_of_torchrun().restarts_ms("2:3", nodes=2, kills=1)
+    yield Row.below("worker killed, 2 of 2:3 nodes run again", ours, 100, theirs)
+
+
+def measure_join(ragent, quick):
+    ours = jobs_of_ragent(ragent).joins_ms(3 if quick else 10)
+    yield Row.below(f"third node joins, beyond join_settle={JOIN_SETTLE_S}", ours, 200)
+
+
+def measure_attend(ragent, quick):
+    command = [ATTEND_LOAD, "--ragent", ragent, "--agents", str(AGENTS)]
+    reports = [json.loads(subprocess.run(command, check=True, capture_output=True, timeout=90).stdout)
+               for _ in range(3 if quick else 10)]
+    ours = [report["seconds"] * 1e3 for report in reports]
+    yield Row.below(f"{AGENTS:,} agents dial, all are admitted", ours, 1000)
+
+
+def measure_store(ragent, quick):
+    command = [ragent, "store", "--host", "127.0.0.1", "--port", "0"]
+    goals = {"connect": ("1,000 clients connected and greeted", 150),
+             "wait-fanout": ("1,000 waiters woken by one SET", 10)}
+    for c in store.compare(command, rounds=1 if quick else 5):
+        what = f"store, {c.op.upper()}, {c.connections} connections"
+        if c.op in goals:
+            what, below = goals[c.op]
+            if c.unit == "median ms":
+                yield Row(what, "ms", c.ours, None, c.torch, c.ratio, f"< {below} ms",
+                          c.ours < below)
+        elif c.unit == "op/s":
+            yield Row(what, c.unit, c.ours, None, c.torch, c.ratio, "as torch", c.ratio >= 1)
+        elif c.unit == "server us/op":
+            yield Row(f"{what}, CPU", "us/op", c.ours, None, c.torch, c.ratio, "less than torch",
+                      c.ratio > 1)
+
+
+def jobs_of_ragent(ragent):
+    return Elastic(Launcher.ragent(ragent), str(STAMP_WORKER))
+
+
+def jobs_of_torchrun():
+    return Elastic(Launcher.torchrun(str(TORCHRUN)), str(STAMP_WORKER))
+
+
+FIGURES = {
+    "launch": measure_launch,
+    "restart": measure_restart,
+    "below-max": measure_below_max,
+    "join": measure_join,
+    "attend": measure_attend,
+    "store": measure_store,
+}
+
+
+def main():
+    args = parse_args()
+    # So that `finally` runs, whoever ends the run.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
+    start = time.monotonic()
+    print(f"{os.cpu_count()} CPUs ({cpu_model()}), Linux {platform.release()}, "
+          f"torch {metadata.version('torch')}, load average {load()}\n")
+    print_row(HEAD)
+    print_row(["-" * width for width in WIDTHS])
+    rows = []
+    for name in args.only or FIGURES:
+        for row in FIGURES[name](args.ragent, args.quick):
+            rows.append(row)
+            print_row(row.cells())
+    reached = sum(row.reached for row in rows)
+    print(f"\n{reached} of {len(rows)} goals reached; medians, and the worst of all repetitions; "
+          f"{time.monotonic() - start:.0f} s, load average {load()}")
+
+
+def print_row(cells):
+    left = (HEAD.index("figure"), HEAD.index("unit"), HEAD.index("goal"), HEAD.index("reached"))
+    print("  ".join(cell.ljust(width) if i in left else cell.rjust(width)
+                    for i, (cell, width) in enumerate(zip(cells, WIDTHS, strict=True))).rstrip(),
+          flush=True)
+
+
+def load():
+    return f"{os.getloadavg()[0]:.1f}"
+
+
+def cpu_model():
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ragent", default="target/release/ragent", metavar="PATH",
+                        help="the binary under test (%(default)s)")
+    parser.add_argument("--quick", action="store_true",
+                        help="fewer repetitions, and nothing that takes torch a minute")
+    parser.add_argument("--only", nargs="+", choices=FIGURES, metavar="FIGURE",
+                        help=f"only these, of: {', '.join(FIGURES)}")
+    args = parser.parse_args()
+    for program in (args.ragent, ATTEND_LOAD, STAMP_WORKER, store.LOAD):
+        if not os.access(program, os.X_OK):
+            parser.error(f"there is no program at `{program}`; build it: "
+                         "cargo build --release -p ragent -p ragent-benches")
+    if not TORCHRUN.is_file():
+        parser.error(f"there is no `{TORCHRUN}`; run scripts/setup-venv.sh "
+                     "and start this with .venv/bin/python")
+    args.ragent = str(Path(args.ragent).resolve())
+    return args
+
+
+if __name__ == "__main__":
+    main()
