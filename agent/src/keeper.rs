@@ -38,7 +38,7 @@ use nix::{
 
 use self::{
     obituary::Obituary,
-    order::{Order, Report},
+    order::{Order, Program, Report},
     socket::OrderSocket,
     workers::Workers,
 };
@@ -78,6 +78,8 @@ struct Keeper {
     workers: Workers,
     ends: SignalFd,
     lease: TimerFd,
+    /// When the lease is over, by [`clock::boot_time`]; zero before there is one.
+    lease_until: Duration,
     obituary: Option<Obituary>,
 }
 
@@ -93,6 +95,7 @@ impl Keeper {
             workers: Workers::default(),
             ends,
             lease: TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?,
+            lease_until: Duration::ZERO,
             obituary: None,
         })
     }
@@ -142,17 +145,7 @@ impl Keeper {
 
     fn carry_out(&mut self, order: Order) -> io::Result<()> {
         match order {
-            Order::Spawn(program) => {
-                let streams = self.socket.take_streams();
-                let report = match streams {
-                    Some(streams) => self.workers.spawn(program, streams),
-                    None => Report::NotSpawned {
-                        local_rank: program.local_rank,
-                        reason: "its streams were not handed over".to_owned(),
-                    },
-                };
-                self.socket.send(&report);
-            }
+            Order::Spawn(program) => self.spawn(program),
             Order::Signal { signal } => {
                 self.workers.signal(signal);
                 // Where no worker could be started, no end will say so.
@@ -172,8 +165,27 @@ impl Keeper {
         Ok(())
     }
 
+    fn spawn(&mut self, program: Program) {
+        let streams = self.socket.take_streams();
+        let not_spawned = |reason: &str| Report::NotSpawned {
+            local_rank: program.local_rank,
+            reason: reason.to_owned(),
+        };
+        let report = if self.lease_until <= clock::boot_time() {
+            // The order was given before the agent was frozen or cut off; nobody counts it now.
+            self.socket.send(&Report::LeaseOver);
+            not_spawned("the lease is over")
+        } else if let Some(streams) = streams {
+            self.workers.spawn(program, streams)
+        } else {
+            not_spawned("its streams were not handed over")
+        };
+        self.socket.send(&report);
+    }
+
     /// Moves the lease; one that is over already fires at once.
     fn renew(&mut self, until: Duration) -> io::Result<()> {
+        self.lease_until = until;
         let left = until.saturating_sub(clock::boot_time()).max(Duration::from_nanos(1));
         let once = Expiration::OneShot(TimeSpec::from_duration(left));
         Ok(self.lease.set(once, TimerSetTimeFlags::empty())?)

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     Rendezvous,
-    ids::{GroupRank, JobUid, NodeId, RoundId, RunId},
+    ids::{JobUid, NodeId, RoundId, RunId},
     message::{Heard, JobResult, NodeDescription},
     settings::{Leases, Memory, Settings, SharedSettings},
 };
@@ -204,8 +204,7 @@ fn host(
     let heard = memory.as_ref().map_or_else(Heard::default, |memory| Heard {
         round: RoundId { term: memory.term, round: memory.round },
         size: memory.round_size,
-        // Only the first start of a host is group rank 0 for certain; see `Memory`.
-        group_rank: (memory.round.0 > 0).then_some(GroupRank(0)),
+        group_rank: memory.host_rank,
     });
     let settings = Settings {
         run_id: spec.run_id.clone(),

@@ -10,7 +10,7 @@ use std::{
 };
 
 use ragent_rendezvous::{
-    ids::{JobUid, Round, RunId, Term},
+    ids::{GroupRank, JobUid, Round, RunId, Term},
     settings::Memory,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -24,6 +24,7 @@ struct Remembered {
     term: u64,
     round: u64,
     round_size: u32,
+    host_rank: Option<u32>,
     restarts_used: u32,
     charged_through: u64,
 }
@@ -54,6 +55,7 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
         term: Term(remembered.term),
         round: Round(remembered.round),
         round_size: remembered.round_size,
+        host_rank: remembered.host_rank.map(GroupRank),
         restarts_used: remembered.restarts_used,
         charged_through: Round(remembered.charged_through),
     })
@@ -72,6 +74,7 @@ pub fn write_memory(path: &Path, memory: &Memory) -> io::Result<()> {
             term: memory.term.0,
             round: memory.round.0,
             round_size: memory.round_size,
+            host_rank: memory.host_rank.map(|rank| rank.0),
             restarts_used: memory.restarts_used,
             charged_through: memory.charged_through.0,
         },
@@ -147,7 +150,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/job.json");
         assert_eq!(read_memory(&path), None);
-        let memory = Memory { round: Round(7), ..Memory::fresh(JobUid::new("u")) };
+        let memory = Memory {
+            round: Round(7),
+            host_rank: Some(GroupRank(2)),
+            ..Memory::fresh(JobUid::new("u"))
+        };
         write_memory(&path, &memory).unwrap();
         assert_eq!(read_memory(&path), Some(memory));
         fs::write(&path, "{").unwrap();

@@ -3,10 +3,6 @@
 use crate::{ids::Peer, message::ToNode, settings::Memory};
 
 /// One thing to do. Effects are carried out in the order in which they are handed out.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all effects are of the large variant, and they are short-lived"
-)]
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {
     /// Says something on one stream; if that stream is gone, nothing happens.

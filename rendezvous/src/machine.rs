@@ -97,7 +97,7 @@ impl Rendezvous {
             return;
         }
         if let Some(reason) = self.why_refused(&attend) {
-            info!(node = %peer.node, ?reason, "refused a node");
+            info!(node = %peer.node, reason = reason.kind(), "refused a node");
             self.send(peer, ToNode::Refuse(reason));
             return;
         }
@@ -245,7 +245,7 @@ impl Rendezvous {
         let Some(node) = self.roster.lose(now, id) else {
             return;
         };
-        info!(node = %id, host = %node.description.host_name, reason = ?how, "lost a node");
+        info!(node = %id, host = %node.description.host_name, reason = how.kind(), "lost a node");
         if how == EvictReason::Silent {
             let evict = Assignment::Evict { round: node.floor, reason: how };
             self.send(node.peer(), ToNode::Assignment(evict));

@@ -286,6 +286,20 @@ pub enum RestartReason {
     },
 }
 
+impl RestartReason {
+    /// A stable word for it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::CoordinatorRestarted => "coordinator_restarted",
+            Self::HostLeft => "host_left",
+            Self::NodesWaiting { .. } => "nodes_waiting",
+            Self::NodeLeft { .. } => "node_left",
+            Self::NodeLost { .. } => "node_lost",
+            Self::WorkerFailed { .. } => "worker_failed",
+        }
+    }
+}
+
 /// Why a node is no longer a member.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -298,6 +312,18 @@ pub enum EvictReason {
     NotBack,
     /// It failed or was lost too often shortly after a start.
     SetAside,
+}
+
+impl EvictReason {
+    /// A stable word for it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Obituary => "obituary",
+            Self::Silent => "silent",
+            Self::NotBack => "not_back",
+            Self::SetAside => "set_aside",
+        }
+    }
 }
 
 /// Why an attend does not count.
@@ -332,6 +358,21 @@ pub enum RefuseReason {
         /// The limit.
         limit: u32,
     },
+}
+
+impl RefuseReason {
+    /// A stable word for it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Closed(_) => "closed",
+            Self::EarlierRun => "earlier_run",
+            Self::LoopbackAddress { .. } => "loopback_address",
+            Self::ProtocolVersion { .. } => "protocol_version",
+            Self::RunId { .. } => "run_id",
+            Self::Settings { .. } => "settings",
+            Self::TooManyNodes { .. } => "too_many_nodes",
+        }
+    }
 }
 
 /// How a worker ended.
@@ -414,4 +455,18 @@ pub enum JobResult {
     },
     /// Every node that could take part kept failing and was set aside.
     AllSetAside,
+}
+
+impl JobResult {
+    /// A stable word for it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Succeeded => "succeeded",
+            Self::BudgetSpent => "budget_spent",
+            Self::JoinTimeout { .. } => "join_timeout",
+            Self::AllLeft => "all_left",
+            Self::LoopbackMaster { .. } => "loopback_master",
+            Self::AllSetAside => "all_set_aside",
+        }
+    }
 }

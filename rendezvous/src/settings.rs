@@ -2,7 +2,7 @@
 
 use std::{fmt, num::NonZeroU32, str::FromStr, time::Duration};
 
-use crate::ids::{JobUid, NodeId, Round, RunId, Term};
+use crate::ids::{GroupRank, JobUid, NodeId, Round, RunId, Term};
 
 /// How many nodes a round may have: `--nnodes`.
 ///
@@ -168,6 +168,8 @@ pub struct Memory {
     pub round: Round,
     /// How many nodes that round had.
     pub round_size: u32,
+    /// The rank in it of the node in the coordinator's own process, if that was a member.
+    pub host_rank: Option<GroupRank>,
     /// Failures charged so far.
     pub restarts_used: u32,
     /// The last round that was charged.
@@ -182,6 +184,7 @@ impl Memory {
             term: Term(0),
             round: Round(0),
             round_size: 0,
+            host_rank: None,
             restarts_used: 0,
             charged_through: Round(0),
         }

@@ -104,9 +104,8 @@ fn environment_is_torchruns() {
     let sandbox = Sandbox::new();
     let flags = ["--standalone", "--nproc-per-node=2", "--max-restarts=3", "--no-python", "env"];
     // Where there is no locale, Python makes one up and hands it on.
-    let with_flags = |start: Start| {
-        flags.iter().fold(start.env("LC_ALL", "C.UTF-8"), Start::arg).run()
-    };
+    let with_flags =
+        |start: Start| flags.iter().fold(start.env("LC_ALL", "C.UTF-8"), Start::arg).run();
     let theirs = environment(&with_flags(sandbox.program(&torchrun)).stdout);
     let ours = environment(&with_flags(sandbox.ragent("")).stdout);
     assert_eq!(ours, theirs);

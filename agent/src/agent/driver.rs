@@ -135,6 +135,8 @@ impl Driver {
 
     fn handle_event(&mut self, event: StreamEvent) {
         let now = clock::now();
+        // A lease that is over is over before anything that has waited meanwhile is read.
+        self.link.handle_timeout(now);
         match event {
             StreamEvent::Connected { attend, local, remote, reply } => {
                 self.attend(now, attend, local, remote, reply);
@@ -275,6 +277,7 @@ impl Driver {
             link::Effect::Lease(until) => self.order(Command::Renew(until)).await,
             link::Effect::LeaseLost => {
                 warn!("the lease is over: the coordinator was not heard for too long");
+                self.agent.handle_unattended(clock::now());
                 self.agent.handle_lease_lost();
             }
         }

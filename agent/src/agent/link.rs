@@ -155,6 +155,13 @@ impl Link {
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.lease.is_some_and(|lease| lease <= now) {
             self.lease = None;
+            // Whatever may still be waiting on that stream was said to a node that is no longer
+            // counted; a new one starts from what holds.
+            if let Some(current) = self.current.take() {
+                self.effects.push_back(Effect::Drop(current));
+                self.next_keep_alive = None;
+                self.next_dial = Some(now);
+            }
             self.effects.push_back(Effect::LeaseLost);
         }
         if self.suspicion().is_some_and(|at| at <= now) {

@@ -70,6 +70,7 @@ impl Rendezvous {
         if heard.round > self.memory.round {
             self.memory.round = heard.round;
             self.memory.round_size = attend.heard.size;
+            self.memory.host_rank = None;
             if let Phase::Gathering(_) = self.phase {
                 let recovering = Recovering::new(now, heard, attend.heard.size);
                 self.enter(Phase::Recovering(recovering));

@@ -13,7 +13,7 @@ use crate::{
 impl Rendezvous {
     /// Closes the job and tells everyone.
     pub(super) fn close(&mut self, result: JobResult, failures: Failures) {
-        info!(round = %self.memory.round, nodes = self.roster.len(), ?result, "job closed");
+        info!(round = %self.memory.round, nodes = self.roster.len(), result = result.kind(), "job closed");
         let outcome = Outcome {
             result,
             first_failure: failures.first,

@@ -116,6 +116,11 @@ impl Rendezvous {
         info!(%round, nodes, workers = table.world_size(), "round complete");
         self.memory.round = round.round;
         self.memory.round_size = u32::try_from(nodes).unwrap_or(u32::MAX);
+        self.memory.host_rank = placed
+            .iter()
+            .zip(0..)
+            .find(|(id, _)| self.is_host(id))
+            .map(|(_, rank)| GroupRank(rank));
         self.remember();
         let group = Group::new(now, round, table, newcomers_to_a_group);
         self.enter(Phase::Running(Running { group, waiting_since: None }));
