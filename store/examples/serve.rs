@@ -7,12 +7,8 @@ use std::io::Write as _;
 use ragent_store::{Admission, StoreThread, listen};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .init();
-    let addr = std::env::args()
-        .nth(1)
-        .unwrap_or_else(|| "127.0.0.1:0".to_owned());
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    let addr = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:0".to_owned());
     let listener = listen(addr.parse()?)?;
     writeln!(std::io::stdout(), "{}", listener.local_addr()?)?;
     let stores = StoreThread::start("store")?;

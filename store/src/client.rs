@@ -50,11 +50,7 @@ impl Client {
                 Ok(stream)
             });
             let stream = connect.map_err(|source| ConnectError::Connect { addr, source })?;
-            let mut client = Self {
-                stream,
-                received: BytesMut::new(),
-                phase: Phase::Idle,
-            };
+            let mut client = Self { stream, received: BytesMut::new(), phase: Phase::Idle };
             match client.greet().await {
                 Ok(()) => Ok(client),
                 Err(source) => Err(ConnectError::Greeting { addr, source }),
@@ -68,11 +64,7 @@ impl Client {
         // In one write: upstream refuses a VALIDATE in two pieces.
         self.stream.write_all(&GREETING).await?;
         let nonce = std::process::id();
-        if self.ping(nonce).await? == nonce {
-            Ok(())
-        } else {
-            Err(RequestError::Protocol)
-        }
+        if self.ping(nonce).await? == nonce { Ok(()) } else { Err(RequestError::Protocol) }
     }
 
     /// Sends `nonce` and returns what comes back, which a store does not change.
@@ -81,10 +73,7 @@ impl Client {
     ///
     /// Returns [`RequestError`] if there is no answer.
     pub async fn ping(&mut self, nonce: u32) -> Result<u32, RequestError> {
-        self.ask(Query::Ping { nonce }, async |client| {
-            Ok(client.take(4).await?.get_u32_le())
-        })
-        .await
+        self.ask(Query::Ping { nonce }, async |client| Ok(client.take(4).await?.get_u32_le())).await
     }
 
     /// Stores `value` under `key`. There is no answer; a refusal shows at the next request.
@@ -127,15 +116,7 @@ impl Client {
         expected: &[u8],
         desired: &[u8],
     ) -> Result<Bytes, RequestError> {
-        self.ask(
-            Query::CompareSet {
-                key,
-                expected,
-                desired,
-            },
-            Self::take_value,
-        )
-        .await
+        self.ask(Query::CompareSet { key, expected, desired }, Self::take_value).await
     }
 
     /// Tells whether all of `keys` are present, as keys or as queues that are not empty.
@@ -144,14 +125,7 @@ impl Client {
     ///
     /// Returns [`RequestError`] if there is no answer.
     pub async fn check(&mut self, keys: &[&[u8]]) -> Result<bool, RequestError> {
-        let answer = self
-            .ask(
-                Query::Check {
-                    keys: keys.to_vec(),
-                },
-                Self::take_u8,
-            )
-            .await?;
+        let answer = self.ask(Query::Check { keys: keys.to_vec() }, Self::take_u8).await?;
         match answer {
             READY => Ok(true),
             NOT_READY => Ok(false),
@@ -165,13 +139,7 @@ impl Client {
     ///
     /// Returns [`WaitError::TimedOut`] if it took longer; the client remains usable.
     pub async fn wait(&mut self, keys: &[&[u8]], limit: Duration) -> Result<(), WaitError> {
-        self.await_released(
-            Query::Wait {
-                keys: keys.to_vec(),
-            },
-            limit,
-        )
-        .await
+        self.await_released(Query::Wait { keys: keys.to_vec() }, limit).await
     }
 
     /// Counts an arrival under `key` and waits until `world_size` have arrived, for `limit` at
@@ -186,8 +154,7 @@ impl Client {
         world_size: i64,
         limit: Duration,
     ) -> Result<(), WaitError> {
-        self.await_released(Query::Barrier { key, world_size }, limit)
-            .await
+        self.await_released(Query::Barrier { key, world_size }, limit).await
     }
 
     /// Removes `key` and tells whether it was there.
@@ -214,12 +181,9 @@ impl Client {
     ///
     /// Returns [`RequestError`] if there is no answer.
     pub async fn multi_get(&mut self, keys: &[&[u8]]) -> Result<Vec<Bytes>, RequestError> {
-        self.ask(
-            Query::MultiGet {
-                keys: keys.to_vec(),
-            },
-            async |client| client.take_values(keys.len()).await,
-        )
+        self.ask(Query::MultiGet { keys: keys.to_vec() }, async |client| {
+            client.take_values(keys.len()).await
+        })
         .await
     }
 
@@ -229,10 +193,7 @@ impl Client {
     ///
     /// Returns [`RequestError`] if it cannot be sent.
     pub async fn multi_set(&mut self, pairs: &[(&[u8], &[u8])]) -> Result<(), RequestError> {
-        self.tell(Query::MultiSet {
-            pairs: pairs.to_vec(),
-        })
-        .await
+        self.tell(Query::MultiSet { pairs: pairs.to_vec() }).await
     }
 
     /// Returns how many keys there are.
@@ -272,11 +233,9 @@ impl Client {
     ///
     /// Returns [`RequestError`] if there is no answer.
     pub async fn queue_pop(&mut self, queue: &[u8]) -> Result<Option<Bytes>, RequestError> {
-        self.ask(Query::QueuePop { queue }, async |client| {
-            match client.take_len().await? {
-                0 => Ok(None),
-                _ => client.take_value().await.map(Some),
-            }
+        self.ask(Query::QueuePop { queue }, async |client| match client.take_len().await? {
+            0 => Ok(None),
+            _ => client.take_value().await.map(Some),
         })
         .await
     }

@@ -140,18 +140,12 @@ impl Engine {
         expected: &[u8],
         desired: &[u8],
     ) -> Result<CompareSet<'_>, StoreFull> {
-        let matches = self
-            .entries
-            .get(key)
-            .map_or(expected.is_empty(), |value| value == expected);
+        let matches = self.entries.get(key).map_or(expected.is_empty(), |value| value == expected);
         if matches {
             self.set(key, desired)?;
             return Ok(CompareSet::Stored);
         }
-        Ok(self
-            .entries
-            .get(key)
-            .map_or(CompareSet::Missing, CompareSet::Differs))
+        Ok(self.entries.get(key).map_or(CompareSet::Missing, CompareSet::Differs))
     }
 
     /// Tells whether each of `names` is a key or a queue with something in it.
@@ -168,19 +162,13 @@ impl Engine {
     /// Returns [`StoreFull`] if there is no room to remember the names.
     pub fn wait(&mut self, client: ClientId, names: &[&[u8]]) -> Result<Wait, StoreFull> {
         self.waiters.forget(client);
-        let missing: HashSet<&[u8]> = names
-            .iter()
-            .copied()
-            .filter(|name| !self.is_present(name))
-            .collect();
+        let missing: HashSet<&[u8]> =
+            names.iter().copied().filter(|name| !self.is_present(name)).collect();
         if missing.is_empty() {
             return Ok(Wait::Ready);
         }
         self.allow(missing.iter().map(|name| waiters::cost(name)).sum())?;
-        self.waiters.park(
-            client,
-            missing.into_iter().map(Bytes::copy_from_slice).collect(),
-        );
+        self.waiters.park(client, missing.into_iter().map(Bytes::copy_from_slice).collect());
         Ok(Wait::Parked)
     }
 
@@ -208,8 +196,7 @@ impl Engine {
             self.waiters.completed(key);
             return Ok(Wait::Ready);
         }
-        self.waiters
-            .park_at_barrier(client, Bytes::copy_from_slice(key));
+        self.waiters.park_at_barrier(client, Bytes::copy_from_slice(key));
         Ok(Wait::Parked)
     }
 
@@ -283,8 +270,7 @@ impl Engine {
             values.push_back(value);
         } else {
             self.memory.add(entry_cost(queue));
-            self.queues
-                .insert(Bytes::copy_from_slice(queue), VecDeque::from([value]));
+            self.queues.insert(Bytes::copy_from_slice(queue), VecDeque::from([value]));
         }
         self.waiters.pushed(queue);
         Ok(())

@@ -66,8 +66,7 @@ impl Output {
         let before = self.tail.split().freeze();
         self.pieces_len += before.len() + value.len();
         self.shared_len += value.len();
-        self.pieces
-            .extend([Piece::Copied(before), Piece::Shared(value.clone())]);
+        self.pieces.extend([Piece::Copied(before), Piece::Shared(value.clone())]);
     }
 
     /// Returns how many bytes are to be sent.

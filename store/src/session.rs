@@ -79,10 +79,7 @@ pub enum Violation {
 impl Session {
     /// Makes the session of a connection from which nothing was read yet.
     pub fn new(client: ClientId) -> Self {
-        Self {
-            client,
-            phase: Phase::Greeting(0),
-        }
+        Self { client, phase: Phase::Greeting(0) }
     }
 
     /// Tells whether the client has said `VALIDATE`.
@@ -129,11 +126,7 @@ fn greet(seen: usize, input: &mut &[u8]) -> Result<usize, Violation> {
     let (head, rest) = input.split_at(expected.len().min(input.len()));
     if !expected.starts_with(head) {
         let old = seen == 0 && head.iter().zip(OLD_GREETING).all(|(byte, old)| byte == old);
-        return Err(if old {
-            Violation::TorchTooOld
-        } else {
-            Violation::Unvalidated
-        });
+        return Err(if old { Violation::TorchTooOld } else { Violation::Unvalidated });
     }
     *input = rest;
     Ok(seen + head.len())
@@ -148,11 +141,7 @@ fn execute(
     match query {
         Query::Validate { .. } => return Err(Violation::SecondValidate),
         Query::Set { key, value } => engine.set(key, value)?,
-        Query::CompareSet {
-            key,
-            expected,
-            desired,
-        } => {
+        Query::CompareSet { key, expected, desired } => {
             match engine.compare_set(key, expected, desired)? {
                 CompareSet::Differs(value) => output.put_value(value),
                 // A caller cannot tell this from a success, but it is what upstream answers.
@@ -162,20 +151,14 @@ fn execute(
         }
         Query::Get { key } => put_found(engine, key, output),
         Query::Add { key, delta } => output.put_i64(engine.add(key, delta)?),
-        Query::Check { keys } => output.put_u8(if engine.check(&keys) {
-            READY
-        } else {
-            NOT_READY
-        }),
+        Query::Check { keys } => output.put_u8(if engine.check(&keys) { READY } else { NOT_READY }),
         Query::Wait { keys } => put_wait(engine.wait(client, &keys)?, output),
         Query::GetNumKeys => output.put_len(engine.num_keys()),
         Query::DeleteKey { key } => output.put_len(engine.delete_key(key).into()),
         Query::Append { key, value } => engine.append(key, value)?,
         Query::MultiGet { keys } => multi_get(engine, &keys, output)?,
         Query::MultiSet { pairs } => {
-            pairs
-                .iter()
-                .try_for_each(|(key, value)| engine.set(key, value))?;
+            pairs.iter().try_for_each(|(key, value)| engine.set(key, value))?;
         }
         Query::CancelWait => {
             engine.cancel_wait(client);
@@ -200,10 +183,7 @@ fn execute(
 }
 
 fn multi_get(engine: &Engine, keys: &[&[u8]], output: &mut Output) -> Result<(), Violation> {
-    answer_len(
-        keys.iter()
-            .map(|key| engine.get(key).map_or(0, |value| value.len())),
-    )?;
+    answer_len(keys.iter().map(|key| engine.get(key).map_or(0, |value| value.len())))?;
     for key in keys {
         put_found(engine, key, output);
     }
@@ -222,11 +202,7 @@ fn list_keys(engine: &Engine, output: &mut Output) -> Result<(), Violation> {
 /// Checks the length of an answer with strings of so many bytes.
 fn answer_len(strings: impl Iterator<Item = usize>) -> Result<(), Violation> {
     let len = strings.map(|len| 8 + len).sum();
-    if ANSWER_LEN_MAX < len {
-        Err(Violation::AnswerTooLong(len))
-    } else {
-        Ok(())
-    }
+    if ANSWER_LEN_MAX < len { Err(Violation::AnswerTooLong(len)) } else { Ok(()) }
 }
 
 fn put_found(engine: &Engine, key: &[u8], output: &mut Output) {

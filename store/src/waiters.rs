@@ -54,18 +54,9 @@ impl Waiters {
         let arrival = self.next_arrival();
         for name in &names {
             self.cost += cost(name);
-            self.by_name
-                .entry(name.clone())
-                .or_default()
-                .insert(arrival, client);
+            self.by_name.entry(name.clone()).or_default().insert(arrival, client);
         }
-        self.parked.insert(
-            client,
-            Parked {
-                arrival,
-                awaits: Awaits::Names(names),
-            },
-        );
+        self.parked.insert(client, Parked { arrival, awaits: Awaits::Names(names) });
     }
 
     /// Parks `client` until the barrier under `key` is complete.
@@ -73,27 +64,13 @@ impl Waiters {
         self.forget(client);
         let arrival = self.next_arrival();
         self.cost += cost(&key);
-        self.by_barrier
-            .entry(key.clone())
-            .or_default()
-            .insert(arrival, client);
-        self.parked.insert(
-            client,
-            Parked {
-                arrival,
-                awaits: Awaits::Barrier(key),
-            },
-        );
+        self.by_barrier.entry(key.clone()).or_default().insert(arrival, client);
+        self.parked.insert(client, Parked { arrival, awaits: Awaits::Barrier(key) });
     }
 
     /// Takes note that `name` was stored: it is done for everyone who misses it.
     pub(crate) fn stored(&mut self, name: &[u8]) {
-        for client in self
-            .by_name
-            .remove(name)
-            .into_iter()
-            .flat_map(Line::into_values)
-        {
+        for client in self.by_name.remove(name).into_iter().flat_map(Line::into_values) {
             self.done(client, name);
         }
     }
@@ -121,12 +98,7 @@ impl Waiters {
     /// waits for the key.
     pub(crate) fn completed(&mut self, key: &[u8]) {
         self.stored(key);
-        for client in self
-            .by_barrier
-            .remove(key)
-            .into_iter()
-            .flat_map(Line::into_values)
-        {
+        for client in self.by_barrier.remove(key).into_iter().flat_map(Line::into_values) {
             self.cost -= cost(key);
             self.wake(client);
         }
@@ -164,10 +136,7 @@ impl Waiters {
     /// Strikes `name`, whose line `client` has left, off what it misses; tells whether that
     /// released it.
     fn done(&mut self, client: ClientId, name: &[u8]) -> bool {
-        let Some(Parked {
-            awaits: Awaits::Names(missing),
-            ..
-        }) = self.parked.get_mut(&client)
+        let Some(Parked { awaits: Awaits::Names(missing), .. }) = self.parked.get_mut(&client)
         else {
             debug_assert!(false, "who stands in a line is parked for names");
             return false;

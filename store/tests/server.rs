@@ -29,17 +29,11 @@ impl Fixture {
         let listener = listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
         let addr = listener.local_addr().expect("a bound listener");
         let store = thread.open(listener, admission).expect("a store");
-        Self {
-            thread,
-            store,
-            addr,
-        }
+        Self { thread, store, addr }
     }
 
     async fn client(&self) -> Client {
-        Client::connect(self.addr, DEADLINE)
-            .await
-            .expect("a client is admitted")
+        Client::connect(self.addr, DEADLINE).await.expect("a client is admitted")
     }
 
     /// A connection on which nothing was said yet.
@@ -47,9 +41,7 @@ impl Fixture {
         let stream = TcpStream::connect(self.addr).expect("the store listens");
         stream.set_nodelay(true).expect("a socket");
         stream.set_read_timeout(Some(DEADLINE)).expect("a time-out");
-        stream
-            .set_write_timeout(Some(DEADLINE))
-            .expect("a time-out");
+        stream.set_write_timeout(Some(DEADLINE)).expect("a time-out");
         stream
     }
 
@@ -111,12 +103,9 @@ async fn violation_closes_only_its_connection() {
 #[test]
 fn strangers_are_closed() {
     let fixture = Fixture::new();
-    for stranger in [
-        &b"GET / HTTP/1.1\r\n\r\n"[..],
-        b"\x0dping",
-        b"\x03\x05\0\0\0\0\0\0\0init/",
-        b"\0\0\0\0\0",
-    ] {
+    for stranger in
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\x0dping", b"\x03\x05\0\0\0\0\0\0\0init/", b"\0\0\0\0\0"]
+    {
         let mut stream = fixture.raw();
         stream.write_all(stranger).unwrap();
         assert_closed(&mut stream);
@@ -131,9 +120,7 @@ fn bytes_may_come_one_by_one() {
     let pair = (&b"key"[..], &b"value"[..]);
     let requests = [
         GREETING.to_vec(),
-        encode(&Query::MultiSet {
-            pairs: vec![pair, pair],
-        }),
+        encode(&Query::MultiSet { pairs: vec![pair, pair] }),
         encode(&Query::Get { key: b"key" }),
     ];
     for byte in requests.concat() {
@@ -154,21 +141,12 @@ async fn client_speaks_every_operation() {
     assert_eq!(client.add(b"a", 41).await.unwrap(), 42);
     assert_eq!(client.compare_set(b"a", b"42", b"x").await.unwrap(), "x");
     assert_eq!(client.compare_set(b"a", b"42", b"y").await.unwrap(), "x");
-    assert_eq!(
-        client.compare_set(b"none", b"42", b"y").await.unwrap(),
-        "42"
-    );
+    assert_eq!(client.compare_set(b"none", b"42", b"y").await.unwrap(), "42");
     assert!(client.check(&[b"a"]).await.unwrap());
     assert!(!client.check(&[b"a", b"none"]).await.unwrap());
     client.append(b"a", b"yz").await.unwrap();
-    client
-        .multi_set(&[(b"b", b"2"), (b"c", b"3")])
-        .await
-        .unwrap();
-    assert_eq!(
-        client.multi_get(&[b"a", b"b", b"none"]).await.unwrap(),
-        ["xyz", "2", ""]
-    );
+    client.multi_set(&[(b"b", b"2"), (b"c", b"3")]).await.unwrap();
+    assert_eq!(client.multi_get(&[b"a", b"b", b"none"]).await.unwrap(), ["xyz", "2", ""]);
     assert_eq!(client.num_keys().await.unwrap(), 3);
     let mut keys = client.list_keys().await.unwrap();
     keys.sort_unstable();
@@ -209,10 +187,7 @@ async fn interrupted_client_says_so() {
         () = tokio::task::yield_now() => {}
     }
     let result = client.ping(1).await;
-    assert!(
-        matches!(result, Err(RequestError::Interrupted)),
-        "{result:?}"
-    );
+    assert!(matches!(result, Err(RequestError::Interrupted)), "{result:?}");
 }
 
 /// A client's futures may be spawned on any runtime.
@@ -236,8 +211,7 @@ async fn slow_reader_stalls_nobody() {
     let mut witness = fixture.client().await;
     witness.set(b"big", &vec![7; VALUE_LEN_MAX]).await.unwrap();
     let mut slow = fixture.greeted();
-    slow.write_all(&encode(&Query::Get { key: b"big" }).repeat(GETS))
-        .unwrap();
+    slow.write_all(&encode(&Query::Get { key: b"big" }).repeat(GETS)).unwrap();
     for n in 0..100 {
         assert_eq!(witness.ping(n).await.unwrap(), n);
     }
@@ -246,17 +220,11 @@ async fn slow_reader_stalls_nobody() {
     // What was not yet executed sees the new value: so much was not even begun.
     let mut old = 0;
     for _ in 0..GETS {
-        let len = read(&mut slow, 8)
-            .try_into()
-            .map(u64::from_le_bytes)
-            .unwrap();
+        let len = read(&mut slow, 8).try_into().map(u64::from_le_bytes).unwrap();
         let value = read(&mut slow, len as usize);
         old += usize::from(value.len() == VALUE_LEN_MAX);
     }
-    assert!(
-        (1..GETS).contains(&old),
-        "{old} answers were made in advance"
-    );
+    assert!((1..GETS).contains(&old), "{old} answers were made in advance");
     ping(&mut slow);
 }
 
@@ -282,9 +250,7 @@ async fn limits_are_inclusive() {
 async fn half_close_drops_the_wait() {
     let fixture = Fixture::new();
     let mut leaver = fixture.greeted();
-    leaver
-        .write_all(&encode(&Query::Wait { keys: vec![b"x"] }))
-        .unwrap();
+    leaver.write_all(&encode(&Query::Wait { keys: vec![b"x"] })).unwrap();
     leaver.shutdown(std::net::Shutdown::Write).unwrap();
     assert_closed(&mut leaver);
     let mut witness = fixture.client().await;
@@ -298,9 +264,7 @@ async fn thousand_waiters_are_woken() {
     let fixture = Fixture::new();
     let mut waiters: Vec<TcpStream> = (0..1000).map(|_| fixture.greeted()).collect();
     for waiter in &mut waiters {
-        waiter
-            .write_all(&encode(&Query::Wait { keys: vec![b"go"] }))
-            .unwrap();
+        waiter.write_all(&encode(&Query::Wait { keys: vec![b"go"] })).unwrap();
         ping(waiter);
     }
     fixture.client().await.set(b"go", b"1").await.unwrap();
@@ -316,22 +280,12 @@ async fn only_members_are_admitted() {
     let local = IpAddr::from(Ipv4Addr::LOCALHOST);
     let refused = async || {
         let result = Client::connect(fixture.addr, DEADLINE).await;
-        assert!(
-            matches!(result, Err(ConnectError::Greeting { .. })),
-            "{result:?}"
-        );
+        assert!(matches!(result, Err(ConnectError::Greeting { .. })), "{result:?}");
     };
     refused().await;
-    fixture
-        .store
-        .admit(Admission::Only(BTreeSet::from([local])));
+    fixture.store.admit(Admission::Only(BTreeSet::from([local])));
     let mut member = fixture.client().await;
-    fixture
-        .store
-        .admit(Admission::Only(BTreeSet::from([Ipv4Addr::new(
-            10, 0, 0, 1,
-        )
-        .into()])));
+    fixture.store.admit(Admission::Only(BTreeSet::from([Ipv4Addr::new(10, 0, 0, 1).into()])));
     refused().await;
     assert_eq!(member.ping(1).await.unwrap(), 1);
 }
@@ -340,10 +294,7 @@ async fn only_members_are_admitted() {
 #[tokio::test]
 async fn connections_can_be_handed_over() {
     let fixture = Fixture::new();
-    let store = fixture
-        .thread
-        .open_without_listener(Admission::Anybody)
-        .unwrap();
+    let store = fixture.thread.open_without_listener(Admission::Anybody).unwrap();
     let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let addr = listener.local_addr().unwrap();
     let mut there = TcpStream::connect(addr).unwrap();
@@ -354,12 +305,7 @@ async fn connections_can_be_handed_over() {
     ping(&mut there);
     // Stores are independent.
     let mut other = fixture.client().await;
-    there
-        .write_all(&encode(&Query::Set {
-            key: b"x",
-            value: b"1",
-        }))
-        .unwrap();
+    there.write_all(&encode(&Query::Set { key: b"x", value: b"1" })).unwrap();
     ping(&mut there);
     assert_eq!(other.num_keys().await.unwrap(), 0);
 }
@@ -374,10 +320,7 @@ async fn close_frees_everything() {
     let mut client = Client::connect(addr, DEADLINE).await.unwrap();
     other.close().await;
     let result = client.ping(1).await;
-    assert!(
-        matches!(result, Err(RequestError::Closed | RequestError::Io(_))),
-        "{result:?}"
-    );
+    assert!(matches!(result, Err(RequestError::Closed | RequestError::Io(_))), "{result:?}");
     listen(addr).expect("the port is free again");
     assert_eq!(fixture.client().await.ping(1).await.unwrap(), 1);
 }
@@ -385,11 +328,7 @@ async fn close_frees_everything() {
 /// Dropping a handle closes its store as well, and dropping the thread closes all.
 #[tokio::test]
 async fn drop_closes() {
-    let Fixture {
-        thread,
-        store,
-        addr,
-    } = Fixture::new();
+    let Fixture { thread, store, addr } = Fixture::new();
     let mut client = Client::connect(addr, DEADLINE).await.unwrap();
     drop(store);
     assert!(client.barrier(b"x", 2, DEADLINE).await.is_err());

@@ -62,10 +62,7 @@ fn recordings_are_reproduced() {
 fn open(thread: &StoreThread) -> (SocketAddr, StoreHandle) {
     let listener = listen("127.0.0.1:0".parse().expect("an address")).expect("a free port");
     let addr = listener.local_addr().expect("a bound listener");
-    (
-        addr,
-        thread.open(listener, Admission::Anybody).expect("a store"),
-    )
+    (addr, thread.open(listener, Admission::Anybody).expect("a store"))
 }
 
 fn replay(addr: SocketAddr, case: &Case) {
@@ -92,20 +89,11 @@ fn replay(addr: SocketAddr, case: &Case) {
 impl Connection {
     fn new(addr: SocketAddr, greeted: bool) -> Self {
         let stream = TcpStream::connect(addr).expect("the server listens");
-        stream
-            .set_read_timeout(Some(Duration::from_secs(10)))
-            .expect("a time-out");
+        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
         stream.set_nodelay(true).expect("a socket");
-        let mut connection = Self {
-            stream,
-            unfinished: Vec::new(),
-            open: true,
-        };
+        let mut connection = Self { stream, unfinished: Vec::new(), open: true };
         if greeted {
-            connection
-                .stream
-                .write_all(&GREETING)
-                .expect("an open connection");
+            connection.stream.write_all(&GREETING).expect("an open connection");
         }
         // Else as if it had been: the recorded bytes begin with it, or are no requests at all.
         connection
@@ -114,15 +102,11 @@ impl Connection {
     fn send(&mut self, what: &str) {
         match what {
             "close" => {
-                self.stream
-                    .shutdown(Shutdown::Both)
-                    .expect("an open connection");
+                self.stream.shutdown(Shutdown::Both).expect("an open connection");
                 self.open = false;
             }
             "shutdown" => {
-                self.stream
-                    .shutdown(Shutdown::Write)
-                    .expect("an open connection");
+                self.stream.shutdown(Shutdown::Write).expect("an open connection");
             }
             bytes => {
                 let bytes = unhex(bytes);
@@ -139,26 +123,20 @@ impl Connection {
 
     fn expect(&mut self, expected: &[u8], place: &str) {
         let mut answer = vec![0; expected.len()];
-        self.stream
-            .read_exact(&mut answer)
-            .unwrap_or_else(|error| panic!("{place}: {error}"));
+        self.stream.read_exact(&mut answer).unwrap_or_else(|error| panic!("{place}: {error}"));
         assert_eq!(answer, expected, "{place}");
     }
 
     /// Expects the strings of `expected`, behind their count, in any order.
     fn expect_list(&mut self, expected: &[u8], place: &str) {
         let mut answer = vec![0; expected.len()];
-        self.stream
-            .read_exact(&mut answer)
-            .unwrap_or_else(|error| panic!("{place}: {error}"));
+        self.stream.read_exact(&mut answer).unwrap_or_else(|error| panic!("{place}: {error}"));
         assert_eq!(strings(&answer), strings(expected), "{place}");
     }
 
     fn expect_nothing(&mut self, place: &str) {
         if self.open && self.unfinished.is_empty() {
-            self.stream
-                .write_all(b"\x0dping")
-                .expect("an open connection");
+            self.stream.write_all(b"\x0dping").expect("an open connection");
             self.expect(b"ping", place);
         }
     }
@@ -189,9 +167,7 @@ fn unhex(text: &str) -> Vec<u8> {
     text.as_bytes()
         .chunks(2)
         .map(|pair| {
-            std::str::from_utf8(pair)
-                .ok()
-                .and_then(|pair| u8::from_str_radix(pair, 16).ok())
+            std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok())
         })
         .collect::<Option<_>>()
         .unwrap_or_else(|| panic!("`{text}` is not hexadecimal"))

@@ -58,10 +58,7 @@ impl Client {
 
     async fn cancel_wait(&mut self, limit: Duration) -> Result<(), WaitError> {
         let request = [Query::CancelWait.kind().code()];
-        self.stream
-            .write_all(&request)
-            .await
-            .map_err(RequestError::from)?;
+        self.stream.write_all(&request).await.map_err(RequestError::from)?;
         let first = self.take_u8().await?;
         let result = match first {
             WAIT_CANCELED => Err(WaitError::TimedOut(limit)),
@@ -85,9 +82,7 @@ impl Client {
         let mut room = ANSWER_LEN_MAX;
         for _ in 0..count {
             let value = self.take_value().await?;
-            room = room
-                .checked_sub(8 + value.len())
-                .ok_or(RequestError::Protocol)?;
+            room = room.checked_sub(8 + value.len()).ok_or(RequestError::Protocol)?;
             values.push(value);
         }
         Ok(values)
@@ -101,11 +96,7 @@ impl Client {
     /// Takes a length or a count. No answer has so many items that they could not be its bytes.
     pub(super) async fn take_len(&mut self) -> Result<usize, RequestError> {
         let len = usize::try_from(self.take_i64().await?).map_err(|_| RequestError::Protocol)?;
-        if len > ANSWER_LEN_MAX {
-            Err(RequestError::Protocol)
-        } else {
-            Ok(len)
-        }
+        if len > ANSWER_LEN_MAX { Err(RequestError::Protocol) } else { Ok(len) }
     }
 
     pub(super) async fn take_i64(&mut self) -> Result<i64, RequestError> {

@@ -13,14 +13,10 @@ pub(super) fn leading_integer(value: &[u8]) -> Option<i64> {
         return None;
     }
     // Counted downwards, where there is room for one more.
-    let negated = digits.iter().try_fold(0i64, |sum, digit| {
-        sum.checked_mul(10)?.checked_sub(i64::from(digit - b'0'))
-    })?;
-    if negative {
-        Some(negated)
-    } else {
-        negated.checked_neg()
-    }
+    let negated = digits
+        .iter()
+        .try_fold(0i64, |sum, digit| sum.checked_mul(10)?.checked_sub(i64::from(digit - b'0')))?;
+    if negative { Some(negated) } else { negated.checked_neg() }
 }
 
 /// Tells what C's `isspace` tells in the C locale; Rust's idea of ASCII white space lacks `\v`.

@@ -30,12 +30,7 @@ pub struct StoreFull {
 
 impl Memory {
     pub(super) fn new(max: usize) -> Self {
-        Self {
-            used: 0,
-            max,
-            lingering: Vec::new(),
-            sweep_at: SWEEP_AT_MIN,
-        }
+        Self { used: 0, max, lingering: Vec::new(), sweep_at: SWEEP_AT_MIN }
     }
 
     /// Makes sure that `len` more bytes, beside `elsewhere` that others count, may be held.
@@ -44,14 +39,7 @@ impl Memory {
             self.sweep();
         }
         let needed = self.used + elsewhere + len;
-        if self.max < needed {
-            Err(StoreFull {
-                needed,
-                max: self.max,
-            })
-        } else {
-            Ok(())
-        }
+        if self.max < needed { Err(StoreFull { needed, max: self.max }) } else { Ok(()) }
     }
 
     /// Counts `len` bytes, which were allowed.

@@ -14,18 +14,11 @@ impl Engine {
     fn assert_invariant(&self) {
         self.waiters.assert_invariant();
         assert!(self.queues.values().all(|values| !values.is_empty()));
-        let entries: usize = self
-            .entries
-            .iter()
-            .map(|(key, value)| entry_cost(key) + value.len())
-            .sum();
+        let entries: usize =
+            self.entries.iter().map(|(key, value)| entry_cost(key) + value.len()).sum();
         let queues: usize = self.queues.keys().map(|queue| entry_cost(queue)).sum();
-        let queued: usize = self
-            .queues
-            .values()
-            .flatten()
-            .map(|value| value.len() + ENTRY_OVERHEAD)
-            .sum();
+        let queued: usize =
+            self.queues.values().flatten().map(|value| value.len() + ENTRY_OVERHEAD).sum();
         self.memory.assert_used(entries + queues + queued);
     }
 
@@ -83,21 +76,12 @@ fn newest_wait_counts() {
 fn compare_set_releases_when_it_stores() {
     let mut engine = Engine::default();
     engine.park(A, &["x"]);
-    assert_eq!(
-        engine.compare_set(b"x", b"old", b"new"),
-        Ok(CompareSet::Missing)
-    );
+    assert_eq!(engine.compare_set(b"x", b"old", b"new"), Ok(CompareSet::Missing));
     assert_eq!(engine.woken(), []);
-    assert_eq!(
-        engine.compare_set(b"x", b"", b"new"),
-        Ok(CompareSet::Stored)
-    );
+    assert_eq!(engine.compare_set(b"x", b"", b"new"), Ok(CompareSet::Stored));
     assert_eq!(engine.woken(), [A]);
     let kept = Bytes::from_static(b"new");
-    assert_eq!(
-        engine.compare_set(b"x", b"", b"newer"),
-        Ok(CompareSet::Differs(&kept))
-    );
+    assert_eq!(engine.compare_set(b"x", b"", b"newer"), Ok(CompareSet::Differs(&kept)));
 }
 
 /// A number that cannot be read is kept, and a sum wraps.
@@ -195,10 +179,7 @@ fn memory_is_limited() {
     assert!(engine.queue_push(b"q", &[0; 200]).is_err());
     assert!(engine.append(b"x", &[0; 400]).is_err());
     assert!(engine.wait(A, &[&[b'n'; 400]]).is_err());
-    assert_eq!(
-        (engine.num_keys(), engine.get(b"x").unwrap().len()),
-        (1, 700)
-    );
+    assert_eq!((engine.num_keys(), engine.get(b"x").unwrap().len()), (1, 700));
     engine.assert_invariant();
     assert!(engine.delete_key(b"x"));
     engine.set(b"y", &[0; 200]).unwrap();
@@ -294,10 +275,7 @@ impl Model {
     }
 
     fn count(&mut self, key: u8) -> Option<i64> {
-        let current = self
-            .entries
-            .get(&key)
-            .map_or(Some(0), |value| leading_integer(value))?;
+        let current = self.entries.get(&key).map_or(Some(0), |value| leading_integer(value))?;
         let sum = current.wrapping_add(1);
         self.entries.insert(key, sum.to_string().into());
         Some(sum)
@@ -365,10 +343,7 @@ fn apply(engine: &mut Engine, model: &mut Model, n: u8, op: &Op) -> Result<(), T
         }
         Op::CompareSet(key, create) => {
             let expected = if create { &b""[..] } else { b"1" };
-            let matches = model
-                .entries
-                .get(&key)
-                .map_or(create, |value| value == expected);
+            let matches = model.entries.get(&key).map_or(create, |value| value == expected);
             let found = engine.compare_set(&[key], expected, b"9").unwrap();
             prop_assert_eq!(found == CompareSet::Stored, matches);
             if matches {
@@ -376,10 +351,7 @@ fn apply(engine: &mut Engine, model: &mut Model, n: u8, op: &Op) -> Result<(), T
             }
         }
         Op::Delete(key) => {
-            prop_assert_eq!(
-                engine.delete_key(&[key]),
-                model.entries.remove(&key).is_some()
-            );
+            prop_assert_eq!(engine.delete_key(&[key]), model.entries.remove(&key).is_some());
         }
         Op::Push(key) => {
             engine.queue_push(&[key], &[n]).unwrap();

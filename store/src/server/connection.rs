@@ -81,24 +81,11 @@ impl Connection {
         let client = state.enter(Rc::clone(&peer));
         let session = Session::new(client);
         let unread = BytesMut::new();
-        Self {
-            state,
-            client,
-            session,
-            reader,
-            peer,
-            unread,
-            held_up: false,
-            buffered: 0,
-        }
+        Self { state, client, session, reader, peer, unread, held_up: false, buffered: 0 }
     }
 
     async fn run(mut self) -> End {
-        let greeted = timeout(
-            GREETING_TIMEOUT,
-            future::poll_fn(|cx| self.poll_greeted(cx)),
-        )
-        .await;
+        let greeted = timeout(GREETING_TIMEOUT, future::poll_fn(|cx| self.poll_greeted(cx))).await;
         let end = match greeted {
             Ok(Ok(())) => future::poll_fn(|cx| self.poll_end(cx)).await,
             Ok(Err(end)) => end,

@@ -66,11 +66,7 @@ impl State {
         self.buffered.set(buffered);
         // Who shrinks is not the one to blame.
         let full = BUFFERS_LEN_MAX < buffered && before < now;
-        if full {
-            Err(Violation::BuffersFull)
-        } else {
-            Ok(())
-        }
+        if full { Err(Violation::BuffersFull) } else { Ok(()) }
     }
 }
 

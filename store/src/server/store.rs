@@ -34,11 +34,7 @@ pub(super) enum Policy {
 
 /// Serves a store until its handle says so, or is gone.
 pub(super) async fn serve(opened: Opened) {
-    let Opened {
-        listener,
-        mut policy,
-        mut taken_over,
-    } = opened;
+    let Opened { listener, mut policy, mut taken_over } = opened;
     let listener = match listener.map(net::TcpListener::from_std).transpose() {
         Ok(listener) => listener,
         Err(cause) => {

@@ -66,18 +66,11 @@ impl StoreThread {
     ///
     /// Returns the operating system's error if it gives no thread or no event queue.
     pub fn start(name: &str) -> io::Result<Self> {
-        let runtime = Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .build()?;
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         let (opening, opened) = mpsc::channel(OPENING_MAX);
-        let thread = thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(|| serve_stores(runtime, opened))?;
-        Ok(Self {
-            opening: Some(opening),
-            thread: Some(thread),
-        })
+        let thread =
+            thread::Builder::new().name(name.to_owned()).spawn(|| serve_stores(runtime, opened))?;
+        Ok(Self { opening: Some(opening), thread: Some(thread) })
     }
 
     /// Opens a fresh, empty store on `listener`, for the peers that `admission` admits.
@@ -92,9 +85,7 @@ impl StoreThread {
         listener: TcpListener,
         admission: Admission,
     ) -> Result<StoreHandle, OpenError> {
-        listener
-            .set_nonblocking(true)
-            .map_err(OpenError::Listener)?;
+        listener.set_nonblocking(true).map_err(OpenError::Listener)?;
         self.open_with(Some(listener), admission)
     }
 
@@ -115,20 +106,13 @@ impl StoreThread {
     ) -> Result<StoreHandle, OpenError> {
         let (policy, policy_seen) = watch::channel(Policy::Open(admission));
         let (handed_over, taken_over) = mpsc::channel(HANDED_OVER_MAX);
-        let opened = Opened {
-            listener,
-            policy: policy_seen,
-            taken_over,
-        };
+        let opened = Opened { listener, policy: policy_seen, taken_over };
         let opening = self.opening.as_ref().ok_or(OpenError::Ended)?;
         opening.try_send(opened).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => OpenError::Busy,
             mpsc::error::TrySendError::Closed(_) => OpenError::Ended,
         })?;
-        Ok(StoreHandle {
-            policy,
-            handed_over,
-        })
+        Ok(StoreHandle { policy, handed_over })
     }
 }
 
@@ -151,12 +135,10 @@ impl StoreHandle {
     /// Returns [`ServeError`], with the connection closed, if the store does not take it.
     pub fn serve(&self, stream: TcpStream) -> Result<(), ServeError> {
         stream.set_nonblocking(true).map_err(ServeError::Stream)?;
-        self.handed_over
-            .try_send(stream)
-            .map_err(|error| match error {
-                mpsc::error::TrySendError::Full(_) => ServeError::Busy,
-                mpsc::error::TrySendError::Closed(_) => ServeError::Closed,
-            })
+        self.handed_over.try_send(stream).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => ServeError::Busy,
+            mpsc::error::TrySendError::Closed(_) => ServeError::Closed,
+        })
     }
 
     /// Says who may connect from now on. Connections that exist stay.

@@ -49,14 +49,8 @@ fn greeting_is_strict() {
         (b"\0\xce\xf7\x85\x3d", Err(Violation::Unvalidated)),
         (b"\x0d", Err(Violation::Unvalidated)),
         (b"GET / HTTP/1.1\r\n", Err(Violation::Unvalidated)),
-        (
-            b"\x03\x05\0\0\0\0\0\0\0init/\x01\0\0\0\0\0\0\0",
-            Err(Violation::TorchTooOld),
-        ),
-        (
-            b"\0\xce\xf7\x85\x3c\0\xce\xf7\x85\x3c",
-            Err(Violation::SecondValidate),
-        ),
+        (b"\x03\x05\0\0\0\0\0\0\0init/\x01\0\0\0\0\0\0\0", Err(Violation::TorchTooOld)),
+        (b"\0\xce\xf7\x85\x3c\0\xce\xf7\x85\x3c", Err(Violation::SecondValidate)),
     ] {
         assert_eq!(feed(input), (vec![], result), "{}", input.escape_ascii());
     }
@@ -66,28 +60,17 @@ fn greeting_is_strict() {
 #[test]
 fn answers_precede_the_violation() {
     let (answers, result) = feed(b"\0\xce\xf7\x85\x3c\x0dabcd\x63");
-    assert_eq!(
-        (&answers[..], result),
-        (&b"abcd"[..], Err(DecodeError::UnknownCode(0x63).into()))
-    );
+    assert_eq!((&answers[..], result), (&b"abcd"[..], Err(DecodeError::UnknownCode(0x63).into())));
 }
 
 /// An answer that would be too long is refused before it is put together.
 #[test]
 fn answers_are_limited() {
     let value = vec![0; crate::limits::VALUE_LEN_MAX];
-    let append = || Query::Append {
-        key: b"k",
-        value: &value,
-    };
+    let append = || Query::Append { key: b"k", value: &value };
     let mut queries = vec![append(), append(), append(), append()];
-    queries.push(Query::MultiGet {
-        keys: vec![b"k"; 9],
-    });
+    queries.push(Query::MultiGet { keys: vec![b"k"; 9] });
     assert_eq!(queries.len() - 1, APPENDED_LEN_MAX / value.len() / 2);
     let len = 9 * (8 + 4 * value.len());
-    assert_eq!(
-        greeted(&queries),
-        (vec![], Err(Violation::AnswerTooLong(len)))
-    );
+    assert_eq!(greeted(&queries), (vec![], Err(Violation::AnswerTooLong(len))));
 }

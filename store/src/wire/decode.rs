@@ -23,11 +23,7 @@ enum Progress {
     #[default]
     Code,
     /// `next`, and `repeat` so many times more once it is empty.
-    Fields {
-        kind: QueryType,
-        next: &'static [Field],
-        repeat: usize,
-    },
+    Fields { kind: QueryType, next: &'static [Field], repeat: usize },
 }
 
 /// No continuation of the bytes could be a query.
@@ -57,10 +53,7 @@ impl Decoder {
         let Some((request, rest)) = buf.split_at_checked(self.end) else {
             return Ok(None);
         };
-        let Some(query) = Fields {
-            rest: &request[1..],
-        }
-        .query(kind) else {
+        let Some(query) = Fields { rest: &request[1..] }.query(kind) else {
             debug_assert!(false, "a measured request is whole");
             return Ok(None);
         };
@@ -79,50 +72,22 @@ impl Decoder {
                     };
                     let kind = QueryType::from_code(code).ok_or(DecodeError::UnknownCode(code))?;
                     self.end = 1;
-                    Progress::Fields {
-                        kind,
-                        next: kind.fields(),
-                        repeat: 0,
-                    }
+                    Progress::Fields { kind, next: kind.fields(), repeat: 0 }
                 }
-                Progress::Fields {
-                    kind,
-                    next: [],
-                    repeat: 0,
-                } => return Ok(Some(kind)),
-                Progress::Fields {
-                    kind,
-                    next: [],
-                    repeat,
-                } => {
+                Progress::Fields { kind, next: [], repeat: 0 } => return Ok(Some(kind)),
+                Progress::Fields { kind, next: [], repeat } => {
                     // Only the fields behind the count, which is the first, are repeated.
-                    Progress::Fields {
-                        kind,
-                        next: &kind.fields()[1..],
-                        repeat: repeat - 1,
-                    }
+                    Progress::Fields { kind, next: &kind.fields()[1..], repeat: repeat - 1 }
                 }
-                Progress::Fields {
-                    kind,
-                    next: [Field::Count, ..],
-                    ..
-                } => {
+                Progress::Fields { kind, next: [Field::Count, ..], .. } => {
                     let Some(count) = self.word(buf) else {
                         return Ok(None);
                     };
                     let repeat = encode::keys(count)?;
                     self.skip(8)?;
-                    Progress::Fields {
-                        kind,
-                        next: &[],
-                        repeat,
-                    }
+                    Progress::Fields { kind, next: &[], repeat }
                 }
-                Progress::Fields {
-                    kind,
-                    next: [field, next @ ..],
-                    repeat,
-                } => {
+                Progress::Fields { kind, next: [field, next @ ..], repeat } => {
                     let Some(len) = self.field_len(*field, buf)? else {
                         return Ok(None);
                     };
@@ -143,9 +108,7 @@ impl Decoder {
     }
 
     fn word(&self, buf: &[u8]) -> Option<u64> {
-        buf.get(self.end..)?
-            .first_chunk()
-            .map(|word| u64::from_le_bytes(*word))
+        buf.get(self.end..)?.first_chunk().map(|word| u64::from_le_bytes(*word))
     }
 
     fn skip(&mut self, len: usize) -> Result<(), LimitError> {
@@ -163,59 +126,30 @@ impl<'a> Fields<'a> {
     fn query(mut self, kind: QueryType) -> Option<Query<'a>> {
         Some(match kind {
             QueryType::Validate => Query::Validate { magic: self.u32()? },
-            QueryType::Set => Query::Set {
-                key: self.string()?,
-                value: self.string()?,
-            },
+            QueryType::Set => Query::Set { key: self.string()?, value: self.string()? },
             QueryType::CompareSet => Query::CompareSet {
                 key: self.string()?,
                 expected: self.string()?,
                 desired: self.string()?,
             },
-            QueryType::Get => Query::Get {
-                key: self.string()?,
-            },
-            QueryType::Add => Query::Add {
-                key: self.string()?,
-                delta: self.i64()?,
-            },
-            QueryType::Check => Query::Check {
-                keys: self.list(Self::string)?,
-            },
-            QueryType::Wait => Query::Wait {
-                keys: self.list(Self::string)?,
-            },
+            QueryType::Get => Query::Get { key: self.string()? },
+            QueryType::Add => Query::Add { key: self.string()?, delta: self.i64()? },
+            QueryType::Check => Query::Check { keys: self.list(Self::string)? },
+            QueryType::Wait => Query::Wait { keys: self.list(Self::string)? },
             QueryType::GetNumKeys => Query::GetNumKeys,
-            QueryType::DeleteKey => Query::DeleteKey {
-                key: self.string()?,
-            },
-            QueryType::Append => Query::Append {
-                key: self.string()?,
-                value: self.string()?,
-            },
-            QueryType::MultiGet => Query::MultiGet {
-                keys: self.list(Self::string)?,
-            },
-            QueryType::MultiSet => Query::MultiSet {
-                pairs: self.list(Self::pair)?,
-            },
+            QueryType::DeleteKey => Query::DeleteKey { key: self.string()? },
+            QueryType::Append => Query::Append { key: self.string()?, value: self.string()? },
+            QueryType::MultiGet => Query::MultiGet { keys: self.list(Self::string)? },
+            QueryType::MultiSet => Query::MultiSet { pairs: self.list(Self::pair)? },
             QueryType::CancelWait => Query::CancelWait,
             QueryType::Ping => Query::Ping { nonce: self.u32()? },
-            QueryType::QueuePush => Query::QueuePush {
-                queue: self.string()?,
-                value: self.string()?,
-            },
-            QueryType::QueuePop => Query::QueuePop {
-                queue: self.string()?,
-            },
-            QueryType::QueueLen => Query::QueueLen {
-                queue: self.string()?,
-            },
+            QueryType::QueuePush => {
+                Query::QueuePush { queue: self.string()?, value: self.string()? }
+            }
+            QueryType::QueuePop => Query::QueuePop { queue: self.string()? },
+            QueryType::QueueLen => Query::QueueLen { queue: self.string()? },
             QueryType::ListKeys => Query::ListKeys,
-            QueryType::Barrier => Query::Barrier {
-                key: self.string()?,
-                world_size: self.i64()?,
-            },
+            QueryType::Barrier => Query::Barrier { key: self.string()?, world_size: self.i64()? },
         })
     }
 

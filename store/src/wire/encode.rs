@@ -11,9 +11,7 @@ impl Query<'_> {
     /// Returns [`LimitError`], and leaves `out` as it was, for what a server would refuse.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), LimitError> {
         let start = out.len();
-        let result = self
-            .encode_fields(out)
-            .and_then(|()| request_len(out.len() - start));
+        let result = self.encode_fields(out).and_then(|()| request_len(out.len() - start));
         if result.is_err() {
             out.truncate(start);
         }
@@ -34,19 +32,11 @@ impl Query<'_> {
             Self::Set { key, value }
             | Self::Append { key, value }
             | Self::QueuePush { queue: key, value } => put_pair(out, key, value)?,
-            Self::CompareSet {
-                key,
-                expected,
-                desired,
-            } => {
+            Self::CompareSet { key, expected, desired } => {
                 put_pair(out, key, expected)?;
                 put_value(out, desired)?;
             }
-            Self::Add { key, delta: number }
-            | Self::Barrier {
-                key,
-                world_size: number,
-            } => {
+            Self::Add { key, delta: number } | Self::Barrier { key, world_size: number } => {
                 put_key(out, key)?;
                 out.extend_from_slice(&number.to_le_bytes());
             }
@@ -56,9 +46,7 @@ impl Query<'_> {
             }
             Self::MultiSet { pairs } => {
                 put_count(out, pairs.len())?;
-                pairs
-                    .iter()
-                    .try_for_each(|(key, value)| put_pair(out, key, value))?;
+                pairs.iter().try_for_each(|(key, value)| put_pair(out, key, value))?;
             }
         }
         Ok(())
@@ -103,10 +91,7 @@ pub(super) fn request_len(len: usize) -> Result<(), LimitError> {
 }
 
 fn at_most(n: u64, max: usize, error: fn(u64) -> LimitError) -> Result<usize, LimitError> {
-    usize::try_from(n)
-        .ok()
-        .filter(|n| *n <= max)
-        .ok_or_else(|| error(n))
+    usize::try_from(n).ok().filter(|n| *n <= max).ok_or_else(|| error(n))
 }
 
 fn put_count(out: &mut Vec<u8>, count: usize) -> Result<(), LimitError> {

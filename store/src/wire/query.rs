@@ -7,10 +7,7 @@ use super::QueryType;
 /// Keys and values are arbitrary bytes; the empty ones are legal. "No answer" means that the next
 /// request may follow at once.
 #[derive(Clone, Debug, Eq, PartialEq)]
-#[expect(
-    missing_docs,
-    reason = "the fields are the protocol's, and their names say it"
-)]
+#[expect(missing_docs, reason = "the fields are the protocol's, and their names say it")]
 pub enum Query<'a> {
     /// Begins the connection. No answer.
     Validate { magic: u32 },
@@ -18,11 +15,7 @@ pub enum Query<'a> {
     Set { key: &'a [u8], value: &'a [u8] },
     /// Stores `desired` if the value is `expected`; an absent key counts as an empty one.
     /// Answer: the value afterwards.
-    CompareSet {
-        key: &'a [u8],
-        expected: &'a [u8],
-        desired: &'a [u8],
-    },
+    CompareSet { key: &'a [u8], expected: &'a [u8], desired: &'a [u8] },
     /// Answer: the value, empty if the key is absent.
     Get { key: &'a [u8] },
     /// Adds to the decimal number under the key. Answer: the sum.

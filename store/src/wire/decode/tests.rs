@@ -15,20 +15,15 @@ struct Owned {
 
 impl Owned {
     fn borrow(&self) -> Query<'_> {
-        let (key, value) = self
-            .strings
-            .first()
-            .map_or((&[][..], &[][..]), |(k, v)| (k, v));
+        let (key, value) = self.strings.first().map_or((&[][..], &[][..]), |(k, v)| (k, v));
         let keys = || self.strings.iter().map(|(key, _)| &key[..]).collect();
         let (number, word) = (self.number, self.number as u32);
         match self.kind {
             QueryType::Validate => Query::Validate { magic: word },
             QueryType::Set => Query::Set { key, value },
-            QueryType::CompareSet => Query::CompareSet {
-                key,
-                expected: value,
-                desired: &self.extra,
-            },
+            QueryType::CompareSet => {
+                Query::CompareSet { key, expected: value, desired: &self.extra }
+            }
             QueryType::Get => Query::Get { key },
             QueryType::Add => Query::Add { key, delta: number },
             QueryType::Check => Query::Check { keys: keys() },
@@ -46,10 +41,7 @@ impl Owned {
             QueryType::QueuePop => Query::QueuePop { queue: key },
             QueryType::QueueLen => Query::QueueLen { queue: key },
             QueryType::ListKeys => Query::ListKeys,
-            QueryType::Barrier => Query::Barrier {
-                key,
-                world_size: number,
-            },
+            QueryType::Barrier => Query::Barrier { key, world_size: number },
         }
     }
 }
@@ -57,14 +49,8 @@ impl Owned {
 fn query() -> impl Strategy<Value = Owned> {
     let bytes = || vec(any::<u8>(), 0..12);
     let kind = prop::sample::select(&QueryType::ALL[..]);
-    (kind, any::<i64>(), vec((bytes(), bytes()), 0..4), bytes()).prop_map(
-        |(kind, number, strings, extra)| Owned {
-            kind,
-            number,
-            strings,
-            extra,
-        },
-    )
+    (kind, any::<i64>(), vec((bytes(), bytes()), 0..4), bytes())
+        .prop_map(|(kind, number, strings, extra)| Owned { kind, number, strings, extra })
 }
 
 fn encode_all(queries: &[Owned]) -> Vec<u8> {
@@ -127,26 +113,14 @@ fn lengths_are_checked_at_once() {
     let key = KEY_LEN_MAX as u64;
     for code in [1, 2, 3, 4, 8, 9, 14, 15, 16, 18] {
         assert_eq!(decode_error(code, &[key]), None);
-        assert_eq!(
-            decode_error(code, &[key + 1]),
-            Some(LimitError::KeyTooLong(key + 1).into())
-        );
-        assert_eq!(
-            decode_error(code, &[1 << 63]),
-            Some(LimitError::KeyTooLong(1 << 63).into())
-        );
+        assert_eq!(decode_error(code, &[key + 1]), Some(LimitError::KeyTooLong(key + 1).into()));
+        assert_eq!(decode_error(code, &[1 << 63]), Some(LimitError::KeyTooLong(1 << 63).into()));
     }
     for code in [5, 6, 10, 11] {
         let keys = KEYS_MAX as u64;
         assert_eq!(decode_error(code, &[keys]), None);
-        assert_eq!(
-            decode_error(code, &[keys + 1]),
-            Some(LimitError::TooManyKeys(keys + 1).into())
-        );
-        assert_eq!(
-            decode_error(code, &[1, key + 1]),
-            Some(LimitError::KeyTooLong(key + 1).into())
-        );
+        assert_eq!(decode_error(code, &[keys + 1]), Some(LimitError::TooManyKeys(keys + 1).into()));
+        assert_eq!(decode_error(code, &[1, key + 1]), Some(LimitError::KeyTooLong(key + 1).into()));
     }
     for code in [1, 2, 9, 14] {
         let value = VALUE_LEN_MAX as u64;
@@ -177,10 +151,7 @@ fn whole_request_is_limited() {
 #[test]
 fn unknown_codes_are_refused() {
     for code in 19..=255 {
-        assert_eq!(
-            decode_error(code, &[]),
-            Some(DecodeError::UnknownCode(code))
-        );
+        assert_eq!(decode_error(code, &[]), Some(DecodeError::UnknownCode(code)));
     }
     assert_eq!(Decoder::default().decode(&mut &[][..]), Ok(None));
 }
