@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Runs the tests with real processes again and again on a busy machine, to find what fails seldom.
+#
+# Usage: scripts/repeat.sh N [TEST...]      scripts/repeat.sh 20      scripts/repeat.sh 50 elastic
+#
+# Builds once, then runs the test binaries N times with two processes beside them that only burn
+# time. Stops at the first failure and prints which test it was, with everything that it said.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+runs=${1:?how often? usage: scripts/repeat.sh N [TEST...]}
+shift
+[ $# -gt 0 ] || set -- launch elastic
+
+folder=$(mktemp -d)
+hogs=()
+end() {
+    # Only what was started here, by number.
+    [ ${#hogs[@]} -eq 0 ] || kill "${hogs[@]}" 2>/dev/null || true
+    rm -rf "$folder"
+}
+trap end EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+binaries=()
+for test in "$@"; do
+    # Cargo tells the path in its messages: "executable":"…/launch-0123456789abcdef".
+    cargo test --locked -p ragent --test "$test" --no-run --message-format json >"$folder/built"
+    binaries+=("$(sed -n 's/.*"name":"'"$test"'".*"executable":"\([^"]*\)".*/\1/p' "$folder/built")")
+done
+
+for _ in 1 2; do
+    (while :; do :; done) &
+    hogs+=($!)
+done
+
+for ((run = 1; run <= runs; run++)); do
+    for binary in "${binaries[@]}"; do
+        name=$(basename "$binary")
+        if (cd agent && RUST_BACKTRACE=0 "$binary") >"$folder/said" 2>&1; then
+            echo "run $run of $runs: ${name%-*}: $(grep '^test result' "$folder/said")"
+        else
+            sed -n '/^failures:$/,$p' "$folder/said"
+            echo "run $run of $runs failed: ${name%-*}: $(grep -c FAILED$ "$folder/said") test(s)"
+            exit 1
+        fi
+    done
+done

@@ -1,0 +1,96 @@
+//! The coordinator's process is lost and started again: the others stay, and one round follows.
+
+use nix::sys::signal::Signal;
+
+use crate::{
+    job::{Job, numbers, workers},
+    support::Sandbox,
+};
+
+/// The agent that coordinates is killed and started again. The other agent stays; one new round
+/// follows under a higher term; the number of restarts is remembered, and so is the budget.
+#[test]
+fn killed_host_comes_back() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 2 --shutdown-timeout 300");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    workers([&mut host, &mut guest])[1].signal(Signal::SIGKILL);
+    assert_eq!(numbers(&workers([&mut host, &mut guest]), "restart"), [1, 1]);
+    let before = job.status();
+    host.signal(Signal::SIGKILL);
+    host.wait_until_silent();
+    let mut host = job.host("--no-python stay.sh");
+    let both = workers([&mut host, &mut guest]);
+    assert_eq!(numbers(&both, "restart"), [1, 1]);
+    assert_eq!(numbers(&both, "rank"), [0, 1]);
+    let after = job.status();
+    assert_eq!(before["round"], 2);
+    assert_eq!(after["round"], 3);
+    assert_eq!(before["job_uid"], after["job_uid"]);
+    assert!(after["term"].as_u64() > before["term"].as_u64());
+    // What is left of the budget is one restart.
+    both[0].signal(Signal::SIGKILL);
+    let last = workers([&mut host, &mut guest]);
+    assert_eq!(numbers(&last, "restart"), [2, 2]);
+    last[1].signal(Signal::SIGKILL);
+    let (host, guest) = (host.end(), guest.end());
+    assert_eq!(host.report(), guest.report());
+    sandbox.assert_nothing_left();
+}
+
+/// A coordinator that runs alone is killed, or told to end, and started again: no agent ends, and
+/// one new round follows.
+#[test]
+fn coordinator_alone_comes_back() {
+    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
+        let sandbox = Sandbox::new();
+        let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 1");
+        let mut coordinator = job.coordinator();
+        let mut first = job.guest("--no-python stay.sh");
+        let mut second = job.guest("--no-python stay.sh");
+        let before = workers([&mut first, &mut second]);
+        coordinator.signal(signal);
+        coordinator.wait_until_silent();
+        let _coordinator = job.coordinator();
+        let after = workers([&mut first, &mut second]);
+        assert_eq!(numbers(&after, "rank"), numbers(&before, "rank"), "{signal}");
+        assert_eq!(numbers(&after, "restart"), [0, 0]);
+        assert_eq!(job.status()["round"], 2);
+    }
+}
+
+/// What a coordinator remembers is for the job it belongs to: after the job's end nothing is left
+/// that the next one with the same name would wait for or be charged for.
+#[test]
+fn job_that_is_over_leaves_nothing_to_the_next() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--max-restarts 1");
+    for _ in 0..2 {
+        let mut agent = job.host("--no-python fail.sh 1");
+        assert_eq!(agent.worker().number("restart"), 0);
+        assert_eq!(agent.worker().number("restart"), 1);
+        let end = agent.end();
+        end.assert_code(1);
+        assert!(!end.stderr.contains("members of the last round"), "{}", end.stderr);
+    }
+}
+
+/// While the coordinator is gone, workers run no longer than the lease, and the agent says which
+/// endpoint must come back.
+#[test]
+fn workers_do_not_run_on_without_a_coordinator() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 300");
+    let lifeline = sandbox.lifeline("lifeline");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.agent("--no-python stubborn.sh").hold(&lifeline).start();
+    workers([&mut host, &mut guest]);
+    host.signal(Signal::SIGKILL);
+    let line = guest.logs("the coordinator is not reached");
+    assert!(line.contains(&job.endpoint), "{line}");
+    lifeline.wait_until_broken();
+    // Nobody can dismiss it, so it goes by itself.
+    guest.signal(Signal::SIGTERM);
+    guest.end().assert_code(1);
+}

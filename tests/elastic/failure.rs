@@ -1,0 +1,107 @@
+//! A failure of one worker: every node hears of it, and the same.
+
+use nix::sys::signal::Signal;
+
+use crate::{
+    job::{Job, numbers, workers},
+    support::Sandbox,
+};
+
+/// The failure that ends the job is reported on every node in the same words, wherever it was.
+#[test]
+fn every_node_prints_the_same_report() {
+    let sandbox = Sandbox::new();
+    let orders = [0, 1, 2, 3].map(|rank| sandbox.orders(rank));
+    let job = Job::new(&sandbox, "--nnodes 2 --nproc-per-node 2 --shutdown-timeout 300");
+    let mut host = job.host("--no-python obey.sh");
+    let mut guest = job.guest("--no-python obey.sh");
+    host.workers(2);
+    guest.workers(2);
+    orders[3].give("echo no space left >&2; exit 7");
+    let (host, guest) = (host.end(), guest.end());
+    host.assert_code(1);
+    guest.assert_code(1);
+    assert_eq!(host.report(), guest.report());
+    for part in ["rank      : 3 (local_rank: 1)", "exited with code 7", "    no space left"] {
+        assert!(host.report().contains(part), "no `{part}` in:\n{}", host.report());
+    }
+    sandbox.assert_nothing_left();
+}
+
+/// What fails because it was told to end is no failure: the first one is reported.
+#[test]
+fn victims_are_not_the_first_failure() {
+    let sandbox = Sandbox::new();
+    let orders = [0, 1].map(|rank| sandbox.orders(rank));
+    let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 300");
+    let mut host = job.host("--no-python obey.sh");
+    let mut guest = job.guest("--no-python obey.sh");
+    workers([&mut host, &mut guest]);
+    orders[0].give("trap 'echo victim; exit 9' TERM; echo armed");
+    host.says("armed");
+    orders[1].give("exit 7");
+    host.says("victim");
+    let end = host.end();
+    assert!(end.report().contains("exited with code 7"), "{}", end.report());
+    assert!(!end.report().contains("more failed"), "{}", end.report());
+    guest.end().assert_code(1);
+}
+
+/// The number of restarts is the job's: the same on every node, wherever the failures were.
+#[test]
+fn restart_count_is_the_same_on_every_node() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 2");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    let first = workers([&mut host, &mut guest]);
+    assert_eq!(numbers(&first, "restart"), [0, 0]);
+    first[1].signal(Signal::SIGKILL);
+    let second = workers([&mut host, &mut guest]);
+    assert_eq!(numbers(&second, "restart"), [1, 1]);
+    assert_eq!(numbers(&second, "rank"), numbers(&first, "rank"));
+    second[0].signal(Signal::SIGKILL);
+    let third = workers([&mut host, &mut guest]);
+    assert_eq!(numbers(&third, "restart"), [2, 2]);
+    third[1].signal(Signal::SIGKILL);
+    let (host, guest) = (host.end(), guest.end());
+    assert_eq!(host.report(), guest.report());
+    assert!(host.report().contains("2 restarts were used"), "{}", host.report());
+}
+
+/// A node whose workers have succeeded waits for the others, and takes part again if they fail.
+#[test]
+fn success_of_one_node_is_not_the_end() {
+    let sandbox = Sandbox::new();
+    let orders = [0, 1].map(|rank| sandbox.orders(rank));
+    let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 1");
+    let mut host = job.host("--no-python obey.sh");
+    let mut guest = job.guest("--no-python obey.sh");
+    workers([&mut host, &mut guest]);
+    orders[1].give("exit 0");
+    guest.logs("waiting for the other nodes");
+    orders[0].give("exit 1");
+    let again = workers([&mut host, &mut guest]);
+    assert_eq!(numbers(&again, "restart"), [1, 1]);
+    orders[1].give("exit 0");
+    orders[0].give("exit 0");
+    host.end().assert_code(0);
+    guest.end().assert_code(0);
+    sandbox.assert_nothing_left();
+}
+
+/// The next round begins only when the last process of the one before is gone, on every node: here
+/// one node's worker ignores SIGTERM for its grace of a second.
+#[test]
+fn next_round_waits_for_the_last_process() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 1 --shutdown-timeout 1");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stubborn.sh");
+    let [quick, stubborn] = workers([&mut host, &mut guest]);
+    quick.signal(Signal::SIGKILL);
+    let again = host.worker();
+    assert_eq!(again.number("restart"), 1);
+    assert!(!crate::support::is_alive(stubborn.pid()));
+    guest.worker();
+}

@@ -1,0 +1,77 @@
+//! One job: its endpoint, the flags that all its nodes share, and its agents.
+
+use serde_json::Value;
+
+use crate::support::{Program, Sandbox, Start, Worker, free_port};
+
+/// What the agents of a job have in common.
+#[derive(Debug)]
+pub(crate) struct Job<'a> {
+    sandbox: &'a Sandbox,
+    pub(crate) endpoint: String,
+    flags: String,
+}
+
+impl<'a> Job<'a> {
+    /// A job with these flags on all nodes.
+    pub(crate) fn new(sandbox: &'a Sandbox, flags: &str) -> Self {
+        let endpoint = format!("127.0.0.1:{}", free_port());
+        Self { sandbox, endpoint, flags: flags.to_owned() }
+    }
+
+    /// An agent that is not started yet; `words` are its own flags and its worker.
+    pub(crate) fn agent(&self, words: &str) -> Start {
+        let Self { endpoint, flags, .. } = self;
+        self.sandbox.ragent(&format!("--rdzv-id j --rdzv-endpoint {endpoint} {flags} {words}"))
+    }
+
+    /// An agent that coordinates.
+    #[track_caller]
+    pub(crate) fn host(&self, words: &str) -> Program {
+        hosting(self.agent(words))
+    }
+
+    /// An agent of another node.
+    pub(crate) fn guest(&self, words: &str) -> Program {
+        self.agent(words).start()
+    }
+
+    /// A coordinator alone.
+    #[track_caller]
+    pub(crate) fn coordinator(&self) -> Program {
+        let port = self.endpoint.rsplit(':').next().unwrap();
+        let words = format!("coordinator --rdzv-id j --host 127.0.0.1 --port {port}");
+        let mut coordinator = self.sandbox.ragent(&words).start();
+        coordinator.says("127.0.0.1:");
+        coordinator
+    }
+
+    /// How the job stands.
+    #[track_caller]
+    pub(crate) fn status(&self) -> Value {
+        let words = format!("status --json --rdzv-endpoint {}", self.endpoint);
+        let end = self.sandbox.ragent(&words).run();
+        end.assert_code(0);
+        serde_json::from_str(&end.stdout).unwrap()
+    }
+}
+
+/// Starts an agent and waits until it coordinates.
+#[track_caller]
+pub(crate) fn hosting(agent: Start) -> Program {
+    let mut host = agent.start();
+    host.endpoint();
+    host
+}
+
+/// The next worker of each agent.
+#[track_caller]
+pub(crate) fn workers<const N: usize>(agents: [&mut Program; N]) -> [Worker; N] {
+    agents.map(Program::worker)
+}
+
+/// One number of each worker.
+#[track_caller]
+pub(crate) fn numbers<const N: usize>(workers: &[Worker; N], name: &str) -> [u32; N] {
+    workers.each_ref().map(|worker| worker.number(name))
+}

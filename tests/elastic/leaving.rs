@@ -1,0 +1,103 @@
+//! Agents that are told to leave, as before a preemption.
+
+use nix::sys::signal::Signal;
+
+use crate::{
+    job::{Job, workers},
+    support::Sandbox,
+};
+
+/// A node that is told to leave lets its workers save, and ends with 1; the others run on until
+/// then and go on without it at once, although they would wait an hour for a node that is lost.
+#[test]
+fn node_leaves_in_order() {
+    let sandbox = Sandbox::new();
+    let flags = "--nnodes 1:2 --shutdown-timeout 300 --rdzv-conf \
+                 shrink_timeout=3600,join_timeout=7200,last_call_timeout=3600";
+    let job = Job::new(&sandbox, flags);
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python polite.sh");
+    workers([&mut host, &mut guest]);
+    guest.signal(Signal::SIGTERM);
+    guest.says("saved rank=1 on TERM");
+    let end = guest.end();
+    end.assert_code(1);
+    end.assert_stderr(&["left the job because of SIGTERM"]);
+    let alone = host.worker();
+    assert_eq!(alone.number("world_size"), 1);
+    assert_eq!(alone.number("restart"), 0);
+    let line = host.logs("round is over");
+    assert!(line.contains("has left"), "{line}");
+}
+
+/// While a node is leaving the others run on: their workers are not touched before its own have
+/// ended.
+#[test]
+fn others_run_on_while_a_node_saves() {
+    let sandbox = Sandbox::new();
+    let orders = sandbox.orders(1);
+    let flags = "--nnodes 1:2 --shutdown-timeout 300 --rdzv-conf last_call_timeout=3600";
+    let job = Job::new(&sandbox, flags);
+    let lifeline = sandbox.lifeline("lifeline");
+    let mut host = job.agent("--no-python stay.sh").hold(&lifeline).start();
+    host.endpoint();
+    let mut guest = job.guest("--no-python obey.sh");
+    workers([&mut host, &mut guest]);
+    orders.give("trap 'echo saving' TERM; echo armed");
+    guest.says("armed");
+    guest.signal(Signal::SIGTERM);
+    guest.says("saving");
+    let leaving = job.status();
+    assert_eq!(leaving["phase"], "running", "{leaving}");
+    assert_eq!(leaving["nodes"][1]["standing"], "leaving", "{leaving}");
+    assert!(lifeline.is_held());
+    orders.give("exit 0");
+    lifeline.wait_until_broken();
+    assert_eq!(host.worker().number("world_size"), 1);
+    guest.end().assert_code(1);
+}
+
+/// When all nodes are told to leave, all end, and nothing is left.
+#[test]
+fn all_nodes_leave() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 300");
+    let mut host = job.host("--no-python polite.sh");
+    let mut guest = job.guest("--no-python polite.sh");
+    workers([&mut host, &mut guest]);
+    host.signal(Signal::SIGTERM);
+    guest.signal(Signal::SIGTERM);
+    host.end().assert_code(1);
+    guest.end().assert_code(1);
+    sandbox.assert_nothing_left();
+}
+
+/// A host that is told to leave says so to the others; they stay, and go on when it is back.
+#[test]
+fn host_that_leaves_says_so_and_may_come_back() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 300");
+    let mut host = job.host("--no-python polite.sh");
+    let mut guest = job.guest("--no-python polite.sh");
+    workers([&mut host, &mut guest]);
+    host.signal(Signal::SIGTERM);
+    guest.logs("the coordinator's host has been told to leave");
+    host.says("saved rank=0 on TERM");
+    host.end().assert_code(1);
+    let mut host = job.host("--no-python polite.sh");
+    let both = workers([&mut host, &mut guest]);
+    assert_eq!(both[0].number("world_size"), 2);
+    assert_eq!(both[0].number("restart"), 0);
+}
+
+/// A node that waits for its round leaves at once.
+#[test]
+fn waiting_node_leaves_at_once() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 3");
+    let _host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    guest.logs("waiting");
+    guest.signal(Signal::SIGTERM);
+    guest.end().assert_code(1);
+}

@@ -1,0 +1,105 @@
+//! The loss of a node: how it is proved, and that the others go on without it for free.
+
+use nix::sys::signal::Signal;
+
+use crate::{
+    job::{Job, numbers, workers},
+    support::{Sandbox, is_alive, keeper_of, kill},
+};
+
+/// A node whose agent was killed is lost by its keeper's word, not by its lease; by then its
+/// workers are dead. The others start anew without it, and nothing is charged.
+#[test]
+fn killed_agent_is_lost_by_its_obituary() {
+    let sandbox = Sandbox::new();
+    let job =
+        Job::new(&sandbox, "--nnodes 1:2 --rdzv-conf shrink_timeout=0,last_call_timeout=3600");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stubborn.sh");
+    let [_, stubborn] = workers([&mut host, &mut guest]);
+    guest.signal(Signal::SIGKILL);
+    let alone = host.worker();
+    assert!(!is_alive(stubborn.pid()));
+    assert_eq!(alone.number("world_size"), 1);
+    assert_eq!(alone.number("restart"), 0);
+    let line = host.logs("round is over");
+    assert!(line.contains("its agent is gone"), "{line}");
+    assert_eq!(job.status()["restarts_used"], 0);
+}
+
+/// Where nobody is left to send the obituary, the lease proves the same.
+#[test]
+fn node_without_agent_and_keeper_is_lost_by_its_lease() {
+    let sandbox = Sandbox::new();
+    let job =
+        Job::new(&sandbox, "--nnodes 1:2 --rdzv-conf shrink_timeout=0,last_call_timeout=3600");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    let [_, lost] = workers([&mut host, &mut guest]);
+    // The agent can start no other keeper, and the keeper hears of nothing.
+    guest.signal(Signal::SIGSTOP);
+    kill(keeper_of(guest.pid()), Signal::SIGKILL);
+    guest.signal(Signal::SIGKILL);
+    let alone = host.worker();
+    assert!(!is_alive(lost.pid()));
+    assert_eq!(alone.number("world_size"), 1);
+    let line = host.logs("round is over");
+    assert!(line.contains("silent for longer than its lease"), "{line}");
+}
+
+/// A node that is frozen is evicted; its workers are dead before the others start anew, although
+/// its agent cannot kill them. When it thaws it is taken back.
+#[test]
+fn frozen_node_is_evicted_and_comes_back() {
+    let sandbox = Sandbox::new();
+    let flags = "--nnodes 1:2 --rdzv-conf shrink_timeout=0,join_settle=0,last_call_timeout=3600";
+    let job = Job::new(&sandbox, flags);
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stubborn.sh");
+    let [_, frozen] = workers([&mut host, &mut guest]);
+    guest.signal(Signal::SIGSTOP);
+    let alone = host.worker();
+    assert!(!is_alive(frozen.pid()));
+    assert_eq!(alone.number("world_size"), 1);
+    let line = host.logs("round is over");
+    assert!(line.contains("silent for longer than its lease"), "{line}");
+    guest.signal(Signal::SIGCONT);
+    let both = workers([&mut host, &mut guest]);
+    assert_eq!(numbers(&both, "world_size"), [2, 2]);
+    assert_eq!(numbers(&both, "restart"), [0, 0]);
+    assert_eq!(numbers(&both, "group_rank"), [0, 1]);
+}
+
+/// A node that is lost may be replaced within the shrink timeout, by an agent that is started
+/// again: one round follows, not two.
+#[test]
+fn restarted_agent_takes_its_place_again() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(
+        &sandbox,
+        "--nnodes 1:2 --rdzv-conf shrink_timeout=3600,join_settle=0,last_call_timeout=3600",
+    );
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    workers([&mut host, &mut guest]);
+    guest.signal(Signal::SIGKILL);
+    host.logs("round is over");
+    let mut again = job.guest("--no-python stay.sh");
+    let both = workers([&mut host, &mut again]);
+    assert_eq!(numbers(&both, "world_size"), [2, 2]);
+    assert_eq!(numbers(&both, "restart"), [0, 0]);
+    assert_eq!(job.status()["round"], 2);
+}
+
+/// A keeper that was killed is a failure of its node: charged, and followed by a round of all.
+#[test]
+fn killed_keeper_is_a_failure_of_the_job() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 1");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    workers([&mut host, &mut guest]);
+    kill(keeper_of(guest.pid()), Signal::SIGKILL);
+    let again = workers([&mut host, &mut guest]);
+    assert_eq!(numbers(&again, "restart"), [1, 1]);
+}

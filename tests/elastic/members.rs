@@ -1,0 +1,133 @@
+//! Who takes part: newcomers, spares, and what they cost the others.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+
+use crate::{
+    job::{Job, numbers, workers},
+    support::{Sandbox, Stream},
+};
+
+/// A node that joins a running job with room is taken in by one new round, which is free; those
+/// that were there keep their ranks. What they wrote before stays in the same log file.
+#[test]
+fn newcomer_is_taken_in() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 1:2 --rdzv-conf last_call_timeout=1,join_settle=0");
+    let mut host = job.host("-t 1 --log-dir logs --no-python stay.sh");
+    assert_eq!(host.worker().number("world_size"), 1);
+    let mut guest = job.guest("--no-python stay.sh");
+    let both = workers([&mut host, &mut guest]);
+    assert_eq!(numbers(&both, "world_size"), [2, 2]);
+    assert_eq!(numbers(&both, "rank"), [0, 1]);
+    assert_eq!(numbers(&both, "restart"), [0, 0]);
+    assert_eq!(job.status()["round"], 2);
+    let files = sandbox.files_below("logs");
+    assert_eq!(files.len(), 1, "{files:?}");
+    let text = fs::read_to_string(sandbox.path("logs").join(&files[0])).unwrap();
+    let sizes: Vec<bool> = text.lines().map(|line| line.contains(" world_size=2 ")).collect();
+    assert_eq!(sizes, [false, true], "{text}");
+}
+
+/// A node for which there is no room waits as a spare and disturbs nobody; it takes the place of a
+/// member that is lost at once, although the others would wait an hour for that one.
+#[test]
+fn spare_takes_the_place_of_a_lost_member() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --rdzv-conf shrink_timeout=3600,join_timeout=7200");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    workers([&mut host, &mut guest]);
+    let mut spare = job.guest("--no-python stay.sh");
+    spare.logs("this node is a spare");
+    let status = job.status();
+    assert_eq!(status["round"], 1);
+    assert_eq!(status["nodes"][2]["standing"], "spare");
+    guest.signal(Signal::SIGKILL);
+    let both = workers([&mut host, &mut spare]);
+    assert_eq!(numbers(&both, "group_rank"), [0, 1]);
+    assert_eq!(numbers(&both, "world_size"), [2, 2]);
+    assert_eq!(numbers(&both, "restart"), [0, 0]);
+}
+
+/// A spare that is not needed ends well with the job.
+#[test]
+fn spare_succeeds_with_the_job() {
+    let sandbox = Sandbox::new();
+    let orders = [0, 1].map(|rank| sandbox.orders(rank));
+    let job = Job::new(&sandbox, "--nnodes 2");
+    let mut host = job.host("--no-python obey.sh");
+    let mut guest = job.guest("--no-python obey.sh");
+    workers([&mut host, &mut guest]);
+    let mut spare = job.guest("--no-python obey.sh");
+    spare.logs("this node is a spare");
+    orders.iter().for_each(|orders| orders.give("exit 0"));
+    for agent in [host, guest, spare] {
+        agent.end().assert_code(0);
+    }
+    sandbox.assert_nothing_left();
+}
+
+/// Nodes may have different numbers of workers; global ranks are dense in the order of the nodes.
+#[test]
+fn nodes_may_differ_in_size() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2");
+    let mut host = job.host("--nproc-per-node 1 --node-rank 1 --no-python fail.sh 0");
+    let mut guest = job.guest("--nproc-per-node 3 --node-rank 0 --no-python fail.sh 0");
+    let (one, three) = (host.workers(1), guest.workers(3));
+    let rank = |worker: &crate::support::Worker| worker.number("rank");
+    assert_eq!(three.iter().map(rank).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(one.iter().map(rank).collect::<Vec<_>>(), [3]);
+    assert_eq!(one[0].number("world_size"), 4);
+    host.end().assert_code(0);
+    guest.end().assert_code(0);
+}
+
+/// Where nodes are missing it is said what is waited for, and after the join timeout every node
+/// ends with the same message.
+#[test]
+fn missing_nodes_are_counted() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 3 --rdzv-conf join_timeout=2");
+    let mut host = job.host("--no-python stay.sh");
+    let guest = job.guest("--no-python stay.sh");
+    host.logs("waiting");
+    for agent in [host, guest] {
+        let end = agent.end();
+        end.assert_code(1);
+        end.assert_stderr(&[
+            "only 2 of at least 3 nodes were there after 2 s; 1 missing",
+            "hint: ",
+        ]);
+        assert_eq!(end.stdout, "");
+    }
+}
+
+/// Two agents that start at the same moment find out by themselves who of them coordinates.
+#[test]
+fn agents_that_start_together_find_one_coordinator() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 3");
+    let mut agents = [0, 1, 2].map(|_| job.guest("--no-python fail.sh 0"));
+    let mut ranks = agents.each_mut().map(|agent| agent.worker().number("rank"));
+    ranks.sort_unstable();
+    assert_eq!(ranks, [0, 1, 2]);
+    let ends = agents.map(|agent| agent.end());
+    assert!(ends.iter().all(|end| end.code == Some(0)), "{ends:?}");
+    let hosts = ends.iter().filter(|end| end.stderr.contains("coordinating the job")).count();
+    assert_eq!(hosts, 1);
+}
+
+/// The console of a node has only what its own workers write.
+#[test]
+fn consoles_are_not_mixed() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    workers([&mut host, &mut guest]);
+    assert_eq!(host.text(Stream::Stdout).lines().count(), 1);
+    assert_eq!(guest.text(Stream::Stdout).lines().count(), 1);
+}

@@ -1,0 +1,74 @@
+//! Nodes that do not belong to the job are told why, at once, and the job is not disturbed.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+
+use crate::{
+    job::{Job, workers},
+    support::Sandbox,
+};
+
+/// Two agents with different `--nnodes`: the second is refused with both values.
+#[test]
+fn different_numbers_of_nodes() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "");
+    let mut host = job.host("--nnodes 2 --no-python stay.sh");
+    let end = job.guest("--nnodes 2:3 --no-python stay.sh").end();
+    end.assert_code(1);
+    end.assert_stderr(&["refuses this node", "--nnodes is 2:3 here and 2 there", "hint: "]);
+    assert_eq!(end.stdout, "");
+    // The job goes on with one that fits.
+    let mut guest = job.guest("--nnodes 2 --no-python stay.sh");
+    workers([&mut host, &mut guest]);
+}
+
+/// Every difference is told, not the first.
+#[test]
+fn several_differences() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2");
+    let _host = job.host("--no-python stay.sh");
+    let guest = job.guest("--max-restarts 3 --rdzv-conf join_timeout=60 --no-python stay.sh");
+    let end = guest.end();
+    end.assert_code(1);
+    let differences =
+        ["--max-restarts is 3 here and 0 there", "join_timeout is 60 s here and 600 s"];
+    end.assert_stderr(&differences);
+}
+
+/// An agent of another job is told the name of the one that is there.
+#[test]
+fn other_run_id() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2");
+    let _host = job.host("--no-python stay.sh");
+    let words =
+        format!("--nnodes 2 --rdzv-id other --rdzv-endpoint {} --no-python stay.sh", job.endpoint);
+    let end = sandbox.ragent(&words).run();
+    end.assert_code(1);
+    end.assert_stderr(&["the job there is called `j`", "--rdzv-id"]);
+    assert_eq!(end.stdout, "");
+}
+
+/// An agent that has outlived its job is told so by the next job of the same name: it would bring
+/// workers of another run along.
+#[test]
+fn agent_of_an_earlier_run() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 1");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    workers([&mut host, &mut guest]);
+    host.signal(Signal::SIGKILL);
+    host.wait_until_silent();
+    // Whoever starts it next knows nothing of the run before.
+    for file in fs::read_dir(sandbox.path("run/ragent")).unwrap() {
+        fs::remove_file(file.unwrap().path()).unwrap();
+    }
+    let _host = job.host("--no-python stay.sh");
+    let end = guest.end();
+    end.assert_code(1);
+    end.assert_stderr(&["it belongs to an earlier run of the job", "hint: "]);
+}

@@ -1,0 +1,66 @@
+//! `ragent status` of a job of several nodes.
+
+use crate::{
+    job::{Job, workers},
+    support::Sandbox,
+};
+
+/// While nodes are missing, status says what is waited for, in words and as a stable kind.
+#[test]
+fn status_says_what_is_waited_for() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2:3");
+    let mut host = job.host("--no-python stay.sh");
+    host.logs("waiting");
+    let text = sandbox.ragent("status").run().stdout;
+    assert!(text.contains("gathering"), "{text}");
+    assert!(text.contains("waiting for 1 more node (1 of at least 2 are ready)"), "{text}");
+    assert_eq!(job.status()["incomplete"]["kind"], "too_few_nodes");
+    let mut guest = job.guest("--no-python stay.sh");
+    guest.logs("waiting");
+    assert_eq!(job.status()["incomplete"]["kind"], "last_call");
+}
+
+/// Members stand first, in the order of their ranks, with the ranks of their workers.
+#[test]
+fn status_lists_members_by_rank() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --nproc-per-node 2");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    host.workers(2);
+    guest.workers(2);
+    let mut spare = job.guest("--no-python stay.sh");
+    spare.logs("this node is a spare");
+    let status = job.status();
+    let nodes = status["nodes"].as_array().unwrap();
+    let firsts: Vec<_> = nodes.iter().map(|node| node["first_global_rank"].as_u64()).collect();
+    assert_eq!(firsts, [Some(0), Some(2), None]);
+    let text = sandbox.ragent("status").run().stdout;
+    let rows: Vec<Vec<&str>> =
+        text.lines().skip(2).map(|line| line.split_ascii_whitespace().collect()).collect();
+    assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), ["0", "1", "-"], "{text}");
+    assert_eq!(rows.iter().map(|row| row[3]).collect::<Vec<_>>(), ["0-1", "2-3", "(2)"], "{text}");
+}
+
+/// The same object is served to whoever asks the endpoint over HTTP.
+#[test]
+fn status_over_http() {
+    use std::{
+        io::{Read, Write},
+        net::TcpStream,
+    };
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    workers([&mut host, &mut guest]);
+    let mut stream = TcpStream::connect(&job.endpoint).unwrap();
+    stream.write_all(b"GET /status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    let body: serde_json::Value = serde_json::from_str(body).unwrap();
+    assert_eq!(body["world_size"], 2);
+}
