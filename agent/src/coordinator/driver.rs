@@ -161,3 +161,6 @@ impl Streams {
         let _ = tokio::time::timeout(limits::FAREWELL_TIMEOUT, closed).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! The driver arms the machine's deadlines, hands on what it says, and forgives its own absence;
+//! the rules themselves are tested where they stand. The clock is paused: it jumps to the next
+//! deadline when nothing else is to be done.
+
+use ragent_rendezvous::{
+    ids::{AttendNumber, JobUid, RoundId, RunId},
+    message::{
+        Assignment, Heard, NodeDescription, NodeState, PROTOCOL_VERSION, Standing, WaitReason,
+    },
+    settings::{Leases, NodeRange, Settings, SharedSettings, Timeouts},
+    snapshot::StandingName,
+};
+use tokio::task::JoinHandle;
+
+use super::*;
+
+const RUN: &str = "job";
+
+/// A coordinator that runs, and the streams of its agents.
+struct Fixture {
+    inputs: Inputs,
+    task: JoinHandle<()>,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let settings = Settings {
+            run_id: RunId::new(RUN),
+            coordinator: "c".to_owned(),
+            host: None,
+            shared: None,
+            leases: Leases::default(),
+        };
+        let memory = Memory::fresh(JobUid::new("uid"));
+        let rendezvous = Rendezvous::new(clock::now(), settings, memory);
+        let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
+        Self { inputs, task: tokio::spawn(drive(rendezvous, queue, None)) }
+    }
+
+    /// A node that is ready, of a job of one to three.
+    async fn attend(&self, name: &str) -> mpsc::Receiver<FromCoordinator> {
+        let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
+        let attend = Box::new(attend(name));
+        self.inputs.send(Input::Attend { attend, answers }).await.unwrap();
+        queue
+    }
+
+    async fn keep_alive(&self, name: &str, sequence: u64) {
+        let peer = attend(name).peer();
+        let message = FromNode::KeepAlive { sequence };
+        self.inputs.send(Input::Message(peer, message)).await.unwrap();
+    }
+
+    /// What a node does; nothing if it is not known (any more).
+    async fn standing_of(&self, name: &str) -> Option<StandingName> {
+        let (answer, snapshot) = oneshot::channel();
+        self.inputs.send(Input::Snapshot(answer)).await.unwrap();
+        let nodes = snapshot.await.unwrap().nodes;
+        nodes.iter().find(|node| node.host_name == name).map(|node| node.standing)
+    }
+}
+
+fn attend(name: &str) -> Attend {
+    let round = RoundId::default();
+    Attend {
+        protocol_version: PROTOCOL_VERSION,
+        run_id: RunId::new(RUN),
+        job_uid: None,
+        attend: AttendNumber(1),
+        node: NodeDescription {
+            node_id: NodeId::new(name),
+            host_name: name.to_owned(),
+            address: "10.0.0.1".to_owned(),
+            addresses: Vec::new(),
+            agent_port: 1,
+            role: "default".to_owned(),
+            local_world_size: 1.try_into().unwrap(),
+            node_rank: None,
+        },
+        settings: SharedSettings {
+            nodes: NodeRange::new(1, 3).unwrap(),
+            max_restarts: 0,
+            timeouts: Timeouts::default(),
+        },
+        heard: Heard::default(),
+        restarts_used: 0,
+        charged_through: ragent_rendezvous::ids::Round(0),
+        standing: Standing { round, state: NodeState::Ready { store_port: 9 }, failure: None },
+    }
+}
+
+/// The next thing that is said on a stream.
+async fn hear(stream: &mut mpsc::Receiver<FromCoordinator>) -> ToNode {
+    match stream.recv().await {
+        Some(FromCoordinator::Message(message)) => message,
+        other => panic!("not a message of a coordinator: {other:?}"),
+    }
+}
+
+async fn hear_assignment(stream: &mut mpsc::Receiver<FromCoordinator>) -> Assignment {
+    loop {
+        if let ToNode::Assignment(assignment) = hear(stream).await {
+            return assignment;
+        }
+    }
+}
+
+/// The last call is armed: the round completes when it is over, after 30 s of keep-alives.
+#[tokio::test(start_paused = true)]
+async fn last_call_is_armed() {
+    let t = Fixture::new();
+    let start = clock::now();
+    let mut stream = t.attend("a").await;
+    assert!(matches!(hear(&mut stream).await, ToNode::Welcome(_)));
+    let waits = hear_assignment(&mut stream).await;
+    assert!(matches!(waits, Assignment::Wait { reason: WaitReason::Gathering, .. }));
+    for sequence in 0..29 {
+        clock::until(Some(clock::now() + Duration::from_secs(1))).await;
+        t.keep_alive("a", sequence).await;
+        assert_eq!(hear(&mut stream).await, ToNode::Echo { sequence });
+    }
+    assert!(matches!(hear_assignment(&mut stream).await, Assignment::Admit(_)));
+    assert_eq!(clock::now() - start, Duration::from_secs(30));
+}
+
+/// A node that says nothing is given up when its lease is over.
+#[tokio::test(start_paused = true)]
+async fn lease_is_armed() {
+    let t = Fixture::new();
+    let start = clock::now();
+    let mut stream = t.attend("a").await;
+    loop {
+        match stream.recv().await {
+            Some(FromCoordinator::Message(ToNode::Assignment(Assignment::Evict { .. }))) => break,
+            Some(_) => {}
+            None => panic!("the stream ended before its node was given up"),
+        }
+    }
+    assert_eq!(clock::now() - start, Leases::default().coordinator);
+}
+
+/// A coordinator that stood still past every lease hears everyone before it gives anybody up.
+#[tokio::test(start_paused = true)]
+async fn stalled_coordinator_evicts_no_one() {
+    let t = Fixture::new();
+    let (_a, _b) = (t.attend("a").await, t.attend("b").await);
+    assert_eq!(t.standing_of("a").await, Some(StandingName::Joined));
+    // Time passes for everybody, and the coordinator has had no turn meanwhile.
+    tokio::time::advance(Duration::from_secs(10)).await;
+    t.keep_alive("a", 1).await;
+    assert_eq!(t.standing_of("a").await, Some(StandingName::Joined));
+    assert_eq!(t.standing_of("b").await, Some(StandingName::Joined));
+    clock::until(Some(clock::now() + limits::CATCH_UP + Duration::from_millis(1))).await;
+    assert_eq!(t.standing_of("a").await, Some(StandingName::Joined));
+    // The other has said nothing since.
+    assert_eq!(t.standing_of("b").await, None);
+}
+
+/// A stream whose reader takes nothing is dropped, and keeps nobody else waiting.
+#[tokio::test(start_paused = true)]
+async fn slow_reader_is_dropped() {
+    let t = Fixture::new();
+    let (mut slow, mut quick) = (t.attend("slow").await, t.attend("quick").await);
+    for sequence in 0..(2 * limits::STREAM_QUEUE as u64) {
+        t.keep_alive("slow", sequence).await;
+    }
+    t.keep_alive("quick", 7).await;
+    while hear(&mut quick).await != (ToNode::Echo { sequence: 7 }) {}
+    let mut heard = 0;
+    while slow.recv().await.is_some() {
+        heard += 1;
+    }
+    assert_eq!(heard, limits::STREAM_QUEUE);
+}
+
+/// When nobody can reach it any more, the coordinator ends.
+#[tokio::test(start_paused = true)]
+async fn ends_with_its_inputs() {
+    let t = Fixture::new();
+    drop(t.inputs);
+    t.task.await.unwrap();
+}
