@@ -11,7 +11,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::{ifaddrs::getifaddrs, sched, unistd};
+use nix::{
+    ifaddrs::getifaddrs,
+    sched,
+    sys::resource::{Resource, getrlimit, setrlimit},
+    unistd,
+};
 
 /// What the rest of the program may ask about the machine it runs on.
 pub trait Host {
@@ -101,6 +106,17 @@ fn visible_devices(text: &str, installed: u32) -> u32 {
 }
 
 impl ThisHost {
+    /// Lets this process open as many files as the system allows, and says how many it was given.
+    ///
+    /// A coordinator has a connection for each agent, and the usual soft limit is 1024. Workers get
+    /// the old limit back.
+    pub fn raise_open_files(self) -> u64 {
+        let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
+        // Where it is refused, the old limit stays.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+        soft
+    }
+
     /// The machine's host name, at least `localhost`.
     pub fn name(self) -> String {
         let name = unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();

@@ -42,7 +42,7 @@ use self::{
     socket::OrderSocket,
     workers::Workers,
 };
-use crate::clock;
+use crate::{clock, supervisor::unix};
 
 /// Runs the keeper until its agent is gone and everything that it started with it.
 ///
@@ -55,6 +55,7 @@ pub fn run() -> io::Result<()> {
     let _ = unistd::setsid();
     prctl::set_child_subreaper(true)?;
     ignore_signals()?;
+    unix::keep_descriptors_private();
     let mut keeper = Keeper::new()?;
     keeper.socket.send(&Report::Here { pid: unistd::getpid().as_raw() });
     keeper.serve()?;
@@ -68,7 +69,7 @@ fn ignore_signals() -> io::Result<()> {
     for signal in
         [Signal::SIGHUP, Signal::SIGINT, Signal::SIGPIPE, Signal::SIGQUIT, Signal::SIGTERM]
     {
-        crate::supervisor::unix::set_disposition(signal, &ignore)?;
+        unix::set_disposition(signal, &ignore)?;
     }
     Ok(())
 }

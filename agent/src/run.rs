@@ -81,10 +81,12 @@ fn system(attempt: &'static str) -> impl Fn(std::io::Error) -> LaunchError {
 }
 
 async fn launch_on_runtime(spec: JobSpec, logs: LogFolder) -> Result<ExitCode, LaunchError> {
+    let open_files = ThisHost.raise_open_files();
     let signals = watch_signals(&spec.signals)?;
     let (console, console_end) = Console::start().map_err(system("start a thread"))?;
-    let mut supervisor = supervisor_driver::start(supervisor_spec(&spec, logs, console))
-        .map_err(system("start the keeper process"))?;
+    let mut supervisor =
+        supervisor_driver::start(supervisor_spec(&spec, open_files, logs, console))
+            .map_err(system("start the keeper process"))?;
     let outcome = take_part(&spec, &mut supervisor, signals).await;
     // Ends the keeper, and with it whatever may be left.
     let supervisor_driver::SupervisorHandle { commands, told, task } = supervisor;
@@ -334,7 +336,12 @@ fn agent_settings(
     }
 }
 
-fn supervisor_spec(spec: &JobSpec, logs: LogFolder, console: Console) -> SupervisorSpec {
+fn supervisor_spec(
+    spec: &JobSpec,
+    open_files: u64,
+    logs: LogFolder,
+    console: Console,
+) -> SupervisorSpec {
     let signals: Vec<&str> = spec.signals.iter().map(|signal| signal.as_str()).collect();
     SupervisorSpec {
         command: spec.command.clone(),
@@ -350,6 +357,7 @@ fn supervisor_spec(spec: &JobSpec, logs: LogFolder, console: Console) -> Supervi
         streams: spec.streams.clone(),
         logs,
         stop_grace: spec.shared.timeouts.stop_grace,
+        open_files,
         host_name: ThisHost.name(),
         console,
     }

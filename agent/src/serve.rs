@@ -46,6 +46,7 @@ pub fn store(args: &StoreArgs) -> Result<ExitCode, LaunchError> {
             return Ok(ExitCode::SUCCESS);
         }
     }
+    ThisHost.raise_open_files();
     let (listener, address) = bind(&args.host, args.port)?;
     let stores = StoreThread::start("store").map_err(system("start a thread"))?;
     run::block_on(async {
@@ -66,6 +67,7 @@ pub fn store(args: &StoreArgs) -> Result<ExitCode, LaunchError> {
 ///
 /// Returns [`LaunchError`] if the address cannot be bound.
 pub fn coordinator(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
+    ThisHost.raise_open_files();
     let (listener, address) = bind(&args.host, args.port)?;
     let stores = StoreThread::start("store").map_err(system("start a thread"))?;
     run::block_on(async {

@@ -46,6 +46,8 @@ pub struct Program {
     pub env: Vec<(String, OsString)>,
     /// Variables that it does not get.
     pub unset: Vec<String>,
+    /// How many files it may open, softly: what the agent itself was given.
+    pub open_files: u64,
 }
 
 /// What happened.

@@ -80,6 +80,8 @@ pub struct SupervisorSpec {
     pub logs: LogFolder,
     /// How long they may take to end when one of them fails.
     pub stop_grace: Duration,
+    /// How many files each may open, softly.
+    pub open_files: u64,
     /// This machine's name, for reports.
     pub host_name: String,
     /// Where the console's part of their output goes.
@@ -282,6 +284,7 @@ impl Driver {
             args: self.spec.command.args.clone(),
             env,
             unset: NOT_INHERITED.map(str::to_owned).to_vec(),
+            open_files: self.spec.open_files,
         };
         let worker = Worker { pid: 0, folder, stderr: plumbing.stderr };
         group.workers.insert(local_rank, worker);

@@ -2,9 +2,9 @@
 #![expect(unsafe_code, reason = "fork, signal dispositions and received descriptors")]
 
 use std::{
-    io,
+    fs, io,
     os::{
-        fd::{FromRawFd, OwnedFd, RawFd},
+        fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd},
         unix::process::CommandExt,
     },
     process::{Child, Command},
@@ -12,8 +12,10 @@ use std::{
 
 use nix::{
     errno::Errno,
+    fcntl::{FcntlArg, FdFlag, fcntl},
     sys::{
         prctl,
+        resource::{Resource, getrlimit, setrlimit},
         signal::{
             SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction, sigprocmask,
         },
@@ -28,6 +30,18 @@ pub(crate) fn own(fd: RawFd) -> OwnedFd {
     // SAFETY: the kernel made this descriptor for the one `recvmsg` that returned it, and its only
     // caller passes each returned number here once.
     unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Keeps every descriptor but stdin, stdout and stderr from the programs that are started from now
+/// on: what somebody forgot to close before the agent is no worker's business.
+pub(crate) fn keep_descriptors_private() {
+    let numbers = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
+    for number in numbers.filter(|number| *number > 2) {
+        // SAFETY: it is borrowed for this one call, which fails where it is not open any more.
+        let fd = unsafe { BorrowedFd::borrow_raw(number) };
+        let _ = fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
+    }
 }
 
 /// Sets what `signal` does to this process.
@@ -55,6 +69,7 @@ pub(crate) fn spawn_worker(program: Program, streams: [OwnedFd; 3]) -> io::Resul
     }
     command.envs(program.env);
     let parent = unistd::getpid();
+    let open_files = program.open_files;
     let prepare = move || {
         unistd::setsid()?;
         prctl::set_pdeathsig(Signal::SIGKILL)?;
@@ -67,6 +82,8 @@ pub(crate) fn spawn_worker(program: Program, streams: [OwnedFd; 3]) -> io::Resul
             set_disposition(signal, &default)?;
         }
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        setrlimit(Resource::RLIMIT_NOFILE, open_files.min(hard), hard)?;
         Ok(())
     };
     // SAFETY: between fork and exec only async-signal-safe system calls are made, nothing is
