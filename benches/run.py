@@ -117,8 +117,8 @@ def measure_store(ragent, quick):
     command = [ragent, "store", "--host", "127.0.0.1", "--port", "0"]
     goals = {"connect": ("1,000 clients connected and greeted", 150),
              "wait-fanout": ("1,000 waiters woken by one SET", 10)}
-    for c in store.compare(command, rounds=1 if quick else 5):
-        what = f"store, {c.op.upper()}, {c.connections} connections"
+    for c in store.compare(command, rounds=3 if quick else store.ROUNDS):
+        what = f"store, {c.op.upper()}, {c.connections} connection{'s' * (c.connections > 1)}"
         if c.op in goals:
             what, below = goals[c.op]
             if c.unit == "median ms":
