@@ -29,8 +29,11 @@ pub fn wall() -> std::time::SystemTime {
 }
 
 /// Waits until `deadline`, or for ever if there is none.
+///
+/// What is due already is not waited for: a timer, which counts whole milliseconds, would take one.
 pub async fn until(deadline: Option<Instant>) {
     match deadline {
+        Some(deadline) if deadline <= now() => {}
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,
     }

@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdTcpListener},
+    net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener as StdTcpListener},
     sync::Arc,
 };
 
@@ -26,10 +26,17 @@ use crate::{clock, job_spec::Endpoint, limits};
 /// Which connections an own listener takes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reach {
-    /// Those from this machine.
-    Loopback,
+    /// Those from this machine, at this loopback address.
+    Loopback(IpAddr),
     /// Those from anywhere, over IPv4 and IPv6.
     Everywhere,
+}
+
+impl Reach {
+    /// What a listener must take so that whoever reaches `address` reaches it too.
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_loopback() { Self::Loopback(address) } else { Self::Everywhere }
+    }
 }
 
 /// Listens on `port`; zero takes a free one.
@@ -39,7 +46,7 @@ pub enum Reach {
 /// Returns the system's refusal, such as a port that is held.
 pub fn listen(reach: Reach, port: u16) -> io::Result<StdTcpListener> {
     let address: IpAddr = match reach {
-        Reach::Loopback => Ipv4Addr::LOCALHOST.into(),
+        Reach::Loopback(address) => address,
         Reach::Everywhere => Ipv6Addr::UNSPECIFIED.into(),
     };
     listen_on((address, port).into())

@@ -1,6 +1,11 @@
 //! The story of a launch, from a [`JobSpec`] to an exit code.
 
-use std::{future::Future, net::SocketAddr, process::ExitCode, time::Duration};
+use std::{
+    future::Future,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    process::ExitCode,
+    time::Duration,
+};
 
 use nix::sys::signal::Signal;
 use ragent_proto::convert::NotHere;
@@ -122,7 +127,7 @@ async fn take_part(
         Located::Here { listener, address } => {
             host(spec, &stores, listener, address, located.endpoint)?
         }
-        Located::There => join(spec, located.endpoint)?,
+        Located::There(address) => join(spec, address, located.endpoint)?,
     };
     let registration = Registration::new(&RunningAgent {
         run_id: spec.run_id.to_string(),
@@ -156,7 +161,8 @@ struct Found {
 async fn locate(spec: &JobSpec) -> Result<Found, LaunchError> {
     let (endpoint, is_host) = match &spec.meeting {
         Meeting::Standalone => {
-            let listener = net::listen(Reach::Loopback, 0).map_err(system("listen"))?;
+            let listener =
+                net::listen(Reach::of(Ipv4Addr::LOCALHOST.into()), 0).map_err(system("listen"))?;
             let address = listener.local_addr().map_err(system("listen"))?;
             let endpoint = Endpoint { host: address.ip().to_string(), port: address.port() };
             return Ok(Found { located: Located::Here { listener, address }, endpoint });
@@ -218,7 +224,7 @@ fn host(
     let hosted =
         host_endpoint(stores, listener, settings, memory, persistent.then_some(memory_path))?;
     info!(%endpoint, run_id = %spec.run_id, nodes = %spec.shared.nodes, "coordinating the job");
-    let reach = if address.ip().is_loopback() { Reach::Loopback } else { Reach::Everywhere };
+    let reach = Reach::of(address.ip());
     let (not_here, _) = watch::channel(NotHere { term: heard.round.term, endpoint: String::new() });
     Ok(Place {
         endpoint,
@@ -264,11 +270,11 @@ pub(crate) fn host_endpoint(
     Ok(Hosted { inputs, coordinator, server })
 }
 
-fn join(spec: &JobSpec, endpoint: Endpoint) -> Result<Place, LaunchError> {
-    let reach = match endpoint.host.parse::<std::net::IpAddr>() {
-        Ok(address) if address.is_loopback() => Reach::Loopback,
-        Err(_) if endpoint.host == "localhost" => Reach::Loopback,
-        Ok(_) | Err(_) => Reach::Everywhere,
+fn join(spec: &JobSpec, coordinator: SocketAddr, endpoint: Endpoint) -> Result<Place, LaunchError> {
+    // A stream to any loopback address begins at the first one of its family.
+    let reach = match coordinator.ip() {
+        IpAddr::V4(ip) if ip.is_loopback() => Reach::Loopback(Ipv4Addr::LOCALHOST.into()),
+        ip => Reach::of(ip),
     };
     let listener = net::listen(reach, 0).map_err(system("listen"))?;
     let port = listener.local_addr().map_err(system("listen"))?.port();

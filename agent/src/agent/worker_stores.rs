@@ -101,13 +101,15 @@ mod tests {
 
     use super::*;
 
+    const LOOPBACK: Reach = Reach::Loopback(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
+
     /// A range of ports is used in turn, so that no round meets the port of the one before.
     #[tokio::test]
     async fn pinned_ports_rotate() {
         // Three free ports in a row, found by taking them.
         let free = |first: u16| {
             (first..first + 3)
-                .map(|port| net::listen(Reach::Loopback, port))
+                .map(|port| net::listen(LOOPBACK, port))
                 .collect::<io::Result<Vec<_>>>()
                 .is_ok()
         };
@@ -117,7 +119,7 @@ mod tests {
             last: NonZeroU16::new(first + 2).unwrap(),
         };
         let thread = StoreThread::start("stores").unwrap();
-        let mut stores = WorkerStores::new(thread, Reach::Loopback, range);
+        let mut stores = WorkerStores::new(thread, LOOPBACK, range);
         let mut ports = Vec::new();
         for _ in 0..4 {
             ports.push(stores.open().await.unwrap());
@@ -130,11 +132,11 @@ mod tests {
     /// A single pinned port is used again, when the round that had it is over.
     #[tokio::test]
     async fn single_pinned_port_is_used_again() {
-        let port = net::listen(Reach::Loopback, 0).unwrap().local_addr().unwrap().port();
+        let port = net::listen(LOOPBACK, 0).unwrap().local_addr().unwrap().port();
         let port = NonZeroU16::new(port).unwrap();
         let range = StorePorts::Range { first: port, last: port };
         let thread = StoreThread::start("stores").unwrap();
-        let mut stores = WorkerStores::new(thread, Reach::Loopback, range);
+        let mut stores = WorkerStores::new(thread, LOOPBACK, range);
         for _ in 0..2 {
             assert_eq!(stores.open().await.unwrap(), port.get());
             stores.serve(std::iter::empty()).await;

@@ -17,7 +17,10 @@ use tokio::{
     time::timeout,
 };
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
-use tonic::transport::{Channel, Endpoint as GrpcEndpoint};
+use tonic::{
+    Code,
+    transport::{Channel, Endpoint as GrpcEndpoint},
+};
 
 use crate::{
     job_spec::Endpoint,
@@ -104,9 +107,12 @@ async fn stream(
     let (first, queue) = replied.await.map_err(|_| AttendError::GivenUp)?;
     let first = AgentMessage::from(FromAgent::Attend(Box::new(first)));
     let rest = ReceiverStream::new(queue).map(|m| AgentMessage::from(FromAgent::Message(m)));
-    let protocol =
-        |source: tonic::Status| AttendError::Protocol { address: remote, source: Box::new(source) };
-    let response = client.attend(tokio_stream::once(first).chain(rest)).await.map_err(protocol)?;
+    let failed = |status: tonic::Status| match status.code() {
+        // What the connection itself says, in many words.
+        Code::Cancelled | Code::Unavailable | Code::Unknown => AttendError::Broken(remote),
+        _ => AttendError::Protocol { address: remote, source: status.message().into() },
+    };
+    let response = client.attend(tokio_stream::once(first).chain(rest)).await.map_err(failed)?;
     let mut messages = response.into_inner();
     while let Some(message) = messages.message().await.map_err(|_| AttendError::Broken(remote))? {
         let message = FromCoordinator::try_from(message)

@@ -36,8 +36,8 @@ pub enum Located {
         /// The endpoint's own address, by which this node is known to the others.
         address: SocketAddr,
     },
-    /// Somebody who answered.
-    There,
+    /// Somebody who answered at this address.
+    There(SocketAddr),
 }
 
 /// Why nobody is found to host, and nobody can become it.
@@ -140,7 +140,7 @@ async fn look(endpoint: &Endpoint, is_host: Option<bool>) -> Result<Seen, Locate
     let mut last = format!("{endpoint} has no address");
     for (address, answer) in causes {
         match answer {
-            Answer::Ragent => return Ok(Seen::Located(Located::There)),
+            Answer::Ragent => return Ok(Seen::Located(Located::There(address))),
             Answer::Other(what) => return Err(LocateError::Other { address, what }),
             Answer::Nobody(error) => last = format!("{address}: {error}"),
         }
@@ -163,13 +163,7 @@ fn describe(error: &ResolveError) -> String {
 }
 
 fn bind(address: SocketAddr) -> Result<Seen, LocateError> {
-    let reach = if address.ip().is_loopback() { Reach::Loopback } else { Reach::Everywhere };
-    let bound = match (reach, address) {
-        // The endpoint may be `::1`.
-        (Reach::Loopback, address) => net::listen_on(address),
-        (Reach::Everywhere, address) => net::listen(reach, address.port()),
-    };
-    match bound {
+    match net::listen(Reach::of(address.ip()), address.port()) {
         Ok(listener) => {
             let port = listener.local_addr().map_or_else(|_| address.port(), |bound| bound.port());
             let address = SocketAddr::new(address.ip(), port);
