@@ -5,10 +5,11 @@ use std::{
     fs::{self, File},
     hash::{DefaultHasher, Hash, Hasher},
     io::{self, Read},
-    os::unix::fs::DirBuilderExt,
+    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
+use nix::fcntl::OFlag;
 use ragent_rendezvous::{
     ids::{GroupRank, JobUid, Round, RunId, Term},
     settings::Memory,
@@ -63,22 +64,29 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
 
 /// Replaces what is remembered.
 ///
+/// This stands between a group that is complete and its start, and renaming over a file makes some
+/// file systems (ext4) begin to write it out there and then: milliseconds, and more on a busy disk.
+/// So a file that is there already is overwritten in place, by one write of always the same length.
+///
 /// # Errors
 ///
 /// Returns the system's refusal.
 pub fn write_memory(path: &Path, memory: &Memory) -> io::Result<()> {
-    write(
-        path,
-        &Remembered {
-            job_uid: memory.job_uid.to_string(),
-            term: memory.term.0,
-            round: memory.round.0,
-            round_size: memory.round_size,
-            host_rank: memory.host_rank.map(|rank| rank.0),
-            restarts_used: memory.restarts_used,
-            charged_through: memory.charged_through.0,
-        },
-    )
+    let mut text = serde_json::to_vec(&Remembered {
+        job_uid: memory.job_uid.to_string(),
+        term: memory.term.0,
+        round: memory.round.0,
+        round_size: memory.round_size,
+        host_rank: memory.host_rank.map(|rank| rank.0),
+        restarts_used: memory.restarts_used,
+        charged_through: memory.charged_through.0,
+    })?;
+    text.resize(text.len().max(MEMORY_LEN), b' ');
+    let in_place = File::options().write(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(path);
+    match in_place {
+        Ok(file) if file.metadata()?.len() == text.len() as u64 => file.write_all_at(&text, 0),
+        Ok(_) | Err(_) => replace(path, &text),
+    }
 }
 
 /// A file that is there for as long as this value.
@@ -93,7 +101,7 @@ impl Registration {
     /// Returns the system's refusal.
     pub fn new(agent: &RunningAgent) -> io::Result<Self> {
         let path = ThisHost.runtime_dir().join(format!("agent-{}.json", agent.pid));
-        write(&path, agent)?;
+        replace(&path, &serde_json::to_vec(agent)?)?;
         Ok(Self(path))
     }
 }
@@ -131,14 +139,17 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_str(&text).ok()
 }
 
-fn write(path: &Path, value: &impl Serialize) -> io::Result<()> {
+/// Writes a whole file beside and renames it, so that a reader sees the old one or the new one.
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or_else(|| Path::new("/"));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // Written beside and renamed, so that a reader sees the old one or the new one whole.
     let draft = path.with_extension(format!("{}.tmp", std::process::id()));
-    fs::write(&draft, serde_json::to_vec(value)?)?;
+    fs::write(&draft, text)?;
     fs::rename(&draft, path)
 }
+
+/// What is remembered takes less, and the kernel writes as much at once: within one page.
+const MEMORY_LEN: usize = 1024;
 
 #[cfg(test)]
 mod tests {
@@ -155,8 +166,12 @@ mod tests {
             host_rank: Some(GroupRank(2)),
             ..Memory::fresh(JobUid::new("u"))
         };
-        write_memory(&path, &memory).unwrap();
-        assert_eq!(read_memory(&path), Some(memory));
+        // The second is shorter, and nothing of the first is left.
+        let first = Memory { round: Round(1 << 60), ..memory.clone() };
+        for written in [first, memory] {
+            write_memory(&path, &written).unwrap();
+            assert_eq!(read_memory(&path), Some(written));
+        }
         fs::write(&path, "{").unwrap();
         assert_eq!(read_memory(&path), None);
     }
