@@ -59,10 +59,11 @@ async fn main() -> Result<()> {
     let args = Args::parse();
     raise_limit_on_files()?;
     let coordinator = Coordinator::start(&args.ragent)?;
+    let reach = Reach::Loopback(Ipv4Addr::LOCALHOST.into());
     let stores = (0..args.agents)
         .map(|_| {
             let thread = StoreThread::start("stores")?;
-            Ok(WorkerStores::new(thread, Reach::Loopback, StorePorts::Any))
+            Ok(WorkerStores::new(thread, reach, StorePorts::Any))
         })
         .collect::<Result<Vec<_>>>()?;
     let attending = attend_all(&coordinator.endpoint, stores);
