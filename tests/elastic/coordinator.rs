@@ -3,8 +3,8 @@
 use nix::sys::signal::Signal;
 
 use crate::{
-    job::{Job, numbers, workers},
-    support::Sandbox,
+    job::{Job, hosting, numbers, workers},
+    support::{Sandbox, Stream},
 };
 
 /// The agent that coordinates is killed and started again. The other agent stays; one new round
@@ -58,6 +58,27 @@ fn coordinator_alone_comes_back() {
         assert_eq!(numbers(&after, "restart"), [0, 0]);
         assert_eq!(job.status()["round"], 2);
     }
+}
+
+/// A host that is frozen loses its own workers and everybody else's to the lease. When it thaws it
+/// expires nobody for its own stall: one new round of the same nodes follows, for free.
+#[test]
+fn frozen_host_evicts_nobody() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 300");
+    let lifeline = sandbox.lifeline("lifeline");
+    let mut host = hosting(job.agent("--no-python stubborn.sh").hold(&lifeline));
+    let mut guest = job.agent("--no-python stubborn.sh").hold(&lifeline).start();
+    workers([&mut host, &mut guest]);
+    host.signal(Signal::SIGSTOP);
+    lifeline.wait_until_broken();
+    host.signal(Signal::SIGCONT);
+    let both = workers([&mut host, &mut guest]);
+    assert_eq!(numbers(&both, "rank"), [0, 1]);
+    assert_eq!(numbers(&both, "restart"), [0, 0]);
+    assert_eq!(job.status()["round"], 2);
+    let said = host.text(Stream::Stderr);
+    assert!(!said.contains("lost a node"), "{said}");
 }
 
 /// What a coordinator remembers is for the job it belongs to: after the job's end nothing is left
