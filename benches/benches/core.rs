@@ -1,0 +1,112 @@
+//! The hot paths of the pure core: no socket, no process, no runtime.
+
+use std::{hint::black_box, num::NonZeroU32, time::Instant};
+
+use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
+use ragent_benches::now;
+use ragent_rendezvous::{
+    Rendezvous,
+    ids::{AttendNumber, JobUid, NodeId, Round, RoundId, RunId},
+    message::{Attend, Heard, NodeDescription, NodeState, PROTOCOL_VERSION, Standing},
+    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, Timeouts},
+};
+use ragent_store::{
+    Engine,
+    wire::{Decoder, Query},
+};
+
+fn store(c: &mut Criterion) {
+    let mut request = Vec::new();
+    let query = Query::Set { key: KEY, value: &VALUE };
+    query.encode(&mut request).expect("the query is within all limits");
+    let mut decoder = Decoder::default();
+    c.bench_function("store/decode SET", |b| {
+        b.iter(|| {
+            let mut bytes = black_box(&request[..]);
+            assert!(decoder.decode(&mut bytes).is_ok_and(|query| query.is_some()));
+        });
+    });
+    let mut engine = Engine::default();
+    c.bench_function("store/engine SET", |b| {
+        b.iter(|| engine.set(black_box(KEY), black_box(&VALUE)).expect("there is room"));
+    });
+    c.bench_function("store/engine GET", |b| b.iter(|| engine.get(black_box(KEY)).cloned()));
+}
+
+/// All nodes of a job attend, and the round that needs them all completes.
+fn join(c: &mut Criterion) {
+    let mut group = c.benchmark_group("rendezvous/all join");
+    for nodes in [10, 100, 1000, 10_000] {
+        let attends: Vec<Attend> = (0..nodes).map(|number| attend(number, nodes)).collect();
+        let start = now();
+        group.bench_function(BenchmarkId::from_parameter(nodes), |b| {
+            b.iter_batched(
+                || attends.clone(),
+                |attends| gather(start, attends),
+                BatchSize::LargeInput,
+            )
+        });
+    }
+    group.finish();
+}
+
+fn gather(now: Instant, attends: Vec<Attend>) -> usize {
+    let settings = Settings {
+        run_id: RunId::new(RUN_ID),
+        coordinator: "coordinator".to_owned(),
+        host: None,
+        shared: None,
+        leases: Leases::default(),
+    };
+    let nodes = attends.len();
+    let mut machine = Rendezvous::new(now, settings, Memory::fresh(JobUid::new("job")));
+    let mut effects = 0;
+    for attend in attends {
+        machine.handle_attend(now, attend);
+        while machine.poll_effect().is_some() {
+            effects += 1;
+        }
+    }
+    // Each is welcomed and admitted.
+    assert!(effects >= 2 * nodes, "{effects}");
+    effects
+}
+
+fn attend(number: u32, nodes: u32) -> Attend {
+    Attend {
+        protocol_version: PROTOCOL_VERSION,
+        run_id: RunId::new(RUN_ID),
+        job_uid: None,
+        attend: AttendNumber(1),
+        node: NodeDescription {
+            node_id: NodeId::new(format!("node{number}")),
+            host_name: format!("node{number}"),
+            address: format!("10.0.{}.{}", number / 256, number % 256),
+            addresses: vec![],
+            agent_port: 29400,
+            role: "default".to_owned(),
+            local_world_size: NonZeroU32::MIN,
+            node_rank: None,
+        },
+        settings: SharedSettings {
+            nodes: NodeRange::new(nodes, nodes).expect("there is a node"),
+            max_restarts: 0,
+            timeouts: Timeouts::default(),
+        },
+        heard: Heard::default(),
+        restarts_used: 0,
+        charged_through: Round(0),
+        standing: Standing {
+            round: RoundId::default(),
+            state: NodeState::Ready { store_port: 29500 },
+            failure: None,
+        },
+    }
+}
+
+const KEY: &[u8] = b"/bench/key";
+const VALUE: [u8; 64] = [b'v'; 64];
+const RUN_ID: &str = "bench";
+
+criterion_group!(benches, store, join);
+criterion_main!(benches);
