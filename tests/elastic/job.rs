@@ -1,5 +1,7 @@
 //! One job: its endpoint, the flags that all its nodes share, and its agents.
 
+use std::cell::Cell;
+
 use serde_json::Value;
 
 use crate::support::{Program, Sandbox, Start, Worker, free_port};
@@ -10,19 +12,24 @@ pub(crate) struct Job<'a> {
     sandbox: &'a Sandbox,
     pub(crate) endpoint: String,
     flags: String,
+    agents: Cell<u32>,
 }
 
 impl<'a> Job<'a> {
     /// A job with these flags on all nodes.
     pub(crate) fn new(sandbox: &'a Sandbox, flags: &str) -> Self {
         let endpoint = format!("127.0.0.1:{}", free_port());
-        Self { sandbox, endpoint, flags: flags.to_owned() }
+        Self { sandbox, endpoint, flags: flags.to_owned(), agents: Cell::new(0) }
     }
 
-    /// An agent that is not started yet; `words` are its own flags and its worker.
+    /// An agent that is not started yet; `words` are its own flags and its worker. Agents that
+    /// meet in the first round have their ranks in the order of these calls.
     pub(crate) fn agent(&self, words: &str) -> Start {
-        let Self { endpoint, flags, .. } = self;
-        self.sandbox.ragent(&format!("--rdzv-id j --rdzv-endpoint {endpoint} {flags} {words}"))
+        let Self { endpoint, flags, agents, .. } = self;
+        let rank = agents.replace(agents.get() + 1);
+        self.sandbox.ragent(&format!(
+            "--rdzv-id j --rdzv-endpoint {endpoint} --node-rank {rank} {flags} {words}"
+        ))
     }
 
     /// An agent that coordinates.
