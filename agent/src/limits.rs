@@ -33,6 +33,8 @@ pub const TASK_QUEUE: usize = 256;
 /// Chunks of output that wait for the console; workers wait where it is full, as they would for
 /// the console itself.
 pub const CONSOLE_QUEUE: usize = 64;
+/// Log lines that wait for the console: what a busy minute of `info` has.
+pub const LOG_QUEUE: usize = 1024;
 /// One read from a worker's pipe: the kernel's pipe buffer.
 pub const CONSOLE_CHUNK: usize = 64 * 1024;
 /// What is kept of a worker's stderr for the report; with the rest a failure stays near 4 KiB.

@@ -11,7 +11,7 @@ use ragent::{
     error::LaunchError,
     host::ThisHost,
     job_spec::JobSpec,
-    keeper, run, serve, status,
+    keeper, limits, run, serve, status,
     telemetry::{self, LogFormat},
 };
 
@@ -19,14 +19,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Some(Command::Keeper) => return keep(),
-        Some(Command::Store(args)) => {
-            telemetry::start(LogFormat::Text, &ThisHost);
-            serve::store(&args)
-        }
-        Some(Command::Coordinator(args)) => {
-            telemetry::start(LogFormat::Text, &ThisHost);
-            serve::coordinator(&args)
-        }
+        Some(Command::Store(args)) => logged(LogFormat::Text, || serve::store(&args)),
+        Some(Command::Coordinator(args)) => logged(LogFormat::Text, || serve::coordinator(&args)),
         Some(Command::Status(args)) => status::print(&args),
         None => launch(cli.launch),
     };
@@ -42,16 +36,27 @@ fn main() -> ExitCode {
 
 fn launch(args: LaunchArgs) -> Result<ExitCode, LaunchError> {
     let format = LogFormat::of(&args);
-    telemetry::start(*format.as_ref().unwrap_or(&LogFormat::Text), &ThisHost);
-    let spec = match (JobSpec::resolve(args, &ThisHost), format) {
-        (Ok(spec), Ok(_)) => spec,
-        (Ok(_), Err(error)) => return Err(LaunchError::Usage(vec![error])),
-        (Err(mut errors), format) => {
+    let (spec, format) = match (JobSpec::resolve(args, &ThisHost), format) {
+        (Ok(spec), Ok(format)) => (spec, format),
+        (spec, format) => {
+            let mut errors = spec.err().unwrap_or_default();
             errors.extend(format.err());
             return Err(LaunchError::Usage(errors));
         }
     };
-    run::launch(spec)
+    logged(format, || run::launch(spec))
+}
+
+/// Carries out `command` with log lines on stderr, all of which are out when it returns.
+fn logged(
+    format: LogFormat,
+    command: impl FnOnce() -> Result<ExitCode, LaunchError>,
+) -> Result<ExitCode, LaunchError> {
+    let log = telemetry::start(format, &ThisHost);
+    let log = log.map_err(|source| LaunchError::System { attempt: "start a thread", source })?;
+    let result = command();
+    log.flush(limits::FAREWELL_TIMEOUT);
+    result
 }
 
 fn keep() -> ExitCode {

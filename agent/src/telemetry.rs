@@ -1,10 +1,22 @@
 //! Sends the program's log lines to stderr; stdout belongs to the workers.
+//!
+//! A thread writes them, so that a console that blocks stops nobody's clock: what does not fit into
+//! the queue meanwhile is dropped, and how much that was is said.
 
-use std::io::{self, IsTerminal};
+use std::{
+    io::{self, IsTerminal, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
 
-use tracing_subscriber::{EnvFilter, fmt};
+use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 
-use crate::{cli::LaunchArgs, host::Host, job_spec::JobSpecError};
+use crate::{cli::LaunchArgs, host::Host, job_spec::JobSpecError, limits};
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -31,13 +43,18 @@ impl LogFormat {
 }
 
 /// Subscribes, once for the process; the filter is `RAGENT_LOG`.
-pub fn start(format: LogFormat, host: &impl Host) {
+///
+/// # Errors
+///
+/// Returns the system's refusal to start the thread that writes.
+pub fn start(format: LogFormat, host: &impl Host) -> io::Result<LogEnd> {
     let filter = host.env("RAGENT_LOG").unwrap_or_else(|| "info".into());
     let filter = EnvFilter::builder().parse_lossy(filter.to_string_lossy());
-    // A console that is gone is no reason to stop; to tell of it would take one, and panics.
-    let lines = fmt()
+    let (log, end) = Log::start()?;
+    // To tell that a line could not be written would take a console.
+    let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(log)
         .with_target(false)
         .log_internal_errors(false);
     // Another subscriber, as in a test that calls this twice, stays.
@@ -45,4 +62,106 @@ pub fn start(format: LogFormat, host: &impl Host) {
         LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).try_init(),
         LogFormat::Json => lines.json().with_target(true).try_init(),
     };
+    Ok(end)
+}
+
+/// What goes to the thread that writes.
+#[derive(Debug)]
+enum ToWrite {
+    Line(Vec<u8>),
+    /// Everything before has been handed over: say when it is written.
+    Flush(mpsc::SyncSender<()>),
+}
+
+/// The queue of lines that are to be written.
+#[derive(Clone, Debug)]
+struct Log {
+    lines: mpsc::SyncSender<ToWrite>,
+    dropped: Arc<AtomicU64>,
+}
+
+/// Lets the last lines out.
+#[derive(Debug)]
+pub struct LogEnd(mpsc::SyncSender<ToWrite>);
+
+impl Log {
+    fn start() -> io::Result<(Self, LogEnd)> {
+        let (lines, queue) = mpsc::sync_channel(limits::LOG_QUEUE);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&dropped);
+        thread::Builder::new().name("log".to_owned()).spawn(move || write_all(&queue, &count))?;
+        Ok((Self { lines: lines.clone(), dropped }, LogEnd(lines)))
+    }
+}
+
+impl LogEnd {
+    /// Waits until every line so far is written, at most for `limit`.
+    pub fn flush(&self, limit: Duration) {
+        let (done, written) = mpsc::sync_channel(1);
+        // A console that blocks has filled the queue, and gets no further time.
+        if self.0.try_send(ToWrite::Flush(done)).is_ok() {
+            let _ = written.recv_timeout(limit);
+        }
+    }
+}
+
+fn write_all(queue: &mpsc::Receiver<ToWrite>, dropped: &AtomicU64) {
+    for next in queue {
+        // A console that is gone (EPIPE) is no reason to stop taking lines.
+        let _ = match next {
+            ToWrite::Line(line) => write_line(&line, dropped.swap(0, Ordering::Relaxed)),
+            ToWrite::Flush(done) => {
+                // Whoever asked may have stopped waiting.
+                let _ = done.try_send(());
+                Ok(())
+            }
+        };
+    }
+}
+
+fn write_line(line: &[u8], dropped: u64) -> io::Result<()> {
+    let mut stderr = io::stderr().lock();
+    if dropped > 0 {
+        writeln!(stderr, "ragent: {dropped} log lines were lost while the console was blocked")?;
+    }
+    stderr.write_all(line)
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+impl Write for Log {
+    /// Takes one whole line, as the formatter hands them over.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.lines.try_send(ToWrite::Line(line.to_vec())).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A console that blocks keeps nobody waiting: what does not fit is counted.
+    #[test]
+    fn full_queue_drops_and_counts() {
+        let (lines, _nobody_reads) = mpsc::sync_channel(2);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let mut log = Log { lines, dropped: Arc::clone(&dropped) };
+        for _ in 0..5 {
+            assert_eq!(log.write(b"line\n").unwrap(), 5);
+        }
+        assert_eq!(dropped.load(Ordering::Relaxed), 3);
+    }
 }
