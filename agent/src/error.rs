@@ -10,7 +10,7 @@ use ragent_rendezvous::{
 use crate::{
     agent::machine::Ending,
     coordinator::{client::AttendError, discovery::LocateError},
-    job_spec::{Endpoint, JobSpecError},
+    job_spec::{Endpoint, JobSpecError, StorePorts},
     report,
 };
 
@@ -44,6 +44,15 @@ pub enum LaunchError {
         #[source]
         source: AttendError,
     },
+    /// No store for the workers of a round can be opened.
+    #[error("failed to open a store for the workers{}", on_ports(*ports))]
+    WorkerStore {
+        /// Where it may be.
+        ports: StorePorts,
+        /// The system's word.
+        #[source]
+        source: io::Error,
+    },
     /// What was typed means nothing on this machine.
     #[error("the command line cannot be carried out")]
     Usage(Vec<JobSpecError>),
@@ -71,7 +80,8 @@ impl LaunchError {
             | Self::Locate(_)
             | Self::Ended(_)
             | Self::NoJob(_)
-            | Self::Status { .. } => 1,
+            | Self::Status { .. }
+            | Self::WorkerStore { .. } => 1,
         })
     }
 
@@ -80,9 +90,11 @@ impl LaunchError {
         match self {
             Self::Usage(errors) => usage(errors),
             Self::Ended(ended) => ended.report(),
-            Self::System { .. } | Self::Locate(_) | Self::NoJob(_) | Self::Status { .. } => {
-                with_hint(chain(self), self.hint())
-            }
+            Self::System { .. }
+            | Self::Locate(_)
+            | Self::NoJob(_)
+            | Self::Status { .. }
+            | Self::WorkerStore { .. } => with_hint(chain(self), self.hint()),
         }
     }
 
@@ -97,11 +109,26 @@ impl LaunchError {
             ),
             Self::NoJob(_) => Some("name its endpoint with `--rdzv-endpoint HOST:PORT`"),
             Self::Status { .. } => Some("is its agent running?"),
-            Self::Locate(LocateError::Bind { .. })
+            Self::Locate(LocateError::Bind { .. }) => {
+                Some("may this user listen on that port, and is the address one of this machine's?")
+            }
+            Self::WorkerStore { ports: StorePorts::Range { .. }, .. } => Some(
+                "free the ports, or name more of them in `store_port` (`--rdzv-conf`): each agent \
+                 of a machine needs some of its own",
+            ),
+            Self::WorkerStore { ports: StorePorts::Any, .. }
             | Self::System { .. }
             | Self::Ended(_)
             | Self::Usage(_) => None,
         }
+    }
+}
+
+fn on_ports(ports: StorePorts) -> String {
+    match ports {
+        StorePorts::Any => String::new(),
+        StorePorts::Range { first, last } if first == last => format!(" on port {first}"),
+        StorePorts::Range { first, last } => format!(" on a port from {first} to {last}"),
     }
 }
 
@@ -139,15 +166,20 @@ impl Ended {
                 let how = if *was_attended { "gone for" } else { "not reached in" };
                 let seconds = waited.as_secs();
                 let what = format!("error: the coordinator at {endpoint} was {how} {seconds} s");
-                with_hint(what, Some("its host must be back within `join_timeout` (`--rdzv-conf`)"))
+                let hint = if *was_attended {
+                    "its host must be back within `join_timeout` (`--rdzv-conf`)"
+                } else {
+                    "can this node reach that port?"
+                };
+                with_hint(what, Some(hint))
             }
         }
     }
 }
 
-fn closed(outcome: &Outcome, title: &str) -> String {
+/// How a job ended, for people.
+pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
     match &outcome.result {
-        // It is no error, and is never asked for.
         JobResult::Succeeded => "ragent: the job has succeeded".to_owned(),
         JobResult::BudgetSpent => report::failure(outcome, title),
         JobResult::JoinTimeout { present, min, waited } => with_hint(
@@ -197,8 +229,8 @@ fn refused(
             "start the agent again, so that it joins the run that is there now",
         ),
         RefuseReason::LoopbackAddress { address } => refused(
-            format!("its address {address} is not reached from other machines"),
-            "give one that is as `--local-addr`",
+            format!("{address} would be the address of a node, and other machines do not reach it"),
+            "give the nodes addresses that all reach, as `--rdzv-endpoint` or `--local-addr`",
         ),
         RefuseReason::ProtocolVersion { ours } => refused(
             format!(

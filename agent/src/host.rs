@@ -14,7 +14,10 @@ use std::{
 use nix::{
     ifaddrs::getifaddrs,
     sched,
-    sys::resource::{Resource, getrlimit, setrlimit},
+    sys::{
+        resource::{Resource, getrlimit, setrlimit},
+        signal::Signal,
+    },
     unistd,
 };
 
@@ -106,12 +109,20 @@ fn visible_devices(text: &str, installed: u32) -> u32 {
 }
 
 impl ThisHost {
+    /// Whether this process was started with `signal` ignored, as `nohup` does.
+    pub fn ignores(self, signal: Signal) -> bool {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        mask.is_some_and(|mask| mask >> (signal as i32 - 1) & 1 == 1)
+    }
+
     /// Lets this process open as many files as the system allows, and says how many it was given.
     ///
     /// A coordinator has a connection for each agent, and the usual soft limit is 1024. Workers get
     /// the old limit back.
     pub fn raise_open_files(self) -> u64 {
-        let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
+        let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return u64::MAX };
         // Where it is refused, the old limit stays.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
         soft

@@ -16,6 +16,7 @@ pub mod keeper;
 pub mod limits;
 pub mod net;
 pub mod news;
+mod place;
 pub mod report;
 pub mod run;
 pub mod serve;

@@ -53,12 +53,16 @@ pub const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a coordinator that stood still listens before it expires anybody: agents dial again
 /// within 600 ms and every 250 ms.
 pub const CATCH_UP: Duration = Duration::from_millis(1000);
+/// Addresses of one node; as many as the wire takes.
+pub const MAX_ADDRESSES: usize = 64;
 /// Connections in all on the agent's port; 10,000 agents with a spare each.
 pub const MAX_CONNECTIONS: usize = 20_480;
 /// The listen backlog; the kernel cuts it to `somaxconn`.
 pub const LISTEN_BACKLOG: u32 = 4096;
 /// How long the last words may take to leave when everything else is done.
 pub const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a host stays for the others at its end: a stop of 30 s and its margin, twice.
+pub const SEE_OFF_TIMEOUT: Duration = Duration::from_secs(70);
 /// How long the keeper may take to be there, and to go.
 pub const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a keeper tries to deliver its obituary: less than the lease that proves the same.

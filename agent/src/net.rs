@@ -33,6 +33,13 @@ pub enum Reach {
 }
 
 impl Reach {
+    /// What a listener must take for `endpoint`, which resolves to `address`: a name that is a
+    /// loopback address on its own machine is another one on all others.
+    pub fn of_endpoint(endpoint: &Endpoint, address: IpAddr) -> Self {
+        let is_name = endpoint.host.parse::<IpAddr>().is_err() && endpoint.host != "localhost";
+        if is_name { Self::Everywhere } else { Self::of(address) }
+    }
+
     /// What a listener must take so that whoever reaches `address` reaches it too.
     pub fn of(address: IpAddr) -> Self {
         if address.is_loopback() { Self::Loopback(address) } else { Self::Everywhere }

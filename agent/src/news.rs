@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use ragent_rendezvous::message::{EvictReason, RestartReason, WaitReason, WorkerEnd};
 use tracing::{error, info, warn};
 
-use crate::agent::machine::News;
+use crate::{agent::machine::News, job_spec::Endpoint};
 
 /// Logs one piece of news.
 pub fn log(news: &News) {
@@ -17,7 +17,10 @@ pub fn log(news: &News) {
             group_rank = admission.group_rank.0,
             nodes = admission.group_world_size,
             world_size = admission.world_size,
-            master = format_args!("{}:{}", admission.master_address, admission.master_port),
+            master = %Endpoint {
+                host: admission.master_address.clone(),
+                port: admission.master_port,
+            },
             restart_count = admission.restart_count,
             "admitted; starting workers"
         ),

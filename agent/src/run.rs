@@ -1,50 +1,34 @@
 //! The story of a launch, from a [`JobSpec`] to an exit code.
 
-use std::{
-    future::Future,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    process::ExitCode,
-    time::Duration,
-};
+use std::{future::Future, io, process::ExitCode};
 
 use nix::sys::signal::Signal;
-use ragent_proto::convert::NotHere;
-use ragent_rendezvous::{
-    Rendezvous,
-    ids::{JobUid, NodeId, RoundId, RunId},
-    message::{Heard, JobResult, NodeDescription},
-    settings::{Leases, Memory, Settings, SharedSettings},
-};
-use ragent_store::{Admission, StoreThread};
+use ragent_rendezvous::{ids::RunId, message::JobResult};
+use ragent_store::StoreThread;
 use tokio::{
     runtime,
     signal::unix::{SignalKind, signal},
-    sync::{mpsc, watch},
-    task::JoinHandle,
+    sync::mpsc,
 };
 use tracing::{info, warn};
 
 use crate::{
     agent::{
-        driver::{self as agent_driver, AgentSpec},
-        machine::{AgentSettings, Ending},
+        driver::{self as agent_driver, DriveError},
+        machine::Ending,
         worker_stores::WorkerStores,
     },
-    clock,
-    coordinator::{
-        discovery::{self, Located},
-        driver::{self as coordinator_driver, Input, Inputs},
-        service::{self, Role},
-    },
+    coordinator::driver::Input,
     error::{Ended, LaunchError},
     host::ThisHost,
     job_spec::{Endpoint, JobSpec, JobSpecError, Meeting},
+    keeper::tree,
     limits,
-    net::{self, PortProtocols, Reach},
-    state_file::{self, Registration, RunningAgent},
+    place::{self, Hosted},
+    state_file::{Registration, RunningAgent},
     supervisor::{
         console::Console,
-        driver::{self as supervisor_driver, SupervisorSpec},
+        driver::{self as supervisor_driver, SupervisorHandle, SupervisorSpec},
         environment::EnvironmentSpec,
         logs::LogFolder,
     },
@@ -58,8 +42,9 @@ use crate::{
 pub fn launch(mut spec: JobSpec) -> Result<ExitCode, LaunchError> {
     if spec.meeting == Meeting::Standalone {
         // As torchrun does: nobody else can take part, so nobody needs to know the name.
-        spec.run_id = RunId::new(random_id());
+        spec.run_id = RunId::new(place::random_id());
     }
+    tree::check().map_err(system("see the processes below this one"))?;
     // Whatever outlives a keeper that was killed becomes this process's child, and is swept.
     nix::sys::prctl::set_child_subreaper(true)
         .map_err(|errno| system("become a subreaper")(errno.into()))?;
@@ -81,22 +66,24 @@ pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output, LaunchError> {
     Ok(output)
 }
 
-fn system(attempt: &'static str) -> impl Fn(std::io::Error) -> LaunchError {
+fn system(attempt: &'static str) -> impl Fn(io::Error) -> LaunchError {
     move |source| LaunchError::System { attempt, source }
 }
 
 async fn launch_on_runtime(spec: JobSpec, logs: LogFolder) -> Result<ExitCode, LaunchError> {
     let open_files = ThisHost.raise_open_files();
-    let signals = watch_signals(&spec.signals)?;
+    let mut signals = watch_signals(&spec.signals)?;
     let (console, console_end) = Console::start().map_err(system("start a thread"))?;
+    let supervisor_spec = supervisor_spec(&spec, open_files, logs, console);
     let mut supervisor =
-        supervisor_driver::start(supervisor_spec(&spec, open_files, logs, console))
-            .map_err(system("start the keeper process"))?;
-    let outcome = take_part(&spec, &mut supervisor, signals).await;
+        supervisor_driver::start(supervisor_spec).map_err(system("start the keeper process"))?;
+    let outcome = take_part(&spec, &mut supervisor, &mut signals).await;
     // Ends the keeper, and with it whatever may be left.
-    let supervisor_driver::SupervisorHandle { commands, told, task } = supervisor;
+    let SupervisorHandle { commands, told, task } = supervisor;
     drop((commands, told));
-    let _ = tokio::time::timeout(limits::KEEPER_TIMEOUT, task).await;
+    if tokio::time::timeout(limits::KEEPER_TIMEOUT, task).await.is_err() {
+        warn!("the keeper process does not end; something of this node may be left");
+    }
     console_end.wait(limits::FAREWELL_TIMEOUT).await;
     let (ending, endpoint) = outcome?;
     match ending {
@@ -114,232 +101,58 @@ async fn launch_on_runtime(spec: JobSpec, logs: LogFolder) -> Result<ExitCode, L
 /// Finds or becomes the coordinator, and attends it to the end.
 async fn take_part(
     spec: &JobSpec,
-    supervisor: &mut supervisor_driver::SupervisorHandle,
-    mut signals: mpsc::Receiver<Signal>,
+    supervisor: &mut SupervisorHandle,
+    signals: &mut mpsc::Receiver<Signal>,
 ) -> Result<(Ending, Endpoint), LaunchError> {
-    let located = tokio::select! {
-        located = locate(spec) => located?,
+    let stores = StoreThread::start("stores").map_err(system("start a thread"))?;
+    let mut place = tokio::select! {
+        place = place::take(spec, &stores) => place?,
         // Nobody knows this node yet, so it just goes.
         Some(signal) = signals.recv() => return Ok((Ending::Left(signal), Endpoint::default())),
     };
-    let stores = StoreThread::start("stores").map_err(system("start a thread"))?;
-    let mut place = match located.located {
-        Located::Here { listener, address } => {
-            host(spec, &stores, listener, address, located.endpoint)?
-        }
-        Located::There(address) => join(spec, address, located.endpoint)?,
-    };
+    let endpoint = place.endpoint.clone();
     let registration = Registration::new(&RunningAgent {
         run_id: spec.run_id.to_string(),
-        endpoint: place.endpoint.to_string(),
+        endpoint: endpoint.to_string(),
         pid: std::process::id(),
     });
     if let Err(error) = &registration {
         warn!(%error, "`ragent status` on this machine must be told the endpoint");
     }
     let stores = WorkerStores::new(stores, place.reach, spec.store_ports);
-    let endpoint = place.endpoint.clone();
-    let agent = agent_spec(spec, &mut place);
-    let ending = agent_driver::drive(agent, stores, supervisor, signals)
-        .await
-        .map_err(system("open a store for the workers"))?;
-    // The coordinator stays until every agent knows the outcome, or a lease has passed.
-    if let Some(coordinator) = place.coordinator {
-        drop(place.inputs);
-        let _ = coordinator.await;
+    let agent = place.agent_spec(spec);
+    let ending = agent_driver::drive(agent, stores, supervisor, signals).await;
+    if let Some(hosted) = place.hosted() {
+        see_off(hosted, ending.as_ref().ok(), signals).await;
     }
-    place.server.abort();
+    place.leave();
+    let ending = ending.map_err(|error| match error {
+        DriveError::Store(source) => LaunchError::WorkerStore { ports: spec.store_ports, source },
+        DriveError::Supervisor => {
+            system("watch the workers")(io::Error::other("the task that does it has ended"))
+        }
+    })?;
     Ok((ending, endpoint))
 }
 
-/// Who hosts, and under which endpoint.
-struct Found {
-    located: Located,
-    endpoint: Endpoint,
-}
-
-async fn locate(spec: &JobSpec) -> Result<Found, LaunchError> {
-    let (endpoint, is_host) = match &spec.meeting {
-        Meeting::Standalone => {
-            let listener =
-                net::listen(Reach::of(Ipv4Addr::LOCALHOST.into()), 0).map_err(system("listen"))?;
-            let address = listener.local_addr().map_err(system("listen"))?;
-            let endpoint = Endpoint { host: address.ip().to_string(), port: address.port() };
-            return Ok(Found { located: Located::Here { listener, address }, endpoint });
+/// Keeps a coordinator until every agent knows the outcome, or a lease has passed, or the user has
+/// asked once more.
+async fn see_off(hosted: Hosted, ending: Option<&Ending>, signals: &mut mpsc::Receiver<Signal>) {
+    let Hosted { inputs, coordinator } = hosted;
+    if !matches!(ending, Some(Ending::Closed(_) | Ending::Left(_))) {
+        // This agent goes for a reason that its coordinator does not know of.
+        let _ = inputs.send(Input::Shutdown).await;
+    }
+    let goes = async {
+        tokio::select! {
+            _ = coordinator => {}
+            Some(signal) = signals.recv() => {
+                warn!(%signal, "signal received; not waiting for the other agents");
+            }
         }
-        // The list has one entry until another agent can take over.
-        Meeting::Endpoint { endpoints, is_host } => (endpoints[0].clone(), *is_host),
     };
-    let located = discovery::locate(&endpoint, is_host, spec.shared.timeouts.join).await?;
-    let mut endpoint = endpoint;
-    if let Located::Here { address, .. } = &located {
-        if address.ip().is_loopback() && spec.shared.nodes.max() > 1 {
-            warn!(
-                %endpoint, "the endpoint is a loopback address: only agents of this machine reach it"
-            );
-        }
-        endpoint.port = address.port();
-    }
-    Ok(Found { located, endpoint })
-}
-
-/// Where this agent stands: what it serves, and where it attends.
-struct Place {
-    endpoint: Endpoint,
-    /// The address by which the others know this node, where the endpoint gives it.
-    address: Option<SocketAddr>,
-    reach: Reach,
-    port: u16,
-    node_id: NodeId,
-    heard: Heard,
-    not_here: Option<watch::Sender<NotHere>>,
-    inputs: Option<Inputs>,
-    coordinator: Option<JoinHandle<()>>,
-    server: JoinHandle<std::io::Result<()>>,
-}
-
-fn host(
-    spec: &JobSpec,
-    stores: &StoreThread,
-    listener: std::net::TcpListener,
-    address: SocketAddr,
-    endpoint: Endpoint,
-) -> Result<Place, LaunchError> {
-    let node_id = new_node_id();
-    let memory_path = state_file::memory_path(&spec.run_id, &endpoint);
-    let persistent = !matches!(spec.meeting, Meeting::Standalone);
-    let memory = persistent.then(|| state_file::read_memory(&memory_path)).flatten();
-    let heard = memory.as_ref().map_or_else(Heard::default, |memory| Heard {
-        round: RoundId { term: memory.term, round: memory.round },
-        size: memory.round_size,
-        group_rank: memory.host_rank,
-    });
-    let settings = Settings {
-        run_id: spec.run_id.clone(),
-        coordinator: node_id.to_string(),
-        host: Some(node_id.clone()),
-        shared: Some(spec.shared),
-        leases: Leases::default(),
-    };
-    let hosted =
-        host_endpoint(stores, listener, settings, memory, persistent.then_some(memory_path))?;
-    info!(%endpoint, run_id = %spec.run_id, nodes = %spec.shared.nodes, "coordinating the job");
-    let reach = Reach::of(address.ip());
-    let (not_here, _) = watch::channel(NotHere { term: heard.round.term, endpoint: String::new() });
-    Ok(Place {
-        endpoint,
-        address: Some(address),
-        reach,
-        port: address.port(),
-        node_id,
-        heard,
-        not_here: Some(not_here),
-        inputs: Some(hosted.inputs),
-        coordinator: Some(hosted.coordinator),
-        server: hosted.server,
-    })
-}
-
-/// A coordinator that runs, and the server of its port.
-pub(crate) struct Hosted {
-    pub(crate) inputs: Inputs,
-    pub(crate) coordinator: JoinHandle<()>,
-    pub(crate) server: JoinHandle<std::io::Result<()>>,
-}
-
-/// Starts a coordinator and serves its port.
-pub(crate) fn host_endpoint(
-    stores: &StoreThread,
-    listener: std::net::TcpListener,
-    settings: Settings,
-    memory: Option<Memory>,
-    state_file: Option<std::path::PathBuf>,
-) -> Result<Hosted, LaunchError> {
-    let (inputs, queue) = mpsc::channel::<Input>(limits::COORDINATOR_QUEUE);
-    let run_id = settings.run_id.clone();
-    let memory = memory.unwrap_or_else(|| Memory::fresh(JobUid::new(random_id())));
-    let rendezvous = Rendezvous::new(clock::now(), settings, memory);
-    let coordinator = tokio::spawn(coordinator_driver::drive(rendezvous, queue, state_file));
-    // Any PyTorch client may use the endpoint as a plain store.
-    let store = stores
-        .open_without_listener(Admission::Anybody)
-        .map_err(|error| system("open the endpoint's store")(std::io::Error::other(error)))?;
-    let http = service::router(run_id.as_str(), Role::Coordinator(inputs.clone()));
-    let protocols = PortProtocols { http, store: Some(store) };
-    let server = tokio::spawn(net::serve_port(listener, protocols));
-    Ok(Hosted { inputs, coordinator, server })
-}
-
-fn join(spec: &JobSpec, coordinator: SocketAddr, endpoint: Endpoint) -> Result<Place, LaunchError> {
-    // A stream to any loopback address begins at the first one of its family.
-    let reach = match coordinator.ip() {
-        IpAddr::V4(ip) if ip.is_loopback() => Reach::Loopback(Ipv4Addr::LOCALHOST.into()),
-        ip => Reach::of(ip),
-    };
-    let listener = net::listen(reach, 0).map_err(system("listen"))?;
-    let port = listener.local_addr().map_err(system("listen"))?.port();
-    let term = Heard::default().round.term;
-    let (not_here, known) = watch::channel(NotHere { term, endpoint: endpoint.to_string() });
-    let http = service::router(spec.run_id.as_str(), Role::Elsewhere(known));
-    let server = tokio::spawn(net::serve_port(listener, PortProtocols { http, store: None }));
-    Ok(Place {
-        endpoint,
-        address: None,
-        reach,
-        port,
-        node_id: new_node_id(),
-        heard: Heard::default(),
-        not_here: Some(not_here),
-        inputs: None,
-        coordinator: None,
-        server,
-    })
-}
-
-fn agent_spec(spec: &JobSpec, place: &mut Place) -> AgentSpec {
-    let host_name = ThisHost.name();
-    let address = spec
-        .local_addr
-        .clone()
-        .or_else(|| place.address.filter(|a| !a.ip().is_unspecified()).map(|a| a.ip().to_string()));
-    let node = NodeDescription {
-        node_id: place.node_id.clone(),
-        host_name,
-        // Filled in with the stream's own address where it is not known here.
-        address: address.unwrap_or_default(),
-        addresses: ThisHost.addresses().into_iter().take(MAX_ADDRESSES).collect(),
-        agent_port: place.port,
-        role: spec.role.clone(),
-        local_world_size: spec.local_world_size,
-        node_rank: spec.node_rank,
-    };
-    let not_here = place.not_here.take().unwrap_or_else(|| {
-        watch::channel(NotHere { term: place.heard.round.term, endpoint: String::new() }).0
-    });
-    AgentSpec {
-        run_id: spec.run_id.clone(),
-        endpoint: place.endpoint.clone(),
-        shared: spec.shared,
-        node,
-        settings: agent_settings(spec.shared, spec.shutdown_timeout, place.heard),
-        not_here,
-    }
-}
-
-/// As many as the wire takes.
-const MAX_ADDRESSES: usize = 64;
-
-fn agent_settings(
-    shared: SharedSettings,
-    shutdown_timeout: Duration,
-    heard: Heard,
-) -> AgentSettings {
-    AgentSettings {
-        stop_grace: shared.timeouts.stop_grace,
-        shutdown_timeout,
-        join_timeout: shared.timeouts.join,
-        heard,
-    }
+    // A lease and a farewell are seconds; what takes longer than a stop may take is stuck.
+    let _ = tokio::time::timeout(limits::SEE_OFF_TIMEOUT, goes).await;
 }
 
 fn supervisor_spec(
@@ -369,10 +182,11 @@ fn supervisor_spec(
     }
 }
 
-/// One queue for all signals on which the agent shuts down.
+/// One queue for all signals on which the agent shuts down. What was ignored when it started stays
+/// ignored, so that `nohup` means what it says.
 pub(crate) fn watch_signals(signals: &[Signal]) -> Result<mpsc::Receiver<Signal>, LaunchError> {
     let (sender, queue) = mpsc::channel(limits::STREAM_QUEUE);
-    for &kind in signals {
+    for &kind in signals.iter().filter(|signal| !ThisHost.ignores(**signal)) {
         let stream = signal(SignalKind::from_raw(kind as i32));
         let mut stream = stream.map_err(system("watch for signals"))?;
         let sender = sender.clone();
@@ -385,13 +199,4 @@ pub(crate) fn watch_signals(signals: &[Signal]) -> Result<mpsc::Receiver<Signal>
         });
     }
     Ok(queue)
-}
-
-/// A name that no other agent process has.
-fn new_node_id() -> NodeId {
-    NodeId::new(format!("{}_{}_{}", ThisHost.name(), std::process::id(), random_id()))
-}
-
-fn random_id() -> String {
-    format!("{:016x}", rand::random::<u64>())
 }

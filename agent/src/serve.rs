@@ -23,7 +23,7 @@ use crate::{
     error::LaunchError,
     host::ThisHost,
     job_spec::Endpoint,
-    net, run, state_file,
+    net, place, run, state_file,
 };
 
 const SIGNALS: [Signal; 2] = [Signal::SIGTERM, Signal::SIGINT];
@@ -83,7 +83,8 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
             shared: None,
             leases: Leases::default(),
         };
-        let mut hosted = run::host_endpoint(&stores, listener, settings, memory, Some(path))?;
+        let (mut hosted, server) =
+            place::host_endpoint(&stores, listener, settings, memory, Some(path))?;
         say(address)?;
         info!(%address, run_id = args.rdzv_id, "coordinating the job");
         tokio::select! {
@@ -96,7 +97,7 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
                 let _ = (&mut hosted.coordinator).await;
             }
         }
-        hosted.server.abort();
+        drop(server);
         Ok(ExitCode::SUCCESS)
     })?
 }

@@ -8,10 +8,10 @@ use ragent_rendezvous::snapshot::{NodeSnapshot, PhaseName, Snapshot, StandingNam
 use crate::{
     cli::StatusArgs,
     coordinator::client,
-    error::LaunchError,
+    error::{self, LaunchError},
     host::{Host, ThisHost},
     job_spec::{Endpoint, JobSpecError},
-    report, run, state_file,
+    run, state_file,
 };
 
 /// Asks and prints.
@@ -35,7 +35,10 @@ pub fn print(args: &StatusArgs) -> Result<ExitCode, LaunchError> {
 
 fn find(args: &StatusArgs) -> Result<Endpoint, LaunchError> {
     let variable = "PET_RDZV_ENDPOINT";
-    let from_env = || Some((variable, ThisHost.env(variable)?.to_string_lossy().into_owned()));
+    let from_env = || {
+        let text = ThisHost.env(variable)?.to_string_lossy().into_owned();
+        (!text.is_empty()).then_some((variable, text))
+    };
     let typed = args.rdzv_endpoint.clone().map(|text| ("--rdzv-endpoint", text));
     if let Some((source, value)) = typed.or_else(from_env) {
         return value.parse().map_err(|error| {
@@ -48,7 +51,9 @@ fn find(args: &StatusArgs) -> Result<Endpoint, LaunchError> {
     agents.dedup_by(|one, other| one.endpoint == other.endpoint);
     match agents.as_slice() {
         [] => Err(LaunchError::NoJob("no job of this user runs on this machine".to_owned())),
-        [agent] => Ok(agent.endpoint.parse().unwrap_or_default()),
+        [agent] => agent.endpoint.parse().map_err(|_| {
+            LaunchError::NoJob(format!("`{}` is no endpoint of a job", agent.endpoint))
+        }),
         several => {
             let list: Vec<String> = several
                 .iter()
@@ -73,7 +78,10 @@ async fn ask(endpoint: Endpoint) -> Result<Snapshot, LaunchError> {
         StatusAnswer::Snapshot(snapshot) => return Ok(*snapshot),
         StatusAnswer::NotHere(not_here) => not_here,
     };
-    let elsewhere: Endpoint = not_here.endpoint.parse().unwrap_or_default();
+    let Ok(elsewhere) = not_here.endpoint.parse::<Endpoint>() else {
+        let what = format!("{endpoint} does not know who coordinates its job");
+        return Err(LaunchError::NoJob(what));
+    };
     match client::status(&elsewhere).await.map_err(failed(&elsewhere))? {
         StatusAnswer::Snapshot(snapshot) => Ok(*snapshot),
         StatusAnswer::NotHere(_) => {
@@ -110,7 +118,7 @@ pub fn text(snapshot: &Snapshot) -> String {
         table(&mut text, &[vec![head], rows].concat());
     }
     if let Some(outcome) = &snapshot.outcome {
-        let _ = writeln!(text, "{}", report::failure(outcome, snapshot.run_id.as_str()));
+        let _ = writeln!(text, "{}", error::closed(outcome, snapshot.run_id.as_str()));
     }
     text
 }
@@ -118,7 +126,7 @@ pub fn text(snapshot: &Snapshot) -> String {
 fn row(node: &NodeSnapshot) -> [String; 6] {
     let workers = match node.first_global_rank {
         Some(first) if node.local_world_size > 1 => {
-            format!("{first}-{}", first.0 + node.local_world_size - 1)
+            format!("{first}-{}", first.0.saturating_add(node.local_world_size - 1))
         }
         Some(first) => first.to_string(),
         None => format!("({})", node.local_world_size),

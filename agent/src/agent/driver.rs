@@ -17,7 +17,7 @@ use ragent_rendezvous::{
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    task::JoinSet,
+    task::AbortHandle,
 };
 use tracing::{debug, info, warn};
 
@@ -51,17 +51,28 @@ pub struct AgentSpec {
     pub not_here: watch::Sender<NotHere>,
 }
 
+/// Why a node's part cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveError {
+    /// No store for the workers can be opened.
+    #[error("failed to open a store for the workers")]
+    Store(#[source] io::Error),
+    /// The supervisor has ended before its agent.
+    #[error("the supervisor has ended")]
+    Supervisor,
+}
+
 /// Runs this node's part until it is over.
 ///
 /// # Errors
 ///
-/// Returns the system's refusal of a worker store.
+/// Returns [`DriveError`] if the node cannot take part any further.
 pub async fn drive(
     spec: AgentSpec,
     stores: WorkerStores,
     supervisor: &mut SupervisorHandle,
-    mut signals: mpsc::Receiver<Signal>,
-) -> io::Result<Ending> {
+    signals: &mut mpsc::Receiver<Signal>,
+) -> Result<Ending, DriveError> {
     let (sender, mut events) = mpsc::channel(limits::TASK_QUEUE);
     let now = clock::now();
     let mut driver = Driver {
@@ -71,7 +82,7 @@ pub async fn drive(
         stores,
         commands: supervisor.commands.clone(),
         streams: BTreeMap::new(),
-        tasks: JoinSet::new(),
+        tasks: BTreeMap::new(),
         events: sender,
         told_cause: None,
     };
@@ -86,9 +97,8 @@ pub async fn drive(
             // its own stall for the coordinator's.
             biased;
             Some(signal) = signals.recv() => driver.handle_signal(signal),
-            told = supervisor.told.recv() => driver.handle_told(told),
+            told = supervisor.told.recv() => driver.handle_told(told.ok_or(DriveError::Supervisor)?),
             Some(event) = events.recv() => driver.handle_event(event),
-            Some(_) = driver.tasks.join_next() => {}
             () = clock::until(deadline) => driver.handle_timeout(),
         }
     }
@@ -101,7 +111,8 @@ struct Driver {
     stores: WorkerStores,
     commands: mpsc::Sender<Command>,
     streams: BTreeMap<AttendNumber, mpsc::Sender<FromNode>>,
-    tasks: JoinSet<()>,
+    /// The task of each stream; a stream that is dropped ends with it.
+    tasks: BTreeMap<AttendNumber, AbortHandle>,
     events: mpsc::Sender<StreamEvent>,
     /// Why the coordinator could not be reached, as last told.
     told_cause: Option<String>,
@@ -123,13 +134,12 @@ impl Driver {
         self.agent.handle_signal(clock::now(), signal);
     }
 
-    fn handle_told(&mut self, told: Option<Told>) {
+    fn handle_told(&mut self, told: Told) {
         let now = clock::now();
         debug!(?told, "supervisor told");
         match told {
-            Some(Told::Failed(failure)) => self.agent.handle_failed(now, *failure),
-            Some(Told::Finished(end)) => self.agent.handle_finished(now, end),
-            None => debug_assert!(false, "the supervisor lives as long as its commands"),
+            Told::Failed(failure) => self.agent.handle_failed(now, *failure),
+            Told::Finished(end) => self.agent.handle_finished(now, end),
         }
     }
 
@@ -148,7 +158,7 @@ impl Driver {
             // It was dropped meanwhile.
             StreamEvent::Message(..) => {}
             StreamEvent::Ended(attend, error) => {
-                self.streams.remove(&attend);
+                self.forget(attend);
                 self.link.handle_ended(now, attend);
                 if self.link.current().is_none() {
                     self.agent.handle_unattended(now);
@@ -182,9 +192,14 @@ impl Driver {
         reply: oneshot::Sender<(Attend, mpsc::Receiver<FromNode>)>,
     ) {
         let mut node = self.spec.node.clone();
+        let own = local.ip().to_canonical();
         if node.address.is_empty() {
-            node.address = local.ip().to_canonical().to_string();
+            node.address = own.to_string();
         }
+        // The one that surely reaches others comes first; a machine may have more than are taken.
+        node.addresses.retain(|address| *address != own);
+        node.addresses.insert(0, own);
+        node.addresses.truncate(limits::MAX_ADDRESSES);
         let (restarts_used, charged_through) = self.agent.charges();
         let message = Attend {
             protocol_version: PROTOCOL_VERSION,
@@ -210,19 +225,20 @@ impl Driver {
     fn handle_message(&mut self, now: Instant, attend: AttendNumber, message: FromCoordinator) {
         let message = match message {
             FromCoordinator::Message(message) => message,
-            FromCoordinator::NotHere(not_here) => {
-                warn!(endpoint = not_here.endpoint, "this agent does not coordinate the job");
-                return;
-            }
+            FromCoordinator::NotHere(not_here) => return self.go_elsewhere(now, attend, &not_here),
         };
         match message {
             ToNode::Welcome(welcome) if welcome.term < self.agent.term() => {
                 // An agent obeys no lower term; its attend has told that coordinator the higher.
                 debug!(theirs = welcome.term.0, "coordinator of a lower term is not obeyed");
-                self.streams.remove(&attend);
+                self.forget(attend);
                 self.link.handle_ended(now, attend);
             }
             ToNode::Welcome(welcome) => {
+                self.link.handle_welcome(now, attend, welcome.leases);
+                if self.link.current() != Some(attend) {
+                    return;
+                }
                 if self.agent.job_uid().is_none() || self.told_cause.is_some() {
                     info!(
                         endpoint = %self.spec.endpoint, run_id = %self.spec.run_id,
@@ -230,8 +246,7 @@ impl Driver {
                     );
                 }
                 self.told_cause = None;
-                self.link.handle_welcome(now, attend, welcome.leases);
-                self.agent.handle_welcome(&welcome);
+                self.agent.handle_welcome(now, &welcome);
                 let endpoint = self.spec.endpoint.to_string();
                 self.spec.not_here.send_replace(NotHere { term: welcome.term, endpoint });
             }
@@ -247,7 +262,7 @@ impl Driver {
     }
 
     /// Carries out what the machines want done, and says how it ended if it has.
-    async fn carry_out_all(&mut self) -> io::Result<Option<Ending>> {
+    async fn carry_out_all(&mut self) -> Result<Option<Ending>, DriveError> {
         let mut ending = None;
         loop {
             if let Some(effect) = self.link.poll_effect() {
@@ -268,12 +283,13 @@ impl Driver {
         match effect {
             link::Effect::Dial(attend) => {
                 let (endpoint, events) = (self.spec.endpoint.clone(), self.events.clone());
-                self.tasks.spawn(client::attend(endpoint, attend, events));
+                let task = tokio::spawn(client::attend(endpoint, attend, events));
+                self.tasks.insert(attend, task.abort_handle());
             }
             link::Effect::KeepAlive { attend, sequence } => {
                 self.say_on(attend, FromNode::KeepAlive { sequence });
             }
-            link::Effect::Drop(attend) => drop(self.streams.remove(&attend)),
+            link::Effect::Drop(attend) => self.forget(attend),
             link::Effect::Lease(until) => self.order(Command::Renew(until)).await,
             link::Effect::LeaseLost => {
                 warn!("the lease is over: the coordinator was not heard for too long");
@@ -283,7 +299,7 @@ impl Driver {
         }
     }
 
-    async fn carry_out(&mut self, effect: Effect) -> io::Result<()> {
+    async fn carry_out(&mut self, effect: Effect) -> Result<(), DriveError> {
         match effect {
             Effect::Say(message) => {
                 if let Some(current) = self.link.current() {
@@ -291,7 +307,7 @@ impl Driver {
                 }
             }
             Effect::OpenStore => {
-                let port = self.stores.open().await?;
+                let port = self.stores.open().await.map_err(DriveError::Store)?;
                 self.agent.handle_store_open(clock::now(), port);
             }
             Effect::Start(admission) => {
@@ -321,9 +337,32 @@ impl Driver {
         };
         if says.try_send(message).is_err() {
             debug!(attend = attend.0, "stream dropped: it does not take what it is given");
-            self.streams.remove(&attend);
+            self.forget(attend);
             self.link.handle_ended(clock::now(), attend);
         }
+    }
+
+    /// Ends a stream, or the attempt to open it.
+    fn forget(&mut self, attend: AttendNumber) {
+        self.streams.remove(&attend);
+        if let Some(task) = self.tasks.remove(&attend) {
+            task.abort();
+        }
+    }
+
+    /// Attends where an agent that does not coordinate says that the coordinator is.
+    fn go_elsewhere(&mut self, now: Instant, attend: AttendNumber, not_here: &NotHere) {
+        match not_here.endpoint.parse::<Endpoint>() {
+            Ok(endpoint)
+                if not_here.term >= self.agent.term() && endpoint != self.spec.endpoint =>
+            {
+                info!(from = %self.spec.endpoint, to = %endpoint, "the coordinator is elsewhere");
+                self.spec.endpoint = endpoint;
+            }
+            Ok(_) | Err(_) => debug!(endpoint = not_here.endpoint, "sent elsewhere, not going"),
+        }
+        self.forget(attend);
+        self.link.handle_ended(now, attend);
     }
 
     async fn order(&self, command: Command) {

@@ -64,7 +64,7 @@ struct Dial {
 }
 
 impl Link {
-    /// A link that dials at once. Its attend numbers begin after `newest`.
+    /// A link that dials at once.
     pub fn new(now: Instant) -> Self {
         Self {
             newest: AttendNumber(0),
@@ -85,11 +85,6 @@ impl Link {
         self.current
     }
 
-    /// Whether the coordinator may still count this node as alive.
-    pub fn has_lease(&self) -> bool {
-        self.lease.is_some()
-    }
-
     /// The attend has been sent on a stream that was dialed.
     pub fn handle_opened(&mut self, now: Instant, attend: AttendNumber) {
         if let Some(dial) = self.dials.get_mut(&attend) {
@@ -99,10 +94,17 @@ impl Link {
 
     /// The coordinator has welcomed a stream: it counts from now on if it is the newest.
     pub fn handle_welcome(&mut self, now: Instant, attend: AttendNumber, leases: Leases) {
-        let dial = self.dials.remove(&attend);
+        let attended = self.dials.remove(&attend).and_then(|dial| dial.attended);
         if self.current.is_some_and(|current| current >= attend) {
             return self.effects.push_back(Effect::Drop(attend));
         }
+        let Some(attended) = attended.filter(|attended| now < *attended + leases.agent) else {
+            // It took longer than a lease to be answered, and so proves nothing: what it says was
+            // said to a node that may be lost by now.
+            self.effects.push_back(Effect::Drop(attend));
+            self.next_dial = Some(now);
+            return;
+        };
         if let Some(old) = self.current.replace(attend) {
             self.effects.push_back(Effect::Drop(old));
         }
@@ -114,9 +116,7 @@ impl Link {
         self.leases = leases;
         self.next_dial = None;
         self.unanswered.clear();
-        if let Some(sent) = dial.and_then(|dial| dial.attended) {
-            self.extend_lease(now, sent);
-        }
+        self.extend_lease(now, attended);
         self.keep_alive(now, attend);
     }
 
@@ -126,7 +126,9 @@ impl Link {
             return;
         };
         self.unanswered = self.unanswered.split_off(&sequence);
-        self.next_dial = None;
+        if self.current.is_some() {
+            self.next_dial = None;
+        }
         self.extend_lease(now, sent);
     }
 
@@ -344,7 +346,7 @@ mod tests {
         let effects = t.advance(10_000);
         let lost = effects.iter().filter(|effect| **effect == Effect::LeaseLost).count();
         assert_eq!(lost, 1);
-        assert!(!t.link.has_lease());
+        assert_eq!(t.link.lease, None);
         assert!(Fixture::dials(&t.advance(1000)) >= 1);
     }
 
@@ -365,6 +367,30 @@ mod tests {
         let effects = t.advance(60_000);
         let drops = effects.iter().filter(|effect| matches!(effect, Effect::Drop(_))).count();
         assert_eq!(Fixture::dials(&effects) - drops, limits::MAX_DIALS);
+    }
+
+    /// A welcome that comes later than a lease after its attend counts for nothing: another dial
+    /// starts from what holds then.
+    #[test]
+    fn welcome_that_is_too_late_does_not_count() {
+        let mut t = Fixture::new();
+        t.advance(0);
+        t.link.handle_opened(t.now, ONE);
+        t.now += 2400 * MS;
+        assert_eq!(t.welcome(ONE), [Effect::Drop(ONE)]);
+        assert_eq!(t.link.current(), None);
+        assert_eq!(t.advance(0), [Effect::Dial(TWO)]);
+    }
+
+    /// An echo that is read after the lease is over does not stop the dialing.
+    #[test]
+    fn late_echo_without_a_stream_stops_no_dial() {
+        let mut t = Fixture::attending();
+        t.now += 2400 * MS;
+        t.link.handle_timeout(t.now);
+        t.effects();
+        t.echo(1);
+        assert_eq!(Fixture::dials(&t.advance(1000)), 2);
     }
 
     /// An older stream that is welcomed late is dropped.

@@ -114,10 +114,8 @@ enum State {
 /// What the machine is built from.
 #[derive(Clone, Debug)]
 pub struct AgentSettings {
-    /// How long workers may take to end when a round is over.
+    /// How long workers may take to end, when a round is over and when this agent got a signal.
     pub stop_grace: Duration,
-    /// How long they may take when this agent got a signal.
-    pub shutdown_timeout: Duration,
     /// How long nodes wait for each other, and so for their coordinator.
     pub join_timeout: Duration,
     /// What an earlier process of this node knew, if it left a state file.
@@ -140,6 +138,8 @@ pub struct Agent {
     waiting: Option<(RoundId, WaitReason)>,
     /// Since when the coordinator has not been reached.
     unattended: Option<Instant>,
+    /// Whether the coordinator may still count this node as alive.
+    is_leased: bool,
     effects: VecDeque<Effect>,
 }
 
@@ -157,6 +157,7 @@ impl Agent {
             charged_through: Round(0),
             waiting: None,
             unattended: Some(now),
+            is_leased: false,
             effects: VecDeque::from([Effect::OpenStore]),
             settings,
         }
@@ -218,10 +219,14 @@ impl Agent {
     }
 
     /// A coordinator counts this node; what holds for it follows.
-    pub fn handle_welcome(&mut self, welcome: &Welcome) {
+    ///
+    /// What holds here is said once more, since it may have changed after the attend was sent.
+    pub fn handle_welcome(&mut self, now: Instant, welcome: &Welcome) {
         self.term = self.term.max(welcome.term);
         self.job_uid = Some(welcome.job_uid.clone());
         self.unattended = None;
+        self.is_leased = true;
+        self.say_standing(now);
     }
 
     /// The stream that counted is gone, and no other is there.
@@ -231,6 +236,7 @@ impl Agent {
 
     /// The lease is over: whatever runs here may not run.
     pub fn handle_lease_lost(&mut self) {
+        self.is_leased = false;
         match self.state {
             State::Running | State::Stopping => {
                 self.state = State::Stopping;
@@ -340,11 +346,17 @@ impl Agent {
             State::Running | State::Stopping => {
                 self.state = State::Leaving { signal, reaped: false };
                 self.say_standing(now);
-                let grace = self.settings.shutdown_timeout;
+                let grace = self.settings.stop_grace;
                 self.effects.push_back(Effect::Stop { signal, grace });
             }
             State::Preparing | State::Ready { .. } | State::Succeeded => {
                 self.reaped_to_leave(now, signal);
+            }
+            // Who presses Ctrl-C again does not want to wait.
+            State::Leaving { reaped: false, .. } | State::Closing(_)
+                if signal == Signal::SIGINT =>
+            {
+                self.effects.push_back(Effect::Kill);
             }
             State::Leaving { .. } | State::Closing(_) | State::Finished => {}
         }
@@ -484,8 +496,8 @@ impl Agent {
     }
 
     fn reaped_to_leave(&mut self, now: Instant, signal: Signal) {
-        if self.unattended.is_some() {
-            // Nobody can be told, and nobody can dismiss.
+        if !self.is_leased {
+            // Nobody counts on this node any more, and nobody can dismiss it.
             return self.finish(Ending::Left(signal));
         }
         self.state = State::Leaving { signal, reaped: true };

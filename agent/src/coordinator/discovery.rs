@@ -6,7 +6,7 @@
 
 use std::{
     io,
-    net::{SocketAddr, TcpListener},
+    net::{IpAddr, SocketAddr, TcpListener},
     time::{Duration, Instant},
 };
 
@@ -33,8 +33,8 @@ pub enum Located {
     Here {
         /// The listener.
         listener: TcpListener,
-        /// The endpoint's own address, by which this node is known to the others.
-        address: SocketAddr,
+        /// What the endpoint resolves to here.
+        address: IpAddr,
     },
     /// Somebody who answered at this address.
     There(SocketAddr),
@@ -92,6 +92,7 @@ pub async fn locate(
     let deadline = clock::now() + join_timeout;
     let mut told = String::new();
     let mut binds = 0;
+    let mut silences = 0;
     loop {
         let cause = match look(endpoint, is_host).await? {
             Seen::Located(located) => return Ok(located),
@@ -101,6 +102,14 @@ pub async fn locate(
                 format!("{address} is held")
             }
             Seen::Held(address) => return Err(LocateError::Held { address }),
+            // A coordinator that stands still for a moment says nothing either.
+            Seen::Silent(address) if silences < MAX_SILENCES => {
+                silences += 1;
+                format!("{address} takes connections and says nothing")
+            }
+            Seen::Silent(address) => {
+                return Err(LocateError::Other { address, what: looks_like(&[]) });
+            }
             Seen::Nobody(cause) => cause,
         };
         let now = clock::now();
@@ -120,6 +129,9 @@ pub async fn locate(
 /// one machine need two.
 const MAX_BINDS: u32 = 4;
 
+/// How often an endpoint may take a connection and say nothing.
+const MAX_SILENCES: u32 = 2;
+
 fn retry_at(now: Instant, deadline: Instant) -> Instant {
     (now + limits::REDIAL_INTERVAL_LOST).min(deadline)
 }
@@ -127,6 +139,7 @@ fn retry_at(now: Instant, deadline: Instant) -> Instant {
 enum Seen {
     Located(Located),
     Held(SocketAddr),
+    Silent(SocketAddr),
     Nobody(String),
 }
 
@@ -141,6 +154,7 @@ async fn look(endpoint: &Endpoint, is_host: Option<bool>) -> Result<Seen, Locate
     for (address, answer) in causes {
         match answer {
             Answer::Ragent => return Ok(Seen::Located(Located::There(address))),
+            Answer::Silent => return Ok(Seen::Silent(address)),
             Answer::Other(what) => return Err(LocateError::Other { address, what }),
             Answer::Nobody(error) => last = format!("{address}: {error}"),
         }
@@ -152,7 +166,7 @@ async fn look(endpoint: &Endpoint, is_host: Option<bool>) -> Result<Seen, Locate
     if !may_host {
         return Ok(Seen::Nobody(last));
     }
-    bind(lowest)
+    bind(endpoint, lowest)
 }
 
 fn describe(error: &ResolveError) -> String {
@@ -162,13 +176,9 @@ fn describe(error: &ResolveError) -> String {
     }
 }
 
-fn bind(address: SocketAddr) -> Result<Seen, LocateError> {
-    match net::listen(Reach::of(address.ip()), address.port()) {
-        Ok(listener) => {
-            let port = listener.local_addr().map_or_else(|_| address.port(), |bound| bound.port());
-            let address = SocketAddr::new(address.ip(), port);
-            Ok(Seen::Located(Located::Here { listener, address }))
-        }
+fn bind(endpoint: &Endpoint, address: SocketAddr) -> Result<Seen, LocateError> {
+    match net::listen(Reach::of_endpoint(endpoint, address.ip()), address.port()) {
+        Ok(listener) => Ok(Seen::Located(Located::Here { listener, address: address.ip() })),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(Seen::Held(address)),
         Err(source) => Err(LocateError::Bind { address, source }),
     }
@@ -177,6 +187,7 @@ fn bind(address: SocketAddr) -> Result<Seen, LocateError> {
 /// What somebody at an address says.
 enum Answer {
     Ragent,
+    Silent,
     Other(String),
     Nobody(String),
 }
@@ -215,6 +226,7 @@ async fn ask(address: SocketAddr) -> Answer {
         }
         // An agent that ends at this very moment is nobody.
         (None, Ok(Err(error))) => Answer::Nobody(error.to_string()),
+        (None, Err(_)) if text.is_empty() => Answer::Silent,
         (None, Ok(Ok(_)) | Err(_)) => Answer::Other(looks_like(&text)),
     }
 }

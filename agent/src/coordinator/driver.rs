@@ -64,11 +64,9 @@ pub async fn drive(
                 }
             }
         }
-        let now = clock::now();
         let deadline = rendezvous.poll_timeout();
-        if deadline.is_some_and(|deadline| deadline + STALL < now) && stalled_until.is_none() {
-            warn!("the coordinator was stalled; hearing everyone before anyone is given up");
-            stalled_until = Some(now + limits::CATCH_UP);
+        if deadline.is_none_or(|deadline| clock::now() < deadline) {
+            stalled_until = None;
         }
         let due = deadline.map(|deadline| stalled_until.map_or(deadline, |at| deadline.max(at)));
         tokio::select! {
@@ -81,8 +79,15 @@ pub async fn drive(
                 None => return,
             },
             () = clock::until(due) => {
-                stalled_until = None;
-                rendezvous.handle_timeout(clock::now());
+                let now = clock::now();
+                let is_late = deadline.is_some_and(|deadline| deadline + STALL < now);
+                if is_late && stalled_until.is_none() {
+                    warn!("the coordinator stood still; hearing everyone before anyone is given up");
+                    stalled_until = Some(now + limits::CATCH_UP);
+                } else {
+                    stalled_until = None;
+                    rendezvous.handle_timeout(now);
+                }
             }
         }
     }

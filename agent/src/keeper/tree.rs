@@ -1,15 +1,31 @@
 //! The processes below this one, as `/proc` shows them.
 
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, io};
 
 use nix::{
     errno::Errno,
     sys::{
         signal::{Signal, kill},
-        wait::{WaitPidFlag, waitpid},
+        wait::{Id, WaitPidFlag, waitid, waitpid},
     },
     unistd::{Pid, getpid},
 };
+
+/// Makes sure that the kernel tells of children.
+///
+/// # Errors
+///
+/// Returns the refusal of a kernel that was built without `CONFIG_PROC_CHILDREN`.
+pub fn check() -> io::Result<()> {
+    let own = getpid();
+    fs::read(format!("/proc/{own}/task/{own}/children")).map(drop)
+}
+
+/// Whether this process has no child, ended ones that are not reaped included.
+pub(crate) fn has_no_children() -> bool {
+    let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::All, peek) == Err(Errno::ECHILD)
+}
 
 /// The children of `parent`, ended and not yet reaped ones included.
 pub(crate) fn children_of(parent: Pid) -> Vec<Pid> {

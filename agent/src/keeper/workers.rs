@@ -63,9 +63,11 @@ impl Workers {
 
     /// Whether all workers have ended and nothing is left in their process groups.
     pub(super) fn is_quiet(&mut self) -> bool {
-        if self.running.is_empty() {
-            self.groups.retain(|group| killpg(*group, None).is_ok());
-        }
+        // A group whose number is free may be another's tomorrow, so it is forgotten at once.
+        let leaders: Vec<u32> = self.running.values().map(Child::id).collect();
+        self.groups.retain(|group| {
+            leaders.contains(&group.as_raw().cast_unsigned()) || killpg(*group, None).is_ok()
+        });
         self.groups.is_empty()
     }
 
@@ -79,11 +81,12 @@ impl Workers {
     pub(super) fn reap(&mut self, report: &mut impl FnMut(Report)) {
         self.reap_workers(report);
         self.reap_orphans();
-        if self.running.is_empty() && !self.groups.is_empty() && self.is_quiet() {
+        let was_quiet = self.groups.is_empty();
+        if self.is_quiet() && !was_quiet {
             report(Report::Quiet);
         }
         if self.sweeping {
-            if tree::children_of(getpid()).is_empty() {
+            if tree::has_no_children() {
                 self.sweeping = false;
                 self.groups.clear();
                 report(Report::Reaped);

@@ -48,9 +48,9 @@ impl EnvironmentSpec {
         let text = |text: &str| OsString::from(text);
         let mut env = vec![
             ("LOCAL_RANK", number(local_rank.0)),
-            ("RANK", number(admission.first_global_rank.0 + local_rank.0)),
+            ("RANK", number(admission.first_global_rank.0.saturating_add(local_rank.0))),
             ("GROUP_RANK", number(admission.group_rank.0)),
-            ("ROLE_RANK", number(admission.first_role_rank.0 + local_rank.0)),
+            ("ROLE_RANK", number(admission.first_role_rank.0.saturating_add(local_rank.0))),
             ("ROLE_NAME", text(&self.role)),
             ("LOCAL_WORLD_SIZE", number(self.local_world_size)),
             ("WORLD_SIZE", number(admission.world_size)),

@@ -108,6 +108,7 @@ impl Rendezvous {
             return;
         };
         let newness = |round: RoundId| (round.round, round.term);
+        let is_member = self.roster.get(id).is_some_and(|node| node.standing.round == heard.round);
         if newness(heard.round) < newness(recovering.round) || heard.round.round.0 > NUMBER_MAX {
             return;
         }
@@ -118,11 +119,11 @@ impl Rendezvous {
             recovering.ranks.clear();
             recovering.claimants.clear();
         }
-        recovering.is_heard = true;
+        // A state file is not a node that was there.
+        recovering.is_heard |= is_member;
         let Some(rank) = heard.group_rank.filter(|rank| rank.0 < recovering.size) else {
             return;
         };
-        let is_member = self.roster.get(id).is_some_and(|node| node.standing.round == heard.round);
         let is_free = match recovering.members.get(&rank) {
             Some(seated) => is_member && recovering.claimants.contains(seated),
             None => true,

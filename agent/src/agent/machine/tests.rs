@@ -23,7 +23,6 @@ impl Fixture {
         let now = crate::clock::now_blocking();
         let settings = AgentSettings {
             stop_grace: GRACE,
-            shutdown_timeout: 5 * SECOND,
             join_timeout: 600 * SECOND,
             heard: Heard::default(),
         };
@@ -35,7 +34,7 @@ impl Fixture {
     /// A node that attends and has said that it is ready.
     fn ready() -> Self {
         let mut t = Self::new();
-        assert_eq!(t.welcome(1), []);
+        assert_eq!(t.welcome(1), [t.says(NodeState::Preparing)]);
         assert_eq!(t.store_open(), [t.says(NodeState::Ready { store_port: PORT })]);
         t
     }
@@ -60,13 +59,16 @@ impl Fixture {
     }
 
     fn welcome(&mut self, term: u64) -> Vec<Effect> {
-        self.agent.handle_welcome(&Welcome {
-            term: Term(term),
-            job_uid: JobUid::new("uid"),
-            coordinator: "a".to_owned(),
-            leases: Leases::default(),
-            successors: Vec::new(),
-        });
+        self.agent.handle_welcome(
+            self.now,
+            &Welcome {
+                term: Term(term),
+                job_uid: JobUid::new("uid"),
+                coordinator: "a".to_owned(),
+                leases: Leases::default(),
+                successors: Vec::new(),
+            },
+        );
         self.effects()
     }
 
@@ -248,7 +250,7 @@ fn lost_lease_kills() {
 #[test]
 fn leaving_is_told_first_and_waits_to_be_dismissed() {
     let mut t = Fixture::running();
-    let stop = Effect::Stop { signal: Signal::SIGTERM, grace: 5 * SECOND };
+    let stop = Effect::Stop { signal: Signal::SIGTERM, grace: GRACE };
     assert_eq!(t.signal(), [t.says(NodeState::Leaving { reaped: false }), stop]);
     assert_eq!(t.signal(), []);
     assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Leaving { reaped: true })]);
@@ -264,8 +266,37 @@ fn leaving_unattended_waits_for_nobody() {
     let mut t = Fixture::running();
     t.signal();
     t.agent.handle_unattended(t.now);
+    t.agent.handle_lease_lost();
+    assert_eq!(t.effects(), [Effect::Kill]);
     let left = Effect::Finish(Ending::Left(Signal::SIGTERM));
     assert_eq!(t.finished(GroupEnd::Stopped), [left]);
+}
+
+/// A blip is no absence: a node that leaves during one is still told and dismissed.
+#[test]
+fn leaving_during_a_blip_is_told_afterwards() {
+    let mut t = Fixture::ready();
+    t.agent.handle_unattended(t.now);
+    assert_eq!(t.signal(), [t.says(NodeState::Leaving { reaped: true })]);
+    assert_eq!(t.welcome(1), [t.says(NodeState::Leaving { reaped: true })]);
+}
+
+/// Who presses Ctrl-C twice does not wait for the grace; a second SIGTERM takes nothing from it.
+#[test]
+fn second_interrupt_kills() {
+    let mut t = Fixture::running();
+    t.signal();
+    assert_eq!(t.signal(), []);
+    t.agent.handle_signal(t.now, Signal::SIGINT);
+    assert_eq!(t.effects(), [Effect::Kill]);
+}
+
+/// What changed between an attend and its welcome is said again.
+#[test]
+fn welcome_is_answered_with_what_holds() {
+    let mut t = Fixture::running();
+    t.finished(GroupEnd::Succeeded);
+    assert_eq!(t.welcome(1), [t.says(NodeState::Succeeded)]);
 }
 
 /// A node that waits to be dismissed goes when its coordinator is gone.

@@ -1,0 +1,300 @@
+//! Where an agent stands in its job: what it serves on its port, and where it attends.
+//!
+//! Either it hosts the coordinator on the endpoint's port, or it joins one that is there, and tells
+//! whoever asks on its own port where that is.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
+    path::PathBuf,
+};
+
+use ragent_proto::convert::NotHere;
+use ragent_rendezvous::{
+    Rendezvous,
+    ids::{JobUid, NodeId, RoundId},
+    message::{Heard, NodeDescription},
+    settings::{Leases, Memory, Settings},
+};
+use ragent_store::{Admission, StoreThread};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
+use tracing::{error, info, warn};
+
+use crate::{
+    agent::driver::AgentSpec,
+    agent::machine::AgentSettings,
+    clock,
+    coordinator::{
+        discovery::{self, Located},
+        driver::{self as coordinator_driver, Input, Inputs},
+        service::{self, Role},
+    },
+    error::LaunchError,
+    host::ThisHost,
+    job_spec::{Endpoint, JobSpec, Meeting},
+    limits,
+    net::{self, PortProtocols, Reach},
+    state_file,
+};
+
+/// Where an agent stands.
+pub(crate) struct Place {
+    /// The endpoint, by the name that all nodes use.
+    pub(crate) endpoint: Endpoint,
+    /// Which connections its worker stores take.
+    pub(crate) reach: Reach,
+    /// Where it attends: at a host, its own listener, whatever the endpoint's name means.
+    attend_at: Endpoint,
+    /// The address by which the others know this node, where the endpoint gives it.
+    address: Option<IpAddr>,
+    port: u16,
+    node_id: NodeId,
+    heard: Heard,
+    not_here: watch::Sender<NotHere>,
+    hosted: Option<Hosted>,
+    server: Server,
+}
+
+/// A coordinator that runs, and the server of its port.
+pub(crate) struct Hosted {
+    pub(crate) inputs: Inputs,
+    pub(crate) coordinator: JoinHandle<()>,
+}
+
+/// A port that is served for as long as this value is there.
+pub(crate) struct Server(JoinHandle<()>);
+
+impl Server {
+    fn start(listener: TcpListener, protocols: PortProtocols) -> Self {
+        Self(tokio::spawn(async move {
+            if let Err(error) = net::serve_port(listener, protocols).await {
+                error!(%error, "the agent's port cannot be served");
+            }
+        }))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn system(attempt: &'static str) -> impl Fn(io::Error) -> LaunchError {
+    move |source| LaunchError::System { attempt, source }
+}
+
+/// Finds out who hosts, and takes this node's place.
+///
+/// # Errors
+///
+/// Returns [`LaunchError`] if nobody hosts and this node cannot.
+pub(crate) async fn take(spec: &JobSpec, stores: &StoreThread) -> Result<Place, LaunchError> {
+    let (endpoint, is_host) = match &spec.meeting {
+        Meeting::Standalone => {
+            let localhost = Ipv4Addr::LOCALHOST.into();
+            let listener = net::listen(Reach::of(localhost), 0).map_err(system("listen"))?;
+            let port = listener.local_addr().map_err(system("listen"))?.port();
+            let endpoint = Endpoint { host: localhost.to_string(), port };
+            return Place::host(spec, stores, listener, localhost, endpoint);
+        }
+        // The list has one entry until another agent can take over.
+        Meeting::Endpoint { endpoints, is_host } => (endpoints[0].clone(), *is_host),
+    };
+    match discovery::locate(&endpoint, is_host, spec.shared.timeouts.join).await? {
+        Located::Here { listener, address } => {
+            let port = listener.local_addr().map_err(system("listen"))?.port();
+            let endpoint = Endpoint { port, ..endpoint };
+            let address = own_address(spec, &endpoint, address);
+            Place::host(spec, stores, listener, address, endpoint)
+        }
+        Located::There(address) => Place::join(spec, address, endpoint),
+    }
+}
+
+/// The address by which others reach this host, where its endpoint resolves to `resolved`.
+fn own_address(spec: &JobSpec, endpoint: &Endpoint, resolved: IpAddr) -> IpAddr {
+    if Reach::of_endpoint(endpoint, resolved) == Reach::of(resolved) {
+        if resolved.is_loopback() && spec.shared.nodes.max() > 1 {
+            warn!(
+                %endpoint,
+                "the endpoint is a loopback address: only agents of this machine reach it"
+            );
+        }
+        if ThisHost.owns(resolved) {
+            return resolved;
+        }
+    }
+    // A name that means this machine to itself only, as many an /etc/hosts has it, or an address
+    // that is forwarded here.
+    let own = ThisHost.addresses().into_iter().find(|address| !address.is_loopback());
+    let own = own.unwrap_or(resolved);
+    if spec.local_addr.is_none() && spec.shared.nodes.max() > 1 {
+        warn!(
+            %endpoint, resolved = %resolved, address = %own,
+            "the endpoint's address is not what others can reach; `--local-addr` decides which is"
+        );
+    }
+    own
+}
+
+impl Place {
+    fn host(
+        spec: &JobSpec,
+        stores: &StoreThread,
+        listener: TcpListener,
+        address: IpAddr,
+        endpoint: Endpoint,
+    ) -> Result<Self, LaunchError> {
+        let bound = listener.local_addr().map_err(system("listen"))?;
+        let node_id = new_node_id();
+        let state_file = match spec.meeting {
+            Meeting::Standalone => None,
+            Meeting::Endpoint { .. } => Some(state_file::memory_path(&spec.run_id, &endpoint)),
+        };
+        let memory = state_file.as_deref().and_then(state_file::read_memory);
+        let seat = memory.as_ref().filter(|memory| memory.host_rank.is_some());
+        let heard = seat.map_or_else(Heard::default, |memory| Heard {
+            round: RoundId { term: memory.term, round: memory.round },
+            size: memory.round_size,
+            group_rank: memory.host_rank,
+        });
+        let settings = Settings {
+            run_id: spec.run_id.clone(),
+            coordinator: node_id.to_string(),
+            host: Some(node_id.clone()),
+            shared: Some(spec.shared),
+            leases: Leases::default(),
+        };
+        let (hosted, server) = host_endpoint(stores, listener, settings, memory, state_file)?;
+        info!(
+            %endpoint, run_id = %spec.run_id, nodes = %spec.shared.nodes, "coordinating the job"
+        );
+        let not_here = NotHere { term: heard.round.term, endpoint: endpoint.to_string() };
+        Ok(Self {
+            reach: Reach::of_endpoint(&endpoint, address),
+            attend_at: Endpoint { host: reachable_here(bound).to_string(), port: bound.port() },
+            endpoint,
+            address: Some(address),
+            port: bound.port(),
+            node_id,
+            heard,
+            not_here: watch::channel(not_here).0,
+            hosted: Some(hosted),
+            server,
+        })
+    }
+
+    fn join(
+        spec: &JobSpec,
+        coordinator: SocketAddr,
+        endpoint: Endpoint,
+    ) -> Result<Self, LaunchError> {
+        // A stream to any loopback address begins at the first one of its family.
+        let reach = match coordinator.ip() {
+            IpAddr::V4(ip) if ip.is_loopback() => Reach::Loopback(Ipv4Addr::LOCALHOST.into()),
+            ip => Reach::of(ip),
+        };
+        let listener = net::listen(reach, 0).map_err(system("listen"))?;
+        let port = listener.local_addr().map_err(system("listen"))?.port();
+        let heard = Heard::default();
+        let not_here = NotHere { term: heard.round.term, endpoint: endpoint.to_string() };
+        let (not_here, known) = watch::channel(not_here);
+        let http = service::router(spec.run_id.as_str(), Role::Elsewhere(known));
+        Ok(Self {
+            attend_at: endpoint.clone(),
+            endpoint,
+            address: None,
+            reach,
+            port,
+            node_id: new_node_id(),
+            heard,
+            not_here,
+            hosted: None,
+            server: Server::start(listener, PortProtocols { http, store: None }),
+        })
+    }
+
+    /// What this node's agent needs to know.
+    pub(crate) fn agent_spec(&self, spec: &JobSpec) -> AgentSpec {
+        let address = self.address.map(|address| address.to_string());
+        let node = NodeDescription {
+            node_id: self.node_id.clone(),
+            host_name: ThisHost.name(),
+            // Filled in with the stream's own address where it is not known here.
+            address: spec.local_addr.clone().or(address).unwrap_or_default(),
+            addresses: ThisHost.addresses(),
+            agent_port: self.port,
+            role: spec.role.clone(),
+            local_world_size: spec.local_world_size,
+            node_rank: spec.node_rank,
+        };
+        AgentSpec {
+            run_id: spec.run_id.clone(),
+            endpoint: self.attend_at.clone(),
+            shared: spec.shared,
+            node,
+            settings: AgentSettings {
+                stop_grace: spec.shared.timeouts.stop_grace,
+                join_timeout: spec.shared.timeouts.join,
+                heard: self.heard,
+            },
+            not_here: self.not_here.clone(),
+        }
+    }
+
+    /// The coordinator that this agent hosts, if it does.
+    pub(crate) fn hosted(&mut self) -> Option<Hosted> {
+        self.hosted.take()
+    }
+
+    /// Keeps the port served until here.
+    pub(crate) fn leave(self) {
+        drop(self.server);
+    }
+}
+
+/// The address at which this process reaches its own listener.
+fn reachable_here(bound: SocketAddr) -> IpAddr {
+    match bound.ip() {
+        // A listener on all addresses takes IPv4 too.
+        ip if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        ip => ip,
+    }
+}
+
+/// Starts a coordinator and serves its port.
+pub(crate) fn host_endpoint(
+    stores: &StoreThread,
+    listener: TcpListener,
+    settings: Settings,
+    memory: Option<Memory>,
+    state_file: Option<PathBuf>,
+) -> Result<(Hosted, Server), LaunchError> {
+    let (inputs, queue) = mpsc::channel::<Input>(limits::COORDINATOR_QUEUE);
+    let run_id = settings.run_id.clone();
+    let memory = memory.unwrap_or_else(|| Memory::fresh(JobUid::new(random_id())));
+    let rendezvous = Rendezvous::new(clock::now(), settings, memory);
+    let coordinator = tokio::spawn(coordinator_driver::drive(rendezvous, queue, state_file));
+    // Any PyTorch client may use the endpoint as a plain store.
+    let store = stores
+        .open_without_listener(Admission::Anybody)
+        .map_err(|error| system("open the endpoint's store")(io::Error::other(error)))?;
+    let http = service::router(run_id.as_str(), Role::Coordinator(inputs.clone()));
+    let server = Server::start(listener, PortProtocols { http, store: Some(store) });
+    Ok((Hosted { inputs, coordinator }, server))
+}
+
+/// A name that no other agent process has.
+fn new_node_id() -> NodeId {
+    let host_name: String = ThisHost.name().chars().take(128).collect();
+    NodeId::new(format!("{host_name}_{}_{}", std::process::id(), random_id()))
+}
+
+/// Sixteen hexadecimal digits that nobody else has.
+pub(crate) fn random_id() -> String {
+    format!("{:016x}", rand::random::<u64>())
+}
