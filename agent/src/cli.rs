@@ -51,7 +51,7 @@ pub struct LaunchArgs {
     #[arg(long, value_name = "N|MIN:MAX")]
     pub nnodes: Option<String>,
     /// Workers on this node: a number, `auto`, `cpu` or `gpu` [default: 1]
-    #[arg(long, alias = "nproc_per_node", value_name = "N")]
+    #[arg(long, alias = "nproc_per_node", allow_negative_numbers = true, value_name = "N")]
     pub nproc_per_node: Option<String>,
     /// How nodes find each other: `c10d` [default: c10d]
     #[arg(long, alias = "rdzv_backend", value_name = "NAME")]
@@ -70,10 +70,10 @@ pub struct LaunchArgs {
     #[arg(long)]
     pub standalone: bool,
     /// Failures of the job that are followed by a new round [default: 0]
-    #[arg(long, alias = "max_restarts", value_name = "N")]
+    #[arg(long, alias = "max_restarts", allow_negative_numbers = true, value_name = "N")]
     pub max_restarts: Option<String>,
     /// Accepted for torchrun's sake; nothing is polled
-    #[arg(long, alias = "monitor_interval", value_name = "SECONDS")]
+    #[arg(long, alias = "monitor_interval", allow_negative_numbers = true, value_name = "SECONDS")]
     pub monitor_interval: Option<String>,
     /// Role of this node's workers [default: default]
     #[arg(long, value_name = "NAME")]
@@ -97,10 +97,10 @@ pub struct LaunchArgs {
     #[arg(long, alias = "local_addr", value_name = "ADDR")]
     pub local_addr: Option<String>,
     /// Where this node would like to stand among newcomers; survivors keep their ranks
-    #[arg(long, alias = "node_rank", value_name = "N")]
+    #[arg(long, alias = "node_rank", allow_negative_numbers = true, value_name = "N")]
     pub node_rank: Option<String>,
     /// Seconds that workers have to end after a signal [default: 30]
-    #[arg(long, alias = "shutdown_timeout", value_name = "SECONDS")]
+    #[arg(long, alias = "shutdown_timeout", allow_negative_numbers = true, value_name = "SECONDS")]
     pub shutdown_timeout: Option<String>,
     /// How log lines look: `text` or `json` [default: text]
     #[arg(long, alias = "log_format", value_name = "FORMAT")]

@@ -57,7 +57,6 @@ pub fn run() -> io::Result<()> {
     ignore_signals()?;
     unix::keep_descriptors_private();
     let mut keeper = Keeper::new()?;
-    keeper.socket.send(&Report::Here { pid: unistd::getpid().as_raw() });
     keeper.serve()?;
     keeper.bury()
 }
@@ -154,8 +153,8 @@ impl Keeper {
                     self.socket.send(&Report::Quiet);
                 }
             }
-            Order::Sweep => {
-                self.workers.sweep();
+            Order::Sweep { number } => {
+                self.workers.sweep(Some(number));
                 self.reap();
             }
             Order::Renew { until_ns } => self.renew(Duration::from_nanos(until_ns))?,
@@ -197,7 +196,7 @@ impl Keeper {
             return;
         }
         self.socket.send(&Report::LeaseOver);
-        self.workers.sweep();
+        self.workers.sweep(None);
         self.reap();
     }
 
@@ -210,7 +209,7 @@ impl Keeper {
 
     /// The agent is gone: nothing that it started stays, and then the coordinator is told.
     fn bury(mut self) -> io::Result<()> {
-        self.workers.sweep();
+        self.workers.sweep(None);
         self.reap();
         while !self.workers.is_empty() {
             let ready = self.wait_for_ends()?;

@@ -63,6 +63,9 @@ pub const LISTEN_BACKLOG: u32 = 4096;
 pub const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a host stays for the others at its end: a stop of 30 s and its margin, twice.
 pub const SEE_OFF_TIMEOUT: Duration = Duration::from_secs(70);
+/// How long a keeper may take to kill and reap a tree: a worker with hundreds of GiB takes seconds
+/// to be freed by the kernel.
+pub const SWEEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the keeper may take to be there, and to go.
 pub const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a keeper tries to deliver its obituary: less than the lease that proves the same.

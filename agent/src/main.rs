@@ -56,7 +56,15 @@ fn logged(
     let log = log.map_err(|source| LaunchError::System { attempt: "start a thread", source })?;
     let result = command();
     log.flush(limits::FAREWELL_TIMEOUT);
-    result
+    let code = match result {
+        Ok(code) => code,
+        Err(error) => {
+            log.say(&error.report());
+            error.exit_code()
+        }
+    };
+    log.flush(limits::FAREWELL_TIMEOUT);
+    Ok(code)
 }
 
 fn keep() -> ExitCode {

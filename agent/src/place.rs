@@ -288,10 +288,10 @@ pub(crate) fn host_endpoint(
     Ok((Hosted { inputs, coordinator }, server))
 }
 
-/// A name that no other agent process has.
+/// A name that no other agent process has; those of one machine are in the order of their numbers.
 fn new_node_id() -> NodeId {
     let host_name: String = ThisHost.name().chars().take(128).collect();
-    NodeId::new(format!("{host_name}_{}_{}", std::process::id(), random_id()))
+    NodeId::new(format!("{host_name}_{:010}_{}", std::process::id(), random_id()))
 }
 
 /// Sixteen hexadecimal digits that nobody else has.

@@ -95,6 +95,12 @@ impl Log {
 }
 
 impl LogEnd {
+    /// Writes `text` as a line of its own, after every line so far.
+    pub fn say(&self, text: &str) {
+        // A console that blocks has filled the queue, and would not take this either.
+        let _ = self.0.try_send(ToWrite::Line(format!("{text}\n").into_bytes()));
+    }
+
     /// Waits until every line so far is written, at most for `limit`.
     pub fn flush(&self, limit: Duration) {
         let (done, written) = mpsc::sync_channel(1);

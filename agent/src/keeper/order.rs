@@ -4,7 +4,7 @@
 
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 
-use ragent_rendezvous::{ids::LocalRank, message::WorkerEnd};
+use ragent_rendezvous::message::WorkerEnd;
 use serde::{Deserialize, Serialize};
 
 /// What the keeper is to do.
@@ -18,7 +18,10 @@ pub enum Order {
         signal: i32,
     },
     /// Kills whatever is left in the tree.
-    Sweep,
+    Sweep {
+        /// Which sweep this is; [`Report::Reaped`] repeats it.
+        number: u64,
+    },
     /// The lease runs until then.
     Renew {
         /// Nanoseconds of `CLOCK_BOOTTIME`.
@@ -53,11 +56,6 @@ pub struct Program {
 /// What happened.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub enum Report {
-    /// The keeper is there.
-    Here {
-        /// Its process id.
-        pid: i32,
-    },
     /// A worker runs.
     Spawned {
         /// Which one.
@@ -82,7 +80,10 @@ pub enum Report {
     /// All workers have ended, and nothing is left in their process groups.
     Quiet,
     /// Nothing is left in the whole tree.
-    Reaped,
+    Reaped {
+        /// The last sweep that was ordered.
+        number: u64,
+    },
     /// The lease has passed; the tree is being killed.
     LeaseOver,
 }
@@ -102,12 +103,5 @@ impl From<End> for WorkerEnd {
             End::Exited(code) => Self::Exited(code),
             End::Signaled(signal) => Self::Signaled(signal),
         }
-    }
-}
-
-impl Program {
-    /// Which worker.
-    pub fn rank(&self) -> LocalRank {
-        LocalRank(self.local_rank)
     }
 }

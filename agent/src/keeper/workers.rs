@@ -28,6 +28,8 @@ pub(super) struct Workers {
     groups: Vec<Pid>,
     /// A sweep is under way: whatever shows up is killed.
     sweeping: bool,
+    /// The last sweep that was ordered.
+    sweep: u64,
 }
 
 impl Workers {
@@ -72,8 +74,9 @@ impl Workers {
     }
 
     /// Kills everything; [`Report::Reaped`] follows when nothing is left.
-    pub(super) fn sweep(&mut self) {
+    pub(super) fn sweep(&mut self, number: Option<u64>) {
         self.sweeping = true;
+        self.sweep = number.unwrap_or(self.sweep);
         tree::kill_descendants();
     }
 
@@ -89,7 +92,7 @@ impl Workers {
             if tree::has_no_children() {
                 self.sweeping = false;
                 self.groups.clear();
-                report(Report::Reaped);
+                report(Report::Reaped { number: self.sweep });
             } else {
                 tree::kill_descendants();
             }

@@ -110,8 +110,17 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
     let (reports, from_keeper) = mpsc::channel(limits::TASK_QUEUE);
     let drains = Drains::default();
     let keeper = KeeperLink::start(drains.clone(), reports.clone())?;
-    let driver =
-        Driver { spec, keeper: Some(keeper), drains, reports, tell, group: None, bury: None };
+    let driver = Driver {
+        spec,
+        keeper: Some(keeper),
+        drains,
+        reports,
+        tell,
+        group: None,
+        bury: None,
+        renewed: None,
+        sweeps: 0,
+    };
     let task = tokio::spawn(driver.drive(received, from_keeper));
     Ok(SupervisorHandle { commands, told, task })
 }
@@ -123,7 +132,11 @@ struct Driver {
     reports: mpsc::Sender<FromKeeper>,
     tell: mpsc::Sender<Told>,
     group: Option<Group>,
+    /// What a new keeper must be told that the last one knew.
     bury: Option<Order>,
+    renewed: Option<Order>,
+    /// Sweeps ordered so far.
+    sweeps: u64,
 }
 
 /// The workers of one round.
@@ -185,7 +198,6 @@ impl Driver {
             }
         };
         match report {
-            Report::Here { .. } => {}
             Report::Spawned { local_rank, pid } => {
                 if let Some(group) = &mut self.group {
                     group.workers.entry(LocalRank(local_rank)).or_default().pid = pid;
@@ -198,7 +210,9 @@ impl Driver {
                 self.input(Input::Ended(LocalRank(local_rank), end.into()));
             }
             Report::Quiet => self.input(Input::Quiet),
-            Report::Reaped => self.input(Input::Reaped),
+            Report::Reaped { number } if number == self.sweeps => self.input(Input::Reaped),
+            // Of a sweep that the keeper began by itself; the one ordered since says so too.
+            Report::Reaped { .. } => {}
             Report::LeaseOver => {
                 warn!("the lease is over; the keeper kills the workers");
                 self.input(Input::Kill);
@@ -228,7 +242,9 @@ impl Driver {
                 let left = until.saturating_duration_since(clock::now());
                 let until = clock::boot_time() + left;
                 let until_ns = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
-                self.order(Order::Renew { until_ns }, Vec::new()).await;
+                let order = Order::Renew { until_ns };
+                self.renewed = Some(order.clone());
+                self.order(order, Vec::new()).await;
             }
             Command::Bury { node_id, coordinators } => {
                 let order = Order::Bury { node_id, coordinators };
@@ -253,11 +269,12 @@ impl Driver {
                 Ok(keeper) => self.keeper = Some(keeper),
                 Err(error) => {
                     let reason = format!("no keeper can be started: {error}");
-                    return self.not_started(LocalRank(0), reason);
+                    self.not_started(LocalRank(0), reason);
+                    return self.input(Input::KeeperLost);
                 }
             }
-            if let Some(bury) = self.bury.clone() {
-                self.order(bury, Vec::new()).await;
+            for order in [self.renewed.clone(), self.bury.clone()].into_iter().flatten() {
+                self.order(order, Vec::new()).await;
             }
         }
         for local_rank in (0..size).map(LocalRank) {
@@ -304,7 +321,16 @@ impl Driver {
                 Effect::Signal(signal) => {
                     self.order(Order::Signal { signal: signal as i32 }, Vec::new()).await;
                 }
-                Effect::Sweep => self.order(Order::Sweep, Vec::new()).await,
+                Effect::Sweep => {
+                    self.sweeps += 1;
+                    self.order(Order::Sweep { number: self.sweeps }, Vec::new()).await;
+                }
+                Effect::KillKeeper => {
+                    warn!("the keeper does not end what it started; killing it");
+                    if let Some(keeper) = &self.keeper {
+                        keeper.kill();
+                    }
+                }
                 Effect::Finish(end) => {
                     self.group = None;
                     self.tell(Told::Finished(end)).await;
@@ -332,7 +358,9 @@ impl Driver {
         WorkerFailure {
             host_name: self.spec.host_name.clone(),
             round: group.admission.round,
-            global_rank: GlobalRank(group.admission.first_global_rank.0 + local_rank.0),
+            global_rank: GlobalRank(
+                group.admission.first_global_rank.0.saturating_add(local_rank.0),
+            ),
             local_rank,
             pid: worker.pid,
             end,

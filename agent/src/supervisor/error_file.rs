@@ -4,6 +4,7 @@ use std::{fs::File, io::Read, path::Path};
 
 use serde_json::Value;
 
+use super::tail::last_bytes;
 use crate::limits;
 
 /// The message in the error file at `path`; none if there is none that can be read.
@@ -31,9 +32,8 @@ fn parse(text: &str) -> String {
 
 /// The end of `text`, where tracebacks say what happened.
 fn shorten(text: &str) -> String {
-    let surplus = text.len().saturating_sub(limits::ERROR_MESSAGE);
-    let start = (surplus..=text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(0);
-    if start == 0 { text.to_owned() } else { format!("…{}", &text[start..]) }
+    let end = last_bytes(text, limits::ERROR_MESSAGE);
+    if end.len() == text.len() { text.to_owned() } else { format!("…{end}") }
 }
 
 #[cfg(test)]

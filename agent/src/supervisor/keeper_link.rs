@@ -12,7 +12,13 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        socket::{ControlMessage, MsgFlags, sendmsg},
+    },
+    unistd::Pid,
+};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interest},
     net::{
@@ -74,6 +80,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(super) struct KeeperLink {
     orders: mpsc::Sender<(Order, Vec<OwnedFd>)>,
+    pid: Pid,
 }
 
 impl KeeperLink {
@@ -86,17 +93,23 @@ impl KeeperLink {
         let (ours, theirs) = StdUnixStream::pair()?;
         ours.set_nonblocking(true)?;
         // The file that runs, also where its path has a newer one by now.
-        Command::new("/proc/self/exe")
+        let keeper = Command::new("/proc/self/exe")
             .arg0("ragent")
             .arg("__keeper")
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
             .spawn()?;
+        let pid = Pid::from_raw(keeper.id().cast_signed());
         let (read, write) = UnixStream::from_std(ours)?.into_split();
         let (orders, queue) = mpsc::channel(limits::TASK_QUEUE);
         tokio::spawn(write_orders(write, queue));
         tokio::spawn(read_reports(read, drains, reports));
-        Ok(Self { orders })
+        Ok(Self { orders, pid })
+    }
+
+    /// Kills it. It is reaped only when its end has been told, so its number is its own until then.
+    pub(super) fn kill(&self) {
+        let _ = kill(self.pid, Signal::SIGKILL);
     }
 
     /// Orders something; a keeper that is gone says so by itself.

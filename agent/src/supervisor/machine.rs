@@ -19,6 +19,8 @@ use std::{
 use nix::sys::signal::Signal;
 use ragent_rendezvous::{ids::LocalRank, message::WorkerEnd};
 
+use crate::limits;
+
 /// What happened to a worker group.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Input {
@@ -50,6 +52,8 @@ pub enum Effect {
     Signal(Signal),
     /// Kill whatever is left.
     Sweep,
+    /// Kill the keeper, which does not do it: the kernel and the agent do what it should have done.
+    KillKeeper,
     /// The group has ended in this way, and nothing is left of it.
     Finish(GroupEnd),
 }
@@ -70,8 +74,11 @@ enum State {
     Stopping {
         deadline: Instant,
     },
-    /// What is left is being killed.
-    Sweeping(GroupEnd),
+    /// What is left is being killed; the keeper has until then, if it still has a deadline.
+    Sweeping {
+        end: GroupEnd,
+        deadline: Option<Instant>,
+    },
     Ended,
 }
 
@@ -100,7 +107,7 @@ impl Supervisor {
             (Input::Ended(rank, WorkerEnd::Exited(0)), State::Running) => {
                 self.alive.remove(&rank);
                 if self.alive.is_empty() {
-                    self.sweep(GroupEnd::Succeeded);
+                    self.sweep(now, GroupEnd::Succeeded);
                 }
             }
             (Input::Ended(rank, end), State::Running) => {
@@ -108,7 +115,7 @@ impl Supervisor {
                 self.effects.push_back(Effect::Failed(rank, end));
                 self.stop(now, Signal::SIGTERM, self.grace);
             }
-            (Input::Ended(rank, _), State::Stopping { .. } | State::Sweeping(_)) => {
+            (Input::Ended(rank, _), State::Stopping { .. } | State::Sweeping { .. }) => {
                 self.alive.remove(&rank);
             }
             (Input::Stop { signal, grace }, State::Running) => self.stop(now, signal, grace),
@@ -117,9 +124,9 @@ impl Supervisor {
                 self.state = State::Stopping { deadline: deadline.min(now + grace) };
             }
             (Input::Kill, State::Running | State::Stopping { .. })
-            | (Input::Quiet, State::Stopping { .. }) => self.sweep(GroupEnd::Stopped),
-            (Input::Reaped, State::Sweeping(end)) => self.finish(end),
-            (Input::Stop { .. } | Input::Kill | Input::Quiet, State::Sweeping(_))
+            | (Input::Quiet, State::Stopping { .. }) => self.sweep(now, GroupEnd::Stopped),
+            (Input::Reaped, State::Sweeping { end, .. }) => self.finish(end),
+            (Input::Stop { .. } | Input::Kill | Input::Quiet, State::Sweeping { .. })
             | (Input::Quiet | Input::Reaped, State::Running)
             | (Input::Reaped, State::Stopping { .. }) => {}
         }
@@ -129,14 +136,23 @@ impl Supervisor {
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             State::Stopping { deadline } => Some(deadline),
-            State::Running | State::Sweeping(_) | State::Ended => None,
+            State::Sweeping { deadline, .. } => deadline,
+            State::Running | State::Ended => None,
         }
     }
 
     /// Applies that moment if it has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
-        if self.poll_timeout().is_some_and(|deadline| deadline <= now) {
-            self.sweep(GroupEnd::Stopped);
+        if self.poll_timeout().is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        match self.state {
+            State::Stopping { .. } => self.sweep(now, GroupEnd::Stopped),
+            State::Sweeping { end, .. } => {
+                self.effects.push_back(Effect::KillKeeper);
+                self.state = State::Sweeping { end, deadline: None };
+            }
+            State::Running | State::Ended => {}
         }
     }
 
@@ -155,9 +171,9 @@ impl Supervisor {
         self.state = State::Stopping { deadline: now + grace };
     }
 
-    fn sweep(&mut self, end: GroupEnd) {
+    fn sweep(&mut self, now: Instant, end: GroupEnd) {
         self.effects.push_back(Effect::Sweep);
-        self.state = State::Sweeping(end);
+        self.state = State::Sweeping { end, deadline: Some(now + limits::SWEEP_TIMEOUT) };
     }
 
     fn keeper_lost(&mut self, state: State) {
@@ -168,7 +184,7 @@ impl Supervisor {
                 self.finish(GroupEnd::Stopped);
             }
             State::Stopping { .. } => self.finish(GroupEnd::Stopped),
-            State::Sweeping(end) => self.finish(end),
+            State::Sweeping { end, .. } => self.finish(end),
             State::Ended => {}
         }
     }
@@ -252,6 +268,17 @@ mod tests {
         assert_eq!(t.advance(2 * SECOND), []);
         assert_eq!(t.advance(SECOND), [Effect::Sweep]);
         assert_eq!(t.advance(SECOND), []);
+        assert_eq!(t.handle(Input::Reaped), [Effect::Finish(GroupEnd::Stopped)]);
+    }
+
+    /// A keeper that does not sweep in time is killed, once; the group ends when it is gone.
+    #[test]
+    fn stuck_keeper_is_killed() {
+        let mut t = Fixture::new();
+        t.handle(Input::Kill);
+        assert_eq!(t.advance(limits::SWEEP_TIMEOUT), [Effect::KillKeeper]);
+        assert_eq!(t.advance(limits::SWEEP_TIMEOUT), []);
+        assert_eq!(t.handle(Input::KeeperLost), [Effect::Finish(GroupEnd::Stopped)]);
     }
 
     /// What a worker left in its group may use up the grace, as the worker itself may.

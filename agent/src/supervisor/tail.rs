@@ -49,7 +49,15 @@ fn last_lines(bytes: &[u8], cut: bool) -> String {
         Some(end) if cut && end + 1 < bytes.len() => end + 1,
         Some(_) | None => 0,
     };
-    String::from_utf8_lossy(&bytes[start..]).trim_end().to_owned()
+    let text = String::from_utf8_lossy(&bytes[start..]);
+    last_bytes(text.trim_end(), limits::STDERR_TAIL).to_owned()
+}
+
+/// The end of `text`, in at most `limit` bytes: each byte that is no text has become three.
+pub(super) fn last_bytes(text: &str, limit: usize) -> &str {
+    let surplus = text.len().saturating_sub(limit);
+    let start = (surplus..=text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    &text[start..]
 }
 
 #[cfg(test)]
@@ -77,5 +85,8 @@ mod tests {
         let mut tail = Tail::default();
         tail.push(b"a\xff\n");
         assert_eq!(tail.text(), "a\u{fffd}");
+        let mut tail = Tail::default();
+        tail.push(&[0xff; 100_000]);
+        assert!(tail.text().len() <= limits::STDERR_TAIL);
     }
 }
