@@ -3,7 +3,6 @@
 //! Nothing else reads the environment. Tests pass a struct of their own.
 
 use std::{
-    collections::BTreeMap,
     ffi::{OsStr, OsString},
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -31,6 +30,8 @@ pub trait Host {
     fn accelerators(&self) -> Option<NonZeroU32>;
     /// Whether `path` is a file that this process may execute.
     fn is_executable(&self, path: &Path) -> bool;
+    /// Whether there is anything at `path`.
+    fn exists(&self, path: &Path) -> bool;
     /// Whether `path` is a file that this process may read.
     fn is_readable_file(&self, path: &Path) -> bool;
 
@@ -79,6 +80,10 @@ impl Host for ThisHost {
 
     fn is_executable(&self, path: &Path) -> bool {
         path.is_file() && unistd::access(path, unistd::AccessFlags::X_OK).is_ok()
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        path.exists()
     }
 
     fn is_readable_file(&self, path: &Path) -> bool {
@@ -177,20 +182,22 @@ impl ThisHost {
 }
 
 /// A machine that a test makes up.
+#[cfg(test)]
 #[derive(Clone, Debug, Default)]
-pub struct MadeUpHost {
+pub(crate) struct MadeUpHost {
     /// Its environment.
-    pub env: BTreeMap<String, OsString>,
+    pub(crate) env: std::collections::BTreeMap<String, OsString>,
     /// Its processors; zero counts as one.
-    pub cpus: u32,
+    pub(crate) cpus: u32,
     /// Its accelerators.
-    pub accelerators: u32,
+    pub(crate) accelerators: u32,
     /// Its files that can be executed.
-    pub programs: Vec<PathBuf>,
+    pub(crate) programs: Vec<PathBuf>,
     /// Its files that can only be read.
-    pub files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
 }
 
+#[cfg(test)]
 impl Host for MadeUpHost {
     fn env(&self, name: &str) -> Option<OsString> {
         self.env.get(name).cloned()
@@ -206,6 +213,10 @@ impl Host for MadeUpHost {
 
     fn is_executable(&self, path: &Path) -> bool {
         self.programs.iter().any(|program| program == path)
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        self.is_readable_file(path)
     }
 
     fn is_readable_file(&self, path: &Path) -> bool {

@@ -6,7 +6,7 @@ mod error;
 mod rdzv_conf;
 mod streams;
 
-use std::{ffi::OsString, num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{ffi::OsString, net::IpAddr, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use nix::sys::signal::Signal;
 use ragent_rendezvous::{
@@ -49,8 +49,6 @@ pub struct JobSpec {
     pub log_dir: Option<PathBuf>,
     /// Which streams go where.
     pub streams: StreamMap,
-    /// How long workers may take to end after a signal to the agent.
-    pub shutdown_timeout: Duration,
     /// Signals on which the agent shuts down.
     pub signals: Vec<Signal>,
     /// `OMP_NUM_THREADS` for workers, where the user has set none and several share the node.
@@ -75,6 +73,8 @@ pub enum Meeting {
 
 /// How long workers have to end when `--shutdown-timeout` does not say; torch's.
 const DEFAULT_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
+/// As much as the wire takes, and as fits into the name of a log folder.
+const MAX_NAME_LEN: usize = 200;
 /// The signals that torchrun handles by default.
 const SIGNALS: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
 
@@ -95,7 +95,8 @@ impl JobSpec {
         let run_id = errors.take(given.run_id());
         let max_restarts = errors.take(given.number("max_restarts", &args.max_restarts, 0));
         errors.take(given.monitor_interval());
-        let role = given.text("role", &args.role).unwrap_or_else(|| "default".to_owned());
+        let role = errors.take(given.name("role", &args.role));
+        let local_addr = errors.take(given.name("local_addr", &args.local_addr));
         let redirects = errors.take(given.streams("redirects", &args.redirects));
         let tee = errors.take(given.streams("tee", &args.tee));
         let node_rank = errors.take(given.optional_number("node_rank", &args.node_rank));
@@ -110,6 +111,8 @@ impl JobSpec {
             Some(max_restarts),
             Some(redirects),
             Some(tee),
+            Some(role),
+            Some(local_addr),
             Some(node_rank),
             Some(shutdown_timeout),
             Some(command),
@@ -122,6 +125,8 @@ impl JobSpec {
             max_restarts,
             redirects,
             tee,
+            role,
+            local_addr,
             node_rank,
             shutdown_timeout,
             command,
@@ -139,14 +144,13 @@ impl JobSpec {
             meeting,
             shared: SharedSettings { nodes, max_restarts, timeouts },
             local_world_size,
-            role,
-            local_addr: given.text("local_addr", &args.local_addr).filter(|a| !a.is_empty()),
+            role: role.unwrap_or_else(|| "default".to_owned()),
+            local_addr: local_addr.filter(|address| !address.is_empty()),
             node_rank,
             store_ports: conf.store_ports,
             command,
             log_dir: given.text("log_dir", &args.log_dir).map(PathBuf::from),
             streams: StreamMap { redirects, tee },
-            shutdown_timeout,
             signals: SIGNALS.to_vec(),
             omp_num_threads: (local_world_size.get() > 1 && host.env("OMP_NUM_THREADS").is_none())
                 .then_some(1),
@@ -191,6 +195,15 @@ impl<H: Host> Given<'_, H> {
 
     fn text(&self, name: &str, typed: &Option<String>) -> Option<String> {
         self.typed(name, typed).map(|typed| typed.text)
+    }
+
+    /// A name that other nodes are told.
+    fn name(&self, name: &str, typed: &Option<String>) -> Result<Option<String>, JobSpecError> {
+        let Some(given) = self.typed(name, typed) else { return Ok(None) };
+        if given.text.len() > MAX_NAME_LEN || given.text.chars().any(char::is_control) {
+            return Err(JobSpecError::Name { source_: given.source, value: given.text });
+        }
+        Ok(Some(given.text))
     }
 
     /// An on/off flag; its variable holds an integer, as torchrun wants it.
@@ -294,6 +307,9 @@ impl<H: Host> Given<'_, H> {
             value: given.text,
             error,
         })?;
+        if !single && endpoint.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified()) {
+            return Err(JobSpecError::Unspecified { value: endpoint.to_string() });
+        }
         if endpoint.port == 0 && !single {
             return Err(JobSpecError::FreePort { value: endpoint.to_string() });
         }
@@ -305,7 +321,10 @@ impl<H: Host> Given<'_, H> {
         let given = given
             .unwrap_or_else(|| Typed { source: "--rdzv-id".to_owned(), text: "none".to_owned() });
         let sound = |c: char| !c.is_control() && c != '/';
-        if given.text.is_empty() || given.text.len() > 255 || !given.text.chars().all(sound) {
+        if given.text.is_empty()
+            || given.text.len() > MAX_NAME_LEN
+            || !given.text.chars().all(sound)
+        {
             return Err(JobSpecError::RunId { source_: given.source, value: given.text });
         }
         Ok(RunId::new(given.text))

@@ -111,11 +111,7 @@ async fn take_part(
         Some(signal) = signals.recv() => return Ok((Ending::Left(signal), Endpoint::default())),
     };
     let endpoint = place.endpoint.clone();
-    let registration = Registration::new(&RunningAgent {
-        run_id: spec.run_id.to_string(),
-        endpoint: endpoint.to_string(),
-        pid: std::process::id(),
-    });
+    let registration = Registration::new(&RunningAgent::this(&spec.run_id, &endpoint));
     if let Err(error) = &registration {
         warn!(%error, "`ragent status` on this machine must be told the endpoint");
     }

@@ -4,12 +4,12 @@
 use std::{
     fs::{self, File},
     hash::{DefaultHasher, Hash, Hasher},
-    io::{self, Read},
-    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
-use nix::fcntl::OFlag;
+use nix::{fcntl::OFlag, unistd::geteuid};
 use ragent_rendezvous::{
     ids::{GroupRank, JobUid, Round, RunId, Term},
     settings::Memory,
@@ -39,6 +39,28 @@ pub struct RunningAgent {
     pub endpoint: String,
     /// The agent's process.
     pub pid: u32,
+    /// When that began, as the kernel counts: a number that is used again has another beginning.
+    pub began: u64,
+}
+
+impl RunningAgent {
+    /// This process, as an agent of a job.
+    pub fn this(run_id: &RunId, endpoint: &Endpoint) -> Self {
+        let pid = std::process::id();
+        let (run_id, endpoint) = (run_id.to_string(), endpoint.to_string());
+        Self { run_id, endpoint, pid, began: began(pid).unwrap_or(0) }
+    }
+
+    fn is_alive(&self) -> bool {
+        began(self.pid) == Some(self.began)
+    }
+}
+
+/// When a process began, in ticks since boot; none if there is no such process.
+fn began(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything, and ends at the last parenthesis; the 22nd field is wanted.
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 /// The file in which the coordinator of a job at `endpoint` remembers.
@@ -120,15 +142,16 @@ pub fn running_agents() -> Vec<RunningAgent> {
         let name = path.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.starts_with("agent-"))
     };
-    let mut agents: Vec<RunningAgent> = entries
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(is_registration)
-        .filter_map(|path| read(&path))
-        .filter(|agent: &RunningAgent| Path::new(&format!("/proc/{}", agent.pid)).exists())
-        .collect();
+    let mut agents = Vec::new();
+    let paths = entries.into_iter().flatten().flatten().map(|entry| entry.path());
+    for path in paths.filter(is_registration) {
+        match read::<RunningAgent>(&path) {
+            Some(agent) if agent.is_alive() => agents.push(agent),
+            // It was killed, and could not do it itself.
+            Some(_) => drop(fs::remove_file(&path)),
+            None => {}
+        }
+    }
     agents.sort_by_key(|agent| agent.pid);
     agents
 }
@@ -143,9 +166,22 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or_else(|| Path::new("/"));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    check_private(folder)?;
     let draft = path.with_extension(format!("{}.tmp", std::process::id()));
-    fs::write(&draft, text)?;
+    // What a process with the same number left.
+    let _ = fs::remove_file(&draft);
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&draft)?;
+    file.write_all(text)?;
     fs::rename(&draft, path)
+}
+
+/// Makes sure that nobody else could have put anything into `folder`.
+fn check_private(folder: &Path) -> io::Result<()> {
+    let folder = fs::symlink_metadata(folder)?;
+    if folder.is_dir() && folder.uid() == geteuid().as_raw() && folder.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, "others may write to its folder"))
 }
 
 /// What is remembered takes less, and the kernel writes as much at once: within one page.

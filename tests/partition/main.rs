@@ -76,7 +76,7 @@ fn blip_costs_nothing() {
     // What happens next on all of them is the next thing that is done to them.
     blipping.signal(Signal::SIGTERM);
     let line = host.logs("round ends");
-    assert!(line.contains("NodeLeft"), "{line}");
+    assert!(line.contains("node_left"), "{line}");
     other.logs("nodes=2 world_size=2");
     assert!(!host.text(Stream::Stderr).contains("lost a node"), "{:?}", host);
     blipping.end().assert_code(1);

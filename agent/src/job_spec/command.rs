@@ -27,7 +27,9 @@ impl WorkerCommand {
         host: &impl Host,
     ) -> Result<Self, JobSpecError> {
         if !host.is_readable_file(Path::new(&script)) {
-            return Err(JobSpecError::Script { path: script.into() });
+            let path = PathBuf::from(script);
+            let state = if host.exists(&path) { "cannot be read" } else { "does not exist" };
+            return Err(JobSpecError::Script { path, state });
         }
         Self::python(&[], script, args, host)
     }
@@ -49,7 +51,15 @@ impl WorkerCommand {
     ) -> Result<Self, JobSpecError> {
         let title = program.to_string_lossy().into_owned();
         let found = host.find_program(&program);
-        let program = found.ok_or_else(|| JobSpecError::Program { path: program.into() })?;
+        let program = found.ok_or_else(|| {
+            let path = PathBuf::from(program);
+            let state = match (host.exists(&path), path.components().count()) {
+                (true, _) => "is not an executable file",
+                (false, 1) => "is not found in PATH",
+                (false, _) => "does not exist",
+            };
+            JobSpecError::Program { path, state }
+        })?;
         Ok(Self { program, args, title })
     }
 

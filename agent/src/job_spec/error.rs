@@ -74,6 +74,14 @@ pub enum JobSpecError {
     /// Both `--module` and `--no-python`.
     #[error("`--module` and `--no-python` exclude each other")]
     ModuleWithoutPython,
+    /// A name that other nodes cannot be told.
+    #[error("`{source_} {value}` is no name: at most 200 bytes, without control characters")]
+    Name {
+        /// Where it was given.
+        source_: String,
+        /// What was given.
+        value: String,
+    },
     /// GPUs were asked for and there are none.
     #[error("`--nproc-per-node gpu` finds no GPU on this machine")]
     NoAccelerator,
@@ -99,10 +107,12 @@ pub enum JobSpecError {
         value: String,
     },
     /// The program of `--no-python` is not there or cannot be executed.
-    #[error("the program `{path}` {}", state_of(path))]
+    #[error("the program `{path}` {state}")]
     Program {
         /// As given.
         path: PathBuf,
+        /// What is wrong with it.
+        state: &'static str,
     },
     /// No Python to run the script with.
     #[error("{}", no_python(named))]
@@ -111,7 +121,7 @@ pub enum JobSpecError {
         named: Option<PathBuf>,
     },
     /// The job's name cannot be one.
-    #[error("`{source_} {value}` is no name of a job: 1 to 255 bytes without `/`")]
+    #[error("`{source_} {value}` is no name of a job: 1 to 200 bytes without `/`")]
     RunId {
         /// Where it was given.
         source_: String,
@@ -119,10 +129,12 @@ pub enum JobSpecError {
         value: String,
     },
     /// The script is not there or cannot be read.
-    #[error("the script `{path}` {}", if path.exists() { "cannot be read" } else { "does not exist" })]
+    #[error("the script `{path}` {state}")]
     Script {
         /// As given.
         path: PathBuf,
+        /// What is wrong with it.
+        state: &'static str,
     },
     /// Not a time.
     #[error("`{source_} {value}` is no number of seconds")]
@@ -154,6 +166,12 @@ pub enum JobSpecError {
         /// Its value.
         value: String,
     },
+    /// An endpoint that every machine takes for itself.
+    #[error("`--rdzv-endpoint {value}` means every machine itself, and the job has several nodes")]
+    Unspecified {
+        /// The endpoint.
+        value: String,
+    },
     /// The number of workers cannot be read.
     #[error("`{source_} {value}` is neither a number from 1 on nor `auto`, `cpu` or `gpu`")]
     WorkersPerNode {
@@ -173,7 +191,7 @@ impl JobSpecError {
             }
             Self::Backend { .. } => "`c10d` is the one there is".to_owned(),
             Self::ConfKey { known, .. } => format!("the keys are {known}"),
-            Self::Endpoint { .. } => {
+            Self::Endpoint { .. } | Self::Unspecified { .. } => {
                 "give the address of one node, such as `node0:29400`".to_owned()
             }
             Self::FreePort { .. } => "give the same port on all nodes".to_owned(),
@@ -197,6 +215,7 @@ impl JobSpecError {
             | Self::ConfValue { .. }
             | Self::LogFormat { .. }
             | Self::ModuleWithoutPython
+            | Self::Name { .. }
             | Self::Nodes { .. }
             | Self::Number { .. }
             | Self::RunId { .. }
@@ -205,16 +224,6 @@ impl JobSpecError {
             | Self::Switch { .. }
             | Self::WorkersPerNode { .. } => return None,
         })
-    }
-}
-
-fn state_of(path: &std::path::Path) -> &'static str {
-    if path.exists() {
-        "is not an executable file"
-    } else if path.components().count() == 1 {
-        "is not found in PATH"
-    } else {
-        "does not exist"
     }
 }
 

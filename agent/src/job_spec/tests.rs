@@ -108,7 +108,10 @@ fn programs_without_python() {
     assert_eq!(args(&spec), ["-x"]);
     assert_eq!(
         resolve("ragent --no-python t.py"),
-        Err(vec![JobSpecError::Program { path: "t.py".into() }])
+        Err(vec![JobSpecError::Program {
+            path: "t.py".into(),
+            state: "is not an executable file"
+        }])
     );
     assert_eq!(resolve("ragent --no-python -m true"), Err(vec![JobSpecError::ModuleWithoutPython]));
 }
@@ -158,6 +161,22 @@ fn rdzv_conf() {
         ["join_timeout", "join_timeout=0", "join_settle=-1", "=1", "store_port=9-3", "a=1,"]
     {
         assert!(resolve(&format!("ragent --rdzv-conf {wrong} t.py")).is_err(), "{wrong}");
+    }
+}
+
+/// What other nodes are told is short and on one line, and an endpoint means the same on all.
+#[test]
+fn what_others_are_told_is_checked() {
+    let long = "x".repeat(201);
+    for line in [
+        format!("ragent --role {long} t.py"),
+        format!("ragent --local-addr {long} t.py"),
+        format!("ragent --rdzv-id {long} t.py"),
+        "ragent --nnodes 2 --rdzv-endpoint 0.0.0.0:29400 t.py".to_owned(),
+        "ragent --nnodes 2 --rdzv-endpoint node0:0 t.py".to_owned(),
+        "ragent --max-restarts -1 t.py".to_owned(),
+    ] {
+        assert_eq!(resolve(&line).unwrap_err().len(), 1, "{line}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, Write},
+    io,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -39,7 +39,7 @@ pub(super) struct Copies {
     /// What every line on the console begins with; none: bytes go there untouched.
     pub(super) prefix: Option<String>,
     /// A file that gets the bytes too.
-    pub(super) file: Option<File>,
+    pub(super) file: Option<Arc<File>>,
     /// What keeps the last lines.
     pub(super) tail: SharedTail,
 }
@@ -90,11 +90,8 @@ async fn copy(
 impl Copies {
     async fn write(&mut self, lines: &mut Lines, chunk: Bytes) {
         self.tail.push(&chunk);
-        if let Some(file) = &mut self.file
-            && let Err(error) = file.write_all(&chunk)
-        {
-            tracing::warn!(%error, "a worker's log file takes no more; its output goes on");
-            self.file = None;
+        if let Some(file) = &self.file {
+            self.console.write_file(file, chunk.clone()).await;
         }
         let chunk = match &self.prefix {
             None => chunk,

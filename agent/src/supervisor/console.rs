@@ -1,71 +1,109 @@
-//! Writes what workers wrote to the agent's own stdout and stderr.
+//! Writes what workers wrote: to the agent's own stdout and stderr, and to log files beside them.
 //!
-//! One thread does it, because a console may block for as long as it likes. Where it does, the
-//! queue fills and workers wait, as they would for the console itself; nothing else waits for it.
+//! A thread each does it, because a console, and a file on a network, may block for as long as they
+//! like. Where one does, its queue fills and workers wait, as they would for the thing itself;
+//! nothing else waits for it.
 
 use std::{
+    fs::File,
     io::{self, Write},
+    sync::Arc,
     thread,
     time::Duration,
 };
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
+use tracing::warn;
 
 use crate::{job_spec::Stream, limits};
 
-/// A queue of chunks for the console; clones feed the same one.
+/// Queues of what is to be written; clones feed the same ones.
 #[derive(Clone, Debug)]
-pub struct Console(mpsc::Sender<(Stream, Bytes)>);
+pub struct Console {
+    streams: mpsc::Sender<(Stream, Bytes)>,
+    files: mpsc::Sender<(Arc<File>, Bytes)>,
+}
 
 /// Tells when everything has been written.
 #[derive(Debug)]
-pub struct ConsoleEnd(oneshot::Receiver<()>);
+pub struct ConsoleEnd([oneshot::Receiver<()>; 2]);
 
 impl Console {
-    /// Starts the thread that writes.
+    /// Starts the threads that write.
     ///
     /// # Errors
     ///
     /// Returns the system's refusal to start a thread.
     pub fn start() -> io::Result<(Self, ConsoleEnd)> {
-        let (sender, chunks) = mpsc::channel(limits::CONSOLE_QUEUE);
-        let (done, end) = oneshot::channel();
-        thread::Builder::new().name("console".to_owned()).spawn(move || {
-            write_all(chunks);
-            // Nobody may be waiting.
-            let _ = done.send(());
+        let (streams, streams_end) = writer("console", |(stream, chunk): (Stream, Bytes)| {
+            // A console that is gone (EPIPE) is no reason to stop reading from workers.
+            let _ = match stream {
+                Stream::Stdout => write_flushed(io::stdout().lock(), &chunk),
+                Stream::Stderr => write_flushed(io::stderr().lock(), &chunk),
+            };
         })?;
-        Ok((Self(sender), ConsoleEnd(end)))
+        let mut is_well = true;
+        let (files, files_end) = writer("log-files", move |(file, chunk): (Arc<File>, Bytes)| {
+            let written = file.as_ref().write_all(&chunk);
+            if let Err(error) = &written
+                && is_well
+            {
+                warn!(%error, "log files of workers take no more; the workers go on");
+            }
+            is_well = written.is_ok();
+        })?;
+        Ok((Self { streams, files }, ConsoleEnd([streams_end, files_end])))
     }
 
-    /// Queues `chunk`; waits where the console is slow.
+    /// Queues `chunk` for the console; waits where that is slow.
     ///
     /// # Cancel safety
     ///
     /// A cancelled call has queued nothing.
     pub(super) async fn write(&self, stream: Stream, chunk: Bytes) {
         // The thread lives as long as there is a sender.
-        let _ = self.0.send((stream, chunk)).await;
+        let _ = self.streams.send((stream, chunk)).await;
+    }
+
+    /// Queues `chunk` for a file; waits where that is slow.
+    ///
+    /// # Cancel safety
+    ///
+    /// A cancelled call has queued nothing.
+    pub(super) async fn write_file(&self, file: &Arc<File>, chunk: Bytes) {
+        let _ = self.files.send((Arc::clone(file), chunk)).await;
     }
 }
 
 impl ConsoleEnd {
     /// Waits until everything has been written, at most for `limit`. All [`Console`]s must be gone.
     pub async fn wait(self, limit: Duration) {
-        // A console that does not take it in time has lost it.
-        let _ = tokio::time::timeout(limit, self.0).await;
+        let both = async {
+            for end in self.0 {
+                let _ = end.await;
+            }
+        };
+        // What does not take it in time has lost it.
+        let _ = tokio::time::timeout(limit, both).await;
     }
 }
 
-fn write_all(mut chunks: mpsc::Receiver<(Stream, Bytes)>) {
-    while let Some((stream, chunk)) = chunks.blocking_recv() {
-        // A console that is gone (EPIPE) is no reason to stop reading from workers.
-        let _ = match stream {
-            Stream::Stdout => write_flushed(io::stdout().lock(), &chunk),
-            Stream::Stderr => write_flushed(io::stderr().lock(), &chunk),
-        };
-    }
+/// A thread that writes what is queued for it, and says when it has.
+fn writer<T: Send + 'static>(
+    name: &str,
+    mut write: impl FnMut(T) + Send + 'static,
+) -> io::Result<(mpsc::Sender<T>, oneshot::Receiver<()>)> {
+    let (sender, mut queue) = mpsc::channel(limits::CONSOLE_QUEUE);
+    let (done, end) = oneshot::channel();
+    thread::Builder::new().name(name.to_owned()).spawn(move || {
+        while let Some(next) = queue.blocking_recv() {
+            write(next);
+        }
+        // Nobody may be waiting.
+        let _ = done.send(());
+    })?;
+    Ok((sender, end))
 }
 
 fn write_flushed(mut out: impl Write, chunk: &[u8]) -> io::Result<()> {

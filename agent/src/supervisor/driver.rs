@@ -5,6 +5,7 @@ use std::{
     fs::File,
     io::{self, IsTerminal},
     os::fd::{AsFd, OwnedFd},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -414,8 +415,8 @@ fn plumb(
         Some(folder) => (spec.streams.sink(local_rank, stream), Some(folder)),
         None => (Sink::Console, None),
     };
-    let open = |stream, folder: Option<&WorkerFolder>| -> io::Result<Option<File>> {
-        folder.map(|folder| folder.open(stream)).transpose()
+    let open = |stream, folder: Option<&WorkerFolder>| -> io::Result<Option<Arc<File>>> {
+        folder.map(|folder| folder.open(stream).map(Arc::new)).transpose()
     };
     let tail = SharedTail::default();
     let stdout = match sink(Stream::Stdout) {
