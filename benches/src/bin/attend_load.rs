@@ -126,7 +126,7 @@ async fn attend(
 ) -> Result<()> {
     let (commands, mut orders) = mpsc::channel(QUEUE);
     let (_tell, told) = mpsc::channel(1);
-    let (_send_signal, signals) = mpsc::channel(1);
+    let (_send_signal, mut signals) = mpsc::channel(1);
     let task = tokio::spawn(async move {
         while let Some(order) = orders.recv().await {
             if matches!(order, Command::Start(_)) {
@@ -136,7 +136,7 @@ async fn attend(
         }
     });
     let mut supervisor = SupervisorHandle { commands, told, task };
-    let ending = driver::drive(spec, stores, &mut supervisor, signals).await?;
+    let ending = driver::drive(spec, stores, &mut supervisor, &mut signals).await?;
     anyhow::bail!("an agent has ended: {ending:?}")
 }
 
@@ -161,7 +161,6 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
         node,
         settings: AgentSettings {
             stop_grace: shared.timeouts.stop_grace,
-            shutdown_timeout: shared.timeouts.stop_grace,
             join_timeout: shared.timeouts.join,
             heard: Heard::default(),
         },
