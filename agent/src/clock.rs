@@ -22,12 +22,6 @@ pub fn boot_time() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::MAX, Duration::from)
 }
 
-/// The wall clock, for people only: never compared with another machine's.
-#[expect(clippy::disallowed_methods, reason = "this is the clock")]
-pub fn wall() -> std::time::SystemTime {
-    std::time::SystemTime::now()
-}
-
 /// Waits until `deadline`, or for ever if there is none.
 ///
 /// What is due already is not waited for: a timer, which counts whole milliseconds, would take one.

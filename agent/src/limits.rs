@@ -57,8 +57,6 @@ pub const CATCH_UP: Duration = Duration::from_millis(1000);
 pub const MAX_ADDRESSES: usize = 64;
 /// Connections in all on the agent's port; 10,000 agents with a spare each.
 pub const MAX_CONNECTIONS: usize = 20_480;
-/// The listen backlog; the kernel cuts it to `somaxconn`.
-pub const LISTEN_BACKLOG: u32 = 4096;
 /// How long the last words may take to leave when everything else is done.
 pub const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a host stays for the others at its end: a stop of 30 s and its margin, twice.
