@@ -17,7 +17,7 @@ use crate::{
 /// Why a launch did not end well.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// The coordinator listens, and the machine says no to something that every launch needs.
+    /// The machine says no to something that every launch needs.
     #[error("failed to {attempt}")]
     System {
         /// What was attempted.
@@ -56,6 +56,11 @@ pub enum LaunchError {
     /// What was typed means nothing on this machine.
     #[error("the command line cannot be carried out")]
     Usage(Vec<JobSpecError>),
+}
+
+/// Says of a refusal of the system what was attempted.
+pub(crate) fn system(attempt: &'static str) -> impl Fn(io::Error) -> LaunchError {
+    move |source| LaunchError::System { attempt, source }
 }
 
 /// How a job, or this node's part in it, ended otherwise than in success.

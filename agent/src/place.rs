@@ -32,7 +32,7 @@ use crate::{
         driver::{self as coordinator_driver, Input, Inputs},
         service::{self, Role},
     },
-    error::LaunchError,
+    error::{LaunchError, system},
     host::ThisHost,
     job_spec::{Endpoint, JobSpec, Meeting},
     limits,
@@ -81,10 +81,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.0.abort();
     }
-}
-
-fn system(attempt: &'static str) -> impl Fn(io::Error) -> LaunchError {
-    move |source| LaunchError::System { attempt, source }
 }
 
 /// Finds out who hosts, and takes this node's place.

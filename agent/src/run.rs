@@ -19,7 +19,7 @@ use crate::{
         worker_stores::WorkerStores,
     },
     coordinator::driver::Input,
-    error::{Ended, LaunchError},
+    error::{Ended, LaunchError, system},
     host::ThisHost,
     job_spec::{Endpoint, JobSpec, JobSpecError, Meeting},
     keeper::tree,
@@ -64,10 +64,6 @@ pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output, LaunchError> {
     // A look-up that hangs in a resolver must not keep the process.
     runtime.shutdown_background();
     Ok(output)
-}
-
-fn system(attempt: &'static str) -> impl Fn(io::Error) -> LaunchError {
-    move |source| LaunchError::System { attempt, source }
 }
 
 async fn launch_on_runtime(spec: JobSpec, logs: LogFolder) -> Result<ExitCode, LaunchError> {

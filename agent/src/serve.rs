@@ -20,17 +20,13 @@ use tracing::info;
 use crate::{
     cli::{CoordinatorArgs, StoreArgs},
     coordinator::driver::Input,
-    error::LaunchError,
+    error::{LaunchError, system},
     host::ThisHost,
     job_spec::Endpoint,
     net, place, run, state_file,
 };
 
 const SIGNALS: [Signal; 2] = [Signal::SIGTERM, Signal::SIGINT];
-
-fn system(attempt: &'static str) -> impl Fn(io::Error) -> LaunchError {
-    move |source| LaunchError::System { attempt, source }
-}
 
 /// Serves a store until a signal; the first line on stdout is the address that it listens on.
 ///
