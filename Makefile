@@ -36,7 +36,7 @@ check:
 	$(CARGO) check --locked -p ragent-store --no-default-features
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	@if $(CARGO) deny --version >/dev/null 2>&1; \
-	then $(CARGO) deny --offline check bans licenses sources; \
+	then $(CARGO) deny --locked check bans licenses sources; \
 	else echo 'skipped: cargo-deny is not installed (cargo install --locked cargo-deny)'; fi
 
 fix:
