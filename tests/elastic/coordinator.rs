@@ -1,5 +1,7 @@
 //! The coordinator's process is lost and started again: the others stay, and one round follows.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 
 use crate::{
@@ -79,6 +81,57 @@ fn frozen_host_evicts_nobody() {
     assert_eq!(job.status()["round"], 2);
     let said = host.text(Stream::Stderr);
     assert!(!said.contains("lost a node"), "{said}");
+}
+
+/// A coordinator that is frozen for longer than its lease of nodes evicts nobody for its own stall,
+/// however often it happens: each time one round of all nodes follows, for free.
+#[test]
+fn frozen_coordinator_evicts_nobody() {
+    let sandbox = Sandbox::new();
+    let flags = "--nnodes 1:2 --rdzv-conf shrink_timeout=0,last_call_timeout=3600";
+    let job = Job::new(&sandbox, flags);
+    let coordinator = job.coordinator();
+    let mut first = job.guest("--no-python stay.sh");
+    let mut second = job.guest("--no-python stay.sh");
+    workers([&mut first, &mut second]);
+    for round in [2, 3] {
+        coordinator.freeze(Duration::from_millis(4500));
+        let both = workers([&mut first, &mut second]);
+        assert_eq!(numbers(&both, "world_size"), [2, 2]);
+        assert_eq!(numbers(&both, "restart"), [0, 0]);
+        let status = job.status();
+        assert_eq!(status["round"], round, "{status}");
+        let nodes = status["nodes"].as_array().unwrap();
+        assert_eq!(nodes.len(), 2, "{status}");
+        assert!(nodes.iter().all(|node| node["standing"] == "running"), "{status}");
+    }
+    coordinator.signal(Signal::SIGKILL);
+    let said = coordinator.end().stderr;
+    assert!(!said.contains("lost a node"), "{said}");
+}
+
+/// A job that was killed as a whole and is started again runs again once all leases are over, in a
+/// later round, although nobody is left who was a member of the last one.
+#[test]
+fn job_that_was_killed_as_a_whole_starts_again() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --rdzv-conf join_timeout=3600");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    workers([&mut host, &mut guest]);
+    let before = job.status();
+    for agent in [&host, &guest] {
+        agent.signal(Signal::SIGKILL);
+    }
+    host.wait_until_silent();
+    guest.wait_until_silent();
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    let both = workers([&mut host, &mut guest]);
+    assert_eq!(numbers(&both, "world_size"), [2, 2]);
+    let after = job.status();
+    assert!(after["round"].as_u64() > before["round"].as_u64(), "{before} {after}");
+    assert!(after["term"].as_u64() > before["term"].as_u64(), "{before} {after}");
 }
 
 /// What a coordinator remembers is for the job it belongs to: after the job's end nothing is left

@@ -105,3 +105,26 @@ fn next_round_waits_for_the_last_process() {
     assert!(!crate::support::is_alive(stubborn.pid()));
     guest.worker();
 }
+
+/// A failure is told to every node whatever its worker has written: what is no text grows when it
+/// is made text, and must fit the wire all the same.
+#[test]
+fn garbage_does_not_hide_a_failure() {
+    for streams in ["", "--log-dir logs -r 2"] {
+        let sandbox = Sandbox::new();
+        let orders = [0, 1].map(|rank| sandbox.orders(rank));
+        let job = Job::new(&sandbox, "--nnodes 2");
+        let mut host = job.host(&format!("{streams} --no-python obey.sh"));
+        let mut guest = job.guest(&format!("{streams} --no-python obey.sh"));
+        workers([&mut host, &mut guest]);
+        orders[1].give(r"head -c 20000 /dev/zero | LC_ALL=C tr '\0' '\377' >&2; exit 3");
+        let (host, guest) = (host.end(), guest.end());
+        host.assert_code(1);
+        guest.assert_code(1);
+        assert_eq!(host.report(), guest.report());
+        for part in ["rank      : 1", "exited with code 3", "\u{fffd}\u{fffd}"] {
+            assert!(host.report().contains(part), "no `{part}` in:\n{}", host.report());
+        }
+        sandbox.assert_nothing_left();
+    }
+}

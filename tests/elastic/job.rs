@@ -18,7 +18,11 @@ pub(crate) struct Job<'a> {
 impl<'a> Job<'a> {
     /// A job with these flags on all nodes.
     pub(crate) fn new(sandbox: &'a Sandbox, flags: &str) -> Self {
-        let endpoint = format!("127.0.0.1:{}", free_port());
+        Self::at(sandbox, format!("127.0.0.1:{}", free_port()), flags)
+    }
+
+    /// A job with these flags on all nodes, at an endpoint of this machine.
+    pub(crate) fn at(sandbox: &'a Sandbox, endpoint: String, flags: &str) -> Self {
         Self { sandbox, endpoint, flags: flags.to_owned(), agents: Cell::new(0) }
     }
 

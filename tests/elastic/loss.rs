@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 
 use crate::{
     job::{Job, numbers, workers},
-    support::{Sandbox, is_alive, keeper_of, kill},
+    support::{LEASE, Sandbox, is_alive, keeper_of, kill, let_pass},
 };
 
 /// A node whose agent was killed is lost by its keeper's word, not by its lease; by then its
@@ -91,7 +91,7 @@ fn restarted_agent_takes_its_place_again() {
     assert_eq!(job.status()["round"], 2);
 }
 
-/// A keeper that was killed is a failure of its node: charged, and followed by a round of all.
+/// A keeper that was killed is a failure of its node: charged, and followed by one round of all.
 #[test]
 fn killed_keeper_is_a_failure_of_the_job() {
     let sandbox = Sandbox::new();
@@ -102,4 +102,9 @@ fn killed_keeper_is_a_failure_of_the_job() {
     kill(keeper_of(guest.pid()), Signal::SIGKILL);
     let again = workers([&mut host, &mut guest]);
     assert_eq!(numbers(&again, "restart"), [1, 1]);
+    let_pass(LEASE);
+    let status = job.status();
+    assert_eq!(status["round"], 2, "{status}");
+    assert_eq!(status["restarts_used"], 1, "{status}");
+    assert!(again.iter().all(|worker| is_alive(worker.pid())));
 }

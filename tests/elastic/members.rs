@@ -1,12 +1,15 @@
 //! Who takes part: newcomers, spares, and what they cost the others.
 
-use std::fs;
+use std::{
+    fs,
+    net::{Ipv6Addr, TcpListener},
+};
 
 use nix::sys::signal::Signal;
 
 use crate::{
     job::{Job, numbers, workers},
-    support::{Sandbox, Stream},
+    support::{Sandbox, Stream, free_port, skip},
 };
 
 /// A node that joins a running job with room is taken in by one new round, which is free; those
@@ -118,6 +121,23 @@ fn agents_that_start_together_find_one_coordinator() {
     assert!(ends.iter().all(|end| end.code == Some(0)), "{ends:?}");
     let hosts = ends.iter().filter(|end| end.stderr.contains("coordinating the job")).count();
     assert_eq!(hosts, 1);
+}
+
+/// An endpoint may be an address of IPv6; workers of all nodes reach the store of their round.
+#[test]
+fn workers_reach_their_store_over_ipv6() {
+    if let Err(error) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) {
+        return skip(&format!("::1 is not there: {error}"));
+    }
+    let sandbox = Sandbox::new();
+    let job = Job::at(&sandbox, format!("[::1]:{}", free_port()), "--nnodes 2");
+    let mut host = job.host("--no-python reach.sh");
+    let mut guest = job.guest("--no-python reach.sh");
+    host.says("reached ::1 by rank=0");
+    guest.says("reached ::1 by rank=1");
+    host.end().assert_code(0);
+    guest.end().assert_code(0);
+    sandbox.assert_nothing_left();
 }
 
 /// The console of a node has only what its own workers write.

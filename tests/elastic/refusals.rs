@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 
 use crate::{
     job::{Job, workers},
-    support::Sandbox,
+    support::{Sandbox, free_port},
 };
 
 /// Two agents with different `--nnodes`: the second is refused with both values.
@@ -71,4 +71,19 @@ fn agent_of_an_earlier_run() {
     let end = guest.end();
     end.assert_code(1);
     end.assert_stderr(&["it belongs to an earlier run of the job", "hint: "]);
+}
+
+/// Agents of one machine need ports of their own for their workers' stores: the one that finds its
+/// port taken ends at once, and names the port and where it was asked for.
+#[test]
+fn store_port_that_another_agent_has() {
+    let sandbox = Sandbox::new();
+    let port = free_port();
+    let job = Job::new(&sandbox, &format!("--nnodes 2 --rdzv-conf store_port={port}"));
+    let mut host = job.host("--no-python stay.sh");
+    host.logs("waiting");
+    let end = job.guest("--no-python stay.sh").end();
+    end.assert_code(1);
+    end.assert_stderr(&[&format!("on port {port}"), "in use", "hint: ", "`store_port`"]);
+    assert_eq!(end.stdout, "");
 }

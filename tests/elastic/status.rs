@@ -1,8 +1,10 @@
 //! `ragent status` of a job of several nodes.
 
+use nix::sys::signal::Signal;
+
 use crate::{
     job::{Job, workers},
-    support::Sandbox,
+    support::{Sandbox, listening_ports},
 };
 
 /// While nodes are missing, status says what is waited for, in words and as a stable kind.
@@ -63,4 +65,58 @@ fn status_over_http() {
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     let body: serde_json::Value = serde_json::from_str(body).unwrap();
     assert_eq!(body["world_size"], 2);
+}
+
+/// While the coordinator of a job that has succeeded waits for a node that is frozen, status says
+/// that the job has succeeded.
+#[test]
+fn status_of_a_job_that_has_succeeded() {
+    let sandbox = Sandbox::new();
+    let orders = [0, 1].map(|rank| sandbox.orders(rank));
+    let job = Job::new(&sandbox, "--nnodes 2");
+    let mut host = job.host("--no-python obey.sh");
+    let mut guest = job.guest("--no-python obey.sh");
+    workers([&mut host, &mut guest]);
+    let mut spare = job.guest("--no-python obey.sh");
+    spare.logs("this node is a spare");
+    // Asks again and again, so that one answer falls into the lease of the frozen node.
+    let script = format!(
+        "while text=$({} status --rdzv-endpoint {}); do
+             echo \"$text\"; [[ $text == *succeeded ]] && exit 0
+         done; exit 1",
+        env!("CARGO_BIN_EXE_ragent"),
+        job.endpoint
+    );
+    let mut asking = sandbox.program("/bin/bash").arg("-c").arg(script).start();
+    asking.says("job j  round 1  running");
+    spare.signal(Signal::SIGSTOP);
+    orders.iter().for_each(|orders| orders.give("exit 0"));
+    guest.end().assert_code(0);
+    let asked = asking.end();
+    asked.assert_code(0);
+    assert!(asked.stdout.ends_with("ragent: the job has succeeded\n"), "{}", asked.stdout);
+    assert!(asked.stdout.contains("job j  round 1  closed"), "{}", asked.stdout);
+    assert!(!asked.stdout.contains("FAILED"), "{}", asked.stdout);
+    host.end().assert_code(0);
+}
+
+/// An agent that does not coordinate is asked as well as the one that does: status goes on to that
+/// one by itself.
+#[test]
+fn status_follows_to_the_coordinator() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    workers([&mut host, &mut guest]);
+    // Its store is closed, as it does not have rank 0; what is left is the agent's own port.
+    let ports = Vec::from_iter(listening_ports(guest.pid()));
+    let [port] = ports[..] else { panic!("one port was expected, not {ports:?}") };
+    let end = sandbox.ragent(&format!("status --json --rdzv-endpoint 127.0.0.1:{port}")).run();
+    end.assert_code(0);
+    let followed: serde_json::Value = serde_json::from_str(&end.stdout).unwrap();
+    let asked = job.status();
+    for part in ["job_uid", "round", "phase", "world_size"] {
+        assert_eq!(followed[part], asked[part], "{part}");
+    }
 }

@@ -92,3 +92,19 @@ fn service_managers_variables_are_not_inherited() {
     assert!(!environment.contains_key("NOTIFY_SOCKET"), "{environment:?}");
     assert!(!environment.contains_key("WATCHDOG_USEC"), "{environment:?}");
 }
+
+/// What somebody left open in the agent is not open in its workers, and the agent's own wish for
+/// many files is not theirs: they may open as many as the agent was given.
+#[test]
+fn workers_get_no_foreign_descriptors_and_the_old_limit() {
+    let sandbox = Sandbox::new();
+    let script = format!(
+        "ulimit -Sn 500; exec 7</dev/null 50</dev/null; exec {} --no-python bash -c \"$1\"",
+        env!("CARGO_BIN_EXE_ragent")
+    );
+    let worker = "ls /proc/$$/fd; ulimit -Sn";
+    let shell = sandbox.program("/bin/bash").arg("-c").arg(script);
+    let end = shell.arg("bash").arg(worker).run();
+    end.assert_code(0);
+    assert_eq!(end.stdout, "0\n1\n2\n500\n");
+}

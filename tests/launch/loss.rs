@@ -3,7 +3,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Sandbox, is_there, keeper_of, kill};
+use crate::support::{LEASE, Sandbox, is_there, keeper_of, kill, let_pass};
 
 /// When the agent is killed, everything that it started dies, directly or not: what ignores
 /// signals, and what has left its session.
@@ -44,7 +44,8 @@ fn nothing_outlives_a_killed_keeper() {
     sandbox.assert_nothing_left();
 }
 
-/// A keeper that was killed is replaced, and the job goes on with the next round.
+/// A keeper that was killed is replaced, and the job goes on with the next round, which is the only
+/// one that follows: the new keeper knows the lease.
 #[test]
 fn killed_keeper_is_replaced() {
     let sandbox = Sandbox::new();
@@ -54,9 +55,12 @@ fn killed_keeper_is_replaced() {
     kill(first, Signal::SIGKILL);
     assert_eq!(agent.worker().number("restart"), 1);
     assert_ne!(keeper_of(agent.pid()), first);
+    let_pass(LEASE);
     agent.signal(Signal::SIGTERM);
     agent.says("saved rank=0 on TERM");
-    agent.end().assert_code(1);
+    let end = agent.end();
+    end.assert_code(1);
+    assert_eq!(end.stderr.matches("admitted; starting workers").count(), 2, "{}", end.stderr);
     sandbox.assert_nothing_left();
 }
 

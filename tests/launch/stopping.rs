@@ -1,6 +1,10 @@
 //! How a job is ended from outside, and what is left of it: nothing.
 
-use std::io::{BufRead, BufReader, pipe};
+use std::{
+    fs::OpenOptions,
+    io::{BufRead, BufReader, PipeWriter, Write, pipe},
+    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
+};
 
 use nix::sys::signal::Signal;
 
@@ -51,6 +55,63 @@ fn stubborn_worker_is_killed_after_its_grace() {
     agent.signal(Signal::SIGTERM);
     agent.logs("workers did not end in time; killing them");
     agent.end().assert_code(1);
+    sandbox.assert_nothing_left();
+}
+
+/// Who presses Ctrl-C again does not want to wait: stubborn workers are killed at once.
+#[test]
+fn second_ctrl_c_kills_at_once() {
+    let sandbox = Sandbox::new();
+    let words = "--nproc-per-node 2 --shutdown-timeout 3600 --no-python stubborn.sh";
+    let mut agent = sandbox.ragent(words).start();
+    agent.workers(2);
+    for _ in 0..2 {
+        agent.signal(Signal::SIGINT);
+        agent.logs("signal received; leaving");
+    }
+    agent.end().assert_code(1);
+    sandbox.assert_nothing_left();
+}
+
+/// A service manager that sends its signal again takes no time away from workers that save.
+#[test]
+fn second_sigterm_does_not_shorten_the_grace() {
+    let sandbox = Sandbox::new();
+    let orders = sandbox.orders(0);
+    let mut agent = sandbox.ragent("--shutdown-timeout 3600 --no-python obey.sh").start();
+    agent.worker();
+    orders.give("trap 'echo saving' TERM; echo armed");
+    agent.says("armed");
+    agent.signal(Signal::SIGTERM);
+    agent.says("saving");
+    agent.logs("signal received; leaving");
+    agent.signal(Signal::SIGTERM);
+    agent.logs("signal received; leaving");
+    orders.give("echo saved; exit 0");
+    agent.says("saved");
+    agent.end().assert_code(1);
+    sandbox.assert_nothing_left();
+}
+
+/// Under `nohup` an agent goes on when its terminal is gone; its workers have that signal at its
+/// default, so that they may still be told to reload by it.
+#[test]
+fn ignored_signal_stays_ignored_by_the_agent_alone() {
+    let sandbox = Sandbox::new();
+    let orders = sandbox.orders(0);
+    let script = format!(
+        "trap '' HUP; exec {} --shutdown-timeout 3600 --no-python obey.sh",
+        env!("CARGO_BIN_EXE_ragent")
+    );
+    let mut agent = sandbox.program("/bin/sh").arg("-c").arg(script).start();
+    agent.worker();
+    agent.signal(Signal::SIGHUP);
+    orders.give("grep SigIgn /proc/$$/status");
+    let line = agent.says("SigIgn:");
+    let mask = u64::from_str_radix(line.trim_start_matches("SigIgn:").trim(), 16).unwrap();
+    assert_eq!(mask & 1 << (Signal::SIGHUP as i32 - 1), 0, "{line}");
+    orders.give("exit 0");
+    agent.end().assert_code(0);
     sandbox.assert_nothing_left();
 }
 
@@ -143,4 +204,32 @@ fn closed_stderr_does_not_end_the_agent() {
     BufReader::new(reader).read_line(&mut first).unwrap();
     agent.end().assert_code(0);
     sandbox.assert_nothing_left();
+}
+
+/// An agent whose stderr takes nothing any more, because nobody reads the full pipe, ends on a
+/// signal all the same.
+#[test]
+fn full_stderr_does_not_hold_the_agent() {
+    let sandbox = Sandbox::new();
+    let (_reader, writer) = pipe().unwrap();
+    fill(&writer);
+    let (orders, lifeline) = (sandbox.orders(0), sandbox.lifeline("lifeline"));
+    let words = "--shutdown-timeout 1 --no-python obey.sh";
+    let mut agent = sandbox.ragent(words).hold(&lifeline).stderr(writer).start();
+    agent.worker();
+    // It lets go of the lifeline when the first lines are on their way.
+    orders.give("seq 1000 >&2; exec 9>&-; seq 1000000 >&2");
+    lifeline.wait_until_broken();
+    agent.signal(Signal::SIGTERM);
+    agent.end().assert_code(1);
+    sandbox.assert_nothing_left();
+}
+
+/// Writes to a pipe until it takes nothing any more.
+fn fill(pipe: &PipeWriter) {
+    // Opened once more, so that only this end of it does not block.
+    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
+    let mut pipe = OpenOptions::new().write(true).custom_flags(flags).open(path).unwrap();
+    while pipe.write(b".").is_ok() {}
 }

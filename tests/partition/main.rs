@@ -1,10 +1,10 @@
 //! Agents on a network that breaks: real namespaces, real links, real time.
 
-use std::{sync::mpsc, time::Duration};
+use std::time::Duration;
 
 use network::Network;
 use nix::{sys::signal::Signal, unistd::geteuid};
-use support::{Program, Sandbox, Stream, is_there, skip};
+use support::{Program, Sandbox, Stream, is_there, let_pass, skip};
 
 mod network;
 #[path = "../support/mod.rs"]
@@ -69,9 +69,7 @@ fn blip_costs_nothing() {
     let sandbox = Sandbox::new();
     let [mut host, mut other, blipping] = three_agents(&network, &sandbox);
     network.cut(3);
-    let (_never, nothing) = mpsc::channel::<()>();
-    // The stimulus: a link that is down for that long.
-    let _ = nothing.recv_timeout(Duration::from_secs(1));
+    let_pass(Duration::from_secs(1));
     network.heal(3);
     // What happens next on all of them is the next thing that is done to them.
     blipping.signal(Signal::SIGTERM);
@@ -101,4 +99,24 @@ fn cut_off_host_is_waited_for() {
         agent.logs("nodes=3 world_size=3");
         agent.worker();
     }
+}
+
+/// A host whose endpoint is an address that it does not have, as behind a forwarded one, attends
+/// its own coordinator all the same: it runs, and ends when it is told to.
+#[test]
+fn host_of_an_address_that_is_not_its_own() {
+    if !may_make_networks() {
+        return;
+    }
+    let network = Network::new("nat", 1);
+    let sandbox = Sandbox::new();
+    let words = "--nnodes 1:2 --shutdown-timeout 3600 --rdzv-endpoint 192.0.2.1:29400 \
+                 --rdzv-conf is_host=1,last_call_timeout=0.5,join_timeout=3600 --no-python polite.sh";
+    let mut host = network.ragent(&sandbox, 1, words).start();
+    host.logs("nodes=1 world_size=1 master=10.77.0.1:");
+    host.worker();
+    host.signal(Signal::SIGTERM);
+    host.says("saved rank=0 on TERM");
+    host.end().assert_code(1);
+    sandbox.assert_nothing_left();
 }

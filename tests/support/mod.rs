@@ -10,13 +10,13 @@ mod processes;
 mod program;
 mod sandbox;
 
-use std::time::Duration;
+use std::{sync::mpsc, time::Duration};
 
 use ragent::host::{Host, ThisHost};
 
 pub use self::{
     port::{free_port, swallowing_listener},
-    processes::{children, command_line, is_alive, keeper_of, kill, session_of},
+    processes::{children, command_line, is_alive, keeper_of, kill, listening_ports, session_of},
     program::{End, Program, Start, Stream, Worker},
     sandbox::{Lifeline, Orders, Sandbox},
 };
@@ -24,6 +24,9 @@ pub use self::{
 /// How long something may take that must happen. It says nothing about how long it does take: a
 /// machine that is busy with other things may need most of it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Longer than a node may stay silent before it is lost, and than workers run on by themselves.
+pub const LEASE: Duration = Duration::from_millis(3200);
 
 /// Whether `program` is there; says so where it is not, and fails where everything must be.
 pub fn is_there(program: &str) -> bool {
@@ -40,4 +43,11 @@ pub fn skip(reason: &str) {
     let must_run = ThisHost.env("CI").is_some_and(|ci| ci == "true");
     assert!(!must_run, "cannot be skipped under CI=true: {reason}");
     eprintln!("skipped: {reason}");
+}
+
+/// Lets `time` pass where that is what a test does to a job, never to wait for something.
+pub fn let_pass(time: Duration) {
+    let (_never, nothing) = mpsc::channel::<()>();
+    // Nobody sends anything.
+    let _ = nothing.recv_timeout(time);
 }

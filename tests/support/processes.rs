@@ -1,6 +1,6 @@
 //! Processes, as `/proc` shows them.
 
-use std::fs;
+use std::{collections::BTreeSet, fs};
 
 use nix::{
     sys::signal::{self, Signal},
@@ -50,6 +50,26 @@ pub fn children(pid: u32) -> Vec<u32> {
 pub fn keeper_of(agent: u32) -> u32 {
     let is_keeper = |pid: &u32| is_alive(*pid) && command_line(*pid).ends_with("__keeper");
     children(agent).into_iter().find(is_keeper).expect("an agent has a keeper")
+}
+
+/// The ports on which a process listens.
+pub fn listening_ports(pid: u32) -> BTreeSet<u16> {
+    let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let links =
+        fds.filter_map(|fd| fs::read_link(fd.path()).ok()?.into_os_string().into_string().ok());
+    let own: BTreeSet<String> = links.collect();
+    let tables =
+        ["tcp", "tcp6"].map(|table| fs::read_to_string(format!("/proc/{pid}/net/{table}")));
+    let tables = tables.map(Result::unwrap_or_default);
+    let port = |line: &str| {
+        // The number of the line, the own address, the other one, the state, …, the inode.
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let is_listening = *fields.get(3)? == "0A";
+        let is_own = own.contains(&format!("socket:[{}]", fields.get(9)?));
+        let (_, port) = fields[1].rsplit_once(':')?;
+        (is_listening && is_own).then(|| u16::from_str_radix(port, 16).ok())?
+    };
+    tables.iter().flat_map(|table| table.lines()).filter_map(port).collect()
 }
 
 /// Every live process whose environment holds `marker`.

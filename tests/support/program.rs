@@ -8,6 +8,7 @@ use std::{
     process::{Child, Command, Stdio},
     sync::mpsc::{self, Receiver, Sender},
     thread,
+    time::Duration,
 };
 
 use nix::{
@@ -19,7 +20,7 @@ use nix::{
 };
 use ragent::clock;
 
-use super::{Lifeline, PATIENCE, kill};
+use super::{Lifeline, PATIENCE, kill, let_pass};
 
 /// A program that is not started yet.
 #[derive(Debug)]
@@ -169,6 +170,13 @@ impl Program {
     /// Signals its process group, as a terminal does.
     pub fn signal_group(&self, signal: Signal) {
         killpg(Pid::from_raw(self.pid().cast_signed()), signal).expect("its group is there");
+    }
+
+    /// Freezes it for a while.
+    pub fn freeze(&self, time: Duration) {
+        self.signal(Signal::SIGSTOP);
+        let_pass(time);
+        self.signal(Signal::SIGCONT);
     }
 
     /// Waits for a line on stdout that contains `part`, and takes it.
