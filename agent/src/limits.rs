@@ -59,8 +59,9 @@ pub const MAX_ADDRESSES: usize = 64;
 pub const MAX_CONNECTIONS: usize = 20_480;
 /// How long the last words may take to leave when everything else is done.
 pub const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a host stays for the others at its end: a stop of 30 s and its margin, twice.
-pub const SEE_OFF_TIMEOUT: Duration = Duration::from_secs(70);
+/// How much longer than its agents may take to stop a coordinator is waited for: a lease, a farewell,
+/// and time to spare.
+pub const SEE_OFF_MARGIN: Duration = Duration::from_secs(10);
 /// How long a keeper may take to kill and reap a tree: a worker with hundreds of GiB takes seconds
 /// to be freed by the kernel.
 pub const SWEEP_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,6 +1,6 @@
 //! The story of a launch, from a [`JobSpec`] to an exit code.
 
-use std::{future::Future, io, process::ExitCode};
+use std::{future::Future, io, process::ExitCode, time::Duration};
 
 use nix::sys::signal::Signal;
 use ragent_rendezvous::{ids::RunId, message::JobResult};
@@ -115,7 +115,8 @@ async fn take_part(
     let agent = place.agent_spec(spec);
     let ending = agent_driver::drive(agent, stores, supervisor, signals).await;
     if let Some(hosted) = place.hosted() {
-        see_off(hosted, ending.as_ref().ok(), signals).await;
+        let limit = spec.shared.timeouts.rejoin() + limits::SEE_OFF_MARGIN;
+        see_off(hosted, ending.as_ref().ok(), limit, signals).await;
     }
     place.leave();
     let ending = ending.map_err(|error| match error {
@@ -129,7 +130,12 @@ async fn take_part(
 
 /// Keeps a coordinator until every agent knows the outcome, or a lease has passed, or the user has
 /// asked once more.
-async fn see_off(hosted: Hosted, ending: Option<&Ending>, signals: &mut mpsc::Receiver<Signal>) {
+async fn see_off(
+    hosted: Hosted,
+    ending: Option<&Ending>,
+    limit: Duration,
+    signals: &mut mpsc::Receiver<Signal>,
+) {
     let Hosted { inputs, coordinator } = hosted;
     if !matches!(ending, Some(Ending::Closed(_) | Ending::Left(_))) {
         // This agent goes for a reason that its coordinator does not know of.
@@ -143,8 +149,8 @@ async fn see_off(hosted: Hosted, ending: Option<&Ending>, signals: &mut mpsc::Re
             }
         }
     };
-    // A lease and a farewell are seconds; what takes longer than a stop may take is stuck.
-    let _ = tokio::time::timeout(limits::SEE_OFF_TIMEOUT, goes).await;
+    // What takes longer than the others may take to stop is stuck.
+    let _ = tokio::time::timeout(limit, goes).await;
 }
 
 fn supervisor_spec(
