@@ -115,7 +115,10 @@ impl Connection {
     /// Writes what is to be written, then reads and executes once.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         self.peer.register(cx);
-        if self.peer.poll_flush(cx)?.is_pending() && self.is_paused() {
+        let flushed = self.peer.poll_flush(cx)?;
+        // What was executed last is counted here, less what could be sent at once.
+        self.account()?;
+        if flushed.is_pending() && self.is_paused() {
             return Poll::Pending;
         }
         if self.held_up {
@@ -125,7 +128,6 @@ impl Connection {
         } else {
             ready!(self.poll_read_on(cx))?;
         }
-        self.account()?;
         Poll::Ready(Ok(()))
     }
 

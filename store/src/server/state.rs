@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::peer::Peer;
 use crate::engine::{ClientId, Engine};
-use crate::limits::{BUFFERS_LEN_MAX, READ_LEN};
+use crate::limits::{BUFFER_LEN_FREE, BUFFERS_LEN_MAX, READ_LEN};
 use crate::session::Violation;
 
 /// The engine of a store, and the way to each of its clients.
@@ -18,7 +18,7 @@ pub(super) struct State {
     /// Where a read goes first; the connections take turns.
     pub(super) scratch: RefCell<Box<[u8]>>,
     peers: RefCell<HashMap<ClientId, Rc<Peer>>>,
-    buffered: Cell<usize>,
+    pub(super) buffered: Cell<usize>,
     clients: Cell<u64>,
 }
 
@@ -64,8 +64,8 @@ impl State {
     pub(super) fn rebuffer(&self, before: usize, now: usize) -> Result<(), Violation> {
         let buffered = self.buffered.get() - before + now;
         self.buffered.set(buffered);
-        // Who shrinks is not the one to blame.
-        let full = BUFFERS_LEN_MAX < buffered && before < now;
+        // Who shrinks is not the one to blame, nor is who holds little.
+        let full = BUFFERS_LEN_MAX < buffered && before < now && BUFFER_LEN_FREE < now;
         if full { Err(Violation::BuffersFull) } else { Ok(()) }
     }
 }
@@ -74,12 +74,14 @@ impl State {
 mod tests {
     use super::*;
 
-    /// Who takes the last room for buffers is to blame; who gives some back is not.
+    /// Who takes the last room for buffers is to blame; who gives some back or holds little is not.
     #[test]
     fn buffers_are_limited_together() {
+        const MUCH: usize = BUFFER_LEN_FREE + 2;
         let state = State::default();
         assert_eq!(state.rebuffer(0, BUFFERS_LEN_MAX), Ok(()));
-        assert_eq!(state.rebuffer(0, 2), Err(Violation::BuffersFull));
-        assert_eq!(state.rebuffer(2, 1), Ok(()));
+        assert_eq!(state.rebuffer(0, BUFFER_LEN_FREE), Ok(()));
+        assert_eq!(state.rebuffer(0, MUCH), Err(Violation::BuffersFull));
+        assert_eq!(state.rebuffer(MUCH, MUCH - 1), Ok(()));
     }
 }

@@ -2,19 +2,24 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::wire::GREETING;
+use crate::wire::{GREETING, Query};
+
+/// A connection, its client, and the state that it has for itself.
+async fn pair() -> (Connection, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (stream, _) = listener.accept().await.unwrap();
+    (Connection::new(stream, Rc::new(State::default())), client)
+}
 
 /// Serves one connection on which the client says `words`; returns how it ended. Time passes as
 /// soon as nobody has anything to do.
 async fn end_after(words: &[u8], goodbye: bool) -> Result<End, tokio::time::error::Elapsed> {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    let (stream, _) = listener.accept().await.unwrap();
+    let (connection, mut client) = pair().await;
     client.write_all(words).await.unwrap();
     if goodbye {
         client.shutdown().await.unwrap();
     }
-    let connection = Connection::new(stream, Rc::new(State::default()));
     timeout(1000 * GREETING_TIMEOUT, connection.run()).await
 }
 
@@ -33,4 +38,35 @@ async fn hanging_up_is_no_violation() {
     {
         assert!(matches!(end_after(words, true).await, Ok(End::HungUp)));
     }
+}
+
+/// Serves `connection` while `client` runs.
+async fn while_served<T>(connection: &mut Connection, client: impl Future<Output = T>) -> T {
+    tokio::select! {
+        end = future::poll_fn(|cx| connection.poll_end(cx)) => unreachable!("it ended: {end:?}"),
+        result = client => result,
+    }
+}
+
+fn encode(queries: &[Query<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for query in queries {
+        query.encode(&mut bytes).unwrap();
+    }
+    bytes
+}
+
+/// Who has read its answers holds nothing, though it asks nothing further.
+#[tokio::test]
+async fn answers_that_were_read_do_not_count() {
+    const LEN: usize = 8000;
+    let (mut connection, mut client) = pair().await;
+    let keys = vec![&b"k"[..]; 1000];
+    let ask = [Query::Set { key: b"k", value: &[7; LEN] }, Query::MultiGet { keys }];
+    while_served(&mut connection, async {
+        client.write_all(&[&GREETING[..], &encode(&ask)].concat()).await.unwrap();
+        client.read_exact(&mut vec![0; 1000 * (8 + LEN)]).await.unwrap();
+    })
+    .await;
+    assert_eq!(connection.state.buffered.get(), 0);
 }
