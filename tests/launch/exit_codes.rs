@@ -9,7 +9,7 @@ use crate::support::{End, Sandbox, free_port};
 /// How rows are provoked, each by one or several ends.
 type Provocation = fn(&Sandbox) -> Vec<End>;
 
-const PROVOCATIONS: [(&str, Provocation); 18] = [
+const PROVOCATIONS: [(&str, Provocation); 19] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
     ("`ragent status` has printed how the job stands", |sandbox| {
         let mut agent = sandbox.ragent("--no-python stay.sh").start();
@@ -65,6 +65,12 @@ const PROVOCATIONS: [(&str, Provocation); 18] = [
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let endpoint = listener.local_addr().unwrap();
         vec![sandbox.ragent(&format!("--rdzv-endpoint {endpoint} --no-python stay.sh")).run()]
+    }),
+    ("no port of `store_port` is free", |sandbox| {
+        let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = held.local_addr().unwrap().port();
+        let words = format!("--rdzv-conf store_port={port} --no-python stay.sh");
+        vec![sandbox.ragent(&words).run()]
     }),
     ("the coordinator refuses this node: another job, other flags, an earlier run", |sandbox| {
         let endpoint = format!("127.0.0.1:{}", free_port());
