@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::mem;
 
-use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 
 use crate::limits::SHARED_VALUE_LEN_MIN;
 
@@ -31,29 +32,29 @@ enum Piece {
 impl Output {
     /// Adds one byte.
     pub fn put_u8(&mut self, byte: u8) {
-        self.tail.put_u8(byte);
+        self.put(&[byte]);
     }
 
     /// Adds a 32-bit integer.
     pub fn put_u32(&mut self, word: u32) {
-        self.tail.put_u32_le(word);
+        self.put(&word.to_le_bytes());
     }
 
     /// Adds a 64-bit integer.
     pub fn put_i64(&mut self, number: i64) {
-        self.tail.put_i64_le(number);
+        self.put(&number.to_le_bytes());
     }
 
     /// Adds a length, which the protocol sends as a signed integer in some answers and as an
     /// unsigned one in others: the same bytes.
     pub fn put_len(&mut self, len: usize) {
-        self.tail.put_u64_le(len as u64);
+        self.put(&(len as u64).to_le_bytes());
     }
 
     /// Adds `bytes` behind their length.
     pub fn put_string(&mut self, bytes: &[u8]) {
         self.put_len(bytes.len());
-        self.tail.put_slice(bytes);
+        bytes.chunks(PIECE_LEN).for_each(|chunk| self.put(chunk));
     }
 
     /// Adds a value of the store behind its length, without a copy if it is long.
@@ -62,11 +63,13 @@ impl Output {
             return self.put_string(value);
         }
         self.put_len(value.len());
-        // Never empty: the length is in it.
         let before = self.tail.split().freeze();
         self.pieces_len += before.len() + value.len();
         self.shared_len += value.len();
-        self.pieces.extend([Piece::Copied(before), Piece::Shared(value.clone())]);
+        if !before.is_empty() {
+            self.pieces.push_back(Piece::Copied(before));
+        }
+        self.pieces.push_back(Piece::Shared(value.clone()));
     }
 
     /// Returns how many bytes are to be sent.
@@ -94,6 +97,18 @@ impl Output {
             used += 1;
         }
         used
+    }
+
+    /// Adds a few `bytes`.
+    ///
+    /// Each piece has room of its own, which is free once it was sent, not only when all is.
+    fn put(&mut self, bytes: &[u8]) {
+        self.tail.extend_from_slice(bytes);
+        if PIECE_LEN <= self.tail.len() {
+            let piece = mem::take(&mut self.tail).freeze();
+            self.pieces_len += piece.len();
+            self.pieces.push_back(Piece::Copied(piece));
+        }
     }
 
     /// Removes the first `sent` bytes.
@@ -124,7 +139,8 @@ impl Output {
 
     /// Frees the room that a rare large answer took: idle connections should cost little.
     fn shrink(&mut self) {
-        if self.tail.capacity() > IDLE_CAPACITY {
+        let capacity = self.tail.capacity() + self.pieces.capacity() * size_of::<Piece>();
+        if capacity > IDLE_CAPACITY {
             *self = Self::default();
         }
     }
@@ -145,6 +161,10 @@ fn advance(bytes: &mut Bytes, n: usize) -> usize {
 }
 
 const IDLE_CAPACITY: usize = 4096;
+
+/// Copied bytes are cut into pieces of about this length, less than twice as long at most. What was
+/// sent of a piece occupies its room until all of it was.
+const PIECE_LEN: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -183,6 +203,19 @@ mod tests {
             assert_eq!(output.len(), whole.len());
             assert_eq!(drain(&mut output, step), whole);
         }
+    }
+
+    /// What was sent of a long answer is freed, though the rest is not sent yet.
+    #[test]
+    fn sent_bytes_are_freed() {
+        let mut output = Output::default();
+        for _ in 0..1000 {
+            output.put_string(&[7; 1000]);
+        }
+        output.put_string(&[7; 4 * PIECE_LEN]);
+        assert!(output.pieces.iter().all(|piece| piece.bytes().len() < 2 * PIECE_LEN));
+        output.advance(output.len() - 1);
+        assert!(output.pieces.len() <= 1 && output.tail.capacity() <= 2 * PIECE_LEN);
     }
 
     /// A long value is not copied.

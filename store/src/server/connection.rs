@@ -11,7 +11,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf as _, BufMut as _, BytesMut};
+use bytes::BufMut as _;
 use tokio::io::{AsyncRead as _, AsyncReadExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
@@ -67,7 +67,7 @@ struct Connection {
     reader: OwnedReadHalf,
     peer: Rc<Peer>,
     /// What was read and not executed: an unfinished request, or what back-pressure held up.
-    unread: BytesMut,
+    unread: Vec<u8>,
     /// Whether `unread` may begin with a whole request.
     held_up: bool,
     /// What of its buffers is accounted for in `state`.
@@ -80,7 +80,7 @@ impl Connection {
         let peer = Rc::new(Peer::new(writer));
         let client = state.enter(Rc::clone(&peer));
         let session = Session::new(client);
-        let unread = BytesMut::new();
+        let unread = Vec::new();
         Self { state, client, session, reader, peer, unread, held_up: false, buffered: 0 }
     }
 
@@ -152,6 +152,8 @@ impl Connection {
         // Grows as bytes arrive, whatever length was announced; and takes no more than the others
         // do, though there may be room, so that it is soon their turn.
         self.unread.reserve(READ_LEN);
+        // Before it is known whether anything comes.
+        self.account()?;
         let mut room = (&mut self.unread).limit(READ_LEN);
         let read = pin!(self.reader.read_buf(&mut room));
         if ready!(read.poll(cx))? == 0 {
@@ -161,14 +163,11 @@ impl Connection {
     }
 
     fn execute_unread(&mut self) -> Result<(), Violation> {
-        let mut unread = mem::take(&mut self.unread);
+        let unread = mem::take(&mut self.unread);
         let mut input = &unread[..];
         let result = self.execute(&mut input);
-        let left = input.len();
-        if left > 0 {
-            unread.advance(unread.len() - left);
-            self.unread = unread;
-        }
+        let used = unread.len() - input.len();
+        self.unread = rest(unread, used);
         result
     }
 
@@ -203,6 +202,21 @@ impl Connection {
         self.state.rebuffer(before, now)
     }
 }
+
+/// Returns `bytes` without the first `used` of them; what is left of a large buffer moves into a
+/// small one. Cheap: behind a request that was executed, no more than one read is left.
+fn rest(mut bytes: Vec<u8>, used: usize) -> Vec<u8> {
+    let left = bytes.len() - used;
+    let fits = left > 0 && bytes.capacity() <= UNREAD_CAPACITY.max(2 * left);
+    if used == 0 || fits {
+        bytes.drain(..used);
+        return bytes;
+    }
+    bytes[used..].to_vec()
+}
+
+/// A buffer of this size is kept for the next bytes, and counts as what it is.
+const UNREAD_CAPACITY: usize = 4 * READ_LEN;
 
 impl Drop for Connection {
     fn drop(&mut self) {

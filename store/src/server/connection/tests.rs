@@ -70,3 +70,25 @@ async fn answers_that_were_read_do_not_count() {
     .await;
     assert_eq!(connection.state.buffered.get(), 0);
 }
+
+/// What stands behind a large request does not keep the room that the request took; and all the
+/// room that is held counts, whether or not anything comes to fill it.
+#[tokio::test]
+async fn buffers_count_as_what_they_occupy() {
+    let (mut connection, mut client) = pair().await;
+    let key = [b'k'; 8000];
+    let large = encode(&[Query::Check { keys: vec![&key; 500] }]);
+    while_served(&mut connection, async {
+        client.write_all(&[&GREETING[..], &large, b"\x0dpi"].concat()).await.unwrap();
+        client.read_exact(&mut [0]).await.unwrap();
+    })
+    .await;
+    assert_eq!(connection.state.buffered.get(), connection.unread.capacity());
+    assert!(connection.unread.capacity() <= UNREAD_CAPACITY);
+    while_served(&mut connection, async {
+        client.write_all(b"ng").await.unwrap();
+        client.read_exact(&mut [0; 4]).await.unwrap();
+    })
+    .await;
+    assert_eq!((connection.state.buffered.get(), connection.unread.capacity()), (0, 0));
+}
