@@ -53,6 +53,17 @@ impl Fixture {
     }
 }
 
+/// Lets the store come to rest: what is handed over after all that came before is refused.
+fn settle(fixture: &Fixture) {
+    let listener = listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
+    let addr = listener.local_addr().expect("a bound listener");
+    let mut there = TcpStream::connect(addr).expect("a listener");
+    there.set_read_timeout(Some(DEADLINE)).expect("a time-out");
+    let (here, _) = listener.accept().expect("a connection");
+    fixture.store.serve(here).expect("an open store");
+    assert_closed(&mut there);
+}
+
 fn ping(stream: &mut TcpStream) {
     stream.write_all(b"\x0dping").expect("an open connection");
     assert_eq!(read(stream, 4), b"ping");
@@ -276,7 +287,8 @@ async fn thousand_waiters_are_woken() {
 /// Only who is admitted is served; a change counts for who comes later.
 #[tokio::test]
 async fn only_members_are_admitted() {
-    let fixture = Fixture::with(Admission::Nobody);
+    let other = || Admission::Only(BTreeSet::from([Ipv4Addr::new(10, 0, 0, 1).into()]));
+    let fixture = Fixture::with(other());
     let local = IpAddr::from(Ipv4Addr::LOCALHOST);
     let refused = async || {
         let result = Client::connect(fixture.addr, DEADLINE).await;
@@ -285,9 +297,41 @@ async fn only_members_are_admitted() {
     refused().await;
     fixture.store.admit(Admission::Only(BTreeSet::from([local])));
     let mut member = fixture.client().await;
-    fixture.store.admit(Admission::Only(BTreeSet::from([Ipv4Addr::new(10, 0, 0, 1).into()])));
+    fixture.store.admit(other());
     refused().await;
     assert_eq!(member.ping(1).await.unwrap(), 1);
+}
+
+/// Who comes before anybody is admitted is neither served nor refused, but waits: to be served once
+/// it is admitted, to be closed with the store.
+#[tokio::test]
+async fn early_comers_wait_for_admission() {
+    let fixture = Fixture::with(Admission::Nobody);
+    for admission in [Admission::Only([Ipv4Addr::LOCALHOST.into()].into()), Admission::Anybody] {
+        let mut early = fixture.raw();
+        early.write_all(&GREETING).unwrap();
+        early.write_all(b"\x0dping").unwrap();
+        settle(&fixture);
+        fixture.store.admit(admission);
+        assert_eq!(read(&mut early, 4), b"ping");
+        fixture.store.admit(Admission::Nobody);
+        ping(&mut early);
+    }
+    settle(&fixture);
+    let mut early = fixture.raw();
+    fixture.store.close().await;
+    assert_closed(&mut early);
+}
+
+/// A connection handed over while nobody is admitted is refused.
+#[test]
+fn handed_over_too_early_is_refused() {
+    let fixture = Fixture::with(Admission::Nobody);
+    let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    there.set_read_timeout(Some(DEADLINE)).unwrap();
+    fixture.store.serve(listener.accept().unwrap().0).unwrap();
+    assert_closed(&mut there);
 }
 
 /// A connection accepted elsewhere is served, also by a store without a listener.

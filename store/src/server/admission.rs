@@ -9,7 +9,8 @@ use std::net::IpAddr;
 /// (`::ffff:10.0.0.1`). Loopback is an address like any other: list it if the own host takes part.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Admission {
-    /// From none.
+    /// From none yet: a connection waits in the listener's backlog until some are admitted or the
+    /// store is closed. One that was handed over cannot go back there, and is refused.
     #[default]
     Nobody,
     /// From all.

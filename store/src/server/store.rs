@@ -32,6 +32,13 @@ pub(super) enum Policy {
     Closed,
 }
 
+impl Policy {
+    /// Tells whether there may be a peer to accept.
+    fn admits_some(&self) -> bool {
+        matches!(self, Self::Open(Admission::Anybody | Admission::Only(_)))
+    }
+}
+
 /// Serves a store until its handle says so, or is gone.
 pub(super) async fn serve(opened: Opened) {
     let Opened { listener, mut policy, mut taken_over } = opened;
@@ -63,7 +70,9 @@ pub(super) async fn serve(opened: Opened) {
                 Ok(stream) => take_in(stream, &policy.borrow(), &state, &mut connections),
                 Err(cause) => warn!(%cause, "failed to serve a connection handed over"),
             },
-            accepted = accept(listener.as_ref()) => match accepted {
+            // Who comes before anybody is admitted waits in the backlog, not to be refused a moment
+            // too early: a refused client of torch backs off for up to a second.
+            accepted = accept(listener.as_ref()), if policy.borrow().admits_some() => match accepted {
                 Ok((stream, _)) => take_in(stream, &policy.borrow(), &state, &mut connections),
                 Err(cause) => {
                     // Usually the limit on open files. The connection stays in the backlog, so

@@ -128,7 +128,7 @@ impl Drop for StoreThread {
 impl StoreHandle {
     /// Serves a connection that was accepted elsewhere and from which nothing was taken.
     ///
-    /// The peer must be admitted, as on the store's own listener.
+    /// The peer must be admitted, as on the store's own listener; it is refused while nobody is.
     ///
     /// # Errors
     ///
@@ -141,7 +141,8 @@ impl StoreHandle {
         })
     }
 
-    /// Says who may connect from now on. Connections that exist stay.
+    /// Says who may connect from now on. Connections that exist stay; those that wait in the backlog
+    /// are decided on by what is said here.
     pub fn admit(&self, admission: Admission) {
         self.policy.send_modify(|policy| {
             if matches!(policy, Policy::Open(_)) {
