@@ -210,6 +210,16 @@ impl Engine {
         self.waiters.poll_woken()
     }
 
+    /// Takes note that a reader let go of a value which may have been replaced meanwhile.
+    pub fn released(&mut self) {
+        self.memory.sweep_some();
+    }
+
+    /// Takes note that a reader let go of any number of values.
+    pub fn released_all(&mut self) {
+        self.memory.sweep();
+    }
+
     /// Returns how many keys there are.
     pub fn num_keys(&self) -> usize {
         self.entries.len()
@@ -285,8 +295,8 @@ impl Engine {
             self.queues.remove(queue);
             self.memory.sub(entry_cost(queue));
         }
-        self.memory.sub(ENTRY_OVERHEAD);
-        self.memory.retire(value.clone());
+        // Whoever takes it out answers for it.
+        self.memory.sub(ENTRY_OVERHEAD + value.len());
         Some((len, value))
     }
 

@@ -14,17 +14,19 @@ use crate::limits::SHARED_VALUE_LEN_MIN;
 /// Bytes on their way to a peer, in order: first `pieces`, then `tail`.
 ///
 /// Invariant: no piece is empty; `pieces_len` is the sum of their lengths, `shared_len` of those of
-/// them that lie in the store.
+/// them that lie in the store. `released` says that such a one was sent since it was last asked.
 #[derive(Debug, Default)]
 pub struct Output {
     pieces: VecDeque<Piece>,
     pieces_len: usize,
     shared_len: usize,
+    released: bool,
     tail: BytesMut,
 }
 
 #[derive(Debug)]
 enum Piece {
+    /// Lies nowhere else.
     Copied(Bytes),
     Shared(Bytes),
 }
@@ -63,13 +65,17 @@ impl Output {
             return self.put_string(value);
         }
         self.put_len(value.len());
-        let before = self.tail.split().freeze();
-        self.pieces_len += before.len() + value.len();
         self.shared_len += value.len();
-        if !before.is_empty() {
-            self.pieces.push_back(Piece::Copied(before));
+        self.put_piece(Piece::Shared(value.clone()));
+    }
+
+    /// Adds a value that is no longer in the store behind its length, without a copy if it is long.
+    pub fn put_own_value(&mut self, value: Bytes) {
+        if value.len() < SHARED_VALUE_LEN_MIN {
+            return self.put_string(&value);
         }
-        self.pieces.push_back(Piece::Shared(value.clone()));
+        self.put_len(value.len());
+        self.put_piece(Piece::Copied(value));
     }
 
     /// Returns how many bytes are to be sent.
@@ -111,6 +117,20 @@ impl Output {
         }
     }
 
+    fn put_piece(&mut self, piece: Piece) {
+        let before = self.tail.split().freeze();
+        self.pieces_len += before.len() + piece.bytes().len();
+        if !before.is_empty() {
+            self.pieces.push_back(Piece::Copied(before));
+        }
+        self.pieces.push_back(piece);
+    }
+
+    /// Tells whether a value that lies in the store was sent whole since this was last asked.
+    pub fn take_released(&mut self) -> bool {
+        mem::take(&mut self.released)
+    }
+
     /// Removes the first `sent` bytes.
     pub fn advance(&mut self, mut sent: usize) {
         while let Some(piece) = self.pieces.front_mut() {
@@ -127,6 +147,7 @@ impl Output {
             if left > 0 {
                 return;
             }
+            self.released |= matches!(piece, Piece::Shared(_));
             self.pieces.pop_front();
         }
         if sent == self.tail.len() {
@@ -141,7 +162,7 @@ impl Output {
     fn shrink(&mut self) {
         let capacity = self.tail.capacity() + self.pieces.capacity() * size_of::<Piece>();
         if capacity > IDLE_CAPACITY {
-            *self = Self::default();
+            *self = Self { released: self.released, ..Self::default() };
         }
     }
 }

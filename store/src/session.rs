@@ -169,7 +169,7 @@ fn execute(
         Query::QueuePop { queue } => match engine.queue_pop(queue) {
             Some((len, value)) => {
                 output.put_len(len);
-                output.put_value(&value);
+                output.put_own_value(value);
             }
             None => output.put_len(0),
         },

@@ -1,5 +1,7 @@
 //! Counts what a store holds.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 
 use crate::limits::SHARED_VALUE_LEN_MIN;
@@ -13,7 +15,7 @@ pub(super) struct Memory {
     used: usize,
     max: usize,
     /// Replaced values that may still be on their way to a reader.
-    lingering: Vec<Bytes>,
+    lingering: VecDeque<Bytes>,
     /// Number of those at which they are next looked through.
     sweep_at: usize,
 }
@@ -30,7 +32,7 @@ pub struct StoreFull {
 
 impl Memory {
     pub(super) fn new(max: usize) -> Self {
-        Self { used: 0, max, lingering: Vec::new(), sweep_at: SWEEP_AT_MIN }
+        Self { used: 0, max, lingering: VecDeque::new(), sweep_at: SWEEP_AT_MIN }
     }
 
     /// Makes sure that `len` more bytes, beside `elsewhere` that others count, may be held.
@@ -58,21 +60,39 @@ impl Memory {
         if value.len() < SHARED_VALUE_LEN_MIN || value.is_unique() {
             return self.sub(value.len());
         }
-        self.lingering.push(value);
+        self.lingering.push_back(value);
         if self.lingering.len() >= self.sweep_at {
             self.sweep();
             self.sweep_at = SWEEP_AT_MIN.max(2 * self.lingering.len());
         }
     }
 
-    fn sweep(&mut self) {
-        let freed = self.lingering.extract_if(.., |value| value.is_unique());
-        self.used -= freed.map(|value| value.len()).sum::<usize>();
+    /// Lets go of the values that nobody reads any more.
+    pub(super) fn sweep(&mut self) {
+        self.lingering.retain(|value| {
+            let lingers = !value.is_unique();
+            self.used -= if lingers { 0 } else { value.len() };
+            lingers
+        });
+    }
+
+    /// Does so for those next in turn, of which there are few, so that it may be done often.
+    pub(super) fn sweep_some(&mut self) {
+        for _ in 0..self.lingering.len().min(SWEEP_AT_MIN) {
+            match self.lingering.pop_front() {
+                Some(value) if value.is_unique() => self.used -= value.len(),
+                lingers => self.lingering.extend(lingers),
+            }
+        }
     }
 }
 
 #[cfg(test)]
 impl Memory {
+    pub(super) fn lingering_len(&self) -> usize {
+        self.lingering.len()
+    }
+
     pub(super) fn assert_used(&self, live: usize) {
         let lingering = self.lingering.iter().map(Bytes::len).sum::<usize>();
         assert_eq!(self.used, live + lingering);

@@ -11,6 +11,10 @@ const B: ClientId = ClientId(2);
 const C: ClientId = ClientId(3);
 
 impl Engine {
+    pub(crate) fn lingering_len(&self) -> usize {
+        self.memory.lingering_len()
+    }
+
     fn assert_invariant(&self) {
         self.waiters.assert_invariant();
         assert!(self.queues.values().all(|values| !values.is_empty()));
@@ -198,6 +202,34 @@ fn lingering_values_count() {
     assert!(engine.set(b"y", &[3; LEN]).is_err());
     drop(reader);
     engine.set(b"y", &[3; LEN]).unwrap();
+    engine.assert_invariant();
+}
+
+/// A replaced value goes as soon as its reader is said to have let go; a popped one is nobody's
+/// but the popper's.
+#[test]
+fn released_values_go() {
+    const LEN: usize = SHARED_VALUE_LEN_MIN;
+    let mut engine = Engine::default();
+    let mut readers = Vec::new();
+    for n in 0..3 {
+        engine.set(b"x", &[n; LEN]).unwrap();
+        readers.push(engine.get(b"x").unwrap().clone());
+    }
+    engine.queue_push(b"q", &[0; LEN]).unwrap();
+    assert_eq!(engine.lingering_len(), 2);
+    let popped = engine.queue_pop(b"q").unwrap().1;
+    assert!(popped.is_unique());
+    for lingering in [1, 0] {
+        readers.remove(0);
+        engine.released();
+        assert_eq!(engine.lingering_len(), lingering);
+        engine.assert_invariant();
+    }
+    engine.set(b"x", b"").unwrap();
+    drop(readers);
+    engine.released_all();
+    assert_eq!(engine.lingering_len(), 0);
     engine.assert_invariant();
 }
 

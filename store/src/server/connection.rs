@@ -116,6 +116,9 @@ impl Connection {
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         self.peer.register(cx);
         let flushed = self.peer.poll_flush(cx)?;
+        if self.peer.output.borrow_mut().take_released() {
+            self.state.engine.borrow_mut().released();
+        }
         // What was executed last is counted here, less what could be sent at once.
         self.account()?;
         if flushed.is_pending() && self.is_paused() {
@@ -220,6 +223,8 @@ const UNREAD_CAPACITY: usize = 4 * READ_LEN;
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        // Before the engine looks who still reads its values.
+        drop(self.peer.output.take());
         self.state.leave(self.client, self.buffered);
     }
 }

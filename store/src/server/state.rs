@@ -46,7 +46,9 @@ impl State {
     /// Forgets a client that is gone, and what it had buffered.
     pub(super) fn leave(&self, client: ClientId, buffered: usize) {
         self.peers.borrow_mut().remove(&client);
-        self.engine.borrow_mut().cancel_wait(client);
+        let mut engine = self.engine.borrow_mut();
+        engine.cancel_wait(client);
+        engine.released_all();
         self.buffered.set(self.buffered.get() - buffered);
     }
 

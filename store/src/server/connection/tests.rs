@@ -1,5 +1,5 @@
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 use super::*;
 use crate::wire::{GREETING, Query};
@@ -7,7 +7,10 @@ use crate::wire::{GREETING, Query};
 /// A connection, its client, and the state that it has for itself.
 async fn pair() -> (Connection, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    // So that the kernel does not take what is not read.
+    socket.set_recv_buffer_size(64 << 10).unwrap();
+    let client = socket.connect(listener.local_addr().unwrap()).await.unwrap();
     let (stream, _) = listener.accept().await.unwrap();
     (Connection::new(stream, Rc::new(State::default())), client)
 }
@@ -91,4 +94,53 @@ async fn buffers_count_as_what_they_occupy() {
     })
     .await;
     assert_eq!((connection.state.buffered.get(), connection.unread.capacity()), (0, 0));
+}
+
+/// A value that was replaced while it was read is let go when it was sent, or when who read it
+/// leaves; one that was popped counts as its reader's.
+#[tokio::test]
+async fn sent_values_are_let_go() {
+    const VALUE: &[u8] = &[7; 8 << 20];
+    let (mut connection, mut client) = pair().await;
+    let ask = [Query::Set { key: b"x", value: VALUE }, Query::Get { key: b"x" }];
+    let (mut reader, mut writer) = client.split();
+    let replace = |connection: &Connection| {
+        let mut engine = connection.state.engine.borrow_mut();
+        engine.set(b"x", b"").unwrap();
+        engine.lingering_len()
+    };
+    while_served(&mut connection, async {
+        writer.write_all(&[&GREETING[..], &encode(&ask)].concat()).await.unwrap();
+        reader.read_exact(&mut [0; 8]).await.unwrap();
+    })
+    .await;
+    assert_eq!(replace(&connection), 1);
+    while_served(&mut connection, async {
+        reader.read_exact(&mut vec![0; VALUE.len()]).await.unwrap();
+    })
+    .await;
+    assert_eq!(connection.state.engine.borrow().lingering_len(), 0);
+    let push = Query::QueuePush { queue: b"q", value: VALUE };
+    let ask = [push, Query::QueuePop { queue: b"q" }];
+    while_served(&mut connection, async {
+        writer.write_all(&encode(&ask)).await.unwrap();
+        reader.read_exact(&mut [0; 16]).await.unwrap();
+    })
+    .await;
+    assert!(VALUE.len() / 4 < connection.state.buffered.get());
+    while_served(&mut connection, async {
+        reader.read_exact(&mut vec![0; VALUE.len()]).await.unwrap();
+    })
+    .await;
+    assert_eq!(connection.state.buffered.get(), 0);
+    let ask = [Query::Set { key: b"x", value: VALUE }, Query::Get { key: b"x" }];
+    while_served(&mut connection, async {
+        writer.write_all(&encode(&ask)).await.unwrap();
+        reader.read_exact(&mut [0; 8]).await.unwrap();
+    })
+    .await;
+    assert_eq!(replace(&connection), 1);
+    let state = Rc::clone(&connection.state);
+    drop(connection);
+    assert_eq!(state.engine.borrow().lingering_len(), 0);
 }
