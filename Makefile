@@ -2,6 +2,8 @@
 
 CARGO ?= cargo
 RAGENT := target/release/ragent
+# How often `make test-all` runs the process tests under load.
+REPEAT ?= 20
 
 .PHONY: help build demo test test-all check fix bench venv
 
@@ -28,7 +30,7 @@ test: venv
 
 test-all: venv
 	SEEDS=50000 $(CARGO) test --release --locked -p ragent-tests --test simulation
-	scripts/repeat.sh 20
+	scripts/repeat.sh $(REPEAT)
 
 check:
 	$(CARGO) fmt --all --check

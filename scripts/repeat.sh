@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 runs=${1:?how often? usage: scripts/repeat.sh N [TEST...]}
 shift
-[ $# -gt 0 ] || set -- launch elastic
+[ $# -gt 0 ] || set -- launch elastic partition
 
 folder=$(mktemp -d)
 hogs=()
