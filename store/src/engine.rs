@@ -8,6 +8,7 @@
 //! There is neither time nor I/O in here: a client gives up by `CANCEL_WAIT` or by hanging up.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::mem;
 
 use bytes::Bytes;
 
@@ -20,15 +21,15 @@ mod memory;
 mod tests;
 
 use self::integer::leading_integer;
-use self::memory::Memory;
 pub use self::memory::StoreFull;
+use self::memory::{Memory, Value};
 
 /// One store: its keys, its queues and who waits for them.
 ///
 /// Invariant: no queue is empty; `memory` counts every key, value and queued value.
 #[derive(Debug)]
 pub struct Engine {
-    entries: HashMap<Bytes, Bytes>,
+    entries: HashMap<Bytes, Value>,
     queues: HashMap<Bytes, VecDeque<Bytes>>,
     waiters: Waiters,
     memory: Memory,
@@ -111,7 +112,7 @@ impl Engine {
 
     /// Returns the value under `key`.
     pub fn get(&self, key: &[u8]) -> Option<&Bytes> {
-        self.entries.get(key)
+        self.entries.get(key).map(|value| &value.bytes)
     }
 
     /// Adds `delta` to the decimal integer under `key` and returns the sum.
@@ -140,12 +141,12 @@ impl Engine {
         expected: &[u8],
         desired: &[u8],
     ) -> Result<CompareSet<'_>, StoreFull> {
-        let matches = self.entries.get(key).map_or(expected.is_empty(), |value| value == expected);
+        let matches = self.get(key).map_or(expected.is_empty(), |value| value == expected);
         if matches {
             self.set(key, desired)?;
             return Ok(CompareSet::Stored);
         }
-        Ok(self.entries.get(key).map_or(CompareSet::Missing, CompareSet::Differs))
+        Ok(self.get(key).map_or(CompareSet::Missing, CompareSet::Differs))
     }
 
     /// Tells whether each of `names` is a key or a queue with something in it.
@@ -246,20 +247,22 @@ impl Engine {
     ///
     /// Returns [`AppendError`] and changes nothing if the value would be too long.
     pub fn append(&mut self, key: &[u8], value: &[u8]) -> Result<(), AppendError> {
-        let Some(len) = self.entries.get(key).map(Bytes::len) else {
+        let Some(len) = self.get(key).map(Bytes::len) else {
             return Ok(self.set(key, value)?);
         };
         if APPENDED_LEN_MAX < len + value.len() {
             return Err(AppendError::TooLong(len + value.len()));
         }
-        self.allow(len + value.len())?;
+        // If it has to move, it takes up to twice the room.
+        self.allow(2 * (len + value.len()))?;
         if let Some(entry) = self.entries.get_mut(key) {
-            let (extended, replaced) = extended(std::mem::take(entry), value);
+            let old_room = entry.room;
+            let (extended, replaced) = extended(mem::take(&mut entry.bytes), value);
             *entry = extended;
-            self.memory.add(value.len());
-            if let Some(replaced) = replaced {
-                self.memory.add(len);
-                self.memory.retire(replaced);
+            self.memory.add(entry.room);
+            match replaced {
+                Some(bytes) => self.memory.retire(Value { bytes, room: old_room }),
+                None => self.memory.sub(old_room),
             }
         }
         self.waiters.stored(key);
@@ -310,7 +313,7 @@ impl Engine {
     }
 
     fn sum(&self, key: &[u8], delta: i64) -> Result<i64, AddError> {
-        let current = match self.entries.get(key) {
+        let current = match self.get(key) {
             Some(value) => leading_integer(value).ok_or(AddError::NotANumber)?,
             None => 0,
         };
@@ -319,17 +322,16 @@ impl Engine {
 
     /// Stores without releasing anyone.
     fn store(&mut self, key: &[u8], value: &[u8]) -> Result<(), StoreFull> {
-        // The value is copied, so that the buffer it came in can go.
         let old = self.entries.get_mut(key);
         let grows_by = match &old {
-            Some(old) => value.len().saturating_sub(old.len()),
+            Some(old) => value.len().saturating_sub(old.room),
             None => value.len() + entry_cost(key),
         };
         self.memory.allow(grows_by, self.waiters.cost())?;
-        let value = Bytes::copy_from_slice(value);
-        self.memory.add(value.len());
+        let value = Value::copy(value);
+        self.memory.add(value.room);
         if let Some(old) = old {
-            self.memory.retire(std::mem::replace(old, value));
+            self.memory.retire(mem::replace(old, value));
         } else {
             self.memory.add(entry_cost(key));
             self.entries.insert(Bytes::copy_from_slice(key), value);
@@ -350,12 +352,13 @@ fn entry_cost(key: &[u8]) -> usize {
 /// Returns `value` with `tail` behind it, and the original if someone still reads that.
 ///
 /// Extends in place where it can, so that many small appends do not copy what is there each time.
-fn extended(value: Bytes, tail: &[u8]) -> (Bytes, Option<Bytes>) {
+fn extended(value: Bytes, tail: &[u8]) -> (Value, Option<Bytes>) {
     match value.try_into_mut() {
         Ok(mut value) => {
             value.extend_from_slice(tail);
-            (value.freeze(), None)
+            let room = value.capacity();
+            (Value { bytes: value.freeze(), room }, None)
         }
-        Err(read) => ([&read, tail].concat().into(), Some(read)),
+        Err(read) => (Value::from([&read, tail].concat()), Some(read)),
     }
 }

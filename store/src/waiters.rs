@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use bytes::Bytes;
 
 use crate::engine::ClientId;
-use crate::limits::ENTRY_OVERHEAD;
+use crate::limits::AWAITED_OVERHEAD;
 
 /// Clients whose `WAIT` or `BARRIER` has not come true yet.
 ///
@@ -163,7 +163,7 @@ impl Waiters {
 
 /// Returns what waiting for `name` is taken to occupy.
 pub(crate) fn cost(name: &[u8]) -> usize {
-    name.len() + ENTRY_OVERHEAD
+    name.len() + AWAITED_OVERHEAD
 }
 
 fn leave(lines: &mut HashMap<Bytes, Line>, name: &[u8], arrival: u64) {

@@ -15,9 +15,16 @@ pub(super) struct Memory {
     used: usize,
     max: usize,
     /// Replaced values that may still be on their way to a reader.
-    lingering: VecDeque<Bytes>,
+    lingering: VecDeque<Value>,
     /// Number of those at which they are next looked through.
     sweep_at: usize,
+}
+
+/// A value, and how much room it takes: one that was appended to has some to spare.
+#[derive(Debug)]
+pub(super) struct Value {
+    pub(super) bytes: Bytes,
+    pub(super) room: usize,
 }
 
 /// The store holds as much as it may.
@@ -28,6 +35,19 @@ pub struct StoreFull {
     pub needed: usize,
     /// What it may hold.
     pub max: usize,
+}
+
+impl Value {
+    /// Copies `bytes`, so that the buffer they came in can go.
+    pub(super) fn copy(bytes: &[u8]) -> Self {
+        Self { bytes: Bytes::copy_from_slice(bytes), room: bytes.len() }
+    }
+}
+
+impl From<Vec<u8>> for Value {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { room: bytes.capacity(), bytes: bytes.into() }
+    }
 }
 
 impl Memory {
@@ -55,10 +75,10 @@ impl Memory {
     }
 
     /// Takes back a value, once nobody reads it any more.
-    pub(super) fn retire(&mut self, value: Bytes) {
+    pub(super) fn retire(&mut self, value: Value) {
         // Short values are copied for their readers.
-        if value.len() < SHARED_VALUE_LEN_MIN || value.is_unique() {
-            return self.sub(value.len());
+        if value.bytes.len() < SHARED_VALUE_LEN_MIN || value.bytes.is_unique() {
+            return self.sub(value.room);
         }
         self.lingering.push_back(value);
         if self.lingering.len() >= self.sweep_at {
@@ -70,8 +90,8 @@ impl Memory {
     /// Lets go of the values that nobody reads any more.
     pub(super) fn sweep(&mut self) {
         self.lingering.retain(|value| {
-            let lingers = !value.is_unique();
-            self.used -= if lingers { 0 } else { value.len() };
+            let lingers = !value.bytes.is_unique();
+            self.used -= if lingers { 0 } else { value.room };
             lingers
         });
     }
@@ -80,7 +100,7 @@ impl Memory {
     pub(super) fn sweep_some(&mut self) {
         for _ in 0..self.lingering.len().min(SWEEP_AT_MIN) {
             match self.lingering.pop_front() {
-                Some(value) if value.is_unique() => self.used -= value.len(),
+                Some(value) if value.bytes.is_unique() => self.used -= value.room,
                 lingers => self.lingering.extend(lingers),
             }
         }
@@ -94,7 +114,7 @@ impl Memory {
     }
 
     pub(super) fn assert_used(&self, live: usize) {
-        let lingering = self.lingering.iter().map(Bytes::len).sum::<usize>();
+        let lingering = self.lingering.iter().map(|value| value.room).sum::<usize>();
         assert_eq!(self.used, live + lingering);
     }
 }

@@ -19,7 +19,7 @@ impl Engine {
         self.waiters.assert_invariant();
         assert!(self.queues.values().all(|values| !values.is_empty()));
         let entries: usize =
-            self.entries.iter().map(|(key, value)| entry_cost(key) + value.len()).sum();
+            self.entries.iter().map(|(key, value)| entry_cost(key) + value.room).sum();
         let queues: usize = self.queues.keys().map(|queue| entry_cost(queue)).sum();
         let queued: usize =
             self.queues.values().flatten().map(|value| value.len() + ENTRY_OVERHEAD).sum();
@@ -160,6 +160,28 @@ fn append_grows_in_place() {
     assert!(moves.len() < 40, "{} moves", moves.len());
     assert_eq!(engine.get(b"x").unwrap().len(), 100_000);
     engine.assert_invariant();
+}
+
+/// The room that an appended value has to spare counts.
+#[test]
+fn spare_room_counts() {
+    let mut engine = Engine::default();
+    for _ in 0..9 {
+        engine.append(b"x", &[0; 1000]).unwrap();
+    }
+    let value = mem::take(&mut engine.entries.get_mut(b"x".as_slice()).unwrap().bytes);
+    let occupied = value.try_into_mut().unwrap().capacity();
+    assert!(occupied > 9000);
+    engine.memory.assert_used(entry_cost(b"x") + occupied);
+}
+
+/// Names that are awaited count as what their places in sets and lines take.
+#[test]
+fn awaited_names_count() {
+    let mut engine = Engine::with_memory_max(5 * 480);
+    let names = [&b"a"[..], b"b", b"c", b"d", b"e"];
+    assert!(engine.wait(A, &names).is_err());
+    assert_eq!(engine.wait(A, &names[..4]), Ok(Wait::Parked));
 }
 
 /// An appended value has a limit of its own.
@@ -419,7 +441,7 @@ proptest! {
         for (n, op) in (0..).zip(&ops) {
             apply(&mut engine, &mut model, n, op)?;
             let mut woken: Vec<u64> = engine.woken().iter().map(|client| client.0).collect();
-            let mut expected = std::mem::take(&mut model.woken);
+            let mut expected = mem::take(&mut model.woken);
             // Those at a barrier and those who wait for its key have no order among them.
             woken.sort_unstable();
             expected.sort_unstable();
