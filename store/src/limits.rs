@@ -83,6 +83,23 @@ pub const READ_LEN: usize = 64 << 10;
 /// Time within which a connection must have said `VALIDATE`. Afterwards it may be silent for days.
 pub const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Silence after which the kernel asks whether the peer is still there: a machine that lost its
+/// power says no goodbye, and its waits would stay for ever.
+#[cfg(feature = "net")]
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+
+/// Time between two such questions.
+#[cfg(feature = "net")]
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Questions without an answer after which the peer is gone: after two minutes in all.
+#[cfg(feature = "net")]
+pub const KEEPALIVE_PROBES: u32 = 6;
+
+/// Addresses of which a store says in the log that it refused them; the others are told at level
+/// `debug`, as is every further refusal of the same.
+pub const REFUSED_LOGGED_MAX: usize = 64;
+
 /// Stores that may wait to be opened by the store's thread. A launcher opens one a round; when
 /// full, [`open`](crate::StoreThread::open) fails, as the thread must be stuck.
 #[cfg(feature = "net")]

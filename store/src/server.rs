@@ -16,6 +16,7 @@
 
 mod admission;
 mod connection;
+mod entrance;
 mod listen;
 mod peer;
 mod state;

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use ragent_store::client::{ConnectError, RequestError, WaitError};
 use ragent_store::limits::{KEYS_MAX, VALUE_LEN_MAX};
+use ragent_store::server::OpenError;
 use ragent_store::wire::{GREETING, Query};
 use ragent_store::{Admission, Client, StoreHandle, StoreThread, listen};
 
@@ -269,11 +271,11 @@ async fn half_close_drops_the_wait() {
     assert_eq!(witness.num_keys().await.unwrap(), 1);
 }
 
-/// One SET releases a thousand waiters.
+/// One SET releases hundreds of waiters: as many as the usual limit on open files lets be tested.
 #[tokio::test]
-async fn thousand_waiters_are_woken() {
+async fn hundreds_of_waiters_are_woken() {
     let fixture = Fixture::new();
-    let mut waiters: Vec<TcpStream> = (0..1000).map(|_| fixture.greeted()).collect();
+    let mut waiters: Vec<TcpStream> = (0..400).map(|_| fixture.greeted()).collect();
     for waiter in &mut waiters {
         waiter.write_all(&encode(&Query::Wait { keys: vec![b"go"] })).unwrap();
         ping(waiter);
@@ -383,6 +385,16 @@ async fn drop_closes() {
     let mut client = Client::connect(addr, DEADLINE).await.unwrap();
     drop(thread);
     assert!(client.ping(1).await.is_err());
+}
+
+/// A listener that cannot be served is refused at once, and the thread serves on.
+#[tokio::test]
+async fn useless_listeners_are_refused() {
+    let fixture = Fixture::new();
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let result = fixture.thread.open(OwnedFd::from(file).into(), Admission::Anybody);
+    assert!(matches!(result, Err(OpenError::Listener(_))), "{result:?}");
+    assert_eq!(fixture.client().await.ping(1).await.unwrap(), 1);
 }
 
 /// IPv6 is served, and on `[::]` IPv4 too.

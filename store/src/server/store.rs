@@ -1,26 +1,28 @@
 //! The task of one store: takes connections in, and turns them away.
 
-use std::future;
+use std::collections::BTreeSet;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::rc::Rc;
-use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 use tracing::{debug, error, warn};
 
 use super::Admission;
 use super::connection;
+use super::entrance::Entrance;
 use super::state::State;
-use crate::limits::CONNECTIONS_MAX;
+use crate::limits::{
+    CONNECTIONS_MAX, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, REFUSED_LOGGED_MAX,
+};
 
 /// What the task of a store is started with.
 #[derive(Debug)]
 pub(super) struct Opened {
-    pub(super) listener: Option<TcpListener>,
+    pub(super) listener: Option<net::TcpListener>,
     pub(super) policy: watch::Receiver<Policy>,
     pub(super) taken_over: mpsc::Receiver<TcpStream>,
 }
@@ -42,15 +44,8 @@ impl Policy {
 /// Serves a store until its handle says so, or is gone.
 pub(super) async fn serve(opened: Opened) {
     let Opened { listener, mut policy, mut taken_over } = opened;
-    let listener = match listener.map(net::TcpListener::from_std).transpose() {
-        Ok(listener) => listener,
-        Err(cause) => {
-            error!(%cause, "failed to serve a store on its listener");
-            return;
-        }
-    };
-    let state = Rc::new(State::default());
-    let mut connections = JoinSet::new();
+    let mut entrance = Entrance::new(listener);
+    let mut served = Served::default();
     loop {
         tokio::select! {
             // In this order, so that a flood of connections delays neither the end nor a change of
@@ -61,73 +56,111 @@ pub(super) async fn serve(opened: Opened) {
                     break;
                 }
             }
-            Some(ended) = connections.join_next(), if !connections.is_empty() => {
+            Some(ended) = served.connections.join_next(), if !served.connections.is_empty() => {
                 if let Err(cause) = ended {
                     error!(%cause, "a connection to the store failed");
                 }
             }
             Some(stream) = taken_over.recv() => match net::TcpStream::from_std(stream) {
-                Ok(stream) => take_in(stream, &policy.borrow(), &state, &mut connections),
+                Ok(stream) => served.take_in(stream, &policy.borrow()),
                 Err(cause) => warn!(%cause, "failed to serve a connection handed over"),
             },
             // Who comes before anybody is admitted waits in the backlog, not to be refused a moment
             // too early: a refused client of torch backs off for up to a second.
-            accepted = accept(listener.as_ref()), if policy.borrow().admits_some() => match accepted {
-                Ok((stream, _)) => take_in(stream, &policy.borrow(), &state, &mut connections),
-                Err(cause) => {
-                    // Usually the limit on open files. The connection stays in the backlog, so
-                    // trying again at once would be a busy loop.
-                    warn!(%cause, "failed to accept a connection to the store");
-                    pause(ACCEPT_RETRY).await;
-                }
-            },
+            stream = entrance.accept(), if policy.borrow().admits_some() => {
+                served.take_in(stream, &policy.borrow());
+            }
         }
     }
-    drop(listener);
-    connections.shutdown().await;
+    drop(entrance);
+    served.connections.shutdown().await;
     // Only now the receiver of `policy` goes, which is what `StoreHandle::close` waits for.
-    drop((state, policy));
+    drop((served, policy));
 }
 
-fn take_in(
-    stream: net::TcpStream,
-    policy: &Policy,
-    state: &Rc<State>,
-    connections: &mut JoinSet<()>,
-) {
-    let peer = match prepare(&stream) {
-        Ok(peer) => peer,
-        // It was reset before it was accepted.
-        Err(cause) => return debug!(%cause, "a connection to the store was gone at once"),
-    };
-    let Policy::Open(admission) = policy else {
-        return;
-    };
-    if !admission.admits(peer.ip()) {
-        return warn!(%peer, rule = "not a member of the round", "refused a connection to the store");
-    }
-    if CONNECTIONS_MAX <= connections.len() {
-        return warn!(%peer, rule = "too many connections", "refused a connection to the store");
-    }
-    connections.spawn_local(connection::serve(stream, peer, Rc::clone(state)));
+/// The connections of a store, and who was refused.
+#[derive(Debug, Default)]
+struct Served {
+    state: Rc<State>,
+    connections: JoinSet<()>,
+    refused: Refused,
 }
 
+impl Served {
+    fn take_in(&mut self, stream: net::TcpStream, policy: &Policy) {
+        let peer = match prepare(&stream) {
+            Ok(peer) => peer,
+            // It was reset before it was accepted.
+            Err(cause) => return debug!(%cause, "a connection to the store was gone at once"),
+        };
+        let Policy::Open(admission) = policy else {
+            return;
+        };
+        if !admission.admits(peer.ip()) {
+            return self.refuse(peer, "not a member of the round");
+        }
+        if CONNECTIONS_MAX <= self.connections.len() {
+            return self.refuse(peer, "too many connections");
+        }
+        self.connections.spawn_local(connection::serve(stream, peer, Rc::clone(&self.state)));
+    }
+
+    fn refuse(&mut self, peer: SocketAddr, rule: &'static str) {
+        if self.refused.is_new(peer.ip()) {
+            warn!(%peer, rule, "refused a connection to the store");
+        } else {
+            debug!(%peer, rule, "refused a connection to the store");
+        }
+    }
+}
+
+/// The first addresses that were refused: whoever tries again and again fills no log.
+#[derive(Debug, Default)]
+struct Refused(BTreeSet<IpAddr>);
+
+impl Refused {
+    fn is_new(&mut self, peer: IpAddr) -> bool {
+        self.0.len() < REFUSED_LOGGED_MAX && self.0.insert(peer)
+    }
+}
+
+/// Sets up a connection and returns whose it is.
 fn prepare(stream: &net::TcpStream) -> io::Result<SocketAddr> {
     stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_PROBES);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)?;
     let peer = stream.peer_addr()?;
     Ok(SocketAddr::new(peer.ip().to_canonical(), peer.port()))
 }
 
-async fn accept(listener: Option<&net::TcpListener>) -> io::Result<(net::TcpStream, SocketAddr)> {
-    match listener {
-        Some(listener) => listener.accept().await,
-        None => future::pending().await,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer that vanished without a word is noticed.
+    #[tokio::test]
+    async fn connections_are_kept_alive() {
+        let listener = net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        prepare(&stream).unwrap();
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE_IDLE);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), KEEPALIVE_INTERVAL);
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), KEEPALIVE_PROBES);
+    }
+
+    /// Each refused address is news once, and only so many are.
+    #[test]
+    fn refusals_are_logged_once() {
+        let mut refused = Refused::default();
+        for n in 0..2 * REFUSED_LOGGED_MAX as u32 {
+            let peer = IpAddr::from(n.to_be_bytes());
+            assert_eq!(refused.is_new(peer), n < REFUSED_LOGGED_MAX as u32);
+            assert!(!refused.is_new(peer));
+        }
     }
 }
-
-async fn pause(duration: Duration) {
-    // It never completes, hence always times out: the only way to the timer without a clock.
-    let _ = timeout(duration, future::pending::<()>()).await;
-}
-
-const ACCEPT_RETRY: Duration = Duration::from_millis(50);

@@ -4,10 +4,11 @@ use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::net;
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{mpsc, watch};
-use tokio::task::LocalSet;
-use tracing::debug;
+use tokio::task::{JoinSet, LocalSet};
+use tracing::error;
 
 use super::Admission;
 use super::store::{self, Opened, Policy};
@@ -21,6 +22,7 @@ pub struct StoreThread {
     /// `None` only while it is dropped.
     opening: Option<mpsc::Sender<Opened>>,
     thread: Option<JoinHandle<()>>,
+    runtime: Handle,
 }
 
 /// A store that is being served. Dropping it closes the store: its listener, its connections and
@@ -68,9 +70,10 @@ impl StoreThread {
     pub fn start(name: &str) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         let (opening, opened) = mpsc::channel(OPENING_MAX);
+        let handle = runtime.handle().clone();
         let thread =
             thread::Builder::new().name(name.to_owned()).spawn(|| serve_stores(runtime, opened))?;
-        Ok(Self { opening: Some(opening), thread: Some(thread) })
+        Ok(Self { opening: Some(opening), thread: Some(thread), runtime: handle })
     }
 
     /// Opens a fresh, empty store on `listener`, for the peers that `admission` admits.
@@ -86,7 +89,12 @@ impl StoreThread {
         admission: Admission,
     ) -> Result<StoreHandle, OpenError> {
         listener.set_nonblocking(true).map_err(OpenError::Listener)?;
-        self.open_with(Some(listener), admission)
+        // Here, not on the thread, where nobody would hear that it failed.
+        let registered = {
+            let _context = self.runtime.enter();
+            net::TcpListener::from_std(listener)
+        };
+        self.open_with(Some(registered.map_err(OpenError::Listener)?), admission)
     }
 
     /// Opens a fresh, empty store that only serves connections handed to it by
@@ -101,10 +109,10 @@ impl StoreThread {
 
     fn open_with(
         &self,
-        listener: Option<TcpListener>,
+        listener: Option<net::TcpListener>,
         admission: Admission,
     ) -> Result<StoreHandle, OpenError> {
-        let (policy, policy_seen) = watch::channel(Policy::Open(admission));
+        let (policy, policy_seen) = watch::channel(Policy::Open(admission.canonical()));
         let (handed_over, taken_over) = mpsc::channel(HANDED_OVER_MAX);
         let opened = Opened { listener, policy: policy_seen, taken_over };
         let opening = self.opening.as_ref().ok_or(OpenError::Ended)?;
@@ -120,7 +128,7 @@ impl Drop for StoreThread {
     fn drop(&mut self) {
         self.opening = None;
         if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
-            debug!("the store's thread had panicked");
+            error!("the store's thread had panicked");
         }
     }
 }
@@ -144,6 +152,7 @@ impl StoreHandle {
     /// Says who may connect from now on. Connections that exist stay; those that wait in the backlog
     /// are decided on by what is said here.
     pub fn admit(&self, admission: Admission) {
+        let admission = admission.canonical();
         self.policy.send_modify(|policy| {
             if matches!(policy, Policy::Open(_)) {
                 *policy = Policy::Open(admission);
@@ -163,10 +172,21 @@ impl StoreHandle {
 }
 
 fn serve_stores(runtime: Runtime, mut opened: mpsc::Receiver<Opened>) {
-    let stores = LocalSet::new();
-    stores.block_on(&runtime, async {
-        while let Some(opened) = opened.recv().await {
-            tokio::task::spawn_local(store::serve(opened));
+    LocalSet::new().block_on(&runtime, async {
+        let mut stores = JoinSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                Some(ended) = stores.join_next(), if !stores.is_empty() => {
+                    if let Err(cause) = ended {
+                        error!(%cause, "a store failed; its handle says that it is closed");
+                    }
+                }
+                opened = opened.recv() => match opened {
+                    Some(opened) => drop(stores.spawn_local(store::serve(opened))),
+                    None => break,
+                },
+            }
         }
     });
 }
