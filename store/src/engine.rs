@@ -20,7 +20,7 @@ mod memory;
 #[cfg(test)]
 mod tests;
 
-use self::integer::leading_integer;
+use self::integer::{Decimal, leading_integer};
 pub use self::memory::StoreFull;
 use self::memory::{Memory, Value};
 
@@ -56,8 +56,8 @@ pub enum CompareSet<'a> {
     Differs(&'a Bytes),
     /// No such key, though a value was expected.
     Missing,
-    /// What was expected: the new value is stored.
-    Stored,
+    /// What was expected: the new value is stored, here it is.
+    Stored(&'a Bytes),
 }
 
 /// A number cannot be added.
@@ -124,7 +124,7 @@ impl Engine {
     /// Returns [`AddError`] and changes nothing if the value does not begin with an integer.
     pub fn add(&mut self, key: &[u8], delta: i64) -> Result<i64, AddError> {
         let sum = self.sum(key, delta)?;
-        self.set(key, sum.to_string().as_bytes())?;
+        self.set(key, &Decimal::from(sum))?;
         Ok(sum)
     }
 
@@ -144,9 +144,9 @@ impl Engine {
         let matches = self.get(key).map_or(expected.is_empty(), |value| value == expected);
         if matches {
             self.set(key, desired)?;
-            return Ok(CompareSet::Stored);
         }
-        Ok(self.get(key).map_or(CompareSet::Missing, CompareSet::Differs))
+        let found = if matches { CompareSet::Stored } else { CompareSet::Differs };
+        Ok(self.get(key).map_or(CompareSet::Missing, found))
     }
 
     /// Tells whether each of `names` is a key or a queue with something in it.
@@ -192,7 +192,7 @@ impl Engine {
         self.waiters.forget(client);
         let arrived = self.sum(key, 1)?;
         self.allow(waiters::cost(key))?;
-        self.store(key, arrived.to_string().as_bytes())?;
+        self.store(key, &Decimal::from(arrived))?;
         if arrived >= world_size {
             self.waiters.completed(key);
             return Ok(Wait::Ready);

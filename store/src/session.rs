@@ -143,10 +143,9 @@ fn execute(
         Query::Set { key, value } => engine.set(key, value)?,
         Query::CompareSet { key, expected, desired } => {
             match engine.compare_set(key, expected, desired)? {
-                CompareSet::Differs(value) => output.put_value(value),
+                CompareSet::Differs(value) | CompareSet::Stored(value) => output.put_value(value),
                 // A caller cannot tell this from a success, but it is what upstream answers.
                 CompareSet::Missing => output.put_string(expected),
-                CompareSet::Stored => output.put_string(desired),
             }
         }
         Query::Get { key } => put_found(engine, key, output),

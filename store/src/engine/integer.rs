@@ -1,4 +1,49 @@
-//! Reads numbers out of values the way upstream does.
+//! Reads numbers out of values the way upstream does, and writes them.
+
+use std::ops::Deref;
+
+/// The decimal digits of a number, without room on the heap.
+#[derive(Debug)]
+pub(super) struct Decimal {
+    digits: [u8; LEN_MAX],
+    start: usize,
+}
+
+/// Length of `-9223372036854775808`.
+const LEN_MAX: usize = 20;
+
+impl From<i64> for Decimal {
+    fn from(number: i64) -> Self {
+        let mut decimal = Self { digits: [0; LEN_MAX], start: LEN_MAX };
+        let mut rest = number.unsigned_abs();
+        loop {
+            decimal.put(b'0' + (rest % 10) as u8);
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        if number < 0 {
+            decimal.put(b'-');
+        }
+        decimal
+    }
+}
+
+impl Decimal {
+    fn put(&mut self, digit: u8) {
+        self.start -= 1;
+        self.digits[self.start] = digit;
+    }
+}
+
+impl Deref for Decimal {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.digits[self.start..]
+    }
+}
 
 /// Returns the decimal integer that `value` begins with, as C's `strtoll` reads it: blanks, a sign,
 /// digits; whatever follows is ignored. `None` without a digit or beyond 64 bits.
@@ -27,6 +72,14 @@ fn is_blank(byte: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Numbers are written as everywhere, up to the longest.
+    #[test]
+    fn writes_decimals() {
+        for number in [0, 7, -7, 10, 100, i64::MAX, i64::MIN] {
+            assert_eq!(&Decimal::from(number)[..], number.to_string().as_bytes());
+        }
+    }
 
     /// The values that were tried on the original server.
     #[test]

@@ -82,9 +82,9 @@ fn compare_set_releases_when_it_stores() {
     engine.park(A, &["x"]);
     assert_eq!(engine.compare_set(b"x", b"old", b"new"), Ok(CompareSet::Missing));
     assert_eq!(engine.woken(), []);
-    assert_eq!(engine.compare_set(b"x", b"", b"new"), Ok(CompareSet::Stored));
-    assert_eq!(engine.woken(), [A]);
     let kept = Bytes::from_static(b"new");
+    assert_eq!(engine.compare_set(b"x", b"", b"new"), Ok(CompareSet::Stored(&kept)));
+    assert_eq!(engine.woken(), [A]);
     assert_eq!(engine.compare_set(b"x", b"", b"newer"), Ok(CompareSet::Differs(&kept)));
 }
 
@@ -399,7 +399,7 @@ fn apply(engine: &mut Engine, model: &mut Model, n: u8, op: &Op) -> Result<(), T
             let expected = if create { &b""[..] } else { b"1" };
             let matches = model.entries.get(&key).map_or(create, |value| value == expected);
             let found = engine.compare_set(&[key], expected, b"9").unwrap();
-            prop_assert_eq!(found == CompareSet::Stored, matches);
+            prop_assert_eq!(matches!(found, CompareSet::Stored(_)), matches);
             if matches {
                 model.set(key, b"9");
             }

@@ -74,3 +74,13 @@ fn answers_are_limited() {
     let len = 9 * (8 + 4 * value.len());
     assert_eq!(greeted(&queries), (vec![], Err(Violation::AnswerTooLong(len))));
 }
+
+/// A long value that a `COMPARE_SET` stored is answered as it lies in the store.
+#[test]
+fn stored_values_are_shared() {
+    let desired = [7; crate::limits::SHARED_VALUE_LEN_MIN];
+    let query = Query::CompareSet { key: b"k", expected: b"", desired: &desired };
+    let (mut engine, mut output) = (Engine::default(), Output::default());
+    execute(ClientId(0), query, &mut engine, &mut output).unwrap();
+    assert_eq!((output.len(), output.copied_len()), (8 + desired.len(), 8));
+}
