@@ -114,6 +114,8 @@ impl Rendezvous {
         self.claim(&id, heard);
         if counts {
             self.heed(now, &id);
+        } else {
+            self.give_sign_by_standing(&id);
         }
         self.advance(now);
         self.sync(&id);
@@ -136,7 +138,7 @@ impl Rendezvous {
             FromNode::Alive { round } => self.give_sign(&from.node, round),
             FromNode::Standing(standing) => {
                 debug!(node = %from.node, round = %standing.round, state = ?standing.state, "standing");
-                if !self.roster.stand(&from.node, standing) {
+                if !self.roster.stand_on_stream(&from.node, standing) {
                     debug!(node = %from.node, "dropped a standing in an older round");
                     return;
                 }
@@ -270,6 +272,9 @@ impl Rendezvous {
         }
         info!(node = %id, "node has gone");
         self.roster.bury(now, id);
+        if let Phase::Recovering(recovering) = &mut self.phase {
+            recovering.let_go(id);
+        }
         self.follow_host(id);
     }
 
@@ -376,8 +381,10 @@ impl Rendezvous {
 fn fate_by_standing(group: &Group, node: &Node) -> Option<Fate> {
     // The new agent of a machine whose old agent was a member takes over its seat in a recovery,
     // and has no round of its own to speak of.
-    let speaks_of_it =
-        node.standing.round == group.round || group.started.is_none() || node.is_leaving();
+    let speaks_of_it = node.standing.round == group.round
+        || group.started.is_none()
+        || node.is_leaving()
+        || node.missed_its_admission;
     speaks_of_it.then(|| Fate::of(node.standing.state))
 }
 

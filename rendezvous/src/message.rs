@@ -13,6 +13,7 @@ use crate::{
         AttendNumber, GlobalRank, GroupRank, JobUid, LocalRank, NodeId, Peer, RoleRank, Round,
         RoundId, RunId, Term,
     },
+    limits::NODES_MAX,
     settings::{Leases, SharedSettings},
 };
 
@@ -81,6 +82,14 @@ pub struct Heard {
     pub size: u32,
     /// The node's own rank in it, if it was a member.
     pub group_rank: Option<GroupRank>,
+}
+
+impl Heard {
+    /// How many nodes the round had, if this comes from one of its members: others may not know.
+    pub(crate) fn size_by_member(&self) -> Option<u32> {
+        let is_member = self.group_rank.is_some_and(|rank| rank.0 < self.size);
+        (is_member && self.size as usize <= NODES_MAX).then_some(self.size)
+    }
 }
 
 /// What currently holds on a node.

@@ -42,6 +42,8 @@ pub(crate) struct Recovering {
     /// Those of them that only know their rank from a state file: new agents of machines whose old
     /// agent was the member, and may have left workers that live.
     pub(crate) claimants: BTreeSet<NodeId>,
+    /// How many other members were told to leave, have stopped, and are gone.
+    pub(crate) left: u32,
     /// Whether anybody has attended who had heard of that round.
     pub(crate) is_heard: bool,
     /// When the wait began.
@@ -66,6 +68,8 @@ pub(crate) struct Gathering {
     pub(crate) since: Option<Instant>,
     /// When the last call is over; none while there are too few.
     pub(crate) last_call_until: Option<Instant>,
+    /// What was known of the last round when it seemed forgotten; its members may come late.
+    pub(crate) forgotten: Option<Recovering>,
 }
 
 /// A round that runs.
@@ -128,6 +132,14 @@ impl Phase {
             Self::Running(running) => Some(&mut running.group),
             Self::Regathering(regathering) => Some(&mut regathering.group),
             Self::Closed(closed) => closed.group.as_mut(),
+        }
+    }
+
+    /// Takes a recovery that is to be left.
+    pub(crate) fn take_recovering(&mut self) -> Option<Recovering> {
+        match std::mem::replace(self, Self::Gathering(Gathering::default())) {
+            Self::Recovering(recovering) => Some(recovering),
+            Self::Gathering(_) | Self::Running(_) | Self::Regathering(_) | Self::Closed(_) => None,
         }
     }
 

@@ -44,6 +44,10 @@ pub(crate) struct Node {
     pub(crate) standing: Standing,
     /// What speaks of an older round than this comes too late.
     pub(crate) floor: RoundId,
+    /// The stream on which it was last admitted to a round.
+    pub(crate) admitted_on: AttendNumber,
+    /// Whether it has said, on a later stream than that, that it never was in that round.
+    pub(crate) missed_its_admission: bool,
     /// When it was last heard.
     pub(crate) last_seen: Instant,
     /// What it was last told on its newest stream.
@@ -179,6 +183,8 @@ impl Roster {
                 attached: true,
                 arrival: *arrivals,
                 floor: RoundId::default(),
+                admitted_on: AttendNumber::default(),
+                missed_its_admission: false,
                 standing: standing.clone(),
                 last_seen: now,
                 told: None,
@@ -194,7 +200,8 @@ impl Roster {
         node.last_seen = now;
         node.lease = lease;
         self.leases.insert((after(now, lease), id.clone()));
-        self.stand(&id, standing)
+        // It may have been admitted since it said this.
+        self.stand(&id, standing, false)
     }
 
     /// Renews the lease of `peer`'s node; false if nothing that comes from there counts.
@@ -212,16 +219,26 @@ impl Roster {
         true
     }
 
-    /// Takes note of what `id` says of itself; false if that comes too late.
-    pub(crate) fn stand(&mut self, id: &NodeId, standing: Standing) -> bool {
+    /// Takes note of what `id` says of itself after it was welcomed; false if that comes too late.
+    ///
+    /// Once welcomed, it reads nothing from earlier streams. So what it then says of an older round
+    /// than the one that it was admitted to on one of these means that the admission was lost.
+    pub(crate) fn stand_on_stream(&mut self, id: &NodeId, standing: Standing) -> bool {
+        let is_later = self.nodes.get(id).is_some_and(|node| node.attend > node.admitted_on);
+        self.stand(id, standing, is_later)
+    }
+
+    fn stand(&mut self, id: &NodeId, standing: Standing, is_final: bool) -> bool {
         let Some(node) = self.nodes.get_mut(id) else {
             return false;
         };
         // Leaving is for good, so it counts whichever round the node was last told of.
         let is_leaving = matches!(standing.state, NodeState::Leaving { .. });
-        if standing.round < node.floor && !is_leaving {
+        let is_below = standing.round < node.floor;
+        if is_below && !is_leaving && !is_final {
             return false;
         }
+        node.missed_its_admission = is_below && is_final;
         node.floor = node.floor.max(standing.round);
         node.standing = standing;
         if node.is_leaving() {

@@ -28,6 +28,9 @@ impl Rendezvous {
             return;
         }
         node.told = Some(told);
+        if let Told::Admit(_) = told {
+            node.admitted_on = node.attend;
+        }
         let peer = node.peer();
         self.send(peer, ToNode::Assignment(assignment));
     }

@@ -68,14 +68,21 @@ impl Rendezvous {
             self.memory.term = heard.term.next();
         }
         if heard.round > self.memory.round {
+            // One that was no member may not know how many were, and then it may have been as many
+            // as can be.
+            let size = attend.heard.size_by_member().unwrap_or_else(|| attend.settings.nodes.max());
             self.memory.round = heard.round;
-            self.memory.round_size = attend.heard.size;
+            self.memory.round_size = size;
             self.memory.host_rank = None;
-            if let Phase::Gathering(_) = self.phase {
-                let recovering = Recovering::new(now, heard, attend.heard.size);
-                self.enter(Phase::Recovering(recovering));
+            match &mut self.phase {
+                Phase::Gathering(_) => {
+                    self.enter(Phase::Recovering(Recovering::new(now, heard, size)));
+                }
+                Phase::Recovering(recovering) => recovering.size = size,
+                Phase::Running(_) | Phase::Regathering(_) | Phase::Closed(_) => {}
             }
         }
+        self.recall_round(now, attend);
         if attend.charged_through > self.memory.charged_through
             && attend.charged_through <= self.memory.round
         {

@@ -66,7 +66,8 @@ impl Rendezvous {
         gathering.last_call_until.or(join)
     }
 
-    /// Closes the job if nodes have waited since `since` for longer than they should.
+    /// Closes the job, for which there are too few nodes, if those that are there have waited since
+    /// `since` for longer than they should.
     pub(super) fn give_up_after(
         &mut self,
         now: Instant,
@@ -127,6 +128,7 @@ impl Rendezvous {
         for id in &placed {
             if let Some(node) = self.roster.get_mut(id) {
                 node.floor = round;
+                node.missed_its_admission = false;
             }
             self.sort(id);
         }

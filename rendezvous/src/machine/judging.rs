@@ -34,10 +34,15 @@ impl Rendezvous {
         };
         // It stops by itself, so the restart would tell it nothing.
         node.told = Some(Told::Restart(group.round));
-        let by_membership = group.seats().any(|(_, seat)| !seat.fate.stays());
+        // A member that had succeeded is missed by nobody, so its loss explains no failure.
+        let by_membership =
+            group.seats().any(|(other, seat)| !seat.fate.stays() && !group.has_succeeded(other));
         let round = group.round;
-        let awaited: BTreeSet<NodeId> =
-            group.seats().map(|(other, _)| other.clone()).filter(|other| other != id).collect();
+        let awaited: BTreeSet<NodeId> = group
+            .seats()
+            .filter(|(other, seat)| *other != id && seat.fate.stays())
+            .map(|(other, _)| other.clone())
+            .collect();
         let verdict =
             (!by_membership).then(|| Verdict { failures: [].into(), awaited: awaited.clone() });
         self.restart(now, reason, None, verdict);

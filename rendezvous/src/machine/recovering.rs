@@ -14,10 +14,10 @@ use tracing::info;
 
 use crate::{
     group::Group,
-    ids::{GroupRank, NodeId, RoundId},
+    ids::{GroupRank, NodeId, Round, RoundId},
     limits::{NUMBER_MAX, RECOVERY_MARGIN, after, leases},
     machine::{Rendezvous, Tenure, closing::Failures},
-    message::{Assignment, Heard, JobResult, NodeState, RestartReason, WaitReason},
+    message::{Assignment, Attend, Heard, JobResult, NodeState, RestartReason, WaitReason},
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering},
     roster::Node,
     settings::{Leases, SharedSettings},
@@ -32,20 +32,26 @@ impl Recovering {
             members: BTreeMap::new(),
             ranks: BTreeMap::new(),
             claimants: BTreeSet::new(),
+            left: 0,
             is_heard: false,
             since: now,
             stage: RecoveryStage::Listening,
         }
     }
 
+    /// Members that are in no other group: those that are back, or have left in order.
+    fn accounted_for(&self) -> usize {
+        self.members.len() + self.left as usize
+    }
+
     /// Whether so many are back that no other group can have as many.
     fn has_majority(&self) -> bool {
-        self.members.len() > self.size as usize / 2
+        self.accounted_for() > self.size as usize / 2
     }
 
     /// Whether nobody else can come back.
     fn is_complete(&self) -> bool {
-        self.size > 0 && self.members.len() == self.size as usize
+        self.size > 0 && self.accounted_for() == self.size as usize
     }
 
     /// When it may go on as things are: at once if every member is back itself; when all leases
@@ -71,12 +77,27 @@ impl Recovering {
         }
     }
 
+    /// Gives up the seats of all nodes that are gone.
+    fn retain(&mut self, is_here: impl Fn(&NodeId) -> bool) {
+        let gone: Vec<NodeId> = self.ranks.keys().filter(|id| !is_here(id)).cloned().collect();
+        for id in &gone {
+            self.unseat(id);
+        }
+    }
+
     /// Gives up the seat of a node that is gone.
     pub(super) fn unseat(&mut self, id: &NodeId) {
         self.claimants.remove(id);
         if let Some(rank) = self.ranks.remove(id) {
             self.members.remove(&rank);
         }
+    }
+
+    /// Gives up the seat of a node that has left in order.
+    pub(super) fn let_go(&mut self, id: &NodeId) {
+        let was_member = self.ranks.contains_key(id) && !self.claimants.contains(id);
+        self.unseat(id);
+        self.left += u32::from(was_member);
     }
 
     /// What holds for `node`, a member of the last round.
@@ -114,10 +135,13 @@ impl Rendezvous {
         }
         if heard.round != recovering.round {
             recovering.round = heard.round;
-            recovering.size = heard.size;
             recovering.members.clear();
             recovering.ranks.clear();
             recovering.claimants.clear();
+            recovering.left = 0;
+        }
+        if let Some(size) = heard.size_by_member().filter(|_| recovering.accounted_for() == 0) {
+            recovering.size = size;
         }
         // A state file is not a node that was there.
         recovering.is_heard |= is_member;
@@ -131,6 +155,28 @@ impl Rendezvous {
         if is_free || recovering.ranks.get(id) == Some(&rank) {
             recovering.seat(rank, id, !is_member);
         }
+    }
+
+    /// Recovers the last round after all, if `attend` comes from one of its members.
+    ///
+    /// Agents that only know it from a state file are not enough: a job that was killed as a whole
+    /// and is started again must go on without those that are gone.
+    pub(super) fn recall_round(&mut self, now: Instant, attend: &Attend) {
+        let Phase::Gathering(gathering) = &mut self.phase else {
+            return;
+        };
+        let (heard, round) = (attend.heard, attend.standing.round);
+        let is_member = round == heard.round && heard.size_by_member().is_some();
+        if !is_member || round.round == Round(0) || round.round != self.memory.round {
+            return;
+        }
+        let mut recovering = Recovering::new(now, round, self.memory.round_size);
+        if let Some(forgotten) = gathering.forgotten.take().filter(|last| last.round == round) {
+            recovering = Recovering { since: now, ..forgotten };
+            recovering.retain(|id| self.roster.get(id).is_some());
+        }
+        info!(%round, node = %attend.node.node_id, "a member of the last round has come late");
+        self.enter(Phase::Recovering(recovering));
     }
 
     /// Leaves the recovery when everyone is back, or nobody else can be.
@@ -156,7 +202,8 @@ impl Rendezvous {
         }
         if !recovering.is_heard {
             info!("nobody has heard of the last round");
-            self.enter(Phase::Gathering(Gathering::default()));
+            let forgotten = self.phase.take_recovering();
+            self.enter(Phase::Gathering(Gathering { forgotten, ..Gathering::default() }));
             return true;
         }
         recovering.stage = RecoveryStage::Outnumbered;
@@ -199,8 +246,13 @@ impl Rendezvous {
             return;
         };
         let members = mem::take(&mut recovering.members);
-        let (round, size, since) = (recovering.round, recovering.size, recovering.since);
+        let (round, since) = (recovering.round, recovering.since);
+        let size = recovering.size.saturating_sub(recovering.left);
         info!(%round, nodes = members.len(), "recovered");
+        if members.is_empty() && (self.roster.is_empty() || self.roster.all_leaving()) {
+            self.close(JobResult::AllLeft, Failures::default());
+            return;
+        }
         if self.have_succeeded(&members, size) {
             self.close(JobResult::Succeeded, Failures::default());
             return;
@@ -214,6 +266,8 @@ impl Rendezvous {
     /// Whether the last round had succeeded everywhere before its coordinator could say so.
     fn have_succeeded(&self, members: &BTreeMap<GroupRank, NodeId>, size: u32) -> bool {
         let mut states = members.values().map(|id| self.state(id));
-        members.len() == size as usize && states.all(|state| state == Some(NodeState::Succeeded))
+        !members.is_empty()
+            && members.len() == size as usize
+            && states.all(|state| state == Some(NodeState::Succeeded))
     }
 }

@@ -122,13 +122,17 @@ impl Rendezvous {
             return self.complete(now, shared);
         }
         let since = regathering.last_loss();
-        if regathering.shrinks_at(shared) <= now && self.reaches_min(shared) {
-            if !is_enough(ready, shared) {
-                self.recall();
-            }
-            return self.complete(now, shared);
+        let may_shrink = regathering.shrinks_at(shared) <= now;
+        if !self.reaches_min(shared) {
+            return self.give_up_after(now, since, shared);
         }
-        self.give_up_after(now, since, shared)
+        if !may_shrink {
+            return false;
+        }
+        if !is_enough(ready, shared) {
+            self.recall();
+        }
+        self.complete(now, shared)
     }
 
     pub(super) fn regathering_deadline(

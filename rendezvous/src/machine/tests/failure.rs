@@ -198,3 +198,30 @@ fn restart_says_why() {
     let to_a = |message| Effect::Send { to: t.peer("a"), message };
     assert_eq!(effects, [to_a(probe), to_a(restart)]);
 }
+
+/// An attend is a sign of life, even one that says nothing of the round: the failure is charged.
+#[test]
+fn attend_is_a_sign_of_life() {
+    let mut t = Fixture::new(2, 2);
+    t.join("a");
+    t.join("b");
+    t.rounds.remove("b");
+    t.say("a", NodeState::Running);
+    t.fail("a", Duration::ZERO);
+    t.back("a");
+    let charged = [Did::Welcome("b"), Did::Remember(1, 1), Did::Restart("b", 1)];
+    assert_eq!(t.join("b"), charged);
+    assert_eq!(t.back("b"), [Did::Remember(2, 1), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)]);
+}
+
+/// A failure is charged although a node that had succeeded was lost before it.
+#[test]
+fn failure_after_a_lost_success_is_charged() {
+    let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 0);
+    t.run(&["a", "b"]);
+    t.say("a", NodeState::Succeeded);
+    t.die("a");
+    t.live(&["b"], 60 * SECOND);
+    assert_eq!(t.fail("b", Duration::ZERO), [Did::Close("b")]);
+    assert_eq!(t.outcome().expect("closed").result, JobResult::BudgetSpent);
+}

@@ -220,3 +220,48 @@ fn new_agent_inherits_being_set_aside() {
     let standing = nodes.iter().find(|node| node.node_id.as_str() == "b4").map(|n| n.standing);
     assert_eq!(standing, Some(crate::snapshot::StandingName::SetAside));
 }
+
+/// A group that is large enough is not given up, however long it waits before it may shrink.
+#[test]
+fn shrinking_may_take_longer_than_joining() {
+    let mut t = Fixture::with(1, 2, |shared| shared.timeouts.shrink = 3600 * SECOND);
+    t.run(&["a", "b"]);
+    t.die("b");
+    t.back("a");
+    assert_eq!(t.live(&["a"], 700 * SECOND), []);
+    let wait = Did::Wait("b2", WaitReason::Gathering);
+    assert_eq!(t.attend("b2", NodeState::Preparing), [Did::Welcome("b2"), wait]);
+    assert_eq!(t.outcome(), None);
+}
+
+/// What a member says on a stream that is newer than its admission counts, though it speaks of an
+/// older round: it never got the admission.
+#[test]
+fn lost_admission_does_not_hold_up_the_next_round() {
+    let mut t = Fixture::with(2, 3, |shared| shared.timeouts.shrink = Duration::ZERO);
+    t.join("a");
+    t.join("b");
+    t.join("c");
+    t.rounds.remove("b");
+    t.say("a", NodeState::Running);
+    t.say("c", NodeState::Running);
+    t.die("c");
+    t.back("a");
+    assert_eq!(t.join("b"), [Did::Welcome("b"), Did::Restart("b", 1)]);
+    assert_eq!(t.back("b"), [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)]);
+}
+
+/// On the stream of its admission, what a member says of an older round has only crossed it.
+#[test]
+fn standing_that_crosses_the_admission_is_dropped() {
+    let mut t = Fixture::with(2, 3, |shared| shared.timeouts.shrink = Duration::ZERO);
+    t.join("a");
+    t.join("b");
+    t.join("c");
+    t.die("c");
+    t.back("a");
+    let round = t.rounds.remove("b").expect("admitted");
+    assert_eq!(t.back("b"), []);
+    t.rounds.insert("b".to_owned(), round);
+    assert_eq!(t.back("b").len(), 3);
+}

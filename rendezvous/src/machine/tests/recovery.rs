@@ -3,7 +3,7 @@
 use super::fixture::{Did, Fixture, SECOND, heard, ready};
 use crate::{
     ids::{AttendNumber, Round, RoundId, Term},
-    message::{JobResult, NodeState, WaitReason},
+    message::{FromNode, Heard, JobResult, NodeState, WaitReason},
 };
 
 /// Two nodes have run a round, and now their coordinator is new.
@@ -169,4 +169,96 @@ fn absurd_numbers_are_not_believed() {
     attend.attend = AttendNumber(1);
     let did = t.attend_with(attend);
     assert_eq!(did, [Did::Welcome("a"), Did::Remember(1, 0), Did::Admit("a", 1, 0)]);
+}
+
+/// The size of the last round is the word of its members, not of one that has only heard of it.
+#[test]
+fn spare_does_not_know_the_size() {
+    let mut t = restarted(&["a", "b", "c"]);
+    let mut attend = t.attend_of("x", ready());
+    attend.heard = Heard { round: t.rounds["a"], size: 0, group_rank: None };
+    t.attend_with(attend);
+    t.join("a");
+    assert_eq!(t.why(), "recovering: 1 of 3 members of the last round are back, 5 s left");
+    t.join("b");
+    t.live(&["a", "b"], 4 * SECOND);
+    assert_eq!(t.live(&["a", "b"], SECOND).len(), 3);
+}
+
+/// Of a round that nobody remembers but one who was no member, the most nodes are assumed.
+#[test]
+fn unknown_size_is_the_largest() {
+    let mut t = Fixture::new(1, 3);
+    let mut attend = t.attend_of("x", ready());
+    let round = RoundId { term: Term(1), round: Round(4) };
+    attend.heard = Heard { round, size: 0, group_rank: None };
+    t.attend_with(attend);
+    assert_eq!(t.memory.round_size, 3);
+    assert_eq!(t.why(), "recovering: 0 of 3 members of the last round are back, 5 s left");
+}
+
+/// A member that is let go during the recovery is not waited for afterwards, and counts towards
+/// the majority: it is in no other group.
+#[test]
+fn leaver_in_a_recovery_is_not_waited_for() {
+    let mut t = restarted(&["a", "b"]);
+    let left = NodeState::Leaving { reaped: true };
+    assert_eq!(t.attend("a", left), [Did::Welcome("a"), Did::Dismiss("a")]);
+    t.message("a", FromNode::Goodbye);
+    t.attend("b", NodeState::Running);
+    assert_eq!(t.back("b"), [Did::Remember(2, 0), Did::Admit("b", 2, 0)]);
+}
+
+/// Members that all leave during the recovery leave no job behind.
+#[test]
+fn job_closes_when_all_leave_a_recovery() {
+    let mut t = restarted(&["a"]);
+    t.attend("a", NodeState::Leaving { reaped: true });
+    assert_eq!(t.message("a", FromNode::Goodbye), [Did::Finish]);
+    assert_eq!(t.outcome().expect("closed").result, JobResult::AllLeft);
+}
+
+/// Members of the last round that come when it seemed forgotten are recovered with their ranks.
+#[test]
+fn late_member_is_recovered() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["b"]);
+    t.join("a");
+    t.live(&["a", "b"], 3 * SECOND);
+    t.back("b");
+    t.restart_coordinator();
+    t.advance(6 * SECOND);
+    t.join("x");
+    assert_eq!(t.why(), "last call, 30 s left for up to 1 more nodes".replace("nodes", "node"));
+    let waits = [Did::Wait("b", WaitReason::Recovering), Did::Wait("x", WaitReason::Recovering)];
+    assert_eq!(t.join("b"), [&[Did::Welcome("b")][..], &waits].concat());
+    let did = t.join("a");
+    let complete = [Did::Remember(3, 0), Did::Admit("b", 3, 0), Did::Admit("a", 3, 1)];
+    assert!(complete.iter().all(|one| did.contains(one)), "{did:?}");
+}
+
+/// One late member of several is a minority still.
+#[test]
+fn late_minority_forms_no_round() {
+    let mut t = restarted(&["a", "b", "c"]);
+    t.advance(6 * SECOND);
+    t.join("b");
+    assert_eq!(t.live(&["b"], 60 * SECOND), []);
+    assert!(t.why().starts_with("recovering: 1 of 3 members"), "{}", t.why());
+}
+
+/// The seat that the host's new agent claimed is kept for members that come late.
+#[test]
+fn claim_outlives_a_forgotten_round() {
+    let mut t = restarted(&["a", "b"]);
+    let mut attend = t.attend_of("a2", ready());
+    attend.heard = heard(t.rounds["a"], 2, 0);
+    t.attend_with(attend);
+    t.rounds.remove("a2");
+    let forgotten = t.live(&["a2"], 6 * SECOND);
+    assert_eq!(forgotten, [Did::Wait("a2", WaitReason::Gathering)]);
+    t.join("b");
+    t.live(&["a2", "b"], 2 * SECOND);
+    let complete = [Did::Remember(2, 0), Did::Admit("a2", 2, 0), Did::Admit("b", 2, 1)];
+    assert_eq!(t.live(&["a2", "b"], SECOND), complete);
 }
