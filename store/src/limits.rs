@@ -61,8 +61,9 @@ pub const OUTPUT_PAUSE_LEN: usize = 1 << 20;
 pub const BUFFERS_LEN_MAX: usize = 1 << 30;
 
 /// A connection that holds no more than this is never the one that is closed for
-/// [`BUFFERS_LEN_MAX`]: the limit is to meet who holds much, not who happens to ask next.
-pub const BUFFER_LEN_FREE: usize = 64 << 10;
+/// [`BUFFERS_LEN_MAX`]: the limit is to meet who holds much, not who happens to ask next. It is what
+/// an ordinary request takes that comes in two parts.
+pub const BUFFER_LEN_FREE: usize = 2 * READ_LEN;
 
 /// Values from this length on are sent as they lie in the store, not copied into the answer.
 ///

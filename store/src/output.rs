@@ -14,12 +14,13 @@ use crate::limits::SHARED_VALUE_LEN_MIN;
 /// Bytes on their way to a peer, in order: first `pieces`, then `tail`.
 ///
 /// Invariant: no piece is empty; `pieces_len` is the sum of their lengths, `shared_len` of those of
-/// them that lie in the store. `released` says that such a one was sent since it was last asked.
+/// them that lie in the store, `front_sent` what was sent of the first if it does not. `released` says that such a one was sent since it was last asked.
 #[derive(Debug, Default)]
 pub struct Output {
     pieces: VecDeque<Piece>,
     pieces_len: usize,
     shared_len: usize,
+    front_sent: usize,
     released: bool,
     tail: BytesMut,
 }
@@ -83,9 +84,10 @@ impl Output {
         self.pieces_len + self.tail.len()
     }
 
-    /// Returns how many of them occupy memory of their own.
-    pub fn copied_len(&self) -> usize {
-        self.len() - self.shared_len
+    /// Returns how many bytes of memory they occupy that is not the store's. What was sent of a
+    /// piece occupies its room until all of it was.
+    pub fn occupied(&self) -> usize {
+        self.len() - self.shared_len + self.front_sent
     }
 
     /// Tells whether everything was sent.
@@ -136,7 +138,10 @@ impl Output {
         while let Some(piece) = self.pieces.front_mut() {
             let n = sent.min(piece.bytes().len());
             let left = match piece {
-                Piece::Copied(bytes) => advance(bytes, n),
+                Piece::Copied(bytes) => {
+                    self.front_sent += n;
+                    advance(bytes, n)
+                }
                 Piece::Shared(bytes) => {
                     self.shared_len -= n;
                     advance(bytes, n)
@@ -147,6 +152,7 @@ impl Output {
             if left > 0 {
                 return;
             }
+            self.front_sent = 0;
             self.released |= matches!(piece, Piece::Shared(_));
             self.pieces.pop_front();
         }
@@ -183,8 +189,7 @@ fn advance(bytes: &mut Bytes, n: usize) -> usize {
 
 const IDLE_CAPACITY: usize = 4096;
 
-/// Copied bytes are cut into pieces of about this length, less than twice as long at most. What was
-/// sent of a piece occupies its room until all of it was.
+/// Copied bytes are cut into pieces of about this length, less than twice as long at most.
 const PIECE_LEN: usize = 64 << 10;
 
 #[cfg(test)]
@@ -237,6 +242,20 @@ mod tests {
         assert!(output.pieces.iter().all(|piece| piece.bytes().len() < 2 * PIECE_LEN));
         output.advance(output.len() - 1);
         assert!(output.pieces.len() <= 1 && output.tail.capacity() <= 2 * PIECE_LEN);
+    }
+
+    /// A value that lies nowhere else is held, and counts, until all of it was sent.
+    #[test]
+    fn own_values_count() {
+        const LEN: usize = 4 * PIECE_LEN;
+        let mut output = Output::default();
+        output.put_own_value(vec![7; LEN].into());
+        output.put_u8(1);
+        assert_eq!(output.occupied(), 8 + LEN + 1);
+        output.advance(8 + LEN - 1);
+        assert_eq!((output.len(), output.occupied()), (2, LEN + 1));
+        output.advance(1);
+        assert_eq!(output.occupied(), 1);
     }
 
     /// A long value is not copied.

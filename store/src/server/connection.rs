@@ -200,7 +200,7 @@ impl Connection {
     }
 
     fn account(&mut self) -> Result<(), Violation> {
-        let now = self.unread.capacity() + self.peer.output.borrow().copied_len();
+        let now = self.unread.capacity() + self.peer.output.borrow().occupied();
         let before = mem::replace(&mut self.buffered, now);
         self.state.rebuffer(before, now)
     }

@@ -88,6 +88,9 @@ impl StoreThread {
         listener: TcpListener,
         admission: Admission,
     ) -> Result<StoreHandle, OpenError> {
+        if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+            return Err(OpenError::Ended);
+        }
         listener.set_nonblocking(true).map_err(OpenError::Listener)?;
         // Here, not on the thread, where nobody would hear that it failed.
         let registered = {

@@ -144,3 +144,17 @@ async fn sent_values_are_let_go() {
     drop(connection);
     assert_eq!(state.engine.borrow().lingering_len(), 0);
 }
+
+/// Who asks for little is served though others hold all the buffers there may be.
+#[tokio::test]
+async fn full_buffers_do_not_concern_the_small() {
+    let (mut connection, mut client) = pair().await;
+    connection.state.buffered.set(crate::limits::BUFFERS_LEN_MAX);
+    while_served(&mut connection, async {
+        client.write_all(&[&GREETING[..], b"\x0dping\x0dpo"].concat()).await.unwrap();
+        client.read_exact(&mut [0; 4]).await.unwrap();
+        client.write_all(b"ng").await.unwrap();
+        client.read_exact(&mut [0; 4]).await.unwrap();
+    })
+    .await;
+}
