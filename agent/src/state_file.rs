@@ -12,6 +12,7 @@ use std::{
 use nix::{fcntl::OFlag, unistd::geteuid};
 use ragent_rendezvous::{
     ids::{GroupRank, JobUid, Round, RunId, Term},
+    message::Outcome,
     settings::Memory,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -28,6 +29,9 @@ struct Remembered {
     host_rank: Option<u32>,
     restarts_used: u32,
     charged_through: u64,
+    /// Files of builds that did not know it lack it.
+    #[serde(default)]
+    closed: Option<Outcome>,
 }
 
 /// What an agent that runs leaves for `ragent status`.
@@ -81,6 +85,7 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
         host_rank: remembered.host_rank.map(GroupRank),
         restarts_used: remembered.restarts_used,
         charged_through: Round(remembered.charged_through),
+        closed: remembered.closed,
     })
 }
 
@@ -94,7 +99,7 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
 ///
 /// Returns the system's refusal.
 pub fn write_memory(path: &Path, memory: &Memory) -> io::Result<()> {
-    let mut text = serde_json::to_vec(&Remembered {
+    let mut remembered = Remembered {
         job_uid: memory.job_uid.to_string(),
         term: memory.term.0,
         round: memory.round.0,
@@ -102,7 +107,18 @@ pub fn write_memory(path: &Path, memory: &Memory) -> io::Result<()> {
         host_rank: memory.host_rank.map(|rank| rank.0),
         restarts_used: memory.restarts_used,
         charged_through: memory.charged_through.0,
-    })?;
+        closed: memory.closed.clone(),
+    };
+    let mut text = serde_json::to_vec(&remembered)?;
+    if text.len() as u64 > limits::MAX_STATE_FILE
+        && let Some(failure) =
+            remembered.closed.as_mut().and_then(|closed| closed.first_failure.as_mut())
+    {
+        // What a worker wrote may be long; that it failed must be readable.
+        failure.message = None;
+        failure.stderr_tail.clear();
+        text = serde_json::to_vec(&remembered)?;
+    }
     text.resize(text.len().max(MEMORY_LEN), b' ');
     let in_place = File::options().write(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(path);
     match in_place {
@@ -189,6 +205,8 @@ const MEMORY_LEN: usize = 1024;
 
 #[cfg(test)]
 mod tests {
+    use ragent_rendezvous::message::JobResult;
+
     use super::*;
 
     /// What is written is read again, and garbage is nothing.
@@ -204,7 +222,14 @@ mod tests {
         };
         // The second is shorter, and nothing of the first is left.
         let first = Memory { round: Round(1 << 60), ..memory.clone() };
-        for written in [first, memory] {
+        let outcome = Outcome {
+            result: JobResult::AllLeft,
+            first_failure: None,
+            other_failures: 1,
+            restarts_used: 2,
+        };
+        let closed = Memory { closed: Some(outcome), ..memory.clone() };
+        for written in [first, memory, closed] {
             write_memory(&path, &written).unwrap();
             assert_eq!(read_memory(&path), Some(written));
         }

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -35,7 +35,17 @@ macro_rules! number_id {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
         #[derive(
-            Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+            Clone,
+            Copy,
+            Debug,
+            Default,
+            Deserialize,
+            Eq,
+            Hash,
+            Ord,
+            PartialEq,
+            PartialOrd,
+            Serialize,
         )]
         #[serde(transparent)]
         pub struct $name(pub $inner);
@@ -107,7 +117,9 @@ impl Round {
 /// A round as one coordinator names it; compared term first.
 ///
 /// Every message carries one, so that whatever is older than what its reader knows can be dropped.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
 pub struct RoundId {
     /// The coordinator's term.
     pub term: Term,

@@ -63,7 +63,7 @@ impl Rendezvous {
     /// Starts a term of the job that `memory` describes.
     pub fn new(now: Instant, settings: Settings, memory: Memory) -> Self {
         let memory = Memory { term: memory.term.next(), ..memory };
-        let phase = if memory.round == Round(0) {
+        let phase = if memory.round == Round(0) && memory.closed.is_none() {
             Phase::Gathering(Gathering::default())
         } else {
             let last = RoundId { term: Term(0), round: memory.round };
@@ -104,12 +104,16 @@ impl Rendezvous {
         self.settings.shared.get_or_insert(attend.settings);
         self.learn(now, &attend);
         let heard = attend.heard;
+        let is_of_this_run = attend.job_uid.is_some();
         let leases = leases(self.settings.leases, self.roster.len() + 1);
         let counts = self.roster.attend(now, attend, leases.coordinator);
         let id = peer.node.clone();
         self.send(peer.clone(), ToNode::Welcome(self.welcome(leases)));
         if self.tenure != Tenure::Stays {
             self.send(peer, ToNode::HostLeaving);
+        }
+        if is_of_this_run {
+            self.close_again();
         }
         self.claim(&id, heard);
         if counts {
@@ -316,7 +320,7 @@ impl Rendezvous {
             Phase::Running(_) => self.step_in_running(now, shared),
             Phase::Regathering(_) => self.step_in_regathering(now, shared),
             Phase::Closed(_) => {
-                self.finish_once_acknowledged();
+                self.finish_once_acknowledged(now);
                 false
             }
         }
@@ -329,7 +333,7 @@ impl Rendezvous {
             Phase::Gathering(gathering) => self.gathering_deadline(gathering, shared),
             Phase::Running(running) => self.running_deadline(running, shared),
             Phase::Regathering(regathering) => self.regathering_deadline(regathering, shared),
-            Phase::Closed(_) => None,
+            Phase::Closed(closed) => Some(self.closed_deadline(closed)),
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     ids::{
@@ -385,7 +385,7 @@ impl RefuseReason {
 }
 
 /// How a worker ended.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerEnd {
     /// It exited with this code.
@@ -399,7 +399,7 @@ pub enum WorkerEnd {
 }
 
 /// The failure of a worker, as its own node saw it.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct WorkerFailure {
     /// The node's host name.
     pub host_name: String,
@@ -424,7 +424,7 @@ pub struct WorkerFailure {
 }
 
 /// How the job ended.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Outcome {
     /// In which way.
     pub result: JobResult,
@@ -437,7 +437,7 @@ pub struct Outcome {
 }
 
 /// In which way the job ended.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobResult {
     /// All workers exited with 0.

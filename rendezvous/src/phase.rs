@@ -112,6 +112,10 @@ pub(crate) struct Closed {
     pub(crate) outcome: Outcome,
     /// Its last round, if one was under way.
     pub(crate) group: Option<Group>,
+    /// Until when it stays although nobody is left to hear of it: others may attend again.
+    pub(crate) stays_until: Instant,
+    /// Until when it stays for those that have not said goodbye.
+    pub(crate) goes_at: Instant,
 }
 
 impl Phase {

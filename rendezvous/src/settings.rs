@@ -2,7 +2,10 @@
 
 use std::{fmt, num::NonZeroU32, str::FromStr, time::Duration};
 
-use crate::ids::{GroupRank, JobUid, NodeId, Round, RunId, Term};
+use crate::{
+    ids::{GroupRank, JobUid, NodeId, Round, RunId, Term},
+    message::Outcome,
+};
 
 /// How many nodes a round may have: `--nnodes`.
 ///
@@ -174,6 +177,8 @@ pub struct Memory {
     pub restarts_used: u32,
     /// The last round that was charged.
     pub charged_through: Round,
+    /// How the job ended, from then until everyone has heard it.
+    pub closed: Option<Outcome>,
 }
 
 impl Memory {
@@ -187,6 +192,7 @@ impl Memory {
             host_rank: None,
             restarts_used: 0,
             charged_through: Round(0),
+            closed: None,
         }
     }
 }

@@ -1,10 +1,13 @@
 //! How a job, or only this coordinator of it, comes to its end.
 
+use std::time::Instant;
+
 use tracing::info;
 
 use crate::{
     effect::Effect,
-    group::Fate,
+    group::{Fate, Group},
+    limits::after,
     machine::{Rendezvous, Tenure},
     message::{JobResult, Outcome, WorkerFailure},
     phase::{Closed, Phase},
@@ -21,13 +24,49 @@ impl Rendezvous {
             restarts_used: self.memory.restarts_used,
         };
         let group = self.phase.take_group();
-        self.enter(Phase::Closed(Closed { outcome, group }));
-        self.finish_once_acknowledged();
+        // Before anyone is told: some may go at once, and others must hear it from a successor.
+        self.memory.closed = Some(outcome.clone());
+        self.remember();
+        self.enter_closed(outcome, group, self.clock);
+        self.finish_once_acknowledged(self.clock);
     }
 
-    /// Ends the coordinator of a closed job when no node is left to hear of it.
-    pub(super) fn finish_once_acknowledged(&mut self) {
-        if self.roster.is_empty() {
+    /// Closes a job that an earlier coordinator had closed, as an agent of its run is there still.
+    pub(super) fn close_again(&mut self) {
+        let (Phase::Recovering(recovering), Some(outcome)) = (&self.phase, &self.memory.closed)
+        else {
+            return;
+        };
+        info!(result = outcome.result.kind(), "the job was closed before");
+        let stays_until = recovering.goes_on_at(self.settings.leases);
+        self.enter_closed(outcome.clone(), None, stays_until);
+    }
+
+    /// Lets a new run begin where nobody is left of the one that an earlier coordinator had closed.
+    pub(super) fn reopen(&mut self) {
+        if self.memory.closed.take().is_some() {
+            info!("nobody is left of the job that was closed");
+            self.memory.restarts_used = 0;
+            self.remember();
+        }
+    }
+
+    fn enter_closed(&mut self, outcome: Outcome, group: Option<Group>, stays_until: Instant) {
+        let timeouts = self.settings.shared.map(|shared| shared.timeouts).unwrap_or_default();
+        let goes_at = after(self.clock, timeouts.rejoin()).max(stays_until);
+        self.enter(Phase::Closed(Closed { outcome, group, stays_until, goes_at }));
+    }
+
+    pub(super) fn closed_deadline(&self, closed: &Closed) -> Instant {
+        if self.roster.is_empty() { closed.stays_until } else { closed.goes_at }
+    }
+
+    /// Ends the coordinator of a closed job when no node is left to hear of it, or one that is
+    /// there had the time to stop its workers and go, and did not.
+    pub(super) fn finish_once_acknowledged(&mut self, now: Instant) {
+        if let Phase::Closed(closed) = &self.phase
+            && self.closed_deadline(closed) <= now
+        {
             self.finish();
         }
     }

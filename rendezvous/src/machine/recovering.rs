@@ -56,7 +56,7 @@ impl Recovering {
 
     /// When it may go on as things are: at once if every member is back itself; when all leases
     /// are over if every rank is taken again; a margin later if members are missing still.
-    fn goes_on_at(&self, given: Leases) -> Instant {
+    pub(super) fn goes_on_at(&self, given: Leases) -> Instant {
         if self.is_complete() && self.claimants.is_empty() {
             return self.since;
         }
@@ -128,6 +128,10 @@ impl Rendezvous {
         let Phase::Recovering(recovering) = &mut self.phase else {
             return;
         };
+        if self.memory.closed.is_some() {
+            // Only agents of that run bring it back, and they were told its outcome.
+            return;
+        }
         let newness = |round: RoundId| (round.round, round.term);
         let is_member = self.roster.get(id).is_some_and(|node| node.standing.round == heard.round);
         if newness(heard.round) < newness(recovering.round) || heard.round.round.0 > NUMBER_MAX {
@@ -201,6 +205,7 @@ impl Rendezvous {
             return true;
         }
         if !recovering.is_heard {
+            self.reopen();
             info!("nobody has heard of the last round");
             let forgotten = self.phase.take_recovering();
             self.enter(Phase::Gathering(Gathering { forgotten, ..Gathering::default() }));

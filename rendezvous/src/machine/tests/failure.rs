@@ -85,7 +85,7 @@ fn spent_budget_closes_with_the_first_failure() {
     t.live(&["a", "b"], 9 * SECOND);
     t.fail("a", Duration::ZERO);
     let did = t.fail("b", 5 * SECOND);
-    assert_eq!(did, [Did::Close("a"), Did::Close("b")]);
+    assert_eq!(did, [Did::Remember(1, 0), Did::Close("a"), Did::Close("b")]);
     let outcome = t.outcome().expect("closed");
     assert_eq!(outcome.result, JobResult::BudgetSpent);
     assert_eq!(outcome.first_failure, Some(failure("b", 5 * SECOND)));
@@ -97,7 +97,7 @@ fn spent_budget_closes_with_the_first_failure() {
 fn age_is_bounded_by_the_round() {
     let mut t = Fixture::with(1, 1, |shared| shared.max_restarts = 0);
     t.run(&["a"]);
-    assert_eq!(t.fail("a", Duration::MAX), [Did::Close("a")]);
+    assert_eq!(t.fail("a", Duration::MAX), [Did::Remember(1, 0), Did::Close("a")]);
 }
 
 /// The node that fails three times within 60 s of a start is left out, spares or not.
@@ -133,7 +133,7 @@ fn needed_node_is_not_set_aside() {
         t.fail("a", Duration::ZERO);
         t.back("a");
     }
-    assert_eq!(t.fail("a", Duration::ZERO), [Did::Close("a")]);
+    assert_eq!(t.fail("a", Duration::ZERO), [Did::Remember(6, 5), Did::Close("a")]);
     assert_eq!(t.outcome().expect("closed").result, JobResult::BudgetSpent);
 }
 
@@ -222,6 +222,7 @@ fn failure_after_a_lost_success_is_charged() {
     t.say("a", NodeState::Succeeded);
     t.die("a");
     t.live(&["b"], 60 * SECOND);
-    assert_eq!(t.fail("b", Duration::ZERO), [Did::Close("b")]);
+    let closed = [Did::Remember(1, 0), Did::Close("b")];
+    assert_eq!(t.fail("b", Duration::ZERO), closed);
     assert_eq!(t.outcome().expect("closed").result, JobResult::BudgetSpent);
 }

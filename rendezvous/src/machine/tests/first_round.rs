@@ -59,7 +59,8 @@ fn preparing_node_does_not_count() {
 fn join_timeout_closes_the_job() {
     let mut t = Fixture::new(2, 2);
     t.join("a");
-    assert_eq!(t.live(&["a"], 600 * SECOND), [Did::Close("a")]);
+    let closed = [Did::Remember(0, 0), Did::Close("a")];
+    assert_eq!(t.live(&["a"], 600 * SECOND), closed);
     let result = t.outcome().expect("closed").result;
     assert_eq!(result, JobResult::JoinTimeout { present: 1, min: 2, waited: 600 * SECOND });
     assert_eq!(t.message("a", crate::message::FromNode::Goodbye), [Did::Finish]);
@@ -103,7 +104,8 @@ fn loopback_master_closes_the_job() {
     let mut attend = t.attend_of("a", ready());
     attend.node.address = "127.0.0.1".to_owned();
     t.attend_with(attend);
-    assert_eq!(t.join("b"), [Did::Welcome("b"), Did::Close("a"), Did::Close("b")]);
+    let closed = [Did::Remember(0, 0), Did::Close("a"), Did::Close("b")];
+    assert_eq!(t.join("b"), [&[Did::Welcome("b")][..], &closed].concat());
     let (address, host_name) = ("127.0.0.1".to_owned(), "a".to_owned());
     let result = t.outcome().expect("closed").result;
     assert_eq!(result, JobResult::LoopbackMaster { address, host_name });

@@ -56,7 +56,8 @@ fn job_closes_when_all_leave() {
     let mut t = Fixture::new(1, 2);
     t.run(&["a", "b"]);
     t.say("a", LEAVING);
-    assert_eq!(t.say("b", LEAVING), [Did::Close("a"), Did::Close("b")]);
+    let closed = [Did::Remember(1, 0), Did::Close("a"), Did::Close("b")];
+    assert_eq!(t.say("b", LEAVING), closed);
     assert_eq!(t.outcome().expect("closed").result, JobResult::AllLeft);
 }
 
@@ -90,7 +91,8 @@ fn leaving_host_of_a_closed_job_waits_for_everyone() {
     let mut t = Fixture::new(1, 2).host("a");
     t.run(&["a", "b"]);
     t.say("a", LEAVING);
-    assert_eq!(t.say("b", LEAVING), [Did::Close("a"), Did::Close("b")]);
+    let closed = [Did::Remember(1, 0), Did::Close("a"), Did::Close("b")];
+    assert_eq!(t.say("b", LEAVING), closed);
     assert_eq!(t.message("a", FromNode::Goodbye), []);
     assert_eq!(t.message("b", FromNode::Goodbye), [Did::Finish]);
 }
@@ -152,4 +154,17 @@ fn leaving_crosses_the_admission() {
     t.say("b", NodeState::Running);
     t.rounds = before;
     assert_eq!(t.say("a", LEFT), [Did::Restart("b", 1)]);
+}
+
+/// The host of a closed job waits for an agent that lives and does not go as long as that may take
+/// to stop its workers, and no longer.
+#[test]
+fn closed_job_does_not_wait_for_ever() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a", "b"]);
+    t.say("a", NodeState::Succeeded);
+    t.say("b", NodeState::Succeeded);
+    t.message("a", FromNode::Goodbye);
+    assert_eq!(t.live(&["b"], 34 * SECOND), []);
+    assert_eq!(t.live(&["b"], SECOND), [Did::Finish]);
 }

@@ -1,9 +1,11 @@
 //! The coordinator's process is killed and started again.
 
+use std::time::Duration;
+
 use super::fixture::{Did, Fixture, SECOND, heard, ready};
 use crate::{
-    ids::{AttendNumber, Round, RoundId, Term},
-    message::{FromNode, Heard, JobResult, NodeState, WaitReason},
+    ids::{AttendNumber, JobUid, Round, RoundId, Term},
+    message::{FromNode, Heard, JobResult, NodeState, RefuseReason, WaitReason},
 };
 
 /// Two nodes have run a round, and now their coordinator is new.
@@ -49,7 +51,7 @@ fn recovery_needs_a_majority() {
     assert_eq!(t.live(&["a"], 599 * SECOND), []);
     let why = "recovering: 1 of 2 members of the last round are back, more than half are needed";
     assert_eq!(t.why(), format!("{why}, 1 s left"));
-    assert_eq!(t.live(&["a"], SECOND), [Did::Close("a")]);
+    assert_eq!(t.live(&["a"], SECOND), [Did::Remember(1, 0), Did::Close("a")]);
     let result = t.outcome().expect("closed").result;
     assert_eq!(result, JobResult::JoinTimeout { present: 1, min: 2, waited: 600 * SECOND });
 }
@@ -136,7 +138,8 @@ fn success_survives_a_restart() {
     let mut t = restarted(&["a", "b"]);
     assert_eq!(t.attend("a", NodeState::Succeeded), [Did::Welcome("a")]);
     let did = t.attend("b", NodeState::Succeeded);
-    assert_eq!(did, [Did::Welcome("b"), Did::Close("a"), Did::Close("b")]);
+    let closed = [Did::Remember(1, 0), Did::Close("a"), Did::Close("b")];
+    assert_eq!(did, [&[Did::Welcome("b")][..], &closed].concat());
     assert_eq!(t.outcome().expect("closed").result, JobResult::Succeeded);
 }
 
@@ -261,4 +264,66 @@ fn claim_outlives_a_forgotten_round() {
     t.live(&["a2", "b"], 2 * SECOND);
     let complete = [Did::Remember(2, 0), Did::Admit("a2", 2, 0), Did::Admit("b", 2, 1)];
     assert_eq!(t.live(&["a2", "b"], SECOND), complete);
+}
+
+/// An agent of the run attends, and is in `state`.
+fn attend_again(t: &mut Fixture, name: &'static str, state: NodeState) -> Vec<Did> {
+    let mut attend = t.attend_of(name, state);
+    attend.job_uid = Some(JobUid::new("uid"));
+    t.attend_with(attend)
+}
+
+/// How a job ended survives its coordinator, until everyone of its run has heard it: those that
+/// come later, and new agents that came while it was not clear whether anyone would.
+#[test]
+fn outcome_survives_a_restart() {
+    let mut t = Fixture::new(1, 3);
+    t.run(&["a", "b", "c"]);
+    for name in ["a", "b", "c"] {
+        t.say(name, NodeState::Succeeded);
+    }
+    t.message("a", FromNode::Goodbye);
+    t.restart_coordinator();
+    t.rounds.remove("x");
+    assert_eq!(t.join("x"), [Did::Welcome("x"), Did::Wait("x", WaitReason::Recovering)]);
+    let did = attend_again(&mut t, "b", NodeState::Succeeded);
+    assert_eq!(did, [Did::Welcome("b"), Did::Close("b"), Did::Close("x")]);
+    t.message("b", FromNode::Goodbye);
+    assert_eq!(t.message("x", FromNode::Goodbye), []);
+    let outcome = t.outcome().expect("closed");
+    assert_eq!(outcome.result, JobResult::Succeeded);
+    let refused = Did::Refuse("c", RefuseReason::Closed(outcome));
+    assert_eq!(attend_again(&mut t, "c", NodeState::Succeeded), [refused]);
+    assert_eq!(t.advance(5 * SECOND), [Did::Finish]);
+}
+
+/// A spent budget is not given again by a restart of the coordinator.
+#[test]
+fn spent_budget_survives_a_restart() {
+    let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 0);
+    t.run(&["a", "b"]);
+    t.fail("a", Duration::ZERO);
+    t.alive("b");
+    t.restart_coordinator();
+    let did = attend_again(&mut t, "a", NodeState::Stopping);
+    assert_eq!(did, [Did::Welcome("a"), Did::Close("a")]);
+    assert_eq!(t.outcome().expect("closed").result, JobResult::BudgetSpent);
+}
+
+/// An outcome that nobody is left to hear is no matter of new agents: their run begins.
+#[test]
+fn stale_outcome_is_forgotten() {
+    let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 1);
+    t.run(&["a"]);
+    t.fail("a", Duration::ZERO);
+    t.back("a");
+    t.fail("a", Duration::ZERO);
+    assert!(t.memory.closed.is_some());
+    t.restart_coordinator();
+    t.join("x");
+    assert_eq!(t.live(&["x"], 4 * SECOND), []);
+    let begins = [Did::Remember(2, 0), Did::Wait("x", WaitReason::Gathering)];
+    assert_eq!(t.live(&["x"], SECOND), begins);
+    assert_eq!(t.memory.closed, None);
+    assert_eq!(t.live(&["x"], 30 * SECOND), [Did::Remember(3, 0), Did::Admit("x", 3, 0)]);
 }
