@@ -34,10 +34,10 @@ fn run(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     }
 }
 
-/// The seed to replay, if one is given.
-#[expect(clippy::disallowed_methods, reason = "a seed is given by hand, to replay a failure")]
-fn given_seed() -> Option<u64> {
-    std::env::var("SEED").ok()?.parse().ok()
+/// A number that is given by hand: `SEED`, to replay a failure, or `SEEDS`, to run more of them.
+#[expect(clippy::disallowed_methods, reason = "whoever runs the simulation says which worlds")]
+fn given(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
 }
 
 /// The first rule that is broken by any of `seeds`.
@@ -48,9 +48,9 @@ fn first_broken(seeds: impl Iterator<Item = u64>, sabotage: Sabotage) -> Option<
 /// Whatever goes wrong, no rule is broken.
 #[test]
 fn rules_hold_in_every_world() {
-    let broken = match given_seed() {
+    let broken = match given("SEED") {
         Some(seed) => first_broken(seed..=seed, Sabotage::None),
-        None => first_broken(0..SEEDS, Sabotage::None),
+        None => first_broken(0..given("SEEDS").unwrap_or(SEEDS), Sabotage::None),
     };
     if let Some((seed, why)) = broken {
         panic!("{why}\nSEED={seed} cargo test -p ragent-tests --test simulation");
