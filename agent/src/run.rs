@@ -180,11 +180,14 @@ fn supervisor_spec(
     }
 }
 
-/// One queue for all signals on which the agent shuts down. What was ignored when it started stays
-/// ignored, so that `nohup` means what it says.
+/// One queue for all signals on which the agent shuts down.
+///
+/// A hang-up that was ignored when it started stays ignored, so that `nohup` means what it says. Not
+/// so an interrupt: shells ignore it in every job that a script puts into the background.
 pub(crate) fn watch_signals(signals: &[Signal]) -> Result<mpsc::Receiver<Signal>, LaunchError> {
     let (sender, queue) = mpsc::channel(limits::STREAM_QUEUE);
-    for &kind in signals.iter().filter(|signal| !ThisHost.ignores(**signal)) {
+    let is_watched = |signal: &&Signal| **signal != Signal::SIGHUP || !ThisHost.ignores(**signal);
+    for &kind in signals.iter().filter(is_watched) {
         let stream = signal(SignalKind::from_raw(kind as i32));
         let mut stream = stream.map_err(system("watch for signals"))?;
         let sender = sender.clone();

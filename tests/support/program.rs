@@ -32,7 +32,9 @@ pub struct Start {
 
 impl Start {
     pub(super) fn new(path: &str) -> Self {
-        let mut command = Command::new(path);
+        // Whoever runs the tests may ignore signals, as `nohup` and background jobs of scripts do.
+        let mut command = Command::new("/usr/bin/env");
+        command.arg("--default-signal=HUP,INT,QUIT").arg(path);
         // A group of its own, as a shell gives to each job.
         command.stdin(Stdio::null()).process_group(0);
         Self { command, stdout: None, stderr: None }
