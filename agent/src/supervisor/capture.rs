@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io,
+    os::fd::AsFd,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -68,15 +69,18 @@ async fn copy(
     loop {
         buffer.reserve(limits::CONSOLE_CHUNK);
         tokio::select! {
-            // Output first: a drain is answered when nothing is left to read, see below.
+            // Output first, so that a drain has little left to do.
             biased;
             read = pipe.read_buf(&mut buffer) => match read {
                 Ok(0) | Err(_) => break,
                 Ok(_) => copies.write(&mut lines, buffer.split().freeze()).await,
             },
-            // The branch above was not ready, so all has been read.
             drain = &mut drains, if may_drain => {
                 may_drain = false;
+                // The runtime may not have heard yet of what is in the pipe, so the pipe is asked.
+                while let Some(chunk) = read_now(&pipe) {
+                    copies.write(&mut lines, chunk).await;
+                }
                 if let Ok(drained) = drain {
                     // Whoever asked may have stopped waiting.
                     let _ = drained.send(());
@@ -85,6 +89,14 @@ async fn copy(
         }
     }
     copies.finish(&mut lines).await;
+}
+
+/// What stands in the pipe at this moment; none if nothing does.
+fn read_now(pipe: &pipe::Receiver) -> Option<Bytes> {
+    let mut chunk = vec![0; limits::CONSOLE_CHUNK];
+    let len = nix::unistd::read(pipe.as_fd(), &mut chunk).ok().filter(|len| *len > 0)?;
+    chunk.truncate(len);
+    Some(chunk.into())
 }
 
 impl Copies {
