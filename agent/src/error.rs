@@ -237,6 +237,10 @@ fn refused(
             format!("{address} would be the address of a node, and other machines do not reach it"),
             "give the nodes addresses that all reach, as `--rdzv-endpoint` or `--local-addr`",
         ),
+        RefuseReason::NodeRankTaken { node_rank, host_name } => refused(
+            format!("{host_name} has `--node-rank {node_rank}` already"),
+            "give each node a rank of its own, from 0 on",
+        ),
         RefuseReason::ProtocolVersion { ours } => refused(
             format!(
                 "it speaks version {} of the protocol, the coordinator version {ours}",
@@ -261,8 +265,10 @@ fn refused(
 /// What two nodes were told differently, both values shown.
 fn differences(here: &SharedSettings, there: &SharedSettings) -> String {
     let seconds = |duration: std::time::Duration| format!("{} s", duration.as_secs_f64());
+    let backend = |settings: &SharedSettings| if settings.fixed_ranks { "static" } else { "c10d" };
     let rows = [
         ("--nnodes", here.nodes.to_string(), there.nodes.to_string()),
+        ("--rdzv-backend", backend(here).to_owned(), backend(there).to_owned()),
         ("--max-restarts", here.max_restarts.to_string(), there.max_restarts.to_string()),
         ("join_timeout", seconds(here.timeouts.join), seconds(there.timeouts.join)),
         ("last_call_timeout", seconds(here.timeouts.last_call), seconds(there.timeouts.last_call)),

@@ -142,7 +142,7 @@ impl JobSpec {
         Ok(Self {
             run_id,
             meeting,
-            shared: SharedSettings { nodes, max_restarts, timeouts },
+            shared: SharedSettings { nodes, max_restarts, timeouts, fixed_ranks: false },
             local_world_size,
             role: role.unwrap_or_else(|| "default".to_owned()),
             local_addr: local_addr.filter(|address| !address.is_empty()),

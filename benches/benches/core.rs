@@ -92,6 +92,7 @@ fn attend(number: u32, nodes: u32) -> Attend {
             nodes: NodeRange::new(nodes, nodes).expect("there is a node"),
             max_restarts: 0,
             timeouts: Timeouts::default(),
+            fixed_ranks: false,
         },
         heard: Heard::default(),
         restarts_used: 0,

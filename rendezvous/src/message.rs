@@ -347,6 +347,13 @@ pub enum RefuseReason {
         /// The address.
         address: String,
     },
+    /// Another node, which attends, has the same `--node-rank`, and that is the group rank.
+    NodeRankTaken {
+        /// The rank.
+        node_rank: u32,
+        /// Who has it.
+        host_name: String,
+    },
     /// The two speak different versions of the protocol.
     ProtocolVersion {
         /// The coordinator's.
@@ -376,6 +383,7 @@ impl RefuseReason {
             Self::Closed(_) => "closed",
             Self::EarlierRun => "earlier_run",
             Self::LoopbackAddress { .. } => "loopback_address",
+            Self::NodeRankTaken { .. } => "node_rank_taken",
             Self::ProtocolVersion { .. } => "protocol_version",
             Self::RunId { .. } => "run_id",
             Self::Settings { .. } => "settings",

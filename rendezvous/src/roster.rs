@@ -1,7 +1,7 @@
 //! Every node that the coordinator knows, until when each counts as alive, and who could take part.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry},
     mem,
     time::{Duration, Instant},
 };
@@ -16,12 +16,14 @@ use crate::{
 /// Every node that the coordinator knows.
 ///
 /// Invariants: `leases` holds one deadline for each node; `ready` and `aside` hold only nodes that
-/// are [`NodeState::Ready`] and not members of a running round, each in one of the two.
+/// are [`NodeState::Ready`] and not members of a running round, each in one of the two;
+/// `ready_by_node_rank` counts those in `ready` that have a `--node-rank`.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
     nodes: BTreeMap<NodeId, Node>,
     leases: BTreeSet<(Instant, NodeId)>,
     ready: BTreeSet<NodeId>,
+    ready_by_node_rank: BTreeMap<u32, u32>,
     aside: BTreeSet<(Instant, NodeId)>,
     leaving: BTreeSet<NodeId>,
     former: Former,
@@ -147,6 +149,11 @@ impl Roster {
         &self.ready
     }
 
+    /// How many different `--node-rank`s the nodes have that could take part in the next round.
+    pub(crate) fn node_ranks_ready(&self) -> usize {
+        self.ready_by_node_rank.len()
+    }
+
     /// Nodes that are ready, but set aside until then.
     pub(crate) fn aside(&self) -> &BTreeSet<(Instant, NodeId)> {
         &self.aside
@@ -193,7 +200,9 @@ impl Roster {
             }
         });
         self.leases.remove(&(after(node.last_seen, node.lease), id.clone()));
-        node.description = description;
+        // A process has one for good.
+        let node_rank = node.description.node_rank;
+        node.description = NodeDescription { node_rank, ..description };
         node.attend = attend;
         node.attached = true;
         node.told = None;
@@ -251,18 +260,42 @@ impl Roster {
 
     /// Puts `id` where it belongs, given whether it is a member of a running round.
     pub(crate) fn sort(&mut self, id: &NodeId, is_running_member: bool) {
-        self.ready.remove(id);
-        self.aside.retain(|(_, node)| node != id);
         let Some(node) = self.nodes.get(id) else {
             return;
         };
-        if !node.is_ready() || is_running_member {
+        let (is_ready, aside_until) = (node.is_ready(), node.tally.aside_until());
+        let node_rank = node.description.node_rank;
+        self.unsort(id, node_rank);
+        if !is_ready || is_running_member {
             return;
         }
-        match node.tally.aside_until() {
-            Some(until) => self.aside.insert((until, id.clone())),
-            None => self.ready.insert(id.clone()),
-        };
+        match aside_until {
+            Some(until) => {
+                self.aside.insert((until, id.clone()));
+            }
+            None => {
+                self.ready.insert(id.clone());
+                if let Some(node_rank) = node_rank {
+                    *self.ready_by_node_rank.entry(node_rank).or_default() += 1;
+                }
+            }
+        }
+    }
+
+    /// Takes `id` from wherever [`Roster::sort`] has put it.
+    fn unsort(&mut self, id: &NodeId, node_rank: Option<u32>) {
+        self.aside.retain(|(_, node)| node != id);
+        if !self.ready.remove(id) {
+            return;
+        }
+        if let Some(rank) = node_rank
+            && let Entry::Occupied(mut count) = self.ready_by_node_rank.entry(rank)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 
     /// The earliest end of a lease.
@@ -312,8 +345,7 @@ impl Roster {
     fn remove(&mut self, id: &NodeId) -> Option<Node> {
         let node = self.nodes.remove(id)?;
         self.leases.remove(&(after(node.last_seen, node.lease), id.clone()));
-        self.ready.remove(id);
-        self.aside.retain(|(_, other)| other != id);
+        self.unsort(id, node.description.node_rank);
         self.leaving.remove(id);
         Some(node)
     }

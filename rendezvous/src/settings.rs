@@ -122,6 +122,8 @@ pub struct SharedSettings {
     pub max_restarts: u32,
     /// The waits.
     pub timeouts: Timeouts,
+    /// Whether each node's group rank is its `--node-rank`, as with torchrun's static backend.
+    pub fixed_ranks: bool,
 }
 
 /// What one coordinator's machine is built from.

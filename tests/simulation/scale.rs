@@ -21,7 +21,7 @@ const NODES: u32 = 1_000;
 
 fn shared() -> SharedSettings {
     let nodes = NodeRange::new(NODES, NODES).expect("min is max");
-    SharedSettings { nodes, max_restarts: 3, timeouts: Timeouts::default() }
+    SharedSettings { nodes, max_restarts: 3, timeouts: Timeouts::default(), fixed_ranks: false }
 }
 
 fn peer(n: u32) -> Peer {

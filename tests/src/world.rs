@@ -123,7 +123,7 @@ impl World {
             stop_grace: Duration::from_secs(2),
         };
         let max_restarts = bound(random.between(0, 6));
-        let shared = SharedSettings { nodes, max_restarts, timeouts };
+        let shared = SharedSettings { nodes, max_restarts, timeouts, fixed_ranks: false };
         let start = Instant::now();
         let mut world = Self {
             start,

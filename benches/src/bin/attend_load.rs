@@ -97,6 +97,7 @@ async fn attend_all(
         nodes: NodeRange::new(count, count).context("there must be an agent")?,
         max_restarts: 0,
         timeouts: Timeouts::default(),
+        fixed_ranks: false,
     };
     let (told, mut admitted) = mpsc::channel(stores.len());
     let mut agents = JoinSet::new();

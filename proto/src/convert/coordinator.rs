@@ -138,6 +138,9 @@ impl From<RefuseReason> for v1::Refusal {
             RefuseReason::LoopbackAddress { address } => {
                 Reason::LoopbackAddress(refusal::LoopbackAddress { address })
             }
+            RefuseReason::NodeRankTaken { node_rank, host_name } => {
+                Reason::NodeRankTaken(refusal::NodeRankTaken { node_rank, host_name })
+            }
             RefuseReason::ProtocolVersion { ours } => {
                 Reason::ProtocolVersion(refusal::ProtocolVersion { ours })
             }
@@ -163,6 +166,9 @@ impl TryFrom<v1::Refusal> for RefuseReason {
             Reason::EarlierRun(refusal::EarlierRun {}) => Self::EarlierRun,
             Reason::LoopbackAddress(refusal::LoopbackAddress { address }) => {
                 Self::LoopbackAddress { address: name(address, "refusal.address")? }
+            }
+            Reason::NodeRankTaken(refusal::NodeRankTaken { node_rank, host_name }) => {
+                Self::NodeRankTaken { node_rank, host_name: name(host_name, "refusal.host_name")? }
             }
             Reason::ProtocolVersion(refusal::ProtocolVersion { ours }) => {
                 Self::ProtocolVersion { ours }

@@ -7,7 +7,7 @@ use crate::{Malformed, v1};
 
 impl From<SharedSettings> for v1::SharedSettings {
     fn from(settings: SharedSettings) -> Self {
-        let SharedSettings { nodes, max_restarts, timeouts } = settings;
+        let SharedSettings { nodes, max_restarts, timeouts, fixed_ranks } = settings;
         Self {
             min_nodes: nodes.min(),
             max_nodes: nodes.max(),
@@ -17,6 +17,7 @@ impl From<SharedSettings> for v1::SharedSettings {
             join_settle_ms: to_millis(timeouts.join_settle),
             shrink_timeout_ms: to_millis(timeouts.shrink),
             stop_grace_ms: to_millis(timeouts.stop_grace),
+            fixed_ranks,
         }
     }
 }
@@ -36,6 +37,7 @@ impl TryFrom<v1::SharedSettings> for SharedSettings {
                 shrink: millis(settings.shrink_timeout_ms, "settings.shrink_timeout_ms")?,
                 stop_grace: millis(settings.stop_grace_ms, "settings.stop_grace_ms")?,
             },
+            fixed_ranks: settings.fixed_ranks,
         })
     }
 }

@@ -26,7 +26,7 @@ fn round() -> RoundId {
 
 fn settings() -> SharedSettings {
     let nodes = NodeRange::new(2, 8).unwrap();
-    SharedSettings { nodes, max_restarts: 3, timeouts: Timeouts::default() }
+    SharedSettings { nodes, max_restarts: 3, timeouts: Timeouts::default(), fixed_ranks: false }
 }
 
 fn ends() -> [WorkerEnd; 4] {
@@ -176,6 +176,7 @@ fn from_coordinator() -> Vec<FromCoordinator> {
     let mut refusals = vec![
         RefuseReason::EarlierRun,
         RefuseReason::LoopbackAddress { address: "127.0.0.1".to_owned() },
+        RefuseReason::NodeRankTaken { node_rank: 1, host_name: "node1".to_owned() },
         RefuseReason::ProtocolVersion { ours: 2 },
         RefuseReason::RunId { ours: RunId::new("other") },
         RefuseReason::Settings { ours: settings() },

@@ -8,6 +8,7 @@ use crate::{
     machine::Rendezvous,
     message::{Attend, PROTOCOL_VERSION, RefuseReason, Welcome},
     phase::{Phase, Recovering},
+    roster::Node,
     settings::Leases,
     table::is_loopback,
 };
@@ -37,7 +38,21 @@ impl Rendezvous {
             let limit = u32::try_from(NODES_MAX).unwrap_or(u32::MAX);
             return Some(RefuseReason::TooManyNodes { limit });
         }
-        self.unreachable(attend).map(|address| RefuseReason::LoopbackAddress { address })
+        if let Some(address) = self.unreachable(attend) {
+            return Some(RefuseReason::LoopbackAddress { address });
+        }
+        let (node_rank, host_name) = self.rank_taken(attend)?;
+        Some(RefuseReason::NodeRankTaken { node_rank, host_name })
+    }
+
+    /// The node's rank, and which other node has it, where ranks are fixed.
+    ///
+    /// One whose stream has ended may be the same node before its agent was started anew.
+    fn rank_taken(&self, attend: &Attend) -> Option<(u32, String)> {
+        let node_rank = attend.node.node_rank.filter(|_| attend.settings.fixed_ranks)?;
+        let has_it = |node: &&Node| node.attached && node.description.node_rank == Some(node_rank);
+        let taken_by = self.roster.iter().map(|(_, node)| node).find(has_it)?;
+        Some((node_rank, taken_by.description.host_name.clone()))
     }
 
     /// The address because of which the node and those that are here cannot be in one round.

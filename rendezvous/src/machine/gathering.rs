@@ -1,6 +1,7 @@
 //! The first gathering, and completing a round, whichever phase has gathered it.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     time::Instant,
 };
@@ -30,7 +31,7 @@ impl Rendezvous {
                 return false;
             }
         }
-        let ready = self.roster.ready().len();
+        let ready = self.candidates(shared);
         let is_empty = self.roster.is_empty();
         let Phase::Gathering(gathering) = &mut self.phase else {
             return false;
@@ -77,7 +78,7 @@ impl Rendezvous {
         if now < after(since, shared.timeouts.join) {
             return false;
         }
-        let present = self.roster.ready().len();
+        let present = self.candidates(shared);
         let result = if is_enough(present + self.roster.aside().len(), shared) {
             JobResult::AllSetAside
         } else {
@@ -103,7 +104,14 @@ impl Rendezvous {
         } else {
             newcomers.iter().cloned().collect()
         };
-        let placed = place(survivors, newcomers);
+        let placed = if shared.fixed_ranks {
+            match self.by_node_rank(survivors, shared) {
+                Some(placed) => placed,
+                None => return false,
+            }
+        } else {
+            place(survivors, newcomers)
+        };
         let round = RoundId { term: self.memory.term, round: self.memory.round.next() };
         let Some(table) = self.lay_out(round, &placed) else {
             return false;
@@ -168,6 +176,29 @@ impl Rendezvous {
             waiting.into_iter().map(|node| &node.description).collect();
         sort_newcomers(&mut newcomers);
         newcomers.into_iter().map(|node| node.node_id.clone()).collect()
+    }
+
+    /// One node for each rank that `--node-rank` may name: the one that had it, else the one that
+    /// came first; none if a rank has nobody.
+    fn by_node_rank(
+        &self,
+        survivors: BTreeMap<GroupRank, NodeId>,
+        shared: SharedSettings,
+    ) -> Option<Vec<NodeId>> {
+        let mut ready: Vec<_> =
+            self.roster.ready().iter().filter_map(|id| self.roster.get(id)).collect();
+        ready.sort_by_key(|node| Reverse(node.arrival));
+        let ready = ready.into_iter().filter_map(|node| {
+            let description = &node.description;
+            Some((GroupRank(description.node_rank?), description.node_id.clone()))
+        });
+        let mut seats: BTreeMap<GroupRank, NodeId> = ready.chain(survivors).collect();
+        (0..shared.nodes.max()).map(|rank| seats.remove(&GroupRank(rank))).collect()
+    }
+
+    /// How many seats of the next round could be taken now.
+    pub(super) fn candidates(&self, shared: SharedSettings) -> usize {
+        if shared.fixed_ranks { self.roster.node_ranks_ready() } else { self.roster.ready().len() }
     }
 
     fn lay_out(&self, round: RoundId, placed: &[NodeId]) -> Option<Table> {

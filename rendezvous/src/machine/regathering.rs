@@ -117,7 +117,7 @@ impl Rendezvous {
         if regathering.verdict.is_some() || !regathering.group.pending().is_empty() {
             return false;
         }
-        let ready = self.roster.ready().len();
+        let ready = self.candidates(shared);
         if ready >= regathering.wanted(shared) {
             return self.complete(now, shared);
         }
@@ -155,7 +155,7 @@ impl Rendezvous {
 
     /// Whether there are nodes for a round, if need be with those that were set aside.
     pub(super) fn reaches_min(&self, shared: SharedSettings) -> bool {
-        is_enough(self.roster.ready().len() + self.recallable().count(), shared)
+        is_enough(self.candidates(shared) + self.recallable().count(), shared)
     }
 
     /// Evicts members that had the time to stop and come back, and did not.

@@ -2,6 +2,7 @@
 
 mod failure;
 mod first_round;
+mod fixed_ranks;
 mod fixture;
 mod leaving;
 mod membership;

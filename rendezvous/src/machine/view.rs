@@ -92,7 +92,7 @@ impl Rendezvous {
         gathering: &Gathering,
         shared: SharedSettings,
     ) -> Incomplete {
-        let ready = count(self.roster.ready().len());
+        let ready = count(self.candidates(shared));
         match gathering.last_call_until {
             Some(until) => Incomplete::LastCall {
                 left: until.saturating_duration_since(now),
@@ -133,7 +133,7 @@ impl Rendezvous {
             let left = regathering.overdue_at(shared).saturating_duration_since(now);
             return Incomplete::Stopping { hosts, more, left };
         }
-        let ready = self.roster.ready().len();
+        let ready = self.candidates(shared);
         if is_enough(ready, shared) {
             let left = regathering.shrinks_at(shared).saturating_duration_since(now);
             return Incomplete::Shrinking { from: regathering.group.size, to: count(ready), left };

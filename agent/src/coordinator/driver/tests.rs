@@ -81,6 +81,7 @@ fn attend(name: &str) -> Attend {
             nodes: NodeRange::new(1, 3).unwrap(),
             max_restarts: 0,
             timeouts: Timeouts::default(),
+            fixed_ranks: false,
         },
         heard: Heard::default(),
         restarts_used: 0,

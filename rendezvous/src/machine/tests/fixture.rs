@@ -79,7 +79,12 @@ impl Fixture {
     /// The same with other settings.
     pub(super) fn with(min: u32, max: u32, change: impl FnOnce(&mut SharedSettings)) -> Self {
         let nodes = NodeRange::new(min, max).expect("min <= max");
-        let mut shared = SharedSettings { nodes, max_restarts: 3, timeouts: Timeouts::default() };
+        let mut shared = SharedSettings {
+            nodes,
+            max_restarts: 3,
+            timeouts: Timeouts::default(),
+            fixed_ranks: false,
+        };
         change(&mut shared);
         let settings = Settings {
             run_id: RunId::new("run"),

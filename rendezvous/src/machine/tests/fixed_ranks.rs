@@ -1,0 +1,80 @@
+//! The static backend: a node's group rank is its `--node-rank`, whoever comes and goes.
+
+use super::fixture::{Did, Fixture, SECOND, ready};
+use crate::message::{RefuseReason, WaitReason};
+
+fn fixture(nodes: u32) -> Fixture {
+    Fixture::with(nodes, nodes, |shared| shared.fixed_ranks = true)
+}
+
+impl Fixture {
+    fn join_as(&mut self, name: &'static str, node_rank: u32) -> Vec<Did> {
+        let mut attend = self.attend_of(name, ready());
+        attend.node.node_rank = Some(node_rank);
+        self.attend_with(attend)
+    }
+
+    /// A node whose stream has ended, so that another may have its rank.
+    fn cut(&mut self, name: &str) {
+        let peer = self.peer(name);
+        self.machine.handle_detached(self.now, peer);
+        self.drain();
+    }
+}
+
+/// Ranks are those that were typed, neither those of host names nor of arrival.
+#[test]
+fn ranks_are_node_ranks() {
+    let mut t = fixture(3);
+    t.join_as("a", 2);
+    t.join_as("b", 0);
+    let admitted = [Did::Admit("b", 1, 0), Did::Admit("c", 1, 1), Did::Admit("a", 1, 2)];
+    let mut did = t.join_as("c", 1);
+    did.retain(|did| matches!(did, Did::Admit(..)));
+    did.sort_by_key(|did| if let Did::Admit(_, _, rank) = did { *rank } else { 0 });
+    assert_eq!(did, admitted);
+}
+
+/// Two nodes that were given the same rank are a mistake, which is told to the second.
+#[test]
+fn rank_that_is_taken_is_refused() {
+    let mut t = fixture(2);
+    t.join_as("a", 1);
+    let reason = RefuseReason::NodeRankTaken { node_rank: 1, host_name: "a".to_owned() };
+    assert_eq!(t.join_as("b", 1), [Did::Refuse("b", reason)]);
+}
+
+/// A rank is one seat, however many nodes are ready for it: the round waits for the others.
+#[test]
+fn doubled_rank_completes_nothing() {
+    let mut t = fixture(2);
+    t.join_as("a", 1);
+    t.cut("a");
+    assert_eq!(t.join_as("a2", 1), [Did::Welcome("a2"), Did::Wait("a2", WaitReason::Gathering)]);
+    assert_eq!(t.why(), "waiting for 1 more node (1 of at least 2 are ready), 600 s left");
+    t.join_as("a", 1);
+    let did = t.join_as("b", 0);
+    assert!(
+        did.contains(&Did::Admit("a", 1, 1)) && did.contains(&Did::Admit("b", 1, 0)),
+        "{did:?}"
+    );
+}
+
+/// The node that replaces a lost one has its rank, also where that is zero.
+#[test]
+fn replacement_has_the_same_rank() {
+    let mut t = fixture(2);
+    t.join_as("b", 0);
+    t.join_as("c", 1);
+    for name in ["b", "c"] {
+        t.say(name, crate::message::NodeState::Running);
+    }
+    t.die("b");
+    t.back("c");
+    let mut did = t.live(&["c"], SECOND);
+    did.extend(t.join_as("x", 0));
+    assert!(
+        did.contains(&Did::Admit("x", 2, 0)) && did.contains(&Did::Admit("c", 2, 1)),
+        "{did:?}"
+    );
+}
