@@ -50,10 +50,11 @@ pub struct LaunchArgs {
     /// Nodes of the job: N, or MIN:MAX for an elastic one [default: 1]
     #[arg(long, value_name = "N|MIN:MAX")]
     pub nnodes: Option<String>,
-    /// Workers on this node: a number, `auto`, `cpu` or `gpu` [default: 1]
+    /// Workers on this node: a number, `auto`, `cpu`, `gpu` or `xpu` [default: 1]
     #[arg(long, alias = "nproc_per_node", allow_negative_numbers = true, value_name = "N")]
     pub nproc_per_node: Option<String>,
-    /// How nodes find each other: `c10d` [default: c10d]
+    /// How nodes find each other: `c10d`, or `static` with fixed ranks [default: static where
+    /// --node-rank, --master-addr or --master-port is given, else c10d]
     #[arg(long, alias = "rdzv_backend", value_name = "NAME")]
     pub rdzv_backend: Option<String>,
     /// Where the job is coordinated; the node that owns the address hosts it [default:
@@ -84,27 +85,88 @@ pub struct LaunchArgs {
     /// The script is a program of its own, run without Python
     #[arg(long, alias = "no_python")]
     pub no_python: bool,
+    /// The script is run inside the interpreter, as `runpy.run_path` does
+    #[arg(long, alias = "run_path")]
+    pub run_path: bool,
+    /// Accepted for torchrun's sake; workers are always started afresh
+    #[arg(long, alias = "start_method", value_name = "METHOD")]
+    pub start_method: Option<String>,
     /// Folder for the workers' logs and error files [default: a temporary one]
     #[arg(long, alias = "log_dir", value_name = "DIR")]
     pub log_dir: Option<String>,
     /// Streams that go to a file: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:N,… [default: 0]
-    #[arg(short, long, value_name = "N|RANK:N,…")]
+    #[arg(short, long, alias = "re", value_name = "N|RANK:N,…")]
     pub redirects: Option<String>,
     /// Streams that go to a file and, with a prefix, to the console; as --redirects [default: 0]
     #[arg(short, long, value_name = "N|RANK:N,…")]
     pub tee: Option<String>,
+    /// What lines of --tee begin with; ${role_name}, ${local_rank}, ${rank} and ${hostname} are
+    /// replaced [default: [${role_name}${local_rank}]:]
+    #[arg(long, alias = "log_line_prefix_template", value_name = "TEMPLATE")]
+    pub log_line_prefix_template: Option<String>,
+    /// Local ranks whose output is shown on the console [default: all]
+    #[arg(long, alias = "local_ranks_filter", value_name = "RANK,…")]
+    pub local_ranks_filter: Option<String>,
+    /// Copies lines of --tee's stdout that contain one of these to filtered_stdout.log; `,,` is a
+    /// comma
+    #[arg(
+        long,
+        alias = "duplicate_stdout_filters",
+        allow_hyphen_values = true,
+        value_name = "TEXT,…"
+    )]
+    pub duplicate_stdout_filters: Option<String>,
+    /// The same of stderr, to filtered_stderr.log
+    #[arg(
+        long,
+        alias = "duplicate_stderr_filters",
+        allow_hyphen_values = true,
+        value_name = "TEXT,…"
+    )]
+    pub duplicate_stderr_filters: Option<String>,
+    /// Not supported: plug-ins of torchrun that decide where output goes
+    #[arg(long, alias = "logs_specs", hide = true, value_name = "NAME")]
+    pub logs_specs: Option<String>,
+    /// Where events of the workers go, as lines of JSON: `null`, `console` (stderr) or `file:PATH`
+    /// [default: null]
+    #[arg(long, alias = "event_log_handler", value_name = "HANDLER")]
+    pub event_log_handler: Option<String>,
+    /// File that is told how the job ended, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<String>,
     /// Address at which the other nodes reach this one [default: the one that reaches the endpoint]
     #[arg(long, alias = "local_addr", value_name = "ADDR")]
     pub local_addr: Option<String>,
-    /// Where this node would like to stand among newcomers; survivors keep their ranks
+    /// Rank of this node with `static`, where 0 hosts the job; with `c10d`, where it would like to
+    /// stand among newcomers [default: 0]
     #[arg(long, alias = "node_rank", allow_negative_numbers = true, value_name = "N")]
     pub node_rank: Option<String>,
+    /// Address of the node with rank 0, for `static` [default: 127.0.0.1]
+    #[arg(long, alias = "master_addr", value_name = "ADDR")]
+    pub master_addr: Option<String>,
+    /// Port of the node with rank 0, for `static` [default: 29500]
+    #[arg(long, alias = "master_port", allow_negative_numbers = true, value_name = "PORT")]
+    pub master_port: Option<String>,
+    /// Binds each worker to processors near its accelerator: `node`, `socket`, `exclusive` or
+    /// `core-complex`
+    #[arg(long, alias = "numa_binding", value_name = "MODE")]
+    pub numa_binding: Option<String>,
+    /// Every worker sees its own accelerator only, and has the local rank 0
+    #[arg(long, alias = "virtual_local_rank")]
+    pub virtual_local_rank: bool,
+    /// Signals on which workers are told to end, and this node leaves [default:
+    /// SIGTERM,SIGINT,SIGHUP,SIGQUIT]
+    #[arg(long, alias = "signals_to_handle", value_name = "NAME,…")]
+    pub signals_to_handle: Option<String>,
     /// Seconds that workers have to end after a signal [default: 30]
     #[arg(long, alias = "shutdown_timeout", allow_negative_numbers = true, value_name = "SECONDS")]
     pub shutdown_timeout: Option<String>,
     /// How log lines look: `text` or `json` [default: text]
     #[arg(long, alias = "log_format", value_name = "FORMAT")]
     pub log_format: Option<String>,
+    /// Prints a completion script for `bash`, `zsh` or `fish`, and does nothing else
+    #[arg(long, value_name = "SHELL")]
+    pub print_completion: Option<String>,
     /// The training script
     #[arg(value_name = "SCRIPT")]
     pub script: Option<OsString>,

@@ -32,3 +32,9 @@ pub async fn until(deadline: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
+
+/// Time since 1970, for people and files; never compared.
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+pub fn wall_time() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+}

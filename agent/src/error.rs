@@ -79,7 +79,12 @@ pub struct Ended {
 impl LaunchError {
     /// What the process exits with. The table of these is `docs/exit-codes.md`.
     pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(match self {
+        ExitCode::from(self.code())
+    }
+
+    /// The same as a number.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
             Self::Usage(_) => 2,
             Self::System { .. }
             | Self::Locate(_)
@@ -87,7 +92,7 @@ impl LaunchError {
             | Self::NoJob(_)
             | Self::Status { .. }
             | Self::WorkerStore { .. } => 1,
-        })
+        }
     }
 
     /// What people read: what was attempted, why it failed, what to try.

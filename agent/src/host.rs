@@ -2,6 +2,9 @@
 //!
 //! Nothing else reads the environment. Tests pass a struct of their own.
 
+mod accelerators;
+pub mod numa;
+
 use std::{
     ffi::{OsStr, OsString},
     fs,
@@ -20,20 +23,48 @@ use nix::{
     unistd,
 };
 
+pub use self::accelerators::Gpu;
+use self::numa::CpuSet;
+
 /// What the rest of the program may ask about the machine it runs on.
 pub trait Host {
     /// An environment variable; set but empty counts as set.
     fn env(&self, name: &str) -> Option<OsString>;
-    /// How many processors this process may use.
-    fn cpus(&self) -> NonZeroU32;
-    /// How many accelerators this process may use, if there are any.
-    fn accelerators(&self) -> Option<NonZeroU32>;
+    /// The processors that this process may use.
+    fn cpu_set(&self) -> CpuSet;
+    /// The NVIDIA GPUs that workers may use, in the order in which CUDA numbers them.
+    fn gpus(&self) -> Vec<Gpu>;
+    /// What a small file holds, such as one of `/sys`; none if it cannot be read.
+    fn read(&self, path: &Path) -> Option<String>;
+    /// The names in a folder; none if it cannot be read.
+    fn list(&self, path: &Path) -> Vec<String>;
     /// Whether `path` is a file that this process may execute.
     fn is_executable(&self, path: &Path) -> bool;
     /// Whether there is anything at `path`.
     fn exists(&self, path: &Path) -> bool;
     /// Whether `path` is a file that this process may read.
     fn is_readable_file(&self, path: &Path) -> bool;
+
+    /// How many processors this process may use.
+    fn cpus(&self) -> NonZeroU32 {
+        count(self.cpu_set().len()).unwrap_or(NonZeroU32::MIN)
+    }
+
+    /// How many GPUs workers may use by the name of `cuda`, if there are any: NVIDIA's, else AMD's.
+    fn gpu_count(&self) -> Option<NonZeroU32>
+    where
+        Self: Sized,
+    {
+        count(self.gpus().len()).or_else(|| count(accelerators::amd(self)))
+    }
+
+    /// How many GPUs workers may use by the name of `xpu`, if there are any: Intel's.
+    fn xpu_count(&self) -> Option<NonZeroU32>
+    where
+        Self: Sized,
+    {
+        accelerators::intel(self)
+    }
 
     /// Where a shell would find `program`, by `PATH`.
     fn find_program(&self, program: &OsStr) -> Option<PathBuf> {
@@ -46,6 +77,10 @@ pub trait Host {
             .map(|folder| folder.join(program))
             .find(|candidate| self.is_executable(candidate))
     }
+}
+
+fn count(len: usize) -> Option<NonZeroU32> {
+    NonZeroU32::new(u32::try_from(len).ok()?)
 }
 
 /// What `execvp` searches where `PATH` is not set.
@@ -61,21 +96,30 @@ impl Host for ThisHost {
         std::env::var_os(name)
     }
 
-    fn cpus(&self) -> NonZeroU32 {
+    fn cpu_set(&self) -> CpuSet {
         let this_process = unistd::Pid::from_raw(0);
-        let count = sched::sched_getaffinity(this_process).map_or(1, |set| {
-            (0..sched::CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).count()
-        });
-        u32::try_from(count).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN)
+        let Ok(set) = sched::sched_getaffinity(this_process) else {
+            return CpuSet::new();
+        };
+        let numbers = (0u32..).zip(0..sched::CpuSet::count());
+        numbers.filter(|(_, cpu)| set.is_set(*cpu).unwrap_or(false)).map(|(cpu, _)| cpu).collect()
     }
 
-    fn accelerators(&self) -> Option<NonZeroU32> {
-        let installed = nvidia_devices(Path::new("/dev"))?;
-        let Some(visible) = self.env("CUDA_VISIBLE_DEVICES") else {
-            return Some(installed);
-        };
-        let visible = visible_devices(&visible.to_string_lossy(), installed.get());
-        NonZeroU32::new(visible)
+    fn gpus(&self) -> Vec<Gpu> {
+        let installed = accelerators::nvidia();
+        match self.env("CUDA_VISIBLE_DEVICES") {
+            Some(text) => accelerators::visible(&text.to_string_lossy(), &installed),
+            None => installed,
+        }
+    }
+
+    fn read(&self, path: &Path) -> Option<String> {
+        fs::read_to_string(path).ok()
+    }
+
+    fn list(&self, path: &Path) -> Vec<String> {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
     fn is_executable(&self, path: &Path) -> bool {
@@ -89,28 +133,6 @@ impl Host for ThisHost {
     fn is_readable_file(&self, path: &Path) -> bool {
         path.is_file() && unistd::access(path, unistd::AccessFlags::R_OK).is_ok()
     }
-}
-
-/// Counts the device nodes `nvidia0`, `nvidia1`, …; a container has only those it was granted.
-fn nvidia_devices(folder: &Path) -> Option<NonZeroU32> {
-    let is_device = |name: &OsStr| {
-        let digits = name.to_str().and_then(|name| name.strip_prefix("nvidia"));
-        digits.is_some_and(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()))
-    };
-    let count =
-        fs::read_dir(folder).ok()?.flatten().filter(|entry| is_device(&entry.file_name())).count();
-    NonZeroU32::new(u32::try_from(count).ok()?)
-}
-
-/// How many of `installed` devices a value of `CUDA_VISIBLE_DEVICES` leaves: CUDA stops reading at
-/// the first entry that names none.
-fn visible_devices(text: &str, installed: u32) -> u32 {
-    let names_one = |entry: &&str| match entry.trim().parse::<i64>() {
-        Ok(index) => (0..i64::from(installed)).contains(&index),
-        Err(_) => entry.trim().starts_with("GPU-") || entry.trim().starts_with("MIG-"),
-    };
-    let count = text.split(',').take_while(names_one).count();
-    u32::try_from(count).unwrap_or(installed)
 }
 
 impl ThisHost {
@@ -187,14 +209,24 @@ impl ThisHost {
 pub(crate) struct MadeUpHost {
     /// Its environment.
     pub(crate) env: std::collections::BTreeMap<String, OsString>,
-    /// Its processors; zero counts as one.
+    /// How many processors it has.
     pub(crate) cpus: u32,
-    /// Its accelerators.
-    pub(crate) accelerators: u32,
+    /// Its GPUs.
+    pub(crate) gpus: Vec<Gpu>,
+    /// What its small files hold.
+    pub(crate) contents: std::collections::BTreeMap<PathBuf, String>,
     /// Its files that can be executed.
     pub(crate) programs: Vec<PathBuf>,
     /// Its files that can only be read.
     pub(crate) files: Vec<PathBuf>,
+}
+
+#[cfg(test)]
+impl MadeUpHost {
+    /// Makes a small file.
+    pub(crate) fn put(&mut self, path: &str, text: &str) {
+        self.contents.insert(path.into(), text.to_owned());
+    }
 }
 
 #[cfg(test)]
@@ -203,12 +235,23 @@ impl Host for MadeUpHost {
         self.env.get(name).cloned()
     }
 
-    fn cpus(&self) -> NonZeroU32 {
-        NonZeroU32::new(self.cpus).unwrap_or(NonZeroU32::MIN)
+    fn cpu_set(&self) -> CpuSet {
+        (0..self.cpus).collect()
     }
 
-    fn accelerators(&self) -> Option<NonZeroU32> {
-        NonZeroU32::new(self.accelerators)
+    fn gpus(&self) -> Vec<Gpu> {
+        self.gpus.clone()
+    }
+
+    fn read(&self, path: &Path) -> Option<String> {
+        self.contents.get(path).cloned()
+    }
+
+    fn list(&self, path: &Path) -> Vec<String> {
+        let below = self.contents.keys().filter_map(|file| file.strip_prefix(path).ok());
+        let names = below.filter_map(|rest| rest.iter().next()?.to_str().map(str::to_owned));
+        let names: std::collections::BTreeSet<String> = names.collect();
+        names.into_iter().collect()
     }
 
     fn is_executable(&self, path: &Path) -> bool {
@@ -221,20 +264,5 @@ impl Host for MadeUpHost {
 
     fn is_readable_file(&self, path: &Path) -> bool {
         self.is_executable(path) || self.files.iter().any(|file| file == path)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// CUDA ignores everything from the first entry on that names no device.
-    #[test]
-    fn visible_devices_end_at_the_first_that_is_none() {
-        assert_eq!(visible_devices("0,1,2", 8), 3);
-        assert_eq!(visible_devices("0,9,1", 8), 1);
-        assert_eq!(visible_devices("-1", 8), 0);
-        assert_eq!(visible_devices("", 8), 0);
-        assert_eq!(visible_devices("GPU-1f2e, MIG-77", 8), 2);
     }
 }

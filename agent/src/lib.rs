@@ -8,8 +8,10 @@
 pub mod agent;
 pub mod cli;
 pub mod clock;
+pub mod completion;
 pub mod coordinator;
 pub mod error;
+pub mod event_log;
 pub mod host;
 pub mod job_spec;
 pub mod keeper;
@@ -18,6 +20,7 @@ pub mod net;
 pub mod news;
 mod place;
 pub mod report;
+mod result_file;
 pub mod run;
 pub mod serve;
 pub mod state_file;

@@ -50,6 +50,9 @@ pub const MAX_CONSOLE_LINE: usize = 64 * 1024;
 pub const MAX_KEEPER_FRAME: usize = 16 * 1024 * 1024;
 /// How long a connection may stay silent before it has said which protocol it speaks.
 pub const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client of the store waits for one, where a port serves another one each round: workers
+/// of other nodes may be faster than the node that serves it.
+pub const STORE_DOOR_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a coordinator that stood still listens before it expires anybody: agents dial again
 /// within 600 ms and every 250 ms.
 pub const CATCH_UP: Duration = Duration::from_millis(1000);

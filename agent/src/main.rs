@@ -8,6 +8,7 @@ use std::{
 use clap::Parser;
 use ragent::{
     cli::{Cli, Command, LaunchArgs},
+    completion,
     error::LaunchError,
     host::ThisHost,
     job_spec::JobSpec,
@@ -22,7 +23,10 @@ fn main() -> ExitCode {
         Some(Command::Store(args)) => logged(LogFormat::Text, || serve::store(&args)),
         Some(Command::Coordinator(args)) => logged(LogFormat::Text, || serve::coordinator(&args)),
         Some(Command::Status(args)) => status::print(&args),
-        None => launch(cli.launch),
+        None => match &cli.launch.print_completion {
+            Some(shell) => completion::print(shell),
+            None => launch(cli.launch),
+        },
     };
     match result {
         Ok(code) => code,

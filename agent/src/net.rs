@@ -16,7 +16,7 @@ use hyper_util::{
 use ragent_store::StoreHandle;
 use tokio::{
     net::{TcpListener, TcpStream, lookup_host},
-    sync::Semaphore,
+    sync::{Semaphore, watch},
     time::timeout,
 };
 use tracing::{debug, warn};
@@ -125,13 +125,16 @@ pub async fn dial(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
+/// The store that takes connections from now on; while there is none, they wait.
+pub type StoreDoor = watch::Receiver<Option<StoreHandle>>;
+
 /// Who serves the protocols that share one port.
 #[derive(Debug)]
 pub struct PortProtocols {
     /// gRPC and HTTP.
     pub http: Router,
     /// `TCPStore`; none: such connections are closed.
-    pub store: Option<StoreHandle>,
+    pub store: Option<StoreDoor>,
 }
 
 /// Serves one port until it is cancelled.
@@ -171,18 +174,25 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, protocols: &PortP
     };
     match first {
         // The first message of a `TCPStore` client is VALIDATE, code zero.
-        0 => match (&protocols.store, stream.into_std()) {
-            (Some(store), Ok(stream)) => {
-                if let Err(error) = store.serve(stream) {
-                    debug!(%peer, %error, "connection closed: the store does not take it");
-                }
-            }
-            (None, _) => debug!(%peer, "connection closed: no store is served here"),
-            (Some(_), Err(error)) => debug!(%peer, %error, "connection closed"),
+        0 => match &protocols.store {
+            Some(door) => serve_store(stream, peer, door.clone()).await,
+            None => debug!(%peer, "connection closed: no store is served here"),
         },
         b'A'..=b'Z' => serve_http(stream, peer, protocols.http.clone()).await,
         byte => debug!(%peer, byte, "connection closed: no protocol begins like this"),
     }
+}
+
+async fn serve_store(stream: TcpStream, peer: SocketAddr, mut door: StoreDoor) {
+    let Ok(Ok(store)) = timeout(limits::STORE_DOOR_TIMEOUT, door.wait_for(Option::is_some)).await
+    else {
+        return debug!(%peer, "connection closed: no store is open");
+    };
+    let served = stream.into_std().map(|stream| store.as_ref().map(|store| store.serve(stream)));
+    if let Ok(Some(Ok(()))) = served {
+        return;
+    }
+    debug!(%peer, ?served, "connection closed: the store does not take it");
 }
 
 async fn serve_http(stream: TcpStream, peer: SocketAddr, http: Router) {

@@ -16,7 +16,7 @@ use ragent_rendezvous::{
     message::{Heard, NodeDescription},
     settings::{Leases, Memory, Settings},
 };
-use ragent_store::{Admission, StoreThread};
+use ragent_store::{Admission, StoreHandle, StoreThread};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -24,8 +24,7 @@ use tokio::{
 use tracing::{error, info, warn};
 
 use crate::{
-    agent::driver::AgentSpec,
-    agent::machine::AgentSettings,
+    agent::{driver::AgentSpec, machine::AgentSettings, worker_stores::StorePlace},
     clock,
     coordinator::{
         discovery::{self, Located},
@@ -36,7 +35,7 @@ use crate::{
     host::ThisHost,
     job_spec::{Endpoint, JobSpec, Meeting},
     limits,
-    net::{self, PortProtocols, Reach},
+    net::{self, PortProtocols, Reach, StoreDoor},
     state_file,
 };
 
@@ -45,7 +44,7 @@ pub(crate) struct Place {
     /// The endpoint, by the name that all nodes use.
     pub(crate) endpoint: Endpoint,
     /// Which connections its worker stores take.
-    pub(crate) reach: Reach,
+    reach: Reach,
     /// Where it attends: at a host, its own listener, whatever the endpoint's name means.
     attend_at: Endpoint,
     /// The address by which the others know this node, where the endpoint gives it.
@@ -55,6 +54,8 @@ pub(crate) struct Place {
     heard: Heard,
     not_here: watch::Sender<NotHere>,
     hosted: Option<Hosted>,
+    /// Where its port finds the store of a round, if that is served there.
+    door: Option<watch::Sender<Option<StoreHandle>>>,
     server: Server,
 }
 
@@ -99,6 +100,7 @@ pub(crate) async fn take(spec: &JobSpec, stores: &StoreThread) -> Result<Place, 
         }
         // The list has one entry until another agent can take over.
         Meeting::Endpoint { endpoints, is_host } => (endpoints[0].clone(), *is_host),
+        Meeting::Static { master, node_rank } => (master.clone(), Some(*node_rank == 0)),
     };
     match discovery::locate(&endpoint, is_host, spec.shared.timeouts.join).await? {
         Located::Here { listener, address } => {
@@ -149,7 +151,9 @@ impl Place {
         let node_id = new_node_id();
         let state_file = match spec.meeting {
             Meeting::Standalone => None,
-            Meeting::Endpoint { .. } => Some(state_file::memory_path(&spec.run_id, &endpoint)),
+            Meeting::Endpoint { .. } | Meeting::Static { .. } => {
+                Some(state_file::memory_path(&spec.run_id, &endpoint))
+            }
         };
         let memory = state_file.as_deref().and_then(state_file::read_memory);
         let seat = memory.as_ref().filter(|memory| memory.host_rank.is_some());
@@ -165,7 +169,15 @@ impl Place {
             shared: Some(spec.shared),
             leases: Leases::default(),
         };
-        let (hosted, server) = host_endpoint(stores, listener, settings, memory, state_file)?;
+        let (door, store) = match spec.meeting {
+            // A store each round, by this node's workers' stores.
+            Meeting::Static { .. } => {
+                let (door, store) = watch::channel(None);
+                (Some(door), store)
+            }
+            Meeting::Standalone | Meeting::Endpoint { .. } => (None, plain_store(stores)?),
+        };
+        let (hosted, server) = host_endpoint(listener, settings, memory, state_file, store)?;
         info!(
             %endpoint, run_id = %spec.run_id, nodes = %spec.shared.nodes, "coordinating the job"
         );
@@ -180,6 +192,7 @@ impl Place {
             heard,
             not_here: watch::channel(not_here).0,
             hosted: Some(hosted),
+            door,
             server,
         })
     }
@@ -210,6 +223,7 @@ impl Place {
             heard,
             not_here,
             hosted: None,
+            door: None,
             server: Server::start(listener, PortProtocols { http, store: None }),
         })
     }
@@ -242,6 +256,18 @@ impl Place {
         }
     }
 
+    /// Where this node's worker stores are served.
+    pub(crate) fn store_place(&mut self, spec: &JobSpec) -> StorePlace {
+        match self.door.take() {
+            Some(door) => StorePlace::OnePort { port: self.port, door },
+            None => StorePlace::Ports {
+                reach: self.reach,
+                ports: spec.store_ports,
+                is_served: spec.shares_store,
+            },
+        }
+    }
+
     /// The coordinator that this agent hosts, if it does.
     pub(crate) fn hosted(&mut self) -> Option<Hosted> {
         self.hosted.take()
@@ -262,23 +288,27 @@ fn reachable_here(bound: SocketAddr) -> IpAddr {
     }
 }
 
+/// A store for any PyTorch client that takes the endpoint for one.
+pub(crate) fn plain_store(stores: &StoreThread) -> Result<StoreDoor, LaunchError> {
+    let store = stores
+        .open_without_listener(Admission::Anybody)
+        .map_err(|error| system("open the endpoint's store")(io::Error::other(error)))?;
+    Ok(watch::channel(Some(store)).1)
+}
+
 /// Starts a coordinator and serves its port.
 pub(crate) fn host_endpoint(
-    stores: &StoreThread,
     listener: TcpListener,
     settings: Settings,
     memory: Option<Memory>,
     state_file: Option<PathBuf>,
+    store: StoreDoor,
 ) -> Result<(Hosted, Server), LaunchError> {
     let (inputs, queue) = mpsc::channel::<Input>(limits::COORDINATOR_QUEUE);
     let run_id = settings.run_id.clone();
     let memory = memory.unwrap_or_else(|| Memory::fresh(JobUid::new(random_id())));
     let rendezvous = Rendezvous::new(clock::now(), settings, memory);
     let coordinator = tokio::spawn(coordinator_driver::drive(rendezvous, queue, state_file));
-    // Any PyTorch client may use the endpoint as a plain store.
-    let store = stores
-        .open_without_listener(Admission::Anybody)
-        .map_err(|error| system("open the endpoint's store")(io::Error::other(error)))?;
     let http = service::router(run_id.as_str(), Role::Coordinator(inputs.clone()));
     let server = Server::start(listener, PortProtocols { http, store: Some(store) });
     Ok((Hosted { inputs, coordinator }, server))

@@ -3,7 +3,10 @@
 use std::{future::Future, io, process::ExitCode, time::Duration};
 
 use nix::sys::signal::Signal;
-use ragent_rendezvous::{ids::RunId, message::JobResult};
+use ragent_rendezvous::{
+    ids::RunId,
+    message::{JobResult, Outcome},
+};
 use ragent_store::StoreThread;
 use tokio::{
     runtime,
@@ -20,11 +23,13 @@ use crate::{
     },
     coordinator::driver::Input,
     error::{Ended, LaunchError, system},
+    event_log::{EventLog, EventSource},
     host::ThisHost,
-    job_spec::{Endpoint, JobSpec, JobSpecError, Meeting},
+    job_spec::{self, Endpoint, JobSpec, JobSpecError, Meeting},
     keeper::tree,
     limits,
     place::{self, Hosted},
+    result_file,
     state_file::{Registration, RunningAgent},
     supervisor::{
         console::Console,
@@ -44,6 +49,31 @@ pub fn launch(mut spec: JobSpec) -> Result<ExitCode, LaunchError> {
         // As torchrun does: nobody else can take part, so nobody needs to know the name.
         spec.run_id = RunId::new(place::random_id());
     }
+    if let Some(path) = &spec.report {
+        result_file::prepare(path).map_err(output_file("--report", path))?;
+    }
+    say_what_is_meant(&spec);
+    let result = launch_with_logs(&spec);
+    result_file::write(&spec, &result);
+    result.map(|_| ExitCode::SUCCESS)
+}
+
+/// Says what was decided for the user.
+fn say_what_is_meant(spec: &JobSpec) {
+    for name in &spec.signals.unknown {
+        warn!(name, "`--signals-to-handle` has a name that is no signal's; it is left out");
+    }
+    if spec.omp_num_threads.is_some() {
+        info!(
+            "OMP_NUM_THREADS=1 for each worker, as several share this node; set it for other numbers"
+        );
+    }
+    for (local_rank, cpus) in spec.cpus_by_rank.iter().enumerate() {
+        info!(local_rank, ?cpus, "worker bound to processors");
+    }
+}
+
+fn launch_with_logs(spec: &JobSpec) -> Result<Outcome, LaunchError> {
     tree::check().map_err(system("see the processes below this one"))?;
     // Whatever outlives a keeper that was killed becomes this process's child, and is swept.
     nix::sys::prctl::set_child_subreaper(true)
@@ -56,6 +86,17 @@ pub fn launch(mut spec: JobSpec) -> Result<ExitCode, LaunchError> {
     block_on(launch_on_runtime(spec, logs))?
 }
 
+fn output_file(
+    source_: &'static str,
+    path: &std::path::Path,
+) -> impl FnOnce(io::Error) -> LaunchError {
+    let path = path.display().to_string();
+    move |error| {
+        let error = error.to_string();
+        LaunchError::Usage(vec![JobSpecError::OutputFile { source_, path, error }])
+    }
+}
+
 /// Runs `future` on a runtime of this thread alone.
 pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output, LaunchError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
@@ -66,14 +107,14 @@ pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output, LaunchError> {
     Ok(output)
 }
 
-async fn launch_on_runtime(spec: JobSpec, logs: LogFolder) -> Result<ExitCode, LaunchError> {
+async fn launch_on_runtime(spec: &JobSpec, logs: LogFolder) -> Result<Outcome, LaunchError> {
     let open_files = ThisHost.raise_open_files();
-    let mut signals = watch_signals(&spec.signals)?;
+    let mut signals = watch_signals(&spec.signals.signals)?;
     let (console, console_end) = Console::start().map_err(system("start a thread"))?;
-    let supervisor_spec = supervisor_spec(&spec, open_files, logs, console);
+    let supervisor_spec = supervisor_spec(spec, open_files, logs, console)?;
     let mut supervisor =
         supervisor_driver::start(supervisor_spec).map_err(system("start the keeper process"))?;
-    let outcome = take_part(&spec, &mut supervisor, &mut signals).await;
+    let outcome = take_part(spec, &mut supervisor, &mut signals).await;
     // Ends the keeper, and with it whatever may be left.
     let SupervisorHandle { commands, told, task } = supervisor;
     drop((commands, told));
@@ -85,10 +126,10 @@ async fn launch_on_runtime(spec: JobSpec, logs: LogFolder) -> Result<ExitCode, L
     match ending {
         Ending::Closed(outcome) if outcome.result == JobResult::Succeeded => {
             info!(run_id = %spec.run_id, "the job has succeeded");
-            Ok(ExitCode::SUCCESS)
+            Ok(outcome)
         }
         ending => {
-            let (settings, title) = (spec.shared, spec.command.title);
+            let (settings, title) = (spec.shared, spec.command.title.clone());
             Err(LaunchError::Ended(Box::new(Ended { ending, settings, endpoint, title })))
         }
     }
@@ -111,7 +152,7 @@ async fn take_part(
     if let Err(error) = &registration {
         warn!(%error, "`ragent status` on this machine must be told the endpoint");
     }
-    let stores = WorkerStores::new(stores, place.reach, spec.store_ports);
+    let stores = WorkerStores::new(stores, place.store_place(spec));
     let agent = place.agent_spec(spec);
     let ending = agent_driver::drive(agent, stores, supervisor, signals).await;
     if let Some(hosted) = place.hosted() {
@@ -158,26 +199,49 @@ fn supervisor_spec(
     open_files: u64,
     logs: LogFolder,
     console: Console,
-) -> SupervisorSpec {
-    let signals: Vec<&str> = spec.signals.iter().map(|signal| signal.as_str()).collect();
-    SupervisorSpec {
+) -> Result<SupervisorSpec, LaunchError> {
+    let (master_address, rdzv_backend) = match &spec.meeting {
+        Meeting::Standalone | Meeting::Endpoint { .. } => (None, "c10d"),
+        Meeting::Static { master, .. } => (Some(master.host.clone()), "static"),
+    };
+    let entry_point = spec.command.program.file_name().unwrap_or_default();
+    let source = EventSource {
+        run_id: spec.run_id.clone(),
+        role: spec.role.clone(),
+        host_name: ThisHost.name(),
+        entry_point: entry_point.to_string_lossy().into_owned(),
+        rdzv_backend,
+    };
+    let events = EventLog::open(&spec.event_log, source, &console).map_err(|error| {
+        let path = match &spec.event_log {
+            job_spec::EventLog::File(path) => path.as_path(),
+            job_spec::EventLog::Null | job_spec::EventLog::Console => "".as_ref(),
+        };
+        output_file("--event-log-handler file:", path)(error)
+    })?;
+    Ok(SupervisorSpec {
         command: spec.command.clone(),
         environment: EnvironmentSpec {
             run_id: spec.run_id.clone(),
             max_restarts: spec.shared.max_restarts,
             role: spec.role.clone(),
             local_world_size: spec.local_world_size.get(),
-            signals: signals.join(","),
+            signals: spec.signals.text.clone(),
             omp_num_threads: spec.omp_num_threads,
             nccl_async_error_handling: spec.nccl_async_error_handling,
+            master_address,
+            shares_store: spec.shares_store,
+            virtual_devices: spec.virtual_devices.clone(),
         },
-        streams: spec.streams.clone(),
+        output: spec.output.clone(),
+        events,
+        cpus_by_rank: spec.cpus_by_rank.clone(),
         logs,
         stop_grace: spec.shared.timeouts.stop_grace,
         open_files,
         host_name: ThisHost.name(),
         console,
-    }
+    })
 }
 
 /// One queue for all signals on which the agent shuts down.

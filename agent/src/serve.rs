@@ -79,8 +79,9 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
             shared: None,
             leases: Leases::default(),
         };
+        let store = place::plain_store(&stores)?;
         let (mut hosted, server) =
-            place::host_endpoint(&stores, listener, settings, memory, Some(path))?;
+            place::host_endpoint(listener, settings, memory, Some(path), store)?;
         say(address)?;
         info!(%address, run_id = args.rdzv_id, "coordinating the job");
         tokio::select! {

@@ -42,18 +42,31 @@ impl LogFormat {
     }
 }
 
-/// Subscribes, once for the process; the filter is `RAGENT_LOG`.
+/// What is logged: `RAGENT_LOG`, else torch's `LOGLEVEL`, else `info`.
+fn filter(host: &impl Host) -> EnvFilter {
+    let text = |name| host.env(name).map(|value| value.to_string_lossy().into_owned());
+    let level = || match text("LOGLEVEL")?.to_ascii_uppercase().as_str() {
+        "DEBUG" | "NOTSET" => Some("debug"),
+        "INFO" => Some("info"),
+        "WARNING" | "WARN" => Some("warn"),
+        "ERROR" | "CRITICAL" | "FATAL" => Some("error"),
+        // A number, or a word that means something to somebody else.
+        _ => None,
+    };
+    let filter = text("RAGENT_LOG").or_else(|| level().map(str::to_owned));
+    EnvFilter::builder().parse_lossy(filter.unwrap_or_else(|| "info".to_owned()))
+}
+
+/// Subscribes, once for the process.
 ///
 /// # Errors
 ///
 /// Returns the system's refusal to start the thread that writes.
 pub fn start(format: LogFormat, host: &impl Host) -> io::Result<LogEnd> {
-    let filter = host.env("RAGENT_LOG").unwrap_or_else(|| "info".into());
-    let filter = EnvFilter::builder().parse_lossy(filter.to_string_lossy());
     let (log, end) = Log::start()?;
     // To tell that a line could not be written would take a console.
     let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter(host))
         .with_writer(log)
         .with_target(false)
         .log_internal_errors(false);

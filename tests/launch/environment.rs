@@ -102,7 +102,7 @@ fn workers_get_no_foreign_descriptors_and_the_old_limit() {
         "ulimit -Sn 500; exec 7</dev/null 50</dev/null; exec {} --no-python bash -c \"$1\"",
         env!("CARGO_BIN_EXE_ragent")
     );
-    let worker = "ls /proc/$$/fd; ulimit -Sn";
+    let worker = "ls /proc/$BASHPID/fd; ulimit -Sn";
     let shell = sandbox.program("/bin/bash").arg("-c").arg(script);
     let end = shell.arg("bash").arg(worker).run();
     end.assert_code(0);

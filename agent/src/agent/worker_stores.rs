@@ -6,18 +6,39 @@
 use std::{collections::BTreeSet, io, net::IpAddr};
 
 use ragent_store::{Admission, StoreHandle, StoreThread};
+use tokio::sync::watch;
 
 use crate::{
     job_spec::StorePorts,
     net::{self, Reach},
 };
 
+/// Where stores are served.
+#[derive(Debug)]
+pub enum StorePlace {
+    /// Each on a port of its own.
+    Ports {
+        /// Whom their listeners take.
+        reach: Reach,
+        /// Which ports.
+        ports: StorePorts,
+        /// Whether the store is served, or only its port chosen, for the worker with rank 0.
+        is_served: bool,
+    },
+    /// All on a port that is listened on already.
+    OnePort {
+        /// That port.
+        port: u16,
+        /// Where it finds the store of the round.
+        door: watch::Sender<Option<StoreHandle>>,
+    },
+}
+
 /// One node's worker stores.
 #[derive(Debug)]
 pub struct WorkerStores {
     thread: StoreThread,
-    reach: Reach,
-    ports: StorePorts,
+    place: StorePlace,
     /// The port of a pinned range that was used last.
     last_port: Option<u16>,
     serving: Option<StoreHandle>,
@@ -25,9 +46,9 @@ pub struct WorkerStores {
 }
 
 impl WorkerStores {
-    /// Stores on `ports`, none open yet.
-    pub fn new(thread: StoreThread, reach: Reach, ports: StorePorts) -> Self {
-        Self { thread, reach, ports, last_port: None, serving: None, next: None }
+    /// Stores at `place`, none open yet.
+    pub fn new(thread: StoreThread, place: StorePlace) -> Self {
+        Self { thread, place, last_port: None, serving: None, next: None }
     }
 
     /// Opens the next store, which admits nobody yet, and says its port.
@@ -37,12 +58,22 @@ impl WorkerStores {
     /// Returns the system's refusal, or the last one where a range of ports is pinned.
     pub async fn open(&mut self) -> io::Result<u16> {
         close(self.next.take()).await;
-        let listener = match self.listen() {
+        let (reach, ports) = match &self.place {
+            StorePlace::Ports { reach, ports, .. } => (*reach, *ports),
+            StorePlace::OnePort { port, door } => {
+                // Who comes from now on waits; whoever is there still uses the old one.
+                self.serving = door.send_replace(None).or_else(|| self.serving.take());
+                let store = self.thread.open_without_listener(Admission::Nobody);
+                self.next = Some(store.map_err(io::Error::other)?);
+                return Ok(*port);
+            }
+        };
+        let listener = match self.listen(reach, ports) {
             Ok(listener) => listener,
             // All pinned ports are taken, one of them by the store of the round that is over.
             Err(_) if self.serving.is_some() => {
                 close(self.serving.take()).await;
-                self.listen()?
+                self.listen(reach, ports)?
             }
             Err(error) => return Err(error),
         };
@@ -56,9 +87,12 @@ impl WorkerStores {
     /// Serves the store opened last to workers from `clients`; the one before it closes.
     pub async fn serve(&mut self, clients: impl Iterator<Item = IpAddr>) {
         close(self.serving.take()).await;
-        self.serving = self.next.take();
-        if let Some(store) = &self.serving {
-            store.admit(Admission::Only(clients.collect::<BTreeSet<_>>()));
+        let Some(store) = self.next.take() else { return };
+        store.admit(Admission::Only(clients.collect::<BTreeSet<_>>()));
+        match &self.place {
+            StorePlace::Ports { is_served: true, .. } => self.serving = Some(store),
+            StorePlace::Ports { is_served: false, .. } => store.close().await,
+            StorePlace::OnePort { door, .. } => drop(door.send_replace(Some(store))),
         }
     }
 
@@ -68,9 +102,9 @@ impl WorkerStores {
         close(self.next.take()).await;
     }
 
-    fn listen(&self) -> io::Result<std::net::TcpListener> {
-        let StorePorts::Range { first, last } = self.ports else {
-            return net::listen(self.reach, 0);
+    fn listen(&self, reach: Reach, ports: StorePorts) -> io::Result<std::net::TcpListener> {
+        let StorePorts::Range { first, last } = ports else {
+            return net::listen(reach, 0);
         };
         let (first, last) = (first.get(), last.get());
         let start = match self.last_port {
@@ -79,7 +113,7 @@ impl WorkerStores {
         };
         let mut error = io::ErrorKind::AddrInUse.into();
         for port in (start..=last).chain(first..start) {
-            match net::listen(self.reach, port) {
+            match net::listen(reach, port) {
                 Ok(listener) => return Ok(listener),
                 Err(refusal) => error = refusal,
             }
@@ -101,6 +135,10 @@ mod tests {
 
     use super::*;
 
+    fn on(ports: StorePorts) -> StorePlace {
+        StorePlace::Ports { reach: LOOPBACK, ports, is_served: true }
+    }
+
     const LOOPBACK: Reach = Reach::Loopback(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
 
     /// A range of ports is used in turn, so that no round meets the port of the one before.
@@ -119,7 +157,7 @@ mod tests {
             last: NonZeroU16::new(first + 2).unwrap(),
         };
         let thread = StoreThread::start("stores").unwrap();
-        let mut stores = WorkerStores::new(thread, LOOPBACK, range);
+        let mut stores = WorkerStores::new(thread, on(range));
         let mut ports = Vec::new();
         for _ in 0..4 {
             ports.push(stores.open().await.unwrap());
@@ -136,10 +174,35 @@ mod tests {
         let port = NonZeroU16::new(port).unwrap();
         let range = StorePorts::Range { first: port, last: port };
         let thread = StoreThread::start("stores").unwrap();
-        let mut stores = WorkerStores::new(thread, LOOPBACK, range);
+        let mut stores = WorkerStores::new(thread, on(range));
         for _ in 0..2 {
             assert_eq!(stores.open().await.unwrap(), port.get());
             stores.serve(std::iter::empty()).await;
+        }
+    }
+
+    /// Where the worker with rank 0 serves the store itself, its port is free for it.
+    #[tokio::test]
+    async fn port_is_given_up_where_the_worker_serves() {
+        let place = StorePlace::Ports { reach: LOOPBACK, ports: StorePorts::Any, is_served: false };
+        let mut stores = WorkerStores::new(StoreThread::start("stores").unwrap(), place);
+        let port = stores.open().await.unwrap();
+        assert!(net::listen(LOOPBACK, port).is_err());
+        stores.serve(std::iter::empty()).await;
+        net::listen(LOOPBACK, port).unwrap();
+    }
+
+    /// On a port that all rounds share, nobody reaches a store between two of them.
+    #[tokio::test]
+    async fn one_port_has_a_store_only_in_a_round() {
+        let (door, seen) = watch::channel(None);
+        let place = StorePlace::OnePort { port: 29_500, door };
+        let mut stores = WorkerStores::new(StoreThread::start("stores").unwrap(), place);
+        for _ in 0..2 {
+            assert_eq!(stores.open().await.unwrap(), 29_500);
+            assert!(seen.borrow().is_none());
+            stores.serve(std::iter::empty()).await;
+            assert!(seen.borrow().is_some());
         }
     }
 }

@@ -9,7 +9,7 @@ use super::JobSpecError;
 use crate::host::Host;
 
 /// What each worker runs.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct WorkerCommand {
     /// The program, found.
     pub program: PathBuf,
@@ -41,6 +41,19 @@ impl WorkerCommand {
         host: &impl Host,
     ) -> Result<Self, JobSpecError> {
         Self::python(&["-m"], module, args, host)
+    }
+
+    /// The script, run as `runpy.run_path` runs it; see [`RUN_PATH`].
+    pub(super) fn run_path(
+        script: OsString,
+        args: Vec<OsString>,
+        host: &impl Host,
+    ) -> Result<Self, JobSpecError> {
+        let plain = Self::script(script, args, host)?;
+        let head = ["-u", "-c", RUN_PATH].map(OsString::from);
+        // Behind `-u`, which is there already.
+        let args = head.into_iter().chain(plain.args.into_iter().skip(1)).collect();
+        Ok(Self { args, ..plain })
     }
 
     /// `program args…`.
@@ -76,6 +89,20 @@ impl WorkerCommand {
         Ok(Self { program, args, title })
     }
 }
+
+/// Runs the file that is its first argument as `__main__`. What torch's `@record` does for a function
+/// is done for the file: an exception goes to the error file.
+const RUN_PATH: &str = "\
+import runpy, sys
+sys.argv = sys.argv[1:]
+def main():
+    runpy.run_path(sys.argv[0], run_name='__main__')
+try:
+    from torch.distributed.elastic.multiprocessing.errors import record
+except ImportError:
+    record = lambda function: function
+record(main)()
+";
 
 /// The Python that users expect: `PYTHON_EXEC`, the active environment, `python3`, `python`.
 fn interpreter(host: &impl Host) -> Result<PathBuf, JobSpecError> {

@@ -39,9 +39,15 @@ pub enum EndpointError {
     /// There is a port, but no host.
     #[error("it has no host")]
     NoHost,
+    /// There is no port, and no default for it.
+    #[error("it has no port")]
+    NoPort,
     /// The port is no number from 0 to 65535.
     #[error("its port is no number from 0 to 65535")]
     Port,
+    /// There is a port where an address alone is wanted.
+    #[error("it has a port, for which there is another flag")]
+    PortInAddress,
 }
 
 impl FromStr for Endpoint {
@@ -49,9 +55,17 @@ impl FromStr for Endpoint {
 
     /// Reads `host`, `host:port`, `[v6]`, `[v6]:port` or a bare IPv6 address.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (host, port) = Self::split(text)?;
+        Ok(Self { host, port: port.unwrap_or(DEFAULT_PORT) })
+    }
+}
+
+impl Endpoint {
+    /// The host, and the port if there is one.
+    pub(super) fn split(text: &str) -> Result<(String, Option<u16>), EndpointError> {
         let text = text.trim();
         if text.parse::<Ipv6Addr>().is_ok() {
-            return Ok(Self { host: text.to_owned(), port: DEFAULT_PORT });
+            return Ok((text.to_owned(), None));
         }
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
@@ -75,11 +89,8 @@ impl FromStr for Endpoint {
         if host.len() > 253 || !host.chars().all(sound) {
             return Err(EndpointError::Host);
         }
-        let port = match port {
-            None => DEFAULT_PORT,
-            Some(port) => port.parse().map_err(|_| EndpointError::Port)?,
-        };
-        Ok(Self { host: host.to_owned(), port })
+        let port = port.map(|port| port.parse().map_err(|_| EndpointError::Port)).transpose()?;
+        Ok((host.to_owned(), port))
     }
 }
 

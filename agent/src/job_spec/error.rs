@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use nix::sys::signal::Signal;
 use ragent_rendezvous::settings::{NodeRange, NodeRangeError};
 
 use super::EndpointError;
+use crate::host::numa::NumaError;
 
 /// One mistake. `source_` is the flag or the variable that holds it, as typed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -16,6 +18,16 @@ pub enum JobSpecError {
         source_: String,
         /// What was given.
         value: String,
+    },
+    /// Not one of a few words.
+    #[error("`{source_} {value}` is not {choices}")]
+    Choice {
+        /// Where it was given.
+        source_: String,
+        /// What was given.
+        value: String,
+        /// What may be given.
+        choices: &'static str,
     },
     /// An entry of `--rdzv-conf` is not `key=value`.
     #[error("`--rdzv-conf` has the entry `{entry}`, which is not `key=value`")]
@@ -52,8 +64,10 @@ pub enum JobSpecError {
         error: EndpointError,
     },
     /// A free port, of which other nodes could not know.
-    #[error("`--rdzv-endpoint {value}` takes a free port, which the other nodes would not know")]
+    #[error("`{source_} {value}` takes a free port, which the other nodes would not know")]
     FreePort {
+        /// Where it was given.
+        source_: String,
         /// The endpoint.
         value: String,
     },
@@ -71,6 +85,12 @@ pub enum JobSpecError {
         /// What was given.
         value: String,
     },
+    /// A plug-in of torchrun's.
+    #[error("`--logs-specs {value}` names a Python plug-in, which ragent cannot load")]
+    LogsSpecs {
+        /// What was given.
+        value: String,
+    },
     /// Both `--module` and `--no-python`.
     #[error("`--module` and `--no-python` exclude each other")]
     ModuleWithoutPython,
@@ -83,8 +103,21 @@ pub enum JobSpecError {
         value: String,
     },
     /// GPUs were asked for and there are none.
-    #[error("`--nproc-per-node gpu` finds no GPU on this machine")]
-    NoAccelerator,
+    #[error("`{source_} {value}` finds no GPU on this machine")]
+    NoAccelerator {
+        /// Where it was given.
+        source_: String,
+        /// What was given.
+        value: String,
+    },
+    /// A rank that no node can have.
+    #[error("`--node-rank {node_rank}` is none of {nodes} nodes, whose ranks begin at 0")]
+    NodeRank {
+        /// What was given.
+        node_rank: u32,
+        /// How many nodes there are.
+        nodes: u32,
+    },
     /// Nothing to launch.
     #[error("no training script is given")]
     NoScript,
@@ -106,6 +139,32 @@ pub enum JobSpecError {
         /// What was given.
         value: String,
     },
+    /// Workers cannot be bound to processors.
+    #[error("`--numa-binding {value}` cannot be carried out: {error}")]
+    Numa {
+        /// What was given.
+        value: String,
+        /// Why not.
+        error: NumaError,
+    },
+    /// A file that is to be written cannot be.
+    #[error("`{source_} {path}` cannot be written: {error}")]
+    OutputFile {
+        /// Where it was given.
+        source_: &'static str,
+        /// The file.
+        path: String,
+        /// What the system says.
+        error: String,
+    },
+    /// Not a port.
+    #[error("`{source_} {value}` is no port: a number from 0 to 65535")]
+    Port {
+        /// Where it was given.
+        source_: String,
+        /// What was given.
+        value: String,
+    },
     /// The program of `--no-python` is not there or cannot be executed.
     #[error("the program `{path}` {state}")]
     Program {
@@ -119,6 +178,14 @@ pub enum JobSpecError {
     Python {
         /// What `PYTHON_EXEC` names, if it is set.
         named: Option<PathBuf>,
+    },
+    /// Not a list of local ranks.
+    #[error("`{source_} {value}` is no list of local ranks, such as `0,1`")]
+    Ranks {
+        /// Where it was given.
+        source_: String,
+        /// What was given.
+        value: String,
     },
     /// The job's name cannot be one.
     #[error("`{source_} {value}` is no name of a job: 1 to 200 bytes without `/`")]
@@ -144,6 +211,16 @@ pub enum JobSpecError {
         /// What was given.
         value: String,
     },
+    /// A signal that no program can handle, or that this one must not.
+    #[error("`{source_} {value}` has {signal}, which cannot be handled")]
+    Signal {
+        /// Where it was given.
+        source_: String,
+        /// What was given.
+        value: String,
+        /// The signal.
+        signal: Signal,
+    },
     /// `--standalone` with several nodes.
     #[error("`--standalone` is one node, and `--nnodes` says {nodes}")]
     StandaloneNodes {
@@ -166,14 +243,28 @@ pub enum JobSpecError {
         /// Its value.
         value: String,
     },
+    /// Workers that are to see one device each, and too few devices.
+    #[error(
+        "`--virtual-local-rank` needs a device for each of {workers} workers, and {variable} is `{value}`"
+    )]
+    TooFewDevices {
+        /// Which variable names the devices.
+        variable: String,
+        /// What it holds.
+        value: String,
+        /// How many workers there are.
+        workers: u32,
+    },
     /// An endpoint that every machine takes for itself.
-    #[error("`--rdzv-endpoint {value}` means every machine itself, and the job has several nodes")]
+    #[error("`{source_} {value}` means every machine itself, and the job has several nodes")]
     Unspecified {
+        /// Where it was given.
+        source_: String,
         /// The endpoint.
         value: String,
     },
     /// The number of workers cannot be read.
-    #[error("`{source_} {value}` is neither a number from 1 on nor `auto`, `cpu` or `gpu`")]
+    #[error("`{source_} {value}` is neither a number from 1 on nor `auto`, `cpu`, `gpu` or `xpu`")]
     WorkersPerNode {
         /// Where it was given.
         source_: String,
@@ -186,18 +277,28 @@ impl JobSpecError {
     /// What to try.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::Backend { value, .. } if value == "static" => {
-                "give the address of one node as `--rdzv-endpoint` on all of them".to_owned()
+            Self::Backend { value, .. } if value.starts_with("etcd") => {
+                "`c10d` needs no server beside the job; the endpoint is one of its nodes".to_owned()
             }
-            Self::Backend { .. } => "`c10d` is the one there is".to_owned(),
+            Self::Backend { .. } => "`c10d` and `static` are what there is".to_owned(),
             Self::ConfKey { known, .. } => format!("the keys are {known}"),
+            Self::Endpoint { error: EndpointError::NoPort, .. } => {
+                "with `static` give it as `HOST:PORT`".to_owned()
+            }
+            Self::Endpoint { error: EndpointError::PortInAddress, .. } => {
+                "give the port as `--master-port`".to_owned()
+            }
             Self::Endpoint { .. } | Self::Unspecified { .. } => {
                 "give the address of one node, such as `node0:29400`".to_owned()
             }
             Self::FreePort { .. } => "give the same port on all nodes".to_owned(),
             Self::LogDir { .. } => "give a folder that this user may write to".to_owned(),
-            Self::NoAccelerator => {
-                "is CUDA_VISIBLE_DEVICES empty? `--nproc-per-node auto` falls back to processors"
+            Self::LogsSpecs { .. } => "`--log-dir`, `--redirects`, `--tee` and \
+                `--log-line-prefix-template` say where output goes"
+                .to_owned(),
+            Self::NoAccelerator { .. } => {
+                "does a variable hide it, such as CUDA_VISIBLE_DEVICES? `auto` falls back to \
+                 processors"
                     .to_owned()
             }
             Self::NoScript => "see `ragent --help`".to_owned(),
@@ -211,15 +312,25 @@ impl JobSpecError {
             Self::StandaloneNodes { .. } => {
                 "for several nodes give `--rdzv-endpoint HOST:PORT` instead".to_owned()
             }
-            Self::ConfEntry { .. }
+            Self::OutputFile { .. } => {
+                "its folder must exist, and this user be allowed to write there".to_owned()
+            }
+            Self::TooFewDevices { .. } => "start fewer workers, or name more devices".to_owned(),
+            Self::Choice { .. }
+            | Self::ConfEntry { .. }
             | Self::ConfValue { .. }
             | Self::LogFormat { .. }
             | Self::ModuleWithoutPython
             | Self::Name { .. }
+            | Self::NodeRank { .. }
             | Self::Nodes { .. }
             | Self::Number { .. }
+            | Self::Numa { .. }
+            | Self::Port { .. }
+            | Self::Ranks { .. }
             | Self::RunId { .. }
             | Self::Seconds { .. }
+            | Self::Signal { .. }
             | Self::Streams { .. }
             | Self::Switch { .. }
             | Self::WorkersPerNode { .. } => return None,

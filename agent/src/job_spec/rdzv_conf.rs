@@ -31,6 +31,10 @@ pub struct RdzvConf {
     pub is_host: Option<bool>,
     /// Ports of the workers' store.
     pub store_ports: StorePorts,
+    /// Whether `join_timeout` is given.
+    pub has_join_timeout: bool,
+    /// The wait of torchrun's static backend, where it is given.
+    pub timeout: Option<Duration>,
 }
 
 /// Every key there is, with what it means; the text of the error for an unknown one.
@@ -49,7 +53,7 @@ const KEYS: [(&str, Key); 16] = [
     ("shrink_timeout", Key::Seconds(|t| &mut t.shrink)),
     ("store_port", Key::StorePort),
     ("store_type", Key::StoreType),
-    ("timeout", Key::NotNeeded),
+    ("timeout", Key::Timeout),
     ("use_libuv", Key::NotNeeded),
 ];
 
@@ -63,6 +67,8 @@ enum Key {
     Seconds(fn(&mut Timeouts) -> &mut Duration),
     StorePort,
     StoreType,
+    /// The wait with `static`.
+    Timeout,
 }
 
 impl RdzvConf {
@@ -80,6 +86,7 @@ impl RdzvConf {
                 let known = KEYS.map(|(key, _)| key).join(", ");
                 return Err(JobSpecError::ConfKey { key: key.to_owned(), known });
             };
+            conf.has_join_timeout |= key == "join_timeout";
             conf.set(key, value, *meaning)?;
         }
         Ok(conf)
@@ -108,6 +115,10 @@ impl RdzvConf {
             }
             Key::StoreType if value == "tcp" => {}
             Key::StoreType => return Err(wrong("tcp")),
+            Key::Timeout => {
+                let timeout = seconds(value).filter(|duration| !duration.is_zero());
+                self.timeout = Some(timeout.ok_or_else(|| wrong(POSITIVE))?);
+            }
         }
         Ok(())
     }

@@ -60,30 +60,6 @@ pub struct StreamMap {
     pub tee: Streams,
 }
 
-/// Where one stream goes.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Sink {
-    /// To the agent's own stream, untouched.
-    Console,
-    /// To a file alone.
-    File,
-    /// To a file, and line by line with a prefix to the agent's own stream.
-    Tee,
-}
-
-impl StreamMap {
-    /// Where `stream` of the worker with `rank` goes.
-    pub fn sink(&self, rank: LocalRank, stream: Stream) -> Sink {
-        if self.tee.has(rank, stream) {
-            Sink::Tee
-        } else if self.redirects.has(rank, stream) {
-            Sink::File
-        } else {
-            Sink::Console
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,14 +76,5 @@ mod tests {
         for wrong in ["4", "", "0:4", "x:1", "0:1,", "-1", "0:1,2"] {
             assert!(wrong.parse::<Streams>().is_err(), "{wrong}");
         }
-    }
-
-    /// Tee includes the file, whatever `--redirects` says.
-    #[test]
-    fn tee_wins_over_redirects() {
-        let map = StreamMap { redirects: "3".parse().unwrap(), tee: "0:1".parse().unwrap() };
-        assert_eq!(map.sink(LocalRank(0), Stream::Stdout), Sink::Tee);
-        assert_eq!(map.sink(LocalRank(0), Stream::Stderr), Sink::File);
-        assert_eq!(StreamMap::default().sink(LocalRank(0), Stream::Stdout), Sink::Console);
     }
 }

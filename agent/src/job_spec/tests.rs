@@ -3,7 +3,10 @@
 use clap::Parser;
 
 use super::*;
-use crate::{cli::Cli, host::MadeUpHost};
+use crate::{
+    cli::Cli,
+    host::{Gpu, MadeUpHost},
+};
 
 fn machine(env: &[(&str, &str)]) -> MadeUpHost {
     let mut host = MadeUpHost {
@@ -120,14 +123,15 @@ fn programs_without_python() {
 #[test]
 fn workers_per_node() {
     assert_eq!(resolve("ragent --nproc-per-node auto t.py").unwrap().local_world_size.get(), 6);
-    let host = MadeUpHost { accelerators: 8, ..machine(&[]) };
+    let host = MadeUpHost { gpus: vec![Gpu::default(); 8], ..machine(&[]) };
     let spec = resolve_on(&host, "ragent --nproc-per-node auto t.py").unwrap();
     assert_eq!(spec.local_world_size.get(), 8);
-    for wrong in ["0", "-1", "1.5", "CPU", "1000000"] {
-        let line = format!("ragent --nproc-per-node={wrong} t.py");
-        let source_ = "--nproc-per-node".to_owned();
+    assert_eq!(resolve("ragent --nproc-per-node 1_2 t.py").unwrap().local_world_size.get(), 12);
+    for wrong in ["0", "-1", "1.5", "CPU", "1000000", "1__2", " gpu"] {
+        let host = machine(&[("PET_NPROC_PER_NODE", wrong)]);
+        let source_ = "PET_NPROC_PER_NODE".to_owned();
         let wrong = JobSpecError::WorkersPerNode { source_, value: wrong.to_owned() };
-        assert_eq!(resolve(&line), Err(vec![wrong]));
+        assert_eq!(resolve_on(&host, "ragent t.py"), Err(vec![wrong]));
     }
 }
 
@@ -194,4 +198,141 @@ fn subcommands_are_first_words() {
     let cli = Cli::try_parse_from(["ragent", "--standalone", "status", "x"]).unwrap();
     assert!(cli.command.is_none());
     assert_eq!(cli.launch.script, Some("status".into()));
+}
+
+fn static_at(host: &str, port: u16, node_rank: u32) -> Meeting {
+    Meeting::Static { master: Endpoint { host: host.to_owned(), port }, node_rank }
+}
+
+/// The flags that only torchrun's static backend has mean it; one node without a port needs none.
+#[test]
+fn static_backend() {
+    for (line, meeting) in [
+        ("--nnodes 2 --node-rank 1 --master-addr node0", static_at("node0", 29500, 1)),
+        ("--nnodes 2 --master_addr=[::1] --master_port=7", static_at("::1", 7, 0)),
+        ("--nnodes 2 --rdzv-backend static --rdzv-endpoint a:9", static_at("a", 9, 0)),
+        ("--master-port 1234", static_at("127.0.0.1", 1234, 0)),
+        ("--nnodes 1:3 --node-rank 2", static_at("127.0.0.1", 29500, 2)),
+        ("--node-rank 0 --master-addr node0", Meeting::Standalone),
+        ("--rdzv-backend static", Meeting::Standalone),
+    ] {
+        let spec = resolve(&format!("ragent {line} t.py")).unwrap();
+        assert_eq!(spec.meeting, meeting, "{line}");
+        let is_static = matches!(meeting, Meeting::Static { .. });
+        assert_eq!(spec.shared.fixed_ranks, is_static, "{line}");
+        assert_eq!(spec.shared.nodes.min(), spec.shared.nodes.max(), "{line}");
+    }
+    let spec = resolve("ragent --nnodes 2 --rdzv-backend c10d --node-rank 1 t.py").unwrap();
+    assert!(matches!(spec.meeting, Meeting::Endpoint { .. }) && spec.node_rank == Some(1));
+}
+
+/// All nodes of a static job wait for each other for as long as torch's do, unless told otherwise.
+#[test]
+fn static_waits() {
+    for (conf, seconds) in [("", 900), ("timeout=60", 60), ("timeout=60,join_timeout=5", 5)] {
+        let host = machine(&[("PET_RDZV_CONF", conf)]);
+        let spec = resolve_on(&host, "ragent --master-port 7 t.py").unwrap();
+        assert_eq!(spec.shared.timeouts.join, Duration::from_secs(seconds), "{conf}");
+    }
+}
+
+/// What cannot be meant with the static backend is told before anything starts.
+#[test]
+fn static_mistakes() {
+    for (line, error) in [
+        ("--nnodes 2 --node-rank 2", "`--node-rank 2` is none of 2 nodes, whose ranks begin at 0"),
+        ("--master-port 70000", "`--master-port 70000` is no port: a number from 0 to 65535"),
+        (
+            "--rdzv-backend static --rdzv-endpoint a",
+            "`--rdzv-endpoint a` is no endpoint: it has no port",
+        ),
+        (
+            "--master-addr a:5 --master-port 7",
+            "`--master-addr a:5` is no endpoint: it has a port, for which there is another flag",
+        ),
+        (
+            "--nnodes 2 --master-addr 0.0.0.0",
+            "`--master-addr 0.0.0.0:29500` means every machine itself, and the job has several \
+             nodes",
+        ),
+    ] {
+        let errors = resolve(&format!("ragent {line} t.py")).unwrap_err();
+        assert_eq!(errors[0].to_string(), error, "{line}");
+    }
+}
+
+/// Workers that see one device each get them from the variable that hides the others.
+#[test]
+fn virtual_local_rank() {
+    let line = "ragent --nproc-per-node 2 --virtual-local-rank t.py";
+    let devices = |env: &[(&str, &str)]| resolve_on(&machine(env), line).unwrap().virtual_devices;
+    let visible = |visible: [&str; 2], hip| {
+        Some(VirtualDevices { visible: visible.map(str::to_owned).to_vec(), hip })
+    };
+    assert_eq!(devices(&[]), visible(["0", "1"], false));
+    assert_eq!(devices(&[("CUDA_VISIBLE_DEVICES", "5, 3,1")]), visible(["5", "3"], false));
+    let both = [("HIP_VISIBLE_DEVICES", "7,6"), ("CUDA_VISIBLE_DEVICES", "0")];
+    assert_eq!(devices(&both), visible(["7", "6"], true));
+    let errors = resolve_on(&machine(&[("CUDA_VISIBLE_DEVICES", "0")]), line).unwrap_err();
+    assert_eq!(
+        errors[0].to_string(),
+        "`--virtual-local-rank` needs a device for each of 2 workers, and CUDA_VISIBLE_DEVICES is \
+         `0`"
+    );
+}
+
+/// The file is run inside the interpreter, whatever else is asked for.
+#[test]
+fn run_path() {
+    let spec = resolve("ragent --run-path -m t.py --lr 3").unwrap();
+    let args = args(&spec);
+    assert_eq!([args[0], args[1]], ["-u", "-c"]);
+    assert_eq!(args[3..], ["t.py", "--lr", "3"]);
+    assert_eq!(spec.command.title, "t.py");
+}
+
+/// Words that are none of a few are told with those that are.
+#[test]
+fn choices() {
+    for (line, error) in [
+        ("--start-method thread", "`--start-method thread` is not `spawn`, `fork` or `forkserver`"),
+        (
+            "--event-log-handler file:",
+            "`--event-log-handler file:` is not `null`, `console` or `file:PATH`",
+        ),
+        (
+            "--local-ranks-filter 0,x",
+            "`--local-ranks-filter 0,x` is no list of local ranks, such as `0,1`",
+        ),
+        (
+            "--signals-to-handle SIGKILL",
+            "`--signals-to-handle SIGKILL` has SIGKILL, which cannot be handled",
+        ),
+        (
+            "--logs-specs mine",
+            "`--logs-specs mine` names a Python plug-in, which ragent cannot load",
+        ),
+        ("--rdzv-backend etcd", "`--rdzv-backend etcd` is not supported"),
+        (
+            "--numa-binding near",
+            "`--numa-binding near` is not `node`, `socket`, `exclusive` or `core-complex`",
+        ),
+    ] {
+        let errors = resolve(&format!("ragent {line} t.py")).unwrap_err();
+        assert_eq!(errors[0].to_string(), error, "{line}");
+    }
+    for line in
+        ["--start-method fork", "--event-log-handler file:/x", "--event-log-handler console"]
+    {
+        assert!(resolve(&format!("ragent {line} t.py")).is_ok(), "{line}");
+    }
+}
+
+/// What lines begin with is the flag's template, else the variable's.
+#[test]
+fn prefix_template() {
+    let host = machine(&[("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "b")]);
+    let prefix = |line| resolve_on(&host, line).unwrap().output.prefix;
+    assert_eq!(prefix("ragent --log-line-prefix-template a t.py").as_deref(), Some("a"));
+    assert_eq!(prefix("ragent t.py").as_deref(), Some("b"));
 }

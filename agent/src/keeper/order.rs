@@ -2,7 +2,7 @@
 //!
 //! A [`Order::Spawn`] travels with three file descriptors: the worker's stdin, stdout, stderr.
 
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
+use std::{collections::BTreeSet, ffi::OsString, net::SocketAddr, path::PathBuf};
 
 use ragent_rendezvous::message::WorkerEnd;
 use serde::{Deserialize, Serialize};
@@ -45,6 +45,8 @@ pub struct Program {
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<OsString>,
+    /// Processors that it is bound to; none: those of the agent.
+    pub cpus: BTreeSet<u32>,
     /// Variables that it gets.
     pub env: Vec<(String, OsString)>,
     /// Variables that it does not get.

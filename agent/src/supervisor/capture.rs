@@ -11,7 +11,10 @@ use bytes::{Bytes, BytesMut};
 use tokio::{io::AsyncReadExt, net::unix::pipe, sync::oneshot};
 
 use super::{console::Console, tail::Tail};
-use crate::{job_spec::Stream, limits};
+use crate::{
+    job_spec::{LineFilters, Stream},
+    limits,
+};
 
 /// Asks a capture to read whatever its worker has written so far, and to say when it has.
 pub(super) type Drain = oneshot::Sender<oneshot::Sender<()>>;
@@ -37,8 +40,8 @@ pub(super) struct Copies {
     pub(super) console: Console,
     /// Which of the console's streams.
     pub(super) stream: Stream,
-    /// What every line on the console begins with; none: bytes go there untouched.
-    pub(super) prefix: Option<String>,
+    /// How lines look there; none: bytes go there untouched.
+    pub(super) lines: Option<Lines>,
     /// A file that gets the bytes too.
     pub(super) file: Option<Arc<File>>,
     /// What keeps the last lines.
@@ -64,7 +67,6 @@ async fn copy(
     mut drains: oneshot::Receiver<oneshot::Sender<()>>,
 ) {
     let mut buffer = BytesMut::new();
-    let mut lines = Lines::default();
     let mut may_drain = true;
     loop {
         buffer.reserve(limits::CONSOLE_CHUNK);
@@ -73,13 +75,13 @@ async fn copy(
             biased;
             read = pipe.read_buf(&mut buffer) => match read {
                 Ok(0) | Err(_) => break,
-                Ok(_) => copies.write(&mut lines, buffer.split().freeze()).await,
+                Ok(_) => copies.write(buffer.split().freeze()).await,
             },
             drain = &mut drains, if may_drain => {
                 may_drain = false;
                 // The runtime may not have heard yet of what is in the pipe, so the pipe is asked.
                 while let Some(chunk) = read_now(&pipe) {
-                    copies.write(&mut lines, chunk).await;
+                    copies.write(chunk).await;
                 }
                 if let Ok(drained) = drain {
                     // Whoever asked may have stopped waiting.
@@ -88,7 +90,7 @@ async fn copy(
             }
         }
     }
-    copies.finish(&mut lines).await;
+    copies.finish().await;
 }
 
 /// What stands in the pipe at this moment; none if nothing does.
@@ -100,56 +102,96 @@ fn read_now(pipe: &pipe::Receiver) -> Option<Bytes> {
 }
 
 impl Copies {
-    async fn write(&mut self, lines: &mut Lines, chunk: Bytes) {
+    async fn write(&mut self, chunk: Bytes) {
         self.tail.push(&chunk);
         if let Some(file) = &self.file {
             self.console.write_file(file, chunk.clone()).await;
         }
-        let chunk = match &self.prefix {
-            None => chunk,
-            Some(prefix) => lines.prefixed(prefix, &chunk),
-        };
-        if !chunk.is_empty() {
-            self.console.write(self.stream, chunk).await;
+        match &mut self.lines {
+            None => self.console.write(self.stream, chunk).await,
+            Some(lines) => {
+                let cut = lines.cut(&chunk);
+                self.write_lines(cut).await;
+            }
         }
     }
 
-    async fn finish(&mut self, lines: &mut Lines) {
-        if let Some(prefix) = &self.prefix {
-            let rest = lines.rest(prefix);
-            if !rest.is_empty() {
-                self.console.write(self.stream, rest).await;
-            }
+    async fn finish(&mut self) {
+        if let Some(lines) = &mut self.lines {
+            let rest = lines.rest();
+            self.write_lines(rest).await;
+        }
+    }
+
+    async fn write_lines(&self, Cut { console, chosen }: Cut) {
+        if !console.is_empty() {
+            self.console.write(self.stream, console.into()).await;
+        }
+        if let Some(choice) = self.lines.as_ref().and_then(|lines| lines.choice.as_ref())
+            && !chosen.is_empty()
+        {
+            self.console.write_file(&choice.file, chosen.into()).await;
         }
     }
 }
 
+/// Which lines are copied to a file of their own.
+#[derive(Clone, Debug)]
+pub(super) struct Choice {
+    pub(super) filters: LineFilters,
+    pub(super) file: Arc<File>,
+}
+
 /// Cuts output into lines that begin with a prefix; a line is printed when it is whole.
 #[derive(Debug, Default)]
-struct Lines(Vec<u8>);
+pub(super) struct Lines {
+    prefix: Vec<u8>,
+    choice: Option<Choice>,
+    begun: Vec<u8>,
+}
+
+/// Whole lines, with their prefix.
+#[derive(Debug, Default)]
+struct Cut {
+    console: Vec<u8>,
+    chosen: Vec<u8>,
+}
 
 impl Lines {
-    fn prefixed(&mut self, prefix: &str, chunk: &[u8]) -> Bytes {
-        let mut out = Vec::new();
+    pub(super) fn new(prefix: Vec<u8>, choice: Option<Choice>) -> Self {
+        Self { prefix, choice, begun: Vec::new() }
+    }
+
+    fn cut(&mut self, chunk: &[u8]) -> Cut {
+        let mut cut = Cut::default();
         for piece in chunk.split_inclusive(|&byte| byte == b'\n') {
-            self.0.extend_from_slice(piece);
-            if piece.ends_with(b"\n") || self.0.len() > limits::MAX_CONSOLE_LINE {
-                out.extend_from_slice(prefix.as_bytes());
-                out.append(&mut self.0);
+            self.begun.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.begun.len() > limits::MAX_CONSOLE_LINE {
+                self.end_line(&mut cut);
             }
         }
-        out.into()
+        cut
     }
 
     /// What is left of a last line without an end, with one.
-    fn rest(&mut self, prefix: &str) -> Bytes {
-        if self.0.is_empty() {
-            return Bytes::new();
+    fn rest(&mut self) -> Cut {
+        let mut cut = Cut::default();
+        if !self.begun.is_empty() {
+            self.begun.push(b'\n');
+            self.end_line(&mut cut);
         }
-        self.0.push(b'\n');
-        let mut out = prefix.as_bytes().to_vec();
-        out.append(&mut self.0);
-        out.into()
+        cut
+    }
+
+    fn end_line(&mut self, cut: &mut Cut) {
+        let is_chosen =
+            self.choice.as_ref().is_some_and(|choice| choice.filters.matches(&self.begun));
+        for out in [Some(&mut cut.console), is_chosen.then_some(&mut cut.chosen)] {
+            let Some(out) = out else { continue };
+            out.extend_from_slice(&self.prefix);
+            out.extend_from_slice(&self.begun);
+        }
+        self.begun.clear();
     }
 }
 
@@ -157,14 +199,31 @@ impl Lines {
 mod tests {
     use super::*;
 
+    fn text(bytes: &[u8]) -> &str {
+        std::str::from_utf8(bytes).unwrap()
+    }
+
     /// Every line gets its prefix once, however the output is cut, and carriage returns stay.
     #[test]
     fn lines_get_one_prefix() {
-        let mut lines = Lines::default();
-        assert_eq!(lines.prefixed("[a0]:", b"one\ntw"), "[a0]:one\n");
-        assert_eq!(lines.prefixed("[a0]:", b"o\r50%\r"), "");
-        assert_eq!(lines.prefixed("[a0]:", b"\nthree"), "[a0]:two\r50%\r\n");
-        assert_eq!(lines.rest("[a0]:"), "[a0]:three\n");
-        assert_eq!(lines.rest("[a0]:"), "");
+        let mut lines = Lines::new(b"[a0]:".to_vec(), None);
+        assert_eq!(text(&lines.cut(b"one\ntw").console), "[a0]:one\n");
+        assert_eq!(text(&lines.cut(b"o\r50%\r").console), "");
+        assert_eq!(text(&lines.cut(b"\nthree").console), "[a0]:two\r50%\r\n");
+        assert_eq!(text(&lines.rest().console), "[a0]:three\n");
+        assert_eq!(text(&lines.rest().console), "");
+    }
+
+    /// Chosen lines are copied with their prefix, also a last one without an end.
+    #[test]
+    fn chosen_lines_are_copied() {
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let choice = Choice { filters: LineFilters::of(&["loss"]), file };
+        let mut lines = Lines::new(b"[a0]:".to_vec(), Some(choice));
+        let cut = lines.cut(b"step 1\nloss 2\nlo");
+        assert_eq!(text(&cut.console), "[a0]:step 1\n[a0]:loss 2\n");
+        assert_eq!(text(&cut.chosen), "[a0]:loss 2\n");
+        assert_eq!(text(&lines.cut(b"ss 3").chosen), "");
+        assert_eq!(text(&lines.rest().chosen), "[a0]:loss 3\n");
     }
 }

@@ -66,6 +66,16 @@ impl Console {
         let _ = self.streams.send((stream, chunk)).await;
     }
 
+    /// Queues `chunk` for the console; false if that is blocked.
+    pub(crate) fn try_write(&self, stream: Stream, chunk: Bytes) -> bool {
+        self.streams.try_send((stream, chunk)).is_ok()
+    }
+
+    /// Queues `chunk` for a file; false if files are blocked.
+    pub(crate) fn try_write_file(&self, file: &Arc<File>, chunk: Bytes) -> bool {
+        self.files.try_send((Arc::clone(file), chunk)).is_ok()
+    }
+
     /// Queues `chunk` for a file; waits where that is slow.
     ///
     /// # Cancel safety

@@ -2,9 +2,13 @@
 
 use std::{
     collections::BTreeMap,
-    fs::File,
+    ffi::OsString,
+    fs::{File, OpenOptions},
     io::{self, IsTerminal},
-    os::fd::{AsFd, OwnedFd},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -18,7 +22,7 @@ use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
 use super::{
-    capture::{self, Copies, Drain, SharedTail},
+    capture::{self, Choice, Copies, Drain, Lines, SharedTail},
     console::Console,
     environment::{EnvironmentSpec, NOT_INHERITED},
     error_file,
@@ -29,8 +33,10 @@ use super::{
 };
 use crate::{
     clock,
-    job_spec::{Sink, Stream, StreamMap, WorkerCommand},
-    keeper::order::{Order, Program, Report},
+    event_log::{AgentEvent, EventLog, WorkerEvent},
+    host::numa::CpuSet,
+    job_spec::{Output, PrefixValues, Sink, Stream, WorkerCommand, substitute},
+    keeper::order::{End, Order, Program, Report},
     limits,
 };
 
@@ -75,8 +81,12 @@ pub struct SupervisorSpec {
     pub command: WorkerCommand,
     /// What they find in their environment.
     pub environment: EnvironmentSpec,
-    /// Where their streams go.
-    pub streams: StreamMap,
+    /// Where their output goes.
+    pub output: Output,
+    /// Where their events go.
+    pub events: EventLog,
+    /// Their processors, by local rank; none where they are not bound.
+    pub cpus_by_rank: Vec<CpuSet>,
     /// Where their files go.
     pub logs: LogFolder,
     /// How long they may take to end when one of them fails.
@@ -121,6 +131,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
         bury: None,
         renewed: None,
         sweeps: 0,
+        idle_since: clock::now(),
     };
     let task = tokio::spawn(driver.drive(received, from_keeper));
     Ok(SupervisorHandle { commands, told, task })
@@ -138,6 +149,8 @@ struct Driver {
     renewed: Option<Order>,
     /// Sweeps ordered so far.
     sweeps: u64,
+    /// Since when no group runs.
+    idle_since: Instant,
 }
 
 /// The workers of one round.
@@ -145,14 +158,27 @@ struct Group {
     machine: Supervisor,
     admission: Admission,
     workers: BTreeMap<LocalRank, Worker>,
+    /// Where chosen lines of all of them go: of stdout, of stderr.
+    choices: [Option<Choice>; 2],
 }
 
 /// What is known of one worker.
 #[derive(Default)]
 struct Worker {
     pid: u32,
+    fate: Fate,
     folder: Option<WorkerFolder>,
     stderr: StderrTail,
+}
+
+/// How far a worker has come, for events.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Fate {
+    #[default]
+    Running,
+    Succeeded,
+    /// It was the first to fail.
+    Failed,
 }
 
 /// Where the last lines of a worker's stderr are found.
@@ -200,14 +226,24 @@ impl Driver {
         };
         match report {
             Report::Spawned { local_rank, pid } => {
+                let local_rank = LocalRank(local_rank);
                 if let Some(group) = &mut self.group {
-                    group.workers.entry(LocalRank(local_rank)).or_default().pid = pid;
+                    group.workers.entry(local_rank).or_default().pid = pid;
+                    let event = WorkerEvent::Started;
+                    self.spec.events.worker(&group.admission, local_rank, pid, event);
                 }
             }
             Report::NotSpawned { local_rank, reason } => {
                 self.input(Input::Ended(LocalRank(local_rank), WorkerEnd::NotStarted(reason)));
             }
             Report::Ended { local_rank, end } => {
+                let worker = self
+                    .group
+                    .as_mut()
+                    .and_then(|group| group.workers.get_mut(&LocalRank(local_rank)));
+                if let (Some(worker), End::Exited(0)) = (worker, end) {
+                    worker.fate = Fate::Succeeded;
+                }
                 self.input(Input::Ended(LocalRank(local_rank), end.into()));
             }
             Report::Quiet => self.input(Input::Quiet),
@@ -264,7 +300,11 @@ impl Driver {
     async fn start_group(&mut self, admission: Admission) {
         let size = self.spec.environment.local_world_size;
         let machine = Supervisor::new(size, self.spec.stop_grace);
-        self.group = Some(Group { machine, admission, workers: BTreeMap::new() });
+        let waited = clock::now().saturating_duration_since(self.idle_since);
+        self.spec.events.agent(&admission, AgentEvent::Rendezvous(waited));
+        self.spec.events.agent(&admission, AgentEvent::Assigned);
+        let choices = self.open_choices(admission.restart_count);
+        self.group = Some(Group { machine, admission, workers: BTreeMap::new(), choices });
         if self.keeper.is_none() {
             match KeeperLink::start(self.drains.clone(), self.reports.clone()) {
                 Ok(keeper) => self.keeper = Some(keeper),
@@ -285,6 +325,25 @@ impl Driver {
         }
     }
 
+    /// Opens the files for chosen lines; without them the lines are still on the console.
+    fn open_choices(&self, restart_count: u32) -> [Option<Choice>; 2] {
+        [Stream::Stdout, Stream::Stderr].map(|stream| {
+            let filters = self.spec.output.filters(stream);
+            if filters.is_empty() {
+                return None;
+            }
+            match self.spec.logs.filtered(restart_count, stream) {
+                Ok(file) => {
+                    file.map(|file| Choice { filters: filters.clone(), file: Arc::new(file) })
+                }
+                Err(error) => {
+                    warn!(?stream, %error, "the file for chosen lines cannot be opened");
+                    None
+                }
+            }
+        })
+    }
+
     fn not_started(&mut self, local_rank: LocalRank, reason: String) {
         self.input(Input::Ended(local_rank, WorkerEnd::NotStarted(reason)));
     }
@@ -292,19 +351,23 @@ impl Driver {
     async fn start_worker(&mut self, local_rank: LocalRank) -> io::Result<()> {
         let group = self.group.as_mut().expect("a group is being started");
         let folder = self.spec.logs.worker(group.admission.restart_count, local_rank)?;
-        let plumbing = plumb(&self.spec, local_rank, folder.as_ref())?;
+        let plumbing = plumb(&self.spec, group, local_rank, folder.as_ref())?;
         let error_file = folder.as_ref().map(WorkerFolder::error_file);
         let env =
             self.spec.environment.of_worker(&group.admission, local_rank, error_file.as_deref());
+        let rank = local_rank.to_string();
+        let substituted = |arg: &OsString| substitute(arg, &[("local_rank", &rank)]);
+        let cpus = self.spec.cpus_by_rank.get(local_rank.0 as usize);
         let program = Program {
             local_rank: local_rank.0,
             program: self.spec.command.program.clone(),
-            args: self.spec.command.args.clone(),
+            args: self.spec.command.args.iter().map(substituted).collect(),
+            cpus: cpus.cloned().unwrap_or_default(),
             env,
             unset: NOT_INHERITED.map(str::to_owned).to_vec(),
             open_files: self.spec.open_files,
         };
-        let worker = Worker { pid: 0, folder, stderr: plumbing.stderr };
+        let worker = Worker { folder, stderr: plumbing.stderr, ..Worker::default() };
         group.workers.insert(local_rank, worker);
         self.drains.add(local_rank.0, plumbing.drains);
         self.order(Order::Spawn(program), plumbing.fds.into()).await;
@@ -317,6 +380,7 @@ impl Driver {
             match effect {
                 Effect::Failed(local_rank, end) => {
                     let failure = self.failure(local_rank, end);
+                    self.tell_failed(&failure);
                     self.tell(Told::Failed(Box::new(failure))).await;
                 }
                 Effect::Signal(signal) => {
@@ -333,11 +397,46 @@ impl Driver {
                     }
                 }
                 Effect::Finish(end) => {
+                    self.tell_finished(end);
                     self.group = None;
+                    self.idle_since = clock::now();
                     self.tell(Told::Finished(end)).await;
                 }
             }
         }
+    }
+
+    fn tell_failed(&mut self, failure: &WorkerFailure) {
+        let Some(group) = &mut self.group else { return };
+        if let Some(worker) = group.workers.get_mut(&failure.local_rank) {
+            worker.fate = Fate::Failed;
+        }
+        let exit_code = match failure.end {
+            WorkerEnd::Exited(code) => code,
+            WorkerEnd::Signaled(signal) => -signal,
+            // As a shell says it of a program that cannot be started, and of one that was killed.
+            WorkerEnd::NotStarted(_) => 127,
+            WorkerEnd::KeeperLost => -(Signal::SIGKILL as i32),
+        };
+        let event = WorkerEvent::Failed { exit_code, message: failure.message.clone() };
+        self.spec.events.worker(&group.admission, failure.local_rank, failure.pid, event);
+    }
+
+    fn tell_finished(&mut self, end: GroupEnd) {
+        let Some(Group { admission, workers, .. }) = &self.group else { return };
+        for (local_rank, worker) in workers {
+            let event = match worker.fate {
+                Fate::Failed => continue,
+                Fate::Succeeded => WorkerEvent::Succeeded,
+                Fate::Running => WorkerEvent::Terminated,
+            };
+            self.spec.events.worker(admission, *local_rank, worker.pid, event);
+        }
+        let event = match end {
+            GroupEnd::Succeeded => AgentEvent::Succeeded,
+            GroupEnd::Stopped => AgentEvent::Failed,
+        };
+        self.spec.events.agent(admission, event);
     }
 
     async fn tell(&self, told: Told) {
@@ -399,41 +498,58 @@ struct Plumbing {
 
 fn plumb(
     spec: &SupervisorSpec,
+    group: &Group,
     local_rank: LocalRank,
     folder: Option<&WorkerFolder>,
 ) -> io::Result<Plumbing> {
     let mut drains = Vec::new();
     let stdin = io::stdin().as_fd().try_clone_to_owned()?;
-    let prefix = format!("[{}{local_rank}]:", spec.environment.role);
-    let mut captured = |stream, prefix, file, tail| {
+    let prefix = spec.output.prefix(PrefixValues {
+        role: &spec.environment.role,
+        local_rank,
+        global_rank: group.admission.first_global_rank.0.saturating_add(local_rank.0),
+        host_name: &spec.host_name,
+    });
+    let mut captured = |stream, lines, file, tail| {
         let console = spec.console.clone();
-        let (fd, drain) = capture::start(Copies { console, stream, prefix, file, tail })?;
+        let (fd, drain) = capture::start(Copies { console, stream, lines, file, tail })?;
         drains.push(drain);
         io::Result::Ok(fd)
     };
+    let lines = |stream| {
+        let [stdout, stderr] = &group.choices;
+        let choice = match stream {
+            Stream::Stdout => stdout,
+            Stream::Stderr => stderr,
+        };
+        Some(Lines::new(prefix.as_bytes().to_vec(), choice.clone()))
+    };
     let sink = |stream| match folder {
-        Some(folder) => (spec.streams.sink(local_rank, stream), Some(folder)),
+        Some(folder) => (spec.output.sink(local_rank, stream), Some(folder)),
         None => (Sink::Console, None),
     };
     let open = |stream, folder: Option<&WorkerFolder>| -> io::Result<Option<Arc<File>>> {
         folder.map(|folder| folder.open(stream).map(Arc::new)).transpose()
     };
+    let null = || OpenOptions::new().write(true).open("/dev/null").map(OwnedFd::from);
     let tail = SharedTail::default();
     let stdout = match sink(Stream::Stdout) {
         (Sink::File, Some(folder)) => folder.open(Stream::Stdout)?.into(),
         (Sink::Tee, folder) => {
             let file = open(Stream::Stdout, folder)?;
-            captured(Stream::Stdout, Some(prefix.clone()), file, SharedTail::default())?
+            captured(Stream::Stdout, lines(Stream::Stdout), file, SharedTail::default())?
         }
+        (Sink::Null, _) => null()?,
         (Sink::Console, _) | (Sink::File, None) => io::stdout().as_fd().try_clone_to_owned()?,
     };
     let (stderr, stderr_tail) = match sink(Stream::Stderr) {
         (Sink::File, Some(folder)) => (folder.open(Stream::Stderr)?.into(), StderrTail::InFile),
         (Sink::Tee, folder) => {
             let file = open(Stream::Stderr, folder)?;
-            let fd = captured(Stream::Stderr, Some(prefix), file, tail.clone())?;
+            let fd = captured(Stream::Stderr, lines(Stream::Stderr), file, tail.clone())?;
             (fd, StderrTail::Captured(tail))
         }
+        (Sink::Null, _) => (null()?, StderrTail::NotCaptured),
         (Sink::Console, _) | (Sink::File, None) if io::stderr().is_terminal() => {
             (io::stderr().as_fd().try_clone_to_owned()?, StderrTail::NotCaptured)
         }

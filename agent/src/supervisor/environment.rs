@@ -7,6 +7,8 @@ use ragent_rendezvous::{
     message::Admission,
 };
 
+use crate::job_spec::VirtualDevices;
+
 /// What a worker's environment needs of the job; the same in every round.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EnvironmentSpec {
@@ -24,6 +26,12 @@ pub struct EnvironmentSpec {
     pub omp_num_threads: Option<u32>,
     /// Whether `TORCH_NCCL_ASYNC_ERROR_HANDLING` is to be set.
     pub nccl_async_error_handling: bool,
+    /// `MASTER_ADDR`, where the user gives it.
+    pub master_address: Option<String>,
+    /// `TORCHELASTIC_USE_AGENT_STORE`.
+    pub shares_store: bool,
+    /// The device of each worker, where it sees one only.
+    pub virtual_devices: Option<VirtualDevices>,
 }
 
 /// What systemd tells the agent and means nobody else.
@@ -46,8 +54,11 @@ impl EnvironmentSpec {
     ) -> Vec<(String, OsString)> {
         let number = |number: u32| OsString::from(number.to_string());
         let text = |text: &str| OsString::from(text);
+        let shown_rank = if self.virtual_devices.is_some() { 0 } else { local_rank.0 };
+        let master = self.master_address.as_deref().unwrap_or(&admission.master_address);
+        let shares_store = if self.shares_store { "True" } else { "False" };
         let mut env = vec![
-            ("LOCAL_RANK", number(local_rank.0)),
+            ("LOCAL_RANK", number(shown_rank)),
             ("RANK", number(admission.first_global_rank.0.saturating_add(local_rank.0))),
             ("GROUP_RANK", number(admission.group_rank.0)),
             ("ROLE_RANK", number(admission.first_role_rank.0.saturating_add(local_rank.0))),
@@ -56,18 +67,26 @@ impl EnvironmentSpec {
             ("WORLD_SIZE", number(admission.world_size)),
             ("GROUP_WORLD_SIZE", number(admission.group_world_size)),
             ("ROLE_WORLD_SIZE", number(admission.role_world_size)),
-            ("MASTER_ADDR", text(&admission.master_address)),
+            ("MASTER_ADDR", text(master)),
             ("MASTER_PORT", number(admission.master_port.into())),
             ("TORCHELASTIC_RESTART_COUNT", number(admission.restart_count)),
             ("TORCHELASTIC_MAX_RESTARTS", number(self.max_restarts)),
             ("TORCHELASTIC_RUN_ID", text(self.run_id.as_str())),
-            ("TORCHELASTIC_USE_AGENT_STORE", text("True")),
+            ("TORCHELASTIC_USE_AGENT_STORE", text(shares_store)),
             ("TORCHELASTIC_SIGNALS_TO_HANDLE", text(&self.signals)),
             ("TORCHELASTIC_ERROR_FILE", error_file.map(OsString::from).unwrap_or_default()),
         ];
         env.extend(self.omp_num_threads.map(|threads| ("OMP_NUM_THREADS", number(threads))));
         if self.nccl_async_error_handling {
             env.push(("TORCH_NCCL_ASYNC_ERROR_HANDLING", text("1")));
+        }
+        if let Some(devices) = &self.virtual_devices
+            && let Some(device) = devices.visible.get(local_rank.0 as usize)
+        {
+            env.push(("CUDA_VISIBLE_DEVICES", text(device)));
+            if devices.hip {
+                env.push(("HIP_VISIBLE_DEVICES", text(device)));
+            }
         }
         env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
@@ -81,10 +100,8 @@ mod tests {
 
     use super::*;
 
-    /// A worker sees exactly the variables that torchrun 2.15 sets.
-    #[test]
-    fn environment_is_torchruns() {
-        let spec = EnvironmentSpec {
+    fn spec() -> EnvironmentSpec {
+        EnvironmentSpec {
             run_id: RunId::new("job7"),
             max_restarts: 3,
             role: "default".into(),
@@ -92,7 +109,13 @@ mod tests {
             signals: "SIGTERM,SIGINT,SIGHUP,SIGQUIT".into(),
             omp_num_threads: Some(1),
             nccl_async_error_handling: true,
-        };
+            master_address: None,
+            shares_store: true,
+            virtual_devices: None,
+        }
+    }
+
+    fn environment(spec: &EnvironmentSpec) -> BTreeMap<String, String> {
         let admission = Admission {
             round: RoundId { term: Term(1), round: Round(4) },
             group_rank: GroupRank(1),
@@ -108,11 +131,14 @@ mod tests {
             store_clients: vec![],
         };
         let error_file = Path::new("/logs/error.json");
-        let env: BTreeMap<String, String> = spec
-            .of_worker(&admission, LocalRank(1), Some(error_file))
-            .into_iter()
-            .map(|(name, value)| (name, value.into_string().unwrap()))
-            .collect();
+        let env = spec.of_worker(&admission, LocalRank(1), Some(error_file));
+        env.into_iter().map(|(name, value)| (name, value.into_string().unwrap())).collect()
+    }
+
+    /// A worker sees exactly the variables that torchrun 2.15 sets.
+    #[test]
+    fn environment_is_torchruns() {
+        let env = environment(&spec());
         let expected = [
             ("GROUP_RANK", "1"),
             ("GROUP_WORLD_SIZE", "3"),
@@ -137,5 +163,28 @@ mod tests {
         let expected: BTreeMap<String, String> =
             expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         assert_eq!(env, expected);
+    }
+
+    /// With the static backend the master is what the user typed, and a worker that sees one device
+    /// takes it for the first.
+    #[test]
+    fn environment_by_other_flags() {
+        let devices = VirtualDevices { visible: vec!["5".into(), "3".into()], hip: true };
+        let env = environment(&EnvironmentSpec {
+            master_address: Some("node0".into()),
+            shares_store: false,
+            virtual_devices: Some(devices),
+            ..spec()
+        });
+        for (name, value) in [
+            ("CUDA_VISIBLE_DEVICES", "3"),
+            ("HIP_VISIBLE_DEVICES", "3"),
+            ("LOCAL_RANK", "0"),
+            ("MASTER_ADDR", "node0"),
+            ("RANK", "3"),
+            ("TORCHELASTIC_USE_AGENT_STORE", "False"),
+        ] {
+            assert_eq!(env[name], value, "{name}");
+        }
     }
 }

@@ -82,16 +82,33 @@ impl LogFolder {
         restart_count: u32,
         local_rank: LocalRank,
     ) -> io::Result<Option<WorkerFolder>> {
-        let Some(run) = self.run() else {
+        let Some(attempt) = self.attempt(restart_count) else {
             return Ok(None);
         };
-        let folder = run.join(format!("attempt_{restart_count}")).join(local_rank.to_string());
+        let folder = attempt.join(local_rank.to_string());
         fs::create_dir_all(&folder)?;
         let folder = WorkerFolder(folder);
         match fs::remove_file(folder.error_file()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             Ok(()) | Err(_) => Ok(Some(folder)),
         }
+    }
+
+    /// Opens the file for chosen lines of all workers in one attempt; none where nothing is kept.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's refusal.
+    pub fn filtered(&self, restart_count: u32, stream: Stream) -> io::Result<Option<File>> {
+        let Some(attempt) = self.attempt(restart_count) else {
+            return Ok(None);
+        };
+        fs::create_dir_all(&attempt)?;
+        append(&attempt.join(format!("filtered_{}", file_name(stream)))).map(Some)
+    }
+
+    fn attempt(&self, restart_count: u32) -> Option<PathBuf> {
+        Some(self.run()?.join(format!("attempt_{restart_count}")))
     }
 
     /// Removes a temporary folder in which nothing was written.
@@ -117,10 +134,7 @@ impl WorkerFolder {
 
     /// Where a stream is written.
     pub fn log_file(&self, stream: Stream) -> PathBuf {
-        self.0.join(match stream {
-            Stream::Stdout => "stdout.log",
-            Stream::Stderr => "stderr.log",
-        })
+        self.0.join(file_name(stream))
     }
 
     /// Opens a stream's file at its end.
@@ -129,8 +143,19 @@ impl WorkerFolder {
     ///
     /// Returns the system's refusal.
     pub fn open(&self, stream: Stream) -> io::Result<File> {
-        OpenOptions::new().append(true).create(true).open(self.log_file(stream))
+        append(&self.log_file(stream))
     }
+}
+
+fn file_name(stream: Stream) -> &'static str {
+    match stream {
+        Stream::Stdout => "stdout.log",
+        Stream::Stderr => "stderr.log",
+    }
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(path)
 }
 
 fn random_name() -> String {

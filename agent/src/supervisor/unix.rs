@@ -13,6 +13,7 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, FdFlag, fcntl},
+    sched::{CpuSet, sched_setaffinity},
     sys::{
         prctl,
         resource::{Resource, getrlimit, setrlimit},
@@ -70,6 +71,12 @@ pub(crate) fn spawn_worker(program: Program, streams: [OwnedFd; 3]) -> io::Resul
     command.envs(program.env);
     let parent = unistd::getpid();
     let open_files = program.open_files;
+    let mut cpus = (!program.cpus.is_empty()).then(CpuSet::new);
+    for cpu in program.cpus {
+        if let Some(cpus) = &mut cpus {
+            cpus.set(cpu as usize)?;
+        }
+    }
     let prepare = move || {
         unistd::setsid()?;
         prctl::set_pdeathsig(Signal::SIGKILL)?;
@@ -84,6 +91,9 @@ pub(crate) fn spawn_worker(program: Program, streams: [OwnedFd; 3]) -> io::Resul
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
         setrlimit(Resource::RLIMIT_NOFILE, open_files.min(hard), hard)?;
+        if let Some(cpus) = &cpus {
+            sched_setaffinity(unistd::Pid::from_raw(0), cpus)?;
+        }
         Ok(())
     };
     // SAFETY: between fork and exec only async-signal-safe system calls are made, nothing is

@@ -22,7 +22,7 @@ use ragent::{
     agent::{
         driver::{self, AgentSpec},
         machine::AgentSettings,
-        worker_stores::WorkerStores,
+        worker_stores::{StorePlace, WorkerStores},
     },
     job_spec::{Endpoint, StorePorts},
     net::Reach,
@@ -63,7 +63,10 @@ async fn main() -> Result<()> {
     let stores = (0..args.agents)
         .map(|_| {
             let thread = StoreThread::start("stores")?;
-            Ok(WorkerStores::new(thread, reach, StorePorts::Any))
+            Ok(WorkerStores::new(
+                thread,
+                StorePlace::Ports { reach, ports: StorePorts::Any, is_served: true },
+            ))
         })
         .collect::<Result<Vec<_>>>()?;
     let attending = attend_all(&coordinator.endpoint, stores);

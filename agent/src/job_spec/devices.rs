@@ -1,0 +1,87 @@
+//! Reads how many workers a node has, and which devices and processors are each one's.
+
+use std::num::NonZeroU32;
+
+use super::{
+    JobSpecError,
+    given::{Given, python_int},
+};
+use crate::{
+    host::{
+        Host,
+        numa::{self, CpuSet, NumaBinding},
+    },
+    limits,
+};
+
+/// The devices of workers that see one each: torchrun's `--virtual-local-rank`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct VirtualDevices {
+    /// What each worker's `CUDA_VISIBLE_DEVICES` is, by local rank.
+    pub visible: Vec<String>,
+    /// Whether `HIP_VISIBLE_DEVICES` is set too.
+    pub hip: bool,
+}
+
+impl<H: Host> Given<'_, H> {
+    pub(super) fn local_world_size(&self) -> Result<NonZeroU32, JobSpecError> {
+        let Some(given) = self.typed("nproc_per_node", &self.args.nproc_per_node) else {
+            return Ok(NonZeroU32::MIN);
+        };
+        let counted = |count: Option<NonZeroU32>| {
+            let (source_, value) = (given.source.clone(), given.text.clone());
+            count.ok_or(JobSpecError::NoAccelerator { source_, value })
+        };
+        match given.text.as_str() {
+            "cpu" => Ok(self.host.cpus()),
+            "gpu" => counted(self.host.gpu_count()),
+            "xpu" => counted(self.host.xpu_count()),
+            "auto" => {
+                let accelerators = self.host.gpu_count().or_else(|| self.host.xpu_count());
+                Ok(accelerators.unwrap_or_else(|| self.host.cpus()))
+            }
+            number => python_int(number)
+                .and_then(|digits| digits.parse::<NonZeroU32>().ok())
+                .filter(|n| n.get() <= limits::MAX_LOCAL_WORLD_SIZE)
+                .ok_or(JobSpecError::WorkersPerNode { source_: given.source, value: given.text }),
+        }
+    }
+
+    pub(super) fn virtual_devices(
+        &self,
+        workers: NonZeroU32,
+    ) -> Result<Option<VirtualDevices>, JobSpecError> {
+        if !self.switch("virtual_local_rank", self.args.virtual_local_rank)? {
+            return Ok(None);
+        }
+        let hip = self.variable("HIP_VISIBLE_DEVICES").filter(|given| !given.text.is_empty());
+        let is_hip = hip.is_some();
+        let Some(given) = hip.or_else(|| self.variable("CUDA_VISIBLE_DEVICES")) else {
+            let visible = (0..workers.get()).map(|rank| rank.to_string()).collect();
+            return Ok(Some(VirtualDevices { visible, hip: false }));
+        };
+        let devices = given.text.split(',').take(workers.get() as usize);
+        let visible: Vec<String> = devices.map(|device| device.trim().to_owned()).collect();
+        if visible.len() < workers.get() as usize {
+            return Err(JobSpecError::TooFewDevices {
+                variable: given.source,
+                value: given.text,
+                workers: workers.get(),
+            });
+        }
+        Ok(Some(VirtualDevices { visible, hip: is_hip }))
+    }
+
+    /// The processors of each worker; none where workers are not bound.
+    pub(super) fn cpus_by_rank(&self, workers: NonZeroU32) -> Result<Vec<CpuSet>, JobSpecError> {
+        // No variable of torchrun's stands for this flag.
+        let Some(text) = &self.args.numa_binding else { return Ok(Vec::new()) };
+        let binding: NumaBinding = text.parse().map_err(|()| JobSpecError::Choice {
+            source_: "--numa-binding".to_owned(),
+            value: text.clone(),
+            choices: "`node`, `socket`, `exclusive` or `core-complex`",
+        })?;
+        numa::bind(binding, workers.get() as usize, &self.host.gpus(), self.host)
+            .map_err(|error| JobSpecError::Numa { value: text.clone(), error })
+    }
+}

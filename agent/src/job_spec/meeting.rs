@@ -1,0 +1,198 @@
+//! Reads where and how the nodes meet, as torchrun decides it.
+
+use std::{net::IpAddr, time::Duration};
+
+use ragent_rendezvous::settings::{NodeRange, Timeouts};
+
+use super::{
+    Endpoint, EndpointError, JobSpecError, RdzvConf,
+    given::{Given, Typed, python_int},
+};
+use crate::host::Host;
+
+/// Where and how the nodes meet.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum Meeting {
+    /// There is one node, which hosts on a free port of its loopback interface.
+    #[default]
+    Standalone,
+    /// At an endpoint.
+    Endpoint {
+        /// The candidates; one today.
+        endpoints: Vec<Endpoint>,
+        /// Whether this node hosts it, where the user says so.
+        is_host: Option<bool>,
+    },
+    /// At the node with rank 0, whose port the workers' store has too; ranks are fixed.
+    Static {
+        /// That node's address, as `MASTER_ADDR` says it, and its port.
+        master: Endpoint,
+        /// The group rank of this node.
+        node_rank: u32,
+    },
+}
+
+/// How nodes find each other.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Backend {
+    C10d,
+    Static,
+}
+
+/// The port of a static master that none is given for; torch's.
+const DEFAULT_MASTER_PORT: u16 = 29500;
+/// How long nodes wait for each other with `static`; torch's.
+const STATIC_TIMEOUT: Duration = Duration::from_secs(900);
+
+impl Meeting {
+    /// The settings that this way of meeting needs: with `static` all nodes take part.
+    pub(super) fn adapt(
+        &self,
+        nodes: NodeRange,
+        conf: &RdzvConf,
+        timeouts: &mut Timeouts,
+    ) -> NodeRange {
+        match self {
+            Self::Standalone | Self::Endpoint { .. } => nodes,
+            Self::Static { .. } => {
+                if !conf.has_join_timeout {
+                    timeouts.join = conf.timeout.unwrap_or(STATIC_TIMEOUT);
+                }
+                NodeRange::new(nodes.max(), nodes.max()).unwrap_or(nodes)
+            }
+        }
+    }
+}
+
+impl<H: Host> Given<'_, H> {
+    pub(super) fn nodes(&self) -> Result<NodeRange, JobSpecError> {
+        let Some(given) = self.typed("nnodes", &self.args.nnodes) else {
+            return Ok(one_node());
+        };
+        let parts: Vec<String> = given
+            .text
+            .split(':')
+            .map(|part| python_int(part).unwrap_or_else(|| part.to_owned()))
+            .collect();
+        parts.join(":").parse().map_err(|error| JobSpecError::Nodes {
+            source_: given.source,
+            value: given.text,
+            error,
+        })
+    }
+
+    /// The backend that is named, or that the flags mean which only `static` has.
+    pub(super) fn backend(&self) -> Result<Option<Backend>, JobSpecError> {
+        let args = self.args;
+        match self.typed("rdzv_backend", &args.rdzv_backend) {
+            Some(given) => match given.text.as_str() {
+                "c10d" => Ok(Some(Backend::C10d)),
+                "static" => Ok(Some(Backend::Static)),
+                _ => Err(JobSpecError::Backend { source_: given.source, value: given.text }),
+            },
+            None => {
+                let is_static = self.typed("node_rank", &args.node_rank).is_some()
+                    || self.typed("master_addr", &args.master_addr).is_some()
+                    || self.typed("master_port", &args.master_port).is_some();
+                Ok(is_static.then_some(Backend::Static))
+            }
+        }
+    }
+
+    pub(super) fn meeting(
+        &self,
+        nodes: NodeRange,
+        backend: Option<Backend>,
+        conf: &RdzvConf,
+    ) -> Result<Meeting, JobSpecError> {
+        let is_single = nodes.max() == 1;
+        if self.switch("standalone", self.args.standalone)? {
+            return if is_single {
+                Ok(Meeting::Standalone)
+            } else {
+                Err(JobSpecError::StandaloneNodes { nodes })
+            };
+        }
+        let endpoint = self.typed("rdzv_endpoint", &self.args.rdzv_endpoint);
+        let endpoint = endpoint.filter(|given| !given.text.is_empty());
+        if backend == Some(Backend::Static) {
+            return self.static_meeting(nodes, endpoint);
+        }
+        let is_host = conf.is_host;
+        let Some(given) = endpoint else {
+            if is_single && backend.is_none() {
+                return Ok(Meeting::Standalone);
+            }
+            return Ok(Meeting::Endpoint { endpoints: vec![Endpoint::default()], is_host });
+        };
+        let endpoint: Endpoint = given.text.parse().map_err(no_endpoint(&given))?;
+        check(&endpoint, &given.source, is_single)?;
+        Ok(Meeting::Endpoint { endpoints: vec![endpoint], is_host })
+    }
+
+    fn static_meeting(
+        &self,
+        nodes: NodeRange,
+        endpoint: Option<Typed>,
+    ) -> Result<Meeting, JobSpecError> {
+        let is_single = nodes.max() == 1;
+        let port = self.typed("master_port", &self.args.master_port);
+        if is_single && endpoint.is_none() && port.is_none() {
+            return Ok(Meeting::Standalone);
+        }
+        let (master, source) = match endpoint {
+            Some(given) => {
+                let (host, port) = Endpoint::split(&given.text).map_err(no_endpoint(&given))?;
+                let port = port.ok_or(EndpointError::NoPort).map_err(no_endpoint(&given))?;
+                (Endpoint { host, port }, given.source)
+            }
+            None => (self.master(port)?, "--master-addr".to_owned()),
+        };
+        check(&master, &source, is_single)?;
+        let node_rank = self.number("node_rank", &self.args.node_rank, 0)?;
+        if node_rank >= nodes.max() {
+            return Err(JobSpecError::NodeRank { node_rank, nodes: nodes.max() });
+        }
+        Ok(Meeting::Static { master, node_rank })
+    }
+
+    /// What `--master-addr` and `--master-port` name.
+    fn master(&self, port: Option<Typed>) -> Result<Endpoint, JobSpecError> {
+        let address = self.typed("master_addr", &self.args.master_addr);
+        let address = address.unwrap_or_else(|| Typed {
+            source: "--master-addr".to_owned(),
+            text: "127.0.0.1".to_owned(),
+        });
+        let (host, None) = Endpoint::split(&address.text).map_err(no_endpoint(&address))? else {
+            return Err(no_endpoint(&address)(EndpointError::PortInAddress));
+        };
+        let port = match port {
+            None => DEFAULT_MASTER_PORT,
+            Some(given) => python_int(&given.text)
+                .and_then(|digits| digits.parse().ok())
+                .ok_or(JobSpecError::Port { source_: given.source, value: given.text })?,
+        };
+        Ok(Endpoint { host, port })
+    }
+}
+
+pub(super) fn one_node() -> NodeRange {
+    NodeRange::new(1, 1).expect("one node is a range")
+}
+
+fn no_endpoint(given: &Typed) -> impl FnOnce(EndpointError) -> JobSpecError {
+    let (source_, value) = (given.source.clone(), given.text.clone());
+    move |error| JobSpecError::Endpoint { source_, value, error }
+}
+
+/// Whether `endpoint` means the same on all nodes.
+fn check(endpoint: &Endpoint, source: &str, is_single: bool) -> Result<(), JobSpecError> {
+    let (source_, value) = (source.to_owned(), endpoint.to_string());
+    if !is_single && endpoint.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified()) {
+        return Err(JobSpecError::Unspecified { source_, value });
+    }
+    if !is_single && endpoint.port == 0 {
+        return Err(JobSpecError::FreePort { source_, value });
+    }
+    Ok(())
+}

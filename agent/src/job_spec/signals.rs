@@ -1,0 +1,77 @@
+//! Reads on which signals the agent shuts down: torchrun's `--signals-to-handle`.
+
+use std::str::FromStr;
+
+use nix::sys::signal::Signal;
+
+/// The signals on which the agent shuts down.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SignalList {
+    /// As typed; workers are told.
+    pub text: String,
+    /// Those that are known.
+    pub signals: Vec<Signal>,
+    /// Names that are no signal's here; torchrun lets them pass with a warning.
+    pub unknown: Vec<String>,
+}
+
+/// What torchrun handles when nothing is said.
+const DEFAULT: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
+
+/// No process can handle the first two. The others mean that this program itself is broken, or tell
+/// it of its children.
+const NOT_HANDLED: [Signal; 8] = [
+    Signal::SIGKILL,
+    Signal::SIGSTOP,
+    Signal::SIGBUS,
+    Signal::SIGCHLD,
+    Signal::SIGFPE,
+    Signal::SIGILL,
+    Signal::SIGSEGV,
+    Signal::SIGTRAP,
+];
+
+impl Default for SignalList {
+    fn default() -> Self {
+        let text = DEFAULT.map(Signal::as_str).join(",");
+        Self { text, signals: DEFAULT.to_vec(), unknown: Vec::new() }
+    }
+}
+
+impl FromStr for SignalList {
+    type Err = Signal;
+
+    /// Reads `NAME,…`.
+    ///
+    /// # Errors
+    ///
+    /// Returns a signal that cannot be handled.
+    fn from_str(text: &str) -> Result<Self, Signal> {
+        let mut list = Self { text: text.to_owned(), signals: Vec::new(), unknown: Vec::new() };
+        for name in text.split(',').map(str::trim) {
+            match name.parse::<Signal>() {
+                Ok(signal) if NOT_HANDLED.contains(&signal) => return Err(signal),
+                Ok(signal) if list.signals.contains(&signal) => {}
+                Ok(signal) => list.signals.push(signal),
+                Err(_) => list.unknown.push(name.to_owned()),
+            }
+        }
+        Ok(list)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names are read as torchrun reads them; what it takes, and what nobody can, is told.
+    #[test]
+    fn lists_of_signals() {
+        let list: SignalList = "SIGTERM, SIGUSR1,SIGTERM,SIGNOPE".parse().unwrap();
+        assert_eq!(list.signals, [Signal::SIGTERM, Signal::SIGUSR1]);
+        assert_eq!(list.unknown, ["SIGNOPE"]);
+        assert_eq!(list.text, "SIGTERM, SIGUSR1,SIGTERM,SIGNOPE");
+        assert_eq!("SIGINT,SIGKILL".parse::<SignalList>(), Err(Signal::SIGKILL));
+        assert_eq!(SignalList::default().text, "SIGTERM,SIGINT,SIGHUP,SIGQUIT");
+    }
+}
