@@ -72,6 +72,8 @@ pub struct JobSpec {
     /// The file that is told the first failure as torch writes it, for whoever has started the
     /// agent.
     pub error_file: Option<PathBuf>,
+    /// Whether workers may set timers, and through which pipe, if the user names one.
+    pub timers: Option<TimerFile>,
     /// Signals on which the agent shuts down.
     pub signals: SignalList,
     /// The devices of workers that see one each.
@@ -82,6 +84,15 @@ pub struct JobSpec {
     pub omp_num_threads: Option<u32>,
     /// `TORCH_NCCL_ASYNC_ERROR_HANDLING` for workers, where the user has set none.
     pub nccl_async_error_handling: bool,
+}
+
+/// Where workers set timers: torch's `FileTimerClient`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum TimerFile {
+    /// A pipe in the temporary folder.
+    Temporary,
+    /// At this path.
+    At(PathBuf),
 }
 
 /// How long workers have to end when `--shutdown-timeout` does not say; torch's.
@@ -142,6 +153,7 @@ impl JobSpec {
             event_log: errors.or_default(given.event_log()),
             report: path(given.text("report", &args.report)),
             error_file: path(error_file.map(|given| given.text)),
+            timers: given.timers(),
             signals: errors.or_default(given.signals()),
             virtual_devices: errors.or_default(given.virtual_devices(local_world_size)),
             cpus_by_rank: errors.or_default(given.cpus_by_rank(local_world_size)),
@@ -222,6 +234,12 @@ impl<H: Host> Given<'_, H> {
             value: given.text,
             signal,
         })
+    }
+
+    fn timers(&self) -> Option<TimerFile> {
+        self.variable("TORCHELASTIC_ENABLE_FILE_TIMER").filter(|given| given.text == "1")?;
+        let path = self.host.env("TORCHELASTIC_TIMER_FILE");
+        Some(path.map_or(TimerFile::Temporary, |path| TimerFile::At(path.into())))
     }
 
     fn command(&self) -> Result<WorkerCommand, JobSpecError> {

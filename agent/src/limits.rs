@@ -72,6 +72,10 @@ pub const SWEEP_TIMEOUT: Duration = Duration::from_secs(60);
 pub const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a keeper tries to deliver its obituary: less than the lease that proves the same.
 pub const OBITUARY_TIMEOUT: Duration = Duration::from_millis(500);
+/// Timers that workers have set at once.
+pub const MAX_TIMERS: usize = 16_384;
+/// One request for a timer: as much as a pipe takes in one piece.
+pub const MAX_TIMER_REQUEST: usize = 4096;
 /// Ports of a pinned range that are tried for a worker store.
 pub const MAX_STORE_PORTS: u16 = 1024;
 /// A state file that is read at all.

@@ -1,6 +1,6 @@
 //! The story of a launch, from a [`JobSpec`] to an exit code.
 
-use std::{future::Future, io, process::ExitCode, time::Duration};
+use std::{future::Future, io, path::Path, process::ExitCode, time::Duration};
 
 use nix::sys::signal::Signal;
 use ragent_rendezvous::{
@@ -25,7 +25,7 @@ use crate::{
     error::{Ended, LaunchError, system},
     event_log::{EventLog, EventSource},
     host::ThisHost,
-    job_spec::{self, Endpoint, JobSpec, JobSpecError, Meeting},
+    job_spec::{self, Endpoint, JobSpec, JobSpecError, Meeting, TimerFile},
     keeper::tree,
     limits,
     place::{self, Hosted},
@@ -36,6 +36,7 @@ use crate::{
         driver::{self as supervisor_driver, SupervisorHandle, SupervisorSpec},
         environment::EnvironmentSpec,
         logs::LogFolder,
+        timers::TimerPipe,
     },
 };
 
@@ -86,10 +87,7 @@ fn launch_with_logs(spec: &JobSpec) -> Result<Outcome, LaunchError> {
     block_on(launch_on_runtime(spec, logs))?
 }
 
-fn output_file(
-    source_: &'static str,
-    path: &std::path::Path,
-) -> impl FnOnce(io::Error) -> LaunchError {
+fn output_file(source_: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LaunchError {
     let path = path.display().to_string();
     move |error| {
         let error = error.to_string();
@@ -215,9 +213,9 @@ fn supervisor_spec(
     let events = EventLog::open(&spec.event_log, source, &console).map_err(|error| {
         let path = match &spec.event_log {
             job_spec::EventLog::File(path) => path.as_path(),
-            job_spec::EventLog::Null | job_spec::EventLog::Console => "".as_ref(),
+            job_spec::EventLog::Null | job_spec::EventLog::Console => Path::new(""),
         };
-        output_file("--event-log-handler file:", path)(error)
+        output_file("--event-log-handler", path)(error)
     })?;
     Ok(SupervisorSpec {
         command: spec.command.clone(),
@@ -235,6 +233,7 @@ fn supervisor_spec(
         },
         output: spec.output.clone(),
         events,
+        timer_pipe: timer_pipe(spec.timers.as_ref())?,
         cpus_by_rank: spec.cpus_by_rank.clone(),
         logs,
         stop_grace: spec.shared.timeouts.stop_grace,
@@ -242,6 +241,17 @@ fn supervisor_spec(
         host_name: ThisHost.name(),
         console,
     })
+}
+
+fn timer_pipe(file: Option<&TimerFile>) -> Result<Option<TimerPipe>, LaunchError> {
+    let path = match file {
+        None => return Ok(None),
+        Some(TimerFile::At(path)) => path.clone(),
+        Some(TimerFile::Temporary) => {
+            ThisHost.temp_dir().join(format!("watchdog_timer_{}", place::random_id()))
+        }
+    };
+    TimerPipe::make(&path).map(Some).map_err(output_file("TORCHELASTIC_TIMER_FILE", &path))
 }
 
 /// One queue for all signals on which the agent shuts down.

@@ -12,4 +12,5 @@ mod keeper_link;
 pub mod logs;
 pub mod machine;
 mod tail;
+pub mod timers;
 pub(crate) mod unix;

@@ -32,7 +32,8 @@ impl<'a> Job<'a> {
         let Self { endpoint, flags, agents, .. } = self;
         let rank = agents.replace(agents.get() + 1);
         self.sandbox.ragent(&format!(
-            "--rdzv-id j --rdzv-endpoint {endpoint} --node-rank {rank} {flags} {words}"
+            "--rdzv-backend c10d --rdzv-id j --rdzv-endpoint {endpoint} --node-rank {rank} {flags} \
+             {words}"
         ))
     }
 

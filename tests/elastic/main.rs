@@ -6,6 +6,7 @@
 
 mod coordinator;
 mod failure;
+mod fixed_ranks;
 mod job;
 mod leaving;
 mod loss;

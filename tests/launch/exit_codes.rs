@@ -41,7 +41,7 @@ const PROVOCATIONS: [(&str, Provocation); 19] = [
     ("a worker has failed and no restart is left", |sandbox| {
         vec![
             sandbox.ragent("--no-python fail.sh 3").run(),
-            sandbox.ragent("--max-restarts 1 --no-python bash -c").arg("kill -9 $$").run(),
+            sandbox.ragent("--max-restarts 1 --no-python bash -c").arg("kill -9 $BASHPID").run(),
         ]
     }),
     ("the agent was told to leave by a signal", |sandbox| {

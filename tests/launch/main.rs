@@ -7,8 +7,10 @@ mod environment;
 mod exit_codes;
 mod logs;
 mod loss;
+mod result_files;
 mod serve;
 mod stopping;
+mod timers;
 mod workers;
 
 #[path = "../support/mod.rs"]

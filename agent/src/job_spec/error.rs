@@ -63,6 +63,11 @@ pub enum JobSpecError {
         /// Why not.
         error: EndpointError,
     },
+    /// Chosen lines are to be copied to a folder that is not kept.
+    #[error(
+        "`--duplicate-stdout-filters` and `--duplicate-stderr-filters` copy to the log folder, and `--log-dir /dev/null` keeps none"
+    )]
+    FiltersWithoutFolder,
     /// A free port, of which other nodes could not know.
     #[error("`{source_} {value}` takes a free port, which the other nodes would not know")]
     FreePort {
@@ -319,6 +324,7 @@ impl JobSpecError {
             Self::Choice { .. }
             | Self::ConfEntry { .. }
             | Self::ConfValue { .. }
+            | Self::FiltersWithoutFolder
             | Self::LogFormat { .. }
             | Self::ModuleWithoutPython
             | Self::Name { .. }

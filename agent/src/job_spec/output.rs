@@ -104,13 +104,18 @@ impl<H: Host> Given<'_, H> {
             Some(self.variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")?.text)
                 .filter(|template| !template.is_empty())
         });
-        Ok(Output {
+        let output = Output {
             map: StreamMap { redirects, tee },
             shown: self.shown_ranks()?,
             stdout_filters: filters("duplicate_stdout_filters", &args.duplicate_stdout_filters),
             stderr_filters: filters("duplicate_stderr_filters", &args.duplicate_stderr_filters),
             prefix: template,
-        })
+        };
+        let copies = !(output.stdout_filters.is_empty() && output.stderr_filters.is_empty());
+        if copies && self.text("log_dir", &args.log_dir).as_deref() == Some("/dev/null") {
+            return Err(JobSpecError::FiltersWithoutFolder);
+        }
+        Ok(output)
     }
 
     fn streams(&self, name: &str, typed: &Option<String>) -> Result<Streams, JobSpecError> {

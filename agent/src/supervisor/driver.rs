@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     fs::{File, OpenOptions},
+    future,
     io::{self, IsTerminal},
     os::{
         fd::{AsFd, OwnedFd},
@@ -13,7 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::signal::Signal;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use ragent_rendezvous::{
     ids::{GlobalRank, LocalRank},
     message::{Admission, WorkerEnd, WorkerFailure},
@@ -30,6 +34,7 @@ use super::{
     logs::{LogFolder, WorkerFolder},
     machine::{Effect, GroupEnd, Input, Supervisor},
     tail,
+    timers::{Expired, TimerPipe, TimerRequest, Timers},
 };
 use crate::{
     clock,
@@ -85,6 +90,8 @@ pub struct SupervisorSpec {
     pub output: Output,
     /// Where their events go.
     pub events: EventLog,
+    /// Where they set timers, if they may.
+    pub timer_pipe: Option<TimerPipe>,
     /// Their processors, by local rank; none where they are not bound.
     pub cpus_by_rank: Vec<CpuSet>,
     /// Where their files go.
@@ -132,6 +139,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
         renewed: None,
         sweeps: 0,
         idle_since: clock::now(),
+        timers: Timers::default(),
     };
     let task = tokio::spawn(driver.drive(received, from_keeper));
     Ok(SupervisorHandle { commands, told, task })
@@ -151,6 +159,7 @@ struct Driver {
     sweeps: u64,
     /// Since when no group runs.
     idle_since: Instant,
+    timers: Timers,
 }
 
 /// The workers of one round.
@@ -199,6 +208,7 @@ impl Driver {
     ) {
         loop {
             let deadline = self.group.as_ref().and_then(|group| group.machine.poll_timeout());
+            let timer = self.timers.poll_timeout();
             tokio::select! {
                 // Ends before commands and deadlines, so that what has ended is not killed again.
                 biased;
@@ -208,6 +218,11 @@ impl Driver {
                     Some(command) => self.handle_command(command).await,
                     None => break,
                 },
+                () = clock::until(timer) => self.kill_expired(),
+                // Last, so that a flood of them keeps nothing else waiting.
+                request = next_timer(&mut self.spec.timer_pipe) => {
+                    self.timers.handle(clock::now(), clock::wall_time(), request);
+                }
             }
             self.carry_out_all().await;
         }
@@ -261,6 +276,23 @@ impl Driver {
         if let Some(group) = &mut self.group {
             warn!(round = %group.admission.round, "workers did not end in time; killing them");
             group.machine.handle_timeout(clock::now());
+        }
+    }
+
+    /// Kills the workers whose timers are over; their end is told like any other.
+    fn kill_expired(&mut self) {
+        for Expired { pid, scope_id, signal } in self.timers.expired(clock::now()) {
+            let pid = Pid::from_raw(pid);
+            let is_own = self.keeper.as_ref().is_some_and(|keeper| keeper.holds(pid));
+            match Signal::try_from(signal) {
+                Ok(signal) if is_own => {
+                    warn!(%pid, scope_id, %signal, "a worker's timer is over; killing it");
+                    let _ = kill(pid, signal);
+                }
+                Ok(_) | Err(_) => {
+                    warn!(%pid, scope_id, signal, "a timer is over; nobody is killed")
+                }
+            }
         }
     }
 
@@ -353,8 +385,11 @@ impl Driver {
         let folder = self.spec.logs.worker(group.admission.restart_count, local_rank)?;
         let plumbing = plumb(&self.spec, group, local_rank, folder.as_ref())?;
         let error_file = folder.as_ref().map(WorkerFolder::error_file);
-        let env =
+        let mut env =
             self.spec.environment.of_worker(&group.admission, local_rank, error_file.as_deref());
+        if let Some(pipe) = &self.spec.timer_pipe {
+            env.push(("TORCHELASTIC_TIMER_FILE".to_owned(), pipe.path().into()));
+        }
         let rank = local_rank.to_string();
         let substituted = |arg: &OsString| substitute(arg, &[("local_rank", &rank)]);
         let cpus = self.spec.cpus_by_rank.get(local_rank.0 as usize);
@@ -399,6 +434,7 @@ impl Driver {
                 Effect::Finish(end) => {
                     self.tell_finished(end);
                     self.group = None;
+                    self.timers.clear();
                     self.idle_since = clock::now();
                     self.tell(Told::Finished(end)).await;
                 }
@@ -487,6 +523,18 @@ impl Driver {
         self.spec.logs.clean_up();
         info!(target: "ragent::supervisor", "nothing is left running");
     }
+}
+
+/// The next request for a timer, if workers may set any.
+async fn next_timer(pipe: &mut Option<TimerPipe>) -> TimerRequest {
+    if let Some(open) = pipe {
+        match open.next().await {
+            Ok(request) => return request,
+            Err(error) => warn!(%error, "workers can set no further timers"),
+        }
+        *pipe = None;
+    }
+    future::pending().await
 }
 
 /// A worker's streams, connected.

@@ -107,6 +107,11 @@ impl KeeperLink {
         Ok(Self { orders, pid })
     }
 
+    /// Whether `pid` is one of the workers, or was started by one.
+    pub(super) fn holds(&self, pid: Pid) -> bool {
+        pid != self.pid && tree::descendants().contains(&pid)
+    }
+
     /// Kills it. It is reaped only when its end has been told, so its number is its own until then.
     pub(super) fn kill(&self) {
         let _ = kill(self.pid, Signal::SIGKILL);

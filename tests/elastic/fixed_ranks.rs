@@ -1,0 +1,129 @@
+//! The static backend: ranks and the address of rank 0 are what was typed, in every round.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+
+use crate::{
+    job::{numbers, workers},
+    support::{Program, Sandbox, Start, free_port},
+};
+
+/// The agents of a job with fixed ranks, by the flags that scripts for torchrun have.
+struct StaticJob<'a> {
+    sandbox: &'a Sandbox,
+    port: u16,
+    flags: &'static str,
+}
+
+impl<'a> StaticJob<'a> {
+    fn new(sandbox: &'a Sandbox, flags: &'static str) -> Self {
+        Self { sandbox, port: free_port(), flags }
+    }
+
+    fn agent(&self, node_rank: u32, words: &str) -> Start {
+        let Self { sandbox, port, flags } = self;
+        sandbox.ragent(&format!(
+            "--node-rank {node_rank} --master-addr localhost --master-port {port} {flags} \
+             --no-python {words}"
+        ))
+    }
+
+    fn start(&self, node_rank: u32, words: &str) -> Program {
+        self.agent(node_rank, words).start()
+    }
+}
+
+/// Ranks are those that were typed, whoever comes first; all workers get the address and the port
+/// as typed, and find the store of their round there.
+#[test]
+fn ranks_and_master_are_as_typed() {
+    let sandbox = Sandbox::new();
+    let job = StaticJob::new(&sandbox, "--nnodes 3");
+    let mut agents = [2, 0, 1].map(|rank| job.start(rank, "reach.sh"));
+    for (agent, rank) in agents.iter_mut().zip([2, 0, 1]) {
+        assert_eq!(agent.worker().number("rank"), rank);
+        agent.says(&format!("reached localhost by rank={rank}"));
+    }
+    agents.into_iter().for_each(|agent| agent.end().assert_code(0));
+    sandbox.assert_nothing_left();
+}
+
+/// A node that is lost is waited for, and its successor has its rank.
+#[test]
+fn replacement_has_the_rank_of_the_lost() {
+    let sandbox = Sandbox::new();
+    let job = StaticJob::new(&sandbox, "--nnodes 2");
+    let mut host = job.start(0, "stay.sh");
+    let mut guest = job.start(1, "stay.sh");
+    workers([&mut host, &mut guest]);
+    guest.signal(Signal::SIGKILL);
+    host.logs("is lost");
+    let mut guest = job.start(1, "stay.sh");
+    let both = workers([&mut host, &mut guest]);
+    assert_eq!(numbers(&both, "rank"), [0, 1]);
+    assert_eq!(numbers(&both, "restart"), [0, 0]);
+}
+
+/// The node with rank 0 hosts the job and may come back too.
+#[test]
+fn rank_zero_comes_back() {
+    let sandbox = Sandbox::new();
+    let job = StaticJob::new(&sandbox, "--nnodes 2");
+    let mut host = job.start(0, "stay.sh");
+    let mut guest = job.start(1, "stay.sh");
+    workers([&mut host, &mut guest]);
+    host.signal(Signal::SIGKILL);
+    host.end();
+    let mut host = job.start(0, "stay.sh");
+    let both = workers([&mut host, &mut guest]);
+    assert_eq!(numbers(&both, "rank"), [0, 1]);
+}
+
+/// A failure restarts the workers of all nodes, where torchrun restarts those of one.
+#[test]
+fn failure_restarts_all() {
+    let sandbox = Sandbox::new();
+    let orders = [0, 1].map(|rank| sandbox.orders(rank));
+    let job = StaticJob::new(&sandbox, "--nnodes 2 --max-restarts 1");
+    let mut host = job.start(0, "obey.sh");
+    let mut guest = job.start(1, "obey.sh");
+    workers([&mut host, &mut guest]);
+    orders[1].give("exit 3");
+    let both = workers([&mut host, &mut guest]);
+    assert_eq!(numbers(&both, "restart"), [1, 1]);
+    orders.iter().for_each(|orders| orders.give("exit 0"));
+    [host, guest].into_iter().for_each(|agent| agent.end().assert_code(0));
+}
+
+/// The rank of a node that is there is taken: the second node is told, and ends.
+#[test]
+fn second_node_of_a_rank_is_refused() {
+    let sandbox = Sandbox::new();
+    let job = StaticJob::new(&sandbox, "--nnodes 3");
+    let mut host = job.start(0, "stay.sh");
+    host.endpoint();
+    let mut guest = job.start(1, "stay.sh");
+    guest.logs("waiting");
+    let end = job.agent(1, "stay.sh").run();
+    end.assert_code(1);
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let refusal = format!("caused by: {} has `--node-rank 1` already", name.trim());
+    end.assert_stderr(&[&refusal, "hint: give each node a rank of its own"]);
+}
+
+/// Both backends at one endpoint are a mistake, and both are named.
+#[test]
+fn other_backend_is_refused() {
+    let sandbox = Sandbox::new();
+    let job = StaticJob::new(&sandbox, "--nnodes 2");
+    let mut host = job.start(0, "stay.sh");
+    host.endpoint();
+    let words = format!(
+        "--nnodes 2 --rdzv-endpoint localhost:{} --rdzv-conf join_timeout=900 --no-python stay.sh",
+        job.port
+    );
+    let end = sandbox.ragent(&words).run();
+    end.assert_code(1);
+    end.assert_stderr(&["--rdzv-backend is c10d here and static there"]);
+}

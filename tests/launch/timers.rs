@@ -1,0 +1,60 @@
+//! Timers that workers set, as torch's `FileTimerClient` does.
+
+use std::fs;
+
+use crate::support::Sandbox;
+
+/// A worker that sets a timer for `pid` and stays. Times are long past, so nothing is waited for.
+fn worker(pid: &str) -> String {
+    format!(
+        "printf '{{\"version\": 1, \"pid\": %d, \"scope_id\": \"step\", \"expiration_time\": 1.5, \
+         \"signal\": 9}}\\n' {pid} >\"$TORCHELASTIC_TIMER_FILE\"; exec sleep infinity"
+    )
+}
+
+/// A worker whose timer is over is killed, and its end is a failure like any other: the agent goes
+/// on, and restarts where it may.
+#[test]
+fn overdue_worker_is_killed() {
+    let sandbox = Sandbox::new();
+    let script = format!("[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; {}", worker("$BASHPID"));
+    let start = sandbox.ragent("--max-restarts 1 --no-python bash -c").arg(script);
+    let end = start.env("TORCHELASTIC_ENABLE_FILE_TIMER", "1").run();
+    end.assert_code(0);
+    end.assert_stderr(&["a worker's timer is over; killing it", "killed by SIGKILL"]);
+    assert_eq!(fs::read_dir(sandbox.path("tmp")).unwrap().count(), 0, "the pipe is removed");
+}
+
+/// A timer of a process that is no worker's kills nobody.
+#[test]
+fn strangers_are_not_killed() {
+    let sandbox = Sandbox::new();
+    let mut stranger = sandbox.program("/bin/sleep").arg("infinity").start();
+    let script = worker(&stranger.pid().to_string());
+    let start = sandbox.ragent("--no-python bash -c").arg(script);
+    let mut agent = start
+        .env("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
+        .env("TORCHELASTIC_TIMER_FILE", sandbox.path("timer"))
+        .start();
+    agent.logs("a timer is over; nobody is killed");
+    assert!(sandbox.path("timer").exists());
+    agent.signal(nix::sys::signal::Signal::SIGTERM);
+    agent.end().assert_code(1);
+    stranger.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(stranger.end().signal, Some(15));
+}
+
+/// What is in the way of the pipe is told, and stays.
+#[test]
+fn file_in_the_way() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("timer"), "mine").unwrap();
+    let end = sandbox
+        .ragent("--no-python true")
+        .env("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
+        .env("TORCHELASTIC_TIMER_FILE", sandbox.path("timer"))
+        .run();
+    end.assert_code(2);
+    end.assert_stderr(&["`TORCHELASTIC_TIMER_FILE ", "cannot be written: it is no pipe"]);
+    assert_eq!(fs::read_to_string(sandbox.path("timer")).unwrap(), "mine");
+}
