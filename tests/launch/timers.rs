@@ -29,7 +29,7 @@ fn overdue_worker_is_killed() {
 #[test]
 fn strangers_are_not_killed() {
     let sandbox = Sandbox::new();
-    let mut stranger = sandbox.program("/bin/sleep").arg("infinity").start();
+    let stranger = sandbox.program("/bin/sleep").arg("infinity").start();
     let script = worker(&stranger.pid().to_string());
     let start = sandbox.ragent("--no-python bash -c").arg(script);
     let mut agent = start
