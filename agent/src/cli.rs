@@ -2,9 +2,11 @@
 //!
 //! Nothing here is checked or defaulted; `job_spec` says what it means.
 
+mod words;
+
 use std::ffi::OsString;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 /// Starts, watches and re-forms distributed training jobs; use it in place of torchrun.
 #[derive(Debug, Parser)]
@@ -16,6 +18,8 @@ use clap::{Args, Parser, Subcommand};
     infer_long_args = true,
     subcommand_negates_reqs = true,
     subcommand_precedence_over_arg = false,
+    // Flags stand before the script.
+    override_usage = "ragent [OPTIONS] SCRIPT [ARGS]...\n       ragent COMMAND [OPTIONS]",
     max_term_width = 100,
     after_help = "Every flag has an underscore spelling too (--nproc_per_node) and, where it is \
                   absent, is read from PET_<NAME> (PET_NPROC_PER_NODE). Logs go to stderr; \
@@ -28,6 +32,17 @@ pub struct Cli {
     /// What to launch.
     #[command(flatten)]
     pub launch: LaunchArgs,
+}
+
+impl Cli {
+    /// Reads the words of a command line, the program's own name first.
+    ///
+    /// # Errors
+    ///
+    /// Returns what clap says to the user: also the help and the version, if they ask for that.
+    pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        Self::try_parse_from(words::mark_script(&Self::command(), words.into_iter().collect()))
+    }
 }
 
 /// What else the program can do.

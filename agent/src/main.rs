@@ -5,7 +5,6 @@ use std::{
     process::ExitCode,
 };
 
-use clap::Parser;
 use ragent::{
     cli::{Cli, Command, LaunchArgs},
     completion,
@@ -17,7 +16,7 @@ use ragent::{
 };
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     let result = match cli.command {
         Some(Command::Keeper) => return keep(),
         Some(Command::Store(args)) => logged(LogFormat::Text, || serve::store(&args)),

@@ -1,6 +1,6 @@
 //! One line of shell, one assertion.
 
-use clap::Parser;
+use std::ffi::OsString;
 
 use super::*;
 use crate::{
@@ -20,9 +20,12 @@ fn machine(env: &[(&str, &str)]) -> MadeUpHost {
     host
 }
 
+fn read(line: &str) -> Result<Cli, clap::Error> {
+    Cli::read(line.split_whitespace().map(OsString::from))
+}
+
 fn resolve_on(host: &MadeUpHost, line: &str) -> Result<JobSpec, Vec<JobSpecError>> {
-    let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
-    JobSpec::resolve(cli.launch, host)
+    JobSpec::resolve(read(line).unwrap().launch, host)
 }
 
 fn resolve(line: &str) -> Result<JobSpec, Vec<JobSpecError>> {
@@ -41,6 +44,23 @@ fn bare_script_is_standalone() {
     assert_eq!(spec.local_world_size.get(), 1);
     assert_eq!(spec.command.program, PathBuf::from("/usr/bin/python3"));
     assert_eq!(args(&spec), ["-u", "t.py", "--lr", "3", "-h"]);
+}
+
+/// Whatever stands behind the script is its own, also what could be a flag of ours, and `--`.
+#[test]
+fn words_behind_the_script_are_its_own() {
+    for (line, expected) in [
+        ("--nproc-per-node 2 t.py --role x -t 3", vec!["--role", "x", "-t", "3"]),
+        ("-r3 t.py --help", vec!["--help"]),
+        ("-r 3 -- t.py -h", vec!["-h"]),
+        ("--nproc 2 --tee=1 t.py -- -x", vec!["--", "-x"]),
+        ("-mr 3 t.py status --version", vec!["status", "--version"]),
+        ("--max-restarts -0 t.py", vec![]),
+    ] {
+        let launch = read(&format!("ragent {line}")).unwrap().launch;
+        assert_eq!(launch.script, Some("t.py".into()), "{line}");
+        assert_eq!(launch.args, expected, "{line}");
+    }
 }
 
 /// Both spellings, both value forms and unique prefixes mean the same.
@@ -188,14 +208,14 @@ fn what_others_are_told_is_checked() {
 #[test]
 fn unknown_flags_are_refused() {
     for line in ["ragent --bogus t.py", "ragent -x t.py", "ragent --nnodes"] {
-        assert!(Cli::try_parse_from(line.split_whitespace()).is_err(), "{line}");
+        assert!(read(line).is_err(), "{line}");
     }
 }
 
 /// A subcommand is one only as the first word: a script may be called `status`.
 #[test]
 fn subcommands_are_first_words() {
-    let cli = Cli::try_parse_from(["ragent", "--standalone", "status", "x"]).unwrap();
+    let cli = read("ragent --standalone status x").unwrap();
     assert!(cli.command.is_none());
     assert_eq!(cli.launch.script, Some("status".into()));
 }

@@ -1,0 +1,94 @@
+//! Finds the script among the words of a command line: what stands behind it is its own.
+//!
+//! clap would take a flag of ours for one wherever it stands, and has no rule like argparse's.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::{OsStr, OsString},
+};
+
+use clap::Command;
+
+/// The words with `--` before the script, unless the first one is a subcommand. Words that mean
+/// nothing are left to clap, which says so.
+pub(super) fn mark_script(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
+    let is_subcommand = |word: &OsString| {
+        command.get_subcommands().any(|known| word.as_os_str() == known.get_name())
+            || word == "help"
+    };
+    if words.get(1).is_some_and(is_subcommand) {
+        return words;
+    }
+    let flags = Flags::of(command);
+    let mut at = 1;
+    while let Some(word) = words.get(at) {
+        if word == "--" {
+            return words;
+        }
+        match flags.words_of(word) {
+            Some(used) => at += used,
+            None => {
+                let (own, script) = words.split_at(at);
+                return [own, &["--".into()], script].concat();
+            }
+        }
+    }
+    words
+}
+
+/// The flags that a command has, and whether they take a value.
+struct Flags {
+    long: BTreeMap<String, (String, bool)>,
+    short: BTreeMap<char, bool>,
+}
+
+impl Flags {
+    fn of(command: &Command) -> Self {
+        let mut flags = Self { long: BTreeMap::new(), short: BTreeMap::new() };
+        // The two that every command has.
+        for (name, short) in [("help", 'h'), ("version", 'V')] {
+            flags.long.insert(name.to_owned(), (name.to_owned(), false));
+            flags.short.insert(short, false);
+        }
+        for arg in command.get_arguments() {
+            let takes_value = arg.get_action().takes_values();
+            let aliases = arg.get_all_aliases().into_iter().flatten();
+            for name in arg.get_long().into_iter().chain(aliases) {
+                flags.long.insert(name.to_owned(), (arg.get_id().to_string(), takes_value));
+            }
+            flags.short.extend(arg.get_short().map(|short| (short, takes_value)));
+        }
+        flags
+    }
+
+    /// How many words the flag has that begins with `word`; none if it is no flag.
+    fn words_of(&self, word: &OsStr) -> Option<usize> {
+        let text = word.to_string_lossy();
+        if let Some(long) = text.strip_prefix("--") {
+            let is_whole = long.contains('=');
+            return Some(if self.long_takes_value(long) && !is_whole { 2 } else { 1 });
+        }
+        let cluster = text.strip_prefix('-').filter(|cluster| !cluster.is_empty())?;
+        let mut letters = cluster.chars();
+        while let Some(letter) = letters.next() {
+            if self.short.get(&letter) == Some(&true) {
+                return Some(if letters.as_str().is_empty() { 2 } else { 1 });
+            }
+        }
+        Some(1)
+    }
+
+    fn long_takes_value(&self, name: &str) -> bool {
+        if let Some((_, takes_value)) = self.long.get(name) {
+            return *takes_value;
+        }
+        let meant: BTreeSet<&(String, bool)> = self
+            .long
+            .range(name.to_owned()..)
+            .take_while(|(known, _)| known.starts_with(name))
+            .map(|(_, flag)| flag)
+            .collect();
+        // What several flags begin with is refused later.
+        meant.len() == 1 && meant.first().is_some_and(|(_, takes_value)| *takes_value)
+    }
+}
