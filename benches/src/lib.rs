@@ -1,4 +1,4 @@
-//! What the load generators share: the clock, and the CPU time of another process.
+//! What the load generators share: the clock, the CPU time of another process, and many clients.
 
 use std::{
     fs,
@@ -6,6 +6,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+
+pub mod clients;
 
 /// The present moment.
 #[expect(clippy::disallowed_methods, reason = "a load generator measures time")]

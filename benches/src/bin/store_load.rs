@@ -2,23 +2,24 @@
 //!
 //! One thread, and one request outstanding per connection, as with torch's clients. A `SET` has no
 //! answer, so it is sent together with a `PING`, and their echo counts. `connect` measures how long
-//! it takes until all connections are made and greeted; `wait-fanout` how long from a `SET` until
-//! everyone who waited for the key has been told. `benches/store.py` runs it against two servers.
+//! it takes until all connections are made and greeted, `init` until each has counted itself as well,
+//! as torch's clients do; `wait-fanout` how long from a `SET` until everyone who waited for the key
+//! has been told; `storm` how long one client waits for an answer while all the others connect.
+//! `benches/store.py` runs it against several servers.
 
-use std::io::Write as _;
-use std::net::SocketAddr;
-use std::rc::Rc;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, ValueEnum};
 use hdrhistogram::Histogram;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use ragent_benches::clients::Clients;
 use ragent_benches::{cpu_time, now};
 use ragent_store::wire::{GREETING, Query};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-use tokio::task::{JoinSet, LocalSet};
 
 #[derive(Debug, Parser)]
 struct Args {
@@ -30,7 +31,7 @@ struct Args {
     /// On how many connections at a time.
     #[arg(long, default_value_t = 64)]
     connections: usize,
-    /// For how long.
+    /// For how long, each.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
     /// Of which process to measure the CPU time.
@@ -44,7 +45,9 @@ enum Op {
     Check,
     Connect,
     Get,
+    Init,
     Set,
+    Storm,
     WaitFanout,
 }
 
@@ -54,23 +57,23 @@ struct Exchange {
     answer_len: usize,
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<()> {
+fn main() -> Result<()> {
     let args = Args::parse();
-    LocalSet::new().run_until(run(&args)).await
-}
-
-async fn run(args: &Args) -> Result<()> {
-    let mut clients = Vec::new();
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
+    let mut clients = None;
     for op in &args.ops {
         let report = match op {
-            Op::Connect => rounds(args, "connect", connect_all).await?,
-            Op::WaitFanout => rounds(args, "wait-fanout", wait_fanout).await?,
+            Op::Connect => rounds(&args, "connect", |args| connect_all(args).map(Stretch::all))?,
+            Op::Init => rounds(&args, "init", |args| init(args).map(Stretch::all))?,
+            Op::WaitFanout => rounds(&args, "wait-fanout", wait_fanout)?,
+            Op::Storm => storm(&args)?,
             Op::Add | Op::Check | Op::Get | Op::Set => {
-                if clients.is_empty() {
-                    clients = greeted(args.address, args.connections).await?;
-                }
-                exchanges(args, *op, &mut clients).await?
+                let clients = match &mut clients {
+                    Some(clients) => clients,
+                    none => none.insert(greeted(args.address, args.connections)?),
+                };
+                exchanges(&args, *op, clients)?
             }
         };
         writeln!(std::io::stdout(), "{report}")?;
@@ -79,32 +82,37 @@ async fn run(args: &Args) -> Result<()> {
 }
 
 /// Repeats one exchange on every connection until the time is over.
-async fn exchanges(args: &Args, op: Op, clients: &mut Vec<TcpStream>) -> Result<Value> {
+fn exchanges(args: &Args, op: Op, clients: &mut Clients) -> Result<Value> {
     // Before the clock runs: the key that is read.
-    let key = set(KEY, &[b'v'; VALUE_LEN])?;
-    clients[0].write_all(&[&key[..], &PING].concat()).await?;
-    clients[0].read_exact(&mut [0; 4]).await?;
+    greeted(args.address, 1)?.exchange(&[&set(KEY, &[b'v'; VALUE_LEN])?[..], &PING].concat(), 4)?;
 
-    let exchange = Rc::new(Exchange::new(op)?);
+    let Exchange { request, answer_len } = Exchange::new(op)?;
+    let mut latencies = Histogram::<u64>::new(3)?;
+    let mut sent = vec![now(); clients.len()];
+    let mut active = clients.len();
     let cpu_before = args.server_pid.map(cpu_time).transpose()?;
     let start = now();
     let end = start + Duration::from_secs_f64(args.seconds);
-    let mut tasks = JoinSet::new();
-    for client in clients.drain(..) {
-        tasks.spawn_local(repeat(client, Rc::clone(&exchange), end));
+    for (n, sent) in sent.iter_mut().enumerate() {
+        *sent = now();
+        clients.send(n, &request)?;
     }
-    let mut latencies = Histogram::<u64>::new(3)?;
-    while let Some(of_one) = tasks.join_next().await {
-        let (client, of_one) = of_one??;
-        latencies.add(of_one)?;
-        clients.push(client);
-    }
+    clients.each_answer(answer_len, |clients, n| {
+        let answered = now();
+        latencies.record((answered - sent[n]).as_nanos() as u64)?;
+        if answered < end {
+            sent[n] = answered;
+            clients.send(n, &request)?;
+        } else {
+            active -= 1;
+        }
+        Ok(active > 0)
+    })?;
     let seconds = (now() - start).as_secs_f64();
     let cpu = match (args.server_pid, cpu_before) {
         (Some(pid), Some(before)) => Some(cpu_time(pid)? - before),
         _ => None,
     };
-    let us = |ns: u64| ns as f64 / 1e3;
     Ok(json!({
         "op": format!("{op:?}").to_lowercase(),
         "connections": args.connections,
@@ -132,7 +140,7 @@ impl Exchange {
                 Query::Check { keys: vec![key] }.encode(&mut request)?;
                 1
             }
-            Op::Set | Op::Connect | Op::WaitFanout => {
+            Op::Set | Op::Connect | Op::Init | Op::Storm | Op::WaitFanout => {
                 request = [&set(key, &[b'v'; VALUE_LEN])?[..], &PING].concat();
                 4
             }
@@ -141,99 +149,135 @@ impl Exchange {
     }
 }
 
-async fn repeat(
-    mut client: TcpStream,
-    exchange: Rc<Exchange>,
-    end: Instant,
-) -> Result<(TcpStream, Histogram<u64>)> {
-    let mut latencies = Histogram::new(3)?;
-    let mut answer = vec![0; exchange.answer_len];
-    let mut sent = now();
-    while sent < end {
-        client.write_all(&exchange.request).await?;
-        client.read_exact(&mut answer).await?;
-        let answered = now();
-        latencies.record((answered - sent).as_nanos() as u64)?;
-        sent = answered;
+/// How long something took, and how often it was done.
+struct Stretch {
+    taken: Duration,
+    /// Of the server's CPU, where only part of it is to count.
+    cpu: Option<Duration>,
+}
+
+impl Stretch {
+    fn all(taken: Duration) -> Self {
+        Self { taken, cpu: None }
     }
-    Ok((client, latencies))
 }
 
 /// Repeats what takes one stretch of time until the time is over.
-async fn rounds(
-    args: &Args,
-    op: &str,
-    round: impl AsyncFn(SocketAddr, usize) -> Result<Duration>,
-) -> Result<Value> {
+fn rounds(args: &Args, op: &str, round: impl Fn(&Args) -> Result<Stretch>) -> Result<Value> {
     let end = now() + Duration::from_secs_f64(args.seconds);
-    let mut taken = vec![round(args.address, args.connections).await?];
+    let mut stretches = vec![round(args)?];
     while now() < end {
-        taken.push(round(args.address, args.connections).await?);
+        stretches.push(round(args)?);
     }
-    taken.sort_unstable();
+    stretches.sort_unstable_by_key(|stretch| stretch.taken);
+    let median = &stretches[stretches.len() / 2];
     let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
     Ok(json!({
         "op": op,
         "connections": args.connections,
-        "rounds": taken.len(),
-        "best_ms": ms(taken[0]),
-        "median_ms": ms(taken[taken.len() / 2]),
+        "rounds": stretches.len(),
+        "best_ms": ms(stretches[0].taken),
+        "median_ms": ms(median.taken),
+        "server_cpu_us": median.cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / args.connections as f64),
     }))
 }
 
-async fn connect_all(address: SocketAddr, connections: usize) -> Result<Duration> {
+fn connect_all(args: &Args) -> Result<Duration> {
     let start = now();
-    let clients = greeted(address, connections).await?;
+    let clients = greeted(args.address, args.connections)?;
     let taken = now() - start;
     drop(clients);
     Ok(taken)
 }
 
-async fn wait_fanout(address: SocketAddr, connections: usize) -> Result<Duration> {
-    let mut clients = greeted(address, connections).await?;
-    let mut setter = greeted(address, 1).await?.remove(0);
-    let key = format!("/bench/fanout/{}", setter.local_addr()?);
+fn init(args: &Args) -> Result<Duration> {
+    let mut count = Vec::new();
+    Query::Add { key: b"init/", delta: 1 }.encode(&mut count)?;
+    let start = now();
+    let mut clients = greeted(args.address, args.connections)?;
+    clients.exchange(&count, 8)?;
+    Ok(now() - start)
+}
+
+fn wait_fanout(args: &Args) -> Result<Stretch> {
+    let mut clients = greeted(args.address, args.connections)?;
+    let setter = greeted(args.address, 1)?;
+    // No two rounds share a key, not even those of other processes.
+    let key = format!("/bench/fanout/{:?}", now());
     let mut request = Vec::new();
     Query::Wait { keys: vec![key.as_bytes()] }.encode(&mut request)?;
     // The echo says that the wait before it was taken note of.
     request.extend_from_slice(&PING);
-    for client in &mut clients {
-        client.write_all(&request).await?;
-    }
-    for client in &mut clients {
-        let mut echo = [0; 4];
-        client.read_exact(&mut echo).await?;
-        ensure!(echo == PING[1..], "a wait for an unused key is over at once");
-    }
+    clients.exchange(&request, 4)?;
+    let cpu_before = args.server_pid.map(cpu_time).transpose()?;
     let start = now();
-    setter.write_all(&set(key.as_bytes(), b"1")?).await?;
-    for client in &mut clients {
-        ensure!(client.read_u8().await? == 0, "a wait is answered with 0");
-    }
-    Ok(now() - start)
+    setter.send(0, &set(key.as_bytes(), b"1")?)?;
+    clients.await_answers(1)?;
+    let taken = now() - start;
+    let cpu = match (args.server_pid, cpu_before) {
+        (Some(pid), Some(before)) => Some(cpu_time(pid)? - before),
+        _ => None,
+    };
+    Ok(Stretch { taken, cpu })
 }
 
-async fn greeted(address: SocketAddr, connections: usize) -> Result<Vec<TcpStream>> {
-    let mut greeting = JoinSet::new();
-    for _ in 0..connections {
-        greeting.spawn_local(async move {
-            let mut client = TcpStream::connect(address).await.context("failed to connect")?;
-            client.set_nodelay(true)?;
-            // Closing by reset leaves no port in TIME_WAIT; else, after some rounds, looking for a
-            // free port would be what is measured.
-            client.set_zero_linger()?;
-            client.write_all(&[&GREETING[..], &PING].concat()).await?;
-            client.read_exact(&mut [0; 4]).await.context("failed to greet")?;
-            anyhow::Ok(client)
-        });
+/// Asks one thing after the other on one connection, first alone, then while another process makes
+/// the other connections.
+fn storm(args: &Args) -> Result<Value> {
+    let mut client = TcpStream::connect(args.address)?;
+    client.set_nodelay(true)?;
+    client.write_all(&[&GREETING[..], &PING].concat())?;
+    client.read_exact(&mut [0; 4])?;
+    let calm_end = now() + Duration::from_secs_f64(args.seconds);
+    let calm = pings(&mut client, |sent| Ok(sent < calm_end))?;
+    let mut others = Command::new(std::env::current_exe()?)
+        .args([&args.address.to_string(), "connect", "--seconds", "0"])
+        .args(["--connections", &args.connections.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let storm = pings(&mut client, |_| Ok(others.try_wait()?.is_none()))?;
+    let report: Value = serde_json::from_reader(others.stdout.take().context("a pipe")?)?;
+    ensure!(others.wait()?.success(), "the others failed to connect");
+    Ok(json!({
+        "op": "storm",
+        "connections": args.connections,
+        "storm_ms": report["median_ms"],
+        "calm_p50_us": us(calm.value_at_quantile(0.5)),
+        "calm_p99_us": us(calm.value_at_quantile(0.99)),
+        "storm_p50_us": us(storm.value_at_quantile(0.5)),
+        "storm_p99_us": us(storm.value_at_quantile(0.99)),
+        "storm_worst_us": us(storm.max()),
+        "storm_samples": storm.len(),
+    }))
+}
+
+fn pings(
+    client: &mut TcpStream,
+    mut goes_on: impl FnMut(Instant) -> Result<bool>,
+) -> Result<Histogram<u64>> {
+    let mut latencies = Histogram::new(3)?;
+    let mut sent = now();
+    while goes_on(sent)? {
+        sent = now();
+        client.write_all(&PING)?;
+        client.read_exact(&mut [0; 4])?;
+        latencies.record((now() - sent).as_nanos() as u64)?;
     }
-    greeting.join_all().await.into_iter().collect()
+    Ok(latencies)
+}
+
+fn greeted(address: SocketAddr, connections: usize) -> Result<Clients> {
+    Clients::connect(address, connections, &[&GREETING[..], &PING].concat(), 4)
 }
 
 fn set(key: &[u8], value: &[u8]) -> Result<Vec<u8>> {
     let mut request = Vec::new();
     Query::Set { key, value }.encode(&mut request)?;
     Ok(request)
+}
+
+fn us(ns: u64) -> f64 {
+    ns as f64 / 1e3
 }
 
 const KEY: &[u8] = b"/bench/key";
