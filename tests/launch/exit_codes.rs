@@ -9,7 +9,7 @@ use crate::support::{End, Sandbox, free_port};
 /// How rows are provoked, each by one or several ends.
 type Provocation = fn(&Sandbox) -> Vec<End>;
 
-const PROVOCATIONS: [(&str, Provocation); 19] = [
+const PROVOCATIONS: [(&str, Provocation); 21] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
     ("`ragent status` has printed how the job stands", |sandbox| {
         let mut agent = sandbox.ragent("--no-python stay.sh").start();
@@ -81,6 +81,16 @@ const PROVOCATIONS: [(&str, Provocation); 19] = [
             .map(|more| sandbox.ragent(&words(more)).run())
             .into()
     }),
+    ("another node has this node's fixed `--node-rank`", |sandbox| {
+        let words = |rank| format!("--nnodes 3 --node-rank {rank} --no-python stay.sh");
+        let port = free_port().to_string();
+        let agent = |rank| sandbox.ragent(&words(rank)).env("PET_MASTER_PORT", &port);
+        let mut host = agent(0).start();
+        host.endpoint();
+        let mut guest = agent(1).start();
+        guest.logs("waiting");
+        vec![agent(1).run()]
+    }),
     ("too few nodes were there within `join_timeout`", |sandbox| {
         let words = format!(
             "--nnodes 2 --rdzv-endpoint 127.0.0.1:{} --rdzv-conf join_timeout=1 --no-python stay.sh",
@@ -126,6 +136,15 @@ const PROVOCATIONS: [(&str, Provocation); 19] = [
         ["nothing.py", "--no-python nothing", "--no-python ./run"]
             .map(|words| sandbox.ragent(words).run())
             .into()
+    }),
+    ("a file that is to be written cannot be: `--report`, events, timers", |sandbox| {
+        let flags = ["--report /proc/no/x", "--event-log-handler file:/proc/no/x"];
+        let mut ends: Vec<End> =
+            flags.map(|flag| sandbox.ragent(&format!("{flag} --no-python stay.sh")).run()).into();
+        let timers =
+            sandbox.ragent("--no-python stay.sh").env("TORCHELASTIC_ENABLE_FILE_TIMER", "1");
+        ends.push(timers.env("TORCHELASTIC_TIMER_FILE", "/proc/no/x").run());
+        ends
     }),
     ("the log folder cannot be made", |sandbox| {
         vec![sandbox.ragent("--log-dir /proc/no/logs --no-python stay.sh").run()]
