@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ragent_rendezvous::{
     ids::{NodeId, Round, RoundId},
-    message::{Admission, Assignment, Outcome},
+    message::{Admission, Assignment, NodeDescription, Outcome},
     settings::Memory,
 };
 
@@ -40,16 +40,19 @@ pub struct Member {
     pub node: NodeId,
     /// Its workers.
     pub local_world_size: u32,
+    /// The rank that it must have, where ranks are fixed.
+    pub node_rank: Option<u32>,
     /// What it was told.
     pub admission: Admission,
 }
 
 impl Chronicle {
     /// Notes what a node is told.
-    pub fn note(&mut self, node: &NodeId, local_world_size: u32, assignment: &Assignment) {
+    pub fn note(&mut self, description: &NodeDescription, assignment: &Assignment) {
         self.has_news = true;
+        let node = &description.node_id;
         match assignment {
-            Assignment::Admit(admission) => self.note_admission(node, local_world_size, admission),
+            Assignment::Admit(admission) => self.note_admission(description, admission),
             Assignment::Wait { .. } => {
                 if self.running.contains_key(node) {
                     self.waiting_members.push(node.clone());
@@ -65,7 +68,8 @@ impl Chronicle {
         }
     }
 
-    fn note_admission(&mut self, node: &NodeId, local_world_size: u32, admission: &Admission) {
+    fn note_admission(&mut self, description: &NodeDescription, admission: &Admission) {
+        let node = &description.node_id;
         let round = admission.round;
         if !self.rounds.contains_key(&round) {
             self.before_newest = self.newest;
@@ -81,7 +85,9 @@ impl Chronicle {
             None => {
                 self.running.insert(node.clone(), round);
                 let (node, admission) = (node.clone(), admission.clone());
-                members.push(Member { node, local_world_size, admission });
+                let local_world_size = description.local_world_size.get();
+                let node_rank = description.node_rank;
+                members.push(Member { node, local_world_size, node_rank, admission });
             }
         }
     }

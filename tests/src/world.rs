@@ -14,7 +14,7 @@ use std::{
 use ragent_rendezvous::{
     Rendezvous,
     ids::{JobUid, NodeId, Peer, RoundId, RunId},
-    message::{Heard, JobResult, NodeState, ToNode},
+    message::{Heard, JobResult, NodeDescription, NodeState, ToNode},
     settings::{Leases, Memory, NodeRange, SharedSettings, Timeouts},
     snapshot::{PhaseName, Snapshot},
 };
@@ -42,8 +42,10 @@ pub struct World {
     host_node: Option<NodeId>,
     agents: BTreeMap<NodeId, Agent>,
     agents_started: u64,
-    /// The workers of every agent that ever was.
-    workers: BTreeMap<NodeId, u32>,
+    /// Every agent that ever was.
+    descriptions: BTreeMap<NodeId, NodeDescription>,
+    /// The rank that each machine was given, where ranks are fixed.
+    node_ranks: BTreeMap<u64, u32>,
     machines: BTreeMap<u64, Heard>,
     links: BTreeMap<Peer, Link>,
     processes: BTreeMap<NodeId, Processes>,
@@ -112,6 +114,8 @@ impl World {
         let mut random = Random::new(seed);
         let min = random.between(1, 3);
         let max = random.between(min.max(2), min + 3);
+        let fixed_ranks = seed % 5 == 4;
+        let min = if fixed_ranks { max } else { min };
         let bound = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         let told_min = if sabotage == Sabotage::FewerThanMin { 1 } else { bound(min) };
         let nodes = NodeRange::new(told_min, bound(max)).expect("min is at most max");
@@ -123,7 +127,7 @@ impl World {
             stop_grace: Duration::from_secs(2),
         };
         let max_restarts = bound(random.between(0, 6));
-        let shared = SharedSettings { nodes, max_restarts, timeouts, fixed_ranks: false };
+        let shared = SharedSettings { nodes, max_restarts, timeouts, fixed_ranks };
         let start = Instant::now();
         let mut world = Self {
             start,
@@ -139,7 +143,8 @@ impl World {
             host_node: None,
             agents: BTreeMap::new(),
             agents_started: 0,
-            workers: BTreeMap::new(),
+            descriptions: BTreeMap::new(),
+            node_ranks: BTreeMap::new(),
             machines: BTreeMap::new(),
             links: BTreeMap::new(),
             processes: BTreeMap::new(),

@@ -1,5 +1,6 @@
 //! Rule 1: within a round group ranks are `0..n`, global ranks `0..world_size`, without gaps or
-//! doubles, and every member was told the same world size, master and restart count.
+//! doubles, and every member was told the same world size, master and restart count. Where ranks are
+//! fixed, they are those that the nodes were given.
 
 use crate::{chronicle::Member, world::World};
 
@@ -38,6 +39,9 @@ pub(super) fn check(world: &World) -> Result<(), String> {
             && told.master_port == others.master_port;
         if !agrees {
             return Err(format!("{} and {} were told different rounds", member.node, first.node));
+        }
+        if member.node_rank.is_some_and(|node_rank| node_rank != told.group_rank.0) {
+            return Err(format!("{} has not the rank that it was given", member.node));
         }
         if told.group_rank.0 >= told.group_world_size {
             return Err(format!("{} has a rank beyond the group", member.node));

@@ -1,7 +1,7 @@
 //! An agent, as far as the coordinator can tell: it says what it does, and does what it is told.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     num::NonZeroU32,
     time::{Duration, Instant},
 };
@@ -100,7 +100,7 @@ impl World {
             agent_port: 1,
             role: "default".to_owned(),
             local_world_size: NonZeroU32::new(1 + (machine % 3) as u32).unwrap_or(NonZeroU32::MIN),
-            node_rank: None,
+            node_rank: self.node_rank(machine),
         };
         let standing =
             Standing { round: RoundId::default(), state: NodeState::Preparing, failure: None };
@@ -121,11 +121,28 @@ impl World {
             black_until: None,
             is_closing: false,
         };
-        self.workers.insert(node.clone(), agent.description.local_world_size.get());
+        self.descriptions.insert(node.clone(), agent.description.clone());
         self.agents.insert(node.clone(), agent);
         self.prepare(&node);
         self.dial(&node);
         self.wake(&node, LEASES.keep_alive_interval, Alarm::KeepAlive);
+    }
+
+    /// The rank of `machine`, where ranks are fixed: for good, and one that nobody else has if there
+    /// is one. A surplus machine is given somebody's rank by mistake.
+    fn node_rank(&mut self, machine: u64) -> Option<u32> {
+        if !self.shared.fixed_ranks {
+            return None;
+        }
+        if let Some(rank) = self.node_ranks.get(&machine) {
+            return Some(*rank);
+        }
+        let alive = self.agents.values().filter(|agent| agent.may_take_part());
+        let taken: BTreeSet<u32> = alive.filter_map(|agent| agent.description.node_rank).collect();
+        let size = self.shared.nodes.max();
+        let rank = (0..size).find(|rank| !taken.contains(rank)).unwrap_or(machine as u32 % size);
+        self.node_ranks.insert(machine, rank);
+        Some(rank)
     }
 
     /// Ends an agent that did not end by itself.

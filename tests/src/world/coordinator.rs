@@ -123,16 +123,18 @@ impl World {
 
     fn deliver(&mut self, to: Peer, message: ToNode) {
         let message = self.tamper(message);
-        if let ToNode::Assignment(assignment) = &message {
-            let workers = self.workers.get(&to.node).copied().unwrap_or_default();
-            self.chronicle.note(&to.node, workers, assignment);
+        let description = self.descriptions.get(&to.node);
+        if let (ToNode::Assignment(assignment), Some(node)) = (&message, description) {
+            self.chronicle.note(node, assignment);
         }
         if let ToNode::Assignment(Assignment::Admit(admission)) = &message {
             self.keep_state_file(&to.node, admission);
             if self.sabotage == Sabotage::WaitingMember {
                 let round = admission.round;
                 let wait = Assignment::Wait { round, reason: WaitReason::Spare };
-                self.chronicle.note(&to.node, 0, &wait);
+                if let Some(node) = self.descriptions.get(&to.node) {
+                    self.chronicle.note(node, &wait);
+                }
             }
         }
         self.send_down(to, message);
