@@ -30,7 +30,7 @@ mod failure;
 mod settings;
 mod snapshot;
 
-use std::{num::NonZeroU32, time::Duration};
+use std::time::Duration;
 
 use ragent_rendezvous::ids::{Round, RoundId, Term};
 
@@ -76,10 +76,6 @@ fn port(value: u32, field: &'static str) -> Result<u16, Malformed> {
         Ok(0) | Err(_) => Err(Malformed::OutOfRange(field)),
         Ok(port) => Ok(port),
     }
-}
-
-fn positive(value: u32, field: &'static str) -> Result<NonZeroU32, Malformed> {
-    NonZeroU32::new(value).ok_or(Malformed::OutOfRange(field))
 }
 
 fn millis(value: u64, field: &'static str) -> Result<Duration, Malformed> {

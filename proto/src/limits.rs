@@ -8,6 +8,8 @@ pub(crate) const MAX_PATH_LEN: usize = 4096;
 pub(crate) const MAX_TEXT_LEN: usize = 8192;
 /// Addresses of one node; a machine with more interfaces names its first ones.
 pub(crate) const MAX_NODE_ADDRESSES: usize = 64;
+/// Workers of one node, so that those of all nodes can be counted; no machine runs as many.
+pub(crate) const MAX_LOCAL_WORLD_SIZE: u32 = 65_536;
 /// Addresses that a worker store lets in: those of 10,000 nodes with a few each.
 pub(crate) const MAX_STORE_CLIENTS: usize = 65_536;
 /// Nodes in a snapshot, and successors.

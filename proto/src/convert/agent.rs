@@ -1,13 +1,13 @@
 //! What an agent says.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, num::NonZeroU32};
 
 use ragent_rendezvous::{
     ids::{AttendNumber, GroupRank, JobUid, NodeId, Round, RunId},
     message::{Attend, FromNode, Heard, NodeDescription, NodeState, Standing},
 };
 
-use super::{list, name, nonempty, port, positive, required, round, to_round};
+use super::{list, name, nonempty, port, required, round, to_round};
 use crate::{
     Malformed, limits,
     v1::{self, agent_message, standing},
@@ -136,7 +136,9 @@ impl TryFrom<v1::Node> for NodeDescription {
             )?,
             agent_port: port(node.agent_port, "node.agent_port")?,
             role: name(node.role, "node.role")?,
-            local_world_size: positive(node.local_world_size, "node.local_world_size")?,
+            local_world_size: NonZeroU32::new(node.local_world_size)
+                .filter(|workers| workers.get() <= limits::MAX_LOCAL_WORLD_SIZE)
+                .ok_or(Malformed::OutOfRange("node.local_world_size"))?,
             node_rank: node.node_rank,
         })
     }

@@ -269,10 +269,12 @@ fn malformed_messages_are_refused_by_name() {
     };
     assert_eq!(refusal(&|a| a.node = None), Malformed::Missing("attend.node"));
     assert_eq!(refusal(&|a| a.run_id.clear()), Malformed::Missing("attend.run_id"));
-    assert_eq!(
-        refusal(&|a| node(a, &|n| n.local_world_size = 0)),
-        Malformed::OutOfRange("node.local_world_size")
-    );
+    for size in [0, 65_537] {
+        assert_eq!(
+            refusal(&|a| node(a, &|n| n.local_world_size = size)),
+            Malformed::OutOfRange("node.local_world_size")
+        );
+    }
     assert_eq!(
         refusal(&|a| node(a, &|n| n.agent_port = 65_536)),
         Malformed::OutOfRange("node.agent_port")

@@ -10,7 +10,7 @@ use crate::{
     ids::{GlobalRank, GroupRank, NodeId},
     incomplete::Incomplete,
     limits::after,
-    machine::{Rendezvous, Tenure, is_enough},
+    machine::{Rendezvous, Tenure},
     message::{EvictReason, NodeDescription, NodeState, WaitReason},
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering, Running},
     roster::Node,
@@ -134,7 +134,8 @@ impl Rendezvous {
             return Incomplete::Stopping { hosts, more, left };
         }
         let ready = self.candidates(shared);
-        if is_enough(ready, shared) {
+        // Those that were set aside are taken back rather than given up for.
+        if self.reaches_min(shared) {
             let left = regathering.shrinks_at(shared).saturating_duration_since(now);
             return Incomplete::Shrinking { from: regathering.group.size, to: count(ready), left };
         }

@@ -62,8 +62,8 @@ fn dead_node_stays_dead() {
     t.attend_with(late.clone());
     t.die("b");
     t.machine.handle_attend(t.now, late);
-    t.say("b", NodeState::Running);
-    assert_eq!(t.machine.poll_effect(), None);
+    assert_eq!(t.drain(), []);
+    assert_eq!(t.say("b", NodeState::Running), []);
     assert_eq!(t.join("b"), [Did::Welcome("b"), Did::Wait("b", WaitReason::Gathering)]);
 }
 
