@@ -62,8 +62,9 @@ pub enum Command {
 /// Flags for launching.
 #[derive(Args, Clone, Debug, Default)]
 pub struct LaunchArgs {
-    /// Nodes of the job: N, or MIN:MAX for an elastic one [default: 1]
-    #[arg(long, value_name = "N|MIN:MAX")]
+    /// Nodes of the job: N, or MIN:MAX for an elastic one, or MIN:MAX:UNIT for one whose size is
+    /// always a multiple of UNIT [default: 1]
+    #[arg(long, value_name = "N|MIN:MAX[:UNIT]")]
     pub nnodes: Option<String>,
     /// Workers on this node: a number, `auto`, `cpu`, `gpu` or `xpu` [default: 1]
     #[arg(long, alias = "nproc_per_node", allow_negative_numbers = true, value_name = "N")]

@@ -107,9 +107,9 @@ impl JobSpec {
     pub fn resolve(args: LaunchArgs, host: &impl Host) -> Result<Self, Vec<JobSpecError>> {
         let given = Given { args: &args, host };
         let mut errors = Errors::default();
-        let nodes = errors.or(given.nodes(), meeting::one_node());
-        let local_world_size = errors.or(given.local_world_size(), NonZeroU32::MIN);
         let conf = errors.or_default(given.rdzv_conf());
+        let nodes = errors.or(given.nodes(&conf), meeting::one_node());
+        let local_world_size = errors.or(given.local_world_size(), NonZeroU32::MIN);
         let backend = errors.or_default(given.backend());
         let meeting = errors.or_default(given.meeting(nodes, backend, &conf));
         let mut timeouts = conf.timeouts;

@@ -9,18 +9,26 @@ use crate::{
 
 /// How many nodes a round may have: `--nnodes`.
 ///
-/// Invariant: `1 <= min <= max`.
+/// Invariant: `1 <= min <= max`, and both are multiples of `unit`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NodeRange {
     min: NonZeroU32,
     max: NonZeroU32,
+    unit: NonZeroU32,
 }
 
 impl NodeRange {
     /// A range from `min` to `max`, or nothing if it would be empty.
     pub fn new(min: u32, max: u32) -> Option<Self> {
-        let (min, max) = (NonZeroU32::new(min)?, NonZeroU32::new(max)?);
-        (min <= max).then_some(Self { min, max })
+        Self::in_units(min, max, 1)
+    }
+
+    /// The multiples of `unit` from `min` to `max`, or nothing if there are none.
+    pub fn in_units(min: u32, max: u32, unit: u32) -> Option<Self> {
+        let (min, unit) = (NonZeroU32::new(min)?, NonZeroU32::new(unit)?);
+        let min = NonZeroU32::new(min.get().checked_next_multiple_of(unit.get())?)?;
+        let max = NonZeroU32::new(max / unit * unit.get())?;
+        (min <= max).then_some(Self { min, max, unit })
     }
 
     /// The fewest nodes with which a round completes.
@@ -32,14 +40,28 @@ impl NodeRange {
     pub fn max(self) -> u32 {
         self.max.get()
     }
+
+    /// The number of nodes of each round is a multiple of this.
+    pub fn unit(self) -> u32 {
+        self.unit.get()
+    }
+
+    /// How many of `nodes` a round takes; the others are spares.
+    pub fn fit(self, nodes: usize) -> usize {
+        let unit = self.unit.get() as usize;
+        nodes.min(self.max.get() as usize) / unit * unit
+    }
 }
 
 impl fmt::Display for NodeRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.min == self.max {
-            write!(f, "{}", self.min)
+        let Self { min, max, unit } = self;
+        if min == max {
+            write!(f, "{min}")
+        } else if unit.get() == 1 {
+            write!(f, "{min}:{max}")
         } else {
-            write!(f, "{}:{}", self.min, self.max)
+            write!(f, "{min}:{max}:{unit}")
         }
     }
 }
@@ -49,14 +71,17 @@ impl FromStr for NodeRange {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let number = |part: &str| part.trim().parse::<u32>().map_err(|_| NodeRangeError::Format);
-        let (min, max) = match text.split_once(':') {
-            None => {
-                let n = number(text)?;
-                (n, n)
-            }
-            Some((min, max)) => (number(min)?, number(max)?),
+        let numbers = text.split(':').map(number).collect::<Result<Vec<_>, _>>()?;
+        let (min, max, unit) = match numbers[..] {
+            [n] => (n, n, 1),
+            [min, max] => (min, max, 1),
+            [min, max, unit] => (min, max, unit),
+            _ => return Err(NodeRangeError::Format),
         };
-        Self::new(min, max).ok_or(NodeRangeError::Empty { min, max })
+        if Self::new(min, max).is_none() {
+            return Err(NodeRangeError::Empty { min, max });
+        }
+        Self::in_units(min, max, unit).ok_or(NodeRangeError::NoMultiple { min, max, unit })
     }
 }
 
@@ -71,9 +96,19 @@ pub enum NodeRangeError {
         /// The upper bound as given.
         max: u32,
     },
-    /// The text is neither `N` nor `MIN:MAX`.
-    #[error("is neither `N` nor `MIN:MAX`")]
+    /// The text is none of `N`, `MIN:MAX` and `MIN:MAX:UNIT`.
+    #[error("is none of `N`, `MIN:MAX` and `MIN:MAX:UNIT`")]
     Format,
+    /// No multiple of the unit lies between the bounds.
+    #[error("leaves no number of nodes: no multiple of {unit} lies from {min} to {max}")]
+    NoMultiple {
+        /// The lower bound as given.
+        min: u32,
+        /// The upper bound as given.
+        max: u32,
+        /// The unit as given.
+        unit: u32,
+    },
 }
 
 /// The waits of a rendezvous; all nodes of a job must agree on them.

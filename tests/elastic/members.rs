@@ -151,3 +151,20 @@ fn consoles_are_not_mixed() {
     assert_eq!(host.text(Stream::Stdout).lines().count(), 1);
     assert_eq!(guest.text(Stream::Stdout).lines().count(), 1);
 }
+
+/// A group that takes whole units leaves the surplus node as a spare, and takes it in with the next.
+#[test]
+fn whole_units_take_part() {
+    let sandbox = Sandbox::new();
+    let flags = "--nnodes 2:4:2 --rdzv-conf last_call_timeout=1,join_settle=0";
+    let job = Job::new(&sandbox, flags);
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    let both = workers([&mut host, &mut guest]);
+    assert_eq!(numbers(&both, "world_size"), [2, 2]);
+    let mut third = job.guest("--no-python stay.sh");
+    third.logs("this node is a spare");
+    let mut fourth = job.guest("--no-python stay.sh");
+    let all = workers([&mut host, &mut guest, &mut third, &mut fourth]);
+    assert_eq!(numbers(&all, "world_size"), [4; 4]);
+}

@@ -118,7 +118,12 @@ impl World {
         let min = if fixed_ranks { max } else { min };
         let bound = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         let told_min = if sabotage == Sabotage::FewerThanMin { 1 } else { bound(min) };
-        let nodes = NodeRange::new(told_min, bound(max)).expect("min is at most max");
+        let unit = if seed % 5 == 3 { 2 } else { 1 };
+        let nodes = NodeRange::in_units(told_min, bound(max), unit)
+            .or_else(|| NodeRange::new(told_min, bound(max)))
+            .expect("min is at most max");
+        let min =
+            min.max(if sabotage == Sabotage::FewerThanMin { min } else { nodes.min().into() });
         let timeouts = Timeouts {
             join: Duration::from_secs(40),
             last_call: random.millis(500, 4_000),

@@ -260,6 +260,14 @@ pub enum JobSpecError {
         /// How many workers there are.
         workers: u32,
     },
+    /// The unit of nodes is given twice.
+    #[error("`--nnodes {nodes}` and `node_unit={unit}` contradict each other")]
+    TwoUnits {
+        /// What `--nnodes` says.
+        nodes: NodeRange,
+        /// What `--rdzv-conf` says.
+        unit: u32,
+    },
     /// An endpoint that every machine takes for itself.
     #[error("`{source_} {value}` means every machine itself, and the job has several nodes")]
     Unspecified {
@@ -339,6 +347,7 @@ impl JobSpecError {
             | Self::Signal { .. }
             | Self::Streams { .. }
             | Self::Switch { .. }
+            | Self::TwoUnits { .. }
             | Self::WorkersPerNode { .. } => return None,
         })
     }

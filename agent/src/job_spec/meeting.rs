@@ -1,8 +1,8 @@
 //! Reads where and how the nodes meet, as torchrun decides it.
 
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
-use ragent_rendezvous::settings::{NodeRange, Timeouts};
+use ragent_rendezvous::settings::{NodeRange, NodeRangeError, Timeouts};
 
 use super::{
     Endpoint, EndpointError, JobSpecError, RdzvConf,
@@ -65,20 +65,28 @@ impl Meeting {
 }
 
 impl<H: Host> Given<'_, H> {
-    pub(super) fn nodes(&self) -> Result<NodeRange, JobSpecError> {
-        let Some(given) = self.typed("nnodes", &self.args.nnodes) else {
-            return Ok(one_node());
-        };
+    pub(super) fn nodes(&self, conf: &RdzvConf) -> Result<NodeRange, JobSpecError> {
+        let given = self.typed("nnodes", &self.args.nnodes);
+        let given =
+            given.unwrap_or_else(|| Typed { source: "--nnodes".to_owned(), text: "1".to_owned() });
         let parts: Vec<String> = given
             .text
             .split(':')
             .map(|part| python_int(part).unwrap_or_else(|| part.to_owned()))
             .collect();
-        parts.join(":").parse().map_err(|error| JobSpecError::Nodes {
-            source_: given.source,
-            value: given.text,
+        let wrong = |error| JobSpecError::Nodes {
+            source_: given.source.clone(),
+            value: given.text.clone(),
             error,
-        })
+        };
+        let nodes: NodeRange = parts.join(":").parse().map_err(wrong)?;
+        let Some(unit) = conf.node_unit.map(NonZeroU32::get) else { return Ok(nodes) };
+        if nodes.unit() != 1 && nodes.unit() != unit {
+            return Err(JobSpecError::TwoUnits { nodes, unit });
+        }
+        let (min, max) = (nodes.min(), nodes.max());
+        let none = NodeRangeError::NoMultiple { min, max, unit };
+        NodeRange::in_units(min, max, unit).ok_or_else(|| wrong(none))
     }
 
     /// The backend that is named, or that the flags mean which only `static` has.

@@ -1,6 +1,9 @@
 //! Reads `--rdzv-conf`: torchrun's keys, and ours.
 
-use std::{num::NonZeroU16, time::Duration};
+use std::{
+    num::{NonZeroU16, NonZeroU32},
+    time::Duration,
+};
 
 use ragent_rendezvous::settings::Timeouts;
 
@@ -31,6 +34,8 @@ pub struct RdzvConf {
     pub is_host: Option<bool>,
     /// Ports of the workers' store.
     pub store_ports: StorePorts,
+    /// The number of nodes of a round is a multiple of this, where it is given.
+    pub node_unit: Option<NonZeroU32>,
     /// Whether `join_timeout` is given.
     pub has_join_timeout: bool,
     /// The wait of torchrun's static backend, where it is given.
@@ -38,7 +43,7 @@ pub struct RdzvConf {
 }
 
 /// Every key there is, with what it means; the text of the error for an unknown one.
-const KEYS: [(&str, Key); 16] = [
+const KEYS: [(&str, Key); 17] = [
     ("cas_backoff_max_seconds", Key::NotNeeded),
     ("close_timeout", Key::NotNeeded),
     ("heartbeat_timeout", Key::NotNeeded),
@@ -48,6 +53,7 @@ const KEYS: [(&str, Key); 16] = [
     ("keep_alive_interval", Key::NotNeeded),
     ("keep_alive_max_attempt", Key::NotNeeded),
     ("last_call_timeout", Key::PositiveSeconds(|t| &mut t.last_call)),
+    ("node_unit", Key::NodeUnit),
     ("protocol", Key::NotNeeded),
     ("read_timeout", Key::NotNeeded),
     ("shrink_timeout", Key::Seconds(|t| &mut t.shrink)),
@@ -61,6 +67,7 @@ const KEYS: [(&str, Key); 16] = [
 #[derive(Clone, Copy)]
 enum Key {
     IsHost,
+    NodeUnit,
     /// Torchrun has a use for it; here the thing it tunes does not exist.
     NotNeeded,
     PositiveSeconds(fn(&mut Timeouts) -> &mut Duration),
@@ -102,6 +109,9 @@ impl RdzvConf {
             Key::NotNeeded => {}
             Key::IsHost => {
                 self.is_host = Some(boolean(value).ok_or_else(|| wrong("true or false"))?);
+            }
+            Key::NodeUnit => {
+                self.node_unit = Some(value.parse().map_err(|_| wrong("a number from 1 on"))?);
             }
             Key::Seconds(field) => {
                 *field(&mut self.timeouts) = seconds(value).ok_or_else(|| wrong(SECONDS))?;

@@ -356,3 +356,29 @@ fn prefix_template() {
     assert_eq!(prefix("ragent --log-line-prefix-template a t.py").as_deref(), Some("a"));
     assert_eq!(prefix("ragent t.py").as_deref(), Some("b"));
 }
+
+/// The unit of nodes may stand in `--nnodes` or in `--rdzv-conf`, and only once.
+#[test]
+fn units_of_nodes() {
+    for line in ["--nnodes 1:7:2", "--nnodes 1:7 --rdzv-conf node_unit=2"] {
+        let nodes = resolve(&format!("ragent {line} t.py")).unwrap().shared.nodes;
+        assert_eq!((nodes.min(), nodes.max(), nodes.unit()), (2, 6, 2), "{line}");
+    }
+    for (line, error) in [
+        (
+            "--nnodes 2:8:2 --rdzv-conf node_unit=4",
+            "`--nnodes 2:8:2` and `node_unit=4` contradict each other",
+        ),
+        (
+            "--nnodes 3 --rdzv-conf node_unit=2",
+            "`--nnodes 3` leaves no number of nodes: no multiple of 2 lies from 3 to 3",
+        ),
+        (
+            "--rdzv-conf node_unit=0",
+            "`--rdzv-conf` has `node_unit=0`, which is not a number from 1 on",
+        ),
+    ] {
+        let errors = resolve(&format!("ragent {line} t.py")).unwrap_err();
+        assert_eq!(errors[0].to_string(), error, "{line}");
+    }
+}

@@ -18,6 +18,7 @@ impl From<SharedSettings> for v1::SharedSettings {
             shrink_timeout_ms: to_millis(timeouts.shrink),
             stop_grace_ms: to_millis(timeouts.stop_grace),
             fixed_ranks,
+            node_unit: nodes.unit(),
         }
     }
 }
@@ -27,8 +28,12 @@ impl TryFrom<v1::SharedSettings> for SharedSettings {
 
     fn try_from(settings: v1::SharedSettings) -> Result<Self, Malformed> {
         Ok(Self {
-            nodes: NodeRange::new(settings.min_nodes, settings.max_nodes)
-                .ok_or(Malformed::OutOfRange("settings.min_nodes"))?,
+            nodes: NodeRange::in_units(
+                settings.min_nodes,
+                settings.max_nodes,
+                settings.node_unit.max(1),
+            )
+            .ok_or(Malformed::OutOfRange("settings.min_nodes"))?,
             max_restarts: settings.max_restarts,
             timeouts: Timeouts {
                 join: millis(settings.join_timeout_ms, "settings.join_timeout_ms")?,

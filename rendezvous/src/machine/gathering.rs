@@ -97,8 +97,9 @@ impl Rendezvous {
     /// A round that could not work, because the others would not reach the address of its master,
     /// closes the job instead: nothing that a node could do by itself would change it.
     pub(super) fn complete(&mut self, now: Instant, shared: SharedSettings) -> bool {
-        let survivors = self.survivors(shared);
-        let newcomers = self.newcomers(&survivors, shared);
+        let seats = shared.nodes.fit(self.candidates(shared));
+        let survivors = self.survivors(seats);
+        let newcomers = self.newcomers(&survivors, seats);
         let newcomers_to_a_group: BTreeSet<NodeId> = if survivors.is_empty() {
             BTreeSet::new()
         } else {
@@ -143,25 +144,22 @@ impl Rendezvous {
         true
     }
 
-    /// Members of the last round that are ready, by the rank that they had.
-    fn survivors(&self, shared: SharedSettings) -> BTreeMap<GroupRank, NodeId> {
-        let seats = self.phase.group().into_iter().flat_map(Group::seats);
-        let mut survivors: BTreeMap<GroupRank, NodeId> = seats
+    /// Members of the last round that are ready, by the rank that they had. Where there are more than
+    /// `seats`, the last ones sit out.
+    fn survivors(&self, seats: usize) -> BTreeMap<GroupRank, NodeId> {
+        let members = self.phase.group().into_iter().flat_map(Group::seats);
+        let mut survivors: BTreeMap<GroupRank, NodeId> = members
             .filter(|(id, seat)| seat.fate == Fate::Back && self.roster.ready().contains(*id))
             .map(|(id, seat)| (seat.rank, id.clone()))
             .collect();
-        while survivors.len() > shared.nodes.max() as usize {
+        while survivors.len() > seats {
             survivors.pop_last();
         }
         survivors
     }
 
     /// The nodes that join the survivors: those that came first, in the order of their ranks.
-    fn newcomers(
-        &self,
-        survivors: &BTreeMap<GroupRank, NodeId>,
-        shared: SharedSettings,
-    ) -> Vec<NodeId> {
+    fn newcomers(&self, survivors: &BTreeMap<GroupRank, NodeId>, seats: usize) -> Vec<NodeId> {
         let known: BTreeSet<&NodeId> = survivors.values().collect();
         let mut waiting: Vec<_> = self
             .roster
@@ -171,7 +169,7 @@ impl Rendezvous {
             .filter_map(|id| self.roster.get(id))
             .collect();
         waiting.sort_by_key(|node| node.arrival);
-        waiting.truncate((shared.nodes.max() as usize).saturating_sub(survivors.len()));
+        waiting.truncate(seats.saturating_sub(survivors.len()));
         let mut newcomers: Vec<&NodeDescription> =
             waiting.into_iter().map(|node| &node.description).collect();
         sort_newcomers(&mut newcomers);

@@ -18,7 +18,7 @@ impl Regathering {
     /// How many nodes make the group as large as it was, leavers aside: these are not waited for.
     pub(super) fn wanted(&self, shared: SharedSettings) -> usize {
         let stayed = (self.group.size as usize).saturating_sub(self.group.leavers().len());
-        stayed.min(shared.nodes.max() as usize).max(shared.nodes.min() as usize)
+        shared.nodes.fit(stayed).max(shared.nodes.min() as usize)
     }
 
     /// When the group may shrink.

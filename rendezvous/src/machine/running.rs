@@ -98,11 +98,11 @@ impl Rendezvous {
             return true;
         }
         let waiting = self.roster.ready().len();
+        let has_room = self.has_room(group);
         let Phase::Running(running) = &mut self.phase else {
             return false;
         };
-        running.waiting_since =
-            if waiting == 0 { None } else { running.waiting_since.or(Some(now)) };
+        running.waiting_since = if has_room { running.waiting_since.or(Some(now)) } else { None };
         let Phase::Running(running) = &self.phase else {
             return false;
         };
@@ -140,9 +140,11 @@ impl Rendezvous {
         Some(self.pace.earliest(waiting_since, shared.timeouts.join_settle))
     }
 
-    /// Whether the round has fewer members than it may have.
+    /// Whether a round with those that wait would be larger.
     pub(super) fn has_room(&self, group: &Group) -> bool {
-        self.settings.shared.is_some_and(|shared| group.size < shared.nodes.max())
+        let size = group.size as usize;
+        let all = size + self.roster.ready().len();
+        self.settings.shared.is_some_and(|shared| shared.nodes.fit(all) > size)
     }
 
     /// Ends the running round: everyone stops, and is awaited for the next.

@@ -7,3 +7,4 @@ mod fixture;
 mod leaving;
 mod membership;
 mod recovery;
+mod units;

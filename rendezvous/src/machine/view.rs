@@ -137,7 +137,8 @@ impl Rendezvous {
         // Those that were set aside are taken back rather than given up for.
         if self.reaches_min(shared) {
             let left = regathering.shrinks_at(shared).saturating_duration_since(now);
-            return Incomplete::Shrinking { from: regathering.group.size, to: count(ready), left };
+            let to = count(shared.nodes.fit(ready));
+            return Incomplete::Shrinking { from: regathering.group.size, to, left };
         }
         let left = left(now, regathering.last_loss(), shared.timeouts.join);
         Incomplete::TooFewNodes { ready: count(ready), min: shared.nodes.min(), left: Some(left) }

@@ -1,4 +1,5 @@
-//! Rule 4: no round completes with fewer than `min_nodes` or more than `max_nodes`.
+//! Rule 4: no round completes with fewer than `min_nodes` or more than `max_nodes`, or with a number of
+//! nodes that is no multiple of their unit.
 
 use crate::world::World;
 
@@ -8,13 +9,11 @@ pub(super) fn check(world: &World) -> Result<(), String> {
     let Some(members) = chronicle.rounds.get(&chronicle.newest) else {
         return Ok(());
     };
-    let (min, max) = (world.min_nodes(), world.shared().nodes.max());
-    match members
-        .iter()
-        .map(|member| member.admission.group_world_size)
-        .find(|n| *n < min || max < *n)
-    {
-        Some(size) => Err(format!("a round of {size} nodes, not {min} to {max}")),
+    let nodes = world.shared().nodes;
+    let (min, max, unit) = (world.min_nodes(), nodes.max(), nodes.unit());
+    let is_wrong = |n: &u32| *n < min || max < *n || !n.is_multiple_of(unit);
+    match members.iter().map(|member| member.admission.group_world_size).find(is_wrong) {
+        Some(size) => Err(format!("a round of {size} nodes, not {min} to {max} by {unit}")),
         None => Ok(()),
     }
 }
