@@ -8,7 +8,7 @@
 //!             ┌────────────── pure: no clock, no socket ───────────────┐
 //!  bytes ───▶ │ wire::Decoder ─▶ Query ─▶ session ─▶ engine ─▶ waiters │ ──▶ bytes, woken clients
 //!             └────────────────────────────────────────────────────────┘
-//!  server: one thread, one runtime, many stores, no lock        client: one request at a time
+//!  server: one thread, one loop, many stores, no lock           client: one request at a time
 //! ```
 //!
 //! The core compiles without tokio (`default-features = false`). With the feature `net`, start a

@@ -1,25 +1,25 @@
 //! Serves stores over TCP.
 //!
-//! One thread runs one current-thread runtime; every store and all its connections live on it as
-//! tasks, and share the engine without a lock. The rest of the program holds handles:
+//! One thread runs one loop over one event queue; every store and all its connections live in it,
+//! so there is no lock and no task. The rest of the program holds handles:
 //!
 //! ```text
-//!  StoreThread ── open ──▶ (bounded queue) ──▶ ┌─ thread ──────────────────────────────┐
-//!  StoreHandle ── admit, close ──▶ (watch) ──▶ │ store task: accepts, refuses          │
-//!  StoreHandle ── serve ──▶ (bounded queue) ─▶ │   └─ connection task: reads, executes,│
-//!                                              │        writes                         │
-//!                                              └───────────────────────────────────────┘
+//!  StoreThread ── open ──▶ (bounded queue) ──▶ ┌─ thread ────────────────────────────────────┐
+//!  StoreHandle ── admit, close ──▶ (watch) ──▶ │ driver: waits for events                    │
+//!  StoreHandle ── serve ──▶ (bounded queue) ─▶ │   └─ store: accepts, refuses                │
+//!                                              │       └─ clients: read, execute, write      │
+//!                                              └─────────────────────────────────────────────┘
 //! ```
 //!
 //! No handle ever waits for the thread, except to see a store closed. No peer's name is looked up:
 //! upstream does so for each connection, and a slow resolver stalls everyone.
 
 mod admission;
+mod clients;
 mod connection;
+mod driver;
 mod entrance;
 mod listen;
-mod peer;
-mod state;
 mod store;
 mod thread;
 

@@ -56,13 +56,13 @@ impl Fixture {
 }
 
 /// Lets the store come to rest: what is handed over after all that came before is refused.
-fn settle(fixture: &Fixture) {
+fn settle(store: &StoreHandle) {
     let listener = listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
     let addr = listener.local_addr().expect("a bound listener");
     let mut there = TcpStream::connect(addr).expect("a listener");
     there.set_read_timeout(Some(DEADLINE)).expect("a time-out");
     let (here, _) = listener.accept().expect("a connection");
-    fixture.store.serve(here).expect("an open store");
+    store.serve(here).expect("an open store");
     assert_closed(&mut there);
 }
 
@@ -223,6 +223,8 @@ async fn slow_reader_stalls_nobody() {
     let fixture = Fixture::new();
     let mut witness = fixture.client().await;
     witness.set(b"big", &vec![7; VALUE_LEN_MAX]).await.unwrap();
+    // Only an answer behind it says that it was carried out.
+    witness.ping(0).await.unwrap();
     let mut slow = fixture.greeted();
     slow.write_all(&encode(&Query::Get { key: b"big" }).repeat(GETS)).unwrap();
     for n in 0..100 {
@@ -313,13 +315,13 @@ async fn early_comers_wait_for_admission() {
         let mut early = fixture.raw();
         early.write_all(&GREETING).unwrap();
         early.write_all(b"\x0dping").unwrap();
-        settle(&fixture);
+        settle(&fixture.store);
         fixture.store.admit(admission);
         assert_eq!(read(&mut early, 4), b"ping");
         fixture.store.admit(Admission::Nobody);
         ping(&mut early);
     }
-    settle(&fixture);
+    settle(&fixture.store);
     let mut early = fixture.raw();
     fixture.store.close().await;
     assert_closed(&mut early);
@@ -385,6 +387,17 @@ async fn drop_closes() {
     let mut client = Client::connect(addr, DEADLINE).await.unwrap();
     drop(thread);
     assert!(client.ping(1).await.is_err());
+}
+
+/// A listener from which nothing can be accepted delays neither the end of its store nor the others.
+#[tokio::test]
+async fn failures_delay_nothing() {
+    let fixture = Fixture::new();
+    let deaf = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let store = fixture.thread.open(deaf.into(), Admission::Anybody).unwrap();
+    settle(&fixture.thread.open_without_listener(Admission::Nobody).unwrap());
+    assert_eq!(fixture.client().await.ping(1).await.unwrap(), 1);
+    store.close().await;
 }
 
 /// A listener that cannot be served is refused at once, and the thread serves on.

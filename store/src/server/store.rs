@@ -1,30 +1,32 @@
-//! The task of one store: takes connections in, and turns them away.
+//! One store: takes connections in, and turns them away.
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::rc::Rc;
+use std::net::{self, IpAddr, SocketAddr};
+use std::time::Instant;
 
+use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Registry};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
-use tracing::{debug, error, warn};
+use tracing::{debug, warn};
 
 use super::Admission;
-use super::connection;
+use super::clients::Clients;
+use super::connection::Readiness;
+use super::driver::{Source, StoreId};
 use super::entrance::Entrance;
-use super::state::State;
 use crate::limits::{
     CONNECTIONS_MAX, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, REFUSED_LOGGED_MAX,
 };
 
-/// What the task of a store is started with.
+/// What a store is opened with.
 #[derive(Debug)]
 pub(super) struct Opened {
-    pub(super) listener: Option<net::TcpListener>,
+    pub(super) id: StoreId,
+    pub(super) listener: Option<TcpListener>,
     pub(super) policy: watch::Receiver<Policy>,
-    pub(super) taken_over: mpsc::Receiver<TcpStream>,
+    pub(super) taken_over: mpsc::Receiver<net::TcpStream>,
 }
 
 /// What the holder of a store wants; only the latest counts.
@@ -34,75 +36,143 @@ pub(super) enum Policy {
     Closed,
 }
 
-impl Policy {
-    /// Tells whether there may be a peer to accept.
-    fn admits_some(&self) -> bool {
-        matches!(self, Self::Open(Admission::Anybody | Admission::Only(_)))
-    }
+/// Whether a store is to be served further.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum State {
+    Open,
+    Closed,
 }
 
-/// Serves a store until its handle says so, or is gone.
-pub(super) async fn serve(opened: Opened) {
-    let Opened { listener, mut policy, mut taken_over } = opened;
-    let mut entrance = Entrance::new(listener);
-    let mut served = Served::default();
-    loop {
-        tokio::select! {
-            // In this order, so that a flood of connections delays neither the end nor a change of
-            // who is admitted.
-            biased;
-            changed = policy.changed() => {
-                if changed.is_err() || *policy.borrow_and_update() == Policy::Closed {
-                    break;
-                }
+/// A store, its connections, and who was refused.
+#[derive(Debug)]
+pub(super) struct Store {
+    id: StoreId,
+    entrance: Entrance,
+    clients: Clients,
+    taken_over: mpsc::Receiver<net::TcpStream>,
+    /// Whether there may be something in `taken_over`.
+    hears: bool,
+    refused: Refused,
+    admission: Admission,
+    /// The last field, hence dropped when all others are, which is what `StoreHandle::close` waits
+    /// for.
+    policy: watch::Receiver<Policy>,
+}
+
+impl Store {
+    pub(super) fn new(opened: Opened) -> Self {
+        let Opened { id, listener, policy, taken_over } = opened;
+        Self {
+            id,
+            entrance: Entrance::new(listener),
+            clients: Clients::default(),
+            taken_over,
+            hears: false,
+            refused: Refused::default(),
+            admission: Admission::Nobody,
+            policy,
+        }
+    }
+
+    /// Tells whether there is something to do without an event.
+    pub(super) fn is_busy(&self) -> bool {
+        self.clients.is_busy() || self.hears || self.may_accept()
+    }
+
+    /// Returns when there is something to do without an event.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.entrance.poll_timeout().into_iter().chain(self.clients.poll_timeout()).min()
+    }
+
+    /// Takes note that deadlines have passed.
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        self.entrance.handle_timeout(now);
+        self.clients.handle_timeout(now);
+    }
+
+    /// Takes note that somebody came to the listener.
+    pub(super) fn handle_arrival(&mut self) {
+        self.entrance.handle_arrival();
+    }
+
+    /// Takes note of what the kernel says about the connection in `place`.
+    pub(super) fn handle_readiness(&mut self, place: usize, readiness: Readiness) {
+        self.clients.handle_readiness(place, readiness);
+    }
+
+    /// Finds out what the handle wants.
+    pub(super) fn hear(&mut self) -> State {
+        self.hears = true;
+        match self.policy.has_changed() {
+            Ok(false) => State::Open,
+            Ok(true) => self.adopt(),
+            Err(_) => State::Closed,
+        }
+    }
+
+    fn adopt(&mut self) -> State {
+        match &*self.policy.borrow_and_update() {
+            Policy::Open(admission) => {
+                self.admission = admission.clone();
+                State::Open
             }
-            Some(ended) = served.connections.join_next(), if !served.connections.is_empty() => {
-                if let Err(cause) = ended {
-                    error!(%cause, "a connection to the store failed");
-                }
+            Policy::Closed => State::Closed,
+        }
+    }
+
+    /// Goes on with what stands in line.
+    pub(super) fn go_on(&mut self) {
+        self.clients.go_on();
+    }
+
+    /// Takes in `most` of those who wait at the listener, and of those that were handed over.
+    pub(super) fn accept(&mut self, registry: &Registry, now: Instant, most: usize) {
+        for _ in 0..most {
+            let Ok(stream) = self.taken_over.try_recv() else {
+                self.hears = false;
+                break;
+            };
+            match take_over(&stream) {
+                Ok(peer) => self.take_in(registry, now, TcpStream::from_std(stream), peer),
+                // It was reset meanwhile.
+                Err(cause) => debug!(%cause, "a connection to the store was gone at once"),
             }
-            Some(stream) = taken_over.recv() => match net::TcpStream::from_std(stream) {
-                Ok(stream) => served.take_in(stream, &policy.borrow()),
-                Err(cause) => warn!(%cause, "failed to serve a connection handed over"),
-            },
-            // Who comes before anybody is admitted waits in the backlog, not to be refused a moment
-            // too early: a refused client of torch backs off for up to a second.
-            stream = entrance.accept(), if policy.borrow().admits_some() => {
-                served.take_in(stream, &policy.borrow());
+        }
+        for _ in 0..most {
+            if !self.may_accept() {
+                break;
+            }
+            if let Some((stream, peer)) = self.entrance.accept(now) {
+                self.take_in(registry, now, stream, peer);
             }
         }
     }
-    drop(entrance);
-    served.connections.shutdown().await;
-    // Only now the receiver of `policy` goes, which is what `StoreHandle::close` waits for.
-    drop((served, policy));
-}
 
-/// The connections of a store, and who was refused.
-#[derive(Debug, Default)]
-struct Served {
-    state: Rc<State>,
-    connections: JoinSet<()>,
-    refused: Refused,
-}
+    /// Who comes before anybody is admitted waits in the backlog, not to be refused a moment too
+    /// early: a refused client of torch backs off for up to a second.
+    fn may_accept(&self) -> bool {
+        self.admission != Admission::Nobody && self.entrance.is_ready()
+    }
 
-impl Served {
-    fn take_in(&mut self, stream: net::TcpStream, policy: &Policy) {
-        let peer = match prepare(&stream) {
-            Ok(peer) => peer,
-            // It was reset before it was accepted.
-            Err(cause) => return debug!(%cause, "a connection to the store was gone at once"),
-        };
-        let Policy::Open(admission) = policy else {
-            return;
-        };
-        if !admission.admits(peer.ip()) {
+    fn take_in(
+        &mut self,
+        registry: &Registry,
+        now: Instant,
+        mut stream: TcpStream,
+        peer: SocketAddr,
+    ) {
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        if !self.admission.admits(peer.ip()) {
             return self.refuse(peer, "not a member of the round");
         }
-        if CONNECTIONS_MAX <= self.connections.len() {
+        if CONNECTIONS_MAX <= self.clients.len() {
             return self.refuse(peer, "too many connections");
         }
-        self.connections.spawn_local(connection::serve(stream, peer, Rc::clone(&self.state)));
+        let token = Source::Connection(self.id, self.clients.next_place()).into();
+        match registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE) {
+            Ok(()) => self.clients.enter(now, stream, peer),
+            Err(cause) => warn!(%peer, %cause, "failed to serve a connection to the store"),
+        }
     }
 
     fn refuse(&mut self, peer: SocketAddr, rule: &'static str) {
@@ -124,33 +194,48 @@ impl Refused {
     }
 }
 
-/// Sets up a connection and returns whose it is.
-fn prepare(stream: &net::TcpStream) -> io::Result<SocketAddr> {
-    stream.set_nodelay(true)?;
+/// Sets up a connection that was accepted elsewhere and returns whose it is.
+fn take_over(stream: &net::TcpStream) -> io::Result<SocketAddr> {
+    prepare(&SockRef::from(stream))?;
+    stream.peer_addr()
+}
+
+/// Sets up a connection, or a listener, from which its connections inherit it: that saves five
+/// system calls for each.
+pub(super) fn prepare(socket: &SockRef<'_>) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_INTERVAL)
         .with_retries(KEEPALIVE_PROBES);
-    SockRef::from(stream).set_tcp_keepalive(&keepalive)?;
-    let peer = stream.peer_addr()?;
-    Ok(SocketAddr::new(peer.ip().to_canonical(), peer.port()))
+    socket.set_tcp_keepalive(&keepalive)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A peer that vanished without a word is noticed.
-    #[tokio::test]
-    async fn connections_are_kept_alive() {
-        let listener = net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let stream = net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        prepare(&stream).unwrap();
-        let socket = SockRef::from(&stream);
-        assert!(socket.keepalive().unwrap());
+    fn assert_prepared(stream: &net::TcpStream) {
+        let socket = SockRef::from(stream);
+        assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
         assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE_IDLE);
         assert_eq!(socket.tcp_keepalive_interval().unwrap(), KEEPALIVE_INTERVAL);
         assert_eq!(socket.tcp_keepalive_retries().unwrap(), KEEPALIVE_PROBES);
+    }
+
+    /// A peer that vanished without a word is noticed, whichever way it came; and no answer waits
+    /// for the acknowledgement of the one before.
+    #[test]
+    fn connections_are_kept_alive() {
+        let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let elsewhere = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        take_over(&elsewhere).unwrap();
+        assert_prepared(&elsewhere);
+        let (early, _) = listener.accept().unwrap();
+        assert!(!SockRef::from(&early).keepalive().unwrap());
+        prepare(&SockRef::from(&listener)).unwrap();
+        let _peer = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_prepared(&listener.accept().unwrap().0);
     }
 
     /// Each refused address is news once, and only so many are.

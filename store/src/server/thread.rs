@@ -2,15 +2,17 @@
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
-use tokio::net;
-use tokio::runtime::{Builder, Handle, Runtime};
+use mio::{Interest, Poll, Registry, Waker, net};
+use socket2::SockRef;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinSet, LocalSet};
 use tracing::error;
 
 use super::Admission;
+use super::driver::{Driver, Source, StoreId};
 use super::store::{self, Opened, Policy};
 use crate::limits::{HANDED_OVER_MAX, OPENING_MAX};
 
@@ -22,7 +24,9 @@ pub struct StoreThread {
     /// `None` only while it is dropped.
     opening: Option<mpsc::Sender<Opened>>,
     thread: Option<JoinHandle<()>>,
-    runtime: Handle,
+    registry: Registry,
+    waker: Arc<Waker>,
+    next: AtomicUsize,
 }
 
 /// A store that is being served. Dropping it closes the store: its listener, its connections and
@@ -31,6 +35,7 @@ pub struct StoreThread {
 pub struct StoreHandle {
     policy: watch::Sender<Policy>,
     handed_over: mpsc::Sender<TcpStream>,
+    waker: Arc<Waker>,
 }
 
 /// A store cannot be opened.
@@ -68,12 +73,14 @@ impl StoreThread {
     ///
     /// Returns the operating system's error if it gives no thread or no event queue.
     pub fn start(name: &str) -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+        let poll = Poll::new()?;
+        let registry = poll.registry().try_clone()?;
+        let waker = Arc::new(Waker::new(poll.registry(), Source::Handle.into())?);
         let (opening, opened) = mpsc::channel(OPENING_MAX);
-        let handle = runtime.handle().clone();
-        let thread =
-            thread::Builder::new().name(name.to_owned()).spawn(|| serve_stores(runtime, opened))?;
-        Ok(Self { opening: Some(opening), thread: Some(thread), runtime: handle })
+        let driver = Driver::new(poll, opened);
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(|| driver.run())?;
+        let (opening, thread) = (Some(opening), Some(thread));
+        Ok(Self { opening, thread, registry, waker, next: AtomicUsize::new(0) })
     }
 
     /// Opens a fresh, empty store on `listener`, for the peers that `admission` admits.
@@ -91,13 +98,10 @@ impl StoreThread {
         if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
             return Err(OpenError::Ended);
         }
-        listener.set_nonblocking(true).map_err(OpenError::Listener)?;
+        let id = self.next_id();
         // Here, not on the thread, where nobody would hear that it failed.
-        let registered = {
-            let _context = self.runtime.enter();
-            net::TcpListener::from_std(listener)
-        };
-        self.open_with(Some(registered.map_err(OpenError::Listener)?), admission)
+        let listener = self.register(listener, id).map_err(OpenError::Listener)?;
+        self.open_with(id, Some(listener), admission)
     }
 
     /// Opens a fresh, empty store that only serves connections handed to it by
@@ -107,29 +111,45 @@ impl StoreThread {
     ///
     /// Returns [`OpenError`] if the thread takes nothing more.
     pub fn open_without_listener(&self, admission: Admission) -> Result<StoreHandle, OpenError> {
-        self.open_with(None, admission)
+        self.open_with(self.next_id(), None, admission)
+    }
+
+    fn next_id(&self) -> StoreId {
+        StoreId(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn register(&self, listener: TcpListener, id: StoreId) -> io::Result<net::TcpListener> {
+        listener.set_nonblocking(true)?;
+        store::prepare(&SockRef::from(&listener))?;
+        let mut listener = net::TcpListener::from_std(listener);
+        self.registry.register(&mut listener, Source::Listener(id).into(), Interest::READABLE)?;
+        Ok(listener)
     }
 
     fn open_with(
         &self,
+        id: StoreId,
         listener: Option<net::TcpListener>,
         admission: Admission,
     ) -> Result<StoreHandle, OpenError> {
-        let (policy, policy_seen) = watch::channel(Policy::Open(admission.canonical()));
+        let (policy, mut policy_seen) = watch::channel(Policy::Open(admission.canonical()));
+        policy_seen.mark_changed();
         let (handed_over, taken_over) = mpsc::channel(HANDED_OVER_MAX);
-        let opened = Opened { listener, policy: policy_seen, taken_over };
+        let opened = Opened { id, listener, policy: policy_seen, taken_over };
         let opening = self.opening.as_ref().ok_or(OpenError::Ended)?;
         opening.try_send(opened).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => OpenError::Busy,
             mpsc::error::TrySendError::Closed(_) => OpenError::Ended,
         })?;
-        Ok(StoreHandle { policy, handed_over })
+        wake(&self.waker);
+        Ok(StoreHandle { policy, handed_over, waker: Arc::clone(&self.waker) })
     }
 }
 
 impl Drop for StoreThread {
     fn drop(&mut self) {
         self.opening = None;
+        wake(&self.waker);
         if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
             error!("the store's thread had panicked");
         }
@@ -149,7 +169,9 @@ impl StoreHandle {
         self.handed_over.try_send(stream).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => ServeError::Busy,
             mpsc::error::TrySendError::Closed(_) => ServeError::Closed,
-        })
+        })?;
+        wake(&self.waker);
+        Ok(())
     }
 
     /// Says who may connect from now on. Connections that exist stay; those that wait in the backlog
@@ -161,6 +183,7 @@ impl StoreHandle {
                 *policy = Policy::Open(admission);
             }
         });
+        wake(&self.waker);
     }
 
     /// Closes the store and returns once its sockets are closed and its memory is freed.
@@ -169,27 +192,25 @@ impl StoreHandle {
     ///
     /// The store is closed even if the future is dropped.
     pub async fn close(self) {
-        self.policy.send_replace(Policy::Closed);
+        self.begin_to_close();
         self.policy.closed().await;
+    }
+
+    fn begin_to_close(&self) {
+        self.policy.send_replace(Policy::Closed);
+        wake(&self.waker);
     }
 }
 
-fn serve_stores(runtime: Runtime, mut opened: mpsc::Receiver<Opened>) {
-    LocalSet::new().block_on(&runtime, async {
-        let mut stores = JoinSet::new();
-        loop {
-            tokio::select! {
-                biased;
-                Some(ended) = stores.join_next(), if !stores.is_empty() => {
-                    if let Err(cause) = ended {
-                        error!(%cause, "a store failed; its handle says that it is closed");
-                    }
-                }
-                opened = opened.recv() => match opened {
-                    Some(opened) => drop(stores.spawn_local(store::serve(opened))),
-                    None => break,
-                },
-            }
-        }
-    });
+impl Drop for StoreHandle {
+    fn drop(&mut self) {
+        self.begin_to_close();
+    }
+}
+
+/// Lets the thread find out what is wanted of it.
+fn wake(waker: &Waker) {
+    if let Err(cause) = waker.wake() {
+        error!(%cause, "failed to wake the store's thread");
+    }
 }

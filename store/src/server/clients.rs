@@ -1,0 +1,349 @@
+//! The connections of one store, and the engine that they share.
+//!
+//! A connection has a turn when the kernel announces something for it. It writes what is left of
+//! earlier answers, reads once, executes all whole requests of that read and answers them by one
+//! write. Input and output lie where all connections have them in turn, so what one of them needs of
+//! its own is a socket and a few words; only what cannot be done at once gets room of its own. While
+//! a peer leaves too much of its answers unread, nothing more is read from it, nor executed.
+//!
+//! Events are those of changes. What a turn leaves to be done without a change, another turn does:
+//! the connection stands in line for it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::mem;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use mio::net::TcpStream;
+use slab::Slab;
+
+use super::connection::{Backlog, Connection, End, Readiness, Sent, is_paused};
+use crate::engine::{ClientId, Engine};
+use crate::limits::{
+    BUFFER_LEN_FREE, BUFFERS_LEN_MAX, CONNECTIONS_MAX, GREETING_TIMEOUT, READ_LEN,
+};
+use crate::output::Output;
+use crate::session::{Step, Violation};
+use crate::wire::STOP_WAITING;
+
+/// The clients of a store.
+///
+/// Invariant: `output` is empty between two turns; a connection whose `in_line` says so stands in
+/// `line`, once; `silent` are those that have not said `VALIDATE`; `buffered` is the sum of what the
+/// backlogs say.
+#[derive(Debug)]
+pub(super) struct Clients {
+    pub(super) engine: Engine,
+    connections: Slab<Connection>,
+    /// Where a read goes first.
+    scratch: Box<[u8]>,
+    /// What is to be sent to the connection whose turn it is.
+    output: Output,
+    line: VecDeque<usize>,
+    /// Until when those may be silent. Names grow, and so do the times beside them.
+    silent: BTreeMap<ClientId, Instant>,
+    pub(super) buffered: usize,
+    entered: u64,
+}
+
+/// Whether a connection needs a turn though nothing happens to it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Next {
+    Again,
+    Event,
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        Self {
+            engine: Engine::default(),
+            connections: Slab::new(),
+            scratch: vec![0; READ_LEN].into(),
+            output: Output::default(),
+            line: VecDeque::new(),
+            silent: BTreeMap::new(),
+            buffered: 0,
+            entered: 0,
+        }
+    }
+}
+
+impl Clients {
+    /// Returns how many there are.
+    pub(super) fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Returns the place that the next connection gets.
+    pub(super) fn next_place(&self) -> usize {
+        self.connections.vacant_key()
+    }
+
+    /// Enters the connection of `peer`, which comes `now`.
+    pub(super) fn enter(&mut self, now: Instant, stream: TcpStream, peer: SocketAddr) {
+        let place = self.connections.vacant_entry();
+        self.entered += 1;
+        let client = ClientId(self.entered << PLACE_BITS | place.key() as u64);
+        place.insert(Connection::new(stream, peer, client));
+        self.silent.insert(client, now + GREETING_TIMEOUT);
+    }
+
+    /// Returns when the next of those who are silent is to be closed.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.silent.first_key_value().map(|(_, deadline)| *deadline)
+    }
+
+    /// Closes those who were silent for too long.
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        while let Some(first) = self.silent.first_entry().filter(|first| *first.get() <= now) {
+            let (client, _) = first.remove_entry();
+            self.leave(place_of(client), End::Silent);
+        }
+    }
+
+    /// Tells whether there is something to do without an event.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.line.is_empty()
+    }
+
+    /// Gives those a turn who stand in line now.
+    pub(super) fn go_on(&mut self) {
+        for _ in 0..self.line.len() {
+            let Some(place) = self.line.pop_front() else {
+                return;
+            };
+            // Who left may still stand there, and another may have its place.
+            if let Some(connection) = self.connections.get_mut(place)
+                && mem::take(&mut connection.in_line)
+            {
+                self.serve(place);
+            }
+        }
+    }
+
+    /// Takes note of what the kernel says about the connection in `place`.
+    pub(super) fn handle_readiness(&mut self, place: usize, readiness: Readiness) {
+        if let Some(connection) = self.connections.get_mut(place)
+            && connection.handle_readiness(readiness)
+        {
+            self.serve(place);
+        }
+    }
+
+    /// Gives the connection in `place` a turn.
+    fn serve(&mut self, place: usize) {
+        match self.turn(place) {
+            Ok(Next::Event) => {}
+            Ok(Next::Again) => self.stand_in_line(place),
+            Err(end) => return self.leave(place, end),
+        }
+        if let Some(connection) = self.connections.get_mut(place)
+            && !connection.greeted
+            && connection.session.is_open()
+        {
+            connection.greeted = true;
+            self.silent.remove(&connection.client);
+        }
+    }
+
+    fn turn(&mut self, place: usize) -> Result<Next, End> {
+        let Some(connection) = self.connections.get_mut(place) else {
+            return Ok(Next::Event);
+        };
+        let Some(mut backlog) = connection.backlog.take() else {
+            return self.turn_afresh(place);
+        };
+        mem::swap(&mut self.output, &mut backlog.output);
+        let result = self.turn_behind(place, &mut backlog);
+        mem::swap(&mut self.output, &mut backlog.output);
+        self.keep(place, backlog, result)
+    }
+
+    /// Takes the turn of a connection that has nothing of its own.
+    fn turn_afresh(&mut self, place: usize) -> Result<Next, End> {
+        let mut scratch = mem::take(&mut self.scratch);
+        let result = self.read_afresh(place, &mut scratch);
+        self.scratch = scratch;
+        result
+    }
+
+    fn read_afresh(&mut self, place: usize, scratch: &mut [u8]) -> Result<Next, End> {
+        let Some(connection) = self.connections.get_mut(place) else {
+            return Ok(Next::Event);
+        };
+        let Some(mut input) = connection.read(scratch)? else {
+            return Ok(Next::Event);
+        };
+        let executed = self.execute(place, &mut input);
+        let sent = self.write(place);
+        if let (Ok(false), Ok(Sent::All), true) = (&executed, &sent, input.is_empty()) {
+            return Ok(self.next(place));
+        }
+        let mut backlog = Box::new(Backlog {
+            output: mem::take(&mut self.output),
+            unread: input.to_vec(),
+            ..Backlog::default()
+        });
+        let result = executed.map_err(End::from).and_then(|held_up| {
+            backlog.held_up = held_up;
+            sent
+        });
+        self.keep(place, backlog, result)
+    }
+
+    /// Takes the turn of a connection with a backlog, of which the output is in `self`.
+    fn turn_behind(&mut self, place: usize, backlog: &mut Backlog) -> Result<Sent, End> {
+        let sent = self.write(place)?;
+        if is_paused(&self.output) {
+            return Ok(sent);
+        }
+        if !backlog.held_up {
+            let Some(connection) = self.connections.get_mut(place).filter(|c| c.readable) else {
+                return Ok(sent);
+            };
+            let Some(input) = connection.read(&mut self.scratch)? else {
+                return Ok(sent);
+            };
+            backlog.extend(input);
+        }
+        let unread = mem::take(&mut backlog.unread);
+        let mut input = &unread[..];
+        let executed = self.execute(place, &mut input);
+        let used = unread.len() - input.len();
+        backlog.unread = unread;
+        backlog.consume(used);
+        let sent = self.write(place);
+        backlog.held_up = executed?;
+        sent
+    }
+
+    /// Keeps what is left to be done, and says when.
+    fn keep(
+        &mut self,
+        place: usize,
+        mut backlog: Box<Backlog>,
+        result: Result<Sent, End>,
+    ) -> Result<Next, End> {
+        let before = backlog.buffered;
+        backlog.buffered = backlog.occupied();
+        let accounted = self.rebuffer(before, backlog.buffered);
+        let idle = backlog.output.is_empty() && backlog.unread.is_empty();
+        let can_go_on = !is_paused(&backlog.output);
+        let held_up = backlog.held_up;
+        if let Some(connection) = self.connections.get_mut(place) {
+            // Also before the end, which takes off what is accounted for here.
+            connection.backlog = Some(backlog).filter(|_| !idle);
+        }
+        let sent = result?;
+        accounted?;
+        let next = self.next(place);
+        Ok(match sent {
+            Sent::Some => Next::Again,
+            Sent::All | Sent::UntilFull if can_go_on && held_up => Next::Again,
+            Sent::All | Sent::UntilFull if can_go_on => next,
+            Sent::All | Sent::UntilFull => Next::Event,
+        })
+    }
+
+    fn next(&self, place: usize) -> Next {
+        match self.connections.get(place) {
+            Some(connection) if connection.readable => Next::Again,
+            Some(_) | None => Next::Event,
+        }
+    }
+
+    /// Sends what there is to send to the connection in `place`, in one write.
+    fn write(&mut self, place: usize) -> Result<Sent, End> {
+        let Some(connection) = self.connections.get_mut(place) else {
+            return Ok(Sent::All);
+        };
+        let sent = connection.write(&mut self.output);
+        if self.output.take_released() {
+            self.engine.released();
+        }
+        sent
+    }
+
+    /// Executes the whole requests of `input` for the connection in `place`, and leaves the rest;
+    /// tells whether that may begin with a whole request.
+    fn execute(&mut self, place: usize, input: &mut &[u8]) -> Result<bool, Violation> {
+        while !is_paused(&self.output) {
+            let Some(connection) = self.connections.get_mut(place) else {
+                return Ok(false);
+            };
+            let step = connection.session.step(&mut self.engine, input, &mut self.output);
+            // Also behind a broken rule: what came before it in the request may have released
+            // someone.
+            self.answer_woken(place);
+            if step? == Step::NeedMore {
+                return Ok(false);
+            }
+        }
+        Ok(!input.is_empty())
+    }
+
+    /// Answers those whose wait is over, while the connection in `place` has its turn.
+    ///
+    /// Right here, if the socket takes it: one request may release thousands. Otherwise it is sent
+    /// when it is their turn, which also meets the error, if there is one.
+    fn answer_woken(&mut self, place: usize) {
+        while let Some(client) = self.engine.poll_woken() {
+            let woken = place_of(client);
+            if woken == place {
+                self.output.put_u8(STOP_WAITING);
+                continue;
+            }
+            let Some(connection) = self.connections.get_mut(woken) else {
+                debug_assert!(false, "who leaves waits no more");
+                continue;
+            };
+            if !connection.write_byte(STOP_WAITING) {
+                connection.backlog.get_or_insert_default().output.put_u8(STOP_WAITING);
+                self.stand_in_line(woken);
+            }
+        }
+    }
+
+    fn stand_in_line(&mut self, place: usize) {
+        if let Some(connection) = self.connections.get_mut(place)
+            && !mem::replace(&mut connection.in_line, true)
+        {
+            self.line.push_back(place);
+        }
+    }
+
+    /// Closes the connection in `place`, which ended.
+    fn leave(&mut self, place: usize, end: End) {
+        let Some(mut connection) = self.connections.try_remove(place) else {
+            return;
+        };
+        self.silent.remove(&connection.client);
+        if let Some(mut backlog) = connection.backlog.take() {
+            // Whoever broke a rule or hung up has no claim to more than a try.
+            let _ = connection.write(&mut backlog.output);
+            self.buffered -= backlog.buffered;
+        }
+        self.engine.cancel_wait(connection.client);
+        self.engine.released_all();
+        end.log(connection.peer);
+    }
+
+    /// Takes note that a connection which had `before` bytes buffered has `now`.
+    fn rebuffer(&mut self, before: usize, now: usize) -> Result<(), Violation> {
+        self.buffered = self.buffered - before + now;
+        // Who shrinks is not the one to blame, nor is who holds little.
+        let full = BUFFERS_LEN_MAX < self.buffered && before < now && BUFFER_LEN_FREE < now;
+        if full { Err(Violation::BuffersFull) } else { Ok(()) }
+    }
+}
+
+/// The place of a client is the lower part of its name; the upper part was never used before.
+fn place_of(client: ClientId) -> usize {
+    (client.0 & ((1 << PLACE_BITS) - 1)) as usize
+}
+
+const PLACE_BITS: u32 = 16;
+const _: () = assert!(CONNECTIONS_MAX <= 1 << PLACE_BITS, "every place fits into a name");
+
+#[cfg(test)]
+mod tests;
