@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Compares ragent's store with torch's own, in interleaved rounds on the same machine.
+"""Compares ragent's store with torch's own, and with a server that does nothing but answer.
 
     benches/store.py [COMMAND OF OUR SERVER ...]
 
 The command prints the address that it is bound to as its first line. Run it with a Python that
-has torch, after `cargo build --release`. Server and load generator each get a CPU of their own.
-A ratio above 1 means that ragent is better. The whole run takes less than a minute.
+has torch, after `cargo build --release -p ragent -p ragent-benches`. Servers and load generator each
+have a CPU of their own, and the servers take short turns under the same load. A ratio above 1 means
+that ragent is better; it is the median of the ratios of the rounds. The whole run takes two minutes
+and a half.
 
 torch's server looks up the name of every peer and stands still meanwhile: five seconds and more,
-where the resolver does not answer. It is given a resolver that gives up after one, and `connect`
-shows the best round beside the median.
+where the resolver does not answer. It is given a resolver that gives up after one second; figures of
+connecting mean something only where it answers.
 """
 
 import json
@@ -23,6 +25,7 @@ from typing import NamedTuple
 
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", Path(__file__).parent.parent / "target"))
 LOAD = TARGET / "release" / "store_load"
+FLOOR = TARGET / "release" / "epoll_floor"
 DEFAULT = [str(TARGET / "release" / "ragent"), "store", "--host", "127.0.0.1", "--port", "0"]
 TORCH = """
 import sys, torch.distributed as dist
@@ -30,10 +33,18 @@ store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 print(f"127.0.0.1:{store.port}", flush=True)
 sys.stdin.read()
 """
+TORCH_CLIENTS = Path(__file__).with_name("torch_clients.py")
 SERVER_CPU, LOAD_CPU = (sorted(os.sched_getaffinity(0)) * 2)[:2]
+# Of two processes on a CPU, the one that this starts goes first, and what it starts does not.
+FIRST = ["chrt", "--reset-on-fork", "--fifo", "1"]
 ROUNDS = 9
+# Connections at a time, and rounds for each of ours: one connection is mostly the kernel's waking of
+# whoever waits, which varies most.
+CONNECTIONS = {1: 3, 64: 1, 256: 1, 1000: 1, 4000: 1}
 EXCHANGES = ("get", "set", "add", "check")
-STRETCHES = ("connect", "wait-fanout")
+SLICE_S = 0.12
+STRETCHES = (("connect", 1000), ("init", 10_000), ("wait-fanout", 1000), ("wait-fanout", 4000))
+STORM = 4000
 
 
 class Server:
@@ -49,13 +60,18 @@ class Server:
         if not self.address:
             sys.exit(f"`{shlex.join(command)}` printed no address")
 
-    def load(self, op, connections, seconds):
-        """Puts a load on this server, and returns the report of it."""
-        command = ["taskset", "-c", str(LOAD_CPU), str(LOAD), self.address, op,
+    def load(self, ops, connections, seconds, first=()):
+        """Puts loads on this server one after the other, and returns the reports of them."""
+        command = [*first, "taskset", "-c", str(LOAD_CPU), str(LOAD), self.address, ",".join(ops),
                    "--connections", str(connections), "--seconds", str(seconds),
                    "--server-pid", str(self.process.pid)]
-        out = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-        return json.loads(out.stdout)
+        out = subprocess.run(command, check=True, capture_output=True, text=True, timeout=90)
+        return [json.loads(line) for line in out.stdout.splitlines()]
+
+    def cpu_us(self):
+        """Returns the CPU time that it has had."""
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e3
 
     def stop(self):
         self.process.kill()
@@ -63,7 +79,7 @@ class Server:
 
 
 class Comparison(NamedTuple):
-    """One figure of both servers: medians, and the median of the rounds' ratios."""
+    """One figure of all servers: medians, and the medians of the rounds' ratios."""
 
     op: str
     connections: int
@@ -71,51 +87,120 @@ class Comparison(NamedTuple):
     ours: float
     torch: float
     ratio: float
+    floor: float | None = None
+    to_floor: float | None = None
 
 
 def compare(ours, rounds=ROUNDS):
-    """Starts our server with the command `ours`, and torch's; yields a `Comparison` at a time."""
+    """Starts our server with the command `ours`, and the others; yields a `Comparison` at a time.
+
+    The operation `all` is every exchange together, in equal shares of the time.
+    """
     servers = []
     try:
-        for command in (ours, [sys.executable, "-c", TORCH]):
+        for command in (ours, [sys.executable, "-c", TORCH], [str(FLOOR)]):
             servers.append(Server(command))
-        # One connection is mostly the kernel's waking of whoever waits, which varies most.
-        for n, turns in ((1, 3 * rounds), (64, rounds)):
-            for op in EXCHANGES:
-                reports = reports_of(servers, op, n, 0.15, turns)
-                yield comparison(reports, op, n, "ops_per_s", "op/s", more_is_better=True)
-                yield comparison(reports, op, n, "p99_us", "p99 us")
-                yield comparison(reports, op, n, "server_cpu_us", "server us/op")
-        for op in STRETCHES:
-            reports = reports_of(servers, op, 1000, 0.1, rounds)
-            yield comparison(reports, op, 1000, "median_ms", "median ms")
-            yield comparison(reports, op, 1000, "best_ms", "best ms", average=min)
+        for connections, times in CONNECTIONS.items():
+            yield from exchanges(servers, connections, times * rounds)
+        for op, connections in STRETCHES:
+            yield from stretches(servers, op, connections, rounds)
+        yield from storm(servers, rounds)
+        yield from torch_clients(servers[:2], rounds)
     finally:
         for server in servers:
             server.stop()
 
 
-def reports_of(servers, op, connections, seconds, rounds):
-    """Puts the same load on each server in turn; returns a pair of reports for each round.
+def exchanges(servers, connections, rounds):
+    fields = (("ops_per_s", "op/s", True), ("p50_us", "p50 us", False), ("p99_us", "p99 us", False),
+              ("server_cpu_us", "server us/op", False))
+    reports = [[server.load(EXCHANGES, connections, SLICE_S) for server in servers]
+               for _ in range(rounds)]
+    for n, op in enumerate(EXCHANGES):
+        of_op = [[report[n] for report in round] for round in reports]
+        yield from (comparison(of_op, op, connections, *field) for field in fields)
+    together = [[mean(report) for report in round] for round in reports]
+    yield from (comparison(together, "all", connections, *field) for field in fields)
 
-    The turns are short, so that what else the machine does hits both alike.
-    """
-    return [[server.load(op, connections, seconds) for server in servers] for _ in range(rounds)]
+
+def mean(reports):
+    """One report of several, of which each counts as often as it has requests where that matters."""
+    total = sum(report["ops_per_s"] for report in reports)
+    cpu = sum(report["server_cpu_us"] * report["ops_per_s"] for report in reports) / total
+    quantiles = {name: statistics.mean(report[name] for report in reports)
+                 for name in ("p50_us", "p99_us")}
+    return {"ops_per_s": total / len(reports), "server_cpu_us": cpu} | quantiles
+
+
+def stretches(servers, op, connections, rounds):
+    reports = [[server.load([op], connections, 0)[0] for server in servers] for _ in range(rounds)]
+    yield comparison(reports, op, connections, "median_ms", "median ms")
+    yield comparison(reports, op, connections, "median_ms", "best ms", average=min)
+    if op == "wait-fanout":
+        yield comparison(reports, op, connections, "server_cpu_us", "server us/op")
+
+
+def storm(servers, rounds):
+    """One client goes on asking while the others connect; it has precedence over what they do on
+    the CPU that they share, so that only the server can keep it waiting."""
+    first = FIRST if may_go_first() else ()
+    reports = [[server.load(["storm"], STORM, 0.3, first)[0] for server in servers]
+               for _ in range(rounds)]
+    for field in ("calm_p99_us", "storm_p99_us", "storm_worst_us"):
+        yield comparison(reports, "storm", STORM, field, field.removesuffix("_us") + " us")
+
+
+def may_go_first():
+    return subprocess.run([*FIRST, "true"], capture_output=True).returncode == 0
+
+
+def torch_clients(servers, rounds):
+    """Real clients; what they do themselves is most of it."""
+    clients = subprocess.Popen(
+        ["taskset", "-c", str(LOAD_CPU), sys.executable, TORCH_CLIENTS,
+         *(server.address for server in servers)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"RES_OPTIONS": "timeout:1 attempts:1"},
+    )
+    try:
+        clients.stdout.readline()
+        reports = []
+        for _ in range(rounds):
+            reports.append([])
+            for n, server in enumerate(servers):
+                before = server.cpu_us()
+                print(n, 3 * SLICE_S, file=clients.stdin, flush=True)
+                report = json.loads(clients.stdout.readline())
+                cpu_us = (server.cpu_us() - before) / report["ops"]
+                reports[-1].append(report | {"server_cpu_us": cpu_us})
+        yield comparison(reports, "torch's clients", 4, "ops_per_s", "op/s", more_is_better=True)
+        yield comparison(reports, "torch's clients", 4, "server_cpu_us", "server us/op")
+    finally:
+        clients.stdin.close()
+        clients.wait(timeout=10)
 
 
 def comparison(reports, op, connections, field, unit, more_is_better=False,
                average=statistics.median):
-    pairs = [(ours[field], torch[field]) for ours, torch in reports]
-    ratios = [ours / torch if more_is_better else torch / ours for ours, torch in pairs]
-    ours, torch = map(average, zip(*pairs))
-    return Comparison(op, connections, unit, ours, torch, statistics.median(ratios))
+    ours, *others = zip(*[[report[field] for report in round] for round in reports])
+
+    def ratio(theirs):
+        pairs = zip(ours, theirs)
+        return statistics.median([a / b if more_is_better else b / a for a, b in pairs])
+
+    both = (value for theirs in others for value in (average(theirs), ratio(theirs)))
+    return Comparison(op, connections, unit, average(ours), *both)
 
 
 def main():
-    print(f"{'':<22} {'':<14} {'ragent':>12} {'torch':>12} {'ratio':>7}")
+    heads = ("ragent", "torch", "ratio", "floor", "ratio")
+    print(f"{'':<22} {'':<13}" + "".join(f"{head:>11}" for head in heads))
     for c in compare(sys.argv[1:] or DEFAULT):
-        print(f"{f'{c.op} x{c.connections}':<22} {c.unit:<14} {c.ours:>12,.1f} {c.torch:>12,.1f} "
-              f"{c.ratio:>7.2f}", flush=True)
+        cells = [f"{c.ours:,.1f}", f"{c.torch:,.1f}", f"{c.ratio:.2f}"]
+        if c.floor is not None:
+            cells += [f"{c.floor:,.1f}", f"{c.to_floor:.2f}"]
+        print(f"{f'{c.op} x{c.connections}':<22} {c.unit:<13}"
+              + "".join(f"{cell:>11}" for cell in cells), flush=True)
 
 
 if __name__ == "__main__":
