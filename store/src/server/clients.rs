@@ -201,10 +201,9 @@ impl Clients {
             let Some(connection) = self.connections.get_mut(place).filter(|c| c.readable) else {
                 return Ok(sent);
             };
-            let Some(input) = connection.read(&mut self.scratch)? else {
+            if !connection.read_on(&mut backlog.unread)? {
                 return Ok(sent);
-            };
-            backlog.extend(input);
+            }
         }
         let unread = mem::take(&mut backlog.unread);
         let mut input = &unread[..];

@@ -109,6 +109,17 @@ impl Connection {
         }
     }
 
+    /// Reads once behind what is `unread`; tells whether there was something.
+    ///
+    /// Takes no more than others do, whatever length was announced, so that it is soon their turn.
+    pub(super) fn read_on(&mut self, unread: &mut Vec<u8>) -> Result<bool, End> {
+        let before = unread.len();
+        unread.resize(before + READ_LEN, 0);
+        let read = self.read(&mut unread[before..]).map(|read| read.map_or(0, <[u8]>::len));
+        unread.truncate(before + *read.as_ref().unwrap_or(&0));
+        Ok(read? > 0)
+    }
+
     /// Hands `output` to the socket, in one write.
     pub(super) fn write(&mut self, output: &mut Output) -> Result<Sent, End> {
         if output.is_empty() {
@@ -146,11 +157,6 @@ impl Backlog {
     /// Returns how many bytes it occupies that are not the store's.
     pub(super) fn occupied(&self) -> usize {
         self.unread.capacity() + self.output.occupied()
-    }
-
-    /// Adds `bytes` that were read.
-    pub(super) fn extend(&mut self, bytes: &[u8]) {
-        self.unread.extend_from_slice(bytes);
     }
 
     /// Removes the first `used` bytes of what is unread; what is left of a large buffer moves into a

@@ -106,7 +106,7 @@ impl Driver {
         self.stores.retain(|_, store| {
             attempt(store, |store| {
                 store.handle_timeout(now);
-                store.accept(registry, now, served.max(ACCEPTED_MIN));
+                store.accept(registry, now, (served / 4).max(ACCEPTED_MIN));
                 store.go_on();
                 State::Open
             }) == State::Open
