@@ -5,7 +5,7 @@
 
 Needs `cargo build --release -p ragent -p ragent-benches` and a Python with torch; everything runs
 on loopback. docs/performance.md says how each figure is taken. The whole run takes five minutes,
-a quick one less than two.
+a quick one two.
 """
 
 import argparse
@@ -32,6 +32,8 @@ AGENTS = 1000
 # With one connection both stores wait for the kernel; half of the slices of a quiet machine differ by
 # more than this.
 NOISE = 0.05
+# What was hoped for with so many connections; docs/performance.md says what stands against it.
+MANY, MANY_TIMES = 1000, 1.4
 
 
 @dataclass
@@ -118,21 +120,37 @@ def measure_attend(ragent, quick):
 
 def measure_store(ragent, quick):
     command = [ragent, "store", "--host", "127.0.0.1", "--port", "0"]
-    goals = {"connect": ("1,000 clients connected and greeted", 150),
-             "wait-fanout": ("1,000 waiters woken by one SET", 10)}
-    for c in store.compare(command, rounds=3 if quick else store.ROUNDS):
-        what = f"store, {c.op.upper()}, {c.connections} connection{'s' * (c.connections > 1)}"
-        if c.op in goals:
-            what, below = goals[c.op]
-            if c.unit == "median ms":
-                yield Row(what, "ms", c.ours, None, c.torch, c.ratio, f"< {below} ms",
-                          c.ours < below)
-        elif c.unit == "op/s":
-            yield Row(what, c.unit, c.ours, None, c.torch, c.ratio, "torch's, ±5%",
-                      c.ratio >= 1 - NOISE)
-        elif c.unit == "server us/op":
-            yield Row(f"{what}, CPU", "us/op", c.ours, None, c.torch, c.ratio, "less than torch",
-                      c.ratio > 1)
+    below = {("connect", 1000): ("1,000 clients connected and greeted", 150),
+             ("init", 10_000): ("10,000 clients connected, greeted, counted", 2000),
+             ("wait-fanout", 1000): ("1,000 waiters woken by one SET", 10),
+             ("wait-fanout", 4000): ("4,000 waiters woken by one SET", 20)}
+    calm_us = 0
+    for c in store.compare(command, rounds=2 if quick else store.ROUNDS):
+        what = f"store, {c.connections:,} connection{'s' * (c.connections > 1)}"
+        times = MANY_TIMES if c.connections >= MANY else None
+        match (c.op, c.unit):
+            case ("all", "op/s"):
+                yield Row(what, c.unit, c.ours, None, c.torch, c.ratio,
+                          f"{times} times torch" if times else "torch's, ±5%",
+                          c.ratio >= (times or 1 - NOISE))
+            case ("all", "p99 us"):
+                yield Row(f"{what}, p99", "us", c.ours, None, c.torch, c.ratio, "torch's, ±10%",
+                          c.ratio >= 1 - 2 * NOISE)
+            case ("all", "server us/op"):
+                yield Row(f"{what}, CPU", "us/op", c.ours, None, c.torch, c.ratio,
+                          f"floor's {c.floor:.1f}, +10%", c.to_floor >= 1 / 1.1)
+            case ("torch's clients", "op/s"):
+                yield Row("store, 4 of torch's clients", c.unit, c.ours, None, c.torch, c.ratio,
+                          "torch's, ±5%", c.ratio >= 1 - NOISE)
+            case ("storm", "calm_p99 us"):
+                calm_us = c.ours
+            case ("storm", "storm_p99 us"):
+                yield Row(f"store, p99 while {c.connections:,} others connect", "us", c.ours, None,
+                          c.torch, c.ratio, f"< 2 x {calm_us:.0f} us", c.ours < 2 * calm_us)
+            case (op, "median ms") if (op, c.connections) in below:
+                what, limit = below[op, c.connections]
+                yield Row(what, "ms", c.ours, None, c.torch, c.ratio, f"< {limit} ms",
+                          c.ours < limit)
 
 
 def jobs_of_ragent(ragent):
@@ -200,7 +218,7 @@ def parse_args():
     parser.add_argument("--only", nargs="+", choices=FIGURES, metavar="FIGURE",
                         help=f"only these, of: {', '.join(FIGURES)}")
     args = parser.parse_args()
-    for program in (args.ragent, ATTEND_LOAD, STAMP_WORKER, store.LOAD):
+    for program in (args.ragent, ATTEND_LOAD, STAMP_WORKER, store.LOAD, store.FLOOR):
         if not os.access(program, os.X_OK):
             parser.error(f"there is no program at `{program}`; build it: "
                          "cargo build --release -p ragent -p ragent-benches")
