@@ -57,6 +57,12 @@ impl Start {
         self.env("LIFELINE", lifeline.path())
     }
 
+    /// Another stdin than one that is empty.
+    pub fn stdin(mut self, stdin: impl Into<Stdio>) -> Self {
+        self.command.stdin(stdin);
+        self
+    }
+
     /// Another stdout than a pipe that is read.
     pub fn stdout(mut self, stdout: impl Into<Stdio>) -> Self {
         self.stdout = Some(stdout.into());

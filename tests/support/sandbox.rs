@@ -65,17 +65,23 @@ impl Sandbox {
     /// Any program in the same environment.
     pub fn program(&self, path: &str) -> Start {
         let mut start = Start::new(path);
+        start.command.env_clear().current_dir(self.folder.path()).envs(self.environment());
+        start
+    }
+
+    /// The environment of its programs.
+    pub fn environment(&self) -> Vec<(String, String)> {
         let workers = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/workers");
-        start
-            .command
-            .env_clear()
-            .current_dir(self.folder.path())
-            .env("PATH", format!("{workers}:/usr/local/bin:/usr/bin:/bin"))
-            .env("XDG_RUNTIME_DIR", self.path("run"))
-            .env("TMPDIR", self.path("tmp"))
-            .env("SCRATCH", self.folder.path())
-            .env(MARKER, self.folder.path());
-        start
+        let path = |name| self.path(name).display().to_string();
+        [
+            ("PATH", format!("{workers}:/usr/local/bin:/usr/bin:/bin")),
+            ("XDG_RUNTIME_DIR", path("run")),
+            ("TMPDIR", path("tmp")),
+            ("SCRATCH", path("")),
+            (MARKER, path("")),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.trim_end_matches('/').to_owned()))
+        .into()
     }
 
     fn marker(&self) -> String {

@@ -28,8 +28,13 @@ pub(super) fn mark_script(command: &Command, words: Vec<OsString>) -> Vec<OsStri
         match flags.words_of(word) {
             Some(used) => at += used,
             None => {
-                let (own, script) = words.split_at(at);
-                return [own, &["--".into()], script].concat();
+                let (own, rest) = words.split_at(at);
+                let (script, mut args) = rest.split_at(1);
+                // argparse takes the first one for a mark, also on this side of the script.
+                if args.first().is_some_and(|word| word == "--") {
+                    args = &args[1..];
+                }
+                return [own, &["--".into()], script, args].concat();
             }
         }
     }

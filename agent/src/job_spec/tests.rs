@@ -53,7 +53,8 @@ fn words_behind_the_script_are_its_own() {
         ("--nproc-per-node 2 t.py --role x -t 3", vec!["--role", "x", "-t", "3"]),
         ("-r3 t.py --help", vec!["--help"]),
         ("-r 3 -- t.py -h", vec!["-h"]),
-        ("--nproc 2 --tee=1 t.py -- -x", vec!["--", "-x"]),
+        ("--nproc 2 --tee=1 t.py -- -x --", vec!["-x", "--"]),
+        ("-- t.py -x --", vec!["-x", "--"]),
         ("-mr 3 t.py status --version", vec!["status", "--version"]),
         ("--max-restarts -0 t.py", vec![]),
     ] {

@@ -1,0 +1,108 @@
+//! One program, both worlds: the real torchrun and ragent run the same command line on the same
+//! worker, and everything that the worker, its user or a program around it can see is compared.
+//!
+//! The table is in `cases.rs`. A difference that the table does not name fails, and so does one that it
+//! names and that is not there. `CASE=word` runs the cases whose name contains that word.
+#![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
+
+mod case;
+#[rustfmt::skip] // one line a case
+mod cases;
+mod compat_page;
+mod launcher;
+mod traces;
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::{
+    collections::BTreeSet,
+    panic::{self, AssertUnwindSafe},
+    path::PathBuf,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use ragent::host::{Host, ThisHost};
+
+use self::{
+    case::Case,
+    launcher::{Process, Torchrun},
+    traces::Traces,
+};
+
+const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// Runs at once: each spends most of its time waiting for the other's processes.
+const THREADS: usize = 3;
+
+/// The folder of the Python environment with torch; none where it is not.
+fn venv() -> Option<PathBuf> {
+    let venv = PathBuf::from(format!("{REPOSITORY}/.venv")).canonicalize().ok();
+    let venv = venv.filter(|venv| venv.join("bin/torchrun").exists());
+    if venv.is_none() {
+        support::skip("there is no .venv; `scripts/setup-venv.sh` makes it");
+    }
+    venv
+}
+
+/// Every case of the table shows the differences that it names, and no other.
+#[test]
+fn both_worlds() {
+    let Some(venv) = venv() else { return };
+    let ragent = Process { path: env!("CARGO_BIN_EXE_ragent").into() };
+    let wanted = ThisHost.env("CASE").map(|word| word.to_string_lossy().into_owned());
+    let is_wanted = |case: &Case| wanted.as_ref().is_none_or(|word| case.name.contains(word));
+    let cases: Vec<Case> = cases::all().into_iter().filter(is_wanted).collect();
+    let names: BTreeSet<&str> = cases.iter().map(|case| case.name).collect();
+    assert_eq!(names.len(), cases.len(), "two cases have the same name");
+    let next = AtomicUsize::new(0);
+    let failures = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..THREADS.min(cases.len()) {
+            scope.spawn(|| {
+                let torchrun = Torchrun::new(&venv);
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let judged = panic::catch_unwind(AssertUnwindSafe(|| {
+                        let theirs = Traces::of(case, &venv, &torchrun);
+                        let ours = Traces::of(case, &venv, &ragent);
+                        case.judge(&theirs, &ours)
+                    }));
+                    let why = match judged {
+                        Ok(Ok(())) => continue,
+                        Ok(Err(why)) => why,
+                        Err(_) => "it came to no end; see above".to_owned(),
+                    };
+                    failures.lock().unwrap().push(format!("{}: {why}", case.name));
+                }
+            });
+        }
+    });
+    let mut failures = failures.into_inner().unwrap();
+    failures.sort();
+    let (failed, all) = (failures.len(), cases.len());
+    assert!(failures.is_empty(), "{failed} of {all} cases:\n\n{}", failures.join("\n\n"));
+}
+
+/// A fork of a process that has torch in it is torchrun: the program that users start leaves the same.
+#[test]
+fn fork_is_torchrun() {
+    let Some(venv) = venv() else { return };
+    let program = Process { path: venv.join("bin/torchrun") };
+    let fork = Torchrun::new(&venv);
+    let names = ["threads", "restarts used up", "SIGTERM", "unknown flag"];
+    for case in cases::all().iter().filter(|case| names.contains(&case.name)) {
+        let [real, forked] = [Traces::of(case, &venv, &program), Traces::of(case, &venv, &fork)];
+        let found = real.differences(&forked);
+        assert!(found.is_empty(), "{}: {found:?}", case.name);
+    }
+}
+
+/// The table is as long as it is said to be.
+#[test]
+fn table_is_long_enough() {
+    assert!(cases::all().len() >= 120, "{}", cases::all().len());
+}

@@ -1,0 +1,16 @@
+"""A worker whose exception is recorded as torch's documentation asks for it."""
+
+import os
+
+import worker  # noqa: F401
+from torch.distributed.elastic.multiprocessing.errors import record
+
+
+@record
+def main():
+    if os.environ["RANK"] == os.environ.get("FAILS", "0"):
+        raise ValueError("no such batch")
+
+
+if __name__ == "__main__":
+    main()
