@@ -23,6 +23,8 @@ pub struct Clients {
     streams: Vec<TcpStream>,
     /// Bytes of its answer that each has had.
     had: Vec<usize>,
+    /// Where all of them read.
+    room: Box<[u8]>,
 }
 
 impl Clients {
@@ -42,6 +44,7 @@ impl Clients {
             epoll: Epoll::new(EpollCreateFlags::empty())?,
             streams: Vec::with_capacity(count),
             had: vec![0; count],
+            room: vec![0; 16 << 10].into(),
         };
         let mut silent = Vec::new();
         for n in 0..count {
@@ -149,8 +152,7 @@ impl Clients {
 
     /// Reads once; tells whether the answer is complete.
     fn receive(&mut self, n: usize, answer_len: usize) -> Result<bool> {
-        let mut bytes = [0; 16 << 10];
-        match (&self.streams[n]).read(&mut bytes) {
+        match (&self.streams[n]).read(&mut self.room) {
             Ok(0) => bail!("the server closed a connection"),
             Ok(len) => self.had[n] += len,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
