@@ -5,12 +5,14 @@ RAGENT := target/release/ragent
 # How often `make test-all` runs the process tests under load.
 REPEAT ?= 20
 
-.PHONY: help build demo test test-all check fix bench venv
+.PHONY: help build demo test test-all test-torch-versions test-frameworks check fix bench venv
 
 help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
 	@echo 'make test      all tests but the long ones'
 	@echo 'make test-all  the long ones: simulation at volume, repeated process tests'
+	@echo 'make test-torch-versions  collectives with torch 2.2 to 2.15; 6 GB of disk for each'
+	@echo 'make test-frameworks      accelerate, lightning, transformers'
 	@echo 'make check     formatting, lints, documentation, licences; writes nothing'
 	@echo 'make fix       formats, and applies what lints suggest'
 	@echo 'make bench     figures, as ratios against the torch in .venv'
@@ -31,6 +33,18 @@ test: venv
 test-all: venv
 	SEEDS=50000 $(CARGO) test --release --locked -p ragent-tests --test simulation
 	scripts/repeat.sh $(REPEAT)
+
+# Which torches, and which frameworks, beside those of `make test`.
+TORCH_VERSIONS ?= 2.1 2.4 2.6 2.9
+FRAMEWORKS ?= accelerate lightning transformers
+
+test-torch-versions: venv
+	for version in 2.2 $(TORCH_VERSIONS); do scripts/setup-venv.sh torch-$$version || exit 1; done
+	TORCH_VERSIONS='$(TORCH_VERSIONS)' $(CARGO) test --locked -p ragent --test torch -- versions
+
+test-frameworks: venv
+	scripts/setup-venv.sh frameworks
+	FRAMEWORKS='$(FRAMEWORKS)' $(CARGO) test --locked -p ragent --test torch -- frameworks
 
 check:
 	$(CARGO) fmt --all --check

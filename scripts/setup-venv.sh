@@ -1,16 +1,20 @@
 #!/bin/sh
-# Creates .venv in the repository root with the packages of scripts/requirements.txt.
+# Creates a Python environment in the repository, with pinned packages.
 #
-# Usage: scripts/setup-venv.sh            PYTHON=python3.12 scripts/setup-venv.sh
+# Usage: scripts/setup-venv.sh            .venv, with scripts/requirements/torch-2.15.txt
+#        scripts/setup-venv.sh NAME       .venvs/NAME, with scripts/requirements/NAME.txt
+#        PYTHON=python3.12 scripts/setup-venv.sh
 #
 # Run it as often as you like: when everything is there it says nothing and takes milliseconds.
-# A stamp inside .venv, written last, says what was installed; without the right stamp .venv is
-# built from scratch, so an interrupted run leaves nothing that the next one would trust.
+# A stamp inside the environment, written last, says what was installed; without the right stamp it
+# is built from scratch, so an interrupted run leaves nothing that the next one would trust.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd -P)
-venv=$root/.venv
-requirements=$root/scripts/requirements.txt
+case ${1:-} in
+"") venv=$root/.venv requirements=$root/scripts/requirements/torch-2.15.txt ;;
+*) venv=$root/.venvs/$1 requirements=$root/scripts/requirements/$1.txt ;;
+esac
 stamp=$venv/requirements.stamp
 python=${PYTHON:-python3}
 
@@ -24,10 +28,13 @@ wanted() { sha256sum <"$requirements"; printf '%s\n' "$root"; }
 
 ready() { [ -x "$venv/bin/python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(wanted)" ]; }
 
+[ -f "$requirements" ] ||
+    fail "failed to create $venv" "there is no $requirements" \
+        "name one of: $(cd "$root/scripts/requirements" && echo *.txt | sed 's/\.txt//g')"
 ready && exit 0
 
 # Two runs at once would delete each other's work: the second waits, and finds it done.
-mkdir -p "$root/.work"
+mkdir -p "$root/.work" "$(dirname "$venv")"
 if command -v flock >/dev/null; then
     exec 9>"$root/.work/setup-venv.lock"
     flock 9
@@ -53,7 +60,7 @@ trap 'exit 143' TERM
 rm -rf "$TMPDIR"
 mkdir -p "$TMPDIR"
 
-echo "creating .venv: about 6 GB on disk, several minutes the first time" >&2
+echo "creating $venv: about 6 GB on disk, several minutes the first time" >&2
 rm -f "$stamp"
 "$python" -m venv --clear "$venv" ||
     fail "failed to create $venv" "\`$python -m venv\` failed, see above" \
@@ -65,4 +72,4 @@ rm -f "$stamp"
 
 wanted >"$stamp.new"
 mv "$stamp.new" "$stamp"
-echo "created .venv" >&2
+echo "created $venv" >&2

@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use nix::sys::signal::Signal;
 use support::{Program, Sandbox, Start, children, free_port, keeper_of, kill, skip};
 
+mod frameworks;
 #[path = "../support/mod.rs"]
 mod support;
+mod versions;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -18,6 +20,16 @@ fn venv(name: &str) -> Option<String> {
         return Some(path.display().to_string());
     }
     skip("there is no .venv; `scripts/setup-venv.sh` makes it");
+    None
+}
+
+/// The Python of another environment that this script makes; none where it is not.
+fn python_of(environment: &str) -> Option<String> {
+    let path = PathBuf::from(format!("{REPOSITORY}/.venvs/{environment}/bin/python"));
+    if path.exists() {
+        return Some(path.display().to_string());
+    }
+    skip(&format!("`scripts/setup-venv.sh {environment}` makes the environment"));
     None
 }
 

@@ -1,0 +1,75 @@
+//! Workers of other releases of torch: each gets through what training scripts do, or is refused.
+
+use ragent::host::{Host, ThisHost};
+
+use super::{
+    REPOSITORY, python_of,
+    support::{Sandbox, Start},
+    venv,
+};
+
+/// An agent of four workers that run a script with this Python.
+fn agent(sandbox: &Sandbox, python: &str, words: &str, script: &str) -> Start {
+    let start =
+        sandbox.ragent(&format!("--nproc-per-node 4 {words} {REPOSITORY}/tests/torch/{script}"));
+    // torch looks up the names of its peers, and waits where nobody answers.
+    start.env("PYTHON_EXEC", python).env("RES_OPTIONS", "timeout:1 attempts:1")
+}
+
+/// Four workers sum their ranks, meet, form a group of two and end it, in two rounds.
+fn collectives_work(python: &str, version: &str) {
+    let sandbox = Sandbox::new();
+    let end = agent(&sandbox, python, "--max-restarts 1", "collectives.py").run();
+    end.assert_code(0);
+    let mut lines: Vec<&str> = end
+        .stdout
+        .lines()
+        .filter_map(|line| line.split_once(" torch="))
+        .map(|(said, _)| said)
+        .collect();
+    lines.sort_unstable();
+    let product = |rank: u32| if rank == 0 || rank == 3 { 10 } else { rank + 2 };
+    let said =
+        |attempt, rank| format!("attempt={attempt} rank={rank} sum=6 product={}", product(rank));
+    let expected: Vec<String> =
+        (0..2).flat_map(|attempt| (0..4).map(move |rank| said(attempt, rank))).collect();
+    assert_eq!(lines, expected, "{}", end.stderr);
+    assert!(end.stdout.contains(&format!(" torch={version}.")), "{}", end.stdout);
+    sandbox.assert_nothing_left();
+}
+
+/// The newest torch.
+#[test]
+fn newest_torch() {
+    let Some(python) = venv("python") else { return };
+    collectives_work(&python, "2.15");
+}
+
+/// The oldest torch whose client begins as today's does.
+#[test]
+fn oldest_torch() {
+    let Some(python) = python_of("torch-2.2") else { return };
+    collectives_work(&python, "2.2");
+}
+
+/// Those in between that `TORCH_VERSIONS` names: `make test-torch-versions`.
+#[test]
+fn torch_in_between() {
+    let versions = ThisHost.env("TORCH_VERSIONS").unwrap_or_default();
+    for version in versions.to_string_lossy().split_ascii_whitespace() {
+        let Some(python) = python_of(&format!("torch-{version}")) else { continue };
+        if version == "2.1" {
+            is_refused(&python);
+        } else {
+            collectives_work(&python, version);
+        }
+    }
+}
+
+/// An older client speaks other codes: it is refused at once, and the log says why.
+fn is_refused(python: &str) {
+    let sandbox = Sandbox::new();
+    let end = agent(&sandbox, python, "", "collectives.py").run();
+    end.assert_code(1);
+    end.assert_stderr(&["this is a client of torch 2.1 or older", "2.2 or newer is needed"]);
+}
