@@ -165,7 +165,21 @@ const ACCEPTED_MIN: usize = 8;
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::watch;
+
+    use super::super::Admission;
+    use super::super::store::Policy;
     use super::*;
+
+    /// A store that fails is closed, and ends nobody else.
+    #[test]
+    fn failures_are_contained() {
+        let (_handle, policy) = watch::channel(Policy::Open(Admission::Anybody));
+        let (_handed_over, taken_over) = mpsc::channel(1);
+        let mut store = Store::new(Opened { id: StoreId(0), listener: None, policy, taken_over });
+        assert_eq!(attempt(&mut store, Store::hear), State::Open);
+        assert_eq!(attempt(&mut store, |_| unreachable!("but it happens")), State::Closed);
+    }
 
     /// Every source has a token of its own.
     #[test]

@@ -36,6 +36,13 @@ pub(super) enum Policy {
     Closed,
 }
 
+impl Policy {
+    /// Tells whether there may be a peer to accept.
+    fn admits_some(&self) -> bool {
+        matches!(self, Self::Open(Admission::Anybody | Admission::Only(_)))
+    }
+}
+
 /// Whether a store is to be served further.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum State {
@@ -53,9 +60,8 @@ pub(super) struct Store {
     /// Whether there may be something in `taken_over`.
     hears: bool,
     refused: Refused,
-    admission: Admission,
-    /// The last field, hence dropped when all others are, which is what `StoreHandle::close` waits
-    /// for.
+    /// Looked at for each who comes: what was said before it came counts. The last field, hence
+    /// dropped when all others are, which is what `StoreHandle::close` waits for.
     policy: watch::Receiver<Policy>,
 }
 
@@ -69,7 +75,6 @@ impl Store {
             taken_over,
             hears: false,
             refused: Refused::default(),
-            admission: Admission::Nobody,
             policy,
         }
     }
@@ -103,19 +108,8 @@ impl Store {
     /// Finds out what the handle wants.
     pub(super) fn hear(&mut self) -> State {
         self.hears = true;
-        match self.policy.has_changed() {
-            Ok(false) => State::Open,
-            Ok(true) => self.adopt(),
-            Err(_) => State::Closed,
-        }
-    }
-
-    fn adopt(&mut self) -> State {
-        match &*self.policy.borrow_and_update() {
-            Policy::Open(admission) => {
-                self.admission = admission.clone();
-                State::Open
-            }
+        match &*self.policy.borrow() {
+            Policy::Open(_) => State::Open,
             Policy::Closed => State::Closed,
         }
     }
@@ -151,7 +145,7 @@ impl Store {
     /// Who comes before anybody is admitted waits in the backlog, not to be refused a moment too
     /// early: a refused client of torch backs off for up to a second.
     fn may_accept(&self) -> bool {
-        self.admission != Admission::Nobody && self.entrance.is_ready()
+        self.entrance.is_ready() && self.policy.borrow().admits_some()
     }
 
     fn take_in(
@@ -162,7 +156,11 @@ impl Store {
         peer: SocketAddr,
     ) {
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-        if !self.admission.admits(peer.ip()) {
+        let is_member = match &*self.policy.borrow() {
+            Policy::Open(admission) => admission.admits(peer.ip()),
+            Policy::Closed => return,
+        };
+        if !is_member {
             return self.refuse(peer, "not a member of the round");
         }
         if CONNECTIONS_MAX <= self.clients.len() {

@@ -132,8 +132,7 @@ impl StoreThread {
         listener: Option<net::TcpListener>,
         admission: Admission,
     ) -> Result<StoreHandle, OpenError> {
-        let (policy, mut policy_seen) = watch::channel(Policy::Open(admission.canonical()));
-        policy_seen.mark_changed();
+        let (policy, policy_seen) = watch::channel(Policy::Open(admission.canonical()));
         let (handed_over, taken_over) = mpsc::channel(HANDED_OVER_MAX);
         let opened = Opened { id, listener, policy: policy_seen, taken_over };
         let opening = self.opening.as_ref().ok_or(OpenError::Ended)?;

@@ -164,6 +164,30 @@ fn a_read_is_answered_by_one_write() {
     assert_eq!(fixture.clients.connections[0].backlog.as_deref().map(Backlog::occupied), None);
 }
 
+/// Who is released while it leaves answers unread is told behind them.
+#[test]
+fn the_released_are_told_in_order() {
+    const LEN: usize = 8 << 20;
+    let mut fixture = Fixture::new();
+    let (waiter, setter) = (fixture.enter(), fixture.enter());
+    let large = encode(&[Query::Set { key: b"large", value: &[7; LEN] }]);
+    let ask = encode(&[Query::Wait { keys: vec![b"k"] }, Query::Get { key: b"large" }]);
+    fixture.while_served(|| {
+        say(&setter, &[&GREETING[..], &large, b"\x0dping"].concat());
+        read(&setter, 4);
+        say(&waiter, &[&GREETING[..], &ask].concat());
+        read(&waiter, 8);
+        say(&setter, &encode(&[Query::Set { key: b"k", value: b"v" }, Query::Ping { nonce: 7 }]));
+        read(&setter, 4);
+    });
+    assert!(fixture.backlog(0).is_some());
+    fixture.while_served(|| {
+        read(&waiter, LEN);
+        assert_eq!(read(&waiter, 1), [STOP_WAITING]);
+    });
+    assert!(fixture.backlog(0).is_none());
+}
+
 /// A place that is taken anew is not served, nor answered, for who had it before.
 #[test]
 fn places_are_taken_anew() {
