@@ -1,4 +1,4 @@
-//! What the load generators share: the clock, the CPU time of another process, and many clients.
+//! What the load generators share: the clock, the CPU time of processes, and many clients.
 
 use std::{
     fs,
@@ -21,11 +21,24 @@ pub fn now() -> Instant {
 ///
 /// Returns an error if there is no such process.
 pub fn cpu_time(pid: u32) -> Result<Duration> {
+    schedstat(pid, 0)
+}
+
+/// The time that the threads of a process were ready to run while something else ran.
+///
+/// # Errors
+///
+/// Returns an error if there is no such process.
+pub fn waiting_time(pid: u32) -> Result<Duration> {
+    schedstat(pid, 1)
+}
+
+fn schedstat(pid: u32, field: usize) -> Result<Duration> {
     let mut ns = 0;
-    for thread in fs::read_dir(format!("/proc/{pid}/task")).context("no such server")? {
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).context("no such process")? {
         let stat = fs::read_to_string(thread?.path().join("schedstat"))?;
-        let running = stat.split_whitespace().next().context("empty schedstat")?;
-        ns += running.parse::<u64>()?;
+        let value = stat.split_whitespace().nth(field).context("a short schedstat")?;
+        ns += value.parse::<u64>()?;
     }
     Ok(Duration::from_nanos(ns))
 }

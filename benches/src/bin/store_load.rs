@@ -17,7 +17,7 @@ use clap::{Parser, ValueEnum};
 use hdrhistogram::Histogram;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use ragent_benches::clients::Clients;
-use ragent_benches::{cpu_time, now};
+use ragent_benches::{cpu_time, now, waiting_time};
 use ragent_store::wire::{GREETING, Query};
 use serde_json::{Value, json};
 
@@ -63,7 +63,8 @@ fn main() -> Result<()> {
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     let mut clients = None;
     for op in &args.ops {
-        let report = match op {
+        let (start, waited) = (now(), waited(&args)?);
+        let mut report = match op {
             Op::Connect => rounds(&args, "connect", |args| connect_all(args).map(Stretch::all))?,
             Op::Init => rounds(&args, "init", |args| init(args).map(Stretch::all))?,
             Op::WaitFanout => rounds(&args, "wait-fanout", wait_fanout)?,
@@ -76,9 +77,17 @@ fn main() -> Result<()> {
                 exchanges(&args, *op, clients)?
             }
         };
+        let waited = self::waited(&args)? - waited;
+        report["disturbed"] = (waited.as_secs_f64() / (now() - start).as_secs_f64()).into();
         writeln!(std::io::stdout(), "{report}")?;
     }
     Ok(())
+}
+
+/// How long this process and the server would have liked to run while something else did.
+fn waited(args: &Args) -> Result<Duration> {
+    let of_server = args.server_pid.map(waiting_time).transpose()?;
+    Ok(waiting_time(std::process::id())? + of_server.unwrap_or_default())
 }
 
 /// Repeats one exchange on every connection until the time is over.
