@@ -105,7 +105,7 @@ impl Engine {
     ///
     /// Returns [`StoreFull`] and changes nothing if there is no room.
     pub fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), StoreFull> {
-        self.store(key, value)?;
+        self.store(key, value, 0)?;
         self.waiters.stored(key);
         Ok(())
     }
@@ -191,12 +191,12 @@ impl Engine {
     ) -> Result<Wait, AddError> {
         self.waiters.forget(client);
         let arrived = self.sum(key, 1)?;
-        self.allow(waiters::cost(key))?;
-        self.store(key, &Decimal::from(arrived))?;
         if arrived >= world_size {
+            self.store(key, &Decimal::from(arrived), 0)?;
             self.waiters.completed(key);
             return Ok(Wait::Ready);
         }
+        self.store(key, &Decimal::from(arrived), waiters::cost(key))?;
         self.waiters.park_at_barrier(client, Bytes::copy_from_slice(key));
         Ok(Wait::Parked)
     }
@@ -219,6 +219,12 @@ impl Engine {
     /// Takes note that a reader let go of any number of values.
     pub fn released_all(&mut self) {
         self.memory.sweep();
+    }
+
+    /// Returns what counts as held: keys, values, queues and waits, each with what it is taken to cost
+    /// beside its bytes, and replaced values of which nobody has said that they were let go.
+    pub fn memory_used(&self) -> usize {
+        self.memory.used() + self.waiters.cost()
     }
 
     /// Returns how many keys there are.
@@ -254,7 +260,7 @@ impl Engine {
             return Err(AppendError::TooLong(len + value.len()));
         }
         // If it has to move, it takes up to twice the room.
-        self.allow(2 * (len + value.len()))?;
+        self.allow(EXTENDED_ROOM_MIN.max(2 * (len + value.len())))?;
         if let Some(entry) = self.entries.get_mut(key) {
             let old_room = entry.room;
             let (extended, replaced) = extended(mem::take(&mut entry.bytes), value);
@@ -320,14 +326,16 @@ impl Engine {
         Ok(current.wrapping_add(delta))
     }
 
-    /// Stores without releasing anyone.
-    fn store(&mut self, key: &[u8], value: &[u8]) -> Result<(), StoreFull> {
+    /// Stores without releasing anyone, if there is room for `beside` as well.
+    fn store(&mut self, key: &[u8], value: &[u8], beside: usize) -> Result<(), StoreFull> {
         let old = self.entries.get_mut(key);
         let grows_by = match &old {
+            // It stays, beside the new one.
+            Some(old) if old.is_read() => value.len(),
             Some(old) => value.len().saturating_sub(old.room),
             None => value.len() + entry_cost(key),
         };
-        self.memory.allow(grows_by, self.waiters.cost())?;
+        self.memory.allow(grows_by + beside, self.waiters.cost())?;
         let value = Value::copy(value);
         self.memory.add(value.room);
         if let Some(old) = old {
@@ -362,3 +370,6 @@ fn extended(value: Bytes, tail: &[u8]) -> (Value, Option<Bytes>) {
         Err(read) => (Value::from([&read, tail].concat()), Some(read)),
     }
 }
+
+/// Room that a value which is extended has at least: what the standard library gives.
+const EXTENDED_ROOM_MIN: usize = 8;

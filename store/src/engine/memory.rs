@@ -42,6 +42,11 @@ impl Value {
     pub(super) fn copy(bytes: &[u8]) -> Self {
         Self { bytes: Bytes::copy_from_slice(bytes), room: bytes.len() }
     }
+
+    /// Tells whether it is on its way to a reader. Short values are copied for theirs.
+    pub(super) fn is_read(&self) -> bool {
+        SHARED_VALUE_LEN_MIN <= self.bytes.len() && !self.bytes.is_unique()
+    }
 }
 
 impl From<Vec<u8>> for Value {
@@ -53,6 +58,11 @@ impl From<Vec<u8>> for Value {
 impl Memory {
     pub(super) fn new(max: usize) -> Self {
         Self { used: 0, max, lingering: VecDeque::new(), sweep_at: SWEEP_AT_MIN }
+    }
+
+    /// Returns what counts as held.
+    pub(super) fn used(&self) -> usize {
+        self.used
     }
 
     /// Makes sure that `len` more bytes, beside `elsewhere` that others count, may be held.
@@ -76,8 +86,7 @@ impl Memory {
 
     /// Takes back a value, once nobody reads it any more.
     pub(super) fn retire(&mut self, value: Value) {
-        // Short values are copied for their readers.
-        if value.bytes.len() < SHARED_VALUE_LEN_MIN || value.bytes.is_unique() {
+        if !value.is_read() {
             return self.sub(value.room);
         }
         self.lingering.push_back(value);
@@ -90,7 +99,7 @@ impl Memory {
     /// Lets go of the values that nobody reads any more.
     pub(super) fn sweep(&mut self) {
         self.lingering.retain(|value| {
-            let lingers = !value.bytes.is_unique();
+            let lingers = value.is_read();
             self.used -= if lingers { 0 } else { value.room };
             lingers
         });
@@ -100,7 +109,7 @@ impl Memory {
     pub(super) fn sweep_some(&mut self) {
         for _ in 0..self.lingering.len().min(SWEEP_AT_MIN) {
             match self.lingering.pop_front() {
-                Some(value) if value.bytes.is_unique() => self.used -= value.room,
+                Some(value) if !value.is_read() => self.used -= value.room,
                 lingers => self.lingering.extend(lingers),
             }
         }

@@ -227,6 +227,45 @@ fn lingering_values_count() {
     engine.assert_invariant();
 }
 
+/// A value that takes the place of one which is still being read needs room beside it.
+#[test]
+fn replacing_what_is_read_needs_room() {
+    const LEN: usize = SHARED_VALUE_LEN_MIN;
+    let mut engine = Engine::with_memory_max(2 * LEN);
+    engine.set(b"x", &[1; LEN]).unwrap();
+    let reader = engine.get(b"x").unwrap().clone();
+    assert!(engine.set(b"x", &[2; LEN]).is_err());
+    drop(reader);
+    engine.set(b"x", &[2; LEN]).unwrap();
+    assert_eq!(engine.memory_used(), entry_cost(b"x") + LEN);
+}
+
+/// Who comes to a barrier needs room for the count and the wait, both at once; who completes it does
+/// not wait.
+#[test]
+fn arriving_needs_room() {
+    let needed = entry_cost(b"b") + 1 + waiters::cost(b"b");
+    let mut engine = Engine::with_memory_max(needed - 1);
+    assert!(engine.barrier(A, b"b", 2).is_err());
+    assert_eq!(engine.memory_used(), 0);
+    assert_eq!(engine.barrier(A, b"b", 1), Ok(Wait::Ready));
+    let mut engine = Engine::with_memory_max(needed);
+    assert_eq!(engine.barrier(A, b"b", 2), Ok(Wait::Parked));
+    assert_eq!(engine.memory_used(), needed);
+}
+
+/// However little is appended, what it takes was allowed.
+#[test]
+fn short_appends_need_room() {
+    let mut engine = Engine::with_memory_max(entry_cost(b"x") + 8);
+    engine.set(b"x", b"1").unwrap();
+    assert!(engine.append(b"x", b"2").is_err());
+    let mut engine = Engine::with_memory_max(entry_cost(b"x") + 1 + 8);
+    engine.set(b"x", b"1").unwrap();
+    engine.append(b"x", b"2").unwrap();
+    assert!(engine.memory_used() <= entry_cost(b"x") + 9);
+}
+
 /// A replaced value goes as soon as its reader is said to have let go; a popped one is nobody's
 /// but the popper's.
 #[test]
