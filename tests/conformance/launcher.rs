@@ -73,7 +73,7 @@ impl Running for Program {
 
     fn end(self: Box<Self>) -> i32 {
         let end = Self::end(*self);
-        end.code.or(end.signal.map(|signal| -signal)).unwrap()
+        end.code.or_else(|| end.signal.map(|signal| -signal)).unwrap()
     }
 }
 

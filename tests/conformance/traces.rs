@@ -142,7 +142,8 @@ impl Traces {
             let Some(other) = others.workers.get(worker) else { continue };
             let keys: BTreeSet<&String> = keys(facts).chain(keys(other)).collect();
             for key in keys {
-                let text = |facts: &Value| facts.get(key).map_or("-".to_owned(), Value::to_string);
+                let text =
+                    |facts: &Value| facts.get(key).map_or_else(|| "-".to_owned(), Value::to_string);
                 compare(key.clone(), text(facts), text(other));
             }
         }
