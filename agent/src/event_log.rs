@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use ragent_rendezvous::{
     ids::{LocalRank, RunId},
     message::Admission,
@@ -15,7 +16,7 @@ use serde::Serialize;
 use serde_json::json;
 use tracing::warn;
 
-use crate::{clock, job_spec, job_spec::Stream, supervisor::console::Console};
+use crate::{clock, job_spec, job_spec::Stream, limits, supervisor::console::Console};
 
 /// What all events of one agent have in common.
 #[derive(Clone, Debug)]
@@ -38,6 +39,8 @@ pub struct EventLog {
     sink: Sink,
     source: EventSource,
     began: Instant,
+    /// Lines that are not handed over yet.
+    pending: Vec<u8>,
     has_lost: bool,
 }
 
@@ -125,7 +128,7 @@ impl EventLog {
                 Sink::File(console.clone(), Arc::new(file))
             }
         };
-        Ok(Self { sink, source, began: clock::now(), has_lost: false })
+        Ok(Self { sink, source, began: clock::now(), pending: Vec::new(), has_lost: false })
     }
 
     /// Tells of this node's part in a round.
@@ -207,16 +210,31 @@ impl EventLog {
         let name = format!("torchelastic.worker.status.{}", metadata.state);
         let timestamp = clock::wall_time().as_millis();
         let event = Event { name, source, timestamp, metadata };
-        let Ok(mut line) = serde_json::to_vec(&event) else { return };
-        line.push(b'\n');
+        let Ok(line) = serde_json::to_vec(&event) else { return };
+        // Nothing waits for whoever reads events.
+        if self.pending.len() + line.len() > limits::MAX_PENDING_EVENTS {
+            if !std::mem::replace(&mut self.has_lost, true) {
+                warn!("events are lost: what they are written to is blocked");
+            }
+            return;
+        }
+        self.pending.extend_from_slice(&line);
+        self.pending.push(b'\n');
+    }
+
+    /// Hands over what was told, unless what it is written to is blocked: then the next call does.
+    pub fn flush(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let lines = Bytes::copy_from_slice(&self.pending);
         let is_taken = match &self.sink {
             Sink::Null => true,
-            Sink::Console(console) => console.try_write(Stream::Stderr, line.into()),
-            Sink::File(console, file) => console.try_write_file(file, line.into()),
+            Sink::Console(console) => console.try_write(Stream::Stderr, lines),
+            Sink::File(console, file) => console.try_write_file(file, lines),
         };
-        // Nothing waits for whoever reads events.
-        if !is_taken && !std::mem::replace(&mut self.has_lost, true) {
-            warn!("events are lost: what they are written to is blocked");
+        if is_taken {
+            self.pending.clear();
         }
     }
 }

@@ -30,6 +30,8 @@ pub const STREAM_QUEUE: usize = 64;
 pub const COORDINATOR_QUEUE: usize = 1024;
 /// Commands and reports between the agent's tasks.
 pub const TASK_QUEUE: usize = 256;
+/// Events that wait for a console or a file that is blocked: those of thousands of workers.
+pub const MAX_PENDING_EVENTS: usize = 4 * 1024 * 1024;
 /// Chunks of output that wait for the console; workers wait where it is full, as they would for
 /// the console itself.
 pub const CONSOLE_QUEUE: usize = 64;

@@ -106,6 +106,17 @@ fn events_of_a_restart() {
     assert_eq!(details["entry_point"], "bash");
 }
 
+/// However many things happen at once, each is told.
+#[test]
+fn events_of_many_workers() {
+    let sandbox = Sandbox::new();
+    let words = "--nproc-per-node 100 --event-log-handler file:events --no-python true";
+    sandbox.ragent(words).run().assert_code(0);
+    let text = fs::read_to_string(sandbox.path("events")).unwrap();
+    let count = |state: &str| text.matches(&format!("worker.status.{state}\"")).count();
+    assert_eq!((count("START"), count("SUCCEEDED")), (100, 101));
+}
+
 /// An agent that was itself started by one that reads error files passes the first failure on.
 #[test]
 fn error_file_is_passed_on() {

@@ -225,6 +225,7 @@ impl Driver {
                 }
             }
             self.carry_out_all().await;
+            self.spec.events.flush();
         }
         self.end(from_keeper).await;
     }
@@ -511,6 +512,7 @@ impl Driver {
 
     /// Ends the keeper, which ends everything below it, and waits until nothing is left.
     async fn end(mut self, mut from_keeper: mpsc::Receiver<FromKeeper>) {
+        self.spec.events.flush();
         // An agent that ends in order leaves in order: nobody needs an obituary.
         let nobody = Order::Bury { node_id: String::new(), coordinators: Vec::new() };
         self.order(nobody, Vec::new()).await;
