@@ -74,7 +74,7 @@ class Row:
 
 
 HEAD = ["figure", "unit", "ragent", "worst", "torch", "ratio", "goal", "reached"]
-WIDTHS = [45, 12, 9, 9, 9, 8, 16, 7]
+WIDTHS = [45, 12, 9, 9, 9, 8, 18, 7]
 
 
 def measure_launch(ragent, quick):
