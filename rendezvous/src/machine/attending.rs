@@ -47,10 +47,14 @@ impl Rendezvous {
 
     /// The node's rank, and which other node has it, where ranks are fixed.
     ///
-    /// One whose stream has ended may be the same node before its agent was started anew.
+    /// One whose stream has ended may be the same node before its agent was started anew, and one
+    /// that leaves makes room for it.
     fn rank_taken(&self, attend: &Attend) -> Option<(u32, String)> {
         let node_rank = attend.node.node_rank.filter(|_| attend.settings.fixed_ranks)?;
-        let has_it = |node: &&Node| node.attached && node.description.node_rank == Some(node_rank);
+        let has_it = |node: &&Node| {
+            let is_there = node.attached && !node.is_leaving();
+            is_there && node.description.node_rank == Some(node_rank)
+        };
         let taken_by = self.roster.iter().map(|(_, node)| node).find(has_it)?;
         Some((node_rank, taken_by.description.host_name.clone()))
     }

@@ -1,7 +1,7 @@
 //! The static backend: a node's group rank is its `--node-rank`, whoever comes and goes.
 
 use super::fixture::{Did, Fixture, SECOND, ready};
-use crate::message::{RefuseReason, WaitReason};
+use crate::message::{NodeState, RefuseReason, WaitReason};
 
 fn fixture(nodes: u32) -> Fixture {
     Fixture::with(nodes, nodes, |shared| shared.fixed_ranks = true)
@@ -44,6 +44,25 @@ fn rank_that_is_taken_is_refused() {
     assert_eq!(t.join_as("b", 1), [Did::Refuse("b", reason)]);
 }
 
+/// A node that leaves makes room: its successor waits, and takes its rank when it has gone.
+#[test]
+fn successor_of_a_leaver_waits() {
+    let mut t = fixture(2);
+    t.join_as("a", 0);
+    t.join_as("b", 1);
+    for name in ["a", "b"] {
+        t.say(name, NodeState::Running);
+    }
+    t.say("b", NodeState::Leaving { reaped: false });
+    assert_eq!(t.join_as("b2", 1), [Did::Welcome("b2"), Did::Wait("b2", WaitReason::Spare)]);
+    t.say("b", NodeState::Leaving { reaped: true });
+    let did = t.back("a");
+    assert!(
+        did.contains(&Did::Admit("a", 2, 0)) && did.contains(&Did::Admit("b2", 2, 1)),
+        "{did:?}"
+    );
+}
+
 /// A rank is one seat, however many nodes are ready for it: the round waits for the others.
 #[test]
 fn doubled_rank_completes_nothing() {
@@ -67,7 +86,7 @@ fn replacement_has_the_same_rank() {
     t.join_as("b", 0);
     t.join_as("c", 1);
     for name in ["b", "c"] {
-        t.say(name, crate::message::NodeState::Running);
+        t.say(name, NodeState::Running);
     }
     t.die("b");
     t.back("c");
