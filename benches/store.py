@@ -7,8 +7,8 @@ The command prints the address that it is bound to as its first line. Run it wit
 has torch, after `cargo build --release -p ragent -p ragent-benches`. Servers and load generator each
 have a CPU of their own, and the servers take short turns under the same load. A ratio above 1 means
 that ragent is better; it is the median of the ratios of the rounds. A round in which something else
-ran on those CPUs is repeated, once. The whole run takes two minutes and a half, on a busy machine
-twice that.
+ran on those CPUs is repeated, for a while. The whole run takes two minutes and a half, on a busy
+machine twice that.
 
 torch's server looks up the name of every peer and stands still meanwhile: five seconds and more,
 where the resolver does not answer. It is given a resolver that gives up after one second; figures of
@@ -21,6 +21,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,6 +49,8 @@ STRETCHES = (("connect", 1000), ("init", 10_000), ("wait-fanout", 1000), ("wait-
 STORM = 4000
 # Share of the time for which a process was kept waiting for its CPU; being woken is a little of it.
 DISTURBED = 0.08
+# How long the disturbed rounds of one figure are repeated at most.
+REPEATS_S = 8
 
 
 class Server:
@@ -127,9 +130,14 @@ def exchanges(servers, connections, rounds):
 
 
 def calm(rounds, round):
-    """Calls `round` so often; those that something else disturbed are repeated, as often again."""
+    """Calls `round` so often; those that something else disturbed are repeated, for a while."""
     done = []
+    end = None
     for n in range(2 * rounds):
+        if n == rounds:
+            end = time.monotonic() + REPEATS_S
+        if end and time.monotonic() > end:
+            break
         reports = round()
         done.append((max(report["disturbed"] for of_one in reports for report in of_one), n, reports))
         if sum(disturbed < DISTURBED for disturbed, *_ in done) == rounds:
