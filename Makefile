@@ -2,10 +2,12 @@
 
 CARGO ?= cargo
 RAGENT := target/release/ragent
+# How long `make fuzz` takes for each part of the store.
+FUZZ_SECONDS ?= 60
 # How often `make test-all` runs the process tests under load.
 REPEAT ?= 20
 
-.PHONY: help build demo test test-all test-torch-versions test-frameworks check fix bench venv
+.PHONY: help build demo test test-all fuzz test-torch-versions test-frameworks check fix bench venv
 
 help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
@@ -13,6 +15,7 @@ help:
 	@echo 'make test-all  the long ones: simulation at volume, repeated process tests'
 	@echo 'make test-torch-versions  collectives with torch 2.2 to 2.15; 6 GB of disk for each'
 	@echo 'make test-frameworks      accelerate, lightning, transformers'
+	@echo 'make fuzz      fuzzes the store; wants nightly Rust and cargo-fuzz'
 	@echo 'make check     formatting, lints, documentation, licences; writes nothing'
 	@echo 'make fix       formats, and applies what lints suggest'
 	@echo 'make bench     figures, as ratios against the torch in .venv'
@@ -32,7 +35,11 @@ test: venv
 
 test-all: venv
 	SEEDS=50000 $(CARGO) test --release --locked -p ragent-tests --test simulation
+	CASES=1000000 $(CARGO) test --release --locked -p ragent-store --test fuzz
 	scripts/repeat.sh $(REPEAT)
+
+fuzz:
+	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
 # Which torches, and which frameworks, beside those of `make test`.
 TORCH_VERSIONS ?= 2.1 2.4 2.6 2.9

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Fuzzes each part of the store for so long, from the committed corpus on.
+#
+# Usage: scripts/fuzz.sh SECONDS [TARGET...]      scripts/fuzz.sh 60      scripts/fuzz.sh 600 session
+#
+# What is found on the way is kept in store/fuzz/found, what fails in store/fuzz/artifacts; how to
+# repeat it is printed.
+set -euo pipefail
+cd "$(dirname "$0")/../store"
+
+seconds=${1:?how long? usage: scripts/fuzz.sh SECONDS [TARGET...]}
+shift
+[ $# -gt 0 ] || set -- decode engine session server
+
+if ! cargo +nightly --version >/dev/null 2>&1; then
+    echo 'cannot fuzz: no nightly toolchain (rustup toolchain install nightly)' >&2
+    exit 1
+fi
+if ! cargo +nightly fuzz --version >/dev/null 2>&1; then
+    echo 'cannot fuzz: cargo-fuzz is not installed (cargo install --locked cargo-fuzz)' >&2
+    exit 1
+fi
+
+for target in "$@"; do
+    mkdir -p "fuzz/found/$target"
+    echo "$target: $seconds s"
+    # Nothing that one short input asks for is large: a single allocation of 64 MiB is a failure.
+    cargo +nightly fuzz run --fuzz-dir fuzz "$target" "fuzz/found/$target" "fuzz/corpus/$target" -- \
+        -max_total_time="$seconds" -max_len=700 -malloc_limit_mb=64 -timeout=20 -verbosity=0 \
+        -print_final_stats=1
+done

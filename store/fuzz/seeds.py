@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Makes a first corpus out of the recorded exchanges in store/tests/data.
+
+Usage: store/fuzz/seeds.py FOLDER      writes FOLDER/{decode,engine,session,server}/*
+
+What the fuzzer has made of these is committed as `corpus`, minimised; this is where it came from.
+"""
+
+import json
+import pathlib
+import sys
+
+VECTORS = pathlib.Path(__file__).parent.parent / "tests/data/tcpstore-vectors.json"
+GREETING = bytes.fromhex("00cef7853c")
+
+
+def pieces(stream: bytes) -> bytes:
+    """A stream for `decode`: it comes at once, or in a few pieces."""
+    cuts = bytes([3, 1, 8, 0]) if len(stream) % 2 else bytes([0])
+    return cuts + stream
+
+
+def script(steps: list, greeted: bool) -> bytes:
+    """A script for `session` and `server`: who says what."""
+    places, out = {}, bytearray([0])
+    for step in steps:
+        place = places.setdefault(step["conn"], len(places)) % 4 << 4
+        if step["send"] in ("close", "shutdown"):
+            out += bytes([place | 14])
+            continue
+        sent = bytes.fromhex(step["send"])
+        # Those of `session` have greeted already; one that leaves comes back without a greeting.
+        if not greeted:
+            out += bytes([place | 15])
+        for start in range(0, len(sent), 255):
+            part = sent[start : start + 255]
+            out += bytes([place | 10, len(part)]) + part
+        out += bytes([place | 13, 255])
+    return bytes(out)
+
+
+def deeds(kind: int, key: int) -> bytes:
+    """A script for `engine`: one client waits, another does something, both go on."""
+    wait = bytes([0x00, 6, 2, key, 1])
+    deed = bytes([0x10, kind, key, 2, key])
+    other = bytes([0x20, 1, 1, 10, 0x00, 3, 1, 0x20, 10, 1, 11])
+    return bytes([kind % 4]) + wait + deed + other + bytes([0x20, 18, key, 1, 0x0F])
+
+
+def main() -> None:
+    folder = pathlib.Path(sys.argv[1])
+    seeds = {"decode": set(), "engine": set(), "session": set()}
+    for case in json.loads(VECTORS.read_text()):
+        steps = [s for s in case["steps"] if len(s["send"]) < 4000]
+        sent = b"".join(bytes.fromhex(s["send"]) for s in steps if s["send"] not in ("close", "shutdown"))
+        seeds["decode"].add(pieces(sent))
+        seeds["session"].add(script(steps, case["greeted"]))
+    seeds["engine"] = {deeds(kind, key) for kind in range(19) for key in (0, 4, 6)}
+    seeds["session"] |= seeds["engine"]
+    seeds["server"] = seeds["session"]
+    for target, inputs in seeds.items():
+        (folder / target).mkdir(parents=True, exist_ok=True)
+        for number, text in enumerate(sorted(inputs)):
+            (folder / target / f"{number:03}").write_bytes(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+//! The decoder, on any bytes in any pieces.
+
+use ragent_store::wire::{DecodeError, Decoder, Query};
+
+/// Takes the requests off a stream that comes at once, and off the same in pieces.
+///
+/// The first byte says how many cuts there are; each of the bytes behind it is the length of a piece,
+/// or sixteen times that if it is even.
+pub fn decode(input: &[u8]) {
+    let Some((&cuts, rest)) = input.split_first() else {
+        return;
+    };
+    let (pieces, stream) = rest.split_at(rest.len().min(usize::from(cuts)));
+    let whole = requests(stream, &[]);
+    assert_eq!(requests(stream, pieces), whole);
+    check(stream, &whole.0);
+}
+
+/// What comes off `stream`, and how it ends, if `pieces` of these lengths come before the rest.
+fn requests<'a>(stream: &'a [u8], pieces: &[u8]) -> (Vec<Query<'a>>, Option<DecodeError>) {
+    let mut decoder = Decoder::default();
+    let mut queries = Vec::new();
+    let (mut taken, mut arrived) = (0, 0);
+    let lengths = pieces.iter().map(|&piece| usize::from(piece) * [16, 1][usize::from(piece % 2)]);
+    for length in lengths.chain([stream.len()]) {
+        arrived = stream.len().min(arrived + length);
+        loop {
+            let mut input = &stream[taken..arrived];
+            let before = input.len();
+            let decoded = decoder.decode(&mut input);
+            taken += before - input.len();
+            match decoded {
+                Ok(Some(query)) => queries.push(query),
+                Ok(None) => break assert_eq!(input.len(), before, "half a request was taken"),
+                Err(error) => return (queries, Some(error)),
+            }
+        }
+    }
+    (queries, None)
+}
+
+/// Each request is the bytes that it came from, and has no more room than they account for.
+fn check(stream: &[u8], queries: &[Query<'_>]) {
+    let mut encoded = Vec::new();
+    for query in queries {
+        let before = encoded.len();
+        query.encode(&mut encoded).expect("what was decoded is within limits");
+        let room = match query {
+            Query::Check { keys } | Query::Wait { keys } | Query::MultiGet { keys } => {
+                keys.capacity()
+            }
+            Query::MultiSet { pairs } => 2 * pairs.capacity(),
+            _ => 0,
+        };
+        assert!(8 * room <= encoded.len() - before, "{room} strings, of 8 bytes at least");
+    }
+    assert_eq!(encoded, stream[..encoded.len()]);
+}
