@@ -74,6 +74,12 @@ pub const SHARED_VALUE_LEN_MIN: usize = 16 << 10;
 /// usually met first.
 pub const CONNECTIONS_MAX: usize = 65_536;
 
+/// Most that an idle connection occupies of the server's memory, kernel aside.
+///
+/// Its place, and room in a table that doubles. Nothing counts it: [`CONNECTIONS_MAX`] bounds the sum.
+/// Measured are 130 bytes with 10,000 connections.
+pub const CONNECTION_OVERHEAD: usize = 512;
+
 /// Connections that the kernel queues before they are accepted: all workers start at once, and a
 /// lost SYN costs one of them a second.
 pub const LISTEN_BACKLOG: i32 = 4096;
