@@ -26,10 +26,12 @@ use self::memory::{Memory, Value};
 
 /// One store: its keys, its queues and who waits for them.
 ///
-/// Invariant: no queue is empty; `memory` counts every key, value and queued value.
+/// Invariant: no queue is empty; `memory` counts every key, value and queued value; `keys_len` is the
+/// sum of the lengths of the keys.
 #[derive(Debug)]
 pub struct Engine {
     entries: HashMap<Bytes, Value>,
+    keys_len: usize,
     queues: HashMap<Bytes, VecDeque<Bytes>>,
     waiters: Waiters,
     memory: Memory,
@@ -93,6 +95,7 @@ impl Engine {
     pub fn with_memory_max(memory_max: usize) -> Self {
         Self {
             entries: HashMap::new(),
+            keys_len: 0,
             queues: HashMap::new(),
             waiters: Waiters::default(),
             memory: Memory::new(memory_max),
@@ -232,6 +235,11 @@ impl Engine {
         self.entries.len()
     }
 
+    /// Returns the sum of the lengths of all keys.
+    pub fn keys_len(&self) -> usize {
+        self.keys_len
+    }
+
     /// Returns all keys, in no order.
     pub fn list_keys(&self) -> impl Iterator<Item = &Bytes> {
         self.entries.keys()
@@ -242,6 +250,7 @@ impl Engine {
         let Some((key, value)) = self.entries.remove_entry(key) else {
             return false;
         };
+        self.keys_len -= key.len();
         self.memory.sub(entry_cost(&key));
         self.memory.retire(value);
         true
@@ -341,6 +350,7 @@ impl Engine {
         if let Some(old) = old {
             self.memory.retire(mem::replace(old, value));
         } else {
+            self.keys_len += key.len();
             self.memory.add(entry_cost(key));
             self.entries.insert(Bytes::copy_from_slice(key), value);
         }

@@ -18,6 +18,7 @@ impl Engine {
     fn assert_invariant(&self) {
         self.waiters.assert_invariant();
         assert!(self.queues.values().all(|values| !values.is_empty()));
+        assert_eq!(self.keys_len, self.entries.keys().map(|key| key.len()).sum::<usize>());
         let entries: usize =
             self.entries.iter().map(|(key, value)| entry_cost(key) + value.room).sum();
         let queues: usize = self.queues.keys().map(|queue| entry_cost(queue)).sum();
