@@ -47,6 +47,21 @@ def deeds(kind: int, key: int) -> bytes:
     return bytes([kind % 4]) + wait + deed + other + bytes([0x20, 18, key, 1, 0x0F])
 
 
+def backlogs(key: int) -> list[bytes]:
+    """Scripts in which someone is released while there is more to be done for them."""
+    wait, release = bytes([0x00, 6, 1, key]), bytes([0x10, 1, key, 0])
+    after = bytes([0x0C, 1, 0x00, 13, 7, 0x0D, 255])
+    half_a_request = bytes([0x09, 3, 0, 5])
+    set_long = bytes([0x20, 1, 2, 11])
+    unread = bytes([0x00, 10, 5, 2, 2, 2, 2, 2])
+    return [
+        bytes([0]) + wait + half_a_request + release + after,
+        bytes([0]) + set_long + wait + 5 * unread + release + after + 10 * bytes([0x0D, 255]),
+        bytes([0]) + set_long + wait + 5 * unread + half_a_request + release + after,
+        bytes([0]) + set_long + 5 * unread + wait + release + bytes([0x0F]) + release,
+    ]
+
+
 def main() -> None:
     folder = pathlib.Path(sys.argv[1])
     seeds = {"decode": set(), "engine": set(), "session": set()}
@@ -57,6 +72,7 @@ def main() -> None:
         seeds["session"].add(script(steps, case["greeted"]))
     seeds["engine"] = {deeds(kind, key) for kind in range(19) for key in (0, 4, 6)}
     seeds["session"] |= seeds["engine"]
+    seeds["session"] |= {text for key in (0, 4) for text in backlogs(key)}
     seeds["server"] = seeds["session"]
     for target, inputs in seeds.items():
         (folder / target).mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ragent_store::limits::{OUTPUT_PAUSE_LEN, STORE_MEMORY_MAX};
 use ragent_store::wire::GREETING;
 use ragent_store::{Admission, StoreThread, listen};
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 
 use super::model::{Model, Outcome};
 use super::script::{CLIENTS, Deed, Script};
@@ -20,6 +20,8 @@ use super::world::encode;
 /// Lets clients do what `input` says, on a server.
 pub fn server(input: &[u8]) {
     let listener = listen(([127, 0, 0, 1], 0).into()).expect("a port");
+    // Its connections inherit it: what is not read is soon left to the store.
+    SockRef::from(&listener).set_send_buffer_size(KERNEL_LEN).expect("a socket");
     let addr = listener.local_addr().expect("a bound listener");
     let store = THREAD.open(listener, Admission::Anybody).expect("a store");
     let mut script = Script::new(input);
@@ -38,6 +40,9 @@ static THREAD: LazyLock<StoreThread> =
 
 /// A time that only a failure takes.
 const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Most that each side's kernel is asked to buffer.
+const KERNEL_LEN: usize = 64 << 10;
 
 /// What one read of the server takes is more.
 const PIECE_LEN: usize = 16 << 10;
@@ -179,7 +184,10 @@ impl Visit {
 }
 
 fn connect(addr: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(addr).expect("the store listens");
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.set_recv_buffer_size(KERNEL_LEN).expect("a socket");
+    socket.connect(&addr.into()).expect("the store listens");
+    let stream = TcpStream::from(socket);
     stream.set_nodelay(true).expect("a socket");
     stream.set_read_timeout(Some(DEADLINE)).expect("a time-out");
     stream.set_write_timeout(Some(DEADLINE)).expect("a time-out");
