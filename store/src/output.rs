@@ -9,7 +9,7 @@ use std::mem;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
-use crate::limits::SHARED_VALUE_LEN_MIN;
+use crate::limits::{PIECE_OVERHEAD, SHARED_VALUE_LEN_MIN};
 
 /// Bytes on their way to a peer, in order: first `pieces`, then `tail`.
 ///
@@ -87,7 +87,8 @@ impl Output {
     /// Returns how many bytes of memory they occupy that is not the store's. What was sent of a
     /// piece occupies its room until all of it was.
     pub fn occupied(&self) -> usize {
-        self.len() - self.shared_len + self.front_sent
+        let bytes = self.len() - self.shared_len + self.front_sent;
+        bytes + self.pieces.len() * PIECE_OVERHEAD
     }
 
     /// Tells whether everything was sent.
@@ -251,9 +252,9 @@ mod tests {
         let mut output = Output::default();
         output.put_own_value(vec![7; LEN].into());
         output.put_u8(1);
-        assert_eq!(output.occupied(), 8 + LEN + 1);
+        assert_eq!(output.occupied(), 8 + LEN + 1 + 2 * PIECE_OVERHEAD);
         output.advance(8 + LEN - 1);
-        assert_eq!((output.len(), output.occupied()), (2, LEN + 1));
+        assert_eq!((output.len(), output.occupied()), (2, LEN + 1 + PIECE_OVERHEAD));
         output.advance(1);
         assert_eq!(output.occupied(), 1);
     }

@@ -17,7 +17,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use ragent_store::limits::{
     ANSWER_LEN_MAX, AWAITED_OVERHEAD, BUFFERS_LEN_MAX, CONNECTION_OVERHEAD, ENTRY_OVERHEAD,
     GREETING_TIMEOUT, KEY_LEN_MAX, KEYS_MAX, OUTPUT_PAUSE_LEN, READ_LEN, REQUEST_LEN_MAX,
-    STORE_MEMORY_MAX, VALUE_LEN_MAX,
+    SHARED_VALUE_LEN_MIN, STORE_MEMORY_MAX, VALUE_LEN_MAX,
 };
 use ragent_store::wire::{GREETING, Query};
 use ragent_store::{Admission, StoreThread, listen};
@@ -102,17 +102,19 @@ impl Server {
 
     /// Waits for the line that says why `peer` was disconnected.
     fn expect_log(&self, peer: SocketAddr, rule: &str) {
-        let peer = format!("peer={peer} ");
+        let line = self.logged(&format!("peer={peer} "));
+        assert!(line.contains(" WARN ") && line.contains(rule), "no `{rule}`: {line}");
+    }
+
+    /// Waits for a line with `text`.
+    fn logged(&self, text: &str) -> String {
         let log = self.log.lock().expect("no reader failed");
         let mut others = Vec::new();
         loop {
             match log.recv_timeout(DEADLINE) {
-                Ok(line) if line.contains(&peer) => {
-                    assert!(line.contains(" WARN ") && line.contains(rule), "no `{rule}`: {line}");
-                    return;
-                }
+                Ok(line) if line.contains(text) => return line,
                 Ok(line) => others.push(line),
-                Err(cause) => panic!("nothing of {peer}in the log: {cause}, after {others:#?}"),
+                Err(cause) => panic!("nothing of {text} in the log: {cause}, after {others:#?}"),
             }
         }
     }
@@ -585,8 +587,8 @@ fn flood_ends_when_the_store_is_full() {
             server.makes_progress();
         });
         server.makes_progress();
-        // What allocators lose between values of such lengths is a few percent.
-        let most = STORE_MEMORY_MAX + STORE_MEMORY_MAX / 16 + MARGIN;
+        // What allocators lose between values of such lengths is some percent.
+        let most = STORE_MEMORY_MAX + STORE_MEMORY_MAX / 8 + MARGIN;
         let took = server.memory("VmHWM");
         println(&format!("{took} bytes with a full store"));
         assert!(took <= most, "{took} bytes");
@@ -600,8 +602,8 @@ fn flood_ends_when_the_store_is_full() {
     }
 }
 
-/// When unfinished requests fill what there is for all of them, who sends most on is disconnected and
-/// named; small requests pass all the time.
+/// When unfinished requests fill what there is for all of them, one that holds most is disconnected and
+/// named; whole requests pass all the time, also long ones.
 #[test]
 #[ignore = "holds 1 GiB: make test-all"]
 fn unfinished_requests_are_bounded() {
@@ -612,7 +614,7 @@ fn unfinished_requests_are_bounded() {
     let long_pair = [&word(1)[..], b"m", &word(long.len() as u64), &long].concat();
     let unfinished = [&[11][..], &word(8), &long_pair.repeat(7)].concat();
     let enough = 2 + BUFFERS_LEN_MAX / unfinished.len();
-    let mut hoarders: Vec<TcpStream> = (0..enough)
+    let hoarders: Vec<TcpStream> = (0..enough)
         .map(|_| {
             let mut hoarder = server.greeted();
             try_send(&mut hoarder, &unfinished);
@@ -623,11 +625,42 @@ fn unfinished_requests_are_bounded() {
     let took = server.memory("VmHWM");
     println(&format!("{took} bytes with {enough} unfinished requests"));
     assert!(took <= BUFFERS_LEN_MAX + 2 * REQUEST_LEN_MAX + MARGIN, "{took} bytes");
-    // The first has been there all the time; the one that came when there was no room is gone.
-    let last = hoarders.last_mut().expect("many");
-    assert_closed(last);
-    let rule = format!("all connections together hold more than {BUFFERS_LEN_MAX} bytes");
-    server.expect_log(local(last), &rule);
+    server.logged(&format!("rule=all connections together hold more than {BUFFERS_LEN_MAX} bytes"));
+    // A long request that comes in parts is another matter than one that does not come to its end.
+    let mut client = server.greeted();
+    send(&mut client, &Query::Set { key: b"long", value: &long });
+    ping(&mut client);
     drop(hoarders);
+    server.makes_progress();
+}
+
+/// Answers that are not read take what they count as, also if they are long lists of values that lie in
+/// the store: all together no more than there is for them.
+#[test]
+#[ignore = "holds 1 GiB: make test-all"]
+fn unread_answers_are_bounded() {
+    const READERS: usize = 800;
+    if !may_open(READERS as u64 + 200) {
+        return;
+    }
+    let server = Server::start();
+    let mut client = server.greeted();
+    send(&mut client, &Query::Set { key: b"k", value: &vec![7; SHARED_VALUE_LEN_MIN] });
+    ping(&mut client);
+    let values = ANSWER_LEN_MAX / (8 + SHARED_VALUE_LEN_MIN);
+    let request = encode(&Query::MultiGet { keys: vec![b"k"; values] });
+    let readers: Vec<TcpStream> = (0..READERS)
+        .map(|_| {
+            let mut reader = server.greeted();
+            try_send(&mut reader, &request);
+            reader
+        })
+        .collect();
+    server.makes_progress();
+    let took = server.memory("VmHWM");
+    println(&format!("{took} bytes for {READERS} unread answers of {values} values"));
+    assert!(took <= BUFFERS_LEN_MAX + ANSWER_LEN_MAX + MARGIN, "{took} bytes");
+    server.logged(&format!("rule=all connections together hold more than {BUFFERS_LEN_MAX} bytes"));
+    drop(readers);
     server.makes_progress();
 }

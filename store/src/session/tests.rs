@@ -82,5 +82,6 @@ fn stored_values_are_shared() {
     let query = Query::CompareSet { key: b"k", expected: b"", desired: &desired };
     let (mut engine, mut output) = (Engine::default(), Output::default());
     execute(ClientId(0), query, &mut engine, &mut output).unwrap();
-    assert_eq!((output.len(), output.occupied()), (8 + desired.len(), 8));
+    let occupied = 8 + 2 * crate::limits::PIECE_OVERHEAD;
+    assert_eq!((output.len(), output.occupied()), (8 + desired.len(), occupied));
 }
