@@ -8,6 +8,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use nix::sys::signal::{SigSet, Signal};
 use ragent_store::limits::{OUTPUT_PAUSE_LEN, STORE_MEMORY_MAX};
 use ragent_store::wire::GREETING;
 use ragent_store::{Admission, StoreThread, listen};
@@ -35,8 +36,13 @@ pub fn server(input: &[u8]) {
     drop(store);
 }
 
-static THREAD: LazyLock<StoreThread> =
-    LazyLock::new(|| StoreThread::start("store").expect("a thread"));
+static THREAD: LazyLock<StoreThread> = LazyLock::new(|| {
+    // As in every program whose `main` is Rust's, which that of a fuzzer is not. Threads inherit it.
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGPIPE);
+    signals.thread_block().expect("a signal");
+    StoreThread::start("store").expect("a thread")
+});
 
 /// A time that only a failure takes.
 const DEADLINE: Duration = Duration::from_secs(10);
