@@ -35,7 +35,7 @@ test: venv
 
 test-all: venv
 	SEEDS=50000 $(CARGO) test --release --locked -p ragent-tests --test simulation
-	CASES=1000000 $(CARGO) test --release --locked -p ragent-store --test fuzz
+	CASES=200000 $(CARGO) test --release --locked -p ragent-store --test fuzz
 	$(CARGO) test --release --locked -p ragent-store --test abuse -- --ignored --test-threads 1
 	scripts/repeat.sh $(REPEAT)
 
