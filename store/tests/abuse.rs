@@ -602,7 +602,7 @@ fn flood_ends_when_the_store_is_full() {
     }
 }
 
-/// When unfinished requests fill what there is for all of them, one that holds most is disconnected and
+/// When unfinished requests fill what there is for all of them, one that asks for more is disconnected and
 /// named; small requests pass all the time.
 #[test]
 #[ignore = "holds 1 GiB: make test-all"]
