@@ -223,11 +223,10 @@ impl Clients {
         mut backlog: Box<Backlog>,
         result: Result<Sent, End>,
     ) -> Result<Next, End> {
-        let idle = backlog.output.is_empty() && backlog.unread.is_empty();
         let before = backlog.buffered;
-        // Room that is idle goes below, whatever was read into it last.
-        backlog.buffered = if idle { 0 } else { backlog.occupied() };
+        backlog.buffered = backlog.occupied();
         let accounted = self.rebuffer(before, backlog.buffered);
+        let idle = backlog.output.is_empty() && backlog.unread.is_empty();
         let can_go_on = !is_paused(&backlog.output);
         let held_up = backlog.held_up;
         if let Some(connection) = self.connections.get_mut(place) {
