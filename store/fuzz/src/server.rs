@@ -190,10 +190,16 @@ impl Visit {
 }
 
 fn connect(addr: SocketAddr) -> TcpStream {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-    socket.set_recv_buffer_size(KERNEL_LEN).expect("a socket");
-    socket.connect(&addr.into()).expect("the store listens");
-    let stream = TcpStream::from(socket);
+    let stream = loop {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        socket.set_recv_buffer_size(KERNEL_LEN).expect("a socket");
+        match socket.connect(&addr.into()) {
+            Ok(()) => break TcpStream::from(socket),
+            // By the fuzzer's alarm.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => panic!("the store listens: {error}"),
+        }
+    };
     stream.set_nodelay(true).expect("a socket");
     stream.set_read_timeout(Some(DEADLINE)).expect("a time-out");
     stream.set_write_timeout(Some(DEADLINE)).expect("a time-out");
