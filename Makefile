@@ -34,7 +34,7 @@ test: venv
 	$(CARGO) test --workspace --locked --no-fail-fast
 
 test-all: venv
-	SEEDS=50000 $(CARGO) test --release --locked -p ragent-tests --test simulation
+	SEEDS=200000 $(CARGO) test --release --locked -p ragent-tests --test simulation
 	CASES=200000 $(CARGO) test --release --locked -p ragent-store --test fuzz
 	$(CARGO) test --release --locked -p ragent-store --test abuse -- --ignored --test-threads 1
 	scripts/repeat.sh $(REPEAT)

@@ -89,6 +89,9 @@ pub struct LaunchArgs {
     /// Failures of the job that are followed by a new round [default: 0]
     #[arg(long, alias = "max_restarts", allow_negative_numbers = true, value_name = "N")]
     pub max_restarts: Option<String>,
+    /// Exit codes of workers after which the job is not restarted, but closed as failed
+    #[arg(long, alias = "no_restart_exit_codes", value_name = "CODE,…")]
+    pub no_restart_exit_codes: Option<String>,
     /// Accepted for torchrun's sake; nothing is polled
     #[arg(long, alias = "monitor_interval", allow_negative_numbers = true, value_name = "SECONDS")]
     pub monitor_interval: Option<String>,

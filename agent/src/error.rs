@@ -1,6 +1,6 @@
 //! The edge: every way in which a launch can end other than well, with what the shell is told.
 
-use std::{fmt::Write, io, process::ExitCode};
+use std::{fmt::Write, io, path::PathBuf, process::ExitCode};
 
 use ragent_rendezvous::{
     message::{JobResult, Outcome, RefuseReason},
@@ -32,6 +32,16 @@ pub enum LaunchError {
     /// The job, or this node's part in it, ended otherwise than in success.
     #[error("the job did not succeed")]
     Ended(Box<Ended>),
+    /// A service manager starts this agent again, and its job was closed as failed.
+    #[error("the job was closed as failed before")]
+    StaysClosed {
+        /// How.
+        outcome: Box<Outcome>,
+        /// What it ran.
+        title: String,
+        /// What remembers it.
+        path: PathBuf,
+    },
     /// `ragent status` does not know whom to ask.
     #[error("{0}")]
     NoJob(String),
@@ -86,9 +96,10 @@ impl LaunchError {
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
+            Self::Ended(ended) => ended.code(),
+            Self::StaysClosed { .. } => CLOSED_BEFORE,
             Self::System { .. }
             | Self::Locate(_)
-            | Self::Ended(_)
             | Self::NoJob(_)
             | Self::Status { .. }
             | Self::WorkerStore { .. } => 1,
@@ -100,6 +111,10 @@ impl LaunchError {
         match self {
             Self::Usage(errors) => usage(errors),
             Self::Ended(ended) => ended.report(),
+            Self::StaysClosed { outcome, title, path } => with_hint(
+                format!("error: {self}\n{}", closed(outcome, title)),
+                Some(&format!("to run it anew, stop its unit first, or remove {}", path.display())),
+            ),
             Self::System { .. }
             | Self::Locate(_)
             | Self::NoJob(_)
@@ -129,6 +144,7 @@ impl LaunchError {
             Self::WorkerStore { ports: StorePorts::Any, .. }
             | Self::System { .. }
             | Self::Ended(_)
+            | Self::StaysClosed { .. }
             | Self::Usage(_) => None,
         }
     }
@@ -165,7 +181,23 @@ fn usage(errors: &[JobSpecError]) -> String {
     errors.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
+/// The coordinator's host was lost or left, and is not back: the same job may go on.
+const HOST_GONE: u8 = 3;
+/// The job was closed before this agent came: to start it again is in vain.
+const CLOSED_BEFORE: u8 = 4;
+
 impl Ended {
+    fn code(&self) -> u8 {
+        match &self.ending {
+            Ending::Unreachable { was_attended: true, .. } => HOST_GONE,
+            Ending::Refused(RefuseReason::Closed(_)) => CLOSED_BEFORE,
+            Ending::Closed(_)
+            | Ending::Left(_)
+            | Ending::Refused(_)
+            | Ending::Unreachable { was_attended: false, .. } => 1,
+        }
+    }
+
     fn report(&self) -> String {
         let Self { ending, settings, endpoint, title } = self;
         match ending {
@@ -191,7 +223,7 @@ impl Ended {
 pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
     match &outcome.result {
         JobResult::Succeeded => "ragent: the job has succeeded".to_owned(),
-        JobResult::BudgetSpent => report::failure(outcome, title),
+        JobResult::BudgetSpent | JobResult::FinalFailure => report::failure(outcome, title),
         JobResult::JoinTimeout { present, min, waited } => with_hint(
             format!(
                 "error: only {present} of at least {min} nodes were there after {} s; {} missing",
@@ -233,7 +265,9 @@ fn refused(
         with_hint(format!("{text}  caused by: {why}"), Some(hint))
     };
     match reason {
-        RefuseReason::Closed(outcome) => closed(outcome, title),
+        RefuseReason::Closed(outcome) => {
+            format!("error: the job was closed before this node came\n{}", closed(outcome, title))
+        }
         RefuseReason::EarlierRun => refused(
             "it belongs to an earlier run of the job".to_owned(),
             "start the agent again, so that it joins the run that is there now",

@@ -195,6 +195,18 @@ impl ThisHost {
         }
     }
 
+    /// The folder that a service manager keeps for as long as it starts this process again:
+    /// `$RUNTIME_DIRECTORY`, as systemd sets it for `RuntimeDirectory=`.
+    pub fn service_dir(self) -> Option<PathBuf> {
+        let dirs = self.env("RUNTIME_DIRECTORY")?;
+        std::env::split_paths(&dirs).next().filter(|dir| dir.is_absolute())
+    }
+
+    /// Where a restarted agent finds what the one before it has left.
+    pub fn state_dir(self) -> PathBuf {
+        self.service_dir().unwrap_or_else(|| self.runtime_dir())
+    }
+
     /// The folder for temporary files: `$TMPDIR`, else `/tmp`.
     pub fn temp_dir(self) -> PathBuf {
         self.env("TMPDIR")

@@ -14,7 +14,7 @@ mod signals;
 mod streams;
 mod template;
 
-use std::{num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use ragent_rendezvous::{ids::RunId, settings::SharedSettings};
 
@@ -74,6 +74,8 @@ pub struct JobSpec {
     pub error_file: Option<PathBuf>,
     /// Whether workers may set timers, and through which pipe, if the user names one.
     pub timers: Option<TimerFile>,
+    /// Exit codes of workers that ask for no restart.
+    pub final_codes: BTreeSet<i32>,
     /// Signals on which the agent shuts down.
     pub signals: SignalList,
     /// The devices of workers that see one each.
@@ -122,6 +124,7 @@ impl JobSpec {
         };
         let max_restarts = errors.or_default(given.number("max_restarts", &args.max_restarts, 0));
         let run_id = errors.or(given.run_id(), RunId::new("none"));
+        let final_codes = errors.or_default(given.final_codes());
         errors.or_default(given.monitor_interval());
         errors.or_default(given.start_method());
         errors.or_default(given.logs_specs());
@@ -154,6 +157,7 @@ impl JobSpec {
             report: path(given.text("report", &args.report)),
             error_file: path(error_file.map(|given| given.text)),
             timers: given.timers(),
+            final_codes,
             signals: errors.or_default(given.signals()),
             virtual_devices: errors.or_default(given.virtual_devices(local_world_size)),
             cpus_by_rank: errors.or_default(given.cpus_by_rank(local_world_size)),
@@ -183,6 +187,18 @@ impl<H: Host> Given<'_, H> {
             return Err(JobSpecError::RunId { source_: given.source, value: given.text });
         }
         Ok(RunId::new(given.text))
+    }
+
+    fn final_codes(&self) -> Result<BTreeSet<i32>, JobSpecError> {
+        let typed = &self.args.no_restart_exit_codes;
+        let Some(given) = self.typed("no_restart_exit_codes", typed) else {
+            return Ok(BTreeSet::new());
+        };
+        let code = |part: &str| part.trim().parse::<u8>().ok().filter(|code| *code > 0);
+        let codes = given.text.split(',').map(|part| code(part).map(i32::from));
+        codes
+            .collect::<Option<_>>()
+            .ok_or(JobSpecError::ExitCodes { source_: given.source, value: given.text })
     }
 
     fn monitor_interval(&self) -> Result<(), JobSpecError> {

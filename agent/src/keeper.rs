@@ -158,8 +158,8 @@ impl Keeper {
                 self.reap();
             }
             Order::Renew { until_ns } => self.renew(Duration::from_nanos(until_ns))?,
-            Order::Bury { node_id, coordinators } => {
-                self.obituary = Some(Obituary { node_id, coordinators });
+            Order::Bury { node_id, coordinators, state_file } => {
+                self.obituary = Some(Obituary { node_id, coordinators, state_file });
             }
         }
         Ok(())

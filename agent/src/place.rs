@@ -52,6 +52,7 @@ pub(crate) struct Place {
     port: u16,
     node_id: NodeId,
     heard: Heard,
+    state_file: Option<PathBuf>,
     not_here: watch::Sender<NotHere>,
     hosted: Option<Hosted>,
     /// Where its port finds the store of a round, if that is served there.
@@ -98,9 +99,8 @@ pub(crate) async fn take(spec: &JobSpec, stores: &StoreThread) -> Result<Place, 
             let endpoint = Endpoint { host: localhost.to_string(), port };
             return Place::host(spec, stores, listener, localhost, endpoint);
         }
-        // The list has one entry until another agent can take over.
-        Meeting::Endpoint { endpoints, is_host } => (endpoints[0].clone(), *is_host),
-        Meeting::Static { master, node_rank } => (master.clone(), Some(*node_rank == 0)),
+        Meeting::Endpoint { is_host, .. } => (spec.meeting.endpoint(), *is_host),
+        Meeting::Static { node_rank, .. } => (spec.meeting.endpoint(), Some(*node_rank == 0)),
     };
     match discovery::locate(&endpoint, is_host, spec.shared.timeouts.join).await? {
         Located::Here { listener, address } => {
@@ -155,12 +155,19 @@ impl Place {
                 Some(state_file::memory_path(&spec.run_id, &endpoint))
             }
         };
-        let memory = state_file.as_deref().and_then(state_file::read_memory);
-        let seat = memory.as_ref().filter(|memory| memory.host_rank.is_some());
+        let mut memory = state_file.as_deref().and_then(state_file::read_memory);
+        if let (Some(path), Some(Memory { host: Some(seat), .. })) = (&state_file, &mut memory) {
+            // Read after the port is listened on: see `Obituary::deliver`.
+            if !seat.is_buried && state_file::is_buried(path, &seat.node) {
+                info!(node = %seat.node, "nothing is left of the agent that hosted before");
+                seat.is_buried = true;
+            }
+        }
+        let seat = memory.as_ref().filter(|memory| memory.host.is_some());
         let heard = seat.map_or_else(Heard::default, |memory| Heard {
             round: RoundId { term: memory.term, round: memory.round },
             size: memory.round_size,
-            group_rank: memory.host_rank,
+            group_rank: memory.host.as_ref().map(|seat| seat.rank),
         });
         let settings = Settings {
             run_id: spec.run_id.clone(),
@@ -177,7 +184,8 @@ impl Place {
             }
             Meeting::Standalone | Meeting::Endpoint { .. } => (None, plain_store(stores)?),
         };
-        let (hosted, server) = host_endpoint(listener, settings, memory, state_file, store)?;
+        let (hosted, server) =
+            host_endpoint(listener, settings, memory, state_file.clone(), store)?;
         info!(
             %endpoint, run_id = %spec.run_id, nodes = %spec.shared.nodes, "coordinating the job"
         );
@@ -190,6 +198,7 @@ impl Place {
             port: bound.port(),
             node_id,
             heard,
+            state_file,
             not_here: watch::channel(not_here).0,
             hosted: Some(hosted),
             door,
@@ -221,6 +230,7 @@ impl Place {
             port,
             node_id: new_node_id(),
             heard,
+            state_file: None,
             not_here,
             hosted: None,
             door: None,
@@ -252,6 +262,7 @@ impl Place {
                 join_timeout: spec.shared.timeouts.join,
                 heard: self.heard,
             },
+            state_file: self.state_file.clone(),
             not_here: self.not_here.clone(),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use ragent_rendezvous::message::{Outcome, WorkerFailure};
+use ragent_rendezvous::message::{JobResult, Outcome, WorkerFailure};
 
 use crate::news;
 
@@ -13,10 +13,15 @@ pub fn failure(outcome: &Outcome, title: &str) -> String {
         Some(failure) => first_failure(&mut text, failure),
         None => text.push_str("No worker was seen to fail.\n"),
     }
+    let left = match outcome.result {
+        JobResult::FinalFailure => "the exit code asks for none",
+        _ => "none is left",
+    };
     let restarts = match outcome.restarts_used {
+        0 if outcome.result == JobResult::FinalFailure => left.to_owned(),
         0 => "no restart was left".to_owned(),
-        1 => "1 restart was used, none is left".to_owned(),
-        used => format!("{used} restarts were used, none is left"),
+        1 => format!("1 restart was used, {left}"),
+        used => format!("{used} restarts were used, {left}"),
     };
     row(&mut text, "restarts", &restarts);
     if outcome.other_failures > 0 {
@@ -70,7 +75,7 @@ mod tests {
 
     use ragent_rendezvous::{
         ids::{GlobalRank, LocalRank, Round, RoundId, Term},
-        message::{JobResult, WorkerEnd},
+        message::WorkerEnd,
     };
 
     use super::*;
@@ -89,6 +94,7 @@ mod tests {
             message: Some("ValueError: x".into()),
             error_file: Some("/l/error.json".into()),
             stderr_tail: "one\n\u{1b}[31mtwo".into(),
+            is_final: false,
         };
         let outcome = Outcome {
             result: JobResult::BudgetSpent,

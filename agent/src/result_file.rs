@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use ragent_rendezvous::message::{JobResult, Outcome, WorkerEnd, WorkerFailure};
+use ragent_rendezvous::message::{JobResult, Outcome, RefuseReason, WorkerEnd, WorkerFailure};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tracing::warn;
@@ -56,7 +56,7 @@ impl<'a> From<&'a WorkerFailure> for Failure<'a> {
         let (exit_code, signal) = match failure.end {
             WorkerEnd::Exited(code) => (Some(code), None),
             WorkerEnd::Signaled(signal) => (None, Some(signal)),
-            WorkerEnd::NotStarted(_) | WorkerEnd::KeeperLost => (None, None),
+            WorkerEnd::NotStarted(_) | WorkerEnd::KeeperLost | WorkerEnd::Hung(_) => (None, None),
         };
         Self {
             host_name: &failure.host_name,
@@ -87,8 +87,11 @@ pub(crate) fn prepare(path: &Path) -> io::Result<()> {
 pub(crate) fn write(spec: &JobSpec, result: &Result<Outcome, LaunchError>) {
     let outcome = match result {
         Ok(outcome) => Some(outcome),
+        Err(LaunchError::StaysClosed { outcome, .. }) => Some(outcome.as_ref()),
         Err(LaunchError::Ended(ended)) => match &ended.ending {
-            Ending::Closed(outcome) => Some(outcome),
+            Ending::Closed(outcome) | Ending::Refused(RefuseReason::Closed(outcome)) => {
+                Some(outcome)
+            }
             Ending::Left(_) | Ending::Refused(_) | Ending::Unreachable { .. } => None,
         },
         Err(_) => None,
@@ -127,6 +130,7 @@ fn word(result: &Result<Outcome, LaunchError>) -> &'static str {
             Ending::Refused(_) => "refused",
             Ending::Unreachable { .. } => "unreachable",
         },
+        Err(LaunchError::StaysClosed { .. }) => "refused",
         Err(_) => "error",
     }
 }
@@ -138,7 +142,7 @@ fn torch_error(failure: &WorkerFailure) -> Option<Value> {
     let exit_code = match failure.end {
         WorkerEnd::Exited(code) => code,
         WorkerEnd::Signaled(signal) => -signal,
-        WorkerEnd::NotStarted(_) | WorkerEnd::KeeperLost => 1,
+        WorkerEnd::NotStarted(_) | WorkerEnd::KeeperLost | WorkerEnd::Hung(_) => 1,
     };
     // The file itself, if it is here; a worker on another node has sent the end of its message.
     let original = failure.error_file.as_deref().and_then(|path| {
@@ -191,6 +195,7 @@ mod tests {
             message: message.map(str::to_owned),
             error_file,
             stderr_tail: String::new(),
+            is_final: false,
         }
     }
 

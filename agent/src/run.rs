@@ -5,7 +5,7 @@ use std::{future::Future, io, path::Path, process::ExitCode, time::Duration};
 use nix::sys::signal::Signal;
 use ragent_rendezvous::{
     ids::RunId,
-    message::{JobResult, Outcome},
+    message::{JobResult, Outcome, RefuseReason},
 };
 use ragent_store::StoreThread;
 use tokio::{
@@ -30,7 +30,7 @@ use crate::{
     limits,
     place::{self, Hosted},
     result_file,
-    state_file::{Registration, RunningAgent},
+    state_file::{ClosedJob, Registration, RunningAgent},
     supervisor::{
         console::Console,
         driver::{self as supervisor_driver, SupervisorHandle, SupervisorSpec},
@@ -46,6 +46,7 @@ use crate::{
 ///
 /// Returns [`LaunchError`] unless the job has succeeded.
 pub fn launch(mut spec: JobSpec) -> Result<ExitCode, LaunchError> {
+    let closed = ClosedJob::of(&spec.run_id, &spec.meeting.endpoint());
     if spec.meeting == Meeting::Standalone {
         // As torchrun does: nobody else can take part, so nobody needs to know the name.
         spec.run_id = RunId::new(place::random_id());
@@ -53,10 +54,34 @@ pub fn launch(mut spec: JobSpec) -> Result<ExitCode, LaunchError> {
     if let Some(path) = &spec.report {
         result_file::prepare(path).map_err(output_file("--report", path))?;
     }
-    say_what_is_meant(&spec);
-    let result = launch_with_logs(&spec);
+    let result = match closed.as_ref().and_then(|closed| closed.outcome().zip(Some(closed))) {
+        Some((outcome, closed)) => {
+            let (title, path) = (spec.command.title.clone(), closed.path().to_owned());
+            Err(LaunchError::StaysClosed { outcome: Box::new(outcome), title, path })
+        }
+        None => {
+            say_what_is_meant(&spec);
+            launch_with_logs(&spec)
+        }
+    };
+    if let (Some(closed), Err(LaunchError::Ended(ended))) = (&closed, &result) {
+        remember_end(closed, &ended.ending);
+    }
     result_file::write(&spec, &result);
     result.map(|_| ExitCode::SUCCESS)
+}
+
+/// Remembers that the job has failed, for the next agent that a service manager starts here.
+fn remember_end(closed: &ClosedJob, ending: &Ending) {
+    let (Ending::Closed(outcome) | Ending::Refused(RefuseReason::Closed(outcome))) = ending else {
+        return;
+    };
+    if outcome.result.is_lasting()
+        && let Err(error) = closed.remember(outcome)
+    {
+        let path = closed.path().display();
+        warn!(%path, %error, "that the job has failed cannot be remembered");
+    }
 }
 
 /// Says what was decided for the user.
@@ -237,6 +262,7 @@ fn supervisor_spec(
         cpus_by_rank: spec.cpus_by_rank.clone(),
         logs,
         stop_grace: spec.shared.timeouts.stop_grace,
+        final_codes: spec.final_codes.clone(),
         open_files,
         host_name: ThisHost.name(),
         console,

@@ -11,9 +11,9 @@ use std::{
 
 use nix::{fcntl::OFlag, unistd::geteuid};
 use ragent_rendezvous::{
-    ids::{GroupRank, JobUid, Round, RunId, Term},
+    ids::{GroupRank, JobUid, NodeId, Round, RunId, Term},
     message::Outcome,
-    settings::Memory,
+    settings::{HostSeat, Memory},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -27,6 +27,11 @@ struct Remembered {
     round: u64,
     round_size: u32,
     host_rank: Option<u32>,
+    /// Files of builds that did not know these two lack them.
+    #[serde(default)]
+    host_node: String,
+    #[serde(default)]
+    is_host_buried: bool,
     restarts_used: u32,
     charged_through: u64,
     /// Files of builds that did not know it lack it.
@@ -69,9 +74,49 @@ fn began(pid: u32) -> Option<u64> {
 
 /// The file in which the coordinator of a job at `endpoint` remembers.
 pub fn memory_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
+    ThisHost.state_dir().join(format!("job-{}.json", job_key(run_id, endpoint)))
+}
+
+/// Tells jobs apart in names of files.
+fn job_key(run_id: &RunId, endpoint: &Endpoint) -> String {
     let mut hasher = DefaultHasher::new();
     (run_id.as_str(), endpoint.port).hash(&mut hasher);
-    ThisHost.runtime_dir().join(format!("job-{:016x}.json", hasher.finish()))
+    format!("{:016x}", hasher.finish())
+}
+
+/// The word that a job has failed for good, in a folder that a service manager keeps for as long as
+/// it starts the agent again.
+///
+/// Nothing is remembered where there is no such folder: whoever starts an agent by hand once more
+/// wants the job to run once more.
+#[derive(Debug)]
+pub struct ClosedJob(PathBuf);
+
+impl ClosedJob {
+    /// Where the end of a job is remembered, if it is.
+    pub fn of(run_id: &RunId, endpoint: &Endpoint) -> Option<Self> {
+        let folder = ThisHost.service_dir()?;
+        Some(Self(folder.join(format!("closed-{}.json", job_key(run_id, endpoint)))))
+    }
+
+    /// How the job ended, if it has.
+    pub fn outcome(&self) -> Option<Outcome> {
+        read(&self.0)
+    }
+
+    /// Remembers how it ended.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's refusal.
+    pub fn remember(&self, outcome: &Outcome) -> io::Result<()> {
+        replace(&self.0, &serde_json::to_vec(outcome)?)
+    }
+
+    /// What remembers it.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
 }
 
 /// Reads what an earlier coordinator remembered; nothing if there was none, or it cannot be read.
@@ -82,7 +127,11 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
         term: Term(remembered.term),
         round: Round(remembered.round),
         round_size: remembered.round_size,
-        host_rank: remembered.host_rank.map(GroupRank),
+        host: remembered.host_rank.map(|rank| HostSeat {
+            rank: GroupRank(rank),
+            node: NodeId::new(remembered.host_node),
+            is_buried: remembered.is_host_buried,
+        }),
         restarts_used: remembered.restarts_used,
         charged_through: Round(remembered.charged_through),
         closed: remembered.closed,
@@ -104,7 +153,9 @@ pub fn write_memory(path: &Path, memory: &Memory) -> io::Result<()> {
         term: memory.term.0,
         round: memory.round.0,
         round_size: memory.round_size,
-        host_rank: memory.host_rank.map(|rank| rank.0),
+        host_rank: memory.host.as_ref().map(|seat| seat.rank.0),
+        host_node: memory.host.as_ref().map(|seat| seat.node.to_string()).unwrap_or_default(),
+        is_host_buried: memory.host.as_ref().is_some_and(|seat| seat.is_buried),
         restarts_used: memory.restarts_used,
         charged_through: memory.charged_through.0,
         closed: memory.closed.clone(),
@@ -125,6 +176,33 @@ pub fn write_memory(path: &Path, memory: &Memory) -> io::Result<()> {
         Ok(file) if file.metadata()?.len() == text.len() as u64 => file.write_all_at(&text, 0),
         Ok(_) | Err(_) => replace(path, &text),
     }
+}
+
+/// Leaves word, beside the state file of a job, that nothing of the agent `node_id` runs any more.
+///
+/// Only where that file is: a job that is over leaves nothing to the next.
+///
+/// # Errors
+///
+/// Returns the system's refusal.
+pub fn write_grave(state_file: &Path, node_id: &str) -> io::Result<()> {
+    if state_file.exists() { replace(&grave(state_file), node_id.as_bytes()) } else { Ok(()) }
+}
+
+/// Whether such word was left of `node_id`.
+pub fn is_buried(state_file: &Path, node_id: &NodeId) -> bool {
+    fs::read(grave(state_file)).is_ok_and(|text| text == node_id.to_string().as_bytes())
+}
+
+/// Forgets the job of a state file; there may be none.
+pub fn forget(state_file: &Path) {
+    for path in [state_file, &grave(state_file)] {
+        let _ = fs::remove_file(path);
+    }
+}
+
+fn grave(state_file: &Path) -> PathBuf {
+    state_file.with_extension("buried")
 }
 
 /// A file that is there for as long as this value.
@@ -217,7 +295,7 @@ mod tests {
         assert_eq!(read_memory(&path), None);
         let memory = Memory {
             round: Round(7),
-            host_rank: Some(GroupRank(2)),
+            host: Some(HostSeat { rank: GroupRank(2), node: NodeId::new("n"), is_buried: true }),
             ..Memory::fresh(JobUid::new("u"))
         };
         // The second is shorter, and nothing of the first is left.

@@ -176,6 +176,7 @@ impl Rendezvous {
             return;
         }
         debug!(%node, "obituary");
+        self.bury_predecessor(node);
         self.lose(now, node, EvictReason::Obituary);
         self.advance(now);
     }

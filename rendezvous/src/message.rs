@@ -404,6 +404,8 @@ pub enum WorkerEnd {
     NotStarted(String),
     /// Its keeper is gone, and it with it.
     KeeperLost,
+    /// It was killed because its node's workers had made no progress for so long.
+    Hung(Duration),
 }
 
 /// The failure of a worker, as its own node saw it.
@@ -429,6 +431,9 @@ pub struct WorkerFailure {
     pub error_file: Option<String>,
     /// The last lines of its stderr, where they were captured.
     pub stderr_tail: String,
+    /// Whether its exit code asks for no restart.
+    #[serde(default)]
+    pub is_final: bool,
 }
 
 /// How the job ended.
@@ -452,6 +457,8 @@ pub enum JobResult {
     Succeeded,
     /// A worker failed and no restart was left.
     BudgetSpent,
+    /// A worker exited with a code that asks for no restart.
+    FinalFailure,
     /// The round did not come to be in time.
     JoinTimeout {
         /// How many nodes were ready.
@@ -475,11 +482,23 @@ pub enum JobResult {
 }
 
 impl JobResult {
+    /// Whether another attempt at the same job would most likely end in the same way.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            Self::BudgetSpent
+            | Self::FinalFailure
+            | Self::LoopbackMaster { .. }
+            | Self::AllSetAside => true,
+            Self::Succeeded | Self::JoinTimeout { .. } | Self::AllLeft => false,
+        }
+    }
+
     /// A stable word for it.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Succeeded => "succeeded",
             Self::BudgetSpent => "budget_spent",
+            Self::FinalFailure => "final_failure",
             Self::JoinTimeout { .. } => "join_timeout",
             Self::AllLeft => "all_left",
             Self::LoopbackMaster { .. } => "loopback_master",

@@ -208,14 +208,25 @@ pub struct Memory {
     pub round: Round,
     /// How many nodes that round had.
     pub round_size: u32,
-    /// The rank in it of the node in the coordinator's own process, if that was a member.
-    pub host_rank: Option<GroupRank>,
+    /// The seat in it of the node in the coordinator's own process, if that was a member.
+    pub host: Option<HostSeat>,
     /// Failures charged so far.
     pub restarts_used: u32,
     /// The last round that was charged.
     pub charged_through: Round,
     /// How the job ended, from then until everyone has heard it.
     pub closed: Option<Outcome>,
+}
+
+/// The member of a round that runs in the coordinator's own process, and ends with it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HostSeat {
+    /// Its rank.
+    pub rank: GroupRank,
+    /// The agent that had it.
+    pub node: NodeId,
+    /// Whether it is known that nothing of that agent runs any more.
+    pub is_buried: bool,
 }
 
 impl Memory {
@@ -226,7 +237,7 @@ impl Memory {
             term: Term(0),
             round: Round(0),
             round_size: 0,
-            host_rank: None,
+            host: None,
             restarts_used: 0,
             charged_through: Round(0),
             closed: None,

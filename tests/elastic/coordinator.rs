@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 
 use crate::{
     job::{Job, hosting, numbers, workers},
-    support::{Sandbox, Stream},
+    support::{Sandbox, Stream, keeper_of, kill},
 };
 
 /// The agent that coordinates is killed and started again. The other agent stays; one new round
@@ -24,6 +24,8 @@ fn killed_host_comes_back() {
     host.wait_until_silent();
     let mut host = job.host("--no-python stay.sh");
     let both = workers([&mut host, &mut guest]);
+    // So its lease was not waited for.
+    host.logs("nothing is left of the agent that hosted before");
     assert_eq!(numbers(&both, "restart"), [1, 1]);
     assert_eq!(numbers(&both, "rank"), [0, 1]);
     let after = job.status();
@@ -39,6 +41,26 @@ fn killed_host_comes_back() {
     let (host, guest) = (host.end(), guest.end());
     assert_eq!(host.report(), guest.report());
     sandbox.assert_nothing_left();
+}
+
+/// Without word of the old agent's end, because its keeper was killed with it, the leases are waited
+/// for: what it had started might live.
+#[test]
+fn host_that_was_killed_with_its_keeper_is_waited_for() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 300");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    workers([&mut host, &mut guest]);
+    let keeper = keeper_of(host.pid());
+    kill(host.pid(), Signal::SIGSTOP);
+    kill(keeper, Signal::SIGKILL);
+    kill(host.pid(), Signal::SIGKILL);
+    host.wait_until_silent();
+    let mut host = job.host("--no-python stay.sh");
+    assert_eq!(numbers(&workers([&mut host, &mut guest]), "rank"), [0, 1]);
+    let said = host.text(Stream::Stderr);
+    assert!(!said.contains("nothing is left of the agent"), "{said}");
 }
 
 /// A coordinator that runs alone is killed, or told to end, and started again: no agent ends, and

@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 
 use crate::{
-    job::{Job, numbers, workers},
+    job::{Job, hosting, numbers, workers},
     support::Sandbox,
 };
 
@@ -26,6 +26,65 @@ fn every_node_prints_the_same_report() {
         assert!(host.report().contains(part), "no `{part}` in:\n{}", host.report());
     }
     sandbox.assert_nothing_left();
+}
+
+/// An exit code can ask for no restart: the job closes on every node, whatever is left of the
+/// budget. Other codes are restarted.
+#[test]
+fn exit_code_asks_for_no_restart() {
+    let sandbox = Sandbox::new();
+    let orders = [0, 1].map(|rank| sandbox.orders(rank));
+    let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 5");
+    let flags = "--no-restart-exit-codes 64,65 --no-python obey.sh";
+    let mut host = job.host(flags);
+    let mut guest = job.guest(flags);
+    workers([&mut host, &mut guest]);
+    orders[1].give("exit 66");
+    assert_eq!(numbers(&workers([&mut host, &mut guest]), "restart"), [1, 1]);
+    orders[1].give("exit 65");
+    let (host, guest) = (host.end(), guest.end());
+    assert_eq!(host.report(), guest.report());
+    for part in ["exited with code 65", "1 restart was used, the exit code asks for none"] {
+        assert!(host.report().contains(part), "no `{part}` in:\n{}", host.report());
+    }
+    host.assert_code(1);
+    sandbox.assert_nothing_left();
+}
+
+/// A job that has failed stays closed when a service manager starts its agents again, on each node
+/// by itself: they say how it ended, and start nothing.
+#[test]
+fn closed_job_stays_closed() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2");
+    let folders = ["service.0", "service.1"].map(|name| sandbox.path(name));
+    let agents = || {
+        folders
+            .each_ref()
+            .map(|dir| job.agent("--no-python fail.sh 9").env("RUNTIME_DIRECTORY", dir))
+    };
+    let [host, guest] = agents();
+    let mut host = hosting(host);
+    let mut guest = guest.start();
+    workers([&mut host, &mut guest]);
+    let first = [host.end(), guest.end()];
+    for (again, first) in agents().into_iter().zip(&first) {
+        first.assert_code(1);
+        let again = again.run();
+        again.assert_code(4);
+        assert_eq!(again.report(), first.report());
+        assert_eq!(again.stdout, "");
+    }
+    // A unit that is stopped takes its folder with it.
+    for folder in &folders {
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+    let [host, guest] = agents();
+    let mut host = hosting(host);
+    let mut guest = guest.start();
+    workers([&mut host, &mut guest]);
+    host.end().assert_code(1);
+    guest.end().assert_code(1);
 }
 
 /// What fails because it was told to end is no failure: the first one is reported.

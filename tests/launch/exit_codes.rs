@@ -9,7 +9,7 @@ use crate::support::{End, Sandbox, free_port};
 /// How rows are provoked, each by one or several ends.
 type Provocation = fn(&Sandbox) -> Vec<End>;
 
-const PROVOCATIONS: [(&str, Provocation); 21] = [
+const PROVOCATIONS: [(&str, Provocation); 23] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
     ("`ragent status` has printed how the job stands", |sandbox| {
         let mut agent = sandbox.ragent("--no-python stay.sh").start();
@@ -43,6 +43,10 @@ const PROVOCATIONS: [(&str, Provocation); 21] = [
             sandbox.ragent("--no-python fail.sh 3").run(),
             sandbox.ragent("--max-restarts 1 --no-python bash -c").arg("kill -9 $BASHPID").run(),
         ]
+    }),
+    ("a worker exited with one of `--no-restart-exit-codes`", |sandbox| {
+        let words = "--max-restarts 9 --no-restart-exit-codes 3 --no-python fail.sh 3";
+        vec![sandbox.ragent(words).run()]
     }),
     ("the agent was told to leave by a signal", |sandbox| {
         let told = |signal| {
@@ -98,17 +102,35 @@ const PROVOCATIONS: [(&str, Provocation); 21] = [
         );
         vec![sandbox.ragent(&words).run()]
     }),
-    ("the coordinator was gone for `join_timeout`", |sandbox| {
-        let endpoint = format!("127.0.0.1:{}", free_port());
-        let words = format!(
-            "--nnodes 2 --rdzv-endpoint {endpoint} --rdzv-conf join_timeout=1 --no-python stay.sh"
-        );
-        let mut host = sandbox.ragent(&words).start();
-        host.endpoint();
-        let mut guest = sandbox.ragent(&words).start();
-        guest.worker();
-        host.signal(Signal::SIGKILL);
-        vec![guest.end()]
+    (
+        "the coordinator's host was lost or left, and was not back within `join_timeout`",
+        |sandbox| {
+            let endpoint = format!("127.0.0.1:{}", free_port());
+            let words = format!(
+                "--nnodes 2 --rdzv-endpoint {endpoint} --rdzv-conf join_timeout=1 --no-python stay.sh"
+            );
+            let mut host = sandbox.ragent(&words).start();
+            host.endpoint();
+            let guest = || {
+                let mut guest = sandbox.ragent(&words).start();
+                guest.worker();
+                guest
+            };
+            let stays = guest();
+            host.signal(Signal::SIGKILL);
+            let lost = stays.end();
+            let mut host = sandbox.ragent(&words).start();
+            host.endpoint();
+            let stays = guest();
+            host.signal(Signal::SIGTERM);
+            vec![lost, stays.end()]
+        },
+    ),
+    ("the job was closed as failed before this agent came", |sandbox| {
+        let service = sandbox.path("service");
+        let agent = || sandbox.ragent("--no-python fail.sh 1").env("RUNTIME_DIRECTORY", &service);
+        agent().run().assert_code(1);
+        vec![agent().run(), agent().run()]
     }),
     ("`ragent status` found no job, or got no answer", |sandbox| {
         let nobody = format!("status --rdzv-endpoint 127.0.0.1:{}", free_port());

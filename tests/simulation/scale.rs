@@ -68,6 +68,7 @@ fn failure(round: RoundId) -> WorkerFailure {
         message: None,
         error_file: None,
         stderr_tail: String::new(),
+        is_final: false,
     }
 }
 

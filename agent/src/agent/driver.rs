@@ -5,6 +5,7 @@ use std::{
     collections::BTreeMap,
     io,
     net::{IpAddr, SocketAddr},
+    path::PathBuf,
     time::Instant,
 };
 
@@ -47,6 +48,8 @@ pub struct AgentSpec {
     pub node: NodeDescription,
     /// What the machine is built from.
     pub settings: AgentSettings,
+    /// The state file of the coordinator that this agent hosts, if it does.
+    pub state_file: Option<PathBuf>,
     /// Where other ports of this agent learn who coordinates.
     pub not_here: watch::Sender<NotHere>,
 }
@@ -218,7 +221,8 @@ impl Driver {
             self.streams.insert(attend, says);
             self.link.handle_opened(now, attend);
             let node_id = self.spec.node.node_id.to_string();
-            self.command(Command::Bury { node_id, coordinators: vec![remote] });
+            let state_file = self.spec.state_file.clone();
+            self.command(Command::Bury { node_id, coordinators: vec![remote], state_file });
         }
     }
 

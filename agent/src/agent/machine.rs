@@ -22,8 +22,8 @@ use nix::sys::signal::Signal;
 use ragent_rendezvous::{
     ids::{JobUid, Round, RoundId, Term},
     message::{
-        Admission, Assignment, EvictReason, FromNode, Heard, NodeState, Outcome, RefuseReason,
-        RestartReason, Standing, WaitReason, Welcome, WorkerFailure,
+        Admission, Assignment, EvictReason, FromNode, Heard, JobResult, NodeState, Outcome,
+        RefuseReason, RestartReason, Standing, WaitReason, Welcome, WorkerFailure,
     },
 };
 
@@ -254,9 +254,14 @@ impl Agent {
 
     /// The coordinator does not take this node, and never will.
     pub fn handle_refused(&mut self, reason: RefuseReason) {
-        if let RefuseReason::Closed(outcome) = reason {
-            return self.close(outcome);
-        }
+        let reason = match reason {
+            RefuseReason::Closed(outcome)
+                if self.job_uid.is_some() || outcome.result == JobResult::Succeeded =>
+            {
+                return self.close(outcome);
+            }
+            reason => reason,
+        };
         match self.state {
             // It cannot be told, so it goes as soon as its workers have ended.
             State::Leaving { .. } | State::Closing(_) | State::Finished => {}

@@ -3,7 +3,7 @@
 //! A stream whose reader does not keep up is dropped; its agent attends anew, and both sides repeat
 //! what holds.
 
-use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use ragent_proto::convert::FromCoordinator;
 use ragent_rendezvous::{
@@ -119,8 +119,7 @@ const STALL: Duration = Duration::from_millis(500);
 fn forget_if_closed(state_file: Option<&PathBuf>, rendezvous: &Rendezvous) {
     let Some(path) = state_file else { return };
     if rendezvous.snapshot(clock::now()).phase == PhaseName::Closed {
-        // It may never have been written.
-        let _ = fs::remove_file(path);
+        state_file::forget(path);
     }
 }
 

@@ -208,6 +208,14 @@ pub enum JobSpecError {
         /// What is wrong with it.
         state: &'static str,
     },
+    /// Not a list of exit codes.
+    #[error("`{source_} {value}` is no list of exit codes from 1 to 255, such as 2,64")]
+    ExitCodes {
+        /// Where it was given.
+        source_: String,
+        /// What was given.
+        value: String,
+    },
     /// Not a time.
     #[error("`{source_} {value}` is no number of seconds")]
     Seconds {
@@ -340,6 +348,7 @@ impl JobSpecError {
             | Self::Nodes { .. }
             | Self::Number { .. }
             | Self::Numa { .. }
+            | Self::ExitCodes { .. }
             | Self::Port { .. }
             | Self::Ranks { .. }
             | Self::RunId { .. }

@@ -45,6 +45,16 @@ const DEFAULT_MASTER_PORT: u16 = 29500;
 const STATIC_TIMEOUT: Duration = Duration::from_secs(900);
 
 impl Meeting {
+    /// Where the nodes meet; nothing where there is one node.
+    pub fn endpoint(&self) -> Endpoint {
+        match self {
+            Self::Standalone => Endpoint::default(),
+            // The list has one entry until another agent can take over.
+            Self::Endpoint { endpoints, .. } => endpoints[0].clone(),
+            Self::Static { master, .. } => master.clone(),
+        }
+    }
+
     /// The settings that this way of meeting needs: with `static` all nodes take part.
     pub(super) fn adapt(
         &self,

@@ -3,9 +3,10 @@
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
+    path::PathBuf,
 };
 
-use crate::limits;
+use crate::{limits, state_file};
 
 /// The path that takes an obituary on the coordinator's port.
 pub(crate) const OBITUARY_PATH: &str = "/v1/obituary";
@@ -15,11 +16,20 @@ pub(crate) const OBITUARY_PATH: &str = "/v1/obituary";
 pub(super) struct Obituary {
     pub(super) node_id: String,
     pub(super) coordinators: Vec<SocketAddr>,
+    /// The state file beside which it is written too.
+    pub(super) state_file: Option<PathBuf>,
 }
 
 impl Obituary {
     /// Tries to deliver it; the lease proves the same a little later if this fails.
+    ///
+    /// It is written before it is sent: a coordinator that is started meanwhile listens before it
+    /// reads, so it finds the one or hears the other.
     pub(super) fn deliver(&self) {
+        if let Some(path) = &self.state_file {
+            // The lease proves the same a little later.
+            let _ = state_file::write_grave(path, &self.node_id);
+        }
         for coordinator in self.coordinators.iter().take(limits::MAX_ENDPOINT_ADDRESSES) {
             if self.deliver_to(*coordinator).is_ok() {
                 return;

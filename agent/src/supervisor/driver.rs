@@ -1,7 +1,7 @@
 //! Drives the supervisor machine: one task, which owns the keeper and the local worker group.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsString,
     fs::{File, OpenOptions},
     future,
@@ -10,6 +10,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
+    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -67,6 +68,8 @@ pub enum Command {
         node_id: String,
         /// Where the coordinator listens.
         coordinators: Vec<std::net::SocketAddr>,
+        /// The state file of the coordinator that this agent hosts, if it does.
+        state_file: Option<PathBuf>,
     },
 }
 
@@ -98,6 +101,8 @@ pub struct SupervisorSpec {
     pub logs: LogFolder,
     /// How long they may take to end when one of them fails.
     pub stop_grace: Duration,
+    /// Exit codes that ask for no restart.
+    pub final_codes: BTreeSet<i32>,
     /// How many files each may open, softly.
     pub open_files: u64,
     /// This machine's name, for reports.
@@ -316,8 +321,8 @@ impl Driver {
                 self.renewed = Some(order.clone());
                 self.order(order, Vec::new()).await;
             }
-            Command::Bury { node_id, coordinators } => {
-                let order = Order::Bury { node_id, coordinators };
+            Command::Bury { node_id, coordinators, state_file } => {
+                let order = Order::Bury { node_id, coordinators, state_file };
                 self.bury = Some(order.clone());
                 self.order(order, Vec::new()).await;
             }
@@ -453,7 +458,7 @@ impl Driver {
             WorkerEnd::Signaled(signal) => -signal,
             // As a shell says it of a program that cannot be started, and of one that was killed.
             WorkerEnd::NotStarted(_) => 127,
-            WorkerEnd::KeeperLost => -(Signal::SIGKILL as i32),
+            WorkerEnd::KeeperLost | WorkerEnd::Hung(_) => -(Signal::SIGKILL as i32),
         };
         let event = WorkerEvent::Failed { exit_code, message: failure.message.clone() };
         self.spec.events.worker(&group.admission, failure.local_rank, failure.pid, event);
@@ -492,6 +497,8 @@ impl Driver {
             (StderrTail::InFile, Some(folder)) => tail::of_file(&folder.log_file(Stream::Stderr)),
             (StderrTail::InFile, None) | (StderrTail::NotCaptured, _) => String::new(),
         };
+        let is_final =
+            matches!(&end, WorkerEnd::Exited(code) if self.spec.final_codes.contains(code));
         WorkerFailure {
             host_name: self.spec.host_name.clone(),
             round: group.admission.round,
@@ -507,15 +514,18 @@ impl Driver {
                 .map(|path| path.to_string_lossy().into_owned()),
             message,
             stderr_tail,
+            is_final,
         }
     }
 
     /// Ends the keeper, which ends everything below it, and waits until nothing is left.
     async fn end(mut self, mut from_keeper: mpsc::Receiver<FromKeeper>) {
         self.spec.events.flush();
-        // An agent that ends in order leaves in order: nobody needs an obituary.
-        let nobody = Order::Bury { node_id: String::new(), coordinators: Vec::new() };
-        self.order(nobody, Vec::new()).await;
+        // An agent that ends in order leaves in order: no coordinator needs an obituary.
+        if let Some(Order::Bury { node_id, state_file, .. }) = self.bury.take() {
+            let order = Order::Bury { node_id, coordinators: Vec::new(), state_file };
+            self.order(order, Vec::new()).await;
+        }
         if self.keeper.take().is_some() {
             drop(self.reports);
             while let Some(report) = from_keeper.recv().await {

@@ -168,6 +168,7 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
             join_timeout: shared.timeouts.join,
             heard: Heard::default(),
         },
+        state_file: None,
         not_here: watch::channel(not_here).0,
     }
 }

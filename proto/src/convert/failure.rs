@@ -21,6 +21,7 @@ impl From<WorkerEnd> for v1::WorkerEnd {
             WorkerEnd::Signaled(signal) => End::Signaled(signal),
             WorkerEnd::NotStarted(reason) => End::NotStarted(reason),
             WorkerEnd::KeeperLost => End::KeeperLost(worker_end::KeeperLost {}),
+            WorkerEnd::Hung(time) => End::HungMs(to_millis(time)),
         };
         Self { end: Some(end) }
     }
@@ -38,6 +39,7 @@ impl TryFrom<v1::WorkerEnd> for WorkerEnd {
                 Self::NotStarted(text(reason, "worker_end.not_started", limits::MAX_TEXT_LEN)?)
             }
             End::KeeperLost(worker_end::KeeperLost {}) => Self::KeeperLost,
+            End::HungMs(time) => Self::Hung(millis(time, "worker_end.hung_ms")?),
         })
     }
 }
@@ -55,6 +57,7 @@ impl From<WorkerFailure> for v1::WorkerFailure {
             message: failure.message,
             error_file: failure.error_file,
             stderr_tail: failure.stderr_tail,
+            is_final: failure.is_final,
         }
     }
 }
@@ -80,6 +83,7 @@ impl TryFrom<v1::WorkerFailure> for WorkerFailure {
             message: limited(failure.message, "failure.message", limits::MAX_TEXT_LEN)?,
             error_file: limited(failure.error_file, "failure.error_file", limits::MAX_PATH_LEN)?,
             stderr_tail: text(failure.stderr_tail, "failure.stderr_tail", limits::MAX_TEXT_LEN)?,
+            is_final: failure.is_final,
         })
     }
 }
@@ -99,6 +103,7 @@ impl From<Outcome> for v1::Outcome {
                 Result::LoopbackMaster(outcome::LoopbackMaster { address, host_name })
             }
             JobResult::AllSetAside => Result::AllSetAside(outcome::AllSetAside {}),
+            JobResult::FinalFailure => Result::FinalFailure(outcome::FinalFailure {}),
         };
         Self {
             result: Some(result),
@@ -129,6 +134,7 @@ impl TryFrom<v1::Outcome> for Outcome {
                 }
             }
             Wire::AllSetAside(outcome::AllSetAside {}) => JobResult::AllSetAside,
+            Wire::FinalFailure(outcome::FinalFailure {}) => JobResult::FinalFailure,
         };
         Ok(Self {
             result,

@@ -50,6 +50,7 @@ fn failure(end: WorkerEnd) -> WorkerFailure {
         message: Some("ValueError".to_owned()),
         error_file: None,
         stderr_tail: "one\ntwo".to_owned(),
+        is_final: true,
     }
 }
 
@@ -61,6 +62,7 @@ fn outcomes() -> Vec<Outcome> {
         JobResult::AllLeft,
         JobResult::LoopbackMaster { address: "::1".to_owned(), host_name: "a".to_owned() },
         JobResult::AllSetAside,
+        JobResult::FinalFailure,
     ];
     let outcome = |result| Outcome {
         result,

@@ -92,7 +92,7 @@ impl Rendezvous {
             let size = attend.heard.size_by_member().unwrap_or_else(|| attend.settings.nodes.max());
             self.memory.round = heard.round;
             self.memory.round_size = size;
-            self.memory.host_rank = None;
+            self.memory.host = None;
             match &mut self.phase {
                 Phase::Gathering(_) => {
                     self.enter(Phase::Recovering(Recovering::new(now, heard, size)));

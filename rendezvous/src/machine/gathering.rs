@@ -16,7 +16,7 @@ use crate::{
     message::{JobResult, NodeDescription},
     phase::{Gathering, Phase, Running},
     ranks::{place, sort_newcomers},
-    settings::SharedSettings,
+    settings::{HostSeat, SharedSettings},
     table::{Charges, Table},
 };
 
@@ -126,11 +126,12 @@ impl Rendezvous {
         info!(%round, nodes, workers = table.world_size(), "round complete");
         self.memory.round = round.round;
         self.memory.round_size = u32::try_from(nodes).unwrap_or(u32::MAX);
-        self.memory.host_rank = placed
-            .iter()
-            .zip(0..)
-            .find(|(id, _)| self.is_host(id))
-            .map(|(_, rank)| GroupRank(rank));
+        let host = placed.iter().zip(0..).find(|(id, _)| self.is_host(id));
+        self.memory.host = host.map(|(id, rank)| HostSeat {
+            rank: GroupRank(rank),
+            node: id.clone(),
+            is_buried: false,
+        });
         self.remember();
         let group = Group::new(now, round, table, newcomers_to_a_group);
         self.enter(Phase::Running(Running { group, waiting_since: None }));

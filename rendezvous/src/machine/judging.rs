@@ -122,6 +122,10 @@ impl Rendezvous {
             self.set_aside(now, &id);
             return false;
         }
+        if failure.is_final {
+            self.close(JobResult::FinalFailure, Failures { first: Some(failure), others });
+            return true;
+        }
         if round.round > self.memory.charged_through {
             if self.memory.restarts_used >= shared.max_restarts {
                 self.close(JobResult::BudgetSpent, Failures { first: Some(failure), others });

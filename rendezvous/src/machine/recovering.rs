@@ -2,7 +2,8 @@
 //!
 //! Until a lease has passed, workers may live of which it has not heard; after that, none does whose
 //! agent has not attended. A new agent that takes over the seat of its machine proves nothing about
-//! the old one, so its claim fills the seat but does not shorten the wait.
+//! the old one, so its claim fills the seat but does not shorten the wait; unless the old one's keeper
+//! has left word that it is dead and buried.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -157,8 +158,30 @@ impl Rendezvous {
             None => true,
         };
         if is_free || recovering.ranks.get(id) == Some(&rank) {
-            recovering.seat(rank, id, !is_member);
+            let is_buried = self.memory.host.as_ref().is_some_and(|seat| {
+                let is_of_it = seat.rank == rank && self.memory.round == recovering.round.round;
+                is_of_it && seat.is_buried
+            });
+            recovering.seat(rank, id, !is_member && !is_buried);
         }
+    }
+
+    /// Notes that nothing is left of the agent that hosted the last round, if `id` is that.
+    pub(super) fn bury_predecessor(&mut self, id: &NodeId) {
+        let is_host = self.is_host(id);
+        let Some(seat) = self.memory.host.as_mut() else { return };
+        if is_host || seat.node != *id || seat.is_buried {
+            return;
+        }
+        seat.is_buried = true;
+        info!(node = %id, "nothing is left of the agent that hosted before");
+        if let Phase::Recovering(recovering) = &mut self.phase
+            && recovering.round.round == self.memory.round
+            && let Some(heir) = recovering.members.get(&seat.rank)
+        {
+            recovering.claimants.remove(heir);
+        }
+        self.remember();
     }
 
     /// Recovers the last round after all, if `attend` comes from one of its members.

@@ -464,6 +464,7 @@ impl World {
         }
         self.chronicle.failed_rounds.insert(round.round);
         let age = self.random.millis(0, 20);
+        let is_final = self.random.chance(2);
         if let Some(agent) = self.agents.get_mut(node) {
             agent.standing.failure = Some(WorkerFailure {
                 host_name: agent.description.host_name.clone(),
@@ -476,6 +477,7 @@ impl World {
                 message: None,
                 error_file: None,
                 stderr_tail: String::new(),
+                is_final,
             });
         }
         self.stand(node, NodeState::Stopping);

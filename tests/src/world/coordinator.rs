@@ -32,7 +32,14 @@ impl World {
         };
         // What its predecessor told, and perhaps nobody has heard, does not bind it.
         self.chronicle.running.clear();
-        self.coordinator = Some(Rendezvous::new(self.now, settings, self.memory.clone()));
+        let mut memory = self.memory.clone();
+        if let Some(seat) = &mut memory.host {
+            // A keeper leaves word when nothing is left, unless it was killed too.
+            let is_gone =
+                !self.agents.contains_key(&seat.node) && !self.processes.contains_key(&seat.node);
+            seat.is_buried |= is_gone && self.random.chance(70);
+        }
+        self.coordinator = Some(Rendezvous::new(self.now, settings, memory));
         self.dies_after = None;
         self.carry_out();
     }
@@ -48,7 +55,9 @@ impl World {
             self.break_link(&peer);
         }
         if let Some(node) = self.host_node.take() {
-            self.kill_agent(&node, false);
+            // Heard by the next coordinator, if that is there by then.
+            let is_heard = self.random.chance(50);
+            self.kill_agent(&node, is_heard);
         }
         let down = self.random.millis(50, 5_000);
         self.schedule(down, Event::StartCoordinator);

@@ -136,6 +136,7 @@ fn failure(round: RoundId) -> WorkerFailure {
         message: None,
         error_file: None,
         stderr_tail: String::new(),
+        is_final: false,
     }
 }
 
@@ -336,7 +337,7 @@ fn coordinator_is_waited_for_as_long_as_nodes_are() {
     assert_eq!(t.agent.poll_timeout(), None);
 }
 
-/// A refusal is final; a job that is over is told as its outcome.
+/// A refusal is final; a job that is over is told as its outcome to those that took part in it.
 #[test]
 fn refusals_are_final() {
     let mut t = Fixture::new();
@@ -344,6 +345,15 @@ fn refusals_are_final() {
     let refused = Effect::Finish(Ending::Refused(RefuseReason::EarlierRun));
     assert_eq!(t.effects(), [Effect::Kill, refused]);
     let mut t = Fixture::new();
+    t.agent.handle_refused(RefuseReason::Closed(outcome()));
+    let late = Effect::Finish(Ending::Refused(RefuseReason::Closed(outcome())));
+    assert_eq!(t.effects(), [Effect::Kill, late]);
+    let mut t = Fixture::new();
+    let succeeded = Outcome { result: JobResult::Succeeded, ..outcome() };
+    t.agent.handle_refused(RefuseReason::Closed(succeeded.clone()));
+    let closed = Effect::Finish(Ending::Closed(succeeded));
+    assert_eq!(t.effects(), [Effect::Say(FromNode::Goodbye), closed]);
+    let mut t = Fixture::ready();
     t.agent.handle_refused(RefuseReason::Closed(outcome()));
     let closed = Effect::Finish(Ending::Closed(outcome()));
     assert_eq!(t.effects(), [Effect::Say(FromNode::Goodbye), closed]);

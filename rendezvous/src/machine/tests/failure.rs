@@ -8,7 +8,7 @@ use crate::{
     ids::GlobalRank,
     message::{
         Assignment, EvictReason, FromNode, JobResult, NodeState, RestartReason, Standing, ToNode,
-        WaitReason, WorkerEnd,
+        WaitReason, WorkerEnd, WorkerFailure,
     },
 };
 
@@ -90,6 +90,41 @@ fn spent_budget_closes_with_the_first_failure() {
     assert_eq!(outcome.result, JobResult::BudgetSpent);
     assert_eq!(outcome.first_failure, Some(failure("b", 5 * SECOND)));
     assert_eq!((outcome.other_failures, outcome.restarts_used), (1, 0));
+}
+
+/// A failure that asks for no restart closes the job, however much of the budget is left; not if
+/// another one came first, of which it may be the echo.
+#[test]
+fn final_failure_closes_the_job() {
+    for (age_of_final, is_closed) in [(SECOND, true), (Duration::ZERO, false)] {
+        let mut t = Fixture::with(2, 2, |shared| shared.max_restarts = 9);
+        t.run(&["a", "b"]);
+        t.live(&["a", "b"], 9 * SECOND);
+        t.fail("a", SECOND / 2);
+        let last = WorkerFailure { is_final: true, ..failure("b", age_of_final) };
+        let standing = t.standing("b", NodeState::Stopping, Some(last.clone()));
+        t.message("b", standing);
+        let outcome = t.outcome();
+        assert_eq!(outcome.is_some(), is_closed);
+        if let Some(outcome) = outcome {
+            assert_eq!(outcome.result, JobResult::FinalFailure);
+            assert_eq!(outcome.first_failure, Some(last));
+            assert_eq!((outcome.other_failures, outcome.restarts_used), (1, 0));
+        }
+    }
+}
+
+/// A failure that asks for no restart may be the echo of a node that is lost, and then is none.
+#[test]
+fn final_failure_beside_a_lost_node_closes_nothing() {
+    let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 0);
+    t.run(&["a", "b"]);
+    let last = WorkerFailure { is_final: true, ..failure("a", Duration::ZERO) };
+    let standing = t.standing("a", NodeState::Stopping, Some(last));
+    t.message("a", standing);
+    t.die("b");
+    t.back("a");
+    assert_eq!(t.outcome(), None);
 }
 
 /// An age beyond the start of the round is no reason to blame a node.

@@ -186,7 +186,7 @@ impl Fixture {
         }
     }
 
-    fn standing(
+    pub(super) fn standing(
         &mut self,
         name: &str,
         state: NodeState,
@@ -365,6 +365,7 @@ pub(super) fn failure(name: &str, age: Duration) -> WorkerFailure {
         message: None,
         error_file: None,
         stderr_tail: String::new(),
+        is_final: false,
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::fixture::{Did, Fixture, SECOND, heard, ready};
 use crate::{
-    ids::{AttendNumber, JobUid, Round, RoundId, Term},
+    ids::{AttendNumber, JobUid, NodeId, Round, RoundId, Term},
     message::{FromNode, Heard, JobResult, NodeState, RefuseReason, WaitReason},
 };
 
@@ -70,6 +70,32 @@ fn new_agent_of_the_host_claims_its_rank() {
     assert_eq!(t.live(&["a2", "b"], 2 * SECOND), []);
     let complete = [Did::Remember(2, 0), Did::Admit("a2", 2, 0), Did::Admit("b", 2, 1)];
     assert_eq!(t.live(&["a2", "b"], SECOND), complete);
+}
+
+/// Where it is known that nothing of the old agent runs any more, the claim of the new one shortens
+/// the wait: whether word was left of it, or comes while the coordinator recovers.
+#[test]
+fn buried_host_is_not_waited_for() {
+    for is_heard in [false, true] {
+        let mut t = Fixture::new(1, 2).host("a");
+        t.run(&["a", "b"]);
+        if !is_heard {
+            t.memory.host.as_mut().expect("it was a member").is_buried = true;
+        }
+        t.settings.host = Some(NodeId::new("a2"));
+        t.restart_coordinator();
+        t.attend("b", NodeState::Running);
+        t.back("b");
+        let mut attend = t.attend_of("a2", ready());
+        attend.heard = heard(t.rounds["a"], 2, 0);
+        let mut did = t.attend_with(attend);
+        if is_heard {
+            assert_eq!(did, [Did::Welcome("a2"), Did::Wait("a2", WaitReason::Recovering)]);
+            did = t.die("a");
+        }
+        let complete = [Did::Remember(2, 0), Did::Admit("a2", 2, 0), Did::Admit("b", 2, 1)];
+        assert_eq!(did[did.len() - 3..], complete);
+    }
 }
 
 /// A member comes before an agent that only knows the rank.
