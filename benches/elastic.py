@@ -21,6 +21,8 @@ KILLS_PER_NODE = 2
 LAST_CALL_S = 0.2
 JOIN_SETTLE_S = 0.5
 TIMEOUT_S = 90
+# How often it is looked whether the agents still live; stamps are read as they come.
+LOOK_S = 0.1
 
 
 class Stamp(NamedTuple):
@@ -38,16 +40,35 @@ class Launcher(NamedTuple):
 
     program: str
     flags: list
+    # What is waited on purpose after a node has come.
+    join_settle_s: float = 0
+    # After so long an agent that was started waits for its place.
+    start_s: float = 8
 
     @classmethod
-    def ragent(cls, program):
+    def ragent(cls, program, **conf):
         # The last call is waited for at the first start of a job only, which is not measured.
-        conf = f"last_call_timeout={LAST_CALL_S},join_settle={JOIN_SETTLE_S}"
-        return cls(program, ["--rdzv-conf", conf])
+        conf = {"last_call_timeout": LAST_CALL_S, "join_settle": JOIN_SETTLE_S} | conf
+        flags = ["--rdzv-conf", ",".join(f"{key}={value}" for key, value in conf.items())]
+        return cls(program, flags, JOIN_SETTLE_S, 1)
 
     @classmethod
     def torchrun(cls, program):
         return cls(program, ["--rdzv-backend", "c10d"])
+
+    @classmethod
+    def nvrx(cls, program):
+        # Workers that send no heartbeats, which need no settings.
+        return cls(program, ["--rdzv-backend", "c10d", "--ignore-missing-fault-tol-cfg"])
+
+
+class NotRunning(Exception):
+    """A group has not all its workers: for as long as was watched, or because the job is over."""
+
+    def __init__(self, after_s, is_over, found):
+        super().__init__(f"{found} after {after_s:.0f} s")
+        self.after_s = after_s
+        self.is_over = is_over
 
 
 class Job:
@@ -57,8 +78,10 @@ class Job:
         self.launcher = launcher
         self.stamp_worker = stamp_worker
         self.nnodes = nnodes
+        self.folder = folder
         self.port = free_port()
         self.agents = []
+        self.frozen = []
         self.stamps = []
         self.path = folder / f"stamps-{self.port}"
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -72,71 +95,111 @@ class Job:
             "--rdzv-id", f"bench-{self.port}", "--rdzv-endpoint", f"127.0.0.1:{self.port}",
             *self.launcher.flags, "--no-python", self.stamp_worker,
         ]
+        own = {"BENCH_STAMPS": str(self.path)}
+        # What they leave there goes with the folder.
+        own |= {name: str(self.folder) for name in ("TMPDIR", "XDG_RUNTIME_DIR")}
         at_ns = time.monotonic_ns()
         self.agents.append(subprocess.Popen(
-            command, env=os.environ | {"BENCH_STAMPS": str(self.path)}, start_new_session=True,
+            command, env=os.environ | own, start_new_session=True, cwd=self.folder,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         ))
         return at_ns
 
-    def running(self, nodes, since_ns=0):
+    def start_host(self):
+        """Starts the first agent, and waits until it hosts the endpoint."""
+        self.start_agent()
+        deadline = time.monotonic() + TIMEOUT_S
+        while not is_listened_on(self.port):
+            if time.monotonic() > deadline or self.is_over():
+                raise RuntimeError(f"`{self.launcher.program}` hosts nothing")
+            time.sleep(0.005)
+
+    def kill_agent(self, agent):
+        """Kills an agent alone, and returns when that was."""
+        at_ns = time.monotonic_ns()
+        agent.kill()
+        agent.wait()
+        return at_ns
+
+    def freeze_node(self, agent):
+        """Stops an agent and all its processes, and returns when that was. Nothing of them is heard
+        any more, and nobody is told, as when a machine loses its power."""
+        self.frozen.append(agent)
+        pids = tree(agent.pid)
+        at_ns = time.monotonic_ns()
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        return at_ns
+
+    def is_over(self):
+        return all(agent.poll() is not None for agent in self.agents if agent not in self.frozen)
+
+    def running(self, nodes, since_ns=0, limit_s=TIMEOUT_S):
         """Waits until all workers of `nodes` nodes have been started after `since_ns`; returns
         their stamps."""
         ranks = set(range(nodes * WORKERS_PER_NODE))
-        deadline = time.monotonic() + TIMEOUT_S
+        start = time.monotonic()
+        self.socket.settimeout(LOOK_S)
         while True:
             group = {stamp.rank: stamp for stamp in self.stamps
                      if stamp.at_ns > since_ns and stamp.world_size == len(ranks)}
             if set(group) == ranks:
                 return list(group.values())
-            self.socket.settimeout(max(0.001, deadline - time.monotonic()))
-            try:
-                line = self.socket.recv(256)
-            except TimeoutError:
+            after_s = time.monotonic() - start
+            is_over = self.is_over()
+            if is_over or after_s > limit_s:
                 states = [agent.poll() for agent in self.agents]
-                raise RuntimeError(f"`{self.launcher.program}`: {len(group)} of {len(ranks)} "
-                                   f"workers run after {TIMEOUT_S} s; agents: {states}") from None
-            self.stamps.append(Stamp(*map(int, line.split())))
+                raise NotRunning(after_s, is_over, f"{len(group)} of {len(ranks)} workers run, "
+                                                   f"agents are {states}")
+            try:
+                self.stamps.append(Stamp(*map(int, self.socket.recv(256).split())))
+            except TimeoutError:
+                pass
 
     def end(self):
-        """Ends the agents, and whatever workers they may have left."""
+        """Ends the agents, and whatever they may have left."""
         for agent in self.agents:
-            agent.terminate()
+            agent.send_signal(signal.SIGKILL if agent in self.frozen else signal.SIGTERM)
+        deadline = time.monotonic() + 10
         for agent in self.agents:
             try:
-                agent.wait(10)
+                agent.wait(max(0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 agent.kill()
                 agent.wait()
         mark = f"BENCH_STAMPS={self.path}".encode()
-        for stamp in self.stamps:
-            try:
-                # The number may be another process's by now.
-                if mark in Path(f"/proc/{stamp.pid}/environ").read_bytes().split(b"\0"):
-                    os.kill(stamp.pid, signal.SIGKILL)
-            except OSError:
-                pass
+        while left := marked(mark):
+            if time.monotonic() > deadline + 10:
+                raise RuntimeError(f"processes {left} do not end")
+            for pid in left:
+                send_kill(pid)
+            time.sleep(0.01)
         self.socket.close()
 
 
 class Elastic:
     """Jobs of one launcher."""
 
-    def __init__(self, launcher, stamp_worker):
+    def __init__(self, launcher, stamp_worker, limit_s=TIMEOUT_S):
         self.launcher = launcher
         self.stamp_worker = stamp_worker
+        self.limit_s = limit_s
         # Not in step with anything that polls.
         self.pauses = random.Random(1)
 
     @contextmanager
     def job(self, nnodes, nodes):
-        """A job that runs on `nodes` nodes."""
-        with tempfile.TemporaryDirectory() as folder:
+        """A job that runs on `nodes` nodes, of which the first hosts it."""
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             job = Job(self.launcher, self.stamp_worker, nnodes, Path(folder))
             try:
-                for _ in range(nodes):
+                job.start_host()
+                for _ in range(nodes - 1):
                     job.start_agent()
-                job.running(nodes)
+                try:
+                    job.running(nodes)
+                except NotRunning as why:
+                    raise RuntimeError(f"`{self.launcher.program}` does not start: {why}") from why
                 yield job
             finally:
                 job.end()
@@ -144,36 +207,108 @@ class Elastic:
     def pause(self):
         time.sleep(self.pauses.uniform(0.3, 0.6))
 
+    def back_ms(self, job, nodes, since_ns):
+        """Returns how long after `since_ns` all workers of `nodes` nodes run again."""
+        return since(since_ns, job.running(nodes, since_ns, self.limit_s))
+
     def restarts_ms(self, nnodes, nodes, kills):
-        """Kills a worker, `kills` times; returns how long each time until all run again."""
-        taken = []
-        while len(taken) < kills:
+        """Kills a worker, `kills` times; yields how long each time until all run again."""
+        while kills > 0:
             with self.job(nnodes, nodes) as job:
                 group = job.running(nodes)
-                for kill in range(min(nodes * KILLS_PER_NODE, kills - len(taken))):
+                for kill in range(min(nodes * KILLS_PER_NODE, kills)):
                     self.pause()
                     victim = next(s for s in group if s.group_rank == kill % nodes)
                     killed_ns = time.monotonic_ns()
                     os.kill(victim.pid, signal.SIGKILL)
-                    group = job.running(nodes, since_ns=killed_ns)
-                    taken.append(since(killed_ns, group))
-        return taken
+                    group = job.running(nodes, killed_ns, self.limit_s)
+                    yield since(killed_ns, group)
+                    kills -= 1
 
     def joins_ms(self, times):
-        """Adds a third node to two, `times` times; returns how long from the start of its agent
-        until all three run, less the time that ragent waits for further ones on purpose."""
-        taken = []
+        """Adds a third node to two, `times` times; yields how long from the start of its agent
+        until all three run, less the time that is waited for further ones on purpose."""
         for _ in range(times):
             with self.job("2:3", 2) as job:
                 self.pause()
                 started_ns = job.start_agent()
-                group = job.running(3, since_ns=started_ns)
-                taken.append(since(started_ns, group) - JOIN_SETTLE_S * 1e3)
-        return taken
+                yield self.back_ms(job, 3, started_ns) - self.launcher.join_settle_s * 1e3
+
+    def silent_loss_ms(self):
+        """Freezes one of three nodes; returns how long until the two others run."""
+        with self.job("2:3", 3) as job:
+            self.pause()
+            return self.back_ms(job, 2, job.freeze_node(self.guest(job)))
+
+    def killed_loss_ms(self):
+        """Kills the agent of one of three nodes; returns how long until the two others run."""
+        with self.job("2:3", 3) as job:
+            self.pause()
+            return self.back_ms(job, 2, job.kill_agent(self.guest(job)))
+
+    def replacement_ms(self):
+        """Kills the agent of one of three nodes while a fourth waits; returns how long until
+        three run."""
+        with self.job("3:3", 3) as job:
+            guest = self.guest(job)
+            job.start_agent()
+            time.sleep(self.launcher.start_s)
+            self.pause()
+            return self.back_ms(job, 3, job.kill_agent(guest))
+
+    def host_restart_ms(self):
+        """Kills the agent that hosts the job and starts it again; returns how long from its start
+        until all three nodes run."""
+        with self.job("3", 3) as job:
+            self.pause()
+            job.kill_agent(job.agents[0])
+            return self.back_ms(job, 3, job.start_agent())
+
+    def guest(self, job):
+        return self.pauses.choice(job.agents[1:])
 
 
 def since(moment_ns, group):
     return (max(stamp.at_ns for stamp in group) - moment_ns) / 1e6
+
+
+def tree(pid):
+    """Returns a process and all that descend from it."""
+    pids = [pid]
+    for parent in pids:
+        for task in Path(f"/proc/{parent}/task").iterdir():
+            pids += map(int, (task / "children").read_text().split())
+    return pids
+
+
+def marked(mark):
+    """Returns the processes that have `mark` in their environment."""
+    pids = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                pids.append(int(folder.name))
+        except OSError:  # It has just ended.
+            pass
+    return pids
+
+
+def send_kill(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def is_listened_on(port):
+    """Returns whether somebody listens on a port of this machine."""
+    listening = "0A"
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            if state == listening and int(local.rsplit(":", 1)[1], 16) == port:
+                return True
+    return False
 
 
 def free_port():

@@ -24,6 +24,7 @@ from pathlib import Path
 import launch
 import store
 from elastic import JOIN_SETTLE_S, Elastic, Launcher
+from table import Column, Table
 
 ATTEND_LOAD = store.TARGET / "release" / "attend_load"
 STAMP_WORKER = store.TARGET / "release" / "stamp_worker"
@@ -73,8 +74,10 @@ class Row:
                 "yes" if self.reached else "NO"]
 
 
-HEAD = ["figure", "unit", "ragent", "worst", "torch", "ratio", "goal", "reached"]
-WIDTHS = [45, 12, 9, 9, 9, 8, 18, 7]
+COLUMNS = [
+    Column("figure", 45), Column("unit", 12), Column("ragent", 9, True), Column("worst", 9, True),
+    Column("torch", 9, True), Column("ratio", 8, True), Column("goal", 18), Column("reached", 7),
+]
 
 
 def measure_launch(ragent, quick):
@@ -93,20 +96,20 @@ def measure_launch(ragent, quick):
 
 
 def measure_restart(ragent, quick):
-    ours = jobs_of_ragent(ragent).restarts_ms("3", nodes=3, kills=6 if quick else 24)
-    theirs = jobs_of_torchrun().restarts_ms("3", nodes=3, kills=2 if quick else 5)
+    ours = list(jobs_of_ragent(ragent).restarts_ms("3", nodes=3, kills=6 if quick else 24))
+    theirs = list(jobs_of_torchrun().restarts_ms("3", nodes=3, kills=2 if quick else 5))
     yield Row.below("worker killed, 3 of 3 nodes run again", ours, 100, theirs)
 
 
 def measure_below_max(ragent, quick):
-    ours = jobs_of_ragent(ragent).restarts_ms("2:3", nodes=2, kills=4 if quick else 20)
+    ours = list(jobs_of_ragent(ragent).restarts_ms("2:3", nodes=2, kills=4 if quick else 20))
     # A last call of 30 s at the start, and again after the kill.
-    theirs = [] if quick else jobs_of_torchrun().restarts_ms("2:3", nodes=2, kills=1)
+    theirs = [] if quick else list(jobs_of_torchrun().restarts_ms("2:3", nodes=2, kills=1))
     yield Row.below("worker killed, 2 of 2:3 nodes run again", ours, 100, theirs)
 
 
 def measure_join(ragent, quick):
-    ours = jobs_of_ragent(ragent).joins_ms(3 if quick else 10)
+    ours = list(jobs_of_ragent(ragent).joins_ms(3 if quick else 10))
     yield Row.below(f"third node joins, beyond join_settle={JOIN_SETTLE_S}", ours, 200)
 
 
@@ -179,23 +182,15 @@ def main():
     start = time.monotonic()
     print(f"{os.cpu_count()} CPUs ({cpu_model()}), Linux {platform.release()}, "
           f"torch {metadata.version('torch')}, load average {load()}\n")
-    print_row(HEAD)
-    print_row(["-" * width for width in WIDTHS])
+    table = Table(COLUMNS)
     rows = []
     for name in args.only or FIGURES:
         for row in FIGURES[name](args.ragent, args.quick):
             rows.append(row)
-            print_row(row.cells())
+            table.add(*row.cells())
     reached = sum(row.reached for row in rows)
     print(f"\n{reached} of {len(rows)} goals reached; medians, and the worst of all repetitions; "
           f"{time.monotonic() - start:.0f} s, load average {load()}")
-
-
-def print_row(cells):
-    left = (HEAD.index("figure"), HEAD.index("unit"), HEAD.index("goal"), HEAD.index("reached"))
-    print("  ".join(cell.ljust(width) if i in left else cell.rjust(width)
-                    for i, (cell, width) in enumerate(zip(cells, WIDTHS, strict=True))).rstrip(),
-          flush=True)
 
 
 def load():

@@ -92,6 +92,14 @@ pub struct LaunchArgs {
     /// Exit codes of workers after which the job is not restarted, but closed as failed
     #[arg(long, alias = "no_restart_exit_codes", value_name = "CODE,…")]
     pub no_restart_exit_codes: Option<String>,
+    /// Seconds after which workers that make no progress are killed, as if one had failed: none of
+    /// them writes, computes, or sends a heartbeat (WATCHDOG=1 to NOTIFY_SOCKET) [default: never]
+    #[arg(long, alias = "hang_timeout", allow_negative_numbers = true, value_name = "SECONDS")]
+    pub hang_timeout: Option<String>,
+    /// Signal on which hung workers print where they are, such as SIGQUIT with faulthandler; they get
+    /// it before they are killed [default: none]
+    #[arg(long, alias = "hang_signal", value_name = "NAME")]
+    pub hang_signal: Option<String>,
     /// Accepted for torchrun's sake; nothing is polled
     #[arg(long, alias = "monitor_interval", allow_negative_numbers = true, value_name = "SECONDS")]
     pub monitor_interval: Option<String>,

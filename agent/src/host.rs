@@ -25,6 +25,7 @@ use nix::{
 
 pub use self::accelerators::Gpu;
 use self::numa::CpuSet;
+use crate::limits;
 
 /// What the rest of the program may ask about the machine it runs on.
 pub trait Host {
@@ -85,6 +86,9 @@ fn count(len: usize) -> Option<NonZeroU32> {
 
 /// What `execvp` searches where `PATH` is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// A slash, and the local rank of a worker.
+const SOCKET_NAME: usize = 6;
 
 /// The machine that this process runs on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -205,6 +209,18 @@ impl ThisHost {
     /// Where a restarted agent finds what the one before it has left.
     pub fn state_dir(self) -> PathBuf {
         self.service_dir().unwrap_or_else(|| self.runtime_dir())
+    }
+
+    /// A folder of this process's own for Unix sockets, whose paths must be short.
+    pub fn socket_folder(self) -> PathBuf {
+        let name = format!("sockets-{}", std::process::id());
+        let folders =
+            [self.runtime_dir(), self.temp_dir().join(format!("ragent-{}", unistd::getuid()))];
+        let fits = |path: &PathBuf| path.as_os_str().len() + SOCKET_NAME < limits::MAX_SOCKET_PATH;
+        let found = folders.into_iter().map(|folder| folder.join(&name)).find(fits);
+        found.unwrap_or_else(|| {
+            Path::new("/tmp").join(format!("ragent-{}-{name}", unistd::getuid()))
+        })
     }
 
     /// The folder for temporary files: `$TMPDIR`, else `/tmp`.

@@ -7,6 +7,7 @@ mod error;
 mod events;
 mod filters;
 mod given;
+mod hang;
 mod meeting;
 mod output;
 mod rdzv_conf;
@@ -26,6 +27,7 @@ pub use self::{
     error::JobSpecError,
     events::EventLog,
     filters::{LineFilters, ShownRanks},
+    hang::HangSpec,
     meeting::Meeting,
     output::{Output, PrefixValues, Sink},
     rdzv_conf::{RdzvConf, StorePorts},
@@ -76,6 +78,8 @@ pub struct JobSpec {
     pub timers: Option<TimerFile>,
     /// Exit codes of workers that ask for no restart.
     pub final_codes: BTreeSet<i32>,
+    /// When workers count as hung; none: never.
+    pub hang: Option<HangSpec>,
     /// Signals on which the agent shuts down.
     pub signals: SignalList,
     /// The devices of workers that see one each.
@@ -131,6 +135,7 @@ impl JobSpec {
         timeouts.stop_grace = errors.or_default(given.shutdown_timeout());
         let role = errors.or_default(given.name("role", &args.role));
         let local_addr = errors.or_default(given.name("local_addr", &args.local_addr));
+        let command = errors.or_default(given.command());
         let shared_store = given.variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
         let error_file = given.variable("TORCHELASTIC_ERROR_FILE");
         let path = |given: Option<String>| given.filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -150,7 +155,8 @@ impl JobSpec {
             shares_store: matches!(meeting, Meeting::Static { .. })
                 || shared_store.is_none_or(|given| given.text != "1"),
             meeting,
-            command: errors.or_default(given.command()),
+            hang: errors.or_default(given.hang(&command)),
+            command,
             log_dir: path(given.text("log_dir", &args.log_dir)),
             output: errors.or_default(given.output()),
             event_log: errors.or_default(given.event_log()),

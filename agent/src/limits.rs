@@ -2,6 +2,27 @@
 
 use std::time::Duration;
 
+/// How often at most a node tells the coordinator what its workers say of their progress: 10,000
+/// nodes stay below 5,000 messages a second.
+pub const SAID_INTERVAL: Duration = Duration::from_secs(2);
+/// How often a group that may hang is looked at: not so often that looking, which reads three small
+/// files a process, costs anything, and often enough that a hang is not told much too late.
+pub const HANG_LOOK_MIN: Duration = Duration::from_millis(250);
+/// The longest time between two looks.
+pub const HANG_LOOK_MAX: Duration = Duration::from_secs(10);
+/// A worker is busy that uses more than this part of a processor. Threads that only wait with a
+/// time-out, as of NCCL's watchdog or a data loader, stay below a thousandth.
+pub const BUSY_SHARE: u32 = 50;
+/// A datagram of a worker to its service manager; systemd takes 4 KiB too.
+pub const MAX_NOTICE: usize = 4096;
+/// How long stacks of hung workers may take: they are killed afterwards in any case.
+pub const STACKS_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a worker has to print its stack after a signal.
+pub const STACK_SIGNAL_TIME: Duration = Duration::from_secs(1);
+/// Processes of a worker, and threads of a process, whose stacks are taken.
+pub const STACK_PROCESSES: usize = 256;
+/// The longest path that a Unix socket can have, its end included.
+pub const MAX_SOCKET_PATH: usize = 108;
 /// Workers on one node: more than any machine has processors.
 pub const MAX_LOCAL_WORLD_SIZE: u32 = 4096;
 /// What an endpoint may resolve to; a round-robin name has a few addresses.

@@ -263,6 +263,8 @@ fn supervisor_spec(
         logs,
         stop_grace: spec.shared.timeouts.stop_grace,
         final_codes: spec.final_codes.clone(),
+        hang: spec.hang.clone(),
+        socket_folder: ThisHost.socket_folder(),
         open_files,
         host_name: ThisHost.name(),
         console,

@@ -135,6 +135,11 @@ fn row(node: &NodeSnapshot) -> [String; 6] {
         Some(reason) => format!("{}: {reason}", standing(node.standing)),
         None => standing(node.standing).to_owned(),
     };
+    let state = match &node.said {
+        // A worker's words must not move the reader's cursor.
+        Some(said) => format!("{state}, says \"{}\"", said.replace(char::is_control, " ")),
+        None => state,
+    };
     [
         node.group_rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
         node.host_name.clone(),

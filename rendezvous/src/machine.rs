@@ -139,6 +139,10 @@ impl Rendezvous {
                 self.send(from, ToNode::Echo { sequence });
                 return;
             }
+            FromNode::Said { text } => {
+                self.roster.note(&from.node, text);
+                return;
+            }
             FromNode::Alive { round } => self.give_sign(&from.node, round),
             FromNode::Standing(standing) => {
                 debug!(node = %from.node, round = %standing.round, state = ?standing.state, "standing");

@@ -17,6 +17,9 @@ use crate::{
     settings::{Leases, SharedSettings},
 };
 
+/// How much of what workers say of their progress is passed on, in bytes: one line.
+pub const SAID_MAX: usize = 200;
+
 /// Version of the attend protocol that this build speaks.
 pub const PROTOCOL_VERSION: u32 = 1;
 
@@ -140,6 +143,11 @@ pub enum FromNode {
     Alive {
         /// The round that the probe named.
         round: RoundId,
+    },
+    /// What its workers last said of their progress, for people; empty: nothing in this round.
+    Said {
+        /// At most [`SAID_MAX`] bytes, without control characters.
+        text: String,
     },
     /// It has heard the outcome, or that it is dismissed, and goes.
     Goodbye,

@@ -50,6 +50,8 @@ pub(crate) struct Node {
     pub(crate) admitted_on: AttendNumber,
     /// Whether it has said, on a later stream than that, that it never was in that round.
     pub(crate) missed_its_admission: bool,
+    /// What its workers last said of their progress.
+    pub(crate) said: String,
     /// When it was last heard.
     pub(crate) last_seen: Instant,
     /// What it was last told on its newest stream.
@@ -193,6 +195,7 @@ impl Roster {
                 admitted_on: AttendNumber::default(),
                 missed_its_admission: false,
                 standing: standing.clone(),
+                said: String::new(),
                 last_seen: now,
                 told: None,
                 tally,
@@ -211,6 +214,13 @@ impl Roster {
         self.leases.insert((after(now, lease), id.clone()));
         // It may have been admitted since it said this.
         self.stand(&id, standing, false)
+    }
+
+    /// Notes what a node's workers say of their progress.
+    pub(crate) fn note(&mut self, id: &NodeId, said: String) {
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.said = said;
+        }
     }
 
     /// Renews the lease of `peer`'s node; false if nothing that comes from there counts.

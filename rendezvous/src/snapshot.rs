@@ -75,6 +75,8 @@ pub struct NodeSnapshot {
     pub last_seen_ms: u64,
     /// Why it waits, is set aside or lost; none where there is nothing to say.
     pub reason: Option<String>,
+    /// What its workers last said of their progress (`STATUS=`), if anything.
+    pub said: Option<String>,
 }
 
 /// What a node does, as the coordinator sees it.

@@ -128,3 +128,21 @@ fn help_and_version_succeed() {
         assert!(end.stdout.contains("ragent"), "{}", end.stdout);
     }
 }
+
+/// What is no time, no signal and no exit code is repeated as typed.
+#[test]
+fn watching_and_restarting() {
+    let sandbox = Sandbox::new();
+    for flag in [
+        "--hang-timeout 0",
+        "--hang-timeout soon",
+        "--hang-timeout inf",
+        "--hang-signal QUIT",
+        "--no-restart-exit-codes 0",
+        "--no-restart-exit-codes 3,x",
+        "--no-restart-exit-codes 256",
+    ] {
+        let end = refused(sandbox.ragent(&format!("{flag} --no-python stay.sh")));
+        end.assert_stderr(&[&format!("`{flag}`")]);
+    }
+}

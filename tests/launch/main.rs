@@ -5,6 +5,7 @@ mod bad_input;
 mod endpoint;
 mod environment;
 mod exit_codes;
+mod hangs;
 mod logs;
 mod loss;
 mod result_files;

@@ -143,6 +143,7 @@ impl Driver {
         match told {
             Told::Failed(failure) => self.agent.handle_failed(now, *failure),
             Told::Finished(end) => self.agent.handle_finished(now, end),
+            Told::Said(text) => self.agent.handle_said(now, text),
         }
     }
 

@@ -27,7 +27,7 @@ use ragent_rendezvous::{
     },
 };
 
-use crate::supervisor::machine::GroupEnd;
+use crate::{limits, supervisor::machine::GroupEnd};
 
 /// What must be done.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -122,6 +122,15 @@ pub struct AgentSettings {
     pub heard: Heard,
 }
 
+/// What the workers say of their progress.
+#[derive(Debug, Default)]
+struct Said {
+    text: String,
+    /// The coordinator has not heard it.
+    is_due: bool,
+    quiet_until: Option<Instant>,
+}
+
 /// One node's part in a job.
 #[derive(Debug)]
 pub struct Agent {
@@ -140,6 +149,7 @@ pub struct Agent {
     unattended: Option<Instant>,
     /// Whether the coordinator may still count this node as alive.
     is_leased: bool,
+    said: Said,
     effects: VecDeque<Effect>,
 }
 
@@ -158,6 +168,7 @@ impl Agent {
             waiting: None,
             unattended: Some(now),
             is_leased: false,
+            said: Said::default(),
             effects: VecDeque::from([Effect::OpenStore]),
             settings,
         }
@@ -227,6 +238,21 @@ impl Agent {
         self.unattended = None;
         self.is_leased = true;
         self.say_standing(now);
+        if !self.said.text.is_empty() {
+            self.pass_on(now);
+        }
+    }
+
+    /// The workers say how far they are; passed on at intervals, the newest only.
+    pub fn handle_said(&mut self, now: Instant, text: String) {
+        if self.state == State::Running && self.said.text != text {
+            self.said.text = text;
+            if self.said.quiet_until.is_none_or(|until| until <= now) {
+                self.pass_on(now);
+            } else {
+                self.said.is_due = true;
+            }
+        }
     }
 
     /// The stream that counted is gone, and no other is there.
@@ -372,12 +398,17 @@ impl Agent {
         if self.is_finished() {
             return None;
         }
-        self.unattended.map(|since| since + self.settings.join_timeout)
+        let gives_up = self.unattended.map(|since| since + self.settings.join_timeout);
+        [gives_up, self.said.quiet_until.filter(|_| self.said.is_due)].into_iter().flatten().min()
     }
 
     /// Applies every moment that has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
-        if self.poll_timeout().is_some_and(|deadline| deadline <= now) {
+        if self.said.is_due && self.said.quiet_until.is_none_or(|until| until <= now) {
+            self.pass_on(now);
+        }
+        let gives_up = self.unattended.map(|since| since + self.settings.join_timeout);
+        if !self.is_finished() && gives_up.is_some_and(|at| at <= now) {
             let was_attended = self.job_uid.is_some();
             let waited = self.settings.join_timeout;
             self.effects.push_back(Effect::Kill);
@@ -494,8 +525,19 @@ impl Agent {
         }
     }
 
+    fn pass_on(&mut self, now: Instant) {
+        self.said.is_due = false;
+        self.said.quiet_until = Some(now + limits::SAID_INTERVAL);
+        let text = self.said.text.clone();
+        self.effects.push_back(Effect::Say(FromNode::Said { text }));
+    }
+
     fn prepare(&mut self, now: Instant) {
         self.state = State::Preparing;
+        if !self.said.text.is_empty() {
+            self.said.text.clear();
+            self.pass_on(now);
+        }
         self.say_standing(now);
         self.effects.push_back(Effect::OpenStore);
     }

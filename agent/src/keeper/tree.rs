@@ -43,8 +43,13 @@ pub(crate) fn children_of(parent: Pid) -> Vec<Pid> {
 
 /// Every process below this one.
 pub(crate) fn descendants() -> BTreeSet<Pid> {
+    descendants_of(getpid())
+}
+
+/// Every process below `root`.
+pub(crate) fn descendants_of(root: Pid) -> BTreeSet<Pid> {
     let mut found = BTreeSet::new();
-    let mut parents = vec![getpid()];
+    let mut parents = vec![root];
     while let Some(parent) = parents.pop() {
         for child in children_of(parent) {
             if found.insert(child) {

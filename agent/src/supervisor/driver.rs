@@ -20,20 +20,24 @@ use nix::{
     unistd::Pid,
 };
 use ragent_rendezvous::{
-    ids::{GlobalRank, LocalRank},
+    ids::{GlobalRank, LocalRank, RoundId},
     message::{Admission, WorkerEnd, WorkerFailure},
 };
-use tokio::sync::mpsc;
-use tracing::{debug, info, warn};
+use tokio::{sync::mpsc, task::spawn_blocking};
+use tracing::{debug, error, info, warn};
 
 use super::{
     capture::{self, Choice, Copies, Drain, Lines, SharedTail},
     console::Console,
-    environment::{EnvironmentSpec, NOT_INHERITED},
+    environment::{self, EnvironmentSpec, NOT_INHERITED},
     error_file,
+    hang::{Activity, Hang, HangWatch},
     keeper_link::{Drains, FromKeeper, KeeperLink},
     logs::{LogFolder, WorkerFolder},
     machine::{Effect, GroupEnd, Input, Supervisor},
+    notices::{Notice, NoticeSockets},
+    progress,
+    stacks::{self, StackTools},
     tail,
     timers::{Expired, TimerPipe, TimerRequest, Timers},
 };
@@ -41,7 +45,7 @@ use crate::{
     clock,
     event_log::{AgentEvent, EventLog, WorkerEvent},
     host::numa::CpuSet,
-    job_spec::{Output, PrefixValues, Sink, Stream, WorkerCommand, substitute},
+    job_spec::{HangSpec, Output, PrefixValues, Sink, Stream, WorkerCommand, substitute},
     keeper::order::{End, Order, Program, Report},
     limits,
 };
@@ -80,6 +84,8 @@ pub enum Told {
     Failed(Box<WorkerFailure>),
     /// The group has ended, and nothing is left of it.
     Finished(GroupEnd),
+    /// The workers say how far they are.
+    Said(String),
 }
 
 /// What a supervisor needs to know of the job.
@@ -103,6 +109,10 @@ pub struct SupervisorSpec {
     pub stop_grace: Duration,
     /// Exit codes that ask for no restart.
     pub final_codes: BTreeSet<i32>,
+    /// When a group hangs, and what is done then; none: it never does.
+    pub hang: Option<HangSpec>,
+    /// Where sockets for heartbeats are made.
+    pub socket_folder: PathBuf,
     /// How many files each may open, softly.
     pub open_files: u64,
     /// This machine's name, for reports.
@@ -131,6 +141,8 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
     let (commands, received) = mpsc::channel(limits::TASK_QUEUE);
     let (tell, told) = mpsc::channel(limits::TASK_QUEUE);
     let (reports, from_keeper) = mpsc::channel(limits::TASK_QUEUE);
+    let (background, done) = mpsc::channel(limits::TASK_QUEUE);
+    let notices = open_notices(&spec);
     let drains = Drains::default();
     let keeper = KeeperLink::start(drains.clone(), reports.clone())?;
     let driver = Driver {
@@ -145,8 +157,10 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
         sweeps: 0,
         idle_since: clock::now(),
         timers: Timers::default(),
+        notices,
+        background,
     };
-    let task = tokio::spawn(driver.drive(received, from_keeper));
+    let task = tokio::spawn(driver.drive(received, from_keeper, done));
     Ok(SupervisorHandle { commands, told, task })
 }
 
@@ -165,6 +179,17 @@ struct Driver {
     /// Since when no group runs.
     idle_since: Instant,
     timers: Timers,
+    notices: Option<NoticeSockets>,
+    background: mpsc::Sender<(RoundId, Done)>,
+}
+
+/// What was done beside the loop for the group of a round.
+#[derive(Debug)]
+enum Done {
+    /// Workers were looked at.
+    Looked(BTreeMap<LocalRank, Activity>),
+    /// Stacks of a group that hangs were taken.
+    Stacks(Hang, BTreeMap<LocalRank, PathBuf>),
 }
 
 /// The workers of one round.
@@ -174,6 +199,8 @@ struct Group {
     workers: BTreeMap<LocalRank, Worker>,
     /// Where chosen lines of all of them go: of stdout, of stderr.
     choices: [Option<Choice>; 2],
+    hang: Option<HangWatch>,
+    is_looking: bool,
 }
 
 /// What is known of one worker.
@@ -183,6 +210,10 @@ struct Worker {
     fate: Fate,
     folder: Option<WorkerFolder>,
     stderr: StderrTail,
+    /// What it last said of its progress.
+    said: Option<String>,
+    /// The file that has its stack, if it hung.
+    stack: Option<PathBuf>,
 }
 
 /// How far a worker has come, for events.
@@ -193,6 +224,8 @@ enum Fate {
     Succeeded,
     /// It was the first to fail.
     Failed,
+    /// It ended otherwise.
+    Ended,
 }
 
 /// Where the last lines of a worker's stderr are found.
@@ -210,10 +243,12 @@ impl Driver {
         mut self,
         mut commands: mpsc::Receiver<Command>,
         mut from_keeper: mpsc::Receiver<FromKeeper>,
+        mut done: mpsc::Receiver<(RoundId, Done)>,
     ) {
         loop {
             let deadline = self.group.as_ref().and_then(|group| group.machine.poll_timeout());
             let timer = self.timers.poll_timeout();
+            let look = self.group.as_ref().and_then(Group::next_look);
             tokio::select! {
                 // Ends before commands and deadlines, so that what has ended is not killed again.
                 biased;
@@ -224,6 +259,9 @@ impl Driver {
                     None => break,
                 },
                 () = clock::until(timer) => self.kill_expired(),
+                () = clock::until(look) => self.look(),
+                Some((round, done)) = done.recv() => self.handle_done(round, done),
+                notice = next_notice(&mut self.notices) => self.handle_notice(notice).await,
                 // Last, so that a flood of them keeps nothing else waiting.
                 request = next_timer(&mut self.spec.timer_pipe) => {
                     self.timers.handle(clock::now(), clock::wall_time(), request);
@@ -262,8 +300,11 @@ impl Driver {
                     .group
                     .as_mut()
                     .and_then(|group| group.workers.get_mut(&LocalRank(local_rank)));
-                if let (Some(worker), End::Exited(0)) = (worker, end) {
-                    worker.fate = Fate::Succeeded;
+                if let Some(worker) = worker {
+                    worker.fate = if end == End::Exited(0) { Fate::Succeeded } else { Fate::Ended };
+                }
+                if let Some(hang) = self.group.as_mut().and_then(|group| group.hang.as_mut()) {
+                    hang.handle_ended(LocalRank(local_rank));
                 }
                 self.input(Input::Ended(LocalRank(local_rank), end.into()));
             }
@@ -300,6 +341,86 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Looks at what the workers do.
+    fn look(&mut self) {
+        let Some(group) = &mut self.group else { return };
+        group.is_looking = true;
+        let (round, workers) = (group.admission.round, group.running());
+        self.in_background(round, async move {
+            let looked = spawn_blocking(move || progress::activities(&workers)).await;
+            Done::Looked(looked.unwrap_or_default())
+        });
+    }
+
+    /// Does something that takes time while the loop goes on.
+    fn in_background(&self, round: RoundId, work: impl Future<Output = Done> + Send + 'static) {
+        let background = self.background.clone();
+        tokio::spawn(async move {
+            // The loop may have ended.
+            let _ = background.send((round, work.await)).await;
+        });
+    }
+
+    fn handle_done(&mut self, round: RoundId, done: Done) {
+        let Some(group) = self.group.as_mut().filter(|group| group.admission.round == round) else {
+            return;
+        };
+        match done {
+            Done::Looked(activities) => {
+                group.is_looking = false;
+                let watch = group.hang.as_mut();
+                let hang = watch.and_then(|watch| watch.handle_look(clock::now(), &activities));
+                self.take_stacks(hang);
+            }
+            Done::Stacks(Hang { local_rank, time }, stacks) => {
+                for (local_rank, path) in stacks {
+                    warn!(%local_rank, path = %path.display(), "stack of a hung worker");
+                    group.workers.entry(local_rank).or_default().stack = Some(path);
+                }
+                self.input(Input::Hung(local_rank, time));
+            }
+        }
+    }
+
+    async fn handle_notice(&mut self, (local_rank, notice): (LocalRank, Notice)) {
+        let Some(group) = &mut self.group else { return };
+        let Some(watch) = &mut group.hang else { return };
+        if notice.is_heartbeat {
+            watch.handle_heartbeat(clock::now(), local_rank);
+        }
+        let hang = notice.is_trigger.then(|| watch.handle_trigger(local_rank)).flatten();
+        if let Some(text) = notice.status {
+            group.workers.entry(local_rank).or_default().said = Some(text.clone());
+            // One line a node: that of the first worker that says anything.
+            let first = group.workers.iter().find(|(_, worker)| worker.said.is_some());
+            if first.is_some_and(|(first, _)| *first == local_rank) {
+                self.tell(Told::Said(text)).await;
+            }
+        }
+        self.take_stacks(hang);
+    }
+
+    /// Takes the stacks of a group that hangs, if it does; then it is killed.
+    fn take_stacks(&self, hang: Option<Hang>) {
+        let (Some(hang), Some(group), Some(spec)) = (hang, &self.group, &self.spec.hang) else {
+            return;
+        };
+        let seconds = hang.time.as_secs_f64();
+        error!(
+            round = %group.admission.round, local_rank = %hang.local_rank, seconds,
+            "the workers make no progress; killing them"
+        );
+        let hung = |(local_rank, pid): (LocalRank, u32)| {
+            let folder = group.workers.get(&local_rank).and_then(|worker| worker.folder.as_ref());
+            stacks::Hung { local_rank, pid, file: folder.map(WorkerFolder::stack_file) }
+        };
+        let workers = group.running().into_iter().map(hung).collect();
+        let tools = StackTools { py_spy: spec.py_spy.clone(), signal: spec.signal };
+        self.in_background(group.admission.round, async move {
+            Done::Stacks(hang, stacks::take(tools, workers).await)
+        });
     }
 
     fn input(&mut self, input: Input) {
@@ -342,7 +463,10 @@ impl Driver {
         self.spec.events.agent(&admission, AgentEvent::Rendezvous(waited));
         self.spec.events.agent(&admission, AgentEvent::Assigned);
         let choices = self.open_choices(admission.restart_count);
-        self.group = Some(Group { machine, admission, workers: BTreeMap::new(), choices });
+        let timeout = self.spec.hang.as_ref().map(|hang| hang.timeout);
+        let hang = timeout.map(|timeout| HangWatch::new(clock::now(), size, timeout));
+        let workers = BTreeMap::new();
+        self.group = Some(Group { machine, admission, workers, choices, hang, is_looking: false });
         if self.keeper.is_none() {
             match KeeperLink::start(self.drains.clone(), self.reports.clone()) {
                 Ok(keeper) => self.keeper = Some(keeper),
@@ -395,6 +519,9 @@ impl Driver {
             self.spec.environment.of_worker(&group.admission, local_rank, error_file.as_deref());
         if let Some(pipe) = &self.spec.timer_pipe {
             env.push(("TORCHELASTIC_TIMER_FILE".to_owned(), pipe.path().into()));
+        }
+        if let (Some(notices), Some(hang)) = (&self.notices, &self.spec.hang) {
+            env.extend(environment::of_heartbeats(&notices.path(local_rank), hang.timeout));
         }
         let rank = local_rank.to_string();
         let substituted = |arg: &OsString| substitute(arg, &[("local_rank", &rank)]);
@@ -470,7 +597,7 @@ impl Driver {
             let event = match worker.fate {
                 Fate::Failed => continue,
                 Fate::Succeeded => WorkerEvent::Succeeded,
-                Fate::Running => WorkerEvent::Terminated,
+                Fate::Running | Fate::Ended => WorkerEvent::Terminated,
             };
             self.spec.events.worker(admission, *local_rank, worker.pid, event);
         }
@@ -491,7 +618,9 @@ impl Driver {
         let unknown = Worker::default();
         let worker = group.workers.get(&local_rank).unwrap_or(&unknown);
         let error_file = worker.folder.as_ref().map(WorkerFolder::error_file);
+        let stack = worker.stack.as_ref().map(|path| format!("its stack is in {}", path.display()));
         let message = error_file.as_deref().and_then(error_file::message);
+        let message = message.or(stack);
         let stderr_tail = match (&worker.stderr, &worker.folder) {
             (StderrTail::Captured(tail), _) => tail.text(),
             (StderrTail::InFile, Some(folder)) => tail::of_file(&folder.log_file(Stream::Stderr)),
@@ -535,6 +664,41 @@ impl Driver {
         self.spec.logs.clean_up();
         info!(target: "ragent::supervisor", "nothing is left running");
     }
+}
+
+impl Group {
+    /// When to look at what its workers do.
+    fn next_look(&self) -> Option<Instant> {
+        let watch = self.hang.as_ref().filter(|_| !self.is_looking)?;
+        watch.poll_timeout().filter(|_| self.machine.is_running())
+    }
+
+    /// The processes of its workers that run.
+    fn running(&self) -> BTreeMap<LocalRank, u32> {
+        let running = |worker: &Worker| worker.fate == Fate::Running && worker.pid != 0;
+        let workers = self.workers.iter().filter(|(_, worker)| running(worker));
+        workers.map(|(&local_rank, worker)| (local_rank, worker.pid)).collect()
+    }
+}
+
+/// Opens the sockets for heartbeats, where hangs are watched for.
+fn open_notices(spec: &SupervisorSpec) -> Option<NoticeSockets> {
+    spec.hang.as_ref()?;
+    let size = spec.environment.local_world_size;
+    NoticeSockets::open(&spec.socket_folder, size)
+        .map_err(|error| warn!(%error, "workers cannot send heartbeats"))
+        .ok()
+}
+
+/// The next notice of a worker, if they may send any.
+async fn next_notice(notices: &mut Option<NoticeSockets>) -> (LocalRank, Notice) {
+    if let Some(open) = notices {
+        if let Some(notice) = open.next().await {
+            return notice;
+        }
+        *notices = None;
+    }
+    future::pending().await
 }
 
 /// The next request for a timer, if workers may set any.

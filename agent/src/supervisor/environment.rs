@@ -1,6 +1,6 @@
 //! The environment of a worker: the agent's own, with what torchrun adds.
 
-use std::{ffi::OsString, path::Path};
+use std::{ffi::OsString, path::Path, time::Duration};
 
 use ragent_rendezvous::{
     ids::{LocalRank, RunId},
@@ -32,6 +32,14 @@ pub struct EnvironmentSpec {
     pub shares_store: bool,
     /// The device of each worker, where it sees one only.
     pub virtual_devices: Option<VirtualDevices>,
+}
+
+/// How a worker tells of its progress, in the variables that services know.
+pub fn of_heartbeats(socket: &Path, timeout: Duration) -> [(String, OsString); 2] {
+    [
+        ("NOTIFY_SOCKET".to_owned(), socket.into()),
+        ("WATCHDOG_USEC".to_owned(), timeout.as_micros().to_string().into()),
+    ]
 }
 
 /// What systemd tells the agent and means nobody else.

@@ -132,6 +132,11 @@ impl WorkerFolder {
         self.0.join("error.json")
     }
 
+    /// Where its stack is written when it hangs.
+    pub fn stack_file(&self) -> PathBuf {
+        self.0.join("stack.txt")
+    }
+
     /// Where a stream is written.
     pub fn log_file(&self, stream: Stream) -> PathBuf {
         self.0.join(file_name(stream))

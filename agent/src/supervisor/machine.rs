@@ -5,7 +5,7 @@
 //! Running ─────────────────────▶ Stopping ────────────────────────────▶ Sweeping ──▶ Ended
 //!    │                                                                     ▲
 //!    └── all exited 0 ─────────────────────────────────────────────────────┤
-//!    └── kill ─────────────────────────────────────────────────────────────┘
+//!    └── kill, hung ───────────────────────────────────────────────────────┘
 //! ```
 //!
 //! A sweep leaves nothing of the group behind, and [`Effect::Finish`] is its last effect, once.
@@ -39,6 +39,8 @@ pub enum Input {
     },
     /// The group is to end at once.
     Kill,
+    /// The group has made no progress for so long, and this worker for the longest time.
+    Hung(LocalRank, Duration),
     /// The keeper is gone, and everything below it has been killed and reaped.
     KeeperLost,
 }
@@ -126,7 +128,13 @@ impl Supervisor {
             (Input::Kill, State::Running | State::Stopping { .. })
             | (Input::Quiet, State::Stopping { .. }) => self.sweep(now, GroupEnd::Stopped),
             (Input::Reaped, State::Sweeping { end, .. }) => self.finish(end),
+            // Whoever hangs does not listen.
+            (Input::Hung(rank, time), State::Running) => {
+                self.effects.push_back(Effect::Failed(rank, WorkerEnd::Hung(time)));
+                self.sweep(now, GroupEnd::Stopped);
+            }
             (Input::Stop { .. } | Input::Kill | Input::Quiet, State::Sweeping { .. })
+            | (Input::Hung(..), State::Stopping { .. } | State::Sweeping { .. })
             | (Input::Quiet | Input::Reaped, State::Running)
             | (Input::Reaped, State::Stopping { .. }) => {}
         }
@@ -159,6 +167,11 @@ impl Supervisor {
     /// Hands out what must be done, until nothing must.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
+    }
+
+    /// Whether its workers are to run on.
+    pub fn is_running(&self) -> bool {
+        self.state == State::Running
     }
 
     /// Whether the group has ended and nothing is left of it.
@@ -309,6 +322,18 @@ mod tests {
         t.handle(stop(GRACE));
         assert_eq!(t.handle(Input::Kill), [Effect::Sweep]);
         assert_eq!(t.handle(Input::Kill), []);
+    }
+
+    /// A group that hangs has failed, and is killed without being asked; not if it is being stopped.
+    #[test]
+    fn hung_group_is_killed() {
+        let mut t = Fixture::new();
+        let failed = Effect::Failed(LocalRank(1), WorkerEnd::Hung(SECOND));
+        assert_eq!(t.handle(Input::Hung(LocalRank(1), SECOND)), [failed, Effect::Sweep]);
+        assert_eq!(t.handle(Input::Hung(LocalRank(1), SECOND)), []);
+        let mut t = Fixture::new();
+        t.handle(stop(GRACE));
+        assert_eq!(t.handle(Input::Hung(LocalRank(1), SECOND)), []);
     }
 
     /// A lost keeper is a failure of a running group, and ends a stopping one.

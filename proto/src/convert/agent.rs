@@ -4,10 +4,10 @@ use std::{net::IpAddr, num::NonZeroU32};
 
 use ragent_rendezvous::{
     ids::{AttendNumber, GroupRank, JobUid, NodeId, Round, RunId},
-    message::{Attend, FromNode, Heard, NodeDescription, NodeState, Standing},
+    message::{Attend, FromNode, Heard, NodeDescription, NodeState, SAID_MAX, Standing},
 };
 
-use super::{list, name, nonempty, port, required, round, to_round};
+use super::{list, name, nonempty, port, required, round, text, to_round};
 use crate::{
     Malformed, limits,
     v1::{self, agent_message, standing},
@@ -37,6 +37,10 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
                 Self::Message(FromNode::Alive { round: round(alive.round, "alive.round")? })
             }
             Message::Goodbye(v1::Goodbye {}) => Self::Message(FromNode::Goodbye),
+            Message::Said(v1::Said { text: said }) => {
+                let text = text(said, "said.text", SAID_MAX)?;
+                Self::Message(FromNode::Said { text })
+            }
         })
     }
 }
@@ -54,6 +58,7 @@ impl From<FromAgent> for v1::AgentMessage {
                 Message::Alive(v1::Alive { round: to_round(round) })
             }
             FromAgent::Message(FromNode::Goodbye) => Message::Goodbye(v1::Goodbye {}),
+            FromAgent::Message(FromNode::Said { text }) => Message::Said(v1::Said { text }),
         };
         Self { message: Some(message) }
     }

@@ -2,6 +2,7 @@
 
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, JobUid, NodeId, RunId},
+    message::SAID_MAX,
     snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName},
 };
 
@@ -108,6 +109,7 @@ impl From<NodeSnapshot> for v1::NodeStatus {
             standing: v1::StandingName::from(node.standing).into(),
             last_seen_ms: node.last_seen_ms,
             reason: node.reason,
+            said: node.said,
         }
     }
 }
@@ -130,6 +132,7 @@ impl TryFrom<v1::NodeStatus> for NodeSnapshot {
                 .reason
                 .map(|reason| text(reason, "node.reason", limits::MAX_TEXT_LEN))
                 .transpose()?,
+            said: node.said.map(|said| text(said, "node.said", SAID_MAX)).transpose()?,
         })
     }
 }

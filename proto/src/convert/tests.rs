@@ -116,6 +116,7 @@ fn from_agent() -> Vec<FromAgent> {
         FromNode::KeepAlive { sequence: u64::MAX },
         FromNode::Alive { round: round() },
         FromNode::Goodbye,
+        FromNode::Said { text: "step 120".to_owned() },
     ];
     attends.into_iter().chain(standings).chain(others.map(FromAgent::Message)).collect()
 }
@@ -210,6 +211,7 @@ fn snapshot() -> Snapshot {
         standing,
         last_seen_ms: 17,
         reason: Some("why".to_owned()),
+        said: Some("step 7".to_owned()),
     };
     Snapshot {
         run_id: RunId::new("job7"),

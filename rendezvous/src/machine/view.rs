@@ -262,6 +262,7 @@ fn node_snapshot(
         last_seen_ms: silence
             .map_or(0, |silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
         reason: reason.or_else(detached),
+        said: node.map(|node| node.said.clone()).filter(|said| !said.is_empty()),
     }
 }
 

@@ -366,3 +366,25 @@ fn probe_is_answered() {
     t.agent.handle_probe(round(1, 1));
     assert_eq!(t.effects(), [Effect::Say(FromNode::Alive { round: round(1, 1) })]);
 }
+
+/// What the workers say of their progress is passed on at once, then at intervals and only the
+/// newest, again on a new stream, and is taken back when the round is over.
+#[test]
+fn progress_is_passed_on_at_intervals() {
+    let said = |text: &str| Effect::Say(FromNode::Said { text: text.to_owned() });
+    let mut t = Fixture::running();
+    t.agent.handle_said(t.now, "step 1".to_owned());
+    assert_eq!(t.effects(), [said("step 1")]);
+    for step in ["step 2", "step 3"] {
+        t.agent.handle_said(t.now, step.to_owned());
+    }
+    assert_eq!(t.effects(), []);
+    t.now += limits::SAID_INTERVAL;
+    assert_eq!(t.agent.poll_timeout(), Some(t.now));
+    t.agent.handle_timeout(t.now);
+    assert_eq!(t.effects(), [said("step 3")]);
+    assert_eq!(t.agent.poll_timeout(), None);
+    assert!(t.welcome(1).contains(&said("step 3")));
+    t.agent.handle_finished(t.now, GroupEnd::Stopped);
+    assert!(t.effects().contains(&said("")));
+}

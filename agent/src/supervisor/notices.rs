@@ -1,0 +1,136 @@
+//! Takes what workers say of their progress: `sd_notify`'s protocol, on a socket for each of them.
+//!
+//! `WATCHDOG=1` is a heartbeat, `WATCHDOG=trigger` asks to be taken for hung, `STATUS=` is a line
+//! for people. Anything else that services say is accepted and means nothing here.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use ragent_rendezvous::{ids::LocalRank, message::SAID_MAX};
+use tokio::{net::UnixDatagram, sync::mpsc, task::AbortHandle};
+
+use crate::limits;
+
+/// What one worker says at once.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Notice {
+    pub(super) is_heartbeat: bool,
+    pub(super) is_trigger: bool,
+    pub(super) status: Option<String>,
+}
+
+impl Notice {
+    fn parse(datagram: &[u8]) -> Self {
+        let mut notice = Self::default();
+        for line in String::from_utf8_lossy(datagram).lines() {
+            match line.split_once('=') {
+                Some(("WATCHDOG", "1")) => notice.is_heartbeat = true,
+                Some(("WATCHDOG", "trigger")) => notice.is_trigger = true,
+                Some(("STATUS", text)) => notice.status = Some(short(text)),
+                _ => {}
+            }
+        }
+        notice
+    }
+}
+
+/// As much of `text` as is passed on.
+fn short(text: &str) -> String {
+    let mut short = String::new();
+    for c in text.chars().filter(|c| !c.is_control()) {
+        if short.len() + c.len_utf8() > SAID_MAX {
+            break;
+        }
+        short.push(c);
+    }
+    short
+}
+
+/// The sockets of this node's workers; they are gone with this value.
+#[derive(Debug)]
+pub(super) struct NoticeSockets {
+    folder: PathBuf,
+    tasks: Vec<AbortHandle>,
+    notices: mpsc::Receiver<(LocalRank, Notice)>,
+}
+
+impl NoticeSockets {
+    /// Opens a socket for each worker in `folder`, which is made.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's refusal.
+    pub(super) fn open(folder: &Path, local_world_size: u32) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        let (sender, notices) = mpsc::channel(limits::TASK_QUEUE);
+        let mut sockets = Self { folder: folder.to_owned(), tasks: Vec::new(), notices };
+        for local_rank in (0..local_world_size).map(LocalRank) {
+            let socket = UnixDatagram::bind(sockets.path(local_rank))?;
+            let task = tokio::spawn(receive(socket, local_rank, sender.clone()));
+            sockets.tasks.push(task.abort_handle());
+        }
+        Ok(sockets)
+    }
+
+    /// What the worker with `local_rank` finds as `NOTIFY_SOCKET`.
+    pub(super) fn path(&self, local_rank: LocalRank) -> PathBuf {
+        self.folder.join(local_rank.to_string())
+    }
+
+    /// Waits for the next notice.
+    pub(super) async fn next(&mut self) -> Option<(LocalRank, Notice)> {
+        self.notices.recv().await
+    }
+}
+
+impl Drop for NoticeSockets {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+        // Nobody else puts anything there; what stays does no harm.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+async fn receive(
+    socket: UnixDatagram,
+    local_rank: LocalRank,
+    notices: mpsc::Sender<(LocalRank, Notice)>,
+) {
+    let mut datagram = vec![0; limits::MAX_NOTICE];
+    while let Ok(len) = socket.recv(&mut datagram).await {
+        // Workers wait where the queue is full, as they would for a service manager.
+        if notices.send((local_rank, Notice::parse(&datagram[..len]))).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Heartbeats and status lines are understood, alone and together; the rest is let pass.
+    #[test]
+    fn notices_are_sd_notifys() {
+        let parse = |text: &str| Notice::parse(text.as_bytes());
+        assert!(parse("WATCHDOG=1").is_heartbeat);
+        assert!(parse("WATCHDOG=trigger\n").is_trigger);
+        let both = parse("READY=1\nSTATUS=step 120 loss=0.31\nWATCHDOG=1\nX");
+        assert!(both.is_heartbeat);
+        assert_eq!(both.status.as_deref(), Some("step 120 loss=0.31"));
+        assert_eq!(parse("STOPPING=1\nWATCHDOG=2\n=\n"), Notice::default());
+        assert_eq!(Notice::parse(b"\xff\xfe=\0"), Notice::default());
+    }
+
+    /// What goes to other nodes is short and moves nobody's cursor.
+    #[test]
+    fn status_is_bounded() {
+        let notice = Notice::parse(format!("STATUS=\u{1b}[2J{}", "ä".repeat(4000)).as_bytes());
+        let status = notice.status.expect("it was given");
+        assert!(status.len() <= SAID_MAX && status.starts_with("[2Jä"), "{status}");
+    }
+}

@@ -1,0 +1,128 @@
+//! Writes down where hung workers are, before they are killed.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use ragent_rendezvous::ids::LocalRank;
+use tokio::{
+    process::Command,
+    task::{JoinSet, spawn_blocking},
+    time::timeout,
+};
+use tracing::warn;
+
+use crate::{clock, keeper::tree, limits};
+
+/// How stacks are taken.
+#[derive(Clone, Debug, Default)]
+pub(super) struct StackTools {
+    /// py-spy, where it is installed.
+    pub(super) py_spy: Option<PathBuf>,
+    /// What makes a worker print its stack by itself, where the user says so.
+    pub(super) signal: Option<Signal>,
+}
+
+/// A worker whose stack is wanted, and the file that it goes to.
+#[derive(Clone, Debug)]
+pub(super) struct Hung {
+    pub(super) local_rank: LocalRank,
+    pub(super) pid: u32,
+    pub(super) file: Option<PathBuf>,
+}
+
+/// Takes the stacks of all `workers`; returns the files that have them. Bounded in time.
+pub(super) async fn take(tools: StackTools, workers: Vec<Hung>) -> BTreeMap<LocalRank, PathBuf> {
+    let mut tasks = JoinSet::new();
+    for worker in workers {
+        tasks.spawn(take_one(tools.clone(), worker));
+    }
+    let mut files = BTreeMap::new();
+    let all = async {
+        while let Some(taken) = tasks.join_next().await {
+            files.extend(taken.ok().flatten());
+        }
+    };
+    if timeout(limits::STACKS_TIMEOUT, all).await.is_err() {
+        warn!("stacks of some hung workers could not be taken in time");
+    }
+    files
+}
+
+async fn take_one(tools: StackTools, worker: Hung) -> Option<(LocalRank, PathBuf)> {
+    let Hung { local_rank, pid, file } = worker;
+    let path = file?;
+    let file = {
+        let copy = path.clone();
+        let written = spawn_blocking(move || write_kernel_view(&copy, pid)).await;
+        match written.unwrap_or_else(|error| Err(io::Error::other(error))) {
+            Ok(file) => file,
+            Err(error) => {
+                warn!(path = %path.display(), %error, "the stack of a hung worker is not written");
+                return None;
+            }
+        }
+    };
+    if let Some(py_spy) = &tools.py_spy
+        && let Err(error) = run_py_spy(py_spy, pid, file).await
+    {
+        warn!(%local_rank, pid, %error, "py-spy cannot take the stack of a hung worker");
+    }
+    if let Some(signal) = tools.signal {
+        // It may have ended meanwhile.
+        let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
+        clock::until(Some(clock::now() + limits::STACK_SIGNAL_TIME)).await;
+    }
+    Some((local_rank, path))
+}
+
+async fn run_py_spy(py_spy: &Path, pid: u32, file: File) -> io::Result<()> {
+    let mut command = Command::new(py_spy);
+    command.args(["dump", "--pid", &pid.to_string()]).kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+    let status = command.status().await?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(status.to_string())) }
+}
+
+/// What the kernel says of the threads of a worker and everything below it. Blocks.
+fn write_kernel_view(path: &Path, pid: u32) -> io::Result<File> {
+    let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+    let worker = Pid::from_raw(pid.cast_signed());
+    let mut all = tree::descendants_of(worker);
+    all.insert(worker);
+    for pid in all.iter().take(limits::STACK_PROCESSES) {
+        let name = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let name = String::from_utf8_lossy(&name).replace('\0', " ");
+        writeln!(file, "process {pid}: {}", name.trim_end())?;
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        for thread in threads.take(limits::STACK_PROCESSES) {
+            let read = |name: &str| {
+                fs::read_to_string(thread.path().join(name)).unwrap_or_default().trim().to_owned()
+            };
+            let status = read("status");
+            let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+            let id = thread.file_name();
+            writeln!(
+                file,
+                "  thread {} {}: {}, waits in {}",
+                id.to_string_lossy(),
+                read("comm"),
+                state.unwrap_or("gone").trim(),
+                read("wchan"),
+            )?;
+            for frame in read("stack").lines() {
+                writeln!(file, "    {frame}")?;
+            }
+        }
+    }
+    writeln!(file)?;
+    Ok(file)
+}

@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Breaks jobs of ragent, torchrun and NVRx's ft_launcher alike, and says how long until they run again.
+
+    .venv/bin/python benches/recovery.py --ragent target/release/ragent [--quick]
+                                         [--only SCENARIO ...] [--launcher NAME ...]
+
+Three agents on loopback, two workers each that only say when they were started (`stamp_worker`): no
+worker fails because another is gone, so what is measured is the launcher alone. Each launcher runs
+with its defaults, ragent with `shrink_timeout=0`. A job that does not run again is watched for
+`--limit` seconds, and that is its figure; so is the time after which all its agents have given up.
+
+Needs `cargo build --release -p ragent -p ragent-benches`, `scripts/setup-venv.sh` and, for NVRx,
+`scripts/setup-venv.sh nvrx`. A quick run takes ten minutes, most of it the other launchers'.
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from elastic import JOIN_SETTLE_S, Elastic, Launcher, NotRunning
+from table import Column, Table
+
+ROOT = Path(__file__).parents[1]
+ATTEND_LOAD = ROOT / "target/release/attend_load"
+STAMP_WORKER = ROOT / "target/release/stamp_worker"
+TORCHRUN = ROOT / ".venv/bin/torchrun"
+FT_LAUNCHER = ROOT / ".venvs/nvrx/bin/ft_launcher"
+
+COLUMNS = [
+    Column("what happens", 44), Column("ragent s", 9, True), Column("worst", 9, True),
+    Column("times", 5, True), Column("torchrun s", 17, True), Column("nvrx s", 17, True),
+    Column("goal s", 6, True), Column("reached", 7),
+]
+
+
+class Scenario(NamedTuple):
+    """Something that happens to a job, and how soon ragent is to have it running again."""
+
+    what: str
+    goal_s: float
+    # Yields milliseconds; is given the jobs of a launcher, and how often.
+    measure: Callable
+
+
+def repeated(method):
+    return lambda jobs, times: (method(jobs) for _ in range(times))
+
+
+SCENARIOS = {
+    "restart": Scenario("worker killed, group full", 0.1,
+                        lambda jobs, times: jobs.restarts_ms("3", 3, times)),
+    "below-max": Scenario("worker killed, below the maximum", 0.1,
+                          lambda jobs, times: jobs.restarts_ms("2:3", 2, times)),
+    "silent": Scenario("node lost, silent", 3.2, repeated(Elastic.silent_loss_ms)),
+    "killed": Scenario("node lost, its agent killed", 0.6, repeated(Elastic.killed_loss_ms)),
+    "spare": Scenario("node lost, a spare waits", 0.7, repeated(Elastic.replacement_ms)),
+    "join": Scenario(f"node added, ragent beyond join_settle={JOIN_SETTLE_S}", 0.2,
+                     Elastic.joins_ms),
+    "host": Scenario("agent that hosts killed, started again", 1.5,
+                     repeated(Elastic.host_restart_ms)),
+}
+
+
+def times_of(name, launcher, quick):
+    if launcher == "ragent":
+        return 5 if quick else 30
+    if name == "restart":
+        return 2 if quick else 5
+    return 1 if quick else 2
+
+
+def outcomes(jobs, scenario, times):
+    """Returns the seconds until a job ran again, or why it does not, for each of `times` times."""
+    found = []
+    while len(found) < times:
+        try:
+            for ms in scenario.measure(jobs, times - len(found)):
+                found.append(ms / 1e3)
+        except NotRunning as outcome:
+            found.append(outcome)
+        except RuntimeError as error:
+            print(f"error: {error}", file=sys.stderr)
+            break
+    return found
+
+
+def seconds(value):
+    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
+def cell(found):
+    """Returns the median; or what became of the job, and how often."""
+    measured = [outcome for outcome in found if isinstance(outcome, float)]
+    failed = [outcome for outcome in found if isinstance(outcome, NotRunning)]
+    if not found:
+        return ""
+    if not failed:
+        return seconds(statistics.median(measured))
+    what = "job over after" if failed[0].is_over else "never in"
+    text = f"{what} {failed[0].after_s:.0f}"
+    return f"{text} ({len(failed)} of {len(found)})" if measured else text
+
+
+def measure(launchers, name, args, table):
+    """Prints a row about a scenario."""
+    scenario = SCENARIOS[name]
+    found = {launcher: outcomes(jobs, scenario, times_of(name, launcher, args.quick))
+             for launcher, jobs in launchers.items()}
+    ours = found.get("ragent", [])
+    is_measured = ours and all(isinstance(outcome, float) for outcome in ours)
+    reached = is_measured and statistics.median(ours) < scenario.goal_s
+    table.add(
+        scenario.what, cell(ours), seconds(max(ours)) if is_measured else "",
+        str(len(ours)) if ours else "", cell(found.get("torchrun", [])), cell(found.get("nvrx", [])),
+        str(scenario.goal_s), ("yes" if reached else "NO") if ours else "",
+    )
+
+
+def measure_many(args, agents, table):
+    """Prints rows about so many simulated agents, of which one fails or is lost."""
+    for flag, what, goal_s in (("--fail", "a worker fails", 0.5), ("--lose", "a node is lost", 3.7)):
+        command = [ATTEND_LOAD, "--ragent", args.ragent, "--agents", str(agents), flag]
+        found = []
+        for _ in range(3 if args.quick else 10):
+            done = subprocess.run(command, check=True, capture_output=True, timeout=args.limit)
+            found.append(json.loads(done.stdout)["again_s"])
+        median = statistics.median(found)
+        table.add(f"{what}, {agents:,} agents admitted again", seconds(median), seconds(max(found)),
+                  str(len(found)), "", "", str(goal_s), "yes" if median < goal_s else "NO")
+
+
+def main():
+    args = parse_args()
+    # So that `finally` runs, whoever ends the run.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
+    launchers = {}
+    for name, (program, make, hint) in launchers_of(args).items():
+        if not os.access(program, os.X_OK):
+            print(f"there is no {name}: `{hint}` makes it", file=sys.stderr)
+        else:
+            launchers[name] = Elastic(make(str(program)), str(STAMP_WORKER), args.limit)
+    start = time.monotonic()
+    table = Table(COLUMNS, args.markdown)
+    for name in args.only:
+        measure(launchers, name, args, table)
+    for agents in args.agents:
+        measure_many(args, agents, table)
+    if not args.markdown:
+        print(f"\nmedians; worst of ragent's; {time.monotonic() - start:.0f} s, "
+              f"load average {os.getloadavg()[0]:.1f}")
+
+
+def launchers_of(args):
+    known = {
+        "ragent": (args.ragent, lambda program: Launcher.ragent(program, shrink_timeout=0),
+                   "cargo build --release -p ragent"),
+        "torchrun": (TORCHRUN, Launcher.torchrun, "scripts/setup-venv.sh"),
+        "nvrx": (FT_LAUNCHER, Launcher.nvrx, "scripts/setup-venv.sh nvrx"),
+    }
+    return {name: known[name] for name in args.launcher}
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ragent", default="target/release/ragent", metavar="PATH",
+                        type=lambda path: str(Path(path).resolve()),
+                        help="the binary under test (target/release/ragent)")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions")
+    parser.add_argument("--only", nargs="*", choices=SCENARIOS, default=list(SCENARIOS),
+                        metavar="SCENARIO", help=f"only these, of: {', '.join(SCENARIOS)}")
+    parser.add_argument("--launcher", nargs="+", choices=("ragent", "torchrun", "nvrx"),
+                        default=["ragent", "torchrun", "nvrx"], metavar="NAME",
+                        help="only these, of: ragent, torchrun, nvrx")
+    parser.add_argument("--limit", type=float, default=100, metavar="SECONDS",
+                        help="how long a job that does not run again is watched (%(default)s)")
+    parser.add_argument("--agents", nargs="*", type=int, default=[], metavar="N",
+                        help="also break jobs of so many simulated agents, of ragent alone")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    args = parser.parse_args()
+    for program in (STAMP_WORKER, ATTEND_LOAD):
+        if not os.access(program, os.X_OK):
+            parser.error(f"there is no program at `{program}`; build it: "
+                         "cargo build --release -p ragent-benches")
+    return args
+
+
+if __name__ == "__main__":
+    main()

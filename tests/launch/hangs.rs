@@ -1,0 +1,134 @@
+//! Workers that make no progress.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::Write,
+    time::Duration,
+};
+
+use nix::{sys::stat::Mode, unistd};
+use serde_json::Value;
+
+use crate::support::{Program, Sandbox, let_pass};
+
+/// The pipe of the fake worker `beat.py`.
+fn beats(sandbox: &Sandbox) -> File {
+    let path = sandbox.path("beats.0");
+    unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
+    OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
+/// What the workers of the job's only node say, once they say anything of `what`.
+fn said(sandbox: &Sandbox, what: &str) -> String {
+    // It is passed on at intervals.
+    for _ in 0..300 {
+        let end = sandbox.ragent("status --json").run();
+        let status: Value = serde_json::from_str(&end.stdout).unwrap();
+        let said = status["nodes"][0]["said"].as_str().unwrap_or_default().to_owned();
+        if said.contains(what) {
+            return said;
+        }
+        let_pass(Duration::from_millis(20));
+    }
+    panic!("nobody says `{what}`");
+}
+
+fn agent(sandbox: &Sandbox, words: &str) -> Program {
+    sandbox.ragent(&format!("{words} --no-python beat.py")).start()
+}
+
+/// Workers that do nothing have failed, without a line of code in them: they are killed although
+/// they ignore what they are told and have five minutes to end, the job is restarted, and at last
+/// closed. The report says why, and where their stacks are.
+#[test]
+fn idle_workers_have_failed() {
+    let sandbox = Sandbox::new();
+    let words = "--nproc-per-node 2 --hang-timeout 1 --max-restarts 1 --shutdown-timeout 300 \
+                 --log-dir logs --no-python stubborn.sh";
+    let mut agent = sandbox.ragent(words).start();
+    agent.workers(2);
+    agent.logs("the workers make no progress");
+    assert_eq!(agent.workers(2)[1].number("restart"), 1);
+    let end = agent.end();
+    end.assert_code(1);
+    let report = end.report();
+    assert!(report.contains("killed because it made no progress for 1"), "{report}");
+    assert!(report.contains("its stack is in logs/"), "{report}");
+    let stacks = sandbox.files_below("logs");
+    let stacks: Vec<&String> = stacks.iter().filter(|path| path.ends_with("stack.txt")).collect();
+    assert_eq!(stacks.len(), 4, "{stacks:?}");
+    let stack = std::fs::read_to_string(sandbox.path("logs").join(stacks[0])).unwrap();
+    for part in ["sleep infinity", "S (sleeping), waits in", "py-spy was asked to: dump --pid"] {
+        assert!(stack.contains(part), "no `{part}` in:\n{stack}");
+    }
+    sandbox.assert_nothing_left();
+}
+
+/// Workers that write, or that compute, are left alone for as long as they do.
+#[test]
+fn busy_workers_do_not_hang() {
+    for work in ["while :; do :; done", "while :; do echo x; read -t 0.2 <> $SCRATCH/none; done"] {
+        let sandbox = Sandbox::new();
+        unistd::mkfifo(&sandbox.path("none"), Mode::S_IRWXU).unwrap();
+        let start = sandbox.ragent("--hang-timeout 1 --no-python bash -c").arg(work);
+        let mut agent = start.start();
+        agent.logs("admitted");
+        let_pass(Duration::from_secs(3));
+        agent.signal(nix::sys::signal::Signal::SIGTERM);
+        let end = agent.end();
+        assert!(!end.stderr.contains("no progress"), "{}", end.stderr);
+    }
+}
+
+/// A worker that sends heartbeats is judged by them alone: it may be idle between them, and it may
+/// not spin without them. `ragent status` shows what it says of its progress.
+#[test]
+fn heartbeats_are_progress() {
+    let sandbox = Sandbox::new();
+    let mut beats = beats(&sandbox);
+    let mut agent = agent(&sandbox, "--hang-timeout 2.5");
+    assert_eq!(agent.worker().number("watchdog"), 2_500_000);
+    for step in 0..8 {
+        writeln!(beats, "{step} loss 0.31").unwrap();
+        let_pass(Duration::from_millis(500));
+    }
+    assert_eq!(said(&sandbox, "step 7"), "step 7 loss 0.31");
+    writeln!(beats, "spin").unwrap();
+    let end = agent.end();
+    end.assert_code(1);
+    assert!(end.report().contains("killed because it made no progress"), "{}", end.report());
+}
+
+/// A worker may say that it hangs.
+#[test]
+fn worker_asks_to_be_taken_for_hung() {
+    let sandbox = Sandbox::new();
+    let mut beats = beats(&sandbox);
+    let mut agent = agent(&sandbox, "--hang-timeout 3600");
+    agent.worker();
+    writeln!(beats, "trigger").unwrap();
+    let end = agent.end();
+    assert!(end.report().contains("killed because it made no progress"), "{}", end.report());
+}
+
+/// Where the user names a signal, hung workers get it before they are killed, and have the time to
+/// say where they are.
+#[test]
+fn signal_asks_hung_workers_for_their_stacks() {
+    let sandbox = Sandbox::new();
+    let script = "trap 'echo I am in the forward pass >&2' QUIT; sleep infinity & \
+                  while :; do wait; done";
+    let words = "--hang-timeout 1 --hang-signal SIGQUIT --no-python bash -c";
+    let end = sandbox.ragent(words).arg(script).run();
+    end.assert_code(1);
+    assert!(end.report().contains("    I am in the forward pass"), "{}", end.report());
+}
+
+/// Without the flag nobody is watched, and no worker finds a socket.
+#[test]
+fn nobody_is_watched_unasked() {
+    let sandbox = Sandbox::new();
+    let script = "[ -z \"${NOTIFY_SOCKET+x}${WATCHDOG_USEC+x}\" ]";
+    let start = sandbox.ragent("--no-python bash -c").arg(script);
+    start.env("NOTIFY_SOCKET", "/run/x").env("WATCHDOG_USEC", "1").run().assert_code(0);
+}
