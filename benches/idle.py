@@ -1,51 +1,102 @@
 #!/usr/bin/env python3
-"""What a launcher costs while its job runs: memory, and the CPU time of its processes.
+"""What a launcher costs while its job runs: memory and CPU time of its processes.
 
-    .venv/bin/python benches/idle.py --ragent target/release/ragent [--seconds N] [--launcher NAME ...]
+    .venv/bin/python benches/idle.py --ragent target/release/ragent [--seconds N] [--markdown]
+                                     [--launcher NAME ...]
 
-Three agents on loopback with two workers each, to which nothing happens. Memory is resident: with
-all pages, many of which are files that other processes map too, and without (`RssAnon`). CPU time
-is that of all threads in `--seconds` seconds, as a share of one CPU. Of ragent also a coordinator
-alone, with simulated agents.
+Three agents on loopback with two workers each, to which nothing happens. Workers do not count.
+Memory is what is resident, and how much of that no file backs (`RssAnon`); pages of a binary are
+shared by all its processes. CPU time is that of all threads, as a share of one CPU. Of ragent there
+is also a coordinator alone, which 1,000 simulated agents attend.
 """
 
 import argparse
 import json
-import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-from elastic import Elastic, tree
+from elastic import tree
 from launch import keepers_of
-from recovery import ATTEND_LOAD, COMMON, STAMP_WORKER, available
+from recovery import ATTEND_LOAD, RAGENT, add_common, check_programs, end_orderly, jobs_by_launcher
 from table import Column, Table
 
 AGENTS = 1000
+# Until what a start leaves to be done is done.
+CALM_S = 2
+
 COLUMNS = [
-    Column("process", 44), Column("resident MB", 11, True), Column("of its own MB", 13, True),
+    Column("processes", 44), Column("resident MB", 11, True), Column("own MB", 8, True),
     Column("CPU %", 7, True),
 ]
 
 
 def measure_job(name, jobs, seconds, table):
-    """Prints rows about the processes of a launcher that are no workers."""
+    """Prints rows about the processes of a launcher."""
     with jobs.job("3", 3) as job:
         workers = {stamp.pid for stamp in job.running(3)}
+        time.sleep(CALM_S)
         host, guest, _ = job.agents
         processes = {}
-        for what, agent in (("hosts", host), ("guest", guest)):
-            processes[f"{name}, agent, {what}"] = [agent.pid]
+        for what, agent in (("agent that hosts", host), ("agent", guest)):
             keepers = keepers_of(agent.pid)
-            if keepers:
-                processes[f"{name}, its keeper"  if what == "guest" else f"{name}, keeper of the host"] = keepers
-            rest = [pid for pid in tree(agent.pid) if pid not in {agent.pid, *keepers, *workers}]
-            if rest:
-                processes[f"{name}, {len(rest)} more processes of it, {what}"] = rest
-        time.sleep(2)
-        before = {what: cpu_s(pids) for what, pids in processes.items()}
+            others = set(tree(agent.pid)) - {agent.pid, *keepers, *workers}
+            processes |= {f"{name}, {what}": [agent.pid], f"{name}, {what}: its keeper": keepers,
+                          f"{name}, {what}: {len(others)} more": list(others)}
+        processes = {what: pids for what, pids in processes.items() if pids}
+        before_s = {what: cpu_s(pids) for what, pids in processes.items()}
         time.sleep(seconds)
         for what, pids in processes.items():
-            used = cpu_s(pids) - before[what]
-            table.add(what, mb(pids, "VmRSS"), mb(pids, "RssAnon"), f"{100 * used / seconds:.3f}")
+            share = (cpu_s(pids) - before_s[what]) / seconds
+            table.add(what, *memory(pids), f"{100 * share:.3f}")
+
+
+def measure_coordinator(ragent, seconds, table):
+    """Prints a row about a coordinator that many agents attend."""
+    command = [ATTEND_LOAD, "--ragent", ragent, "--agents", str(AGENTS), "--hold", str(seconds)]
+    done = subprocess.run(command, check=True, capture_output=True, timeout=seconds + 90)
+    held = json.loads(done.stdout)["held"]
+    table.add(f"{RAGENT}, coordinator of {AGENTS:,} agents", f"{held['rss_kb'] / 1e3:.1f}",
+              f"{held['rss_anon_kb'] / 1e3:.1f}", f"{100 * held['cpu_s'] / held['seconds']:.3f}")
+
+
+def memory(pids):
+    return [f"{sum(status_kb(pid, field) for pid in pids) / 1e3:.1f}"
+            for field in ("VmRSS", "RssAnon")]
+
+
+def status_kb(pid, field):
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1])
+    raise RuntimeError(f"the kernel says no {field} of process {pid}")
+
+
+def cpu_s(pids):
+    """Returns the CPU time of all threads that processes have."""
+    threads = (thread for pid in pids for thread in Path(f"/proc/{pid}/task").iterdir())
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
+def main():
+    args = parse_args()
+    end_orderly()
+    table = Table(COLUMNS, args.markdown)
+    for name, jobs in jobs_by_launcher(args).items():
+        measure_job(name, jobs, args.seconds, table)
+        if name == RAGENT:
+            measure_coordinator(args.ragent, args.seconds, table)
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_common(parser)
+    parser.add_argument("--seconds", type=int, default=20, metavar="N",
+                        help="how long CPU time is counted (%(default)s)")
+    args = parser.parse_args()
+    check_programs(parser)
+    return args
+
+
+if __name__ == "__main__":
+    main()

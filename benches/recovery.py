@@ -25,14 +25,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from elastic import JOIN_SETTLE_S, Elastic, Launcher, NotRunning
+import store
+from elastic import JOIN_SETTLE_S, TIMEOUT_S, Elastic, Launcher, NotRunning
 from table import Column, Table
 
+RAGENT, TORCHRUN, NVRX = "ragent", "torchrun", "nvrx"
 ROOT = Path(__file__).parents[1]
-ATTEND_LOAD = ROOT / "target/release/attend_load"
-STAMP_WORKER = ROOT / "target/release/stamp_worker"
-TORCHRUN = ROOT / ".venv/bin/torchrun"
-FT_LAUNCHER = ROOT / ".venvs/nvrx/bin/ft_launcher"
+ATTEND_LOAD = store.TARGET / "release" / "attend_load"
+STAMP_WORKER = store.TARGET / "release" / "stamp_worker"
+# Where each is, what runs it, and what makes it where it is not.
+PEERS = {
+    TORCHRUN: (ROOT / ".venv/bin/torchrun", Launcher.torchrun, "scripts/setup-venv.sh"),
+    NVRX: (ROOT / ".venvs/nvrx/bin/ft_launcher", Launcher.nvrx, "scripts/setup-venv.sh nvrx"),
+}
 
 COLUMNS = [
     Column("what happens", 44), Column("ragent s", 9, True), Column("worst", 9, True),
@@ -70,7 +75,7 @@ SCENARIOS = {
 
 
 def times_of(name, launcher, quick):
-    if launcher == "ragent":
+    if launcher == RAGENT:
         return 5 if quick else 30
     if name == "restart":
         return 2 if quick else 5
@@ -109,87 +114,98 @@ def cell(found):
     return f"{text} ({len(failed)} of {len(found)})" if measured else text
 
 
-def measure(launchers, name, args, table):
+def measure(jobs, name, quick, table):
     """Prints a row about a scenario."""
     scenario = SCENARIOS[name]
-    found = {launcher: outcomes(jobs, scenario, times_of(name, launcher, args.quick))
-             for launcher, jobs in launchers.items()}
-    ours = found.get("ragent", [])
-    is_measured = ours and all(isinstance(outcome, float) for outcome in ours)
-    reached = is_measured and statistics.median(ours) < scenario.goal_s
-    table.add(
-        scenario.what, cell(ours), seconds(max(ours)) if is_measured else "",
-        str(len(ours)) if ours else "", cell(found.get("torchrun", [])), cell(found.get("nvrx", [])),
-        str(scenario.goal_s), ("yes" if reached else "NO") if ours else "",
-    )
+    found = {launcher: outcomes(of_launcher, scenario, times_of(name, launcher, quick))
+             for launcher, of_launcher in jobs.items()}
+    ours, torchrun, nvrx = (found.get(launcher, []) for launcher in (RAGENT, TORCHRUN, NVRX))
+    is_measured = bool(ours) and all(isinstance(outcome, float) for outcome in ours)
+    worst = seconds(max(ours)) if is_measured else ""
+    reached = "yes" if is_measured and statistics.median(ours) < scenario.goal_s else "NO"
+    table.add(scenario.what, cell(ours), worst, str(len(ours) or ""), cell(torchrun), cell(nvrx),
+              str(scenario.goal_s), reached if RAGENT in jobs else "")
 
 
 def measure_many(args, agents, table):
     """Prints rows about so many simulated agents, of which one fails or is lost."""
-    for flag, what, goal_s in (("--fail", "a worker fails", 0.5), ("--lose", "a node is lost", 3.7)):
-        command = [ATTEND_LOAD, "--ragent", args.ragent, "--agents", str(agents), flag]
+    for blow, what in (("fail", "a worker fails"), ("lose", "a node is silent")):
+        command = [ATTEND_LOAD, "--ragent", args.ragent, "--agents", str(agents), "--then", blow]
         found = []
         for _ in range(3 if args.quick else 10):
-            done = subprocess.run(command, check=True, capture_output=True, timeout=args.limit)
-            found.append(json.loads(done.stdout)["again_s"])
-        median = statistics.median(found)
-        table.add(f"{what}, {agents:,} agents admitted again", seconds(median), seconds(max(found)),
-                  str(len(found)), "", "", str(goal_s), "yes" if median < goal_s else "NO")
+            done = subprocess.run(command, check=True, capture_output=True, timeout=90)
+            found.append(json.loads(done.stdout)["again"]["seconds"])
+        table.add(f"{what}, {agents:,} agents are admitted again", seconds(statistics.median(found)),
+                  seconds(max(found)), str(len(found)), "", "", "", "")
 
 
 def main():
     args = parse_args()
-    # So that `finally` runs, whoever ends the run.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda received, _: sys.exit(128 + received))
-    launchers = {}
-    for name, (program, make, hint) in launchers_of(args).items():
-        if not os.access(program, os.X_OK):
-            print(f"there is no {name}: `{hint}` makes it", file=sys.stderr)
-        else:
-            launchers[name] = Elastic(make(str(program)), str(STAMP_WORKER), args.limit)
+    end_orderly()
+    jobs = jobs_by_launcher(args)
     start = time.monotonic()
     table = Table(COLUMNS, args.markdown)
     for name in args.only:
-        measure(launchers, name, args, table)
+        measure(jobs, name, args.quick, table)
     for agents in args.agents:
         measure_many(args, agents, table)
-    if not args.markdown:
-        print(f"\nmedians; worst of ragent's; {time.monotonic() - start:.0f} s, "
-              f"load average {os.getloadavg()[0]:.1f}")
+    print(f"\nmedians, and the worst of ragent's; {time.monotonic() - start:.0f} s, "
+          f"load average {os.getloadavg()[0]:.1f}", file=sys.stderr)
 
 
-def launchers_of(args):
-    known = {
-        "ragent": (args.ragent, lambda program: Launcher.ragent(program, shrink_timeout=0),
-                   "cargo build --release -p ragent"),
-        "torchrun": (TORCHRUN, Launcher.torchrun, "scripts/setup-venv.sh"),
-        "nvrx": (FT_LAUNCHER, Launcher.nvrx, "scripts/setup-venv.sh nvrx"),
-    }
-    return {name: known[name] for name in args.launcher}
+def end_orderly():
+    """Lets `finally` run, whoever ends the run."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
+
+
+def jobs_by_launcher(args):
+    """Returns the jobs of each launcher that was asked for and is there."""
+    limit_s = getattr(args, "limit", TIMEOUT_S)
+    jobs = {}
+    for name in args.launcher:
+        if name == RAGENT:
+            launcher = Launcher.ragent(args.ragent, shrink_timeout=0)
+        else:
+            program, make, hint = PEERS[name]
+            if not program.is_file():
+                print(f"there is no {name}; make it with `{hint}`", file=sys.stderr)
+                continue
+            launcher = make(str(program))
+        jobs[name] = Elastic(launcher, str(STAMP_WORKER), limit_s)
+    return jobs
+
+
+def add_common(parser):
+    """Adds what all commands take that compare launchers."""
+    parser.add_argument("--ragent", default="target/release/ragent", metavar="PATH",
+                        type=lambda path: str(Path(path).resolve()),
+                        help="the binary under test (target/release/ragent)")
+    launchers = [RAGENT, *PEERS]
+    parser.add_argument("--launcher", nargs="+", choices=launchers, default=launchers,
+                        metavar="NAME", help=f"only these, of: {', '.join(launchers)}")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+
+
+def check_programs(parser):
+    for program in (STAMP_WORKER, ATTEND_LOAD):
+        if not os.access(program, os.X_OK):
+            parser.error(f"there is no program at `{program}`; build it: "
+                         "cargo build --release -p ragent -p ragent-benches")
 
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ragent", default="target/release/ragent", metavar="PATH",
-                        type=lambda path: str(Path(path).resolve()),
-                        help="the binary under test (target/release/ragent)")
+    add_common(parser)
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     parser.add_argument("--only", nargs="*", choices=SCENARIOS, default=list(SCENARIOS),
                         metavar="SCENARIO", help=f"only these, of: {', '.join(SCENARIOS)}")
-    parser.add_argument("--launcher", nargs="+", choices=("ragent", "torchrun", "nvrx"),
-                        default=["ragent", "torchrun", "nvrx"], metavar="NAME",
-                        help="only these, of: ragent, torchrun, nvrx")
     parser.add_argument("--limit", type=float, default=100, metavar="SECONDS",
                         help="how long a job that does not run again is watched (%(default)s)")
-    parser.add_argument("--agents", nargs="*", type=int, default=[], metavar="N",
+    parser.add_argument("--agents", nargs="+", type=int, default=[], metavar="N",
                         help="also break jobs of so many simulated agents, of ragent alone")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     args = parser.parse_args()
-    for program in (STAMP_WORKER, ATTEND_LOAD):
-        if not os.access(program, os.X_OK):
-            parser.error(f"there is no program at `{program}`; build it: "
-                         "cargo build --release -p ragent-benches")
+    check_programs(parser)
     return args
 
 

@@ -11,6 +11,7 @@
 //!
 //! It decides nothing else, and it has no runtime: one thread, one `poll`.
 
+pub(crate) mod cgroup;
 pub(crate) mod obituary;
 pub mod order;
 mod socket;
@@ -37,6 +38,7 @@ use nix::{
 };
 
 use self::{
+    cgroup::Cgroup,
     obituary::Obituary,
     order::{Order, Program, Report},
     socket::OrderSocket,
@@ -92,7 +94,7 @@ impl Keeper {
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         Ok(Self {
             socket: OrderSocket::from_stdin()?,
-            workers: Workers::default(),
+            workers: Workers::new(Cgroup::make()),
             ends,
             lease: TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?,
             lease_until: Duration::ZERO,

@@ -65,11 +65,15 @@ impl RunningAgent {
     }
 }
 
-/// When a process began, in ticks since boot; none if there is no such process.
-fn began(pid: u32) -> Option<u64> {
+/// When a process began, in ticks since boot; none if there is no such process, or it has ended and
+/// nobody has taken note of that yet.
+pub(crate) fn began(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything, and ends at the last parenthesis; the 22nd field is wanted.
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+    // The name may hold anything, and ends at the last parenthesis. The third field is the state, the
+    // 22nd is wanted.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let has_ended = ["Z", "X"].contains(&fields.next()?);
+    fields.nth(18)?.parse().ok().filter(|_| !has_ended)
 }
 
 /// The file in which the coordinator of a job at `endpoint` remembers.

@@ -8,6 +8,7 @@ mod exit_codes;
 mod hangs;
 mod logs;
 mod loss;
+mod orphans;
 mod result_files;
 mod serve;
 mod stopping;

@@ -5,6 +5,7 @@
 //! process to end; a deadline only makes it fail.
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses its part")]
 
+mod cgroup;
 mod port;
 mod processes;
 mod program;
@@ -15,6 +16,7 @@ use std::{sync::mpsc, time::Duration};
 use ragent::host::{Host, ThisHost};
 
 pub use self::{
+    cgroup::Cgroup,
     port::{free_port, swallowing_listener},
     processes::{children, command_line, is_alive, keeper_of, kill, listening_ports, session_of},
     program::{End, Program, Start, Stream, Worker},

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, fs, io};
 
+use super::cgroup;
 use nix::{
     errno::Errno,
     sys::{
@@ -60,12 +61,20 @@ pub(crate) fn descendants_of(root: Pid) -> BTreeSet<Pid> {
     found
 }
 
-/// Kills every process below this one, once. Those that are born meanwhile become this process's
-/// children when their parents end, and are found by the next call.
+/// Kills every process below this one, once, each as soon as it is found: one that only forks and
+/// exits, again and again, is there for some microseconds. Those that are born meanwhile become this
+/// process's children when their parents end, and are found by the next call.
 pub(crate) fn kill_descendants() {
-    for pid in descendants() {
-        // It may have ended by itself.
-        let _ = kill(pid, Signal::SIGKILL);
+    let mut found = BTreeSet::new();
+    let mut parents = vec![getpid()];
+    while let Some(parent) = parents.pop() {
+        for child in children_of(parent) {
+            // It may have ended by itself.
+            let _ = kill(child, Signal::SIGKILL);
+            if found.insert(child) {
+                parents.push(child);
+            }
+        }
     }
 }
 
@@ -84,6 +93,7 @@ pub(crate) fn reap(pid: Pid) -> bool {
 /// For a process whose children are all to go: nobody else may wait for one of them.
 pub fn sweep_blocking() {
     loop {
+        cgroup::end_leftovers();
         kill_descendants();
         match waitpid(None, None) {
             Ok(_) | Err(Errno::EINTR | Errno::EINVAL) => {}

@@ -12,6 +12,7 @@ use nix::{
 };
 
 use super::{
+    cgroup::Cgroup,
     order::{End, Program, Report},
     socket::Streams,
     tree,
@@ -21,8 +22,9 @@ use crate::supervisor::unix;
 /// The tree below a keeper.
 ///
 /// Invariant: `groups` holds the process group of every worker in `running`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Workers {
+    cgroup: Option<Cgroup>,
     running: BTreeMap<u32, Child>,
     /// Process groups of workers, also of those that ended and left something in it.
     groups: Vec<Pid>,
@@ -33,6 +35,12 @@ pub(super) struct Workers {
 }
 
 impl Workers {
+    /// Nothing runs yet; what will is in `cgroup`, if there is one.
+    pub(super) fn new(cgroup: Option<Cgroup>) -> Self {
+        let (running, groups) = (BTreeMap::new(), Vec::new());
+        Self { cgroup, running, groups, sweeping: false, sweep: 0 }
+    }
+
     /// Whether nothing runs below this process.
     pub(super) fn is_empty(&self) -> bool {
         self.running.is_empty() && self.groups.is_empty() && !self.sweeping
@@ -41,7 +49,9 @@ impl Workers {
     /// Starts a worker in a session of its own.
     pub(super) fn spawn(&mut self, program: Program, streams: Streams) -> Report {
         let local_rank = program.local_rank;
-        match unix::spawn_worker(program, streams) {
+        // One that cannot be in it is found by the walk all the same.
+        let cgroup = self.cgroup.as_ref().and_then(|cgroup| cgroup.procs().ok());
+        match unix::spawn_worker(program, streams, cgroup) {
             Ok(child) => {
                 let pid = child.id();
                 self.groups.push(Pid::from_raw(pid.cast_signed()));
@@ -77,6 +87,13 @@ impl Workers {
     pub(super) fn sweep(&mut self, number: Option<u64>) {
         self.sweeping = true;
         self.sweep = number.unwrap_or(self.sweep);
+        self.kill();
+    }
+
+    fn kill(&self) {
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.kill();
+        }
         tree::kill_descendants();
     }
 
@@ -94,7 +111,7 @@ impl Workers {
                 self.groups.clear();
                 report(Report::Reaped { number: self.sweep });
             } else {
-                tree::kill_descendants();
+                self.kill();
             }
         }
     }

@@ -2,17 +2,20 @@
 #![expect(unsafe_code, reason = "fork, signal dispositions and received descriptors")]
 
 use std::{
+    ffi::{CStr, CString},
     fs, io,
     os::{
         fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd},
-        unix::process::CommandExt,
+        unix::{ffi::OsStrExt, process::CommandExt},
     },
+    path::Path,
     process::{Child, Command},
 };
 
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, FdFlag, fcntl},
+    libc,
     sched::{CpuSet, sched_setaffinity},
     sys::{
         prctl,
@@ -45,6 +48,18 @@ pub(crate) fn keep_descriptors_private() {
     }
 }
 
+/// An extended attribute of a file, if it has it and it is short.
+pub(crate) fn extended_attribute(path: &Path, name: &CStr) -> Option<Vec<u8>> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    let mut value = vec![0; 64];
+    let room = value.len();
+    // SAFETY: both names end with a zero, and the kernel writes at most `room` bytes to `value`.
+    let len =
+        unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), room) };
+    value.truncate(usize::try_from(len).ok()?);
+    Some(value)
+}
+
 /// Sets what `signal` does to this process.
 ///
 /// # Errors
@@ -56,12 +71,16 @@ pub(crate) fn set_disposition(signal: Signal, action: &SigAction) -> Result<(), 
 }
 
 /// Starts a worker as the leader of a session of its own, which the kernel kills when the calling
-/// thread ends.
+/// thread ends. `cgroup` is the `cgroup.procs` of the cgroup that it is to be in.
 ///
 /// # Errors
 ///
 /// Returns the system's refusal to fork or to execute.
-pub(crate) fn spawn_worker(program: Program, streams: [OwnedFd; 3]) -> io::Result<Child> {
+pub(crate) fn spawn_worker(
+    program: Program,
+    streams: [OwnedFd; 3],
+    cgroup: Option<OwnedFd>,
+) -> io::Result<Child> {
     let [stdin, stdout, stderr] = streams;
     let mut command = Command::new(&program.program);
     command.args(&program.args).stdin(stdin).stdout(stdout).stderr(stderr);
@@ -79,6 +98,10 @@ pub(crate) fn spawn_worker(program: Program, streams: [OwnedFd; 3]) -> io::Resul
     }
     let prepare = move || {
         unistd::setsid()?;
+        if let Some(cgroup) = &cgroup {
+            // Where it cannot be in it, the walk through the tree finds it.
+            let _ = unistd::write(cgroup, b"0");
+        }
         prctl::set_pdeathsig(Signal::SIGKILL)?;
         if unistd::getppid() != parent {
             // The parent ended before the line above, so its end will not be told.

@@ -4,19 +4,23 @@
 //! library's real agent over a connection of its own, with a worker store that listens, and only
 //! the workers are missing: their supervisor takes orders and does nothing. The job needs all of
 //! them, so its round completes when the last has joined. The clock runs from the first dial until
-//! every agent has been admitted.
+//! every agent has been admitted. Then something may happen to one of them, and the clock runs again
+//! until all that are left have been admitted to the next round; or nothing, for a while, and what the
+//! coordinator uses meanwhile is measured.
 
 use std::{
+    fs, future,
     io::{BufRead as _, BufReader, Write as _},
     net::{IpAddr, Ipv4Addr},
     num::NonZeroU32,
     path::{Path, PathBuf},
+    pin::pin,
     process::{Child, Command as Program, Stdio},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use ragent::{
     agent::{
@@ -26,17 +30,20 @@ use ragent::{
     },
     job_spec::{Endpoint, StorePorts},
     net::Reach,
-    supervisor::driver::{Command, SupervisorHandle},
+    supervisor::{
+        driver::{Command, SupervisorHandle, Told},
+        machine::GroupEnd,
+    },
 };
 use ragent_benches::{cpu_time, now};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    ids::{NodeId, RunId, Term},
-    message::{Heard, NodeDescription},
+    ids::{LocalRank, NodeId, RoundId, RunId, Term},
+    message::{Admission, Heard, NodeDescription, WorkerEnd, WorkerFailure},
     settings::{NodeRange, SharedSettings, Timeouts},
 };
 use ragent_store::StoreThread;
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
     sync::{mpsc, watch},
@@ -52,6 +59,21 @@ struct Args {
     /// How many agents attend.
     #[arg(long, default_value_t = 1000)]
     agents: u16,
+    /// What happens to one of them once all have been admitted.
+    #[arg(long)]
+    then: Option<Blow>,
+    /// For how many seconds the coordinator is watched while nothing happens.
+    #[arg(long)]
+    hold: Option<u64>,
+}
+
+/// What happens to an agent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Blow {
+    /// One of its workers fails.
+    Fail,
+    /// It is not heard any more.
+    Lose,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -59,89 +81,200 @@ async fn main() -> Result<()> {
     let args = Args::parse();
     raise_limit_on_files()?;
     let coordinator = Coordinator::start(&args.ragent)?;
-    let reach = Reach::Loopback(Ipv4Addr::LOCALHOST.into());
-    let stores = (0..args.agents)
-        .map(|_| {
-            let thread = StoreThread::start("stores")?;
-            Ok(WorkerStores::new(
-                thread,
-                StorePlace::Ports { reach, ports: StorePorts::Any, is_served: true },
-            ))
-        })
-        .collect::<Result<Vec<_>>>()?;
-    let attending = attend_all(&coordinator.endpoint, stores);
-    let (start, mut admitted) = timeout(TIMEOUT, LocalSet::new().run_until(attending))
-        .await
-        .context("not all agents were admitted in time")??;
-    admitted.sort_unstable();
-    let cpu = cpu_time(coordinator.process.id())?;
-    let seconds_at = |quantile: f64| {
-        let index = (admitted.len() - 1) as f64 * quantile;
-        (admitted[index as usize] - start).as_secs_f64()
-    };
-    let report = json!({
-        "agents": args.agents,
-        "seconds": seconds_at(1.0),
-        "p50_s": seconds_at(0.5),
-        "p99_s": seconds_at(0.99),
-        "coordinator_cpu_s": cpu.as_secs_f64(),
-    });
+    let report = LocalSet::new().run_until(measure(&args, &coordinator)).await?;
     writeln!(std::io::stdout(), "{report}")?;
     Ok(())
 }
 
-/// Returns when the first agent dialed, and when each was admitted.
-async fn attend_all(
-    endpoint: &Endpoint,
-    stores: Vec<WorkerStores>,
-) -> Result<(Instant, Vec<Instant>)> {
-    let count = stores.len() as u32;
+async fn measure(args: &Args, coordinator: &Coordinator) -> Result<Value> {
+    let count = usize::from(args.agents);
+    let stores = (0..count).map(|_| open_stores()).collect::<Result<Vec<_>>>()?;
+    let left = if args.then == Some(Blow::Lose) { count - 1 } else { count };
     let shared = SharedSettings {
-        nodes: NodeRange::new(count, count).context("there must be an agent")?,
-        max_restarts: 0,
-        timeouts: Timeouts::default(),
+        nodes: NodeRange::new(left as u32, count as u32).context("there must be an agent left")?,
+        max_restarts: 1,
+        timeouts: Timeouts { shrink: Duration::ZERO, ..Timeouts::default() },
         fixed_ranks: false,
     };
-    let (told, mut admitted) = mpsc::channel(stores.len());
-    let mut agents = JoinSet::new();
+    let pid = coordinator.process.id();
     let start = now();
-    for (number, stores) in (0..count).zip(stores) {
-        let spec = agent(number, endpoint.clone(), shared);
-        agents.spawn_local(attend(spec, stores, told.clone()));
+    let mut crowd = Crowd::start(&coordinator.endpoint, shared, stores);
+    let admitted = crowd.admitted(count).await?;
+    let mut report = json!({
+        "agents": args.agents,
+        "seconds": seconds_at(1.0, start, &admitted),
+        "p50_s": seconds_at(0.5, start, &admitted),
+        "p99_s": seconds_at(0.99, start, &admitted),
+        "coordinator_cpu_s": cpu_time(pid)?.as_secs_f64(),
+    });
+    if let Some(seconds) = args.hold {
+        crowd.rest(CALM).await?;
+        let (cpu, start) = (cpu_time(pid)?, now());
+        crowd.rest(Duration::from_secs(seconds)).await?;
+        report["held"] = json!({
+            "seconds": (now() - start).as_secs_f64(),
+            "cpu_s": (cpu_time(pid)? - cpu).as_secs_f64(),
+            "rss_kb": status_kb(pid, "VmRSS")?,
+            "rss_anon_kb": status_kb(pid, "RssAnon")?,
+        });
     }
-    drop(told);
-    let mut moments = Vec::new();
-    while moments.len() < count as usize {
-        tokio::select! {
-            Some(moment) = admitted.recv() => moments.push(moment),
-            Some(ended) = agents.join_next() => {
-                ended??;
+    if let Some(blow) = args.then {
+        crowd.rest(CALM).await?;
+        let (cpu, start) = (cpu_time(pid)?, now());
+        crowd.last.send(blow).await?;
+        let admitted = crowd.admitted(left).await?;
+        report["again"] = json!({
+            "seconds": seconds_at(1.0, start, &admitted),
+            "p50_s": seconds_at(0.5, start, &admitted),
+            "coordinator_cpu_s": (cpu_time(pid)? - cpu).as_secs_f64(),
+        });
+    }
+    Ok(report)
+}
+
+fn seconds_at(quantile: f64, start: Instant, sorted: &[Instant]) -> f64 {
+    let index = (sorted.len() - 1) as f64 * quantile;
+    (sorted[index as usize] - start).as_secs_f64()
+}
+
+fn status_kb(pid: u32, field: &str) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find(|line| line.starts_with(field)).context("no such field")?;
+    Ok(line.split_whitespace().nth(1).context("a field without a value")?.parse()?)
+}
+
+fn open_stores() -> Result<WorkerStores> {
+    let reach = Reach::Loopback(Ipv4Addr::LOCALHOST.into());
+    let place = StorePlace::Ports { reach, ports: StorePorts::Any, is_served: true };
+    Ok(WorkerStores::new(StoreThread::start("stores")?, place))
+}
+
+/// Agents that attend one coordinator.
+struct Crowd {
+    agents: JoinSet<Result<()>>,
+    /// A round that one of them was admitted to, and when.
+    told: mpsc::Receiver<(RoundId, Instant)>,
+    /// What happens to the last of them.
+    last: mpsc::Sender<Blow>,
+}
+
+impl Crowd {
+    fn start(endpoint: &Endpoint, shared: SharedSettings, stores: Vec<WorkerStores>) -> Self {
+        let (tell, told) = mpsc::channel(stores.len());
+        let (mut last, _) = mpsc::channel(1);
+        let mut agents = JoinSet::new();
+        for (number, stores) in (0..).zip(stores) {
+            let spec = agent(number, endpoint.clone(), shared);
+            let (sender, blows) = mpsc::channel(1);
+            agents.spawn_local(attend(spec, stores, tell.clone(), blows));
+            last = sender;
+        }
+        Self { agents, told, last }
+    }
+
+    /// Waits until `count` have been admitted to one round; returns when each was, in order.
+    async fn admitted(&mut self, count: usize) -> Result<Vec<Instant>> {
+        timeout(TIMEOUT, self.gather(count))
+            .await
+            .context("not all agents were admitted in time")?
+    }
+
+    async fn gather(&mut self, count: usize) -> Result<Vec<Instant>> {
+        let (mut latest, mut moments) = (None, Vec::new());
+        while moments.len() < count {
+            tokio::select! {
+                Some((round, moment)) = self.told.recv() => {
+                    if latest.replace(round) != Some(round) {
+                        moments.clear();
+                    }
+                    moments.push(moment);
+                }
+                Some(ended) = self.agents.join_next() => ended??,
             }
         }
+        moments.sort_unstable();
+        Ok(moments)
     }
-    Ok((start, moments))
+
+    /// Lets time pass in which nothing happens.
+    async fn rest(&mut self, time: Duration) -> Result<()> {
+        match timeout(time, self.agents.join_next()).await {
+            Ok(Some(ended)) => ended?,
+            Ok(None) | Err(_) => Ok(()),
+        }
+    }
 }
 
 /// Runs one agent, and tells when it has been admitted.
 async fn attend(
     spec: AgentSpec,
     stores: WorkerStores,
-    admitted: mpsc::Sender<Instant>,
+    admitted: mpsc::Sender<(RoundId, Instant)>,
+    mut blows: mpsc::Receiver<Blow>,
 ) -> Result<()> {
-    let (commands, mut orders) = mpsc::channel(QUEUE);
-    let (_tell, told) = mpsc::channel(1);
+    let (commands, orders) = mpsc::channel(QUEUE);
+    let (tell, told) = mpsc::channel(QUEUE);
+    let (fail, failures) = mpsc::channel(1);
     let (_send_signal, mut signals) = mpsc::channel(1);
-    let task = tokio::spawn(async move {
-        while let Some(order) = orders.recv().await {
-            if matches!(order, Command::Start(_)) {
-                // Nobody counts any more once all have been admitted.
-                let _ = admitted.send(now()).await;
-            }
-        }
-    });
+    let task = tokio::spawn(supervise(orders, failures, tell, admitted));
     let mut supervisor = SupervisorHandle { commands, told, task };
-    let ending = driver::drive(spec, stores, &mut supervisor, &mut signals).await?;
-    anyhow::bail!("an agent has ended: {ending:?}")
+    let mut agent = pin!(driver::drive(spec, stores, &mut supervisor, &mut signals));
+    loop {
+        tokio::select! {
+            ending = &mut agent => anyhow::bail!("an agent has ended: {:?}", ending?),
+            Some(blow) = blows.recv() => match blow {
+                Blow::Fail => fail.send(()).await?,
+                // Its connection stays open, as that of a machine that has lost its power.
+                Blow::Lose => future::pending().await,
+            },
+        }
+    }
+}
+
+/// Takes an agent's orders, without any workers.
+async fn supervise(
+    mut orders: mpsc::Receiver<Command>,
+    mut failures: mpsc::Receiver<()>,
+    tell: mpsc::Sender<Told>,
+    admitted: mpsc::Sender<(RoundId, Instant)>,
+) {
+    let mut group = None;
+    loop {
+        // Nobody listens any more once the agent is gone.
+        tokio::select! {
+            order = orders.recv() => match order {
+                None => return,
+                Some(Command::Start(admission)) => {
+                    let _ = admitted.send((admission.round, now())).await;
+                    group = Some(admission);
+                }
+                Some(Command::Stop { .. } | Command::Kill) if group.take().is_some() => {
+                    let _ = tell.send(Told::Finished(GroupEnd::Stopped)).await;
+                }
+                Some(_) => {}
+            },
+            Some(()) = failures.recv() => if let Some(admission) = group.take() {
+                let _ = tell.send(Told::Failed(Box::new(failure(&admission)))).await;
+                let _ = tell.send(Told::Finished(GroupEnd::Stopped)).await;
+            },
+        }
+    }
+}
+
+fn failure(admission: &Admission) -> WorkerFailure {
+    WorkerFailure {
+        host_name: "failing".to_owned(),
+        round: admission.round,
+        global_rank: admission.first_global_rank,
+        local_rank: LocalRank(0),
+        pid: 1,
+        end: WorkerEnd::Exited(1),
+        age: Duration::ZERO,
+        message: None,
+        error_file: None,
+        stderr_tail: String::new(),
+        is_final: false,
+    }
 }
 
 fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
@@ -218,3 +351,5 @@ fn raise_limit_on_files() -> Result<()> {
 const RUN_ID: &str = "attend-load";
 const QUEUE: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// Until what an admission leaves to be done is done.
+const CALM: Duration = Duration::from_secs(2);

@@ -1,0 +1,150 @@
+//! A cgroup of the keeper's own, where the one that it runs in was delegated to it.
+//!
+//! What the keeper starts lives in it and dies by one write, at once, however it forks. What a keeper
+//! that was killed together with its agent could not end is ended by the next agent that is started
+//! in the same cgroup, as a service manager does. The walk through the tree of processes is done all
+//! the same: it is what there is elsewhere.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{state_file, supervisor::unix};
+
+/// One cgroup. Dropping it removes it, if nothing is in it any more.
+#[derive(Debug)]
+pub(super) struct Cgroup {
+    path: PathBuf,
+    procs: File,
+}
+
+impl Cgroup {
+    /// Makes one for this process, if it may; ends what earlier ones were left with.
+    pub(super) fn make() -> Option<Self> {
+        let own = delegated()?;
+        end_leftovers_in(&own);
+        let pid = std::process::id();
+        let path = own.join(format!("{PREFIX}{pid}-{}", state_file::began(pid)?));
+        fs::create_dir(&path).ok()?;
+        let procs = OpenOptions::new().write(true).open(path.join("cgroup.procs"));
+        match procs {
+            Ok(procs) => Some(Self { path, procs }),
+            Err(_) => {
+                let _ = fs::remove_dir(&path);
+                None
+            }
+        }
+    }
+
+    /// What a process writes `0` to, to be in it.
+    pub(super) fn procs(&self) -> io::Result<OwnedFd> {
+        self.procs.try_clone().map(OwnedFd::from)
+    }
+
+    /// Kills everything in it.
+    pub(super) fn kill(&self) {
+        kill_all(&self.path);
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // What is in it still is ended by the next one.
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+/// Ends what keepers that were killed have left in this process's cgroup.
+pub(crate) fn end_leftovers() {
+    if let Some(own) = delegated() {
+        end_leftovers_in(&own);
+    }
+}
+
+fn end_leftovers_in(own: &Path) {
+    let entries = fs::read_dir(own).into_iter().flatten().flatten();
+    for path in entries.map(|entry| entry.path()).filter(|path| is_left(path)) {
+        kill_all(&path);
+        // It takes a moment until all are gone; then the next one removes it.
+        let _ = fs::remove_dir(&path);
+    }
+}
+
+/// Whether `path` is the cgroup of a keeper that is gone.
+fn is_left(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let numbers = name.and_then(|name| name.strip_prefix(PREFIX)?.split_once('-'));
+    let Some((pid, began)) = numbers else { return false };
+    let began = began.parse::<u64>().ok();
+    began.is_some() && pid.parse().is_ok_and(|pid| state_file::began(pid) != began)
+}
+
+fn kill_all(path: &Path) {
+    if fs::write(path.join("cgroup.kill"), "1").is_ok() {
+        return;
+    }
+    // Linux before 5.14.
+    let members = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    for pid in members.lines().filter_map(|line| line.parse().ok()) {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+}
+
+/// This process's cgroup, where systemd has marked it as delegated.
+fn delegated() -> Option<PathBuf> {
+    let own = own_path(
+        &fs::read_to_string("/proc/self/cgroup").ok()?,
+        &fs::read_to_string("/proc/self/mountinfo").ok()?,
+    )?;
+    let is_marked = |name| unix::extended_attribute(&own, name).is_some_and(|mark| mark == b"1");
+    (is_marked(c"user.delegate") || is_marked(c"trusted.delegate")).then_some(own)
+}
+
+/// Where the cgroup of a process is found: `cgroup` and `mountinfo` are what `/proc` says of it.
+fn own_path(cgroup: &str, mountinfo: &str) -> Option<PathBuf> {
+    let own = cgroup.lines().find_map(|line| line.strip_prefix("0::"))?;
+    mountinfo.lines().find_map(|line| {
+        let (place, kind) = line.split_once(" - ")?;
+        if kind.split(' ').next() != Some("cgroup2") {
+            return None;
+        }
+        let mut fields = place.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        let below = Path::new(own).strip_prefix(root).ok()?;
+        Some(Path::new(point).join(below))
+    })
+}
+
+const PREFIX: &str = "ragent-";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The path is found below whatever part of the hierarchy is mounted, wherever that is.
+    #[test]
+    fn own_cgroup_is_found() {
+        let find = |cgroup: &str, mounts: &str| {
+            own_path(cgroup, mounts).map(|path| path.to_string_lossy().into_owned())
+        };
+        let host = "24 19 0:21 / /sys rw - sysfs sysfs rw\n\
+                    31 24 0:27 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
+        let unit = "0::/system.slice/ragent@a.service\n";
+        let path = "/sys/fs/cgroup/system.slice/ragent@a.service";
+        assert_eq!(find(unit, host).as_deref(), Some(path));
+        let part = "31 24 0:27 /pod7 /cgroup rw - cgroup2 none rw";
+        assert_eq!(find("0::/pod7/x\n", part).as_deref(), Some("/cgroup/x"));
+        assert_eq!(find("0::/pod8\n", part), None);
+        assert_eq!(find("4:memory:/a\n0::/a\n", host).as_deref(), Some("/sys/fs/cgroup/a"));
+        assert_eq!(find("4:memory:/a\n", host), None);
+        assert_eq!(find("0::/\n", "1 2 0:3 / /x rw - cgroup cgroup rw,memory"), None);
+    }
+}

@@ -1,0 +1,136 @@
+//! Processes that are hard to get rid of, and ways to lose whoever should get rid of them.
+
+use nix::sys::signal::Signal;
+
+use crate::support::{
+    Cgroup, Sandbox, children, command_line, is_alive, is_there, keeper_of, kill, session_of,
+};
+
+/// A worker whose children hop from one process to the next, and one that only SIGKILL can
+/// interrupt, die when the round is over and when their agent is killed.
+#[test]
+fn hopping_and_uninterruptible_processes_die() {
+    if !is_there("python3") {
+        return;
+    }
+    for worker in ["hop.py", "vfork.py"] {
+        for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+            let sandbox = Sandbox::new();
+            let lifeline = sandbox.lifeline("lifeline");
+            let words = format!("--nproc-per-node 2 --shutdown-timeout 1 --no-python {worker}");
+            let mut agent = sandbox.ragent(&words).hold(&lifeline).start();
+            agent.workers(2);
+            agent.signal(signal);
+            lifeline.wait_until_broken();
+            agent.wait_until_silent();
+            sandbox.assert_nothing_left();
+        }
+    }
+}
+
+/// A process group that is killed takes the agent with it, and its keeper takes the rest.
+#[test]
+fn killed_process_group_leaves_nothing() {
+    let sandbox = Sandbox::new();
+    let lifeline = sandbox.lifeline("lifeline");
+    let words = "--nproc-per-node 2 --no-python litter.sh stubborn.sh";
+    let mut agent = sandbox.ragent(words).hold(&lifeline).start();
+    agent.workers(2);
+    agent.workers(2);
+    agent.signal_group(Signal::SIGKILL);
+    lifeline.wait_until_broken();
+    agent.wait_until_silent();
+    sandbox.assert_nothing_left();
+}
+
+/// An agent whose parent was killed goes on with its job, and ends it when it is told to.
+#[test]
+fn killed_parent_changes_nothing() {
+    let sandbox = Sandbox::new();
+    let lifeline = sandbox.lifeline("lifeline");
+    let script = format!("{} --no-python litter.sh polite.sh; :", env!("CARGO_BIN_EXE_ragent"));
+    let mut parent = sandbox.program("bash").arg("-c").arg(script).hold(&lifeline).start();
+    parent.worker();
+    let worker = parent.worker().pid();
+    let agent = children(parent.pid())[0];
+    parent.signal(Signal::SIGKILL);
+    assert!(is_alive(worker) && is_alive(agent));
+    kill(agent, Signal::SIGTERM);
+    parent.says("saved rank=0 on TERM");
+    lifeline.wait_until_broken();
+    parent.wait_until_silent();
+    sandbox.assert_nothing_left();
+}
+
+/// Where its cgroup was delegated, workers live in one of their own, which is gone at the end.
+#[test]
+fn delegated_cgroup_is_used() {
+    let Some(cgroup) = Cgroup::delegated("used") else { return };
+    let sandbox = Sandbox::new();
+    let mut agent = cgroup.ragent(&sandbox, "--no-python litter.sh stay.sh").start();
+    agent.worker();
+    let worker = agent.worker().pid();
+    let own = std::fs::read_to_string(format!("/proc/{worker}/cgroup")).unwrap();
+    let below = cgroup.below();
+    assert_eq!(below.len(), 1, "{below:?}");
+    assert!(own.contains(&below[0]), "{own}");
+    agent.signal(Signal::SIGTERM);
+    agent.end().assert_code(1);
+    assert_eq!(cgroup.below(), Vec::<String>::new());
+    sandbox.assert_nothing_left();
+}
+
+/// What is left when agent and keeper are killed at the same instant is ended by the next agent
+/// that is started in that cgroup, before its own workers begin.
+#[test]
+fn next_agent_ends_what_is_left() {
+    let Some(cgroup) = Cgroup::delegated("left") else { return };
+    if !is_there("setsid") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let lifeline = sandbox.lifeline("lifeline");
+    let words = "--no-python litter.sh stay.sh";
+    let mut agent = cgroup.ragent(&sandbox, words).hold(&lifeline).start();
+    agent.worker();
+    let worker = agent.worker().pid();
+    let keeper = keeper_of(agent.pid());
+    // Stopped first, so that neither sees the other's end.
+    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+        kill(keeper, signal);
+        agent.signal(signal);
+    }
+    let left = || cgroup.members().into_iter().filter(|pid| session_of(*pid) != Some(worker));
+    assert!(left().any(|pid| command_line(pid).contains("sleep")), "the test leaves nothing");
+    let mut next = cgroup.ragent(&sandbox, "--no-python stay.sh").start();
+    next.worker();
+    lifeline.wait_until_broken();
+    agent.wait_until_silent();
+    next.signal(Signal::SIGTERM);
+    next.end().assert_code(1);
+    sandbox.assert_nothing_left();
+}
+
+/// Workers are saved and nothing is left, whichever way a service manager stops its unit: it tells
+/// every process, or the main one only; what is left it kills.
+#[test]
+fn service_manager_stops_its_unit() {
+    for is_mixed in [false, true] {
+        let Some(cgroup) = Cgroup::delegated("unit") else { return };
+        let sandbox = Sandbox::new();
+        let words = "--nproc-per-node 2 --no-python litter.sh polite.sh";
+        let mut agent = cgroup.ragent(&sandbox, words).start();
+        agent.workers(2);
+        agent.workers(2);
+        if is_mixed {
+            agent.signal(Signal::SIGTERM);
+        } else {
+            cgroup.signal(Signal::SIGTERM);
+        }
+        agent.says("saved rank=0 on TERM");
+        agent.says("saved rank=1 on TERM");
+        agent.end().assert_code(1);
+        assert_eq!(cgroup.members(), Vec::<u32>::new());
+        sandbox.assert_nothing_left();
+    }
+}

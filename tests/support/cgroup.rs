@@ -1,0 +1,88 @@
+//! A cgroup of a test's own, as a service manager makes one for a unit.
+
+use std::{fs, path::PathBuf, process::Command};
+
+use nix::{sys::signal::Signal, unistd::geteuid};
+
+use super::{Sandbox, Start, is_there, kill, skip};
+
+/// A cgroup, marked as delegated. Dropping it kills what is in it and removes it.
+#[derive(Debug)]
+pub struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// A fresh one; none where that is impossible, with the reason said.
+    pub fn delegated(name: &str) -> Option<Self> {
+        if !geteuid().is_root() {
+            skip("cgroups want root");
+            return None;
+        }
+        if !is_there("python3") {
+            return None;
+        }
+        let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+        let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let Some(mount) = mounts.find(|fields| fields.get(2) == Some(&"cgroup2")) else {
+            skip("no cgroup2 is mounted");
+            return None;
+        };
+        let path = PathBuf::from(mount[1]).join(format!("test-{name}-{}", std::process::id()));
+        if let Err(error) = fs::create_dir(&path) {
+            skip(&format!("{}: {error}", path.display()));
+            return None;
+        }
+        let cgroup = Self(path);
+        let mark = "import os, sys; os.setxattr(sys.argv[1], 'trusted.delegate', b'1')";
+        let marked = Command::new("python3").arg("-c").arg(mark).arg(&cgroup.0).status();
+        assert!(marked.is_ok_and(|status| status.success()), "cannot mark {}", cgroup.0.display());
+        Some(cgroup)
+    }
+
+    /// `ragent` with these words, in it.
+    pub fn ragent(&self, sandbox: &Sandbox, words: &str) -> Start {
+        let script = format!(
+            "echo 0 >{}/cgroup.procs; exec {} {words}",
+            self.0.display(),
+            env!("CARGO_BIN_EXE_ragent")
+        );
+        sandbox.program("bash").arg("-c").arg(script)
+    }
+
+    /// The cgroups in it, by name.
+    pub fn below(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let folders = entries.filter(|entry| entry.path().is_dir());
+        folders.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+
+    /// The processes in it, and in those in it.
+    pub fn members(&self) -> Vec<u32> {
+        let below = self.below().into_iter().map(|name| self.0.join(name));
+        let files = below.chain([self.0.clone()]).map(|path| path.join("cgroup.procs"));
+        let lists: Vec<String> = files.filter_map(|file| fs::read_to_string(file).ok()).collect();
+        lists.iter().flat_map(|list| list.lines()).filter_map(|pid| pid.parse().ok()).collect()
+    }
+
+    /// Signals everything in it, as a service manager does when it stops a unit.
+    pub fn signal(&self, signal: Signal) {
+        for pid in self.members() {
+            kill(pid, signal);
+        }
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Bounded, as whatever is in it was started by this test and dies at once.
+        for _ in 0..10_000 {
+            let _ = fs::write(self.0.join("cgroup.kill"), "1");
+            for name in self.below() {
+                let _ = fs::remove_dir(self.0.join(name));
+            }
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
