@@ -110,7 +110,7 @@ class Job:
         self.start_agent()
         deadline = time.monotonic() + TIMEOUT_S
         while not is_listened_on(self.port):
-            if time.monotonic() > deadline or self.is_over():
+            if time.monotonic() > deadline or self.agents[0].poll() is not None:
                 raise RuntimeError(f"`{self.launcher.program}` hosts nothing")
             time.sleep(0.005)
 
@@ -132,7 +132,9 @@ class Job:
         return at_ns
 
     def is_over(self):
-        return all(agent.poll() is not None for agent in self.agents if agent not in self.frozen)
+        """Returns whether fewer agents are left than the job needs."""
+        left = [agent for agent in self.agents if agent.poll() is None and agent not in self.frozen]
+        return len(left) < int(self.nnodes.split(":")[0])
 
     def running(self, nodes, since_ns=0, limit_s=TIMEOUT_S):
         """Waits until all workers of `nodes` nodes have been started after `since_ns`; returns

@@ -6,8 +6,9 @@
 
 Three agents on loopback with two workers each, to which nothing happens. Workers do not count.
 Memory is what is resident, and how much of that no file backs (`RssAnon`); pages of a binary are
-shared by all its processes. CPU time is that of all threads, as a share of one CPU. Of ragent there
-is also a coordinator alone, which 1,000 simulated agents attend.
+shared by all its processes, and what a forked process shares with its parent counts for both. CPU
+time is that of all threads, as a share of one CPU. Of ragent there is also a coordinator alone, which
+1,000 simulated agents attend.
 """
 
 import argparse

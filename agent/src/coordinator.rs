@@ -6,4 +6,5 @@
 pub mod client;
 pub mod discovery;
 pub mod driver;
+mod remembering;
 pub mod service;

@@ -148,15 +148,18 @@ impl ThisHost {
         mask.is_some_and(|mask| mask >> (signal as i32 - 1) & 1 == 1)
     }
 
-    /// Lets this process open as many files as the system allows, and says how many it was given.
+    /// Lets this process open as many files as the system allows; says how many it was given, and how
+    /// many it may open now.
     ///
     /// A coordinator has a connection for each agent, and the usual soft limit is 1024. Workers get
     /// the old limit back.
-    pub fn raise_open_files(self) -> u64 {
-        let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return u64::MAX };
+    pub fn raise_open_files(self) -> (u64, u64) {
+        let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+            return (u64::MAX, u64::MAX);
+        };
         // Where it is refused, the old limit stays.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
-        soft
+        let is_raised = setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
+        (soft, if is_raised { hard } else { soft })
     }
 
     /// The machine's host name, at least `localhost`.

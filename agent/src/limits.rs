@@ -23,6 +23,22 @@ pub const STACK_SIGNAL_TIME: Duration = Duration::from_secs(1);
 pub const STACK_PROCESSES: usize = 256;
 /// The longest path that a Unix socket can have, its end included.
 pub const MAX_SOCKET_PATH: usize = 108;
+/// How long a coordinator waits for the disk of its state file before it goes on: a good part of what
+/// a lease can spare, and far more than a disk takes that is well.
+pub const STATE_FILE_PATIENCE: Duration = Duration::from_secs(1);
+/// How long reading what a failed worker has left may take.
+pub const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a resolver may take before an agent that dials again uses the address that it knows.
+pub const RESOLVE_PATIENCE: Duration = Duration::from_millis(250);
+/// How often a fork that the system refuses for want of memory or numbers is tried, and how long
+/// after one another: what is short of them for longer than a second is short of more.
+pub const FORK_ATTEMPTS: u32 = 10;
+/// See [`FORK_ATTEMPTS`].
+pub const FORK_INTERVAL: Duration = Duration::from_millis(100);
+/// Files that an agent has open without workers, and some to spare.
+pub const MIN_OPEN_FILES: u64 = 64;
+/// Files that it has open for each worker: pipes and log files of two streams, a socket.
+pub const OPEN_FILES_PER_WORKER: u64 = 6;
 /// Workers on one node: more than any machine has processors.
 pub const MAX_LOCAL_WORLD_SIZE: u32 = 4096;
 /// What an endpoint may resolve to; a round-robin name has a few addresses.

@@ -1,6 +1,6 @@
 //! The story of a launch, from a [`JobSpec`] to an exit code.
 
-use std::{future::Future, io, path::Path, process::ExitCode, time::Duration};
+use std::{future::Future, io, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use nix::sys::signal::Signal;
 use ragent_rendezvous::{
@@ -100,16 +100,30 @@ fn say_what_is_meant(spec: &JobSpec) {
 }
 
 fn launch_with_logs(spec: &JobSpec) -> Result<Outcome, LaunchError> {
+    let (open_files, limit) = ThisHost.raise_open_files();
+    let workers = u64::from(spec.local_world_size.get());
+    let needed = limits::MIN_OPEN_FILES + limits::OPEN_FILES_PER_WORKER * workers;
+    if limit < needed {
+        return Err(LaunchError::Usage(vec![JobSpecError::OpenFiles { limit, needed }]));
+    }
     tree::check().map_err(system("see the processes below this one"))?;
     // Whatever outlives a keeper that was killed becomes this process's child, and is swept.
     nix::sys::prctl::set_child_subreaper(true)
         .map_err(|errno| system("become a subreaper")(errno.into()))?;
-    let logs = LogFolder::create(spec.log_dir.as_deref(), &ThisHost.temp_dir(), &spec.run_id)
-        .map_err(|(path, error)| {
+    let logs = LogFolder::create(spec.log_dir.as_deref(), &ThisHost.temp_dir(), &spec.run_id);
+    let logs = match logs {
+        Ok(logs) => logs,
+        // Nobody has asked for files.
+        Err((path, error)) if spec.log_dir.is_none() => {
+            warn!(path = %path.display(), %error, "no folder for log files; going on without");
+            LogFolder::Nowhere
+        }
+        Err((path, error)) => {
             let (path, error) = (path.display().to_string(), error.to_string());
-            LaunchError::Usage(vec![JobSpecError::LogDir { path, error }])
-        })?;
-    block_on(launch_on_runtime(spec, logs))?
+            return Err(LaunchError::Usage(vec![JobSpecError::LogDir { path, error }]));
+        }
+    };
+    block_on(launch_on_runtime(spec, open_files, logs))?
 }
 
 fn output_file(source_: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LaunchError {
@@ -130,8 +144,11 @@ pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output, LaunchError> {
     Ok(output)
 }
 
-async fn launch_on_runtime(spec: &JobSpec, logs: LogFolder) -> Result<Outcome, LaunchError> {
-    let open_files = ThisHost.raise_open_files();
+async fn launch_on_runtime(
+    spec: &JobSpec,
+    open_files: u64,
+    logs: LogFolder,
+) -> Result<Outcome, LaunchError> {
     let mut signals = watch_signals(&spec.signals.signals)?;
     let (console, console_end) = Console::start().map_err(system("start a thread"))?;
     let supervisor_spec = supervisor_spec(spec, open_files, logs, console)?;
@@ -260,7 +277,7 @@ fn supervisor_spec(
         events,
         timer_pipe: timer_pipe(spec.timers.as_ref())?,
         cpus_by_rank: spec.cpus_by_rank.clone(),
-        logs,
+        logs: Arc::new(logs),
         stop_grace: spec.shared.timeouts.stop_grace,
         final_codes: spec.final_codes.clone(),
         hang: spec.hang.clone(),

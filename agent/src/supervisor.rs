@@ -13,6 +13,7 @@ mod keeper_link;
 pub mod logs;
 pub mod machine;
 mod notices;
+mod plumbing;
 mod progress;
 mod stacks;
 mod tail;

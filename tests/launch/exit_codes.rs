@@ -9,7 +9,7 @@ use crate::support::{End, Sandbox, free_port};
 /// How rows are provoked, each by one or several ends.
 type Provocation = fn(&Sandbox) -> Vec<End>;
 
-const PROVOCATIONS: [(&str, Provocation); 23] = [
+const PROVOCATIONS: [(&str, Provocation); 24] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
     ("`ragent status` has printed how the job stands", |sandbox| {
         let mut agent = sandbox.ragent("--no-python stay.sh").start();
@@ -167,6 +167,11 @@ const PROVOCATIONS: [(&str, Provocation); 23] = [
             sandbox.ragent("--no-python stay.sh").env("TORCHELASTIC_ENABLE_FILE_TIMER", "1");
         ends.push(timers.env("TORCHELASTIC_TIMER_FILE", "/proc/no/x").run());
         ends
+    }),
+    ("this process may have too few files open", |sandbox| {
+        let agent = env!("CARGO_BIN_EXE_ragent");
+        let script = format!("ulimit -n 20; exec {agent} --no-python stay.sh");
+        vec![sandbox.program("bash").arg("-c").arg(script).run()]
     }),
     ("the log folder cannot be made", |sandbox| {
         vec![sandbox.ragent("--log-dir /proc/no/logs --no-python stay.sh").run()]

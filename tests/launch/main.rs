@@ -1,6 +1,7 @@
 //! One node with real processes: what ends and how, what is left, what is said, which exit code.
 #![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
 
+mod adversity;
 mod bad_input;
 mod endpoint;
 mod environment;

@@ -121,24 +121,17 @@ fn program_that_cannot_be_executed() {
     sandbox.assert_nothing_left();
 }
 
-/// Where one of several workers cannot be started, those that were are ended, and the job says why.
+/// Where a worker cannot be started any more, the job ends and says why.
 #[test]
-fn worker_that_cannot_be_started_takes_the_others_along() {
+fn worker_that_cannot_be_started_ends_the_job() {
     let sandbox = Sandbox::new();
-    let (orders, other) = (sandbox.orders(0), sandbox.orders(1));
-    let words = "--nproc-per-node 2 --max-restarts 1 --shutdown-timeout 300 --log-dir logs --no-python \
-         obey.sh";
-    let mut agent = sandbox.ragent(words).start();
-    agent.workers(2);
-    // In the next attempt a file stands where the folder of the second worker is to be.
-    orders.give(
-        "run=${TORCHELASTIC_ERROR_FILE%/attempt_0/*}; mkdir $run/attempt_1; touch \
-         $run/attempt_1/1; exit 1",
-    );
-    let end = agent.end();
-    drop(other);
+    let program = sandbox.path("program");
+    fs::write(&program, "#!/bin/bash\nrm -f \"$0\"; exit 1\n").unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&program, executable).unwrap();
+    let end = sandbox.ragent("--max-restarts 1 --no-python ./program").run();
     end.assert_code(1);
-    assert!(end.report().contains("could not be started"), "{}", end.report());
+    assert!(end.report().contains("could not be started: No such file"), "{}", end.report());
     sandbox.assert_nothing_left();
 }
 

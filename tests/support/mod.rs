@@ -6,6 +6,7 @@
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses its part")]
 
 mod cgroup;
+mod faults;
 mod port;
 mod processes;
 mod program;
@@ -17,6 +18,7 @@ use ragent::host::{Host, ThisHost};
 
 pub use self::{
     cgroup::Cgroup,
+    faults::Faults,
     port::{free_port, swallowing_listener},
     processes::{children, command_line, is_alive, keeper_of, kill, listening_ports, session_of},
     program::{End, Program, Start, Stream, Worker},

@@ -85,8 +85,10 @@ pub async fn drive(
         stores,
         commands: supervisor.commands.clone(),
         streams: BTreeMap::new(),
+        remotes: BTreeMap::new(),
         tasks: BTreeMap::new(),
         events: sender,
+        known: None,
         told_cause: None,
     };
     loop {
@@ -114,9 +116,12 @@ struct Driver {
     stores: WorkerStores,
     commands: mpsc::Sender<Command>,
     streams: BTreeMap<AttendNumber, mpsc::Sender<FromNode>>,
+    remotes: BTreeMap<AttendNumber, SocketAddr>,
     /// The task of each stream; a stream that is dropped ends with it.
     tasks: BTreeMap<AttendNumber, AbortHandle>,
     events: mpsc::Sender<StreamEvent>,
+    /// Where the coordinator was last reached.
+    known: Option<SocketAddr>,
     /// Why the coordinator could not be reached, as last told.
     told_cause: Option<String>,
 }
@@ -221,6 +226,7 @@ impl Driver {
         if reply.send((message, queue)).is_ok() {
             self.streams.insert(attend, says);
             self.link.handle_opened(now, attend);
+            self.remotes.insert(attend, remote);
             let node_id = self.spec.node.node_id.to_string();
             let state_file = self.spec.state_file.clone();
             self.command(Command::Bury { node_id, coordinators: vec![remote], state_file });
@@ -251,6 +257,7 @@ impl Driver {
                     );
                 }
                 self.told_cause = None;
+                self.known = self.remotes.get(&attend).copied();
                 self.agent.handle_welcome(now, &welcome);
                 let endpoint = self.spec.endpoint.to_string();
                 self.spec.not_here.send_replace(NotHere { term: welcome.term, endpoint });
@@ -288,7 +295,7 @@ impl Driver {
         match effect {
             link::Effect::Dial(attend) => {
                 let (endpoint, events) = (self.spec.endpoint.clone(), self.events.clone());
-                let task = tokio::spawn(client::attend(endpoint, attend, events));
+                let task = tokio::spawn(client::attend(endpoint, self.known, attend, events));
                 self.tasks.insert(attend, task.abort_handle());
             }
             link::Effect::KeepAlive { attend, sequence } => {
@@ -350,6 +357,7 @@ impl Driver {
     /// Ends a stream, or the attempt to open it.
     fn forget(&mut self, attend: AttendNumber) {
         self.streams.remove(&attend);
+        self.remotes.remove(&attend);
         if let Some(task) = self.tasks.remove(&attend) {
             task.abort();
         }
@@ -363,6 +371,7 @@ impl Driver {
             {
                 info!(from = %self.spec.endpoint, to = %endpoint, "the coordinator is elsewhere");
                 self.spec.endpoint = endpoint;
+                self.known = None;
             }
             Ok(_) | Err(_) => debug!(endpoint = not_here.endpoint, "sent elsewhere, not going"),
         }

@@ -1,6 +1,6 @@
 //! An agent's way to the coordinator: one task for each stream that is tried.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, pin::pin};
 
 use hyper_util::rt::TokioIo;
 use ragent_proto::{
@@ -84,8 +84,15 @@ pub enum StreamEvent {
 }
 
 /// Opens a stream under `attend` and serves it until it ends, which is its last event.
-pub async fn attend(endpoint: Endpoint, attend: AttendNumber, events: mpsc::Sender<StreamEvent>) {
-    let error = match stream(&endpoint, attend, &events).await {
+///
+/// `known` is where the coordinator was last reached; used while a resolver is slow.
+pub async fn attend(
+    endpoint: Endpoint,
+    known: Option<SocketAddr>,
+    attend: AttendNumber,
+    events: mpsc::Sender<StreamEvent>,
+) {
+    let error = match stream(&endpoint, known, attend, &events).await {
         Ok(()) => AttendError::Closed,
         Err(error) => error,
     };
@@ -95,11 +102,11 @@ pub async fn attend(endpoint: Endpoint, attend: AttendNumber, events: mpsc::Send
 
 async fn stream(
     endpoint: &Endpoint,
+    known: Option<SocketAddr>,
     attend: AttendNumber,
     events: &mpsc::Sender<StreamEvent>,
 ) -> Result<(), AttendError> {
-    let addresses = net::resolve(endpoint).await?;
-    let connection = connect(&addresses).await?;
+    let connection = reach(endpoint, known).await?;
     let Connection { mut client, local, remote } = connection;
     let (reply, replied) = oneshot::channel();
     let connected = StreamEvent::Connected { attend, local, remote, reply };
@@ -127,6 +134,23 @@ struct Connection {
     client: CoordinationClient<Channel>,
     local: SocketAddr,
     remote: SocketAddr,
+}
+
+/// Connects to the endpoint, whose name may mean another address each time.
+///
+/// A resolver that is slow, or does not answer at all, is no reason to lose a coordinator that is
+/// where it was.
+async fn reach(endpoint: &Endpoint, known: Option<SocketAddr>) -> Result<Connection, AttendError> {
+    let Some(known) = known else { return connect(&net::resolve(endpoint).await?).await };
+    let mut resolving = pin!(net::resolve(endpoint));
+    match timeout(limits::RESOLVE_PATIENCE, &mut resolving).await {
+        Ok(Ok(addresses)) => connect(&addresses).await,
+        Ok(Err(error)) => connect_to(known).await.map_err(|_| error.into()),
+        Err(_) => match connect_to(known).await {
+            Ok(connection) => Ok(connection),
+            Err(_) => connect(&resolving.await?).await,
+        },
+    }
 }
 
 /// Connects to whichever of `addresses` answers first.

@@ -3,7 +3,11 @@
 //! A stream whose reader does not keep up is dropped; its agent attends anew, and both sides repeat
 //! what holds.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    path::PathBuf,
+    time::Duration,
+};
 
 use ragent_proto::convert::FromCoordinator;
 use ragent_rendezvous::{
@@ -11,13 +15,13 @@ use ragent_rendezvous::{
     effect::Effect,
     ids::{NodeId, Peer},
     message::{Attend, FromNode, ToNode},
-    settings::Memory,
     snapshot::{PhaseName, Snapshot},
 };
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, warn};
 
-use crate::{clock, limits, state_file};
+use super::remembering::Remembering;
+use crate::{clock, limits};
 
 /// What reaches the coordinator.
 #[derive(Debug)]
@@ -51,15 +55,34 @@ pub async fn drive(
     state_file: Option<PathBuf>,
 ) {
     let mut streams = Streams::default();
+    let mut file = Remembering::new(state_file);
+    let mut effects = VecDeque::new();
     let mut stalled_until = None;
     loop {
         while let Some(effect) = rendezvous.poll_effect() {
             debug!(?effect, "rendezvous");
             match effect {
+                // Signs of life wait for nothing.
+                Effect::Send {
+                    to,
+                    message: message @ (ToNode::Echo { .. } | ToNode::Probe { .. }),
+                } => {
+                    streams.send(&to, message);
+                }
+                effect => effects.push_back(effect),
+            }
+        }
+        while !file.is_awaited()
+            && let Some(effect) = effects.pop_front()
+        {
+            match effect {
                 Effect::Send { to, message } => streams.send(&to, message),
-                Effect::Remember(memory) => remember(state_file.as_ref(), &memory),
+                Effect::Remember(memory) => file.remember(memory),
                 Effect::Finish => {
-                    forget_if_closed(state_file.as_ref(), &rendezvous);
+                    // A job that is over is not to be recovered by the next one of the same name.
+                    if rendezvous.snapshot(clock::now()).phase == PhaseName::Closed {
+                        file.forget().await;
+                    }
                     return streams.close().await;
                 }
             }
@@ -69,6 +92,7 @@ pub async fn drive(
             stalled_until = None;
         }
         let due = deadline.map(|deadline| stalled_until.map_or(deadline, |at| deadline.max(at)));
+        let patience = file.poll_timeout();
         tokio::select! {
             // Inputs first, so that what has come is heard before anybody is expired. A flood of
             // them cannot delay a deadline for long: every input is bounded work, and a stream's
@@ -78,6 +102,8 @@ pub async fn drive(
                 Some(input) => handle(&mut rendezvous, &mut streams, input),
                 None => return,
             },
+            () = file.written() => {}
+            () = clock::until(patience) => file.handle_timeout(),
             () = clock::until(due) => {
                 let now = clock::now();
                 let is_late = deadline.is_some_and(|deadline| deadline + STALL < now);
@@ -114,22 +140,6 @@ fn handle(rendezvous: &mut Rendezvous, streams: &mut Streams, input: Input) {
 
 /// A deadline that is missed by this much was missed because the whole process stood still.
 const STALL: Duration = Duration::from_millis(500);
-
-/// A job that is over is not to be recovered by the next one of the same name.
-fn forget_if_closed(state_file: Option<&PathBuf>, rendezvous: &Rendezvous) {
-    let Some(path) = state_file else { return };
-    if rendezvous.snapshot(clock::now()).phase == PhaseName::Closed {
-        state_file::forget(path);
-    }
-}
-
-fn remember(state_file: Option<&PathBuf>, memory: &Memory) {
-    let Some(path) = state_file else { return };
-    if let Err(error) = state_file::write_memory(path, memory) {
-        warn!(path = %path.display(), %error, "the state of the job cannot be written; a restarted \
-               coordinator will not know it");
-    }
-}
 
 /// The open streams. Each has a bounded queue and a task that writes it out.
 #[derive(Default)]

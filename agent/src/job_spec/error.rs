@@ -216,6 +216,14 @@ pub enum JobSpecError {
         /// What was given.
         value: String,
     },
+    /// The system lets this process open too few files.
+    #[error("this process may have {limit} files open, and needs {needed}")]
+    OpenFiles {
+        /// How many it may.
+        limit: u64,
+        /// How many it needs.
+        needed: u64,
+    },
     /// Not a time.
     #[error("`{source_} {value}` is no number of seconds")]
     Seconds {
@@ -303,6 +311,9 @@ impl JobSpecError {
             }
             Self::Backend { .. } => "`c10d` and `static` are what there is".to_owned(),
             Self::ConfKey { known, .. } => format!("the keys are {known}"),
+            Self::OpenFiles { .. } => {
+                "raise `ulimit -n` (its hard limit), or `LimitNOFILE=` of the unit".to_owned()
+            }
             Self::Endpoint { error: EndpointError::NoPort, .. } => {
                 "with `static` give it as `HOST:PORT`".to_owned()
             }

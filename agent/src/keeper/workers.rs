@@ -2,11 +2,14 @@
 
 use std::{
     collections::BTreeMap,
-    os::unix::process::ExitStatusExt,
+    io,
+    os::{fd::OwnedFd, unix::process::ExitStatusExt},
     process::{Child, ExitStatus},
+    thread,
 };
 
 use nix::{
+    libc,
     sys::signal::{Signal, killpg},
     unistd::{Pid, getpid},
 };
@@ -17,7 +20,7 @@ use super::{
     socket::Streams,
     tree,
 };
-use crate::supervisor::unix;
+use crate::{limits, supervisor::unix};
 
 /// The tree below a keeper.
 ///
@@ -51,7 +54,7 @@ impl Workers {
         let local_rank = program.local_rank;
         // One that cannot be in it is found by the walk all the same.
         let cgroup = self.cgroup.as_ref().and_then(|cgroup| cgroup.procs().ok());
-        match unix::spawn_worker(program, streams, cgroup) {
+        match spawn_patiently(&program, &streams, cgroup.as_ref()) {
             Ok(child) => {
                 let pid = child.id();
                 self.groups.push(Pid::from_raw(pid.cast_signed()));
@@ -140,6 +143,31 @@ impl Workers {
                 tree::reap(pid);
             }
         }
+    }
+}
+
+/// Starts a worker; tries again for a moment where memory or process numbers are short, as they are
+/// while another job's processes go.
+#[expect(clippy::disallowed_methods, reason = "nothing tells when there is room again")]
+fn spawn_patiently(
+    program: &Program,
+    streams: &Streams,
+    cgroup: Option<&OwnedFd>,
+) -> io::Result<Child> {
+    let mut attempts = 1..limits::FORK_ATTEMPTS;
+    loop {
+        let streams = streams.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
+        let streams: Streams = streams.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
+        let cgroup = cgroup.map(OwnedFd::try_clone).transpose()?;
+        let refusal = match unix::spawn_worker(program.clone(), streams, cgroup) {
+            Ok(child) => return Ok(child),
+            Err(refusal) => refusal,
+        };
+        let is_short = matches!(refusal.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM));
+        if !is_short || attempts.next().is_none() {
+            return Err(refusal);
+        }
+        thread::sleep(limits::FORK_INTERVAL);
     }
 }
 

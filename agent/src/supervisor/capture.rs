@@ -40,12 +40,23 @@ pub(super) struct Copies {
     pub(super) console: Console,
     /// Which of the console's streams.
     pub(super) stream: Stream,
-    /// How lines look there; none: bytes go there untouched.
-    pub(super) lines: Option<Lines>,
+    /// How it looks there.
+    pub(super) shown: Shown,
     /// A file that gets the bytes too.
     pub(super) file: Option<Arc<File>>,
     /// What keeps the last lines.
     pub(super) tail: SharedTail,
+}
+
+/// How a stream looks on the console.
+#[derive(Debug)]
+pub(super) enum Shown {
+    /// Not at all.
+    Nothing,
+    /// Untouched.
+    Bytes,
+    /// Line by line.
+    Lines(Lines),
 }
 
 /// Makes a pipe for a worker's stream and copies what comes out of it until all writers are gone.
@@ -107,9 +118,10 @@ impl Copies {
         if let Some(file) = &self.file {
             self.console.write_file(file, chunk.clone()).await;
         }
-        match &mut self.lines {
-            None => self.console.write(self.stream, chunk).await,
-            Some(lines) => {
+        match &mut self.shown {
+            Shown::Nothing => {}
+            Shown::Bytes => self.console.write(self.stream, chunk).await,
+            Shown::Lines(lines) => {
                 let cut = lines.cut(&chunk);
                 self.write_lines(cut).await;
             }
@@ -117,7 +129,7 @@ impl Copies {
     }
 
     async fn finish(&mut self) {
-        if let Some(lines) = &mut self.lines {
+        if let Shown::Lines(lines) = &mut self.shown {
             let rest = lines.rest();
             self.write_lines(rest).await;
         }
@@ -127,7 +139,7 @@ impl Copies {
         if !console.is_empty() {
             self.console.write(self.stream, console.into()).await;
         }
-        if let Some(choice) = self.lines.as_ref().and_then(|lines| lines.choice.as_ref())
+        if let Shown::Lines(Lines { choice: Some(choice), .. }) = &self.shown
             && !chosen.is_empty()
         {
             self.console.write_file(&choice.file, chosen.into()).await;

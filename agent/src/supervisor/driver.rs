@@ -3,13 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
-    fs::{File, OpenOptions},
+    fs::File,
     future,
-    io::{self, IsTerminal},
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::ffi::OsStrExt,
-    },
+    io::{self},
+    os::fd::OwnedFd,
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -23,11 +20,11 @@ use ragent_rendezvous::{
     ids::{GlobalRank, LocalRank, RoundId},
     message::{Admission, WorkerEnd, WorkerFailure},
 };
-use tokio::{sync::mpsc, task::spawn_blocking};
+use tokio::{sync::mpsc, task::spawn_blocking, time::timeout};
 use tracing::{debug, error, info, warn};
 
 use super::{
-    capture::{self, Choice, Copies, Drain, Lines, SharedTail},
+    capture::Choice,
     console::Console,
     environment::{self, EnvironmentSpec, NOT_INHERITED},
     error_file,
@@ -36,16 +33,16 @@ use super::{
     logs::{LogFolder, WorkerFolder},
     machine::{Effect, GroupEnd, Input, Supervisor},
     notices::{Notice, NoticeSockets},
+    plumbing::{Prepared, StderrTail, WorkerFiles, plumb, prepare},
     progress,
     stacks::{self, StackTools},
-    tail,
     timers::{Expired, TimerPipe, TimerRequest, Timers},
 };
 use crate::{
     clock,
     event_log::{AgentEvent, EventLog, WorkerEvent},
     host::numa::CpuSet,
-    job_spec::{HangSpec, Output, PrefixValues, Sink, Stream, WorkerCommand, substitute},
+    job_spec::{HangSpec, Output, Stream, WorkerCommand, substitute},
     keeper::order::{End, Order, Program, Report},
     limits,
 };
@@ -104,7 +101,7 @@ pub struct SupervisorSpec {
     /// Their processors, by local rank; none where they are not bound.
     pub cpus_by_rank: Vec<CpuSet>,
     /// Where their files go.
-    pub logs: LogFolder,
+    pub logs: Arc<LogFolder>,
     /// How long they may take to end when one of them fails.
     pub stop_grace: Duration,
     /// Exit codes that ask for no restart.
@@ -186,6 +183,8 @@ struct Driver {
 /// What was done beside the loop for the group of a round.
 #[derive(Debug)]
 enum Done {
+    /// What workers write to is open.
+    Prepared(Prepared),
     /// Workers were looked at.
     Looked(BTreeMap<LocalRank, Activity>),
     /// Stacks of a group that hangs were taken.
@@ -228,16 +227,6 @@ enum Fate {
     Ended,
 }
 
-/// Where the last lines of a worker's stderr are found.
-#[derive(Default)]
-enum StderrTail {
-    /// Nowhere: it goes to a terminal.
-    #[default]
-    NotCaptured,
-    Captured(SharedTail),
-    InFile,
-}
-
 impl Driver {
     async fn drive(
         mut self,
@@ -260,7 +249,7 @@ impl Driver {
                 },
                 () = clock::until(timer) => self.kill_expired(),
                 () = clock::until(look) => self.look(),
-                Some((round, done)) = done.recv() => self.handle_done(round, done),
+                Some((round, done)) = done.recv() => self.handle_done(round, done).await,
                 notice = next_notice(&mut self.notices) => self.handle_notice(notice).await,
                 // Last, so that a flood of them keeps nothing else waiting.
                 request = next_timer(&mut self.spec.timer_pipe) => {
@@ -363,11 +352,12 @@ impl Driver {
         });
     }
 
-    fn handle_done(&mut self, round: RoundId, done: Done) {
+    async fn handle_done(&mut self, round: RoundId, done: Done) {
         let Some(group) = self.group.as_mut().filter(|group| group.admission.round == round) else {
             return;
         };
         match done {
+            Done::Prepared(prepared) => self.start_workers(prepared).await,
             Done::Looked(activities) => {
                 group.is_looking = false;
                 let watch = group.hang.as_mut();
@@ -462,10 +452,10 @@ impl Driver {
         let waited = clock::now().saturating_duration_since(self.idle_since);
         self.spec.events.agent(&admission, AgentEvent::Rendezvous(waited));
         self.spec.events.agent(&admission, AgentEvent::Assigned);
-        let choices = self.open_choices(admission.restart_count);
         let timeout = self.spec.hang.as_ref().map(|hang| hang.timeout);
         let hang = timeout.map(|timeout| HangWatch::new(clock::now(), size, timeout));
-        let workers = BTreeMap::new();
+        let (round, restart_count) = (admission.round, admission.restart_count);
+        let (workers, choices) = (BTreeMap::new(), [None, None]);
         self.group = Some(Group { machine, admission, workers, choices, hang, is_looking: false });
         if self.keeper.is_none() {
             match KeeperLink::start(self.drains.clone(), self.reports.clone()) {
@@ -480,40 +470,41 @@ impl Driver {
                 self.order(order, Vec::new()).await;
             }
         }
-        for local_rank in (0..size).map(LocalRank) {
-            if let Err(error) = self.start_worker(local_rank).await {
+        let (logs, output) = (Arc::clone(&self.spec.logs), self.spec.output.clone());
+        self.in_background(round, async move {
+            let prepare = move || prepare(&logs, &output, restart_count, size);
+            Done::Prepared(spawn_blocking(prepare).await.unwrap_or_default())
+        });
+    }
+
+    /// Starts the workers of the group, which may have been told to end meanwhile.
+    async fn start_workers(&mut self, prepared: Prepared) {
+        let Some(group) = self.group.as_mut().filter(|group| group.machine.is_running()) else {
+            return;
+        };
+        let Prepared { mut workers, chosen } = prepared;
+        let choose = |(file, stream): (Option<Arc<File>>, Stream)| {
+            let filters = self.spec.output.filters(stream).clone();
+            file.map(|file| Choice { filters, file })
+        };
+        let [stdout, stderr] = chosen;
+        group.choices = [(stdout, Stream::Stdout), (stderr, Stream::Stderr)].map(choose);
+        for local_rank in (0..self.spec.environment.local_world_size).map(LocalRank) {
+            let files = workers.remove(&local_rank).unwrap_or_default();
+            if let Err(error) = self.start_worker(local_rank, files).await {
                 return self.not_started(local_rank, error.to_string());
             }
         }
-    }
-
-    /// Opens the files for chosen lines; without them the lines are still on the console.
-    fn open_choices(&self, restart_count: u32) -> [Option<Choice>; 2] {
-        [Stream::Stdout, Stream::Stderr].map(|stream| {
-            let filters = self.spec.output.filters(stream);
-            if filters.is_empty() {
-                return None;
-            }
-            match self.spec.logs.filtered(restart_count, stream) {
-                Ok(file) => {
-                    file.map(|file| Choice { filters: filters.clone(), file: Arc::new(file) })
-                }
-                Err(error) => {
-                    warn!(?stream, %error, "the file for chosen lines cannot be opened");
-                    None
-                }
-            }
-        })
     }
 
     fn not_started(&mut self, local_rank: LocalRank, reason: String) {
         self.input(Input::Ended(local_rank, WorkerEnd::NotStarted(reason)));
     }
 
-    async fn start_worker(&mut self, local_rank: LocalRank) -> io::Result<()> {
+    async fn start_worker(&mut self, local_rank: LocalRank, files: WorkerFiles) -> io::Result<()> {
         let group = self.group.as_mut().expect("a group is being started");
-        let folder = self.spec.logs.worker(group.admission.restart_count, local_rank)?;
-        let plumbing = plumb(&self.spec, group, local_rank, folder.as_ref())?;
+        let plumbing = plumb(&self.spec, &group.admission, &group.choices, local_rank, &files)?;
+        let folder = files.folder;
         let error_file = folder.as_ref().map(WorkerFolder::error_file);
         let mut env =
             self.spec.environment.of_worker(&group.admission, local_rank, error_file.as_deref());
@@ -547,7 +538,7 @@ impl Driver {
             debug!(?effect, "supervisor");
             match effect {
                 Effect::Failed(local_rank, end) => {
-                    let failure = self.failure(local_rank, end);
+                    let failure = self.failure(local_rank, end).await;
                     self.tell_failed(&failure);
                     self.tell(Told::Failed(Box::new(failure))).await;
                 }
@@ -613,18 +604,20 @@ impl Driver {
         let _ = self.tell.send(told).await;
     }
 
-    fn failure(&self, local_rank: LocalRank, end: WorkerEnd) -> WorkerFailure {
+    async fn failure(&self, local_rank: LocalRank, end: WorkerEnd) -> WorkerFailure {
         let group = self.group.as_ref().expect("a group has failed");
         let unknown = Worker::default();
         let worker = group.workers.get(&local_rank).unwrap_or(&unknown);
         let error_file = worker.folder.as_ref().map(WorkerFolder::error_file);
         let stack = worker.stack.as_ref().map(|path| format!("its stack is in {}", path.display()));
-        let message = error_file.as_deref().and_then(error_file::message);
+        let message = match error_file.clone() {
+            Some(path) => read_message(path).await,
+            None => None,
+        };
         let message = message.or(stack);
-        let stderr_tail = match (&worker.stderr, &worker.folder) {
-            (StderrTail::Captured(tail), _) => tail.text(),
-            (StderrTail::InFile, Some(folder)) => tail::of_file(&folder.log_file(Stream::Stderr)),
-            (StderrTail::InFile, None) | (StderrTail::NotCaptured, _) => String::new(),
+        let stderr_tail = match &worker.stderr {
+            StderrTail::Captured(tail) => tail.text(),
+            StderrTail::NotCaptured => String::new(),
         };
         let is_final =
             matches!(&end, WorkerEnd::Exited(code) if self.spec.final_codes.contains(code));
@@ -713,74 +706,8 @@ async fn next_timer(pipe: &mut Option<TimerPipe>) -> TimerRequest {
     future::pending().await
 }
 
-/// A worker's streams, connected.
-struct Plumbing {
-    fds: [OwnedFd; 3],
-    drains: Vec<Drain>,
-    stderr: StderrTail,
-}
-
-fn plumb(
-    spec: &SupervisorSpec,
-    group: &Group,
-    local_rank: LocalRank,
-    folder: Option<&WorkerFolder>,
-) -> io::Result<Plumbing> {
-    let mut drains = Vec::new();
-    let stdin = io::stdin().as_fd().try_clone_to_owned()?;
-    let prefix = spec.output.prefix(PrefixValues {
-        role: &spec.environment.role,
-        local_rank,
-        global_rank: group.admission.first_global_rank.0.saturating_add(local_rank.0),
-        host_name: &spec.host_name,
-    });
-    let mut captured = |stream, lines, file, tail| {
-        let console = spec.console.clone();
-        let (fd, drain) = capture::start(Copies { console, stream, lines, file, tail })?;
-        drains.push(drain);
-        io::Result::Ok(fd)
-    };
-    let lines = |stream| {
-        let [stdout, stderr] = &group.choices;
-        let choice = match stream {
-            Stream::Stdout => stdout,
-            Stream::Stderr => stderr,
-        };
-        Some(Lines::new(prefix.as_bytes().to_vec(), choice.clone()))
-    };
-    let sink = |stream| match folder {
-        Some(folder) => (spec.output.sink(local_rank, stream), Some(folder)),
-        None => (Sink::Console, None),
-    };
-    let open = |stream, folder: Option<&WorkerFolder>| -> io::Result<Option<Arc<File>>> {
-        folder.map(|folder| folder.open(stream).map(Arc::new)).transpose()
-    };
-    let null = || OpenOptions::new().write(true).open("/dev/null").map(OwnedFd::from);
-    let tail = SharedTail::default();
-    let stdout = match sink(Stream::Stdout) {
-        (Sink::File, Some(folder)) => folder.open(Stream::Stdout)?.into(),
-        (Sink::Tee, folder) => {
-            let file = open(Stream::Stdout, folder)?;
-            captured(Stream::Stdout, lines(Stream::Stdout), file, SharedTail::default())?
-        }
-        (Sink::Null, _) => null()?,
-        (Sink::Console, _) | (Sink::File, None) => io::stdout().as_fd().try_clone_to_owned()?,
-    };
-    let (stderr, stderr_tail) = match sink(Stream::Stderr) {
-        (Sink::File, Some(folder)) => (folder.open(Stream::Stderr)?.into(), StderrTail::InFile),
-        (Sink::Tee, folder) => {
-            let file = open(Stream::Stderr, folder)?;
-            let fd = captured(Stream::Stderr, lines(Stream::Stderr), file, tail.clone())?;
-            (fd, StderrTail::Captured(tail))
-        }
-        (Sink::Null, _) => (null()?, StderrTail::NotCaptured),
-        (Sink::Console, _) | (Sink::File, None) if io::stderr().is_terminal() => {
-            (io::stderr().as_fd().try_clone_to_owned()?, StderrTail::NotCaptured)
-        }
-        (Sink::Console, _) | (Sink::File, None) => {
-            let fd = captured(Stream::Stderr, None, None, tail.clone())?;
-            (fd, StderrTail::Captured(tail))
-        }
-    };
-    Ok(Plumbing { fds: [stdin, stdout, stderr], drains, stderr: stderr_tail })
+/// What a worker wrote to its error file; nothing if the disk does not give it soon.
+async fn read_message(path: PathBuf) -> Option<String> {
+    let reading = spawn_blocking(move || error_file::message(&path));
+    timeout(limits::LAST_WORDS_TIMEOUT, reading).await.ok()?.ok().flatten()
 }

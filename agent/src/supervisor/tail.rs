@@ -1,11 +1,6 @@
 //! The last lines that a worker wrote.
 
-use std::{
-    collections::VecDeque,
-    fs::File,
-    io::{Read, Seek, SeekFrom},
-    path::Path,
-};
+use std::collections::VecDeque;
 
 use crate::limits;
 
@@ -27,20 +22,6 @@ impl Tail {
         let (head, tail) = self.0.as_slices();
         last_lines(&[head, tail].concat(), self.0.len() >= limits::STDERR_TAIL)
     }
-}
-
-/// The last lines of a file; nothing if it cannot be read.
-pub(super) fn of_file(path: &Path) -> String {
-    let read = || {
-        let mut file = File::open(path)?;
-        let limit = limits::STDERR_TAIL as u64;
-        let start = file.metadata()?.len().saturating_sub(limit);
-        file.seek(SeekFrom::Start(start))?;
-        let mut bytes = Vec::new();
-        file.take(limit).read_to_end(&mut bytes)?;
-        std::io::Result::Ok(last_lines(&bytes, start > 0))
-    };
-    read().unwrap_or_default()
 }
 
 /// `bytes` as text, without the line that was cut at its front.

@@ -7,7 +7,7 @@ use ragent_rendezvous::{
     message::{
         Assignment, Heard, NodeDescription, NodeState, PROTOCOL_VERSION, Standing, WaitReason,
     },
-    settings::{Leases, NodeRange, Settings, SharedSettings, Timeouts},
+    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, Timeouts},
     snapshot::StandingName,
 };
 use tokio::task::JoinHandle;

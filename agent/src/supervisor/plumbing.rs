@@ -1,0 +1,163 @@
+//! Connects the streams of workers to where they belong: pipes, files, the agent's own streams.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{File, OpenOptions},
+    io::{self, IsTerminal},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    sync::Arc,
+};
+
+use ragent_rendezvous::{ids::LocalRank, message::Admission};
+use tracing::warn;
+
+use super::{
+    capture::{self, Choice, Copies, Drain, Lines, SharedTail, Shown},
+    driver::SupervisorSpec,
+    logs::{LogFolder, WorkerFolder},
+};
+use crate::job_spec::{Output, PrefixValues, Sink, Stream};
+
+/// Where the last lines of a worker's stderr are found.
+#[derive(Default)]
+pub(super) enum StderrTail {
+    /// Nowhere: it goes to a terminal.
+    #[default]
+    NotCaptured,
+    Captured(SharedTail),
+}
+
+/// What is opened before the workers of a round start; files on a slow disk take their time.
+#[derive(Debug, Default)]
+pub(super) struct Prepared {
+    pub(super) workers: BTreeMap<LocalRank, WorkerFiles>,
+    /// Where chosen lines of all of them go: of stdout, of stderr.
+    pub(super) chosen: [Option<Arc<File>>; 2],
+}
+
+/// What is open for one worker.
+#[derive(Debug, Default)]
+pub(super) struct WorkerFiles {
+    pub(super) folder: Option<WorkerFolder>,
+    stdout: Option<Arc<File>>,
+    stderr: Option<Arc<File>>,
+}
+
+/// Opens what the workers of a round write to. What cannot be opened is told, and done without: a
+/// worker is not to fail because its log cannot be written.
+pub(super) fn prepare(
+    logs: &LogFolder,
+    output: &Output,
+    restart_count: u32,
+    size: u32,
+) -> Prepared {
+    let mut errors = BTreeSet::new();
+    let mut prepared = Prepared::default();
+    for local_rank in (0..size).map(LocalRank) {
+        let folder = logs.worker(restart_count, local_rank);
+        let folder = folder.unwrap_or_else(|error| {
+            errors.insert(error.to_string());
+            None
+        });
+        let mut open = |stream| {
+            let wanted = matches!(output.sink(local_rank, stream), Sink::File | Sink::Tee);
+            let folder = folder.as_ref().filter(|_| wanted)?;
+            let file = folder.open(stream).map_err(|error| errors.insert(error.to_string()));
+            file.ok().map(Arc::new)
+        };
+        let (stdout, stderr) = (open(Stream::Stdout), open(Stream::Stderr));
+        prepared.workers.insert(local_rank, WorkerFiles { folder, stdout, stderr });
+    }
+    prepared.chosen = [Stream::Stdout, Stream::Stderr].map(|stream| {
+        let is_wanted = !output.filters(stream).is_empty();
+        let file = is_wanted.then(|| logs.filtered(restart_count, stream))?;
+        file.map_err(|error| errors.insert(error.to_string())).ok().flatten().map(Arc::new)
+    });
+    for error in errors {
+        warn!(%error, "logs of workers cannot be written; their output goes to the console");
+    }
+    prepared
+}
+
+/// A worker's streams, connected.
+pub(super) struct Plumbing {
+    pub(super) fds: [OwnedFd; 3],
+    pub(super) drains: Vec<Drain>,
+    pub(super) stderr: StderrTail,
+}
+
+/// Connects a worker's streams to where they belong.
+///
+/// # Errors
+///
+/// Returns the system's refusal of a pipe.
+pub(super) fn plumb(
+    spec: &SupervisorSpec,
+    admission: &Admission,
+    choices: &[Option<Choice>; 2],
+    local_rank: LocalRank,
+    files: &WorkerFiles,
+) -> io::Result<Plumbing> {
+    let mut drains = Vec::new();
+    let stdin = io::stdin().as_fd().try_clone_to_owned()?;
+    let prefix = spec.output.prefix(PrefixValues {
+        role: &spec.environment.role,
+        local_rank,
+        global_rank: admission.first_global_rank.0.saturating_add(local_rank.0),
+        host_name: &spec.host_name,
+    });
+    let mut captured = |stream, shown, file, tail| {
+        let console = spec.console.clone();
+        let (fd, drain) = capture::start(Copies { console, stream, shown, file, tail })?;
+        drains.push(drain);
+        io::Result::Ok(fd)
+    };
+    let lines = |stream| {
+        let [stdout, stderr] = choices;
+        let choice = match stream {
+            Stream::Stdout => stdout,
+            Stream::Stderr => stderr,
+        };
+        Shown::Lines(Lines::new(prefix.as_bytes().to_vec(), choice.clone()))
+    };
+    let null = || OpenOptions::new().write(true).open("/dev/null").map(OwnedFd::from);
+    let sink = |stream, file: &Option<Arc<File>>| match spec.output.sink(local_rank, stream) {
+        // Better there than nowhere; with `--log-dir /dev/null` it is torchrun's way too.
+        Sink::File if file.is_none() => Sink::Console,
+        _ if files.folder.is_none() => Sink::Console,
+        sink => sink,
+    };
+    let stdout = match sink(Stream::Stdout, &files.stdout) {
+        Sink::File => {
+            let (file, tail) = (files.stdout.clone(), SharedTail::default());
+            captured(Stream::Stdout, Shown::Nothing, file, tail)?
+        }
+        Sink::Tee => {
+            let (file, tail) = (files.stdout.clone(), SharedTail::default());
+            captured(Stream::Stdout, lines(Stream::Stdout), file, tail)?
+        }
+        Sink::Null => null()?,
+        Sink::Console => io::stdout().as_fd().try_clone_to_owned()?,
+    };
+    let tail = SharedTail::default();
+    let shown = match sink(Stream::Stderr, &files.stderr) {
+        Sink::File => Some(Shown::Nothing),
+        Sink::Tee => Some(lines(Stream::Stderr)),
+        Sink::Console if !io::stderr().is_terminal() => Some(Shown::Bytes),
+        Sink::Null | Sink::Console => None,
+    };
+    let (stderr, stderr_tail) = match shown {
+        Some(shown) => {
+            let fd = captured(Stream::Stderr, shown, files.stderr.clone(), tail.clone())?;
+            (fd, StderrTail::Captured(tail))
+        }
+        None if sink(Stream::Stderr, &files.stderr) == Sink::Null => {
+            (null()?, StderrTail::NotCaptured)
+        }
+        None => (io::stderr().as_fd().try_clone_to_owned()?, StderrTail::NotCaptured),
+    };
+    Ok(Plumbing { fds: [stdin, stdout, stderr], drains, stderr: stderr_tail })
+}

@@ -1,0 +1,198 @@
+//! A machine on a bad day: disks, descriptors, forks, clocks and names fail, and workers run on.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+
+use crate::support::{Faults, Program, Sandbox, Stream, let_pass};
+
+/// Tells a worker to end well, and fails unless its job does.
+#[track_caller]
+fn ends_well(agent: Program) -> String {
+    let end = agent.end();
+    end.assert_code(0);
+    end.stderr
+}
+
+/// When the disk of the logs is full, workers go on; what they write is lost, and that is said.
+#[test]
+fn full_disk_ends_no_worker() {
+    for streams in ["-r 3", "-t 3"] {
+        let sandbox = Sandbox::new();
+        let Some(faults) = Faults::new(&sandbox) else { return };
+        let orders = sandbox.orders(0);
+        let words = format!("--log-dir {} {streams} --no-python obey.sh", slow(&sandbox, "logs"));
+        let mut agent = faults.happen_to(sandbox.ragent(&words)).start();
+        agent.logs("admitted");
+        faults.set("full", 1);
+        orders.give("seq 10000; seq 10000 >&2; echo the end; exit 0");
+        let said = ends_well(agent);
+        assert!(said.contains("log files of workers take no more; the workers go on"), "{said}");
+        sandbox.assert_nothing_left();
+    }
+}
+
+/// A folder for logs that cannot be written any more costs the logs, not the next round: what
+/// workers say goes to the console.
+#[test]
+fn lost_log_folder_ends_no_worker() {
+    let sandbox = Sandbox::new();
+    let orders = sandbox.orders(0);
+    let words = "--max-restarts 1 --log-dir logs -r 3 --no-python obey.sh";
+    let mut agent = sandbox.ragent(words).start();
+    agent.logs("admitted");
+    orders.give("rm -r $SCRATCH/logs; touch $SCRATCH/logs; exit 1");
+    agent.logs("their output goes to the console");
+    assert_eq!(agent.worker().number("restart"), 1);
+    orders.give("exit 0");
+    ends_well(agent);
+}
+
+/// Where no temporary folder can be made, a job runs without log files.
+#[test]
+fn no_temporary_folder() {
+    let sandbox = Sandbox::new();
+    let start = sandbox.ragent("--no-python true").env("TMPDIR", "/proc/no/such/folder");
+    let said = ends_well(start.start());
+    assert!(said.contains("no folder for log files"), "{said}");
+}
+
+/// A console that is gone ends no worker whose output passes through the agent.
+#[test]
+fn closed_console_ends_no_worker() {
+    let sandbox = Sandbox::new();
+    let words = "--log-dir logs -t 3 --no-python obey.sh";
+    let orders = sandbox.orders(0);
+    let [stdout, stderr] = [(); 2].map(|()| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        writer
+    });
+    let start = sandbox.ragent(words).stdout(stdout).stderr(stderr);
+    orders.give("seq 10000; seq 10000 >&2; echo saved >$SCRATCH/saved; exit 0");
+    start.run().assert_code(0);
+    assert_eq!(fs::read_to_string(sandbox.path("saved")).unwrap(), "saved\n");
+}
+
+/// A fork that is refused for want of process numbers is tried again; one that is refused for long
+/// is a failure that says so.
+#[test]
+fn refused_fork_is_tried_again() {
+    let sandbox = Sandbox::new();
+    let Some(faults) = Faults::new(&sandbox) else { return };
+    faults.set("fork", 3);
+    let start = sandbox.ragent("--nproc-per-node 2 --no-python true");
+    ends_well(faults.happen_to(start).start());
+    assert!(faults.is_used_up("fork"), "no fork was refused");
+    faults.set("fork", 1000);
+    let end = faults.happen_to(sandbox.ragent("--nproc-per-node 2 --no-python true")).run();
+    end.assert_code(1);
+    assert!(
+        end.report().contains("could not be started: Resource temporarily"),
+        "{}",
+        end.report()
+    );
+    sandbox.assert_nothing_left();
+}
+
+/// An agent that may open too few files says so before anything starts; with as many as it says it
+/// needs it runs its workers.
+#[test]
+fn few_descriptors() {
+    let sandbox = Sandbox::new();
+    let run = |limit: u32| {
+        let agent = env!("CARGO_BIN_EXE_ragent");
+        let words = "--nproc-per-node 2 --log-dir logs -t 3 --no-python fail.sh 0";
+        let script = format!("ulimit -n {limit}; exec {agent} {words}");
+        sandbox.program("bash").arg("-c").arg(script).run()
+    };
+    for limit in [16, 40, 75] {
+        let end = run(limit);
+        end.assert_code(2);
+        let what = format!("this process may have {limit} files open, and needs 76");
+        end.assert_stderr(&[&what, "hint: raise `ulimit -n`"]);
+    }
+    run(76).assert_code(0);
+    sandbox.assert_nothing_left();
+}
+
+/// A wall clock that is set a year forward, and then two years back, changes nothing.
+#[test]
+fn stepped_clock_changes_nothing() {
+    const YEAR: i64 = 366 * 24 * 3600;
+    let sandbox = Sandbox::new();
+    let Some(faults) = Faults::new(&sandbox) else { return };
+    let orders = sandbox.orders(0);
+    let start = sandbox.ragent("--max-restarts 1 --hang-timeout 600 --no-python obey.sh");
+    let mut agent = faults.happen_to(start).start();
+    agent.worker();
+    faults.set("clock", YEAR);
+    let_pass(crate::support::LEASE);
+    orders.give("exit 1");
+    // The lines of the log show that it was stepped.
+    let line = agent.logs("admitted");
+    let year = |line: &str| line[..4].parse::<i64>().unwrap();
+    let before = year(&line);
+    assert_eq!(agent.worker().number("restart"), 1);
+    let after = year(&agent.logs("admitted"));
+    assert_eq!(after, before + 1);
+    faults.set("clock", -YEAR);
+    let_pass(crate::support::LEASE);
+    orders.give("exit 0");
+    let said = ends_well(agent);
+    assert!(!said.contains("lease"), "{said}");
+}
+
+/// A slow disk under log files and state file costs time, and no lease: a round whose files take
+/// longer than a lease each starts when they are there, and nobody is lost meanwhile.
+#[test]
+fn slow_disk_costs_no_lease() {
+    let sandbox = Sandbox::new();
+    let Some(faults) = Faults::new(&sandbox) else { return };
+    let orders = sandbox.orders(0);
+    let words = format!(
+        "--rdzv-endpoint 127.0.0.1:0 --max-restarts 1 --log-dir {} -t 3 --no-python obey.sh",
+        slow(&sandbox, "logs")
+    );
+    let start = sandbox.ragent(&words).env("RUNTIME_DIRECTORY", slow(&sandbox, "run"));
+    let mut agent = faults.happen_to(start).start();
+    agent.says("worker rank=0");
+    faults.set("slow", 2800);
+    orders.give("exit 1");
+    agent.logs("the disk of the state file is slow");
+    agent.says("restart=1");
+    faults.set("slow", 0);
+    orders.give("exit 0");
+    let said = ends_well(agent);
+    assert!(!said.contains("lease is over") && !said.contains("stood still"), "{said}");
+}
+
+fn slow(sandbox: &Sandbox, name: &str) -> String {
+    sandbox.path("slow").join(name).display().to_string()
+}
+
+/// When the resolver is dead, an agent finds a coordinator that is where it was; a new one says
+/// whom it cannot find.
+#[test]
+fn dead_resolver() {
+    let sandbox = Sandbox::new();
+    let Some(faults) = Faults::new(&sandbox) else { return };
+    let endpoint = format!("localhost:{}", crate::support::free_port());
+    let words = format!("--nnodes 2 --rdzv-endpoint {endpoint} --no-python stay.sh");
+    let mut host = sandbox.ragent(&words).start();
+    host.endpoint();
+    let mut guest = faults.happen_to(sandbox.ragent(&words)).start();
+    guest.worker();
+    host.worker();
+    faults.set("names", 1);
+    host.signal(Signal::SIGKILL);
+    host.wait_until_silent();
+    let mut host = sandbox.ragent(&words).start();
+    guest.worker();
+    host.worker();
+    let late = format!("--nnodes 2 --rdzv-endpoint {endpoint} --rdzv-conf join_timeout=1");
+    let late = faults.happen_to(sandbox.ragent(&format!("{late} --no-python stay.sh"))).run();
+    late.assert_code(1);
+    late.assert_stderr(&["the resolver does not answer for `localhost`"]);
+    assert!(!guest.text(Stream::Stderr).contains("resolver"), "{guest:?}");
+}
