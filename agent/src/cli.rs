@@ -188,6 +188,13 @@ pub struct LaunchArgs {
     /// Seconds that workers have to end after a signal [default: 30]
     #[arg(long, alias = "shutdown_timeout", allow_negative_numbers = true, value_name = "SECONDS")]
     pub shutdown_timeout: Option<String>,
+    /// Signals that are passed on to the workers, while everything goes on [default: none]
+    #[arg(long, alias = "signals_to_forward", value_name = "NAME,…")]
+    pub signals_to_forward: Option<String>,
+    /// Seconds to wait for GPUs that processes of the round before hold still; 0 does not wait
+    /// [default: 30]
+    #[arg(long, alias = "held_gpu_timeout", allow_negative_numbers = true, value_name = "SECONDS")]
+    pub held_gpu_timeout: Option<String>,
     /// How log lines look: `text` or `json` [default: text]
     #[arg(long, alias = "log_format", value_name = "FORMAT")]
     pub log_format: Option<String>,

@@ -17,6 +17,7 @@ mod template;
 
 use std::{collections::BTreeSet, num::NonZeroU32, path::PathBuf, time::Duration};
 
+use nix::sys::signal::Signal;
 use ragent_rendezvous::{ids::RunId, settings::SharedSettings};
 
 use self::given::{Errors, Given, MAX_NAME_LEN, Typed};
@@ -76,6 +77,10 @@ pub struct JobSpec {
     pub error_file: Option<PathBuf>,
     /// Whether workers may set timers, and through which pipe, if the user names one.
     pub timers: Option<TimerFile>,
+    /// How long GPUs are waited for that an earlier round holds still.
+    pub held_gpu_timeout: Duration,
+    /// Signals that are passed on to the workers.
+    pub forwarded: Vec<Signal>,
     /// Exit codes of workers that ask for no restart.
     pub final_codes: BTreeSet<i32>,
     /// When workers count as hung; none: never.
@@ -103,6 +108,11 @@ pub enum TimerFile {
 
 /// How long workers have to end when `--shutdown-timeout` does not say; torch's.
 const DEFAULT_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a driver may take to free a GPU; seconds, where a process had much memory mapped.
+const DEFAULT_HELD_GPU_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longer than anybody waits.
+const MAX_HELD_GPU_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 impl JobSpec {
     /// Resolves what was typed against the machine.
@@ -136,6 +146,7 @@ impl JobSpec {
         let role = errors.or_default(given.name("role", &args.role));
         let local_addr = errors.or_default(given.name("local_addr", &args.local_addr));
         let command = errors.or_default(given.command());
+        let signals = errors.or_default(given.signals());
         let shared_store = given.variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
         let error_file = given.variable("TORCHELASTIC_ERROR_FILE");
         let path = |given: Option<String>| given.filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -164,7 +175,9 @@ impl JobSpec {
             error_file: path(error_file.map(|given| given.text)),
             timers: given.timers(),
             final_codes,
-            signals: errors.or_default(given.signals()),
+            held_gpu_timeout: errors.or_default(given.held_gpu_timeout()),
+            forwarded: errors.or_default(given.forwarded(&signals)),
+            signals,
             virtual_devices: errors.or_default(given.virtual_devices(local_world_size)),
             cpus_by_rank: errors.or_default(given.cpus_by_rank(local_world_size)),
             omp_num_threads: (local_world_size.get() > 1 && host.env("OMP_NUM_THREADS").is_none())
@@ -256,6 +269,39 @@ impl<H: Host> Given<'_, H> {
             value: given.text,
             signal,
         })
+    }
+
+    fn forwarded(&self, handled: &SignalList) -> Result<Vec<Signal>, JobSpecError> {
+        let typed = &self.args.signals_to_forward;
+        let Some(given) = self.typed("signals_to_forward", typed) else {
+            return Ok(Vec::new());
+        };
+        let wrong = |name: &str| JobSpecError::Forwarded {
+            source_: given.source.clone(),
+            value: given.text.clone(),
+            name: name.to_owned(),
+        };
+        let list: SignalList =
+            given.text.parse().map_err(|signal: Signal| wrong(signal.as_str()))?;
+        if let Some(name) = list.unknown.first() {
+            return Err(wrong(name));
+        }
+        match list.signals.iter().find(|signal| handled.signals.contains(signal)) {
+            Some(signal) => Err(wrong(signal.as_str())),
+            None => Ok(list.signals),
+        }
+    }
+
+    fn held_gpu_timeout(&self) -> Result<Duration, JobSpecError> {
+        let Some(given) = self.typed("held_gpu_timeout", &self.args.held_gpu_timeout) else {
+            return Ok(DEFAULT_HELD_GPU_TIMEOUT);
+        };
+        match given.text.trim().parse::<f64>().map(Duration::try_from_secs_f64) {
+            Ok(Ok(timeout)) if timeout <= MAX_HELD_GPU_TIMEOUT => Ok(timeout),
+            Ok(_) | Err(_) => {
+                Err(JobSpecError::Seconds { source_: given.source, value: given.text })
+            }
+        }
     }
 
     fn timers(&self) -> Option<TimerFile> {

@@ -39,6 +39,8 @@ pub const FORK_INTERVAL: Duration = Duration::from_millis(100);
 pub const MIN_OPEN_FILES: u64 = 64;
 /// Files that it has open for each worker: pipes and log files of two streams, a socket.
 pub const OPEN_FILES_PER_WORKER: u64 = 6;
+/// How often a driver is asked whether a GPU is free: a call takes tens of microseconds.
+pub const HELD_GPU_INTERVAL: Duration = Duration::from_millis(20);
 /// Workers on one node: more than any machine has processors.
 pub const MAX_LOCAL_WORLD_SIZE: u32 = 4096;
 /// What an endpoint may resolve to; a round-robin name has a few addresses.

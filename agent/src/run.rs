@@ -33,7 +33,7 @@ use crate::{
     state_file::{ClosedJob, Registration, RunningAgent},
     supervisor::{
         console::Console,
-        driver::{self as supervisor_driver, SupervisorHandle, SupervisorSpec},
+        driver::{self as supervisor_driver, Command, SupervisorHandle, SupervisorSpec},
         environment::EnvironmentSpec,
         logs::LogFolder,
         timers::TimerPipe,
@@ -150,11 +150,15 @@ async fn launch_on_runtime(
     logs: LogFolder,
 ) -> Result<Outcome, LaunchError> {
     let mut signals = watch_signals(&spec.signals.signals)?;
+    let forwarded = watch_signals(&spec.forwarded)?;
     let (console, console_end) = Console::start().map_err(system("start a thread"))?;
     let supervisor_spec = supervisor_spec(spec, open_files, logs, console)?;
     let mut supervisor =
         supervisor_driver::start(supervisor_spec).map_err(system("start the keeper process"))?;
+    let forwarding = tokio::spawn(forward(forwarded, supervisor.commands.clone()));
     let outcome = take_part(spec, &mut supervisor, &mut signals).await;
+    // It would keep the supervisor.
+    forwarding.abort();
     // Ends the keeper, and with it whatever may be left.
     let SupervisorHandle { commands, told, task } = supervisor;
     drop((commands, told));
@@ -171,6 +175,16 @@ async fn launch_on_runtime(
         ending => {
             let (settings, title) = (spec.shared, spec.command.title.clone());
             Err(LaunchError::Ended(Box::new(Ended { ending, settings, endpoint, title })))
+        }
+    }
+}
+
+/// Passes signals on to the workers.
+async fn forward(mut signals: mpsc::Receiver<Signal>, commands: mpsc::Sender<Command>) {
+    while let Some(signal) = signals.recv().await {
+        info!(%signal, "signal received; passing it on to the workers");
+        if commands.send(Command::Forward(signal)).await.is_err() {
+            return;
         }
     }
 }
@@ -279,6 +293,7 @@ fn supervisor_spec(
         cpus_by_rank: spec.cpus_by_rank.clone(),
         logs: Arc::new(logs),
         stop_grace: spec.shared.timeouts.stop_grace,
+        held_gpu_timeout: spec.held_gpu_timeout,
         final_codes: spec.final_codes.clone(),
         hang: spec.hang.clone(),
         socket_folder: ThisHost.socket_folder(),

@@ -9,6 +9,7 @@ pub mod driver;
 pub mod environment;
 mod error_file;
 pub mod hang;
+mod held_gpus;
 mod keeper_link;
 pub mod logs;
 pub mod machine;

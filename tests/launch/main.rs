@@ -7,6 +7,7 @@ mod endpoint;
 mod environment;
 mod exit_codes;
 mod hangs;
+mod held_gpus;
 mod logs;
 mod loss;
 mod orphans;

@@ -238,3 +238,32 @@ fn fill(pipe: &PipeWriter) {
     let mut pipe = OpenOptions::new().write(true).custom_flags(flags).open(path).unwrap();
     while pipe.write(b".").is_ok() {}
 }
+
+/// Signals that are to be passed on reach the workers, in every round, and end nothing.
+#[test]
+fn forwarded_signals_reach_the_workers() {
+    let sandbox = Sandbox::new();
+    let orders = [0, 1].map(|rank| sandbox.orders(rank));
+    let words = "--nproc-per-node 2 --max-restarts 1 --signals-to-forward SIGUSR1,SIGUSR2 \
+                 --no-python obey.sh";
+    let mut agent = sandbox.ragent(words).start();
+    for round in 0..2 {
+        agent.workers(2);
+        for order in &orders {
+            order.give("trap 'echo heard USR1' USR1; trap 'echo heard USR2' USR2; echo armed");
+            agent.says("armed");
+        }
+        for (signal, name) in [(Signal::SIGUSR1, "USR1"), (Signal::SIGUSR2, "USR2")] {
+            agent.signal(signal);
+            agent.says(&format!("heard {name}"));
+            agent.says(&format!("heard {name}"));
+        }
+        if round == 0 {
+            orders[0].give("exit 1");
+        }
+    }
+    for order in &orders {
+        order.give("exit 0");
+    }
+    agent.end().assert_code(0);
+}

@@ -216,6 +216,16 @@ pub enum JobSpecError {
         /// What was given.
         value: String,
     },
+    /// A signal that is to be passed on, and cannot be.
+    #[error("`{source_} {value}` has {name}, which cannot be passed on")]
+    Forwarded {
+        /// Where it was given.
+        source_: String,
+        /// What was given.
+        value: String,
+        /// The signal.
+        name: String,
+    },
     /// The system lets this process open too few files.
     #[error("this process may have {limit} files open, and needs {needed}")]
     OpenFiles {
@@ -311,6 +321,9 @@ impl JobSpecError {
             }
             Self::Backend { .. } => "`c10d` and `static` are what there is".to_owned(),
             Self::ConfKey { known, .. } => format!("the keys are {known}"),
+            Self::Forwarded { .. } => {
+                "name signals such as SIGUSR1, which `--signals-to-handle` does not have".to_owned()
+            }
             Self::OpenFiles { .. } => {
                 "raise `ulimit -n` (its hard limit), or `LimitNOFILE=` of the unit".to_owned()
             }

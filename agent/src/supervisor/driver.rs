@@ -29,6 +29,7 @@ use super::{
     environment::{self, EnvironmentSpec, NOT_INHERITED},
     error_file,
     hang::{Activity, Hang, HangWatch},
+    held_gpus::HeldGpus,
     keeper_link::{Drains, FromKeeper, KeeperLink},
     logs::{LogFolder, WorkerFolder},
     machine::{Effect, GroupEnd, Input, Supervisor},
@@ -59,6 +60,8 @@ pub enum Command {
         /// How long they may take.
         grace: Duration,
     },
+    /// Signal the workers, which go on.
+    Forward(Signal),
     /// End the group at once.
     Kill,
     /// Workers may run until then, should the agent say nothing more.
@@ -104,6 +107,8 @@ pub struct SupervisorSpec {
     pub logs: Arc<LogFolder>,
     /// How long they may take to end when one of them fails.
     pub stop_grace: Duration,
+    /// How long GPUs are waited for that an earlier round holds still.
+    pub held_gpu_timeout: Duration,
     /// Exit codes that ask for no restart.
     pub final_codes: BTreeSet<i32>,
     /// When a group hangs, and what is done then; none: it never does.
@@ -140,6 +145,8 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
     let (reports, from_keeper) = mpsc::channel(limits::TASK_QUEUE);
     let (background, done) = mpsc::channel(limits::TASK_QUEUE);
     let notices = open_notices(&spec);
+    let run_id = spec.environment.run_id.clone();
+    let gpus = Arc::new(HeldGpus::new(run_id, spec.held_gpu_timeout));
     let drains = Drains::default();
     let keeper = KeeperLink::start(drains.clone(), reports.clone())?;
     let driver = Driver {
@@ -155,6 +162,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
         idle_since: clock::now(),
         timers: Timers::default(),
         notices,
+        gpus,
         background,
     };
     let task = tokio::spawn(driver.drive(received, from_keeper, done));
@@ -177,6 +185,7 @@ struct Driver {
     idle_since: Instant,
     timers: Timers,
     notices: Option<NoticeSockets>,
+    gpus: Arc<HeldGpus>,
     background: mpsc::Sender<(RoundId, Done)>,
 }
 
@@ -423,6 +432,12 @@ impl Driver {
         match command {
             Command::Start(admission) => self.start_group(*admission).await,
             Command::Stop { signal, grace } => self.input(Input::Stop { signal, grace }),
+            Command::Forward(signal) => {
+                if self.group.as_ref().is_some_and(|group| group.machine.is_running()) {
+                    let signal = signal as i32;
+                    self.order(Order::Signal { signal }, Vec::new()).await;
+                }
+            }
             Command::Kill => self.input(Input::Kill),
             Command::Renew(until) => {
                 let left = until.saturating_duration_since(clock::now());
@@ -471,8 +486,12 @@ impl Driver {
             }
         }
         let (logs, output) = (Arc::clone(&self.spec.logs), self.spec.output.clone());
+        let gpus = Arc::clone(&self.gpus);
         self.in_background(round, async move {
-            let prepare = move || prepare(&logs, &output, restart_count, size);
+            let prepare = move || {
+                gpus.wait();
+                prepare(&logs, &output, restart_count, size)
+            };
             Done::Prepared(spawn_blocking(prepare).await.unwrap_or_default())
         });
     }

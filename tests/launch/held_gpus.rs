@@ -1,0 +1,98 @@
+//! GPUs that somebody holds when workers are to start. The driver's library is made up.
+
+use std::{
+    fs,
+    process::{Child, Command},
+};
+
+use crate::support::{Sandbox, Start, is_there};
+
+/// An agent on a machine with two GPUs; its worker obeys.
+fn agent(sandbox: &Sandbox, words: &str) -> Option<Start> {
+    if !is_there("cc") {
+        return None;
+    }
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/support/nvml.c");
+    let library = sandbox.path("libnvidia-ml.so.1");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"]).arg(&library).arg(source);
+    assert!(cc.status().is_ok_and(|status| status.success()), "{source} cannot be built");
+    let start = sandbox.ragent(&format!("--max-restarts 1 {words} --no-python obey.sh"));
+    let start = start.env("LD_LIBRARY_PATH", library.parent().unwrap());
+    Some(start.env("HELD_GPUS", sandbox.path("held")))
+}
+
+/// The driver says that `pid` holds the second GPU.
+fn hold(sandbox: &Sandbox, pid: u32) {
+    fs::write(sandbox.path("draft"), format!("1 {pid} 3221225472\n")).unwrap();
+    fs::rename(sandbox.path("draft"), sandbox.path("held")).unwrap();
+}
+
+/// A process that has ended.
+fn ended() -> u32 {
+    let mut child = Command::new("true").spawn().unwrap();
+    child.wait().unwrap();
+    child.id()
+}
+
+/// A GPU that the driver has not freed yet is waited for before the next round's workers start.
+#[test]
+fn held_gpu_is_waited_for() {
+    let sandbox = Sandbox::new();
+    let Some(start) = agent(&sandbox, "--held-gpu-timeout 3600") else { return };
+    let orders = sandbox.orders(0);
+    let mut agent = start.start();
+    agent.worker();
+    let pid = ended();
+    hold(&sandbox, pid);
+    orders.give("exit 1");
+    let line = agent.logs("waiting for a GPU that is held");
+    let what = format!("GPU 1: a process that has ended (pid {pid}) has 3072 MiB");
+    assert!(line.contains(&what), "{line}");
+    fs::remove_file(sandbox.path("held")).unwrap();
+    assert_eq!(agent.worker().number("restart"), 1);
+    orders.give("exit 0");
+    agent.end().assert_code(0);
+}
+
+/// One that stays held is named, and the job goes on; so it does if it is not to wait.
+#[test]
+fn gpu_that_stays_held_is_named() {
+    for (seconds, is_told) in [("0.2", true), ("0", false)] {
+        let sandbox = Sandbox::new();
+        let flag = format!("--held-gpu-timeout {seconds}");
+        let Some(start) = agent(&sandbox, &flag) else { return };
+        let orders = sandbox.orders(0);
+        hold(&sandbox, ended());
+        let mut agent = start.start();
+        agent.worker();
+        orders.give("exit 0");
+        let end = agent.end();
+        end.assert_code(0);
+        assert_eq!(end.stderr.contains("a GPU stays held; going on"), is_told, "{}", end.stderr);
+    }
+}
+
+/// A process of somebody else's is nobody to wait for.
+#[test]
+fn others_are_not_waited_for() {
+    let sandbox = Sandbox::new();
+    let Some(start) = agent(&sandbox, "--held-gpu-timeout 3600") else { return };
+    let orders = sandbox.orders(0);
+    let other = Other(Command::new("sleep").arg("1000").spawn().unwrap());
+    hold(&sandbox, other.0.id());
+    let mut agent = start.start();
+    agent.worker();
+    orders.give("exit 0");
+    agent.end().assert_code(0);
+}
+
+/// A process that ends with the test.
+struct Other(Child);
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
