@@ -1,5 +1,7 @@
 //! The loss of a node: how it is proved, and that the others go on without it for free.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 
 use crate::{
@@ -107,4 +109,69 @@ fn killed_keeper_is_a_failure_of_the_job() {
     assert_eq!(status["round"], 2, "{status}");
     assert_eq!(status["restarts_used"], 1, "{status}");
     assert!(again.iter().all(|worker| is_alive(worker.pid())));
+}
+
+/// An agent that stands still for a second, and a coordinator that does for a second and a half,
+/// cost nothing: nobody is lost, and no worker is stopped.
+#[test]
+fn short_pauses_cost_nothing() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 300");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    let both = workers([&mut host, &mut guest]);
+    for (agent, millis) in [(&guest, 1000), (&host, 1500), (&guest, 1000)] {
+        agent.freeze(Duration::from_millis(millis));
+        let_pass(LEASE);
+    }
+    assert_eq!(job.status()["round"], 1);
+    assert!(both.iter().all(|worker| is_alive(worker.pid())));
+    for agent in [guest, host] {
+        agent.signal(Signal::SIGTERM);
+        let said = agent.end().stderr;
+        assert!(!said.contains("lease is over") && !said.contains("lost a node"), "{said}");
+    }
+}
+
+/// When the node with rank 0 is lost, a survivor has that rank in the next round, never the node
+/// that replaces the lost one: that has no checkpoint which it could give to the others.
+#[test]
+fn rank_zero_is_a_survivor() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 3 --rdzv-conf shrink_timeout=3600");
+    let _coordinator = job.coordinator();
+    let mut agents = [0, 1, 2].map(|_| job.guest("--no-python stay.sh"));
+    let [first, second, third] = &mut agents;
+    let before = workers([first, second, third]);
+    assert_eq!(numbers(&before, "group_rank"), [0, 1, 2]);
+    agents[0].signal(Signal::SIGKILL);
+    agents[1].logs("round is over");
+    // It would like to be the first, and is the first of the newcomers.
+    let mut newcomer = job.agent("--node-rank 0 --no-python stay.sh").start();
+    let [_, second, third] = &mut agents;
+    let after = workers([&mut newcomer, second, third]);
+    let ranks = numbers(&after, "group_rank");
+    assert_ne!(ranks[0], 0, "{ranks:?}");
+    assert_eq!(ranks[2], 2, "{ranks:?}");
+    assert_eq!(numbers(&after, "restart"), [0, 0, 0]);
+}
+
+/// A newcomer whose worker fails at once, as on a broken GPU, is set aside: the others go on without
+/// it, and nothing is charged, although no restart is left.
+#[test]
+fn broken_newcomer_is_set_aside() {
+    let sandbox = Sandbox::new();
+    let flags = "--nnodes 1:2 --max-restarts 0 \
+                 --rdzv-conf last_call_timeout=0.1,join_settle=0,shrink_timeout=0";
+    let job = Job::new(&sandbox, flags);
+    let mut host = job.host("--no-python stay.sh");
+    host.worker();
+    let mut broken = job.guest("--no-python fail.sh 1");
+    assert_eq!(host.worker().number("world_size"), 2);
+    broken.logs("this node failed too often and is set aside");
+    let alone = host.worker();
+    assert_eq!(alone.number("world_size"), 1);
+    assert_eq!(alone.number("restart"), 0);
+    let status = job.status();
+    assert_eq!(status["nodes"][1]["standing"], "set_aside", "{status}");
 }

@@ -43,11 +43,15 @@ impl Network {
 
     /// `ragent` with these words, on a node.
     pub(crate) fn ragent(&self, sandbox: &Sandbox, node: u32, words: &str) -> Start {
+        let start = self.program(sandbox, node, env!("CARGO_BIN_EXE_ragent"));
+        words.split_ascii_whitespace().fold(start, Start::arg)
+    }
+
+    /// Any program, on a node.
+    pub(crate) fn program(&self, sandbox: &Sandbox, node: u32, path: &str) -> Start {
         let ip = ThisHost.find_program("ip".as_ref()).expect("tests without it are skipped");
         let start = sandbox.program(&ip.to_string_lossy());
-        let start = start.arg("netns").arg("exec").arg(self.namespace(node));
-        let start = start.arg(env!("CARGO_BIN_EXE_ragent"));
-        words.split_ascii_whitespace().fold(start, Start::arg)
+        start.arg("netns").arg("exec").arg(self.namespace(node)).arg(path)
     }
 
     /// Unplugs a node.
@@ -58,6 +62,16 @@ impl Network {
     /// Plugs it in again.
     pub(crate) fn heal(&self, node: u32) {
         ip(&format!("-n {} link set port{node} up", self.hub()));
+    }
+
+    /// Loses what a node sends to another, not what it gets from there.
+    pub(crate) fn cut_one_way(&self, from: u32, to: u32) {
+        ip(&format!("-n {} route add blackhole {}", self.namespace(from), Self::address(to)));
+    }
+
+    /// Repairs that.
+    pub(crate) fn heal_one_way(&self, from: u32, to: u32) {
+        ip(&format!("-n {} route del blackhole {}", self.namespace(from), Self::address(to)));
     }
 
     fn hub(&self) -> String {
