@@ -9,6 +9,7 @@ use support::{Program, Sandbox, Start, children, free_port, keeper_of, kill, ski
 mod frameworks;
 #[path = "../support/mod.rs"]
 mod support;
+mod survival;
 mod versions;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
