@@ -43,7 +43,7 @@ pub trait Host {
     fn is_executable(&self, path: &Path) -> bool;
     /// Whether there is anything at `path`.
     fn exists(&self, path: &Path) -> bool;
-    /// Whether `path` is a file that this process may read.
+    /// Whether `path` is a file that this process may read, of whatever kind.
     fn is_readable_file(&self, path: &Path) -> bool;
 
     /// How many processors this process may use.
@@ -135,7 +135,7 @@ impl Host for ThisHost {
     }
 
     fn is_readable_file(&self, path: &Path) -> bool {
-        path.is_file() && unistd::access(path, unistd::AccessFlags::R_OK).is_ok()
+        !path.is_dir() && unistd::access(path, unistd::AccessFlags::R_OK).is_ok()
     }
 }
 

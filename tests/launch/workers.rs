@@ -163,3 +163,27 @@ fn keeper_waits_without_a_time_limit() {
     }
     panic!("the keeper was not seen waiting: {last}");
 }
+
+/// A script is whatever Python runs: a file, a folder with a main module, a pipe, stdin.
+#[test]
+fn script_is_whatever_python_runs() {
+    if !crate::support::is_there("python3") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let script = "import os; print('script of rank', os.environ['RANK'])\n";
+    fs::create_dir(sandbox.path("folder")).unwrap();
+    fs::write(sandbox.path("folder/__main__.py"), script).unwrap();
+    fs::write(sandbox.path("file.py"), script).unwrap();
+    nix::unistd::mkfifo(&sandbox.path("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // Waits for the worker that reads it.
+    let (pipe, text) = (sandbox.path("pipe"), script.to_owned());
+    std::thread::spawn(move || fs::write(pipe, text));
+    for words in ["file.py", "folder", "pipe", "-"] {
+        let stdin = fs::File::open(sandbox.path("file.py")).unwrap();
+        let end = sandbox.ragent(words).stdin(stdin).run();
+        end.assert_code(0);
+        assert_eq!(end.stdout, "script of rank 0\n", "{words}");
+    }
+    sandbox.ragent("run").run().assert_code(2);
+}

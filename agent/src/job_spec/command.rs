@@ -26,10 +26,13 @@ impl WorkerCommand {
         args: Vec<OsString>,
         host: &impl Host,
     ) -> Result<Self, JobSpecError> {
-        if !host.is_readable_file(Path::new(&script)) {
-            let path = PathBuf::from(script);
-            let state = if host.exists(&path) { "cannot be read" } else { "does not exist" };
-            return Err(JobSpecError::Script { path, state });
+        let path = Path::new(&script);
+        // What Python runs: a file of any kind, a folder with a main module, its stdin.
+        let main = path.join("__main__.py");
+        let runs = |path: &Path| host.is_readable_file(path);
+        if script != "-" && !runs(path) && !runs(&main) {
+            let state = if host.exists(path) { "cannot be read" } else { "does not exist" };
+            return Err(JobSpecError::Script { path: path.to_owned(), state });
         }
         Self::python(&[], script, args, host)
     }
