@@ -101,6 +101,7 @@ fn attend(number: u32, nodes: u32) -> Attend {
             round: RoundId::default(),
             state: NodeState::Ready { store_port: 29500 },
             failure: None,
+            was_cut_off: false,
         },
     }
 }

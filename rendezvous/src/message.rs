@@ -104,6 +104,9 @@ pub struct Standing {
     pub state: NodeState,
     /// The first failure among its workers in that round.
     pub failure: Option<WorkerFailure>,
+    /// Whether its workers of that round were killed because its lease was over: others may have
+    /// failed because of it.
+    pub was_cut_off: bool,
 }
 
 /// What a node does, with regard to the round of its [`Standing`].

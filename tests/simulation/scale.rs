@@ -53,7 +53,7 @@ fn attend(n: u32) -> Attend {
 }
 
 fn standing(round: RoundId, state: NodeState) -> Standing {
-    Standing { round, state, failure: None }
+    Standing { round, state, failure: None, was_cut_off: false }
 }
 
 fn failure(round: RoundId) -> WorkerFailure {

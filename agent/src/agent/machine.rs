@@ -139,6 +139,8 @@ pub struct Agent {
     /// The newest round in which this node was a member.
     round: RoundId,
     failure: Option<(WorkerFailure, Instant)>,
+    /// Whether the lease ended while workers of that round ran.
+    was_cut_off: bool,
     heard: Heard,
     term: Term,
     job_uid: Option<JobUid>,
@@ -160,6 +162,7 @@ impl Agent {
             state: State::Preparing,
             round: RoundId::default(),
             failure: None,
+            was_cut_off: false,
             heard: settings.heard,
             term: settings.heard.round.term,
             job_uid: None,
@@ -226,7 +229,7 @@ impl Agent {
             failure.age = now.saturating_duration_since(at);
             failure
         });
-        Standing { round: self.round, state, failure }
+        Standing { round: self.round, state, failure, was_cut_off: self.was_cut_off }
     }
 
     /// A coordinator counts this node; what holds for it follows.
@@ -263,6 +266,7 @@ impl Agent {
     /// The lease is over: whatever runs here may not run.
     pub fn handle_lease_lost(&mut self) {
         self.is_leased = false;
+        self.was_cut_off |= self.state == State::Running;
         match self.state {
             State::Running | State::Stopping => {
                 self.state = State::Stopping;
@@ -433,6 +437,7 @@ impl Agent {
             State::Ready { .. } if admission.round > self.round => {
                 self.round = admission.round;
                 self.failure = None;
+                self.was_cut_off = false;
                 self.waiting = None;
                 self.restarts_used = admission.restart_count;
                 self.charged_through = admission.charged_through;

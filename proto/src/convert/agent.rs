@@ -166,6 +166,7 @@ impl From<Standing> for v1::Standing {
             round: to_round(standing.round),
             state: Some(state),
             failure: standing.failure.map(Into::into),
+            was_cut_off: standing.was_cut_off,
         }
     }
 }
@@ -189,6 +190,7 @@ impl TryFrom<v1::Standing> for Standing {
             round: round(standing.round, "standing.round")?,
             state,
             failure: standing.failure.map(TryInto::try_into).transpose()?,
+            was_cut_off: standing.was_cut_off,
         })
     }
 }

@@ -93,7 +93,7 @@ fn attend(state: NodeState) -> Attend {
         heard: Heard { round: round(), size: 4, group_rank: Some(GroupRank(0)) },
         restarts_used: 1,
         charged_through: Round(40),
-        standing: Standing { round: round(), state, failure: None },
+        standing: Standing { round: round(), state, failure: None, was_cut_off: false },
     }
 }
 
@@ -109,7 +109,8 @@ fn from_agent() -> Vec<FromAgent> {
     let attends = states.map(|state| FromAgent::Attend(Box::new(attend(state))));
     let standings = ends().map(|end| {
         let failure = Some(failure(end));
-        let standing = Standing { round: round(), state: NodeState::Stopping, failure };
+        let standing =
+            Standing { round: round(), state: NodeState::Stopping, failure, was_cut_off: false };
         FromAgent::Message(FromNode::Standing(standing))
     });
     let others = [

@@ -52,11 +52,14 @@ impl Rendezvous {
             self.acquit();
             return;
         }
+        let was_cut_off = node.standing.was_cut_off && node.standing.round == group.round;
         if let Some(fate) = fate_by_standing(group, node) {
             group.set_fate(id, fate);
         }
         match (&node.standing.state, node.standing.failure.clone()) {
             (NodeState::Leaving { .. }, _) => self.acquit(),
+            // It was as good as gone for a while.
+            _ if was_cut_off => self.acquit(),
             (
                 NodeState::Preparing
                 | NodeState::Ready { .. }

@@ -102,8 +102,12 @@ impl World {
             local_world_size: NonZeroU32::new(1 + (machine % 3) as u32).unwrap_or(NonZeroU32::MIN),
             node_rank: self.node_rank(machine),
         };
-        let standing =
-            Standing { round: RoundId::default(), state: NodeState::Preparing, failure: None };
+        let standing = Standing {
+            round: RoundId::default(),
+            state: NodeState::Preparing,
+            failure: None,
+            was_cut_off: false,
+        };
         let agent = Agent {
             description,
             job_uid: None,
@@ -384,7 +388,8 @@ impl World {
             return self.dial(node);
         }
         let round = admission.round;
-        agent.standing = Standing { round, state: NodeState::Running, failure: None };
+        agent.standing =
+            Standing { round, state: NodeState::Running, failure: None, was_cut_off: false };
         agent.heard = Heard {
             round,
             size: admission.group_world_size,

@@ -58,11 +58,12 @@ impl World {
             return;
         }
         let is_needed = self.processes.get(node).is_some_and(|processes| !processes.is_killed);
-        let Some(agent) = self.agents.get(node).filter(|_| is_needed) else {
+        let Some(agent) = self.agents.get_mut(node).filter(|_| is_needed) else {
             return;
         };
         let until = agent.echoed + LEASES.agent;
         if until <= self.now {
+            agent.standing.was_cut_off = true;
             self.kill_workers(node, KILLING_MS);
         } else {
             self.schedule_at(until, Event::Lease(node.clone()));

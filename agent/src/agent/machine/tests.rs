@@ -367,6 +367,20 @@ fn probe_is_answered() {
     assert_eq!(t.effects(), [Effect::Say(FromNode::Alive { round: round(1, 1) })]);
 }
 
+/// Workers that were killed because the lease was over are told of as such, until the next round.
+#[test]
+fn end_of_the_lease_is_told() {
+    let mut t = Fixture::running();
+    t.agent.handle_lease_lost();
+    assert!(t.agent.standing(t.now).was_cut_off);
+    t.agent.handle_finished(t.now, GroupEnd::Stopped);
+    t.store_open();
+    assert!(t.agent.standing(t.now).was_cut_off);
+    t.welcome(1);
+    t.assign(Assignment::Admit(admission(2, 1)));
+    assert!(!t.agent.standing(t.now).was_cut_off);
+}
+
 /// What the workers say of their progress is passed on at once, then at intervals and only the
 /// newest, again on a new stream, and is taken back when the round is over.
 #[test]

@@ -92,6 +92,21 @@ fn spent_budget_closes_with_the_first_failure() {
     assert_eq!((outcome.other_failures, outcome.restarts_used), (1, 0));
 }
 
+/// A failure is free if a member comes back whose workers were killed by the end of its lease: it may
+/// be the echo of that.
+#[test]
+fn failure_beside_a_member_that_was_cut_off_is_free() {
+    let mut t = Fixture::with(2, 2, |shared| shared.max_restarts = 0);
+    t.run(&["a", "b"]);
+    t.fail("a", Duration::ZERO);
+    let mut attend = t.attend_of("b", NodeState::Preparing);
+    attend.standing.was_cut_off = true;
+    assert_eq!(t.attend_with(attend), [Did::Welcome("b"), Did::Restart("b", 1)]);
+    t.back("a");
+    let complete = [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];
+    assert_eq!(t.back("b"), complete);
+}
+
 /// A failure that asks for no restart closes the job, however much of the budget is left; not if
 /// another one came first, of which it may be the echo.
 #[test]
@@ -196,7 +211,7 @@ fn standing_in_an_older_round_is_dropped() {
     t.fail("a", Duration::ZERO);
     t.back("a");
     let failure = Some(failure("a", SECOND));
-    let late = Standing { round: old, state: NodeState::Stopping, failure };
+    let late = Standing { round: old, state: NodeState::Stopping, failure, was_cut_off: false };
     assert_eq!(t.message("a", FromNode::Standing(late)), []);
 }
 
@@ -219,6 +234,7 @@ fn restart_says_why() {
         round: t.rounds["b"],
         state: NodeState::Stopping,
         failure: Some(failure("b", Duration::ZERO)),
+        was_cut_off: false,
     };
     t.machine.handle_message(t.now, t.peer("b"), FromNode::Standing(standing));
     let effects: Vec<Effect> = iter::from_fn(|| t.machine.poll_effect()).collect();

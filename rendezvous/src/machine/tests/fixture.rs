@@ -148,7 +148,7 @@ impl Fixture {
             },
             restarts_used: admission.map_or(0, |admission| admission.restart_count),
             charged_through: Round(0),
-            standing: Standing { round, state, failure: None },
+            standing: Standing { round, state, failure: None, was_cut_off: false },
         }
     }
 
@@ -193,7 +193,7 @@ impl Fixture {
         failure: Option<WorkerFailure>,
     ) -> FromNode {
         let round = self.rounds.get(name).copied().unwrap_or_default();
-        FromNode::Standing(Standing { round, state, failure })
+        FromNode::Standing(Standing { round, state, failure, was_cut_off: false })
     }
 
     pub(super) fn peer(&self, name: &str) -> Peer {
