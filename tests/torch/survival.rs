@@ -197,3 +197,21 @@ fn failure_is_everybodys() {
     assert_eq!(host.report(), guest.report());
     assert!(host.report().contains("killed by SIGKILL"), "{}", host.report());
 }
+
+/// A worker that hangs is found and killed; py-spy, which stands beside its Python, says in which
+/// function it was.
+#[test]
+fn hung_worker_tells_where() {
+    let sandbox = Sandbox::new();
+    let Some(python) = venv("python") else { return };
+    let script =
+        "import time\ndef waits_for_the_lock():\n    time.sleep(1000)\nwaits_for_the_lock()\n";
+    std::fs::write(sandbox.path("train.py"), script).expect("a fresh folder");
+    let end =
+        sandbox.ragent("--hang-timeout 1 --log-dir logs train.py").env("PYTHON_EXEC", python).run();
+    end.assert_code(1);
+    let stacks = sandbox.files_below("logs");
+    let stack = stacks.iter().find(|path| path.ends_with("stack.txt")).expect("it was written");
+    let stack = std::fs::read_to_string(sandbox.path("logs").join(stack)).expect("it can be read");
+    assert!(stack.contains("waits_for_the_lock (train.py:3)"), "{stack}");
+}
