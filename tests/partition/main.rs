@@ -2,22 +2,11 @@
 
 use std::time::Duration;
 
-use network::Network;
-use nix::{sys::signal::Signal, unistd::geteuid};
-use support::{LEASE, Program, Sandbox, Stream, is_alive, is_there, let_pass, skip};
+use nix::sys::signal::Signal;
+use support::{LEASE, Network, Program, Sandbox, Stream, is_alive, let_pass, may_make_networks};
 
-mod network;
 #[path = "../support/mod.rs"]
 mod support;
-
-/// Whether networks can be made here.
-fn may_make_networks() -> bool {
-    if !geteuid().is_root() {
-        skip("network namespaces want root");
-        return false;
-    }
-    is_there("ip")
-}
 
 /// Three agents whose workers run.
 fn three_agents(network: &Network, sandbox: &Sandbox) -> [Program; 3] {

@@ -7,6 +7,7 @@
 
 mod cgroup;
 mod faults;
+mod network;
 mod port;
 mod processes;
 mod program;
@@ -19,8 +20,11 @@ use ragent::host::{Host, ThisHost};
 pub use self::{
     cgroup::Cgroup,
     faults::Faults,
+    network::{Network, may_make_networks},
     port::{free_port, swallowing_listener},
-    processes::{children, command_line, is_alive, keeper_of, kill, listening_ports, session_of},
+    processes::{
+        children, command_line, find_keeper, is_alive, keeper_of, kill, listening_ports, session_of,
+    },
     program::{End, Program, Start, Stream, Worker},
     sandbox::{Lifeline, Orders, Sandbox},
 };

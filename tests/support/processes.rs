@@ -48,8 +48,13 @@ pub fn children(pid: u32) -> Vec<u32> {
 
 /// The keeper of an agent.
 pub fn keeper_of(agent: u32) -> u32 {
+    find_keeper(agent).expect("an agent has a keeper")
+}
+
+/// The keeper of an agent, unless it has none: it is starting, or its keeper is gone.
+pub fn find_keeper(agent: u32) -> Option<u32> {
     let is_keeper = |pid: &u32| is_alive(*pid) && command_line(*pid).ends_with("__keeper");
-    children(agent).into_iter().find(is_keeper).expect("an agent has a keeper")
+    children(agent).into_iter().find(is_keeper)
 }
 
 /// The ports on which a process listens.

@@ -88,10 +88,15 @@ impl Sandbox {
         format!("{MARKER}={}", self.folder.path().display())
     }
 
-    /// Processes of this test that are alive.
-    fn left(&self) -> Vec<String> {
+    /// Its processes that are alive.
+    pub fn processes(&self) -> Vec<u32> {
+        processes::marked(&self.marker())
+    }
+
+    /// Its processes that are alive, in words.
+    pub fn left(&self) -> Vec<String> {
         let describe = |pid: u32| format!("{pid} {}", command_line(pid));
-        processes::marked(&self.marker()).into_iter().map(describe).collect()
+        self.processes().into_iter().map(describe).collect()
     }
 
     /// Fails if any process of this test is alive.
@@ -142,7 +147,7 @@ impl Drop for Sandbox {
         // Whoever is found was started by this test: nobody else knows the mark. The bound is for
         // processes that cannot die.
         for _ in 0..10_000 {
-            let marked = processes::marked(&self.marker());
+            let marked = self.processes();
             if marked.is_empty() {
                 return;
             }

@@ -2,20 +2,30 @@
 
 use std::process::{Command, Stdio};
 
+use nix::unistd::geteuid;
 use ragent::host::{Host, ThisHost};
 
-use crate::support::{Sandbox, Start};
+use super::{Sandbox, Start, is_there, skip};
+
+/// Whether networks can be made here; says so where they cannot.
+pub fn may_make_networks() -> bool {
+    if !geteuid().is_root() {
+        skip("network namespaces want root");
+        return false;
+    }
+    is_there("ip")
+}
 
 /// Nodes that reach each other at `10.77.0.1`, `10.77.0.2`, … Dropping it removes them.
 #[derive(Debug)]
-pub(crate) struct Network {
+pub struct Network {
     prefix: String,
     nodes: u32,
 }
 
 impl Network {
     /// A network of `nodes`; its namespaces are named after `name` and this process.
-    pub(crate) fn new(name: &str, nodes: u32) -> Self {
+    pub fn new(name: &str, nodes: u32) -> Self {
         let prefix = format!("ragent-{name}-{}", std::process::id());
         let network = Self { prefix, nodes };
         let hub = network.hub();
@@ -37,40 +47,40 @@ impl Network {
     }
 
     /// The address of a node, counted from one.
-    pub(crate) fn address(node: u32) -> String {
+    pub fn address(node: u32) -> String {
         format!("10.77.0.{node}")
     }
 
     /// `ragent` with these words, on a node.
-    pub(crate) fn ragent(&self, sandbox: &Sandbox, node: u32, words: &str) -> Start {
+    pub fn ragent(&self, sandbox: &Sandbox, node: u32, words: &str) -> Start {
         let start = self.program(sandbox, node, env!("CARGO_BIN_EXE_ragent"));
         words.split_ascii_whitespace().fold(start, Start::arg)
     }
 
     /// Any program, on a node.
-    pub(crate) fn program(&self, sandbox: &Sandbox, node: u32, path: &str) -> Start {
+    pub fn program(&self, sandbox: &Sandbox, node: u32, path: &str) -> Start {
         let ip = ThisHost.find_program("ip".as_ref()).expect("tests without it are skipped");
         let start = sandbox.program(&ip.to_string_lossy());
         start.arg("netns").arg("exec").arg(self.namespace(node)).arg(path)
     }
 
     /// Unplugs a node.
-    pub(crate) fn cut(&self, node: u32) {
+    pub fn cut(&self, node: u32) {
         ip(&format!("-n {} link set port{node} down", self.hub()));
     }
 
     /// Plugs it in again.
-    pub(crate) fn heal(&self, node: u32) {
+    pub fn heal(&self, node: u32) {
         ip(&format!("-n {} link set port{node} up", self.hub()));
     }
 
     /// Loses what a node sends to another, not what it gets from there.
-    pub(crate) fn cut_one_way(&self, from: u32, to: u32) {
+    pub fn cut_one_way(&self, from: u32, to: u32) {
         ip(&format!("-n {} route add blackhole {}", self.namespace(from), Self::address(to)));
     }
 
     /// Repairs that.
-    pub(crate) fn heal_one_way(&self, from: u32, to: u32) {
+    pub fn heal_one_way(&self, from: u32, to: u32) {
         ip(&format!("-n {} route del blackhole {}", self.namespace(from), Self::address(to)));
     }
 

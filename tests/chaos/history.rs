@@ -1,0 +1,202 @@
+//! What happened to a job: what its workers wrote down from inside, what its agents logged, and what
+//! was done to them.
+
+use std::{
+    collections::BTreeMap, fs, ops::RangeInclusive, path::Path, str::FromStr, time::Duration,
+};
+
+/// Everything that the rules are about. All times are since boot.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    /// The name of the job.
+    pub(crate) run_id: String,
+    /// The fewest nodes of a round.
+    pub(crate) min_nodes: u32,
+    /// The most nodes of a round.
+    pub(crate) max_nodes: u32,
+    /// Failures that may be charged.
+    pub(crate) max_restarts: u32,
+    /// Every process that wrote something down, by the time of its start.
+    pub(crate) processes: Vec<Process>,
+    /// What agents were told, in the order of each agent's log.
+    pub(crate) admissions: Vec<Admission>,
+    /// Agents and keepers that came to their end.
+    pub(crate) deaths: Vec<Death>,
+    /// When a node that was frozen whole was thawed, process by process.
+    pub(crate) thaws: Vec<(u32, RangeInclusive<Duration>)>,
+    /// What must not be said, or must not happen, and was or did.
+    pub(crate) complaints: Vec<String>,
+}
+
+/// A worker, or a process that one has started.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Process {
+    /// Where it ran.
+    pub(crate) node: u32,
+    /// Which agent of that node, counted from one, it belonged to.
+    pub(crate) agent: u32,
+    /// Its agent's keeper.
+    pub(crate) keeper: u32,
+    /// Its own number.
+    pub(crate) pid: u32,
+    /// Whether it is a worker.
+    pub(crate) is_worker: bool,
+    /// What it was told.
+    pub(crate) told: Told,
+    /// When it began.
+    pub(crate) started: Duration,
+    /// When it said that it was alive.
+    pub(crate) beats: Vec<Duration>,
+}
+
+/// What a worker was told by its environment.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Told {
+    pub(crate) run_id: String,
+    pub(crate) rank: u32,
+    pub(crate) local_rank: u32,
+    pub(crate) group_rank: u32,
+    pub(crate) world_size: u32,
+    pub(crate) local_world_size: u32,
+    pub(crate) group_world_size: u32,
+    pub(crate) master: String,
+    pub(crate) restart_count: u32,
+    pub(crate) max_restarts: u32,
+}
+
+/// What an agent was told of a round.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Admission {
+    pub(crate) node: u32,
+    pub(crate) agent: u32,
+    /// Term and round.
+    pub(crate) round: (u64, u64),
+    /// Number of nodes, of workers, the master, the restart count.
+    pub(crate) terms: (u32, u32, String, u32),
+}
+
+/// The end of an agent or of a keeper.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Death {
+    pub(crate) node: u32,
+    pub(crate) whose: Whose,
+    pub(crate) at: Duration,
+}
+
+/// Who came to its end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Whose {
+    /// An agent, by its place among those of its node.
+    Agent(u32),
+    /// A keeper, by its process.
+    Keeper(u32),
+}
+
+impl Process {
+    /// When it was seen alive last.
+    pub(crate) fn last_seen(&self) -> Duration {
+        self.beats.last().copied().unwrap_or(self.started)
+    }
+}
+
+/// What all processes of a node have written down so far.
+pub(crate) fn read_processes(node: u32, folder: &Path) -> Vec<Process> {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    let texts = files.filter_map(|file| fs::read_to_string(file.path()).ok());
+    texts.filter_map(|text| process(node, &text)).collect()
+}
+
+/// One process, unless it came to write down nothing.
+fn process(node: u32, text: &str) -> Option<Process> {
+    // A line that is being written while it is read has no end.
+    let (text, _) = text.rsplit_once('\n')?;
+    let (facts, beats) = text.split_once('\n').unwrap_or((text, ""));
+    let facts = pairs(facts);
+    let told = Told {
+        run_id: facts.get("run_id")?.to_string(),
+        rank: number(&facts, "rank")?,
+        local_rank: number(&facts, "local_rank")?,
+        group_rank: number(&facts, "group_rank")?,
+        world_size: number(&facts, "world_size")?,
+        local_world_size: number(&facts, "local_world_size")?,
+        group_world_size: number(&facts, "group_world_size")?,
+        master: facts.get("master")?.to_string(),
+        restart_count: number(&facts, "restart_count")?,
+        max_restarts: number(&facts, "max_restarts")?,
+    };
+    Some(Process {
+        node,
+        agent: number(&facts, "agent")?,
+        keeper: number(&facts, "keeper")?,
+        pid: number(&facts, "pid")?,
+        is_worker: *facts.get("kind")? == "worker",
+        told,
+        started: seconds(facts.get("started")?)?,
+        beats: beats.lines().filter_map(seconds).collect(),
+    })
+}
+
+/// The admissions in an agent's log.
+pub(crate) fn read_admissions(node: u32, agent: u32, log: &str) -> Vec<Admission> {
+    let lines = log.lines().filter(|line| line.contains("admitted; starting workers"));
+    let admission = |line| {
+        let facts = pairs(line);
+        let (term, round) = facts.get("round")?.split_once('.')?;
+        let terms = (
+            number(&facts, "nodes")?,
+            number(&facts, "world_size")?,
+            facts.get("master")?.to_string(),
+            number(&facts, "restart_count")?,
+        );
+        Some(Admission { node, agent, round: (term.parse().ok()?, round.parse().ok()?), terms })
+    };
+    lines.filter_map(admission).collect()
+}
+
+fn pairs(line: &str) -> BTreeMap<&str, &str> {
+    line.split_ascii_whitespace().filter_map(|word| word.split_once('=')).collect()
+}
+
+fn number<T: FromStr>(facts: &BTreeMap<&str, &str>, name: &str) -> Option<T> {
+    facts.get(name)?.parse().ok()
+}
+
+fn seconds(text: &str) -> Option<Duration> {
+    Duration::try_from_secs_f64(text.parse().ok()?).ok()
+}
+
+/// The time since boot, as workers read it: they have no other clock that costs nothing.
+pub(crate) fn now() -> Duration {
+    let text = fs::read_to_string("/proc/uptime").unwrap_or_default();
+    text.split(' ').next().and_then(seconds).expect("Linux says since when it is up")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a worker has written down is read, but for a line that is not whole.
+    #[test]
+    fn workers_files_are_read() {
+        let text = "started=10.50 agent=2 kind=worker pid=7 keeper=6 run_id=j rank=3 local_rank=1 \
+                    group_rank=2 world_size=4 local_world_size=2 group_world_size=3 \
+                    master=10.77.0.1:4000 restart_count=1 max_restarts=9\n10.51\n10.55\n10.";
+        let process = process(5, text).unwrap();
+        assert_eq!((process.node, process.agent, process.pid), (5, 2, 7));
+        assert_eq!((process.keeper, process.is_worker), (6, true));
+        assert_eq!(process.told.master, "10.77.0.1:4000");
+        assert_eq!((process.told.rank, process.told.world_size), (3, 4));
+        assert_eq!(process.last_seen(), Duration::from_millis(10_550));
+    }
+
+    /// Admissions are read as agents log them.
+    #[test]
+    fn logs_are_read() {
+        let log = "2026-01-01T00:00:00Z  INFO attending term=2\n\
+                   2026-01-01T00:00:00Z  INFO admitted; starting workers round=2.7 group_rank=1 \
+                   nodes=2 world_size=3 master=10.77.0.1:4000 restart_count=1\n";
+        let [admission] = read_admissions(1, 1, log).try_into().unwrap();
+        assert_eq!(admission.round, (2, 7));
+        assert_eq!(admission.terms, (2, 3, "10.77.0.1:4000".to_owned(), 1));
+    }
+}

@@ -1,0 +1,211 @@
+//! One job on five nodes, from its start to its end, with what is done to it between.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use crate::{
+    history::{self, History},
+    node::{Chronicle, Node},
+    oracle,
+    schedule::{NODES, Schedule},
+    support::{Network, PATIENCE, Sandbox, Start, free_port, let_pass, may_make_networks},
+};
+
+/// More than any schedule makes necessary.
+const MAX_RESTARTS: u32 = 1_000;
+
+/// Where nodes are: each in a namespace of its own, or, where none can be made, all on loopback;
+/// then links cannot be cut.
+#[derive(Debug)]
+pub(crate) struct Site {
+    network: Option<Network>,
+    endpoint: String,
+}
+
+impl Site {
+    fn new(name: &str) -> Self {
+        if may_make_networks() {
+            let endpoint = format!("{}:29400", Network::address(1));
+            Self { network: Some(Network::new(name, NODES)), endpoint }
+        } else {
+            Self { network: None, endpoint: format!("127.0.0.1:{}", free_port()) }
+        }
+    }
+
+    /// `ragent` with these words, on a node.
+    pub(crate) fn ragent(&self, sandbox: &Sandbox, node: u32, words: &str) -> Start {
+        match &self.network {
+            Some(network) => network.ragent(sandbox, node, words),
+            None => sandbox.ragent(words),
+        }
+    }
+
+    /// Unplugs a node.
+    pub(crate) fn cut(&self, node: u32) {
+        if let Some(network) = &self.network {
+            network.cut(node);
+        }
+    }
+
+    /// Plugs it in again.
+    pub(crate) fn heal(&self, node: u32) {
+        if let Some(network) = &self.network {
+            network.heal(node);
+        }
+    }
+}
+
+/// A rule that was broken, and how to break it again.
+#[derive(Debug)]
+pub(crate) struct Failure(String);
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a job went through, in numbers.
+#[derive(Debug)]
+pub(crate) struct Summary {
+    pub(crate) processes: usize,
+    pub(crate) rounds: usize,
+}
+
+/// Runs a job through its schedule and looks at what became of it.
+pub(crate) fn run(schedule: &Schedule) -> Result<Summary, Failure> {
+    let site = Site::new(&format!("chaos{}", schedule.seed));
+    let chronicle = Chronicle::default();
+    let words = format!(
+        "--rdzv-backend c10d --rdzv-id {} --nnodes {}:{NODES} --max-restarts {MAX_RESTARTS} \
+         --shutdown-timeout 1 --rdzv-endpoint {} --rdzv-conf \
+         join_settle=0.2,last_call_timeout=1,shrink_timeout=0.5,join_timeout=60",
+        run_id(schedule),
+        schedule.min_nodes,
+        site.endpoint
+    );
+    let plans = (1..).zip(&schedule.plans);
+    let mut nodes: Vec<Node<'_>> =
+        plans.map(|(node, plan)| Node::new(node, &site, plan, &words, &chronicle)).collect();
+    let start = history::now();
+    thread::scope(|scope| {
+        for node in &mut nodes {
+            scope.spawn(move || node.live(start));
+        }
+    });
+    let mut complaints = Vec::new();
+    chronicle.note("all is well again");
+    if let Err(why) = heals(&mut nodes, &site.endpoint) {
+        complaints.push(why);
+    }
+    chronicle.note("all are told to leave");
+    for node in &nodes {
+        node.terminate();
+    }
+    for node in &mut nodes {
+        node.wait_for_end();
+        complaints.extend(node.sandbox.left().into_iter().map(|left| format!("left: {left}")));
+    }
+    let mut history = gather(schedule, &nodes);
+    history.complaints.extend(complaints);
+    let violations = oracle::violations(&history);
+    if violations.is_empty() {
+        let rounds = oracle::count_rounds(&history);
+        return Ok(Summary { processes: history.processes.len(), rounds });
+    }
+    let evidence = keep(schedule, &nodes, &chronicle);
+    Err(Failure(format!(
+        "{}\n\n{schedule}\n{}\nlogs are kept in {}\nSEED={} cargo test -p ragent --test chaos",
+        violations.join("\n"),
+        chronicle.text(),
+        evidence.display(),
+        schedule.seed
+    )))
+}
+
+fn run_id(schedule: &Schedule) -> String {
+    format!("chaos-{}", schedule.seed)
+}
+
+fn gather(schedule: &Schedule, nodes: &[Node<'_>]) -> History {
+    let mut all = History {
+        run_id: run_id(schedule),
+        min_nodes: schedule.min_nodes,
+        max_nodes: NODES,
+        max_restarts: MAX_RESTARTS,
+        ..History::default()
+    };
+    for history in nodes.iter().map(Node::history) {
+        all.processes.extend(history.processes);
+        all.admissions.extend(history.admissions);
+        all.deaths.extend(history.deaths);
+        all.thaws.extend(history.thaws);
+        all.complaints.extend(history.complaints);
+    }
+    all
+}
+
+/// Waits until the job runs on every node that is not set aside. There is nobody to tell when that
+/// is so, so it is asked for.
+fn heals(nodes: &mut [Node<'_>], endpoint: &str) -> Result<(), String> {
+    let deadline = history::now() + PATIENCE;
+    loop {
+        let asked = history::now();
+        let ask = nodes[0].ask(&format!("status --json --rdzv-endpoint {endpoint}"));
+        let answer = ask.run().stdout;
+        let status: Value = serde_json::from_str(&answer).unwrap_or_default();
+        if let Some(workers) = runs_everywhere(&status) {
+            let histories = nodes.iter().map(Node::history);
+            let alive = histories.flat_map(|history| history.processes);
+            let alive = alive.filter(|worker| worker.is_worker && worker.last_seen() > asked);
+            if alive.count() == workers {
+                return Ok(());
+            }
+        }
+        if history::now() > deadline {
+            return Err(format!("the job does not run: {answer}"));
+        }
+        let_pass(Duration::from_millis(100));
+        for node in &mut *nodes {
+            node.revive();
+        }
+    }
+}
+
+/// The number of workers of a job in which every node runs or is set aside.
+fn runs_everywhere(status: &Value) -> Option<usize> {
+    let nodes = status["nodes"].as_array()?;
+    let count = |standing| nodes.iter().filter(|node| node["standing"] == standing).count();
+    let is_whole = status["phase"] == "running"
+        && count("running") + count("set_aside") == NODES as usize
+        && count("lost") + NODES as usize == nodes.len();
+    is_whole.then(|| usize::try_from(status["world_size"].as_u64()?).ok())?
+}
+
+/// Keeps what agents logged and workers wrote.
+fn keep(schedule: &Schedule, nodes: &[Node<'_>], chronicle: &Chronicle) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(run_id(schedule));
+    let save = || {
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join("chronicle"), format!("{schedule}\n{}", chronicle.text()))?;
+        for node in nodes {
+            for file in node.sandbox.files_below("") {
+                if file.ends_with(".log") || file.starts_with("history/") {
+                    let name = format!("node{}.{}", node.number, file.replace('/', "."));
+                    fs::copy(node.sandbox.path(&file), folder.join(name))?;
+                }
+            }
+        }
+        std::io::Result::Ok(())
+    };
+    if let Err(error) = save() {
+        chronicle.note(&format!("the evidence is lost: {error}"));
+    }
+    folder
+}

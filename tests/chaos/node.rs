@@ -1,0 +1,235 @@
+//! One node of a job, with the service manager that starts its agent again and again.
+
+use std::{
+    fs::{self, File},
+    sync::Mutex,
+    time::Duration,
+};
+
+use nix::{
+    sys::{signal::Signal, stat::Mode},
+    unistd,
+};
+
+use crate::{
+    history::{self, Death, History, Whose},
+    job::Site,
+    schedule::{Fault, Plan},
+    support::{Program, Sandbox, Start, children, find_keeper, is_alive, kill, let_pass},
+};
+
+/// A node: its folders, its agent, and what has been done to it.
+#[derive(Debug)]
+pub(crate) struct Node<'a> {
+    pub(crate) number: u32,
+    site: &'a Site,
+    plan: &'a Plan,
+    words: String,
+    pub(crate) sandbox: Sandbox,
+    /// The agent that runs, and how many there have been.
+    agent: Option<Program>,
+    agents: u32,
+    /// What is known of it but for what its workers write.
+    known: History,
+    chronicle: &'a Chronicle,
+}
+
+/// What was done, and when.
+#[derive(Debug, Default)]
+pub(crate) struct Chronicle(Mutex<Vec<String>>);
+
+impl Chronicle {
+    /// Notes what was done just now.
+    pub(crate) fn note(&self, what: &str) {
+        let now = history::now().as_secs_f64();
+        let mut lines = self.0.lock().expect("nobody panics while it notes");
+        lines.push(format!("{now:.2} {what}\n"));
+    }
+
+    /// All of it.
+    pub(crate) fn text(&self) -> String {
+        self.0.lock().expect("nobody panics while it notes").concat()
+    }
+}
+
+impl<'a> Node<'a> {
+    /// A node whose agent is not started yet; `words` are the flags of all nodes.
+    pub(crate) fn new(
+        number: u32,
+        site: &'a Site,
+        plan: &'a Plan,
+        words: &str,
+        chronicle: &'a Chronicle,
+    ) -> Self {
+        let sandbox = Sandbox::new();
+        fs::create_dir(sandbox.path("history")).expect("a fresh folder can be written");
+        unistd::mkfifo(&sandbox.path("never"), Mode::S_IRWXU).expect("a fresh folder takes a pipe");
+        let Plan { workers, manner, .. } = plan;
+        let words = format!(
+            "{words},is_host={} --nproc-per-node {workers} --no-python chaos.sh {}",
+            number == 1,
+            manner.word()
+        );
+        let known = History::default();
+        Self { number, site, plan, words, sandbox, agent: None, agents: 0, known, chronicle }
+    }
+
+    /// Lives through its plan, which begins at `start`, and has an agent in the end.
+    pub(crate) fn live(&mut self, start: Duration) {
+        let_pass((start + self.plan.joins).saturating_sub(history::now()));
+        self.start();
+        for (at, fault) in &self.plan.faults {
+            let_pass((start + *at).saturating_sub(history::now()));
+            self.revive();
+            self.note(&format!("{fault:.2?}"));
+            self.suffer(*fault);
+        }
+    }
+
+    fn suffer(&mut self, fault: Fault) {
+        match fault {
+            Fault::Cut(time) => {
+                self.site.cut(self.number);
+                let_pass(time);
+                self.site.heal(self.number);
+            }
+            Fault::FreezeAgent(time) => self.agent().freeze(time),
+            Fault::FreezeAll(time) => self.freeze_all(time),
+            Fault::KillAgent(pause) => {
+                self.kill_agent();
+                let_pass(pause);
+                self.start();
+            }
+            Fault::KillAgentOffline(time) => {
+                self.site.cut(self.number);
+                self.kill_agent();
+                let_pass(time / 2);
+                self.start();
+                let_pass(time / 2);
+                self.site.heal(self.number);
+            }
+            Fault::KillKeeper => {
+                let Some(keeper) = find_keeper(self.agent().pid()) else { return };
+                kill(keeper, Signal::SIGKILL);
+                self.bury(Whose::Keeper(keeper));
+            }
+            Fault::KillWorker => {
+                let keeper = find_keeper(self.agent().pid());
+                let Some(&worker) = keeper.map(children).unwrap_or_default().last() else { return };
+                kill(worker, Signal::SIGKILL);
+            }
+            Fault::Terminate(pause) => {
+                self.agent().signal(Signal::SIGTERM);
+                self.wait_for_end();
+                let_pass(pause);
+                self.start();
+            }
+        }
+        self.note("is over");
+    }
+
+    /// Freezes every process of the node, as a hypervisor would; those too that were being started.
+    fn freeze_all(&mut self, time: Duration) {
+        let agent = self.agent().pid();
+        let first: Vec<u32> = [agent].into_iter().chain(find_keeper(agent)).collect();
+        let mut frozen = first;
+        loop {
+            for pid in &frozen {
+                kill(*pid, Signal::SIGSTOP);
+            }
+            let all = self.sandbox.processes();
+            if all.iter().all(|pid| frozen.contains(pid)) {
+                break;
+            }
+            frozen.extend(all.into_iter().filter(|pid| !frozen.contains(pid)).collect::<Vec<_>>());
+        }
+        let_pass(time);
+        let thaw = history::now();
+        for pid in &frozen {
+            kill(*pid, Signal::SIGCONT);
+        }
+        self.known.thaws.push((self.number, thaw..=history::now()));
+    }
+
+    fn agent(&self) -> &Program {
+        self.agent.as_ref().expect("a node that lives has an agent")
+    }
+
+    /// Starts an agent.
+    fn start(&mut self) {
+        self.agents += 1;
+        let log = File::create(self.sandbox.path(&self.log_name(self.agents)));
+        let log = log.expect("a fresh folder can be written");
+        let out = log.try_clone().expect("a file can be written twice");
+        let start = self.site.ragent(&self.sandbox, self.number, &self.words);
+        let start = start.env("AGENT", self.agents.to_string()).stderr(log).stdout(out);
+        self.agent = Some(start.start());
+        self.note("agent started");
+    }
+
+    /// Starts an agent in place of one that has ended unbidden.
+    pub(crate) fn revive(&mut self) {
+        if !is_alive(self.agent().pid()) {
+            let code = self.wait_for_end();
+            let log = self.log(self.agents);
+            let last: Vec<&str> = log.lines().rev().take(3).collect();
+            let (number, agents) = (self.number, self.agents);
+            let why = format!("agent {agents} of node {number} ended with {code:?}: {last:?}");
+            self.known.complaints.push(why);
+            self.start();
+        }
+    }
+
+    fn kill_agent(&mut self) {
+        self.agent().signal(Signal::SIGKILL);
+        self.wait_for_end();
+    }
+
+    /// Tells the agent to leave.
+    pub(crate) fn terminate(&self) {
+        self.agent().signal(Signal::SIGTERM);
+    }
+
+    /// Waits for the agent's end, and gives its exit code.
+    pub(crate) fn wait_for_end(&mut self) -> Option<i32> {
+        let end = self.agent.take().expect("a node that lives has an agent").end();
+        self.bury(Whose::Agent(self.agents));
+        end.code
+    }
+
+    fn bury(&mut self, whose: Whose) {
+        let (node, at) = (self.number, history::now());
+        self.known.deaths.push(Death { node, whose, at });
+        self.note(&format!("{whose:?} is dead"));
+    }
+
+    fn note(&self, what: &str) {
+        self.chronicle.note(&format!("node {}: {what}", self.number));
+    }
+
+    fn log_name(&self, agent: u32) -> String {
+        format!("node{}.agent{agent}.log", self.number)
+    }
+
+    fn log(&self, agent: u32) -> String {
+        fs::read_to_string(self.sandbox.path(&self.log_name(agent))).unwrap_or_default()
+    }
+
+    /// What is known of it.
+    pub(crate) fn history(&self) -> History {
+        let mut history = self.known.clone();
+        history.processes = history::read_processes(self.number, &self.sandbox.path("history"));
+        for agent in 1..=self.agents {
+            let log = self.log(agent);
+            history.admissions.extend(history::read_admissions(self.number, agent, &log));
+            let panics = log.lines().filter(|line| line.contains("panicked at"));
+            history.complaints.extend(panics.map(str::to_owned));
+        }
+        history
+    }
+
+    /// Something that asks how the job stands.
+    pub(crate) fn ask(&self, words: &str) -> Start {
+        self.site.ragent(&self.sandbox, self.number, words)
+    }
+}

@@ -1,0 +1,233 @@
+//! The rules that never break, over what happened to a job. They are those of section 7 of
+//! `docs/architecture.md`, and have their numbers.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use crate::history::{Death, History, Process, Told, Whose};
+
+/// How long a machine that was frozen whole needs, once thawed, to kill what it was running: the
+/// documented limit of the lease.
+const SLIVER: Duration = Duration::from_millis(100);
+
+/// How long what an agent or keeper leaves behind may need to die.
+const DYING: Duration = Duration::from_secs(1);
+
+type Rule = fn(&History) -> Result<(), String>;
+
+/// The rules, by name.
+const RULES: [(&str, Rule); 9] = [
+    ("1, ranks are dense", ranks_are_dense),
+    ("1, a round is told alike to everyone", a_round_is_told_alike),
+    ("2 and 5, no two rounds run at once", no_two_rounds_run_at_once),
+    ("3, rounds only grow", rounds_only_grow),
+    ("4, no round is too small or too large", rounds_are_of_legal_size),
+    ("6, nothing outlives its agent", nothing_outlives_its_agent),
+    ("7, restarts are bounded and never forgotten", restarts_are_bounded),
+    ("8, the job heals", the_job_heals),
+    ("workers are told the job's name", the_job_has_its_name),
+];
+
+/// Every rule that is broken, with the reason.
+pub(crate) fn violations(history: &History) -> Vec<String> {
+    let broken = RULES.iter().filter_map(|(name, rule)| Some((name, rule(history).err()?)));
+    broken.map(|(name, why)| format!("rule {name}: {why}")).collect()
+}
+
+/// The processes of one round, by the time of their start.
+type Round<'a> = Vec<&'a Process>;
+
+/// Rounds by the time of their start. A round has a store, and so a master, of its own, but a port
+/// may come again: processes with the same master are of one round only if no other round has
+/// started between them.
+fn rounds(history: &History) -> Vec<Round<'_>> {
+    let mut processes: Vec<&Process> = history.processes.iter().collect();
+    processes.sort_by_key(|process| process.started);
+    let same = |a: &&Process, b: &&Process| a.told.master == b.told.master;
+    processes.chunk_by(same).map(<[_]>::to_vec).collect()
+}
+
+/// How many rounds there have been.
+pub(crate) fn count_rounds(history: &History) -> usize {
+    rounds(history).len()
+}
+
+fn check(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(why()) }
+}
+
+fn workers<'a>(round: &Round<'a>) -> Vec<&'a Process> {
+    round.iter().copied().filter(|process| process.is_worker).collect()
+}
+
+fn name(process: &Process) -> String {
+    let Process { node, agent, pid, is_worker, told, .. } = process;
+    let what = if *is_worker { "worker" } else { "child of worker" };
+    let Told { rank, master, .. } = told;
+    format!("{what} {rank} (pid {pid}, agent {agent} of node {node}, master {master})")
+}
+
+/// Within a round no rank is given twice, none is beyond the last, and a node has its ranks in a
+/// row; a round that came up whole has them all.
+fn ranks_are_dense(history: &History) -> Result<(), String> {
+    for round in rounds(history) {
+        let workers = workers(&round);
+        let mut ranks = BTreeMap::new();
+        let mut groups: BTreeMap<u32, (u32, u32, i64)> = BTreeMap::new();
+        let mut nodes = BTreeMap::new();
+        for worker in &workers {
+            let told = &worker.told;
+            check(told.rank < told.world_size, || format!("{} of too few", name(worker)))?;
+            check(told.group_rank < told.group_world_size, || {
+                format!("{} has group rank {}", name(worker), told.group_rank)
+            })?;
+            check(told.local_rank < told.local_world_size, || {
+                format!("{} has local rank {}", name(worker), told.local_rank)
+            })?;
+            if let Some(other) = ranks.insert(told.rank, worker) {
+                return Err(format!("{} is there twice: {}", name(worker), name(other)));
+            }
+            let first = i64::from(told.rank) - i64::from(told.local_rank);
+            let group = (worker.node, told.local_world_size, first);
+            let known = groups.entry(told.group_rank).or_insert(group);
+            check(*known == group, || {
+                format!("group rank {}: {known:?} is not {group:?}", told.group_rank)
+            })?;
+            let known = nodes.entry(worker.node).or_insert(told.group_rank);
+            check(*known == told.group_rank, || {
+                format!("node {} has group ranks {known} and {}", worker.node, told.group_rank)
+            })?;
+        }
+        let is_whole =
+            groups.len() == workers.first().map_or(0, |w| w.told.group_world_size as usize);
+        let mut next = 0;
+        for (rank, (_, size, first)) in groups.iter().filter(|_| is_whole) {
+            check(*first == next, || {
+                format!("group rank {rank} begins at rank {first} instead of {next}")
+            })?;
+            next += i64::from(*size);
+        }
+        let world_size = workers.first().map_or(0, |worker| i64::from(worker.told.world_size));
+        check(!is_whole || next == world_size, || {
+            format!("{next} ranks in a world of {world_size}")
+        })?;
+    }
+    Ok(())
+}
+
+/// All members of a round were told the same sizes, restart count and master.
+fn a_round_is_told_alike(history: &History) -> Result<(), String> {
+    for round in rounds(history) {
+        let terms = |process: &Process| {
+            let told = &process.told;
+            (told.world_size, told.group_world_size, told.restart_count, told.max_restarts)
+        };
+        for pair in round.windows(2) {
+            check(terms(pair[0]) == terms(pair[1]), || {
+                let [a, b] = [pair[0], pair[1]].map(|p| format!("{} {:?}", name(p), terms(p)));
+                format!("{a} is not {b}")
+            })?;
+        }
+    }
+    let mut told = BTreeMap::new();
+    for admission in &history.admissions {
+        let known = told.entry(admission.round).or_insert(admission);
+        check(known.terms == admission.terms, || format!("{known:?} is not {admission:?}"))?;
+    }
+    Ok(())
+}
+
+/// No process of a round is alive once a later one has started anywhere.
+fn no_two_rounds_run_at_once(history: &History) -> Result<(), String> {
+    let is_excused = |process: &Process, at: Duration| {
+        let mut thaws = history.thaws.iter().filter(|(node, _)| *node == process.node);
+        thaws.any(|(_, thaw)| *thaw.start() <= at && at <= *thaw.end() + SLIVER)
+    };
+    let mut later: Option<&Process> = None;
+    for round in rounds(history).iter().rev() {
+        let Some(newer) = later.replace(round[0]) else { continue };
+        for process in round {
+            let beats = [process.started].into_iter().chain(process.beats.iter().copied());
+            let last = beats.filter(|&beat| !is_excused(process, beat)).max();
+            let overlap = last.and_then(|last| last.checked_sub(newer.started));
+            check(overlap.is_none_or(|overlap| overlap.is_zero()), || {
+                let (old, new) = (name(process), name(newer));
+                let (last, start) = (last.unwrap_or_default(), newer.started);
+                format!("{old} is alive at {last:.2?}, after the start of {new} at {start:.2?}")
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// For each agent, and from agent to agent of a node, rounds only grow.
+fn rounds_only_grow(history: &History) -> Result<(), String> {
+    let mut newest = BTreeMap::new();
+    for admission in &history.admissions {
+        let before = newest.insert(admission.node, admission);
+        check(before.is_none_or(|before| before.round < admission.round), || {
+            format!("{admission:?} after {before:?}")
+        })?;
+    }
+    Ok(())
+}
+
+/// A round has as many nodes as `--nnodes` allows.
+fn rounds_are_of_legal_size(history: &History) -> Result<(), String> {
+    let legal = history.min_nodes..=history.max_nodes;
+    for process in &history.processes {
+        let nodes = process.told.group_world_size;
+        check(legal.contains(&nodes), || format!("{} is one of {nodes} nodes", name(process)))?;
+    }
+    Ok(())
+}
+
+/// What an agent or a keeper has started, directly or not, ends with it.
+fn nothing_outlives_its_agent(history: &History) -> Result<(), String> {
+    for Death { node, whose, at } in &history.deaths {
+        let is_left = |process: &&Process| {
+            let is_of = match *whose {
+                Whose::Agent(agent) => process.agent == agent,
+                Whose::Keeper(keeper) => process.keeper == keeper,
+            };
+            process.node == *node && is_of && process.last_seen() > *at + DYING
+        };
+        if let Some(left) = history.processes.iter().find(is_left) {
+            let seen = left.last_seen();
+            return Err(format!(
+                "{} is alive at {seen:.2?}; {whose:?} died at {at:.2?}",
+                name(left)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What was charged is not forgotten, and stays within the budget.
+fn restarts_are_bounded(history: &History) -> Result<(), String> {
+    let mut charged = 0;
+    for process in rounds(history).into_iter().flatten() {
+        let told = &process.told;
+        check(told.max_restarts == history.max_restarts, || {
+            format!("{} may restart {} times", name(process), told.max_restarts)
+        })?;
+        check((charged..=told.max_restarts).contains(&told.restart_count), || {
+            format!("{} is told {} after {charged}", name(process), told.restart_count)
+        })?;
+        charged = told.restart_count;
+    }
+    Ok(())
+}
+
+/// Nothing was seen that may not be: a job that hangs, an agent that ends unbidden or panics.
+fn the_job_heals(history: &History) -> Result<(), String> {
+    check(history.complaints.is_empty(), || history.complaints.join("; "))
+}
+
+/// All workers are told the name that the job was given.
+fn the_job_has_its_name(history: &History) -> Result<(), String> {
+    let names: BTreeSet<&str> = history.processes.iter().map(|p| p.told.run_id.as_str()).collect();
+    check(names.iter().all(|name| *name == history.run_id), || format!("{names:?}"))
+}

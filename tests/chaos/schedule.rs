@@ -1,0 +1,216 @@
+//! What is done to a job: faults on each of its nodes, all of them decided by a seed.
+
+use std::{fmt, time::Duration};
+
+use crate::random::Random;
+
+/// Nodes of every job.
+pub(crate) const NODES: u32 = 5;
+
+/// Between the end of one fault on a node and the next: agent and keeper that are killed at the
+/// same instant leave processes behind, which only a delegated cgroup would prevent.
+const RECOVERY: Duration = Duration::from_millis(700);
+
+/// Between two agents that are told to leave: if all are leaving, the job is over.
+const BETWEEN_LEAVERS: Duration = Duration::from_secs(4);
+
+/// One thing that is done to a node.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Fault {
+    /// The link is cut, and heals after a while.
+    Cut(Duration),
+    /// Agent, keeper and workers are frozen.
+    FreezeAll(Duration),
+    /// The agent is frozen.
+    FreezeAgent(Duration),
+    /// The agent is killed, and started again after a while.
+    KillAgent(Duration),
+    /// While the link is cut, the agent is killed and started again.
+    KillAgentOffline(Duration),
+    /// The keeper is killed.
+    KillKeeper,
+    /// A worker is killed.
+    KillWorker,
+    /// The agent is told to leave, and started again a while after its end.
+    Terminate(Duration),
+}
+
+impl Fault {
+    fn any(dice: &mut Random) -> Self {
+        match dice.between(1, 100) {
+            1..=16 => Self::Cut(dice.millis(500, 5_000)),
+            17..=30 => Self::FreezeAll(dice.millis(500, 5_000)),
+            31..=44 => Self::FreezeAgent(dice.millis(500, 5_000)),
+            45..=62 => Self::KillAgent(dice.millis(0, 3_000)),
+            63..=70 => Self::KillAgentOffline(dice.millis(500, 4_000)),
+            71..=80 => Self::KillKeeper,
+            81..=90 => Self::KillWorker,
+            _ => Self::Terminate(dice.millis(0, 3_000)),
+        }
+    }
+
+    /// How long the node is busy with it, about.
+    fn time(self) -> Duration {
+        match self {
+            Self::KillKeeper | Self::KillWorker => Duration::ZERO,
+            Self::Cut(time)
+            | Self::FreezeAgent(time)
+            | Self::FreezeAll(time)
+            | Self::KillAgent(time)
+            | Self::KillAgentOffline(time)
+            | Self::Terminate(time) => time,
+        }
+    }
+}
+
+/// How the workers of a node are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Manner {
+    /// They start a process in a session of its own.
+    Family,
+    /// They end when they are told to.
+    Polite,
+    /// They ignore what can be ignored.
+    Stubborn,
+}
+
+impl Manner {
+    /// The word for the fake worker.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Family => "family",
+            Self::Polite => "polite",
+            Self::Stubborn => "stubborn",
+        }
+    }
+}
+
+/// What one node is, and what is done to it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Plan {
+    /// Its workers.
+    pub(crate) workers: u32,
+    /// How they are.
+    pub(crate) manner: Manner,
+    /// When its agent is started first.
+    pub(crate) joins: Duration,
+    /// What is done to it, and when, at the earliest.
+    pub(crate) faults: Vec<(Duration, Fault)>,
+}
+
+/// What is done to one job.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Schedule {
+    /// What decides the rest.
+    pub(crate) seed: u64,
+    /// The fewest nodes of a round.
+    pub(crate) min_nodes: u32,
+    /// Node 1, which hosts, and the others.
+    pub(crate) plans: Vec<Plan>,
+}
+
+impl Schedule {
+    /// The schedule of a seed, whose last fault begins before `span` is over.
+    pub(crate) fn new(seed: u64, span: Duration) -> Self {
+        let dice = &mut Random::new(seed);
+        let min_nodes = u32::try_from(dice.between(2, 4)).expect("a small number");
+        let plans = (0..NODES).map(|index| Self::plan(dice, index < min_nodes)).collect();
+        let mut schedule = Self { seed, min_nodes, plans };
+        let mut leaves = Duration::ZERO;
+        // The first round has formed by then.
+        let mut now = dice.millis(2_000, 3_000);
+        while now < span {
+            for _ in 0..dice.between(1, 3) {
+                schedule.place(dice, now, &mut leaves);
+            }
+            now += dice.millis(100, 2_500);
+        }
+        schedule
+    }
+
+    fn plan(dice: &mut Random, is_early: bool) -> Plan {
+        let manners = [Manner::Family, Manner::Polite, Manner::Stubborn];
+        Plan {
+            workers: u32::try_from(dice.between(1, 2)).expect("a small number"),
+            manner: dice.pick(&manners).expect("there are some"),
+            joins: if is_early || dice.chance(60) {
+                dice.millis(0, 300)
+            } else {
+                dice.millis(1_000, 6_000)
+            },
+            faults: Vec::new(),
+        }
+    }
+
+    /// Places a fault at `now` on any node that is not busy.
+    fn place(&mut self, dice: &mut Random, now: Duration, leaves: &mut Duration) {
+        let fault = Fault::any(dice);
+        if matches!(fault, Fault::Terminate(_)) {
+            if now < *leaves {
+                return;
+            }
+            *leaves = now + BETWEEN_LEAVERS;
+        }
+        let is_free = |plan: &Plan| {
+            let last = plan.faults.last();
+            let busy = last.map_or(plan.joins, |&(at, fault)| at + fault.time());
+            busy + RECOVERY <= now
+        };
+        let free: Vec<usize> = (0..self.plans.len()).filter(|&i| is_free(&self.plans[i])).collect();
+        if let Some(node) = dice.pick(&free) {
+            self.plans[node].faults.push((now, fault));
+        }
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}, --nnodes {}:{NODES}", self.seed, self.min_nodes)?;
+        for (node, plan) in (1..).zip(&self.plans) {
+            let Plan { workers, manner, joins, faults } = plan;
+            writeln!(f, "node {node}: {workers} {manner:?} worker(s), joins at {joins:.2?}")?;
+            for (at, fault) in faults {
+                writeln!(f, "  {at:.2?} {fault:.2?}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPAN: Duration = Duration::from_secs(12);
+
+    /// The same seed is the same schedule.
+    #[test]
+    fn schedules_are_repeatable() {
+        for seed in 0..20 {
+            assert_eq!(Schedule::new(seed, SPAN), Schedule::new(seed, SPAN));
+            assert_ne!(Schedule::new(seed, SPAN), Schedule::new(seed + 1, SPAN));
+        }
+    }
+
+    /// Every fault happens, to the host too, and nodes have time to recover from each.
+    #[test]
+    fn schedules_are_eventful() {
+        let schedules: Vec<Schedule> = (0..200).map(|seed| Schedule::new(seed, SPAN)).collect();
+        let of = |plan: &Plan| plan.faults.iter().map(|(_, fault)| *fault).collect::<Vec<_>>();
+        let hosts: Vec<Fault> = schedules.iter().flat_map(|s| of(&s.plans[0])).collect();
+        let is_there = |which: fn(&Fault) -> bool| hosts.iter().any(which);
+        assert!(is_there(|fault| matches!(fault, Fault::Cut(_))));
+        assert!(is_there(|fault| matches!(fault, Fault::FreezeAgent(_))));
+        assert!(is_there(|fault| matches!(fault, Fault::FreezeAll(_))));
+        assert!(is_there(|fault| matches!(fault, Fault::KillAgent(_))));
+        assert!(is_there(|fault| matches!(fault, Fault::KillAgentOffline(_))));
+        assert!(is_there(|fault| matches!(fault, Fault::KillKeeper)));
+        assert!(is_there(|fault| matches!(fault, Fault::KillWorker)));
+        assert!(is_there(|fault| matches!(fault, Fault::Terminate(_))));
+        for plan in schedules.iter().flat_map(|schedule| &schedule.plans) {
+            for pair in plan.faults.windows(2) {
+                assert!(pair[0].0 + pair[0].1.time() + RECOVERY <= pair[1].0);
+            }
+        }
+    }
+}

@@ -1,0 +1,21 @@
+#!/bin/bash
+# Writes down who it is and when it runs, until it is killed: a file of its own in $SCRATCH/history,
+# with a line of facts and then the time since boot, in seconds, again and again. Of $1 `stubborn`
+# ignores what can be ignored, and `family` starts such a process in a session of its own.
+read -r now _ </proc/uptime
+exec 7<>"$SCRATCH/never" 8>>"$SCRATCH/history/$MASTER_PORT.$$"
+echo "started=$now agent=$AGENT kind=${2:-worker} pid=$$ keeper=${KEEPER:-$PPID} run_id=$TORCHELASTIC_RUN_ID" \
+    "rank=$RANK local_rank=$LOCAL_RANK group_rank=$GROUP_RANK world_size=$WORLD_SIZE" \
+    "local_world_size=$LOCAL_WORLD_SIZE group_world_size=$GROUP_WORLD_SIZE" \
+    "master=$MASTER_ADDR:$MASTER_PORT restart_count=$TORCHELASTIC_RESTART_COUNT" \
+    "max_restarts=$TORCHELASTIC_MAX_RESTARTS" >&8
+case $1 in
+stubborn) trap '' TERM INT HUP QUIT ;;
+family) KEEPER=$PPID setsid "$0" stubborn orphan 7>&- 8>&- & ;;
+esac
+while :; do
+    read -r now _ </proc/uptime
+    echo "$now" >&8
+    # Nobody ever writes to it.
+    read -r -t 0.03 -u 7
+done
