@@ -71,11 +71,13 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// What a job went through, in numbers.
+/// What a job went through.
 #[derive(Debug)]
 pub(crate) struct Summary {
     pub(crate) processes: usize,
     pub(crate) rounds: usize,
+    /// Where the rest stands.
+    pub(crate) evidence: PathBuf,
 }
 
 /// Runs a job through its schedule and looks at what became of it.
@@ -115,11 +117,11 @@ pub(crate) fn run(schedule: &Schedule) -> Result<Summary, Failure> {
     let mut history = gather(schedule, &nodes);
     history.complaints.extend(complaints);
     let violations = oracle::violations(&history);
+    let evidence = keep(schedule, &nodes, &chronicle);
     if violations.is_empty() {
         let rounds = oracle::count_rounds(&history);
-        return Ok(Summary { processes: history.processes.len(), rounds });
+        return Ok(Summary { processes: history.processes.len(), rounds, evidence });
     }
-    let evidence = keep(schedule, &nodes, &chronicle);
     Err(Failure(format!(
         "{}\n\n{schedule}\n{}\nlogs are kept in {}\nSEED={} cargo test -p ragent --test chaos",
         violations.join("\n"),
@@ -155,15 +157,18 @@ fn gather(schedule: &Schedule, nodes: &[Node<'_>]) -> History {
 /// is so, so it is asked for.
 fn heals(nodes: &mut [Node<'_>], endpoint: &str) -> Result<(), String> {
     let deadline = history::now() + PATIENCE;
+    // The round that was seen to run everywhere, and since when.
+    let mut seen = (Value::Null, Duration::ZERO);
     loop {
-        let asked = history::now();
         let ask = nodes[0].ask(&format!("status --json --rdzv-endpoint {endpoint}"));
         let answer = ask.run().stdout;
         let status: Value = serde_json::from_str(&answer).unwrap_or_default();
+        if seen.0 != status["round"] {
+            seen = (status["round"].clone(), history::now());
+        }
         if let Some(workers) = runs_everywhere(&status) {
-            let histories = nodes.iter().map(Node::history);
-            let alive = histories.flat_map(|history| history.processes);
-            let alive = alive.filter(|worker| worker.is_worker && worker.last_seen() > asked);
+            let processes = nodes.iter().flat_map(|node| node.history().processes);
+            let alive = processes.filter(|worker| worker.is_worker && worker.last_seen() > seen.1);
             if alive.count() == workers {
                 return Ok(());
             }

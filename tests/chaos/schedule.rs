@@ -113,7 +113,7 @@ impl Schedule {
     /// The schedule of a seed, whose last fault begins before `span` is over.
     pub(crate) fn new(seed: u64, span: Duration) -> Self {
         let dice = &mut Random::new(seed);
-        let min_nodes = u32::try_from(dice.between(2, 4)).expect("a small number");
+        let min_nodes = u32::try_from(dice.between(2, 3)).expect("a small number");
         let plans = (0..NODES).map(|index| Self::plan(dice, index < min_nodes)).collect();
         let mut schedule = Self { seed, min_nodes, plans };
         let mut leaves = Duration::ZERO;
