@@ -45,9 +45,14 @@ impl Recovering {
         self.members.len() + self.left as usize
     }
 
-    /// Whether so many are back that no other group can have as many.
-    fn has_majority(&self) -> bool {
-        self.accounted_for() > self.size as usize / 2
+    /// Whether so many are back, or have come in their place, that no other group is the job.
+    ///
+    /// Those that have come are agents of machines whose former agents died while nobody was there
+    /// to be told of it, and of machines that are new. They count where a member is there that
+    /// remembers the round.
+    fn has_majority(&self, newcomers: usize) -> bool {
+        let newcomers = if self.is_heard { newcomers } else { 0 };
+        self.accounted_for() + newcomers > self.size as usize / 2
     }
 
     /// Whether nobody else can come back.
@@ -223,7 +228,9 @@ impl Rendezvous {
         if now < recovering.goes_on_at(given) {
             return false;
         }
-        if recovering.has_majority() {
+        let is_new = |id: &&NodeId| !recovering.ranks.contains_key(*id);
+        let newcomers = self.roster.ready().iter().filter(is_new).count();
+        if recovering.has_majority(newcomers) {
             self.recover();
             return true;
         }

@@ -56,6 +56,20 @@ fn recovery_needs_a_majority() {
     assert_eq!(result, JobResult::JoinTimeout { present: 1, min: 2, waited: 600 * SECOND });
 }
 
+/// Agents that have come in the place of members count, once none of these can be running any more:
+/// those whose agents died with the coordinator have nobody to be told of it.
+#[test]
+fn newcomers_make_up_for_members_that_died() {
+    let mut t = restarted(&["a", "b", "c"]);
+    t.join("a");
+    t.join("x");
+    t.join("y");
+    assert_eq!(t.live(&["a", "x", "y"], 4 * SECOND), []);
+    let complete =
+        [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("x", 2, 1), Did::Admit("y", 2, 2)];
+    assert_eq!(t.live(&["a", "x", "y"], SECOND), complete);
+}
+
 /// The host's new agent takes the seat that its state file names, once the old one's workers are
 /// dead for certain.
 #[test]
