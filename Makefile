@@ -4,10 +4,12 @@ CARGO ?= cargo
 RAGENT := target/release/ragent
 # How long `make fuzz` takes for each part of the store.
 FUZZ_SECONDS ?= 60
+# How long `make chaos` goes on.
+CHAOS_SECONDS ?= 600
 # How often `make test-all` runs the process tests under load.
 REPEAT ?= 20
 
-.PHONY: help build demo test test-all fuzz test-torch-versions test-frameworks check fix bench venv
+.PHONY: help build demo test test-all chaos fuzz test-torch-versions test-frameworks check fix bench venv
 
 help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
@@ -15,6 +17,7 @@ help:
 	@echo 'make test-all  the long ones: simulation at volume, repeated process tests'
 	@echo 'make test-torch-versions  collectives with torch 2.2 to 2.15; 6 GB of disk for each'
 	@echo 'make test-frameworks      accelerate, lightning, transformers'
+	@echo 'make chaos     everything happens at once to jobs of five nodes, for CHAOS_SECONDS'
 	@echo 'make fuzz      fuzzes the store; wants nightly Rust and cargo-fuzz'
 	@echo 'make check     formatting, lints, documentation, licences; writes nothing'
 	@echo 'make fix       formats, and applies what lints suggest'
@@ -38,6 +41,9 @@ test-all: venv
 	CASES=200000 $(CARGO) test --release --locked -p ragent-store --test fuzz
 	$(CARGO) test --release --locked -p ragent-store --test abuse -- --ignored --test-threads 1
 	scripts/repeat.sh $(REPEAT)
+
+chaos:
+	CHAOS_SECONDS=$(CHAOS_SECONDS) $(CARGO) test --locked -p ragent --test chaos -- --nocapture no_fault
 
 fuzz:
 	@scripts/fuzz.sh $(FUZZ_SECONDS)

@@ -49,7 +49,7 @@ fn given(name: &str) -> Option<u64> {
 #[expect(clippy::print_stderr, reason = "whoever runs it for long wants to see it move")]
 fn run(seed: u64) -> Result<(), String> {
     let schedule = Schedule::new(seed, SPAN);
-    let summary = catch_unwind(AssertUnwindSafe(|| job::run(&schedule)));
+    let summary = catch_unwind(AssertUnwindSafe(|| job::run(&schedule, given("SEED").is_some())));
     let summary = summary.map_err(|panic| format!("{}\n{schedule}", words(&*panic)));
     let summary = summary?.map_err(|failure| failure.to_string())?;
     eprintln!("seed {seed}: {} rounds, {} processes", summary.rounds, summary.processes);

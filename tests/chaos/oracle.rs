@@ -231,3 +231,205 @@ fn the_job_has_its_name(history: &History) -> Result<(), String> {
     let names: BTreeSet<&str> = history.processes.iter().map(|p| p.told.run_id.as_str()).collect();
     check(names.iter().all(|name| *name == history.run_id), || format!("{names:?}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Admission;
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// A worker of round `round`, the only one of its node.
+    fn worker(round: u32, rank: u32, of: u32, from: u64, to: u64) -> Process {
+        let told = Told {
+            run_id: "j".to_owned(),
+            rank,
+            local_rank: 0,
+            group_rank: rank,
+            world_size: of,
+            local_world_size: 1,
+            group_world_size: of,
+            master: format!("10.77.0.1:{}", 4_000 + round),
+            restart_count: 0,
+            max_restarts: 9,
+        };
+        Process {
+            node: rank + 1,
+            agent: 1,
+            keeper: 50 + rank,
+            pid: round * 100 + rank,
+            is_worker: true,
+            told,
+            started: ms(from),
+            beats: vec![ms(from + 10), ms(to)],
+        }
+    }
+
+    fn admission(node: u32, round: (u64, u64), of: u32, master: &str) -> Admission {
+        Admission { node, agent: 1, round, terms: (of, of, master.to_owned(), 0) }
+    }
+
+    /// Two rounds, one of two nodes and one of three, with a child of a worker in the second.
+    fn good() -> History {
+        let mut child = worker(2, 2, 3, 2_020, 3_000);
+        child.is_worker = false;
+        History {
+            run_id: "j".to_owned(),
+            min_nodes: 2,
+            max_nodes: 4,
+            max_restarts: 9,
+            processes: vec![
+                worker(1, 0, 2, 1_000, 1_900),
+                worker(1, 1, 2, 1_010, 2_000),
+                worker(2, 0, 3, 2_000, 3_000),
+                worker(2, 1, 3, 2_000, 3_000),
+                worker(2, 2, 3, 2_010, 3_000),
+                child,
+            ],
+            admissions: vec![
+                admission(1, (1, 1), 2, "m:1"),
+                admission(1, (2, 2), 3, "m:2"),
+                admission(2, (1, 1), 2, "m:1"),
+                admission(2, (2, 2), 3, "m:2"),
+            ],
+            deaths: vec![Death { node: 1, whose: Whose::Agent(1), at: ms(2_500) }],
+            thaws: Vec::new(),
+            complaints: Vec::new(),
+        }
+    }
+
+    /// The names of the rules that are broken once `change` is made to a good history.
+    fn broken(change: impl FnOnce(&mut History)) -> Vec<String> {
+        let mut history = good();
+        change(&mut history);
+        let names = violations(&history).into_iter();
+        names
+            .filter_map(|why| Some(why.strip_prefix("rule ")?.split(':').next()?.to_owned()))
+            .collect()
+    }
+
+    const DENSE: &str = "1, ranks are dense";
+    const ALIKE: &str = "1, a round is told alike to everyone";
+    const ONE_AT_ONCE: &str = "2 and 5, no two rounds run at once";
+    const GROW: &str = "3, rounds only grow";
+    const SIZE: &str = "4, no round is too small or too large";
+    const ORPHANS: &str = "6, nothing outlives its agent";
+    const RESTARTS: &str = "7, restarts are bounded and never forgotten";
+
+    /// What must happen breaks no rule; nor does a round of which only a part came up.
+    #[test]
+    fn good_histories_are_good() {
+        assert_eq!(broken(|_| {}), [""; 0]);
+        assert_eq!(broken(|h| drop(h.processes.remove(3))), [""; 0]);
+        assert_eq!(broken(|h| h.processes.clear()), [""; 0]);
+    }
+
+    #[test]
+    fn doubled_ranks_are_noticed() {
+        assert_eq!(broken(|h| h.processes[4].told.rank = 1), [DENSE]);
+        assert_eq!(broken(|h| h.processes[4].told.group_rank = 1), [DENSE]);
+        assert_eq!(broken(|h| h.processes[1].node = 1), [DENSE]);
+    }
+
+    #[test]
+    fn ranks_out_of_range_are_noticed() {
+        assert_eq!(broken(|h| h.processes[4].told.rank = 3), [DENSE]);
+        assert_eq!(broken(|h| h.processes[4].told.group_rank = 3), [DENSE]);
+        assert_eq!(broken(|h| h.processes[4].told.local_rank = 1), [DENSE]);
+    }
+
+    /// A gap within a round that came up whole, or ranks that do not follow their nodes.
+    #[test]
+    fn gaps_are_noticed() {
+        let gap = |h: &mut History| {
+            for process in &mut h.processes[2..] {
+                process.told.world_size = 4;
+            }
+            h.processes[4].told.rank = 3;
+        };
+        assert_eq!(broken(gap), [DENSE]);
+        let swapped = |h: &mut History| {
+            h.processes[2].told.rank = 1;
+            h.processes[3].told.rank = 0;
+        };
+        assert_eq!(broken(swapped), [DENSE]);
+    }
+
+    #[test]
+    fn differing_terms_are_noticed() {
+        assert_eq!(broken(|h| h.processes[1].told.world_size = 3), [ALIKE]);
+        assert_eq!(broken(|h| h.processes[5].told.group_world_size = 4), [ALIKE]);
+        assert_eq!(broken(|h| h.admissions[2].terms.2 = "m:3".to_owned()), [ALIKE]);
+    }
+
+    /// A worker, or its child, that lives on after the next round has begun; a worker that starts
+    /// late.
+    #[test]
+    fn overlapping_rounds_are_noticed() {
+        assert_eq!(broken(|h| h.processes[1].beats.push(ms(2_010))), [ONE_AT_ONCE]);
+        let child = |h: &mut History| {
+            h.processes.push(Process { is_worker: false, ..worker(1, 1, 2, 1_020, 2_200) });
+        };
+        assert_eq!(broken(child), [ONE_AT_ONCE]);
+        assert_eq!(broken(|h| h.processes[1].started = ms(2_005)), [ONE_AT_ONCE]);
+    }
+
+    /// A node that was frozen whole has a sliver, its own one, and no more.
+    #[test]
+    fn sliver_is_bounded() {
+        let late = |node: u32, beat: u64| {
+            broken(|h| {
+                h.thaws.push((node, ms(2_300)..=ms(2_310)));
+                h.processes[1].beats.push(ms(beat));
+            })
+        };
+        assert_eq!(late(2, 2_400), [""; 0]);
+        assert_eq!(late(2, 2_420), [ONE_AT_ONCE]);
+        assert_eq!(late(2, 2_290), [ONE_AT_ONCE]);
+        assert_eq!(late(3, 2_400), [ONE_AT_ONCE]);
+    }
+
+    #[test]
+    fn falling_rounds_are_noticed() {
+        assert_eq!(broken(|h| h.admissions.swap(0, 1)), [GROW]);
+        assert_eq!(broken(|h| h.admissions.push(h.admissions[3].clone())), [GROW]);
+    }
+
+    #[test]
+    fn illegal_sizes_are_noticed() {
+        assert_eq!(broken(|h| h.min_nodes = 3), [SIZE]);
+        assert_eq!(broken(|h| h.max_nodes = 2), [SIZE]);
+    }
+
+    /// Processes that outlive their agent or their keeper.
+    #[test]
+    fn orphans_are_noticed() {
+        assert_eq!(broken(|h| h.deaths[0].at = ms(1_900)), [ORPHANS]);
+        let keeper = |at| Death { node: 3, whose: Whose::Keeper(52), at: ms(at) };
+        assert_eq!(broken(|h| h.deaths.push(keeper(2_100))), [""; 0]);
+        assert_eq!(broken(|h| h.deaths.push(keeper(1_990))), [ORPHANS]);
+    }
+
+    #[test]
+    fn restarts_beyond_the_budget_are_noticed() {
+        let told = |first: u32, second: u32| {
+            broken(|h| {
+                let (old, new) = h.processes.split_at_mut(2);
+                old.iter_mut().for_each(|process| process.told.restart_count = first);
+                new.iter_mut().for_each(|process| process.told.restart_count = second);
+            })
+        };
+        assert_eq!(told(8, 9), [""; 0]);
+        assert_eq!(told(9, 10), [RESTARTS]);
+        assert_eq!(told(2, 1), [RESTARTS]);
+    }
+
+    #[test]
+    fn complaints_are_passed_on() {
+        let complain = |h: &mut History| h.complaints.push("it hangs".to_owned());
+        assert_eq!(broken(complain), ["8, the job heals"]);
+        assert_eq!(broken(|h| h.run_id = "k".to_owned()), ["workers are told the job's name"]);
+    }
+}
