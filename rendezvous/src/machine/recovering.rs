@@ -60,6 +60,37 @@ impl Recovering {
         self.size > 0 && self.accounted_for() == self.size as usize
     }
 
+    /// Takes `round` for the last one, unless a later one is known; seats of earlier ones are given
+    /// up. Says whether it is, by now, the last one.
+    ///
+    /// Only members know the term of a round. A state file has that of the coordinator that wrote it
+    /// last, perhaps one that came after the round and completed none.
+    fn takes(&mut self, round: RoundId, is_member: bool) -> bool {
+        if round.round != self.round.round {
+            if round.round < self.round.round {
+                return false;
+            }
+            self.members.clear();
+            self.ranks.clear();
+            self.claimants.clear();
+            self.left = 0;
+            self.round = round;
+        } else if is_member && round.term != self.round.term {
+            if self.is_heard && round.term < self.round.term {
+                return false;
+            }
+            self.retain_claimants();
+            self.left = 0;
+            self.round = round;
+        }
+        true
+    }
+
+    fn retain_claimants(&mut self) {
+        let claimants = self.claimants.clone();
+        self.retain(|id| claimants.contains(id));
+    }
+
     /// When it may go on as things are: at once if every member is back itself; when all leases
     /// are over if every rank is taken again; a margin later if members are missing still.
     pub(super) fn goes_on_at(&self, given: Leases) -> Instant {
@@ -138,17 +169,9 @@ impl Rendezvous {
             // Only agents of that run bring it back, and they were told its outcome.
             return;
         }
-        let newness = |round: RoundId| (round.round, round.term);
         let is_member = self.roster.get(id).is_some_and(|node| node.standing.round == heard.round);
-        if newness(heard.round) < newness(recovering.round) || heard.round.round.0 > NUMBER_MAX {
+        if heard.round.round.0 > NUMBER_MAX || !recovering.takes(heard.round, is_member) {
             return;
-        }
-        if heard.round != recovering.round {
-            recovering.round = heard.round;
-            recovering.members.clear();
-            recovering.ranks.clear();
-            recovering.claimants.clear();
-            recovering.left = 0;
         }
         if let Some(size) = heard.size_by_member().filter(|_| recovering.accounted_for() == 0) {
             recovering.size = size;
@@ -203,8 +226,11 @@ impl Rendezvous {
             return;
         }
         let mut recovering = Recovering::new(now, round, self.memory.round_size);
-        if let Some(forgotten) = gathering.forgotten.take().filter(|last| last.round == round) {
+        if let Some(forgotten) = gathering.forgotten.take()
+            && forgotten.round.round == round.round
+        {
             recovering = Recovering { since: now, ..forgotten };
+            recovering.takes(round, true);
             recovering.retain(|id| self.roster.get(id).is_some());
         }
         info!(%round, node = %attend.node.node_id, "a member of the last round has come late");

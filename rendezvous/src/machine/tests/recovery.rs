@@ -86,6 +86,33 @@ fn new_agent_of_the_host_claims_its_rank() {
     assert_eq!(t.live(&["a2", "b"], SECOND), complete);
 }
 
+/// A coordinator that is started again before it has completed anything writes its own term down
+/// beside a round of an earlier one. Members know better, whoever comes first.
+#[test]
+fn claim_under_a_later_term_is_of_the_same_round() {
+    for is_first in [false, true] {
+        let mut t = restarted(&["a", "b", "c"]);
+        t.restart_coordinator();
+        let round = RoundId { term: Term(2), round: Round(1) };
+        assert!(t.rounds["a"] < round);
+        let mut attend = t.attend_of("a2", ready());
+        attend.heard = heard(round, 3, 0);
+        if is_first {
+            t.attend_with(attend.clone());
+        }
+        t.attend("b", NodeState::Running);
+        t.attend("c", NodeState::Running);
+        if !is_first {
+            t.attend_with(attend);
+        }
+        t.back("b");
+        t.back("c");
+        let did = t.live(&["a2", "b", "c"], 3 * SECOND);
+        let admit = |name, rank| Did::Admit(name, 2, rank);
+        assert_eq!(did, [Did::Remember(2, 0), admit("a2", 0), admit("b", 1), admit("c", 2)]);
+    }
+}
+
 /// Where it is known that nothing of the old agent runs any more, the claim of the new one shortens
 /// the wait: whether word was left of it, or comes while the coordinator recovers.
 #[test]
