@@ -1,4 +1,4 @@
-//! Bugs that a world can plant between the machine and its nodes, one for each rule.
+//! Bugs that a world can plant between the machine and its nodes, at least one for each rule.
 //!
 //! A harness that has never caught anything proves nothing. Each of these is caught by the rule
 //! that it is named with; `tests/simulation/main.rs` holds them to that.
@@ -18,6 +18,8 @@ pub enum Sabotage {
     FewerThanMin,
     /// No keeper kills anything when a lease is over. Breaks rule 5.
     NoKeeper,
+    /// A keeper leaves word that a host's processes are dead while they live. Breaks rule 5.
+    FalseGrave,
     /// The state file and the agents forget what was charged. Breaks rule 7.
     ForgottenCharges,
     /// No deadline is ever applied. Breaks rule 8.

@@ -237,6 +237,7 @@ impl World {
             | Sabotage::WaitingMember
             | Sabotage::FewerThanMin
             | Sabotage::NoKeeper
+            | Sabotage::FalseGrave
             | Sabotage::NoTimeouts => {}
         }
         let peer = agent.peer();

@@ -37,7 +37,8 @@ impl World {
             // A keeper leaves word when nothing is left, unless it was killed too.
             let is_gone =
                 !self.agents.contains_key(&seat.node) && !self.processes.contains_key(&seat.node);
-            seat.is_buried |= is_gone && self.random.chance(70);
+            let is_told = is_gone && self.random.chance(70);
+            seat.is_buried |= is_told || self.sabotage == Sabotage::FalseGrave;
         }
         self.coordinator = Some(Rendezvous::new(self.now, settings, memory));
         self.dies_after = None;
