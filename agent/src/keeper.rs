@@ -168,7 +168,7 @@ impl Keeper {
     }
 
     fn spawn(&mut self, program: Program) {
-        let streams = self.socket.take_streams();
+        let streams = self.socket.take_streams(program.pipes);
         let not_spawned = |reason: &str| Report::NotSpawned {
             local_rank: program.local_rank,
             reason: reason.to_owned(),
@@ -177,8 +177,8 @@ impl Keeper {
             // The order was given before the agent was frozen or cut off; nobody counts it now.
             self.socket.send(&Report::LeaseOver);
             not_spawned("the lease is over")
-        } else if let Some(streams) = streams {
-            self.workers.spawn(program, streams)
+        } else if let Some((streams, spilled)) = streams {
+            self.workers.spawn(program, streams, spilled)
         } else {
             not_spawned("its streams were not handed over")
         };
@@ -219,6 +219,7 @@ impl Keeper {
                 self.reap();
             }
         }
+        self.workers.empty_pipes();
         if let Some(obituary) = self.obituary {
             obituary.deliver();
         }

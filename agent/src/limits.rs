@@ -41,6 +41,11 @@ pub const MIN_OPEN_FILES: u64 = 64;
 pub const OPEN_FILES_PER_WORKER: u64 = 6;
 /// How often a driver is asked whether a GPU is free: a call takes tens of microseconds.
 pub const HELD_GPU_INTERVAL: Duration = Duration::from_millis(20);
+/// What a keeper copies at once of a pipe that its agent has not emptied: what any pipe takes whole
+/// where it is ready to be written to.
+pub const SPILLED_CHUNK: usize = 4096;
+/// How long a keeper waits for a console that takes nothing.
+pub const SPILLED_PATIENCE_MS: u16 = 100;
 /// Workers on one node: more than any machine has processors.
 pub const MAX_LOCAL_WORLD_SIZE: u32 = 4096;
 /// What an endpoint may resolve to; a round-robin name has a few addresses.

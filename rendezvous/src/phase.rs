@@ -28,7 +28,8 @@ pub(crate) enum Phase {
 
 /// Who of the last round is back after a start of the coordinator.
 ///
-/// Invariant: `ranks` is `members` the other way round, and holds all `claimants`.
+/// Invariant: `ranks` is `members` the other way round, and holds all `claimants`, which
+/// hold all `heirs`.
 #[derive(Debug)]
 pub(crate) struct Recovering {
     /// The highest round heard of.
@@ -42,6 +43,8 @@ pub(crate) struct Recovering {
     /// Those of them that only know their rank from a state file: new agents of machines whose old
     /// agent was the member, and may have left workers that live.
     pub(crate) claimants: BTreeSet<NodeId>,
+    /// Those of them whose machine's old agent is known to have left nothing behind.
+    pub(crate) heirs: BTreeSet<NodeId>,
     /// How many other members were told to leave, have stopped, and are gone.
     pub(crate) left: u32,
     /// Whether anybody has attended who had heard of that round.

@@ -14,7 +14,7 @@ use std::{
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use super::support::{PATIENCE, Program, Sandbox, Start, kill};
+use super::support::{PATIENCE, Program, Sandbox, Start, kill, wait_until_gone};
 
 /// How a launcher is started.
 #[derive(Clone, Debug)]
@@ -62,17 +62,28 @@ impl Launcher for Process {
         start = run.environment.iter().fold(start, |start, (name, value)| start.env(name, value));
         let open = |path: &Path| File::options().append(true).create(true).open(path).unwrap();
         let start = start.stdin(File::open(&run.stdin).unwrap());
-        Box::new(start.stdout(open(&run.stdout)).stderr(open(&run.stderr)).start())
+        let program = start.stdout(open(&run.stdout)).stderr(open(&run.stderr)).start();
+        // What outlives torchrun stays for ever; a keeper goes when it has done its work.
+        let marker = self.path.ends_with("ragent").then(|| sandbox.marker());
+        Box::new(RunningProcess { program, marker })
     }
 }
 
-impl Running for Program {
+struct RunningProcess {
+    program: Program,
+    marker: Option<String>,
+}
+
+impl Running for RunningProcess {
     fn signal(&self, signal: Signal) {
-        Self::signal(self, signal);
+        self.program.signal(signal);
     }
 
     fn end(self: Box<Self>) -> i32 {
-        let end = Self::end(*self);
+        let end = self.program.end();
+        if let Some(marker) = self.marker {
+            wait_until_gone(&marker);
+        }
         end.code.or_else(|| end.signal.map(|signal| -signal)).unwrap()
     }
 }

@@ -2,7 +2,12 @@
 
 use std::fs;
 
-use crate::support::Sandbox;
+use nix::{
+    sys::{signal::Signal, stat::Mode},
+    unistd,
+};
+
+use crate::support::{Sandbox, Stream};
 
 /// The files below the run's own folder in `logs`, without that folder's random name.
 fn log_files(sandbox: &Sandbox) -> Vec<(String, String)> {
@@ -125,4 +130,36 @@ fn logs_can_be_switched_off() {
     end.assert_code(0);
     assert_eq!(end.stdout, "out 0\n");
     assert_eq!(sandbox.files_below("tmp"), Vec::<String>::new());
+}
+
+/// What workers have written is in their log files, or on the console, although the agent was killed
+/// before it could read it.
+#[test]
+fn killed_agent_loses_no_output() {
+    for words in ["--log-dir logs -r 3", "--log-dir logs -t 3", ""] {
+        let sandbox = Sandbox::new();
+        let orders = sandbox.orders(0);
+        let done = sandbox.path("done");
+        unistd::mkfifo(&done, Mode::S_IRWXU).unwrap();
+        let words = format!("--rdzv-id my-job --rdzv-endpoint 127.0.0.1:0 {words}");
+        let mut agent = sandbox.ragent(&format!("{words} --no-python obey.sh")).start();
+        agent.logs("admitted");
+        for is_frozen in [false, true] {
+            if is_frozen {
+                agent.signal(Signal::SIGSTOP);
+            }
+            orders.give("seq 1000 >&2; echo >$SCRATCH/done");
+            // Ends when it has been written to.
+            fs::read(&done).unwrap();
+        }
+        agent.signal(Signal::SIGKILL);
+        agent.wait_until_silent();
+        sandbox.wait_until_nothing_left();
+        let is_number = |line: &&str| line.parse::<u32>().is_ok();
+        let mut text = agent.text(Stream::Stderr);
+        if words.contains("logs") {
+            text = log_files(&sandbox).into_iter().map(|(_, text)| text).collect();
+        }
+        assert_eq!(text.lines().filter(is_number).count(), 2000, "{words}");
+    }
 }

@@ -199,22 +199,26 @@ fn stale_worker_reaches_no_newer_store() {
 }
 
 /// When the coordinator's node is cut off, nobody trains without it, and everybody trains again when
-/// it is back.
+/// it is back: one new round of all, for free.
 #[test]
 fn cut_off_host_is_waited_for() {
     if !may_make_networks() {
         return;
     }
-    let network = Network::new("host", 3);
+    let network = Network::new("host", 8);
     let sandbox = Sandbox::new();
-    let [mut host, mut second, mut third] = three_agents(&network, &sandbox);
+    let mut agents = agents::<8>(&network, &sandbox, "2:8");
+    for agent in &mut agents {
+        agent.worker();
+    }
     network.cut(1);
-    for agent in [&mut second, &mut third] {
+    for agent in &mut agents[1..] {
         agent.logs("the keeper kills the workers");
     }
     network.heal(1);
-    for agent in [&mut host, &mut second, &mut third] {
-        agent.logs("nodes=3 world_size=3");
+    for agent in &mut agents {
+        let line = agent.logs("nodes=8 world_size=8");
+        assert!(line.contains("restart_count=0"), "{line}");
         agent.worker();
     }
 }

@@ -26,7 +26,7 @@ pub use self::{
         children, command_line, find_keeper, is_alive, keeper_of, kill, listening_ports, session_of,
     },
     program::{End, Program, Start, Stream, Worker},
-    sandbox::{Lifeline, Orders, Sandbox},
+    sandbox::{Lifeline, Orders, Sandbox, wait_until_gone},
 };
 
 /// How long something may take that must happen. It says nothing about how long it does take: a

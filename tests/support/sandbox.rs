@@ -12,6 +12,7 @@ use nix::{
     sys::{signal::Signal, stat::Mode},
     unistd,
 };
+use ragent::clock;
 use tempfile::TempDir;
 
 use super::{PATIENCE, Start, command_line, kill, processes};
@@ -84,7 +85,8 @@ impl Sandbox {
         .into()
     }
 
-    fn marker(&self) -> String {
+    /// The entry of the environment that all processes of this test carry.
+    pub fn marker(&self) -> String {
         format!("{MARKER}={}", self.folder.path().display())
     }
 
@@ -103,6 +105,12 @@ impl Sandbox {
     #[track_caller]
     pub fn assert_nothing_left(&self) {
         assert_eq!(self.left(), Vec::<String>::new(), "left behind");
+    }
+
+    /// Waits until no process of this test is alive.
+    #[track_caller]
+    pub fn wait_until_nothing_left(&self) {
+        wait_until_gone(&self.marker());
     }
 
     /// A pipe that fake workers and all that they start hold open, named to them by `LIFELINE`.
@@ -129,6 +137,17 @@ impl Sandbox {
         // Held open in both directions, so that orders wait for their reader.
         let pipe = OpenOptions::new().read(true).write(true).open(path);
         Orders(pipe.expect("a fresh pipe opens"))
+    }
+}
+
+/// Waits until no process that carries `marker` is alive. Nobody tells of processes that are not one's
+/// own, so they are looked for.
+#[track_caller]
+pub fn wait_until_gone(marker: &str) {
+    let deadline = clock::now_blocking() + PATIENCE;
+    while !processes::marked(marker).is_empty() {
+        assert!(clock::now_blocking() < deadline, "something stays alive");
+        thread::yield_now();
     }
 }
 

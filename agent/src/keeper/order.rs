@@ -1,6 +1,7 @@
 //! What agent and keeper say to each other: one JSON object a line.
 //!
-//! A [`Order::Spawn`] travels with three file descriptors: the worker's stdin, stdout, stderr.
+//! A [`Order::Spawn`] travels with file descriptors: the worker's stdin, stdout, stderr, and for each
+//! of its pipes that the keeper empties when the agent is gone that pipe and where it belongs.
 
 use std::{collections::BTreeSet, ffi::OsString, net::SocketAddr, path::PathBuf};
 
@@ -55,6 +56,8 @@ pub struct Program {
     pub unset: Vec<String>,
     /// How many files it may open, softly: what the agent itself was given.
     pub open_files: u64,
+    /// How many of its pipes come along.
+    pub pipes: u8,
 }
 
 /// What happened.

@@ -20,6 +20,13 @@ use crate::{limits, supervisor::unix};
 /// A worker's stdin, stdout and stderr.
 pub(super) type Streams = [OwnedFd; 3];
 
+/// A pipe that the agent reads, and where what is in it belongs.
+#[derive(Debug)]
+pub(super) struct Spilled {
+    pub(super) pipe: OwnedFd,
+    pub(super) target: OwnedFd,
+}
+
 /// The socket, with what has arrived and what has not left yet.
 #[derive(Debug)]
 pub(super) struct OrderSocket {
@@ -45,10 +52,17 @@ impl OrderSocket {
         !self.output.is_empty()
     }
 
-    /// The streams that came with the last [`Order::Spawn`].
-    pub(super) fn take_streams(&mut self) -> Option<Streams> {
-        let streams: Vec<OwnedFd> = self.streams.drain(..self.streams.len().min(3)).collect();
-        streams.try_into().ok()
+    /// The streams that came with the last [`Order::Spawn`], and as many pipes.
+    pub(super) fn take_streams(&mut self, pipes: u8) -> Option<(Streams, Vec<Spilled>)> {
+        let count = (3 + 2 * usize::from(pipes)).min(self.streams.len());
+        let mut fds = self.streams.drain(..count);
+        let streams: Vec<OwnedFd> = fds.by_ref().take(3).collect();
+        let streams = streams.try_into().ok()?;
+        let mut spilled = Vec::new();
+        while let (Some(pipe), Some(target)) = (fds.next(), fds.next()) {
+            spilled.push(Spilled { pipe, target });
+        }
+        Some((streams, spilled))
     }
 
     /// Takes the next order, or nothing if it has not arrived whole.

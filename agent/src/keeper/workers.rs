@@ -3,21 +3,25 @@
 use std::{
     collections::BTreeMap,
     io,
-    os::{fd::OwnedFd, unix::process::ExitStatusExt},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::ExitStatusExt,
+    },
     process::{Child, ExitStatus},
     thread,
 };
 
 use nix::{
     libc,
+    poll::{PollFd, PollFlags, poll},
     sys::signal::{Signal, killpg},
-    unistd::{Pid, getpid},
+    unistd::{self, Pid, getpid},
 };
 
 use super::{
     cgroup::Cgroup,
     order::{End, Program, Report},
-    socket::Streams,
+    socket::{Spilled, Streams},
     tree,
 };
 use crate::{limits, supervisor::unix};
@@ -31,6 +35,8 @@ pub(super) struct Workers {
     running: BTreeMap<u32, Child>,
     /// Process groups of workers, also of those that ended and left something in it.
     groups: Vec<Pid>,
+    /// Pipes of the workers that were started last.
+    spilled: Vec<Spilled>,
     /// A sweep is under way: whatever shows up is killed.
     sweeping: bool,
     /// The last sweep that was ordered.
@@ -41,7 +47,7 @@ impl Workers {
     /// Nothing runs yet; what will is in `cgroup`, if there is one.
     pub(super) fn new(cgroup: Option<Cgroup>) -> Self {
         let (running, groups) = (BTreeMap::new(), Vec::new());
-        Self { cgroup, running, groups, sweeping: false, sweep: 0 }
+        Self { cgroup, running, groups, spilled: Vec::new(), sweeping: false, sweep: 0 }
     }
 
     /// Whether nothing runs below this process.
@@ -50,7 +56,17 @@ impl Workers {
     }
 
     /// Starts a worker in a session of its own.
-    pub(super) fn spawn(&mut self, program: Program, streams: Streams) -> Report {
+    pub(super) fn spawn(
+        &mut self,
+        program: Program,
+        streams: Streams,
+        spilled: Vec<Spilled>,
+    ) -> Report {
+        if self.is_empty() {
+            // The agent has read those of the round before.
+            self.spilled.clear();
+        }
+        self.spilled.extend(spilled);
         let local_rank = program.local_rank;
         // One that cannot be in it is found by the walk all the same.
         let cgroup = self.cgroup.as_ref().and_then(|cgroup| cgroup.procs().ok());
@@ -62,6 +78,14 @@ impl Workers {
                 Report::Spawned { local_rank, pid }
             }
             Err(error) => Report::NotSpawned { local_rank, reason: error.to_string() },
+        }
+    }
+
+    /// Writes what the agent has not read any more to where it belongs. All writers are dead.
+    pub(super) fn empty_pipes(&mut self) {
+        for spilled in self.spilled.drain(..) {
+            // What cannot be written is lost.
+            let _ = spilled.empty();
         }
     }
 
@@ -168,6 +192,28 @@ fn spawn_patiently(
             return Err(refusal);
         }
         thread::sleep(limits::FORK_INTERVAL);
+    }
+}
+
+impl Spilled {
+    fn empty(&self) -> io::Result<()> {
+        let mut chunk = [0; limits::SPILLED_CHUNK];
+        loop {
+            let len = unistd::read(&self.pipe, &mut chunk)?;
+            let mut rest = &chunk[..len];
+            if len == 0 {
+                return Ok(());
+            }
+            while !rest.is_empty() {
+                // A console that blocks must not keep the keeper.
+                let mut target = [PollFd::new(self.target.as_fd(), PollFlags::POLLOUT)];
+                if poll(&mut target, limits::SPILLED_PATIENCE_MS)? == 0 {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                let written = unistd::write(&self.target, rest)?;
+                rest = &rest[written..];
+            }
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -59,17 +59,29 @@ pub(super) enum Shown {
     Lines(Lines),
 }
 
+/// A stream that is being copied.
+#[derive(Debug)]
+pub(super) struct Capture {
+    /// The worker's end of the pipe.
+    pub(super) fd: OwnedFd,
+    /// Asks for what has been written so far.
+    pub(super) drain: Drain,
+    /// The other end, for whoever outlives this process.
+    pub(super) pipe: OwnedFd,
+}
+
 /// Makes a pipe for a worker's stream and copies what comes out of it until all writers are gone.
 ///
 /// # Errors
 ///
 /// Returns the system's refusal of a pipe.
-pub(super) fn start(copies: Copies) -> io::Result<(std::os::fd::OwnedFd, Drain)> {
+pub(super) fn start(copies: Copies) -> io::Result<Capture> {
     let (sender, receiver) = pipe::pipe()?;
     let (drain, drains) = oneshot::channel();
+    let pipe = receiver.as_fd().try_clone_to_owned()?;
     tokio::spawn(copy(receiver, copies, drains));
     // A worker expects its streams to block.
-    Ok((sender.into_blocking_fd()?, drain))
+    Ok(Capture { fd: sender.into_blocking_fd()?, drain, pipe })
 }
 
 async fn copy(

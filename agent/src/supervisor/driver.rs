@@ -259,7 +259,7 @@ impl Driver {
                 () = clock::until(timer) => self.kill_expired(),
                 () = clock::until(look) => self.look(),
                 Some((round, done)) = done.recv() => self.handle_done(round, done).await,
-                notice = next_notice(&mut self.notices) => self.handle_notice(notice).await,
+                notice = next_notice(&mut self.notices) => self.handle_notice(notice),
                 // Last, so that a flood of them keeps nothing else waiting.
                 request = next_timer(&mut self.spec.timer_pipe) => {
                     self.timers.handle(clock::now(), clock::wall_time(), request);
@@ -383,7 +383,7 @@ impl Driver {
         }
     }
 
-    async fn handle_notice(&mut self, (local_rank, notice): (LocalRank, Notice)) {
+    fn handle_notice(&mut self, (local_rank, notice): (LocalRank, Notice)) {
         let Some(group) = &mut self.group else { return };
         let Some(watch) = &mut group.hang else { return };
         if notice.is_heartbeat {
@@ -395,7 +395,8 @@ impl Driver {
             // One line a node: that of the first worker that says anything.
             let first = group.workers.iter().find(|(_, worker)| worker.said.is_some());
             if first.is_some_and(|(first, _)| *first == local_rank) {
-                self.tell(Told::Said(text)).await;
+                // Where the agent is behind, a later line will do.
+                let _ = self.tell.try_send(Told::Said(text));
             }
         }
         self.take_stacks(hang);
@@ -467,11 +468,10 @@ impl Driver {
         let waited = clock::now().saturating_duration_since(self.idle_since);
         self.spec.events.agent(&admission, AgentEvent::Rendezvous(waited));
         self.spec.events.agent(&admission, AgentEvent::Assigned);
-        let timeout = self.spec.hang.as_ref().map(|hang| hang.timeout);
-        let hang = timeout.map(|timeout| HangWatch::new(clock::now(), size, timeout));
         let (round, restart_count) = (admission.round, admission.restart_count);
         let (workers, choices) = (BTreeMap::new(), [None, None]);
-        self.group = Some(Group { machine, admission, workers, choices, hang, is_looking: false });
+        self.group =
+            Some(Group { machine, admission, workers, choices, hang: None, is_looking: false });
         if self.keeper.is_none() {
             match KeeperLink::start(self.drains.clone(), self.reports.clone()) {
                 Ok(keeper) => self.keeper = Some(keeper),
@@ -502,13 +502,16 @@ impl Driver {
             return;
         };
         let Prepared { mut workers, chosen } = prepared;
+        let (now, size) = (clock::now(), self.spec.environment.local_world_size);
+        let timeout = self.spec.hang.as_ref().map(|hang| hang.timeout);
+        group.hang = timeout.map(|timeout| HangWatch::new(now, size, timeout));
         let choose = |(file, stream): (Option<Arc<File>>, Stream)| {
             let filters = self.spec.output.filters(stream).clone();
             file.map(|file| Choice { filters, file })
         };
         let [stdout, stderr] = chosen;
         group.choices = [(stdout, Stream::Stdout), (stderr, Stream::Stderr)].map(choose);
-        for local_rank in (0..self.spec.environment.local_world_size).map(LocalRank) {
+        for local_rank in (0..size).map(LocalRank) {
             let files = workers.remove(&local_rank).unwrap_or_default();
             if let Err(error) = self.start_worker(local_rank, files).await {
                 return self.not_started(local_rank, error.to_string());
@@ -544,11 +547,13 @@ impl Driver {
             env,
             unset: NOT_INHERITED.map(str::to_owned).to_vec(),
             open_files: self.spec.open_files,
+            pipes: u8::try_from(plumbing.pipes.len()).unwrap_or(0),
         };
         let worker = Worker { folder, stderr: plumbing.stderr, ..Worker::default() };
         group.workers.insert(local_rank, worker);
         self.drains.add(local_rank.0, plumbing.drains);
-        self.order(Order::Spawn(program), plumbing.fds.into()).await;
+        let fds = plumbing.fds.into_iter().chain(plumbing.pipes.into_iter().flatten()).collect();
+        self.order(Order::Spawn(program), fds).await;
         Ok(())
     }
 

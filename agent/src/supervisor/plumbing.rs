@@ -85,6 +85,8 @@ pub(super) fn prepare(
 /// A worker's streams, connected.
 pub(super) struct Plumbing {
     pub(super) fds: [OwnedFd; 3],
+    /// Pipes, each with where it belongs, for the keeper.
+    pub(super) pipes: Vec<[OwnedFd; 2]>,
     pub(super) drains: Vec<Drain>,
     pub(super) stderr: StderrTail,
 }
@@ -101,7 +103,7 @@ pub(super) fn plumb(
     local_rank: LocalRank,
     files: &WorkerFiles,
 ) -> io::Result<Plumbing> {
-    let mut drains = Vec::new();
+    let (mut drains, mut pipes) = (Vec::new(), Vec::new());
     let stdin = io::stdin().as_fd().try_clone_to_owned()?;
     let prefix = spec.output.prefix(PrefixValues {
         role: &spec.environment.role,
@@ -109,11 +111,18 @@ pub(super) fn plumb(
         global_rank: admission.first_global_rank.0.saturating_add(local_rank.0),
         host_name: &spec.host_name,
     });
-    let mut captured = |stream, shown, file, tail| {
+    let mut captured = |stream, shown, file: Option<Arc<File>>, tail| {
         let console = spec.console.clone();
-        let (fd, drain) = capture::start(Copies { console, stream, shown, file, tail })?;
-        drains.push(drain);
-        io::Result::Ok(fd)
+        // Lines for the console are not cut by anybody else.
+        let target = match (&file, &shown) {
+            (Some(file), _) => Some(file.as_fd().try_clone_to_owned()?),
+            (None, Shown::Bytes) => Some(io::stderr().as_fd().try_clone_to_owned()?),
+            (None, Shown::Nothing | Shown::Lines(_)) => None,
+        };
+        let capture = capture::start(Copies { console, stream, shown, file, tail })?;
+        drains.push(capture.drain);
+        pipes.extend(target.map(|target| [capture.pipe, target]));
+        io::Result::Ok(capture.fd)
     };
     let lines = |stream| {
         let [stdout, stderr] = choices;
@@ -159,5 +168,5 @@ pub(super) fn plumb(
         }
         None => (io::stderr().as_fd().try_clone_to_owned()?, StderrTail::NotCaptured),
     };
-    Ok(Plumbing { fds: [stdin, stdout, stderr], drains, stderr: stderr_tail })
+    Ok(Plumbing { fds: [stdin, stdout, stderr], pipes, drains, stderr: stderr_tail })
 }

@@ -33,6 +33,7 @@ impl Recovering {
             members: BTreeMap::new(),
             ranks: BTreeMap::new(),
             claimants: BTreeSet::new(),
+            heirs: BTreeSet::new(),
             left: 0,
             is_heard: false,
             since: now,
@@ -73,6 +74,7 @@ impl Recovering {
             self.members.clear();
             self.ranks.clear();
             self.claimants.clear();
+            self.heirs.clear();
             self.left = 0;
             self.round = round;
         } else if is_member && round.term != self.round.term {
@@ -94,7 +96,7 @@ impl Recovering {
     /// When it may go on as things are: at once if every member is back itself; when all leases
     /// are over if every rank is taken again; a margin later if members are missing still.
     pub(super) fn goes_on_at(&self, given: Leases) -> Instant {
-        if self.is_complete() && self.claimants.is_empty() {
+        if self.is_complete() && self.claimants == self.heirs {
             return self.since;
         }
         let lease = leases(given, self.size as usize).coordinator;
@@ -107,6 +109,7 @@ impl Recovering {
         if let Some(other) = self.members.insert(rank, id.clone()) {
             self.ranks.remove(&other);
             self.claimants.remove(&other);
+            self.heirs.remove(&other);
         }
         self.ranks.insert(id.clone(), rank);
         if is_claimant {
@@ -125,6 +128,7 @@ impl Recovering {
     /// Gives up the seat of a node that is gone.
     pub(super) fn unseat(&mut self, id: &NodeId) {
         self.claimants.remove(id);
+        self.heirs.remove(id);
         if let Some(rank) = self.ranks.remove(id) {
             self.members.remove(&rank);
         }
@@ -186,11 +190,14 @@ impl Rendezvous {
             None => true,
         };
         if is_free || recovering.ranks.get(id) == Some(&rank) {
+            recovering.seat(rank, id, !is_member);
             let is_buried = self.memory.host.as_ref().is_some_and(|seat| {
                 let is_of_it = seat.rank == rank && self.memory.round == recovering.round.round;
                 is_of_it && seat.is_buried
             });
-            recovering.seat(rank, id, !is_member && !is_buried);
+            if !is_member && is_buried {
+                recovering.heirs.insert(id.clone());
+            }
         }
     }
 
@@ -206,8 +213,9 @@ impl Rendezvous {
         if let Phase::Recovering(recovering) = &mut self.phase
             && recovering.round.round == self.memory.round
             && let Some(heir) = recovering.members.get(&seat.rank)
+            && recovering.claimants.contains(heir)
         {
-            recovering.claimants.remove(heir);
+            recovering.heirs.insert(heir.clone());
         }
         self.remember();
     }
