@@ -38,15 +38,22 @@ pub(crate) enum Fault {
 impl Fault {
     fn any(dice: &mut Random) -> Self {
         match dice.between(1, 100) {
-            1..=16 => Self::Cut(dice.millis(500, 5_000)),
-            17..=30 => Self::FreezeAll(dice.millis(500, 5_000)),
-            31..=44 => Self::FreezeAgent(dice.millis(500, 5_000)),
-            45..=62 => Self::KillAgent(dice.millis(0, 3_000)),
-            63..=70 => Self::KillAgentOffline(dice.millis(500, 4_000)),
-            71..=80 => Self::KillKeeper,
-            81..=90 => Self::KillWorker,
+            1..=14 => Self::Cut(dice.millis(500, 5_000)),
+            15..=28 => Self::FreezeAll(dice.millis(500, 5_000)),
+            29..=42 => Self::FreezeAgent(dice.millis(500, 5_000)),
+            43..=50 => Self::KillAgent(dice.millis(0, 200)),
+            51..=58 => Self::KillAgent(dice.millis(200, 3_000)),
+            59..=66 => Self::KillAgentOffline(dice.millis(500, 4_000)),
+            67..=74 => Self::KillKeeper,
+            75..=90 => Self::KillWorker,
             _ => Self::Terminate(dice.millis(0, 3_000)),
         }
+    }
+
+    /// One after which workers may run that nobody can reach.
+    fn hides_workers(dice: &mut Random) -> Self {
+        let time = dice.millis(2_000, 5_000);
+        if dice.chance(50) { Self::Cut(time) } else { Self::FreezeAgent(time) }
     }
 
     /// How long the node is busy with it, about.
@@ -116,16 +123,21 @@ impl Schedule {
         let min_nodes = u32::try_from(dice.between(2, 3)).expect("a small number");
         let plans = (0..NODES).map(|index| Self::plan(dice, index < min_nodes)).collect();
         let mut schedule = Self { seed, min_nodes, plans };
-        // What is done to the host is done to all, so half of all jobs have a quiet one.
-        let first = usize::from(dice.chance(50));
+        // What is done to the host is done to all, so half of all jobs have a quiet one; and where
+        // much is done, nothing is charged.
+        let (is_quiet, is_calm) = (dice.chance(50), dice.chance(30));
+        let (most, rest) = if is_calm { (1, 4_000) } else { (3, 2_500) };
         let mut leaves = Duration::ZERO;
         // The first round has formed by then.
         let mut now = dice.millis(2_000, 3_000);
         while now < span {
-            for _ in 0..dice.between(1, 3) {
-                schedule.place(dice, first, now, &mut leaves);
+            if !is_quiet && dice.chance(25) {
+                schedule.restart_blindly(dice, now);
             }
-            now += dice.millis(100, 2_500);
+            for _ in 0..dice.between(1, most) {
+                schedule.place(dice, usize::from(is_quiet), now, &mut leaves);
+            }
+            now += dice.millis(100, rest);
         }
         schedule
     }
@@ -153,16 +165,34 @@ impl Schedule {
             }
             *leaves = now + BETWEEN_LEAVERS;
         }
-        let is_free = |plan: &Plan| {
-            let last = plan.faults.last();
-            let busy = last.map_or(plan.joins, |&(at, fault)| at + fault.time());
-            busy + RECOVERY <= now
-        };
-        let free: Vec<usize> =
-            (first..self.plans.len()).filter(|&i| is_free(&self.plans[i])).collect();
-        if let Some(node) = dice.pick(&free) {
+        if let Some(node) = self.free(dice, first, now) {
             self.plans[node].faults.push((now, fault));
         }
+    }
+
+    /// Kills the host's agent while another node cannot be reached; it is back when that one's
+    /// workers run still.
+    fn restart_blindly(&mut self, dice: &mut Random, now: Duration) {
+        if self.is_free(0, now)
+            && let Some(node) = self.free(dice, 1, now)
+        {
+            let (hidden, pause) = (Fault::hides_workers(dice), dice.millis(0, 200));
+            self.plans[node].faults.push((now, hidden));
+            self.plans[0].faults.push((now + dice.millis(0, 1_000), Fault::KillAgent(pause)));
+        }
+    }
+
+    /// Any node from `first` on that is not busy.
+    fn free(&self, dice: &mut Random, first: usize, now: Duration) -> Option<usize> {
+        let free: Vec<usize> =
+            (first..self.plans.len()).filter(|&node| self.is_free(node, now)).collect();
+        dice.pick(&free)
+    }
+
+    fn is_free(&self, node: usize, now: Duration) -> bool {
+        let plan = &self.plans[node];
+        let last = plan.faults.last();
+        last.map_or(plan.joins, |&(at, fault)| at + fault.time()) + RECOVERY <= now
     }
 }
 
