@@ -76,6 +76,18 @@ impl std::fmt::Display for Failure {
 pub(crate) struct Summary {
     pub(crate) processes: usize,
     pub(crate) rounds: usize,
+    pub(crate) charges: u32,
+}
+
+impl Summary {
+    fn of(history: &History) -> Self {
+        let charges = history.processes.iter().map(|process| process.told.restart_count);
+        Self {
+            processes: history.processes.len(),
+            rounds: oracle::count_rounds(history),
+            charges: charges.max().unwrap_or_default(),
+        }
+    }
 }
 
 /// Runs a job through its schedule and looks at what became of it. The evidence is kept if a rule
@@ -119,8 +131,7 @@ pub(crate) fn run(schedule: &Schedule, is_wanted: bool) -> Result<Summary, Failu
     let has_failed = !violations.is_empty();
     let evidence = (has_failed || is_wanted).then(|| keep(schedule, &nodes, &chronicle));
     if !has_failed {
-        let rounds = oracle::count_rounds(&history);
-        return Ok(Summary { processes: history.processes.len(), rounds });
+        return Ok(Summary::of(&history));
     }
     Err(Failure(format!(
         "{}\n\n{schedule}\n{}\nlogs are kept in {}\nSEED={} cargo test -p ragent --test chaos",

@@ -52,7 +52,8 @@ fn run(seed: u64) -> Result<(), String> {
     let summary = catch_unwind(AssertUnwindSafe(|| job::run(&schedule, given("SEED").is_some())));
     let summary = summary.map_err(|panic| format!("{}\n{schedule}", words(&*panic)));
     let summary = summary?.map_err(|failure| failure.to_string())?;
-    eprintln!("seed {seed}: {} rounds, {} processes", summary.rounds, summary.processes);
+    let job::Summary { processes, rounds, charges } = summary;
+    eprintln!("seed {seed}: {processes} processes in {rounds} rounds, {charges} failures charged");
     Ok(())
 }
 

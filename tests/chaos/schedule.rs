@@ -124,13 +124,17 @@ impl Schedule {
         let plans = (0..NODES).map(|index| Self::plan(dice, index < min_nodes)).collect();
         let mut schedule = Self { seed, min_nodes, plans };
         // What is done to the host is done to all, so half of all jobs have a quiet one; and where
-        // much is done, nothing is charged.
-        let (is_quiet, is_calm) = (dice.chance(50), dice.chance(30));
-        let (most, rest) = if is_calm { (1, 4_000) } else { (3, 2_500) };
+        // much is done, nothing is charged, so some have failing workers and not much else.
+        let (is_quiet, is_calm) = (dice.chance(50), dice.chance(35));
+        let (most, rest) = if is_calm { (1, 3_000) } else { (3, 2_500) };
         let mut leaves = Duration::ZERO;
         // The first round has formed by then.
         let mut now = dice.millis(2_000, 3_000);
         while now < span {
+            if is_calm && let Some(node) = schedule.free(dice, 0, now) {
+                schedule.plans[node].faults.push((now, Fault::KillWorker));
+                now += dice.millis(500, 1_500);
+            }
             if !is_quiet && dice.chance(25) {
                 schedule.restart_blindly(dice, now);
             }
