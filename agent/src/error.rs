@@ -190,7 +190,9 @@ impl Ended {
     fn code(&self) -> u8 {
         match &self.ending {
             Ending::Unreachable { was_attended: true, .. } => HOST_GONE,
-            Ending::Refused(RefuseReason::Closed(_)) => CLOSED_BEFORE,
+            Ending::Refused(RefuseReason::Closed(outcome)) if outcome.result.is_lasting() => {
+                CLOSED_BEFORE
+            }
             Ending::Closed(_)
             | Ending::Left(_)
             | Ending::Refused(_)
@@ -324,4 +326,34 @@ fn differences(here: &SharedSettings, there: &SharedSettings) -> String {
         .map(|(name, here, there)| format!("{name} is {here} here and {there} there"))
         .collect::<Vec<_>>()
         .join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use ragent_rendezvous::settings::{NodeRange, Timeouts};
+
+    use super::*;
+
+    /// Only a job that would fail again keeps a service manager from starting the agent again.
+    #[test]
+    fn passing_ends_are_worth_another_start() {
+        let code = |result| {
+            let outcome =
+                Outcome { result, first_failure: None, other_failures: 0, restarts_used: 0 };
+            let ending = Ending::Refused(RefuseReason::Closed(outcome));
+            let settings = SharedSettings {
+                nodes: NodeRange::new(1, 1).unwrap(),
+                max_restarts: 0,
+                timeouts: Timeouts::default(),
+                fixed_ranks: false,
+            };
+            let (endpoint, title) = (Endpoint::default(), String::new());
+            Ended { ending, settings, endpoint, title }.code()
+        };
+        assert_eq!(code(JobResult::BudgetSpent), 4);
+        assert_eq!(code(JobResult::FinalFailure), 4);
+        assert_eq!(code(JobResult::AllLeft), 1);
+        let waited = std::time::Duration::ZERO;
+        assert_eq!(code(JobResult::JoinTimeout { present: 1, min: 2, waited }), 1);
+    }
 }

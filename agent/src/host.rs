@@ -87,8 +87,8 @@ fn count(len: usize) -> Option<NonZeroU32> {
 /// What `execvp` searches where `PATH` is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// A slash, and the local rank of a worker.
-const SOCKET_NAME: usize = 6;
+/// `/sockets-4194304/4095`, and its end.
+const SOCKET_NAME: usize = 24;
 
 /// The machine that this process runs on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -202,11 +202,13 @@ impl ThisHost {
         }
     }
 
-    /// The folder that a service manager keeps for as long as it starts this process again:
-    /// `$RUNTIME_DIRECTORY`, as systemd sets it for `RuntimeDirectory=`.
+    /// A folder in the one that a service manager keeps for as long as it starts this process again:
+    /// `$RUNTIME_DIRECTORY`, as systemd sets it for `RuntimeDirectory=`. A folder of our own, because
+    /// that one may be open to others.
     pub fn service_dir(self) -> Option<PathBuf> {
         let dirs = self.env("RUNTIME_DIRECTORY")?;
-        std::env::split_paths(&dirs).next().filter(|dir| dir.is_absolute())
+        let dir = std::env::split_paths(&dirs).next().filter(|dir| dir.is_absolute())?;
+        Some(dir.join("ragent"))
     }
 
     /// Where a restarted agent finds what the one before it has left.
@@ -214,16 +216,12 @@ impl ThisHost {
         self.service_dir().unwrap_or_else(|| self.runtime_dir())
     }
 
-    /// A folder of this process's own for Unix sockets, whose paths must be short.
-    pub fn socket_folder(self) -> PathBuf {
-        let name = format!("sockets-{}", std::process::id());
-        let folders =
-            [self.runtime_dir(), self.temp_dir().join(format!("ragent-{}", unistd::getuid()))];
+    /// The user's own folder in which the paths of Unix sockets are short enough.
+    pub fn socket_dir(self) -> PathBuf {
+        let own = format!("ragent-{}", unistd::getuid());
         let fits = |path: &PathBuf| path.as_os_str().len() + SOCKET_NAME < limits::MAX_SOCKET_PATH;
-        let found = folders.into_iter().map(|folder| folder.join(&name)).find(fits);
-        found.unwrap_or_else(|| {
-            Path::new("/tmp").join(format!("ragent-{}-{name}", unistd::getuid()))
-        })
+        let dirs = [self.runtime_dir(), self.temp_dir().join(&own)];
+        dirs.into_iter().find(fits).unwrap_or_else(|| Path::new("/tmp").join(own))
     }
 
     /// The folder for temporary files: `$TMPDIR`, else `/tmp`.

@@ -19,6 +19,7 @@ pub mod tree;
 mod workers;
 
 use std::{
+    collections::VecDeque,
     io,
     os::fd::{AsFd, BorrowedFd},
     time::Duration,
@@ -26,6 +27,7 @@ use std::{
 
 use nix::{
     errno::Errno,
+    libc,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         prctl,
@@ -41,10 +43,10 @@ use self::{
     cgroup::Cgroup,
     obituary::Obituary,
     order::{Order, Program, Report},
-    socket::OrderSocket,
+    socket::{OrderSocket, Streams},
     workers::Workers,
 };
-use crate::{clock, supervisor::unix};
+use crate::{clock, limits, supervisor::unix};
 
 /// Runs the keeper until its agent is gone and everything that it started with it.
 ///
@@ -83,6 +85,16 @@ struct Keeper {
     /// When the lease is over, by [`clock::boot_time`]; zero before there is one.
     lease_until: Duration,
     obituary: Option<Obituary>,
+    /// Workers that are to be started, in this order.
+    wanted: VecDeque<Wanted>,
+    /// How often the system has refused to fork in this round.
+    refusals: u32,
+}
+
+/// A worker that is to be started.
+struct Wanted {
+    program: Program,
+    streams: Streams,
 }
 
 impl Keeper {
@@ -99,6 +111,8 @@ impl Keeper {
             lease: TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?,
             lease_until: Duration::ZERO,
             obituary: None,
+            wanted: VecDeque::new(),
+            refusals: 0,
         })
     }
 
@@ -123,6 +137,7 @@ impl Keeper {
                     }
                 }
             }
+            self.start_wanted();
         }
     }
 
@@ -138,7 +153,10 @@ impl Keeper {
             PollFd::new(self.lease.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.socket.as_fd(), socket),
         ];
-        match poll(&mut fds, PollTimeout::NONE) {
+        // Nothing tells when there is room for a worker again.
+        let retry = PollTimeout::try_from(limits::FORK_INTERVAL).unwrap_or(PollTimeout::ZERO);
+        let limit = if self.wanted.is_empty() { PollTimeout::NONE } else { retry };
+        match poll(&mut fds, limit) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -147,8 +165,9 @@ impl Keeper {
 
     fn carry_out(&mut self, order: Order) -> io::Result<()> {
         match order {
-            Order::Spawn(program) => self.spawn(program),
+            Order::Spawn(program) => self.want(program),
             Order::Signal { signal } => {
+                self.forgo_wanted("it was told to end before it could be started");
                 self.workers.signal(signal);
                 // Where no worker could be started, no end will say so.
                 if self.workers.is_quiet() {
@@ -156,33 +175,67 @@ impl Keeper {
                 }
             }
             Order::Sweep { number } => {
+                self.forgo_wanted("it was to be killed before it could be started");
                 self.workers.sweep(Some(number));
                 self.reap();
             }
             Order::Renew { until_ns } => self.renew(Duration::from_nanos(until_ns))?,
-            Order::Bury { node_id, coordinators, state_file } => {
-                self.obituary = Some(Obituary { node_id, coordinators, state_file });
+            Order::Bury { node_id, coordinators, round, state_file } => {
+                self.obituary = Some(Obituary { node_id, coordinators, round, state_file });
             }
         }
         Ok(())
     }
 
-    fn spawn(&mut self, program: Program) {
-        let streams = self.socket.take_streams(program.pipes);
-        let not_spawned = |reason: &str| Report::NotSpawned {
-            local_rank: program.local_rank,
-            reason: reason.to_owned(),
+    /// Takes note of a worker that is to be started, and starts it as soon as it can be.
+    fn want(&mut self, program: Program) {
+        let Some((streams, spilled)) = self.socket.take_streams(program.pipes) else {
+            return self.not_spawned(program.local_rank, "its streams were not handed over");
         };
-        let report = if self.lease_until <= clock::boot_time() {
-            // The order was given before the agent was frozen or cut off; nobody counts it now.
-            self.socket.send(&Report::LeaseOver);
-            not_spawned("the lease is over")
-        } else if let Some((streams, spilled)) = streams {
-            self.workers.spawn(program, streams, spilled)
-        } else {
-            not_spawned("its streams were not handed over")
-        };
-        self.socket.send(&report);
+        if self.workers.is_empty() && self.wanted.is_empty() {
+            self.refusals = 0;
+        }
+        self.workers.keep(spilled);
+        self.wanted.push_back(Wanted { program, streams });
+        self.start_wanted();
+    }
+
+    /// Starts those that are wanted. Where memory or process numbers are short, as they are while another
+    /// job's processes go, it is tried again for a moment.
+    fn start_wanted(&mut self) {
+        while let Some(Wanted { program, streams }) = self.wanted.front() {
+            let local_rank = program.local_rank;
+            if self.lease_until <= clock::boot_time() {
+                // The order was given before the agent was frozen or cut off; nobody counts it now.
+                self.socket.send(&Report::LeaseOver);
+                return self.forgo_wanted("the lease is over");
+            }
+            match self.workers.spawn(program, streams) {
+                Ok(report) => self.socket.send(&report),
+                Err(error) => {
+                    let is_short =
+                        matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM));
+                    if is_short && self.refusals < limits::FORK_ATTEMPTS {
+                        self.refusals += 1;
+                        return;
+                    }
+                    self.not_spawned(local_rank, &error.to_string());
+                }
+            }
+            self.wanted.pop_front();
+        }
+    }
+
+    /// Gives up those that were not started yet.
+    fn forgo_wanted(&mut self, reason: &str) {
+        for Wanted { program, .. } in std::mem::take(&mut self.wanted) {
+            self.not_spawned(program.local_rank, reason);
+        }
+    }
+
+    fn not_spawned(&mut self, local_rank: u32, reason: &str) {
+        let reason = reason.to_owned();
+        self.socket.send(&Report::NotSpawned { local_rank, reason });
     }
 
     /// Moves the lease; one that is over already fires at once.
@@ -197,6 +250,7 @@ impl Keeper {
         if self.workers.is_empty() {
             return;
         }
+        self.forgo_wanted("the lease is over");
         self.socket.send(&Report::LeaseOver);
         self.workers.sweep(None);
         self.reap();
@@ -219,9 +273,12 @@ impl Keeper {
                 self.reap();
             }
         }
-        self.workers.empty_pipes();
         if let Some(obituary) = self.obituary {
             obituary.deliver();
+            // One that ends in order reads its pipes itself.
+            if !obituary.is_in_order() {
+                self.workers.empty_pipes();
+            }
         }
         Ok(())
     }

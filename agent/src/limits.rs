@@ -30,22 +30,33 @@ pub const STATE_FILE_PATIENCE: Duration = Duration::from_secs(1);
 pub const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a resolver may take before an agent that dials again uses the address that it knows.
 pub const RESOLVE_PATIENCE: Duration = Duration::from_millis(250);
-/// How often a fork that the system refuses for want of memory or numbers is tried, and how long
-/// after one another: what is short of them for longer than a second is short of more.
+/// How often in a round a fork is tried again that the system refuses for want of memory or numbers,
+/// and how long after one another: what is short of them for longer than a second is short of more.
 pub const FORK_ATTEMPTS: u32 = 10;
 /// See [`FORK_ATTEMPTS`].
 pub const FORK_INTERVAL: Duration = Duration::from_millis(100);
 /// Files that an agent has open without workers, and some to spare.
 pub const MIN_OPEN_FILES: u64 = 64;
-/// Files that it has open for each worker: pipes and log files of two streams, a socket.
-pub const OPEN_FILES_PER_WORKER: u64 = 6;
+/// Files that it has open for each worker at most, while they are started: pipes and log files of two
+/// streams, a socket, and what is on its way to the keeper.
+pub const OPEN_FILES_PER_WORKER: u64 = 14;
 /// How often a driver is asked whether a GPU is free: a call takes tens of microseconds.
 pub const HELD_GPU_INTERVAL: Duration = Duration::from_millis(20);
 /// What a keeper copies at once of a pipe that its agent has not emptied: what any pipe takes whole
 /// where it is ready to be written to.
 pub const SPILLED_CHUNK: usize = 4096;
-/// How long a keeper waits for a console that takes nothing.
-pub const SPILLED_PATIENCE_MS: u16 = 100;
+/// How long a keeper waits in all for consoles that take nothing.
+pub const SPILLED_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long the files of a round may take to be opened before workers start without them: a disk that
+/// takes a minute for it is gone.
+pub const FILES_TIMEOUT: Duration = Duration::from_secs(60);
+/// How much longer than it was asked to a driver may take to say who holds the GPUs.
+pub const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a cgroup that was killed is looked at, and how often in all: two seconds, which is less
+/// than a lease.
+pub const LEFTOVER_INTERVAL: Duration = Duration::from_millis(5);
+/// See [`LEFTOVER_INTERVAL`].
+pub const LEFTOVER_LOOKS: u32 = 400;
 /// Workers on one node: more than any machine has processors.
 pub const MAX_LOCAL_WORLD_SIZE: u32 = 4096;
 /// What an endpoint may resolve to; a round-robin name has a few addresses.

@@ -55,6 +55,9 @@ pub fn ended(end: &WorkerEnd) -> String {
         WorkerEnd::Signaled(signal) => format!("killed by {}", signal_name(*signal)),
         WorkerEnd::NotStarted(reason) => format!("could not be started: {reason}"),
         WorkerEnd::KeeperLost => "killed because its keeper process was gone".to_owned(),
+        WorkerEnd::Hung(time) if time.is_zero() => {
+            "killed because it asked to be taken for hung".to_owned()
+        }
         WorkerEnd::Hung(time) => {
             format!("killed because it made no progress for {} s", time.as_secs_f64())
         }

@@ -156,12 +156,17 @@ impl Place {
             }
         };
         let mut memory = state_file.as_deref().and_then(state_file::read_memory);
-        if let (Some(path), Some(Memory { host: Some(seat), .. })) = (&state_file, &mut memory) {
-            // Read after the port is listened on: see `Obituary::deliver`.
-            if !seat.is_buried && state_file::is_buried(path, &seat.node) {
-                info!(node = %seat.node, "nothing is left of the agent that hosted before");
-                seat.is_buried = true;
-            }
+        // Read after the port is listened on: see `Obituary::deliver`.
+        let is_buried = state_file
+            .as_deref()
+            .zip(memory.as_ref())
+            .is_some_and(|(path, memory)| state_file::is_buried(path, memory));
+        if let Some(Memory { host: Some(seat), .. }) = &mut memory
+            && is_buried
+            && !seat.is_buried
+        {
+            info!(node = %seat.node, "nothing is left of the agent that hosted before");
+            seat.is_buried = true;
         }
         let seat = memory.as_ref().filter(|memory| memory.host.is_some());
         let heard = seat.map_or_else(Heard::default, |memory| Heard {

@@ -15,7 +15,12 @@ pub fn failure(outcome: &Outcome, title: &str) -> String {
     }
     let left = match outcome.result {
         JobResult::FinalFailure => "the exit code asks for none",
-        _ => "none is left",
+        JobResult::Succeeded
+        | JobResult::BudgetSpent
+        | JobResult::JoinTimeout { .. }
+        | JobResult::AllLeft
+        | JobResult::LoopbackMaster { .. }
+        | JobResult::AllSetAside => "none is left",
     };
     let restarts = match outcome.restarts_used {
         0 if outcome.result == JobResult::FinalFailure => left.to_owned(),

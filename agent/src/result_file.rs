@@ -138,7 +138,8 @@ fn word(result: &Result<Outcome, LaunchError>) -> &'static str {
 /// The first failure as torch's `@record` writes one, with the exit code that torchrun adds; none if
 /// the worker has said nothing of itself.
 fn torch_error(failure: &WorkerFailure) -> Option<Value> {
-    let said = failure.message.as_deref()?;
+    let is_hung = matches!(failure.end, WorkerEnd::Hung(_));
+    let said = failure.message.as_deref().filter(|_| !is_hung)?;
     let exit_code = match failure.end {
         WorkerEnd::Exited(code) => code,
         WorkerEnd::Signaled(signal) => -signal,

@@ -296,7 +296,7 @@ fn supervisor_spec(
         held_gpu_timeout: spec.held_gpu_timeout,
         final_codes: spec.final_codes.clone(),
         hang: spec.hang.clone(),
-        socket_folder: ThisHost.socket_folder(),
+        socket_dir: ThisHost.socket_dir(),
         open_files,
         host_name: ThisHost.name(),
         console,

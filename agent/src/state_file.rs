@@ -182,20 +182,30 @@ pub fn write_memory(path: &Path, memory: &Memory) -> io::Result<()> {
     }
 }
 
-/// Leaves word, beside the state file of a job, that nothing of the agent `node_id` runs any more.
+/// Leaves word, beside the state file of a job, that nothing of an agent runs any more.
 ///
 /// Only where that file is: a job that is over leaves nothing to the next.
 ///
 /// # Errors
 ///
 /// Returns the system's refusal.
-pub fn write_grave(state_file: &Path, node_id: &str) -> io::Result<()> {
-    if state_file.exists() { replace(&grave(state_file), node_id.as_bytes()) } else { Ok(()) }
+pub fn write_grave(state_file: &Path, obituary: &str) -> io::Result<()> {
+    if state_file.exists() { replace(&grave(state_file), obituary.as_bytes()) } else { Ok(()) }
 }
 
-/// Whether such word was left of `node_id`.
-pub fn is_buried(state_file: &Path, node_id: &NodeId) -> bool {
-    fs::read(grave(state_file)).is_ok_and(|text| text == node_id.to_string().as_bytes())
+/// Whether such word was left of the host that `memory` knows, and of the round that it knows: one that
+/// ran a later one may have others that run.
+pub fn is_buried(state_file: &Path, memory: &Memory) -> bool {
+    let Some(seat) = &memory.host else { return false };
+    let text = fs::read_to_string(grave(state_file)).unwrap_or_default();
+    parse_obituary(&text) == Some((seat.node.clone(), memory.round))
+}
+
+/// Reads what a keeper says of its agent: who it was, and the newest round that ran there.
+pub fn parse_obituary(text: &str) -> Option<(NodeId, Round)> {
+    let (node, round) = text.rsplit_once(' ')?;
+    let is_sound = !node.is_empty() && node.len() <= 256;
+    Some((NodeId::new(node), Round(round.parse().ok()?))).filter(|_| is_sound)
 }
 
 /// Forgets the job of a state file; there may be none.
@@ -262,15 +272,23 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
 
 /// Writes a whole file beside and renames it, so that a reader sees the old one or the new one.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    let folder = path.parent().unwrap_or_else(|| Path::new("/"));
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    check_private(folder)?;
+    make_private(path.parent().unwrap_or_else(|| Path::new("/")))?;
     let draft = path.with_extension(format!("{}.tmp", std::process::id()));
     // What a process with the same number left.
     let _ = fs::remove_file(&draft);
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(&draft)?;
     file.write_all(text)?;
     fs::rename(&draft, path)
+}
+
+/// Makes `folder` if it is not there, and makes sure that only this user can put anything into it.
+///
+/// # Errors
+///
+/// Returns the system's refusal, or [`io::ErrorKind::PermissionDenied`] where it is somebody else's.
+pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    check_private(folder)
 }
 
 /// Makes sure that nobody else could have put anything into `folder`.

@@ -175,12 +175,14 @@ impl Rendezvous {
     ///
     /// Only of an agent that is gone: it names no round, so one that comes late must not be able to
     /// speak of an agent that has been admitted again since.
-    pub fn handle_obituary(&mut self, now: Instant, node: &NodeId) {
+    ///
+    /// `round` is the newest that ran there.
+    pub fn handle_obituary(&mut self, now: Instant, node: &NodeId, round: Round) {
         if !self.begin(now) {
             return;
         }
         debug!(%node, "obituary");
-        self.bury_predecessor(node);
+        self.bury_predecessor(node, round);
         self.lose(now, node, EvictReason::Obituary);
         self.advance(now);
     }

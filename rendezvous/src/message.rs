@@ -21,7 +21,7 @@ use crate::{
 pub const SAID_MAX: usize = 200;
 
 /// Version of the attend protocol that this build speaks.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// What an agent says first on each of its streams.
 #[derive(Clone, Debug, Eq, PartialEq)]

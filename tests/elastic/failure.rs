@@ -58,6 +58,12 @@ fn closed_job_stays_closed() {
     let sandbox = Sandbox::new();
     let job = Job::new(&sandbox, "--nnodes 2");
     let folders = ["service.0", "service.1"].map(|name| sandbox.path(name));
+    // As open as a volume of Kubernetes.
+    for folder in &folders {
+        std::fs::create_dir(folder).unwrap();
+        std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o777))
+            .unwrap();
+    }
     let agents = || {
         folders
             .each_ref()

@@ -80,12 +80,12 @@ fn closed_console_ends_no_worker() {
 fn refused_fork_is_tried_again() {
     let sandbox = Sandbox::new();
     let Some(faults) = Faults::new(&sandbox) else { return };
-    faults.set("fork", 3);
-    let start = sandbox.ragent("--nproc-per-node 2 --no-python true");
+    faults.set("fork", 5);
+    let start = sandbox.ragent("--nproc-per-node 4 --no-python true");
     ends_well(faults.happen_to(start).start());
     assert!(faults.is_used_up("fork"), "no fork was refused");
     faults.set("fork", 1000);
-    let end = faults.happen_to(sandbox.ragent("--nproc-per-node 2 --no-python true")).run();
+    let end = faults.happen_to(sandbox.ragent("--nproc-per-node 16 --no-python true")).run();
     end.assert_code(1);
     assert!(
         end.report().contains("could not be started: Resource temporarily"),
@@ -102,17 +102,24 @@ fn few_descriptors() {
     let sandbox = Sandbox::new();
     let run = |limit: u32| {
         let agent = env!("CARGO_BIN_EXE_ragent");
-        let words = "--nproc-per-node 2 --log-dir logs -t 3 --no-python fail.sh 0";
+        let words =
+            "--nproc-per-node 2 --log-dir logs -t 3 --hang-timeout 60 --no-python fail.sh 0";
         let script = format!("ulimit -n {limit}; exec {agent} {words}");
         sandbox.program("bash").arg("-c").arg(script).run()
     };
-    for limit in [16, 40, 75] {
+    for limit in [16, 60, 91] {
         let end = run(limit);
         end.assert_code(2);
-        let what = format!("this process may have {limit} files open, and needs 76");
+        let what = format!("this process may have {limit} files open, and needs 92");
         end.assert_stderr(&[&what, "hint: raise `ulimit -n`"]);
     }
-    run(76).assert_code(0);
+    run(92).assert_code(0);
+    let script = format!(
+        "ulimit -n 288; exec {} --nproc-per-node 16 --log-dir logs -t 3 --hang-timeout 60 \
+         --no-python true",
+        env!("CARGO_BIN_EXE_ragent")
+    );
+    sandbox.program("bash").arg("-c").arg(script).run().assert_code(0);
     sandbox.assert_nothing_left();
 }
 

@@ -9,7 +9,7 @@ use std::{
 use nix::{sys::stat::Mode, unistd};
 use serde_json::Value;
 
-use crate::support::{Program, Sandbox, let_pass};
+use crate::support::{Faults, Program, Sandbox, let_pass};
 
 /// The pipe of the fake worker `beat.py`.
 fn beats(sandbox: &Sandbox) -> File {
@@ -54,6 +54,7 @@ fn idle_workers_have_failed() {
     let report = end.report();
     assert!(report.contains("killed because it made no progress for 1"), "{report}");
     assert!(report.contains("its stack is in logs/"), "{report}");
+    assert!(!report.contains("error.json"), "{report}");
     let stacks = sandbox.files_below("logs");
     let stacks: Vec<&String> = stacks.iter().filter(|path| path.ends_with("stack.txt")).collect();
     assert_eq!(stacks.len(), 4, "{stacks:?}");
@@ -108,7 +109,38 @@ fn worker_asks_to_be_taken_for_hung() {
     agent.worker();
     writeln!(beats, "trigger").unwrap();
     let end = agent.end();
-    assert!(end.report().contains("killed because it made no progress"), "{}", end.report());
+    assert!(end.report().contains("it asked to be taken for hung"), "{}", end.report());
+}
+
+/// Sockets that an agent has left which was killed, and a folder that a loose umask has made, do not
+/// keep the next one from its heartbeats; a folder of somebody else's is not used.
+#[test]
+fn folder_of_the_sockets() {
+    let sandbox = Sandbox::new();
+    let run = |script: &str| {
+        let agent = format!("{} --hang-timeout 60 --no-python true", env!("CARGO_BIN_EXE_ragent"));
+        sandbox.program("bash").arg("-c").arg(format!("{script}; exec {agent}")).run()
+    };
+    // `exec` keeps the process, so the number is the agent's.
+    let stale = "umask 002; mkdir -p -m 700 run/ragent; mkdir -p run/ragent/sockets-$$; \
+                 touch run/ragent/sockets-$$/0";
+    for (script, is_well) in [("umask 002", true), (stale, true), ("chmod 777 run/ragent", false)] {
+        let end = run(script);
+        end.assert_code(0);
+        assert_eq!(!end.stderr.contains("cannot send heartbeats"), is_well, "{}", end.stderr);
+    }
+}
+
+/// A GPU that is waited for, and files that take their time, are no hang.
+#[test]
+fn preparing_is_no_hang() {
+    let sandbox = Sandbox::new();
+    let Some(faults) = Faults::new(&sandbox) else { return };
+    faults.set("slow", 1500);
+    let logs = sandbox.path("slow").join("logs");
+    let words = format!("--hang-timeout 1 --log-dir {} -t 3 --no-python true", logs.display());
+    let end = faults.happen_to(sandbox.ragent(&words)).run();
+    end.assert_code(0);
 }
 
 /// Where the user names a signal, hung workers get it before they are killed, and have the time to
@@ -118,10 +150,13 @@ fn signal_asks_hung_workers_for_their_stacks() {
     let sandbox = Sandbox::new();
     let script = "trap 'echo I am in the forward pass >&2' QUIT; sleep infinity & \
                   while :; do wait; done";
-    let words = "--hang-timeout 1 --hang-signal SIGQUIT --no-python bash -c";
-    let end = sandbox.ragent(words).arg(script).run();
-    end.assert_code(1);
-    assert!(end.report().contains("    I am in the forward pass"), "{}", end.report());
+    // Also where there is no file for what others say of it.
+    for folder in ["", "--log-dir /dev/null"] {
+        let words = format!("{folder} --hang-timeout 1 --hang-signal SIGQUIT --no-python bash -c");
+        let end = sandbox.ragent(&words).arg(script).run();
+        end.assert_code(1);
+        assert!(end.report().contains("    I am in the forward pass"), "{}", end.report());
+    }
 }
 
 /// Without the flag nobody is watched, and no worker finds a socket.

@@ -47,7 +47,7 @@ fn held_gpu_is_waited_for() {
     hold(&sandbox, pid);
     orders.give("exit 1");
     let line = agent.logs("waiting for a GPU that is held");
-    let what = format!("GPU 1: a process that has ended (pid {pid}) has 3072 MiB");
+    let what = format!("GPU 1: process {pid}, which has ended, has 3072 MiB");
     assert!(line.contains(&what), "{line}");
     fs::remove_file(sandbox.path("held")).unwrap();
     assert_eq!(agent.worker().number("restart"), 1);
@@ -73,13 +73,15 @@ fn gpu_that_stays_held_is_named() {
     }
 }
 
-/// A process of somebody else's is nobody to wait for.
+/// A process that lives is somebody else's, and nobody to wait for, whatever its job is called.
 #[test]
 fn others_are_not_waited_for() {
     let sandbox = Sandbox::new();
     let Some(start) = agent(&sandbox, "--held-gpu-timeout 3600") else { return };
     let orders = sandbox.orders(0);
-    let other = Other(Command::new("sleep").arg("1000").spawn().unwrap());
+    let other = Other(
+        Command::new("sleep").arg("1000").env("TORCHELASTIC_RUN_ID", "none").spawn().unwrap(),
+    );
     hold(&sandbox, other.0.id());
     let mut agent = start.start();
     agent.worker();

@@ -100,10 +100,12 @@ fn next_agent_ends_what_is_left() {
         kill(keeper, signal);
         agent.signal(signal);
     }
-    let left = || cgroup.members().into_iter().filter(|pid| session_of(*pid) != Some(worker));
-    assert!(left().any(|pid| command_line(pid).contains("sleep")), "the test leaves nothing");
+    let left: Vec<u32> =
+        cgroup.members().into_iter().filter(|pid| session_of(*pid) != Some(worker)).collect();
+    assert!(left.iter().any(|pid| command_line(*pid).contains("sleep")), "nothing is left");
     let mut next = cgroup.ragent(&sandbox, "--no-python stay.sh").start();
     next.worker();
+    assert!(!left.iter().any(|pid| is_alive(*pid)), "it lives beside the next round");
     lifeline.wait_until_broken();
     agent.wait_until_silent();
     next.signal(Signal::SIGTERM);

@@ -13,7 +13,7 @@ use std::{
 
 use ragent_rendezvous::{
     Rendezvous,
-    ids::{JobUid, NodeId, Peer, RoundId, RunId},
+    ids::{JobUid, NodeId, Peer, Round, RoundId, RunId},
     message::{Heard, JobResult, NodeDescription, NodeState, ToNode},
     settings::{Leases, Memory, NodeRange, SharedSettings, Timeouts},
     snapshot::{PhaseName, Snapshot},
@@ -49,6 +49,8 @@ pub struct World {
     machines: BTreeMap<u64, Heard>,
     links: BTreeMap<Peer, Link>,
     processes: BTreeMap<NodeId, Processes>,
+    /// The newest round that ran on each node.
+    ran: BTreeMap<NodeId, Round>,
     shared: SharedSettings,
     min_nodes: u32,
     stage: Stage,
@@ -153,6 +155,7 @@ impl World {
             machines: BTreeMap::new(),
             links: BTreeMap::new(),
             processes: BTreeMap::new(),
+            ran: BTreeMap::new(),
             shared,
             min_nodes: bound(min),
             stage: Stage::Faulty,

@@ -89,6 +89,7 @@ pub async fn drive(
         tasks: BTreeMap::new(),
         events: sender,
         known: None,
+        coordinator: None,
         told_cause: None,
     };
     loop {
@@ -122,6 +123,8 @@ struct Driver {
     events: mpsc::Sender<StreamEvent>,
     /// Where the coordinator was last reached.
     known: Option<SocketAddr>,
+    /// Whom the keeper is to tell.
+    coordinator: Option<SocketAddr>,
     /// Why the coordinator could not be reached, as last told.
     told_cause: Option<String>,
 }
@@ -227,9 +230,7 @@ impl Driver {
             self.streams.insert(attend, says);
             self.link.handle_opened(now, attend);
             self.remotes.insert(attend, remote);
-            let node_id = self.spec.node.node_id.to_string();
-            let state_file = self.spec.state_file.clone();
-            self.command(Command::Bury { node_id, coordinators: vec![remote], state_file });
+            self.bury(Some(remote));
         }
     }
 
@@ -323,6 +324,7 @@ impl Driver {
                 self.agent.handle_store_open(clock::now(), port);
             }
             Effect::Start(admission) => {
+                self.bury(None);
                 self.serve_store(&admission).await;
                 self.order(Command::Start(admission)).await;
             }
@@ -352,6 +354,17 @@ impl Driver {
             self.forget(attend);
             self.link.handle_ended(clock::now(), attend);
         }
+    }
+
+    /// Tells the keeper what to say, and to whom, should this process be gone.
+    fn bury(&mut self, coordinator: Option<SocketAddr>) {
+        self.coordinator = coordinator.or(self.coordinator);
+        self.command(Command::Bury {
+            node_id: self.spec.node.node_id.to_string(),
+            coordinators: self.coordinator.into_iter().collect(),
+            round: self.agent.heard().round.round,
+            state_file: self.spec.state_file.clone(),
+        });
     }
 
     /// Ends a stream, or the attempt to open it.

@@ -13,7 +13,7 @@ use ragent_proto::convert::FromCoordinator;
 use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
-    ids::{NodeId, Peer},
+    ids::{NodeId, Peer, Round},
     message::{Attend, FromNode, ToNode},
     snapshot::{PhaseName, Snapshot},
 };
@@ -37,8 +37,9 @@ pub enum Input {
     Message(Peer, FromNode),
     /// A stream has ended.
     Detached(Peer),
-    /// A keeper has told that its agent is gone and nothing of it is left.
-    Obituary(NodeId),
+    /// A keeper has told that its agent is gone and nothing of it is left, and which round was the
+    /// newest that ran there.
+    Obituary(NodeId, Round),
     /// Somebody wants to know how the job stands.
     Snapshot(oneshot::Sender<Snapshot>),
     /// The process has been told to end.
@@ -131,7 +132,7 @@ fn handle(rendezvous: &mut Rendezvous, streams: &mut Streams, input: Input) {
             streams.0.remove(&peer);
             rendezvous.handle_detached(now, peer);
         }
-        Input::Obituary(node) => rendezvous.handle_obituary(now, &node),
+        Input::Obituary(node, round) => rendezvous.handle_obituary(now, &node, round),
         // Whoever asked may have gone.
         Input::Snapshot(answer) => drop(answer.send(rendezvous.snapshot(now))),
         Input::Shutdown => rendezvous.handle_shutdown(now),

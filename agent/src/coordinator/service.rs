@@ -16,11 +16,7 @@ use ragent_proto::{
         coordination_server::{Coordination, CoordinationServer},
     },
 };
-use ragent_rendezvous::{
-    ids::{NodeId, Peer},
-    message::PROTOCOL_VERSION,
-    snapshot::Snapshot,
-};
+use ragent_rendezvous::{ids::Peer, message::PROTOCOL_VERSION, snapshot::Snapshot};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
@@ -28,7 +24,7 @@ use tonic::{Request, Response, Status, Streaming, service::Routes};
 use tracing::warn;
 
 use super::driver::{Input, Inputs};
-use crate::{keeper::obituary::OBITUARY_PATH, limits};
+use crate::{keeper::obituary::OBITUARY_PATH, limits, state_file};
 
 /// The path at which an agent says who it is.
 pub const IDENTITY_PATH: &str = "/v1/identity";
@@ -168,14 +164,14 @@ async fn status_page(State(role): State<Arc<Role>>) -> HttpResponse {
     }
 }
 
-async fn obituary(State(role): State<Arc<Role>>, node_id: String) -> HttpResponse {
+async fn obituary(State(role): State<Arc<Role>>, text: String) -> HttpResponse {
     let Role::Coordinator(inputs) = &*role else {
         return StatusCode::MISDIRECTED_REQUEST.into_response();
     };
-    if node_id.is_empty() || node_id.len() > 256 {
+    let Some((node, round)) = state_file::parse_obituary(&text) else {
         return StatusCode::BAD_REQUEST.into_response();
-    }
-    match inputs.send(Input::Obituary(NodeId::new(node_id))).await {
+    };
+    match inputs.send(Input::Obituary(node, round)).await {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
         Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
     }

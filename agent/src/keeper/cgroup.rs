@@ -17,7 +17,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{state_file, supervisor::unix};
+use crate::{limits, state_file, supervisor::unix};
 
 /// One cgroup. Dropping it removes it, if nothing is in it any more.
 #[derive(Debug)]
@@ -73,9 +73,19 @@ fn end_leftovers_in(own: &Path) {
     let entries = fs::read_dir(own).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()).filter(|path| is_left(path)) {
         kill_all(&path);
-        // It takes a moment until all are gone; then the next one removes it.
-        let _ = fs::remove_dir(&path);
+        // It takes a moment until all are gone, and nobody tells of it.
+        for _ in 0..limits::LEFTOVER_LOOKS {
+            if fs::remove_dir(&path).is_ok() {
+                break;
+            }
+            pause();
+        }
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "inotify on cgroup.events is more than it is worth")]
+fn pause() {
+    std::thread::sleep(limits::LEFTOVER_INTERVAL);
 }
 
 /// Whether `path` is the cgroup of a keeper that is gone.

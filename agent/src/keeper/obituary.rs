@@ -15,12 +15,20 @@ pub(crate) const OBITUARY_PATH: &str = "/v1/obituary";
 #[derive(Debug)]
 pub(super) struct Obituary {
     pub(super) node_id: String,
+    /// None: the agent has taken its leave by itself.
     pub(super) coordinators: Vec<SocketAddr>,
+    /// The newest round that ran here.
+    pub(super) round: u64,
     /// The state file beside which it is written too.
     pub(super) state_file: Option<PathBuf>,
 }
 
 impl Obituary {
+    /// Whether the agent has ended in order.
+    pub(super) fn is_in_order(&self) -> bool {
+        self.coordinators.is_empty()
+    }
+
     /// Tries to deliver it; the lease proves the same a little later if this fails.
     ///
     /// It is written before it is sent: a coordinator that is started meanwhile listens before it
@@ -28,7 +36,7 @@ impl Obituary {
     pub(super) fn deliver(&self) {
         if let Some(path) = &self.state_file {
             // The lease proves the same a little later.
-            let _ = state_file::write_grave(path, &self.node_id);
+            let _ = state_file::write_grave(path, &self.text());
         }
         for coordinator in self.coordinators.iter().take(limits::MAX_ENDPOINT_ADDRESSES) {
             if self.deliver_to(*coordinator).is_ok() {
@@ -37,11 +45,15 @@ impl Obituary {
         }
     }
 
+    fn text(&self) -> String {
+        format!("{} {}", self.node_id, self.round)
+    }
+
     fn deliver_to(&self, coordinator: SocketAddr) -> std::io::Result<()> {
         let mut stream = TcpStream::connect_timeout(&coordinator, limits::OBITUARY_TIMEOUT)?;
         stream.set_write_timeout(Some(limits::OBITUARY_TIMEOUT))?;
         stream.set_read_timeout(Some(limits::OBITUARY_TIMEOUT))?;
-        let body = &self.node_id;
+        let body = self.text();
         let request = format!(
             "POST {OBITUARY_PATH} HTTP/1.1\r\nHost: {coordinator}\r\nContent-Length: {}\r\n\
              Connection: close\r\n\r\n{body}",

@@ -34,6 +34,8 @@ pub enum Order {
         node_id: String,
         /// Where the coordinator listens.
         coordinators: Vec<SocketAddr>,
+        /// The newest round that ran here.
+        round: u64,
         /// The state file beside which word is left for the next agent here, if this one hosts.
         state_file: Option<PathBuf>,
     },

@@ -8,12 +8,11 @@ use std::{
         unix::process::ExitStatusExt,
     },
     process::{Child, ExitStatus},
-    thread,
+    time::Instant,
 };
 
 use nix::{
-    libc,
-    poll::{PollFd, PollFlags, poll},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::signal::{Signal, killpg},
     unistd::{self, Pid, getpid},
 };
@@ -24,7 +23,7 @@ use super::{
     socket::{Spilled, Streams},
     tree,
 };
-use crate::{limits, supervisor::unix};
+use crate::{clock, limits, supervisor::unix};
 
 /// The tree below a keeper.
 ///
@@ -56,36 +55,38 @@ impl Workers {
     }
 
     /// Starts a worker in a session of its own.
-    pub(super) fn spawn(
-        &mut self,
-        program: Program,
-        streams: Streams,
-        spilled: Vec<Spilled>,
-    ) -> Report {
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's refusal.
+    pub(super) fn spawn(&mut self, program: &Program, streams: &Streams) -> io::Result<Report> {
+        let local_rank = program.local_rank;
+        let copies = streams.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
+        let streams = copies.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
+        // One that cannot be in it is found by the walk all the same.
+        let cgroup = self.cgroup.as_ref().and_then(|cgroup| cgroup.procs().ok());
+        let child = unix::spawn_worker(program.clone(), streams, cgroup)?;
+        let pid = child.id();
+        self.groups.push(Pid::from_raw(pid.cast_signed()));
+        self.running.insert(local_rank, child);
+        Ok(Report::Spawned { local_rank, pid })
+    }
+
+    /// Keeps pipes of a worker that is to be started, should the agent not empty them.
+    pub(super) fn keep(&mut self, spilled: Vec<Spilled>) {
         if self.is_empty() {
             // The agent has read those of the round before.
             self.spilled.clear();
         }
         self.spilled.extend(spilled);
-        let local_rank = program.local_rank;
-        // One that cannot be in it is found by the walk all the same.
-        let cgroup = self.cgroup.as_ref().and_then(|cgroup| cgroup.procs().ok());
-        match spawn_patiently(&program, &streams, cgroup.as_ref()) {
-            Ok(child) => {
-                let pid = child.id();
-                self.groups.push(Pid::from_raw(pid.cast_signed()));
-                self.running.insert(local_rank, child);
-                Report::Spawned { local_rank, pid }
-            }
-            Err(error) => Report::NotSpawned { local_rank, reason: error.to_string() },
-        }
     }
 
     /// Writes what the agent has not read any more to where it belongs. All writers are dead.
     pub(super) fn empty_pipes(&mut self) {
+        let deadline = clock::now_blocking() + limits::SPILLED_TIMEOUT;
         for spilled in self.spilled.drain(..) {
             // What cannot be written is lost.
-            let _ = spilled.empty();
+            let _ = spilled.empty(deadline);
         }
     }
 
@@ -170,33 +171,8 @@ impl Workers {
     }
 }
 
-/// Starts a worker; tries again for a moment where memory or process numbers are short, as they are
-/// while another job's processes go.
-#[expect(clippy::disallowed_methods, reason = "nothing tells when there is room again")]
-fn spawn_patiently(
-    program: &Program,
-    streams: &Streams,
-    cgroup: Option<&OwnedFd>,
-) -> io::Result<Child> {
-    let mut attempts = 1..limits::FORK_ATTEMPTS;
-    loop {
-        let streams = streams.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
-        let streams: Streams = streams.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
-        let cgroup = cgroup.map(OwnedFd::try_clone).transpose()?;
-        let refusal = match unix::spawn_worker(program.clone(), streams, cgroup) {
-            Ok(child) => return Ok(child),
-            Err(refusal) => refusal,
-        };
-        let is_short = matches!(refusal.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM));
-        if !is_short || attempts.next().is_none() {
-            return Err(refusal);
-        }
-        thread::sleep(limits::FORK_INTERVAL);
-    }
-}
-
 impl Spilled {
-    fn empty(&self) -> io::Result<()> {
+    fn empty(&self, deadline: Instant) -> io::Result<()> {
         let mut chunk = [0; limits::SPILLED_CHUNK];
         loop {
             let len = unistd::read(&self.pipe, &mut chunk)?;
@@ -207,7 +183,9 @@ impl Spilled {
             while !rest.is_empty() {
                 // A console that blocks must not keep the keeper.
                 let mut target = [PollFd::new(self.target.as_fd(), PollFlags::POLLOUT)];
-                if poll(&mut target, limits::SPILLED_PATIENCE_MS)? == 0 {
+                let left = deadline.saturating_duration_since(clock::now_blocking());
+                let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
+                if poll(&mut target, left)? == 0 {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
                 let written = unistd::write(&self.target, rest)?;

@@ -17,7 +17,7 @@ use nix::{
     unistd::Pid,
 };
 use ragent_rendezvous::{
-    ids::{GlobalRank, LocalRank, RoundId},
+    ids::{GlobalRank, LocalRank, Round, RoundId},
     message::{Admission, WorkerEnd, WorkerFailure},
 };
 use tokio::{sync::mpsc, task::spawn_blocking, time::timeout};
@@ -72,6 +72,8 @@ pub enum Command {
         node_id: String,
         /// Where the coordinator listens.
         coordinators: Vec<std::net::SocketAddr>,
+        /// The newest round that ran here.
+        round: Round,
         /// The state file of the coordinator that this agent hosts, if it does.
         state_file: Option<PathBuf>,
     },
@@ -114,7 +116,7 @@ pub struct SupervisorSpec {
     /// When a group hangs, and what is done then; none: it never does.
     pub hang: Option<HangSpec>,
     /// Where sockets for heartbeats are made.
-    pub socket_folder: PathBuf,
+    pub socket_dir: PathBuf,
     /// How many files each may open, softly.
     pub open_files: u64,
     /// This machine's name, for reports.
@@ -145,8 +147,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
     let (reports, from_keeper) = mpsc::channel(limits::TASK_QUEUE);
     let (background, done) = mpsc::channel(limits::TASK_QUEUE);
     let notices = open_notices(&spec);
-    let run_id = spec.environment.run_id.clone();
-    let gpus = Arc::new(HeldGpus::new(run_id, spec.held_gpu_timeout));
+    let gpus = Arc::new(HeldGpus::new(spec.held_gpu_timeout));
     let drains = Drains::default();
     let keeper = KeeperLink::start(drains.clone(), reports.clone())?;
     let driver = Driver {
@@ -259,11 +260,11 @@ impl Driver {
                 () = clock::until(timer) => self.kill_expired(),
                 () = clock::until(look) => self.look(),
                 Some((round, done)) = done.recv() => self.handle_done(round, done).await,
-                notice = next_notice(&mut self.notices) => self.handle_notice(notice),
-                // Last, so that a flood of them keeps nothing else waiting.
                 request = next_timer(&mut self.spec.timer_pipe) => {
                     self.timers.handle(clock::now(), clock::wall_time(), request);
                 }
+                // Last, so that a flood of them keeps nothing else waiting.
+                notice = next_notice(&mut self.notices) => self.handle_notice(notice),
             }
             self.carry_out_all().await;
             self.spec.events.flush();
@@ -407,6 +408,9 @@ impl Driver {
         let (Some(hang), Some(group), Some(spec)) = (hang, &self.group, &self.spec.hang) else {
             return;
         };
+        if !group.machine.is_running() {
+            return;
+        }
         let seconds = hang.time.as_secs_f64();
         error!(
             round = %group.admission.round, local_rank = %hang.local_rank, seconds,
@@ -434,7 +438,10 @@ impl Driver {
             Command::Start(admission) => self.start_group(*admission).await,
             Command::Stop { signal, grace } => self.input(Input::Stop { signal, grace }),
             Command::Forward(signal) => {
-                if self.group.as_ref().is_some_and(|group| group.machine.is_running()) {
+                // Nobody is there before the workers are.
+                let is_running =
+                    |group: &Group| group.machine.is_running() && !group.running().is_empty();
+                if self.group.as_ref().is_some_and(is_running) {
                     let signal = signal as i32;
                     self.order(Order::Signal { signal }, Vec::new()).await;
                 }
@@ -448,8 +455,8 @@ impl Driver {
                 self.renewed = Some(order.clone());
                 self.order(order, Vec::new()).await;
             }
-            Command::Bury { node_id, coordinators, state_file } => {
-                let order = Order::Bury { node_id, coordinators, state_file };
+            Command::Bury { node_id, coordinators, round, state_file } => {
+                let order = Order::Bury { node_id, coordinators, round: round.0, state_file };
                 self.bury = Some(order.clone());
                 self.order(order, Vec::new()).await;
             }
@@ -488,11 +495,14 @@ impl Driver {
         let (logs, output) = (Arc::clone(&self.spec.logs), self.spec.output.clone());
         let gpus = Arc::clone(&self.gpus);
         self.in_background(round, async move {
-            let prepare = move || {
-                gpus.wait();
-                prepare(&logs, &output, restart_count, size)
-            };
-            Done::Prepared(spawn_blocking(prepare).await.unwrap_or_default())
+            gpus.wait().await;
+            let prepare = move || prepare(&logs, &output, restart_count, size);
+            let prepared = timeout(limits::FILES_TIMEOUT, spawn_blocking(prepare)).await;
+            let prepared = prepared.unwrap_or_else(|_| {
+                warn!("the disk of the log files does not answer; going on without");
+                Ok(Prepared::default())
+            });
+            Done::Prepared(prepared.unwrap_or_default())
         });
     }
 
@@ -638,6 +648,7 @@ impl Driver {
             Some(path) => read_message(path).await,
             None => None,
         };
+        let error_file = error_file.filter(|_| message.is_some());
         let message = message.or(stack);
         let stderr_tail = match &worker.stderr {
             StderrTail::Captured(tail) => tail.text(),
@@ -655,9 +666,7 @@ impl Driver {
             pid: worker.pid,
             end,
             age: Duration::ZERO,
-            error_file: error_file
-                .filter(|_| message.is_some())
-                .map(|path| path.to_string_lossy().into_owned()),
+            error_file: error_file.map(|path| path.to_string_lossy().into_owned()),
             message,
             stderr_tail,
             is_final,
@@ -668,8 +677,8 @@ impl Driver {
     async fn end(mut self, mut from_keeper: mpsc::Receiver<FromKeeper>) {
         self.spec.events.flush();
         // An agent that ends in order leaves in order: no coordinator needs an obituary.
-        if let Some(Order::Bury { node_id, state_file, .. }) = self.bury.take() {
-            let order = Order::Bury { node_id, coordinators: Vec::new(), state_file };
+        if let Some(Order::Bury { node_id, round, state_file, .. }) = self.bury.take() {
+            let order = Order::Bury { node_id, coordinators: Vec::new(), round, state_file };
             self.order(order, Vec::new()).await;
         }
         if self.keeper.take().is_some() {
@@ -702,7 +711,7 @@ impl Group {
 fn open_notices(spec: &SupervisorSpec) -> Option<NoticeSockets> {
     spec.hang.as_ref()?;
     let size = spec.environment.local_world_size;
-    NoticeSockets::open(&spec.socket_folder, size)
+    NoticeSockets::open(&spec.socket_dir, size)
         .map_err(|error| warn!(%error, "workers cannot send heartbeats"))
         .ok()
 }

@@ -43,11 +43,12 @@ pub fn of_heartbeats(socket: &Path, timeout: Duration) -> [(String, OsString); 2
 }
 
 /// What systemd tells the agent and means nobody else.
-pub const NOT_INHERITED: [&str; 6] = [
+pub const NOT_INHERITED: [&str; 7] = [
     "LISTEN_FDNAMES",
     "LISTEN_FDS",
     "LISTEN_PID",
     "NOTIFY_SOCKET",
+    "RUNTIME_DIRECTORY",
     "WATCHDOG_PID",
     "WATCHDOG_USEC",
 ];

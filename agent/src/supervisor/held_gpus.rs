@@ -1,35 +1,33 @@
 //! Waits for GPUs that processes of an earlier round hold still: a driver takes its time to free what
 //! a killed process had, and the next worker would find its memory full.
 //!
-//! Nothing of ours lives when this is asked; what the driver lists all the same is on its way, or
-//! stuck. Processes of other jobs on the same GPUs are not waited for.
+//! Nothing of ours lives when this is asked, so only processes that have ended are waited for: what
+//! the driver lists of them is on its way, or stuck. In a container, where the driver's process numbers
+//! mean nothing, nobody is.
 
 use std::{
-    collections::BTreeSet,
     fmt, fs,
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
+use nix::{errno::Errno, sys::signal::kill, unistd::Pid};
 use nvml_wrapper::{Nvml, enums::device::UsedGpuMemory, error::NvmlError};
-use ragent_rendezvous::ids::RunId;
+use tokio::{task::spawn_blocking, time::timeout};
 use tracing::{info, warn};
 
-use crate::{clock, limits};
+use crate::{clock, limits, state_file};
 
-/// The GPUs of this node, opened when they are first asked for.
+/// The GPUs of this node; their driver is opened when it is first asked.
 #[derive(Debug)]
 pub(super) struct HeldGpus {
-    run_id: RunId,
     timeout: Duration,
-    driver: OnceLock<Option<Driver>>,
-}
-
-#[derive(Debug)]
-struct Driver {
-    nvml: Nvml,
-    /// Processes of other jobs.
-    foreign: Mutex<BTreeSet<u32>>,
+    driver: OnceLock<Option<Nvml>>,
+    /// The driver has not answered, and is not asked again.
+    is_stuck: AtomicBool,
 }
 
 /// A process that holds a GPU.
@@ -41,21 +39,32 @@ struct Holder {
 }
 
 impl HeldGpus {
-    /// Those that workers of the job `run_id` may use; they are waited for at most for `timeout`.
-    pub(super) fn new(run_id: RunId, timeout: Duration) -> Self {
-        Self { run_id, timeout, driver: OnceLock::new() }
+    /// They are waited for at most for `timeout`.
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self { timeout, driver: OnceLock::new(), is_stuck: AtomicBool::new(false) }
     }
 
-    /// Waits until no process of this job holds a GPU, or the time is over. Blocks.
-    pub(super) fn wait(&self) {
-        if self.timeout.is_zero() {
+    /// Waits until no process that has ended holds a GPU, or the time is over.
+    pub(super) async fn wait(self: Arc<Self>) {
+        if self.timeout.is_zero() || self.is_stuck.load(Ordering::Relaxed) {
             return;
         }
-        let Some(driver) = self.driver.get_or_init(Driver::open) else { return };
+        let limit = self.timeout + limits::DRIVER_TIMEOUT;
+        let gpus = Arc::clone(&self);
+        if timeout(limit, spawn_blocking(move || gpus.wait_blocking())).await.is_err() {
+            warn!("the driver does not answer who holds the GPUs; not asking again");
+            self.is_stuck.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn wait_blocking(&self) {
+        // Without a driver this is an error, and no more.
+        let open = || is_on_the_host().then(|| Nvml::init().ok()).flatten();
+        let Some(driver) = self.driver.get_or_init(open) else { return };
         let deadline = clock::now_blocking() + self.timeout;
         let mut is_told = false;
         loop {
-            let holders = match self.holders(driver) {
+            let holders = match holders(driver) {
                 Ok(holders) if holders.is_empty() => return,
                 Ok(holders) => holders,
                 // It has been asked in vain; workers find out for themselves.
@@ -67,64 +76,53 @@ impl HeldGpus {
                 }
                 return;
             }
-            if !std::mem::replace(&mut is_told, true) {
+            if !is_told {
                 info!(holder = %holders[0], "waiting for a GPU that is held");
+                is_told = true;
             }
             pause();
         }
     }
+}
 
-    /// Processes that hold a GPU and are, or were, this job's.
-    fn holders(&self, driver: &Driver) -> Result<Vec<Holder>, NvmlError> {
-        let mut foreign = driver.foreign.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut holders = Vec::new();
-        for gpu in 0..driver.nvml.device_count()? {
-            let processes = driver.nvml.device_by_index(gpu)?.running_compute_processes()?;
-            for process in processes {
-                let pid = process.pid;
-                if !foreign.contains(&pid) && self.is_foreign(pid) {
-                    foreign.insert(pid);
-                }
-                if !foreign.contains(&pid) {
-                    let memory = match process.used_gpu_memory {
-                        UsedGpuMemory::Used(bytes) => bytes,
-                        UsedGpuMemory::Unavailable => 0,
-                    };
-                    holders.push(Holder { gpu, pid, memory });
-                }
+/// Processes that have ended and hold a GPU.
+fn holders(driver: &Nvml) -> Result<Vec<Holder>, NvmlError> {
+    let mut holders = Vec::new();
+    for gpu in 0..driver.device_count()? {
+        for process in driver.device_by_index(gpu)?.running_compute_processes()? {
+            let memory = match process.used_gpu_memory {
+                UsedGpuMemory::Used(bytes) => bytes,
+                UsedGpuMemory::Unavailable => 0,
+            };
+            if has_ended(process.pid) {
+                holders.push(Holder { gpu, pid: process.pid, memory });
             }
         }
-        Ok(holders)
     }
+    Ok(holders)
+}
 
-    /// Whether a process that lives is none of this job. One that does not is ours, as far as anybody
-    /// can tell: the driver is cleaning up.
-    fn is_foreign(&self, pid: u32) -> bool {
-        let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else {
-            // Another user's, if it is there.
-            return fs::exists(format!("/proc/{pid}")).unwrap_or(false);
-        };
-        let own = format!("TORCHELASTIC_RUN_ID={}", self.run_id);
-        let is_ended = environment.is_empty();
-        !is_ended && !environment.split(|&byte| byte == 0).any(|entry| entry == own.as_bytes())
+/// Whether there is no such process, or only what is left of one until its parent takes note.
+fn has_ended(pid: u32) -> bool {
+    match kill(Pid::from_raw(pid.cast_signed()), None) {
+        Err(Errno::ESRCH) => true,
+        Ok(()) => state_file::began(pid).is_none(),
+        // Another user's.
+        Err(_) => false,
     }
 }
 
-impl Driver {
-    fn open() -> Option<Self> {
-        // Without a driver this is an error, and no more.
-        let nvml = Nvml::init().ok()?;
-        let driver = Self { nvml, foreign: Mutex::default() };
-        Some(driver)
-    }
+/// Whether process numbers are those that the driver knows.
+fn is_on_the_host() -> bool {
+    /// The kernel's first namespace of processes: `PROC_PID_INIT_INO`.
+    const FIRST: &str = "pid:[4026531836]";
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == FIRST)
 }
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
-        let name = if name.is_empty() { "a process that has ended" } else { name.trim_end() };
         let mebibytes = self.memory / (1024 * 1024);
-        write!(f, "GPU {}: {name} (pid {}) has {mebibytes} MiB", self.gpu, self.pid)
+        write!(f, "GPU {}: process {}, which has ended, has {mebibytes} MiB", self.gpu, self.pid)
     }
 }
 

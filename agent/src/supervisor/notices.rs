@@ -11,7 +11,7 @@ use std::{
 use ragent_rendezvous::{ids::LocalRank, message::SAID_MAX};
 use tokio::{net::UnixDatagram, sync::mpsc, task::AbortHandle};
 
-use crate::limits;
+use crate::{limits, state_file};
 
 /// What one worker says at once.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -57,15 +57,18 @@ pub(super) struct NoticeSockets {
 }
 
 impl NoticeSockets {
-    /// Opens a socket for each worker in `folder`, which is made.
+    /// Opens a socket for each worker in a folder in `dir`, which is this user's alone.
     ///
     /// # Errors
     ///
     /// Returns the system's refusal.
-    pub(super) fn open(folder: &Path, local_world_size: u32) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
+    pub(super) fn open(dir: &Path, local_world_size: u32) -> io::Result<Self> {
+        state_file::make_private(dir)?;
+        remove_left(dir);
+        let folder = dir.join(format!("{PREFIX}{}", std::process::id()));
+        fs::create_dir(&folder)?;
         let (sender, notices) = mpsc::channel(limits::TASK_QUEUE);
-        let mut sockets = Self { folder: folder.to_owned(), tasks: Vec::new(), notices };
+        let mut sockets = Self { folder, tasks: Vec::new(), notices };
         for local_rank in (0..local_world_size).map(LocalRank) {
             let socket = UnixDatagram::bind(sockets.path(local_rank))?;
             let task = tokio::spawn(receive(socket, local_rank, sender.clone()));
@@ -80,6 +83,10 @@ impl NoticeSockets {
     }
 
     /// Waits for the next notice.
+    ///
+    /// # Cancel safety
+    ///
+    /// A cancelled call has taken nothing.
     pub(super) async fn next(&mut self) -> Option<(LocalRank, Notice)> {
         self.notices.recv().await
     }
@@ -94,6 +101,21 @@ impl Drop for NoticeSockets {
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
+
+/// Removes the sockets of agents that were killed, also of one that had this process's number.
+fn remove_left(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        let is_left = |pid: u32| pid == std::process::id() || state_file::began(pid).is_none();
+        if pid.is_some_and(is_left) {
+            // What stays does no harm.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+const PREFIX: &str = "sockets-";
 
 async fn receive(
     socket: UnixDatagram,

@@ -134,9 +134,11 @@ pub(super) fn plumb(
     };
     let null = || OpenOptions::new().write(true).open("/dev/null").map(OwnedFd::from);
     let sink = |stream, file: &Option<Arc<File>>| match spec.output.sink(local_rank, stream) {
-        // Better there than nowhere; with `--log-dir /dev/null` it is torchrun's way too.
+        // As torchrun does.
+        _ if matches!(*spec.logs, LogFolder::Nowhere) => Sink::Console,
+        // Better there than nowhere.
         Sink::File if file.is_none() => Sink::Console,
-        _ if files.folder.is_none() => Sink::Console,
+        Sink::Tee if files.folder.is_none() => Sink::Console,
         sink => sink,
     };
     let stdout = match sink(Stream::Stdout, &files.stdout) {

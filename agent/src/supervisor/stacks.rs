@@ -10,7 +10,7 @@ use std::{
 
 use nix::{
     sys::signal::{Signal, kill},
-    unistd::Pid,
+    unistd::{Pid, getsid},
 };
 use ragent_rendezvous::ids::LocalRank;
 use tokio::{
@@ -20,6 +20,7 @@ use tokio::{
 };
 use tracing::warn;
 
+use super::unix;
 use crate::{clock, keeper::tree, limits};
 
 /// How stacks are taken.
@@ -42,51 +43,57 @@ pub(super) struct Hung {
 /// Takes the stacks of all `workers`; returns the files that have them. Bounded in time.
 pub(super) async fn take(tools: StackTools, workers: Vec<Hung>) -> BTreeMap<LocalRank, PathBuf> {
     let mut tasks = JoinSet::new();
-    for worker in workers {
-        tasks.spawn(take_one(tools.clone(), worker));
-    }
-    let mut files = BTreeMap::new();
-    let all = async {
-        while let Some(taken) = tasks.join_next().await {
-            files.extend(taken.ok().flatten());
+    if let Some(signal) = tools.signal {
+        for worker in &workers {
+            ask(worker.pid, signal);
         }
-    };
-    if timeout(limits::STACKS_TIMEOUT, all).await.is_err() {
+        // Nothing tells when they have said it.
+        tasks.spawn(clock::until(Some(clock::now() + limits::STACK_SIGNAL_TIME)));
+    }
+    let files: Vec<_> = workers.iter().map(|hung| (hung.local_rank, hung.file.clone())).collect();
+    for worker in workers {
+        tasks.spawn(take_one(tools.py_spy.clone(), worker));
+    }
+    if timeout(limits::STACKS_TIMEOUT, tasks.join_all()).await.is_err() {
         warn!("stacks of some hung workers could not be taken in time");
     }
-    files
+    let is_written = |(local_rank, file): (LocalRank, Option<PathBuf>)| {
+        file.filter(|file| file.exists()).map(|file| (local_rank, file))
+    };
+    files.into_iter().filter_map(is_written).collect()
 }
 
-async fn take_one(tools: StackTools, worker: Hung) -> Option<(LocalRank, PathBuf)> {
+/// Asks a worker to print its stack by itself.
+fn ask(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(pid.cast_signed());
+    // Each leads a session of its own; another process that has its number by now does not.
+    if getsid(Some(pid)) == Ok(pid) {
+        let _ = kill(pid, signal);
+    }
+}
+
+async fn take_one(py_spy: Option<PathBuf>, worker: Hung) {
     let Hung { local_rank, pid, file } = worker;
-    let path = file?;
-    let file = {
-        let copy = path.clone();
-        let written = spawn_blocking(move || write_kernel_view(&copy, pid)).await;
-        match written.unwrap_or_else(|error| Err(io::Error::other(error))) {
-            Ok(file) => file,
-            Err(error) => {
-                warn!(path = %path.display(), %error, "the stack of a hung worker is not written");
-                return None;
-            }
+    let Some(path) = file else { return };
+    let copy = path.clone();
+    let written = spawn_blocking(move || write_kernel_view(&copy, pid)).await;
+    let file = match written.unwrap_or_else(|error| Err(io::Error::other(error))) {
+        Ok(file) => file,
+        Err(error) => {
+            return warn!(path = %path.display(), %error, "the stack of a hung worker is not written");
         }
     };
-    if let Some(py_spy) = &tools.py_spy
+    if let Some(py_spy) = &py_spy
         && let Err(error) = run_py_spy(py_spy, pid, file).await
     {
         warn!(%local_rank, pid, %error, "py-spy cannot take the stack of a hung worker");
     }
-    if let Some(signal) = tools.signal {
-        // It may have ended meanwhile.
-        let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
-        clock::until(Some(clock::now() + limits::STACK_SIGNAL_TIME)).await;
-    }
-    Some((local_rank, path))
 }
 
 async fn run_py_spy(py_spy: &Path, pid: u32, file: File) -> io::Result<()> {
     let mut command = Command::new(py_spy);
     command.args(["dump", "--pid", &pid.to_string()]).kill_on_drop(true);
+    unix::end_with_this_thread(&mut command);
     command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     let status = command.status().await?;
     if status.success() { Ok(()) } else { Err(io::Error::other(status.to_string())) }

@@ -125,6 +125,12 @@ pub(crate) fn spawn_worker(
     command.spawn()
 }
 
+/// Lets the kernel kill what `command` starts when the calling thread ends.
+pub(crate) fn end_with_this_thread(command: &mut tokio::process::Command) {
+    // SAFETY: between fork and exec one async-signal-safe system call is made.
+    unsafe { command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)) };
+}
+
 /// What the keeper ignores for itself, and what `nohup` may have made the agent ignore.
 const INHERITED_AS_IGNORED: [Signal; 6] = [
     Signal::SIGHUP,

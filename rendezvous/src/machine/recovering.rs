@@ -202,8 +202,10 @@ impl Rendezvous {
     }
 
     /// Notes that nothing is left of the agent that hosted the last round, if `id` is that.
-    pub(super) fn bury_predecessor(&mut self, id: &NodeId) {
-        let is_host = self.is_host(id);
+    ///
+    /// Not if it ran a later one than is remembered: others may run that one still.
+    pub(super) fn bury_predecessor(&mut self, id: &NodeId, round: Round) {
+        let is_host = self.is_host(id) || round > self.memory.round;
         let Some(seat) = self.memory.host.as_mut() else { return };
         if is_host || seat.node != *id || seat.is_buried {
             return;

@@ -92,7 +92,8 @@ impl World {
 
     pub(super) fn arrive_obituary(&mut self, node: &NodeId) {
         if let Some(coordinator) = &mut self.coordinator {
-            coordinator.handle_obituary(self.now, node);
+            let round = self.ran.get(node).copied().unwrap_or_default();
+            coordinator.handle_obituary(self.now, node, round);
             self.carry_out();
         }
     }

@@ -21,6 +21,7 @@ const KILLING_MS: u64 = 500;
 impl World {
     /// Starts the workers of `round`.
     pub(super) fn start_workers(&mut self, node: &NodeId, round: RoundId) {
+        self.ran.insert(node.clone(), round.round);
         self.processes.insert(node.clone(), Processes { round, is_killed: false });
         self.schedule(Duration::ZERO, Event::Lease(node.clone()));
     }

@@ -85,7 +85,7 @@ fn attend(name: &str) -> Attend {
         },
         heard: Heard::default(),
         restarts_used: 0,
-        charged_through: ragent_rendezvous::ids::Round(0),
+        charged_through: Round(0),
         standing: Standing {
             round,
             state: NodeState::Ready { store_port: 9 },

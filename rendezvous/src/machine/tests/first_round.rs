@@ -3,7 +3,7 @@
 use super::fixture::{Did, Fixture, SECOND, describe, ready};
 use crate::{
     ids::{JobUid, RunId},
-    message::{JobResult, NodeState, RefuseReason, WaitReason},
+    message::{JobResult, NodeState, PROTOCOL_VERSION, RefuseReason, WaitReason},
 };
 
 /// `max` nodes complete the round at once; ranks are in the order of host names.
@@ -73,7 +73,7 @@ fn misfits_are_refused_with_the_reason() {
     let ours = t.shared;
     let mut attend = t.attend_of("a", ready());
     attend.protocol_version = 7;
-    let reason = RefuseReason::ProtocolVersion { ours: 1 };
+    let reason = RefuseReason::ProtocolVersion { ours: PROTOCOL_VERSION };
     assert_eq!(t.attend_with(attend), [Did::Refuse("a", reason)]);
     let mut attend = t.attend_of("a", ready());
     attend.run_id = RunId::new("other");

@@ -232,7 +232,8 @@ impl Fixture {
 
     /// The keeper of `name` reports its death.
     pub(super) fn die(&mut self, name: &str) -> Vec<Did> {
-        self.machine.handle_obituary(self.now, &NodeId::new(name));
+        let round = self.rounds.get(name).map(|round| round.round).unwrap_or_default();
+        self.machine.handle_obituary(self.now, &NodeId::new(name), round);
         self.drain()
     }
 

@@ -147,6 +147,24 @@ fn buried_host_is_not_waited_for() {
     }
 }
 
+/// Word of an agent that ran a later round than is remembered is no proof: others may run that one.
+#[test]
+fn word_about_a_later_round_is_no_proof() {
+    let mut t = Fixture::new(1, 1).host("a");
+    t.run(&["a"]);
+    t.settings.host = Some(NodeId::new("a2"));
+    t.restart_coordinator();
+    let mut attend = t.attend_of("a2", ready());
+    attend.heard = heard(t.rounds["a"], 1, 0);
+    t.attend_with(attend);
+    let round = t.rounds["a"];
+    t.rounds.insert("a".to_owned(), RoundId { round: Round(2), ..round });
+    assert_eq!(t.die("a"), []);
+    t.rounds.insert("a".to_owned(), round);
+    let did = t.die("a");
+    assert_eq!(did[did.len() - 2..], [Did::Remember(2, 0), Did::Admit("a2", 2, 0)]);
+}
+
 /// A member comes before an agent that only knows the rank.
 #[test]
 fn member_comes_before_a_claimant() {
