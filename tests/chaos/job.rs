@@ -3,6 +3,8 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process,
+    sync::atomic::{AtomicU32, Ordering},
     thread,
     time::Duration,
 };
@@ -29,10 +31,12 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    fn new(name: &str) -> Self {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
         if may_make_networks() {
+            let name = format!("chaos{}", NUMBER.fetch_add(1, Ordering::Relaxed));
             let endpoint = format!("{}:29400", Network::address(1));
-            Self { network: Some(Network::new(name, NODES)), endpoint }
+            Self { network: Some(Network::new(&name, NODES)), endpoint }
         } else {
             Self { network: None, endpoint: format!("127.0.0.1:{}", free_port()) }
         }
@@ -93,7 +97,7 @@ impl Summary {
 /// Runs a job through its schedule and looks at what became of it. The evidence is kept if a rule
 /// was broken, or if it `is_wanted`.
 pub(crate) fn run(schedule: &Schedule, is_wanted: bool) -> Result<Summary, Failure> {
-    let site = Site::new(&format!("chaos{}", schedule.seed));
+    let site = Site::new();
     let chronicle = Chronicle::default();
     let words = format!(
         "--rdzv-backend c10d --rdzv-id {} --nnodes {}:{NODES} --max-restarts {MAX_RESTARTS} \
@@ -206,7 +210,10 @@ fn runs_everywhere(status: &Value) -> Option<usize> {
 
 /// Keeps what agents logged and workers wrote.
 fn keep(schedule: &Schedule, nodes: &[Node<'_>], chronicle: &Chronicle) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(run_id(schedule));
+    // Not where an earlier run of the seed has left its own.
+    let now = history::now().as_millis();
+    let folder = format!("{}.{}.{now}", run_id(schedule), process::id());
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
     let save = || {
         fs::create_dir_all(&folder)?;
         fs::write(folder.join("chronicle"), format!("{schedule}\n{}", chronicle.text()))?;

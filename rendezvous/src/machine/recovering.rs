@@ -78,19 +78,17 @@ impl Recovering {
             self.left = 0;
             self.round = round;
         } else if is_member && round.term != self.round.term {
-            if self.is_heard && round.term < self.round.term {
-                return false;
+            if self.is_heard {
+                if round.term < self.round.term {
+                    return false;
+                }
+                let claimants = self.claimants.clone();
+                self.retain(|id| claimants.contains(id));
+                self.left = 0;
             }
-            self.retain_claimants();
-            self.left = 0;
             self.round = round;
         }
         true
-    }
-
-    fn retain_claimants(&mut self) {
-        let claimants = self.claimants.clone();
-        self.retain(|id| claimants.contains(id));
     }
 
     /// When it may go on as things are: at once if every member is back itself; when all leases

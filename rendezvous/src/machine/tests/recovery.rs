@@ -86,6 +86,23 @@ fn new_agent_of_the_host_claims_its_rank() {
     assert_eq!(t.live(&["a2", "b"], SECOND), complete);
 }
 
+/// A host's new agent keeps its seat when members come after it, and nothing is waited for if its
+/// predecessor is buried.
+#[test]
+fn buried_host_may_be_the_first_to_come() {
+    let mut t = Fixture::new(1, 2).host("a");
+    t.run(&["a", "b"]);
+    t.memory.host.as_mut().expect("it was a member").is_buried = true;
+    t.settings.host = Some(NodeId::new("a2"));
+    t.restart_coordinator();
+    let mut attend = t.attend_of("a2", ready());
+    attend.heard = heard(t.rounds["a"], 2, 0);
+    t.attend_with(attend);
+    t.attend("b", NodeState::Running);
+    let did = t.back("b");
+    assert_eq!(did, [Did::Remember(2, 0), Did::Admit("a2", 2, 0), Did::Admit("b", 2, 1)]);
+}
+
 /// A coordinator that is started again before it has completed anything writes its own term down
 /// beside a round of an earlier one. Members know better, whoever comes first.
 #[test]
