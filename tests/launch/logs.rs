@@ -2,10 +2,7 @@
 
 use std::fs;
 
-use nix::{
-    sys::{signal::Signal, stat::Mode},
-    unistd,
-};
+use nix::sys::signal::Signal;
 
 use crate::support::{Sandbox, Stream};
 
@@ -139,19 +136,14 @@ fn killed_agent_loses_no_output() {
     for words in ["--log-dir logs -r 3", "--log-dir logs -t 3", ""] {
         let sandbox = Sandbox::new();
         let orders = sandbox.orders(0);
-        let done = sandbox.path("done");
-        unistd::mkfifo(&done, Mode::S_IRWXU).unwrap();
+        let [begun, done] = ["begun", "done"].map(|name| sandbox.lifeline(name));
         let words = format!("--rdzv-id my-job --rdzv-endpoint 127.0.0.1:0 {words}");
         let mut agent = sandbox.ragent(&format!("{words} --no-python obey.sh")).start();
-        agent.logs("admitted");
-        for is_frozen in [false, true] {
-            if is_frozen {
-                agent.signal(Signal::SIGSTOP);
-            }
-            orders.give("seq 1000 >&2; echo >$SCRATCH/done");
-            // Ends when it has been written to.
-            fs::read(&done).unwrap();
-        }
+        orders.give("echo >$SCRATCH/begun");
+        begun.wait_until_broken();
+        agent.signal(Signal::SIGSTOP);
+        orders.give("seq 1000 >&2; echo >$SCRATCH/done");
+        done.wait_until_broken();
         agent.signal(Signal::SIGKILL);
         agent.wait_until_silent();
         sandbox.wait_until_nothing_left();
@@ -160,6 +152,6 @@ fn killed_agent_loses_no_output() {
         if words.contains("logs") {
             text = log_files(&sandbox).into_iter().map(|(_, text)| text).collect();
         }
-        assert_eq!(text.lines().filter(is_number).count(), 2000, "{words}");
+        assert_eq!(text.lines().filter(is_number).count(), 1000, "{words}");
     }
 }
