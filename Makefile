@@ -9,7 +9,7 @@ CHAOS_SECONDS ?= 600
 # How often `make test-all` runs the process tests under load.
 REPEAT ?= 20
 
-.PHONY: help build demo test test-all chaos fuzz test-torch-versions test-frameworks check fix bench venv
+.PHONY: help build demo test test-all chaos fuzz test-torch-versions test-frameworks check fix bench bench-recovery venv
 
 help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
@@ -22,6 +22,7 @@ help:
 	@echo 'make check     formatting, lints, documentation, licences; writes nothing'
 	@echo 'make fix       formats, and applies what lints suggest'
 	@echo 'make bench     figures, as ratios against the torch in .venv'
+	@echo 'make bench-recovery  how soon broken jobs run again, beside torchrun and ft_launcher'
 
 build:
 	$(CARGO) build --release --locked -p ragent
@@ -76,3 +77,9 @@ fix:
 bench: build venv
 	$(CARGO) build --release --locked -p ragent-benches
 	.venv/bin/python benches/run.py --ragent $(RAGENT)
+
+bench-recovery: build venv
+	scripts/setup-venv.sh nvrx
+	$(CARGO) build --release --locked -p ragent-benches
+	.venv/bin/python benches/recovery.py --ragent $(RAGENT) --agents 64 1000
+	.venv/bin/python benches/idle.py --ragent $(RAGENT)

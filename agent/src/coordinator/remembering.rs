@@ -98,3 +98,63 @@ impl Remembering {
         self.writing = Some(spawn_blocking(move || state_file::write_memory(&path, &memory)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ragent_rendezvous::ids::{JobUid, Round};
+
+    use super::*;
+
+    fn memory(round: u64) -> Memory {
+        Memory { round: Round(round), ..Memory::fresh(JobUid::new("u")) }
+    }
+
+    /// Others wait until what is to be remembered is written, and no longer.
+    #[tokio::test]
+    async fn writing_is_awaited() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run/job.json");
+        let mut file = Remembering::new(Some(path.clone()));
+        assert!(!file.is_awaited());
+        file.remember(memory(1));
+        assert!(file.is_awaited() && file.poll_timeout().is_some());
+        file.written().await;
+        assert!(!file.is_awaited());
+        assert_eq!(state_file::read_memory(&path), Some(memory(1)));
+        file.forget().await;
+        assert_eq!(state_file::read_memory(&path), None);
+    }
+
+    /// What comes while something is written is written next, the newest only.
+    #[tokio::test]
+    async fn newest_is_written_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.json");
+        let mut file = Remembering::new(Some(path.clone()));
+        for round in 1..=3 {
+            file.remember(memory(round));
+        }
+        file.written().await;
+        assert!(file.is_awaited());
+        file.written().await;
+        assert!(!file.is_awaited());
+        assert_eq!(state_file::read_memory(&path), Some(memory(3)));
+    }
+
+    /// Neither a disk that is slow nor one that refuses keeps anybody, nor does a coordinator without a
+    /// state file wait for one.
+    #[tokio::test]
+    async fn disk_keeps_nobody() {
+        let mut file = Remembering::new(Some("/proc/no/job.json".into()));
+        file.remember(memory(1));
+        file.handle_timeout();
+        assert!(!file.is_awaited());
+        file.remember(memory(2));
+        file.written().await;
+        file.written().await;
+        assert!(!file.is_awaited());
+        let mut nowhere = Remembering::new(None);
+        nowhere.remember(memory(1));
+        assert!(!nowhere.is_awaited());
+    }
+}
