@@ -166,6 +166,7 @@ impl Keeper {
     fn carry_out(&mut self, order: Order) -> io::Result<()> {
         match order {
             Order::Spawn(program) => self.want(program),
+            Order::Forward { signal } => self.workers.signal(signal),
             Order::Signal { signal } => {
                 self.forgo_wanted("it was told to end before it could be started");
                 self.workers.signal(signal);

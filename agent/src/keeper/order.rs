@@ -13,7 +13,12 @@ use serde::{Deserialize, Serialize};
 pub enum Order {
     /// Starts a worker.
     Spawn(Program),
-    /// Signals the process group of every worker.
+    /// Signals the process group of every worker, which is to go on.
+    Forward {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// Signals the process group of every worker, which is to end.
     Signal {
         /// The signal's number.
         signal: i32,

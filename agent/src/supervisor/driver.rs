@@ -438,12 +438,8 @@ impl Driver {
             Command::Start(admission) => self.start_group(*admission).await,
             Command::Stop { signal, grace } => self.input(Input::Stop { signal, grace }),
             Command::Forward(signal) => {
-                // Nobody is there before the workers are.
-                let is_running =
-                    |group: &Group| group.machine.is_running() && !group.running().is_empty();
-                if self.group.as_ref().is_some_and(is_running) {
-                    let signal = signal as i32;
-                    self.order(Order::Signal { signal }, Vec::new()).await;
+                if self.group.as_ref().is_some_and(|group| group.machine.is_running()) {
+                    self.order(Order::Forward { signal: signal as i32 }, Vec::new()).await;
                 }
             }
             Command::Kill => self.input(Input::Kill),
