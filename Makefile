@@ -9,7 +9,7 @@ CHAOS_SECONDS ?= 600
 # How often `make test-all` runs the process tests under load.
 REPEAT ?= 20
 
-.PHONY: help build demo test test-all chaos fuzz test-torch-versions test-frameworks check fix bench bench-recovery venv
+.PHONY: help build demo test test-all chaos fuzz test-torch-versions test-frameworks check fix bench bench-recovery venv packages
 
 help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
@@ -30,14 +30,17 @@ build:
 venv:
 	@scripts/setup-venv.sh
 
+packages:
+	@scripts/setup-packages.sh
+
 demo: build venv
 	.venv/bin/python examples/digits/demo.py --ragent $(RAGENT)
 
-test: venv
+test: venv packages
 	$(CARGO) build --workspace --locked
 	$(CARGO) test --workspace --locked --no-fail-fast
 
-test-all: venv
+test-all: venv packages
 	SEEDS=200000 $(CARGO) test --release --locked -p ragent-tests --test simulation
 	CASES=200000 $(CARGO) test --release --locked -p ragent-store --test fuzz
 	$(CARGO) test --release --locked -p ragent-store --test abuse -- --ignored --test-threads 1

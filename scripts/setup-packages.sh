@@ -1,0 +1,45 @@
+#!/bin/sh
+# Installs the Debian packages that tests run for real: sshd, Open MPI, MPICH.
+#
+# Usage: scripts/setup-packages.sh             those of `make test`
+#        scripts/setup-packages.sh NAME…       others
+#
+# Says nothing when they are there, and takes milliseconds. Without root or apt it says what is
+# missing, and succeeds: the tests that need it skip, or fail where CI=true.
+set -eu
+
+[ $# -gt 0 ] || set -- iproute2 openssh-client openssh-server openmpi-bin mpich
+
+# Those of its arguments that are not installed.
+missing() {
+    for package in "$@"; do
+        state=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null) || state=
+        [ "$state" = installed ] || printf '%s ' "$package"
+    done
+}
+
+wanted=$(missing "$@")
+[ -n "$wanted" ] || exit 0
+if ! command -v apt-get >/dev/null || [ "$(id -u)" -ne 0 ]; then
+    echo "not installed, as this takes root and apt: $wanted(tests that need them are skipped)" >&2
+    exit 0
+fi
+
+# Servers are started by the tests that want them, on ports and networks of their own.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod +x "$policy"
+fi
+export DEBIAN_FRONTEND=noninteractive
+echo "installing $wanted" >&2
+# shellcheck disable=SC2086 # a list of words
+if ! apt-get install --yes --quiet --no-install-recommends $wanted >/dev/null; then
+    # The lists may be older than what they name.
+    apt-get update --quiet >/dev/null
+    # shellcheck disable=SC2086
+    apt-get install --yes --quiet --no-install-recommends $wanted >/dev/null
+fi
