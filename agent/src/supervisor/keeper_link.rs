@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     io::{self, IoSlice, Read},
+    net::Shutdown,
     os::{
         fd::{AsRawFd, OwnedFd, RawFd},
         unix::{net::UnixStream as StdUnixStream, process::CommandExt},
@@ -128,6 +129,8 @@ async fn write_orders(socket: StdUnixStream, mut orders: mpsc::Receiver<(Order, 
             return;
         }
     }
+    // The other task reads on until the keeper has told all ends; one that is gone has said so.
+    let _ = socket.shutdown(Shutdown::Write);
 }
 
 /// Writes `line`; the descriptors travel with its first byte.
