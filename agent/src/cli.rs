@@ -50,6 +50,9 @@ impl Cli {
 pub enum Command {
     /// Hosts the endpoint of one job alone, without workers, until SIGTERM.
     Coordinator(CoordinatorArgs),
+    /// Becomes one rank's program, under mpirun or srun that start every rank: sets PyTorch's variables
+    /// from the launcher's.
+    Rank(RankArgs),
     /// Says how a job stands: round, members, ranks, who waits, and what for.
     Status(StatusArgs),
     /// Serves a TCPStore alone, in the foreground, until SIGTERM.
@@ -221,6 +224,25 @@ pub struct CoordinatorArgs {
     /// Name of the job that is coordinated
     #[arg(long, alias = "rdzv_id", value_name = "ID", default_value = "none")]
     pub rdzv_id: String,
+}
+
+/// Flags of `ragent rank`.
+#[derive(Args, Clone, Debug)]
+pub struct RankArgs {
+    /// Address of rank 0 [default: MASTER_ADDR, else what the launcher says]
+    #[arg(long, alias = "master_addr", value_name = "ADDR")]
+    pub master_addr: Option<String>,
+    /// Port of rank 0 [default: MASTER_PORT, else one that follows from the job's name]
+    #[arg(long, alias = "master_port", value_name = "PORT")]
+    pub master_port: Option<u16>,
+    /// The program, and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
+    pub command: Vec<OsString>,
 }
 
 /// Flags of `ragent status`.

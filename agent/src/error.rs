@@ -132,6 +132,9 @@ impl LaunchError {
                 "is the agent on the endpoint's host running, and does a firewall let its port \
                  through?",
             ),
+            Self::Locate(LocateError::NotHere { .. }) => {
+                Some("name the first agent's host with `--rdzv-endpoint HOST:PORT`, on all nodes")
+            }
             Self::NoJob(_) => Some("name its endpoint with `--rdzv-endpoint HOST:PORT`"),
             Self::Status { .. } => Some("is its agent running?"),
             Self::Locate(LocateError::Bind { .. }) => {

@@ -10,6 +10,7 @@ use std::{
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     num::NonZeroU32,
+    os::{fd::RawFd, unix::net::UnixStream},
     path::{Path, PathBuf},
 };
 
@@ -25,7 +26,7 @@ use nix::{
 
 pub use self::accelerators::Gpu;
 use self::numa::CpuSet;
-use crate::limits;
+use crate::{limits, placement::pmi::Pmi, supervisor::unix};
 
 /// What the rest of the program may ask about the machine it runs on.
 pub trait Host {
@@ -45,6 +46,13 @@ pub trait Host {
     fn exists(&self, path: &Path) -> bool;
     /// Whether `path` is a file that this process may read, of whatever kind.
     fn is_readable_file(&self, path: &Path) -> bool;
+
+    /// What the launcher of this process says on the socket that it has left to it, if it has: its
+    /// name for what it has started, and the host of rank 0, by the name that is given there or by
+    /// that host's own. Can be asked once.
+    fn ask_pmi(&self, rank: u32, own_host: Option<String>) -> Option<(String, String)>;
+    /// The process that has started this one.
+    fn parent(&self) -> u32;
 
     /// How many processors this process may use.
     fn cpus(&self) -> NonZeroU32 {
@@ -136,6 +144,22 @@ impl Host for ThisHost {
 
     fn is_readable_file(&self, path: &Path) -> bool {
         !path.is_dir() && unistd::access(path, unistd::AccessFlags::R_OK).is_ok()
+    }
+
+    fn parent(&self) -> u32 {
+        unistd::getppid().as_raw().cast_unsigned()
+    }
+
+    fn ask_pmi(&self, rank: u32, own_host: Option<String>) -> Option<(String, String)> {
+        let number: RawFd = self.env("PMI_FD")?.to_str()?.parse().ok()?;
+        // A number that names no open file, or one that is no socket, is nobody to ask.
+        let socket = fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
+        if number <= 2 || !socket.to_string_lossy().starts_with("socket:") {
+            return None;
+        }
+        let own_host = own_host.unwrap_or_else(|| self.name());
+        let pmi = Pmi::new(UnixStream::from(unix::inherit(number))).ok()?;
+        pmi.meet(rank, &own_host).ok()
     }
 }
 
@@ -289,6 +313,14 @@ impl Host for MadeUpHost {
 
     fn exists(&self, path: &Path) -> bool {
         self.is_readable_file(path)
+    }
+
+    fn ask_pmi(&self, _: u32, _: Option<String>) -> Option<(String, String)> {
+        None
+    }
+
+    fn parent(&self) -> u32 {
+        4711
     }
 
     fn is_readable_file(&self, path: &Path) -> bool {

@@ -33,7 +33,7 @@ use crate::{
     },
     error::{LaunchError, system},
     host::ThisHost,
-    job_spec::{Endpoint, JobSpec, Meeting},
+    job_spec::{Endpoint, JobSpec, Meeting, Placed},
     limits,
     net::{self, PortProtocols, Reach, StoreDoor},
     state_file,
@@ -102,6 +102,9 @@ pub(crate) async fn take(spec: &JobSpec, stores: &StoreThread) -> Result<Place, 
         Meeting::Endpoint { is_host, .. } => (spec.meeting.endpoint(), *is_host),
         Meeting::Static { node_rank, .. } => (spec.meeting.endpoint(), Some(*node_rank == 0)),
     };
+    if let (Some(Placed { launcher, node_rank: 0, .. }), None) = (&spec.placed, is_host) {
+        discovery::check_head(&endpoint, *launcher).await?;
+    }
     match discovery::locate(&endpoint, is_host, spec.shared.timeouts.join).await? {
         Located::Here { listener, address } => {
             let port = listener.local_addr().map_err(system("listen"))?.port();

@@ -88,7 +88,8 @@ impl Network {
         format!("{}-hub", self.prefix)
     }
 
-    fn namespace(&self, node: u32) -> String {
+    /// The name of a node's namespace.
+    pub fn namespace(&self, node: u32) -> String {
         format!("{}-{node}", self.prefix)
     }
 }

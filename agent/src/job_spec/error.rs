@@ -6,7 +6,10 @@ use nix::sys::signal::Signal;
 use ragent_rendezvous::settings::{NodeRange, NodeRangeError};
 
 use super::EndpointError;
-use crate::host::numa::NumaError;
+use crate::{
+    host::numa::NumaError,
+    placement::{Launcher, PlacementError},
+};
 
 /// One mistake. `source_` is the flag or the variable that holds it, as typed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -122,6 +125,40 @@ pub enum JobSpecError {
         node_rank: u32,
         /// How many nodes there are.
         nodes: u32,
+    },
+    /// A launcher that does not say on which node the first agent runs.
+    #[error("{launcher} has started this agent, and does not say on which host the first one is")]
+    NoHead {
+        /// Who has started it.
+        launcher: Launcher,
+    },
+    /// A rank is asked for, and nothing says which.
+    #[error("no launcher that is known has started this process")]
+    NoLauncher,
+    /// A launcher that does not say on which node rank 0 runs.
+    #[error("{launcher} has started this rank, and does not say on which host rank 0 is")]
+    NoMaster {
+        /// Who has started it.
+        launcher: Launcher,
+    },
+    /// A program that this process cannot become.
+    #[error("the program `{program}` cannot be executed: {error}")]
+    NotExecuted {
+        /// As given.
+        program: String,
+        /// What the system says.
+        error: String,
+    },
+    /// What a launcher says cannot be used.
+    #[error("{0}")]
+    Placement(PlacementError),
+    /// A launcher has started several agents on one node.
+    #[error("{launcher} has started {local_size} agents on this node, which wants one")]
+    SeveralAgents {
+        /// Who has started them.
+        launcher: Launcher,
+        /// How many.
+        local_size: u32,
     },
     /// Nothing to launch.
     #[error("no training script is given")]
@@ -274,6 +311,16 @@ pub enum JobSpecError {
         /// Its value.
         value: String,
     },
+    /// A launcher has started fewer agents than the job needs.
+    #[error("{launcher} has started {agents} agents, and `--nnodes` says {nodes}")]
+    TooFewAgents {
+        /// Who has started them.
+        launcher: Launcher,
+        /// How many.
+        agents: u32,
+        /// What `--nnodes` says.
+        nodes: NodeRange,
+    },
     /// Workers that are to see one device each, and too few devices.
     #[error(
         "`--virtual-local-rank` needs a device for each of {workers} workers, and {variable} is `{value}`"
@@ -346,6 +393,29 @@ impl JobSpecError {
                  processors"
                     .to_owned()
             }
+            Self::NoHead { .. } => {
+                "name it with `--rdzv-endpoint HOST:PORT`, the same on all nodes".to_owned()
+            }
+            Self::NoMaster { .. } => "name it with `--master-addr`, or in MASTER_ADDR".to_owned(),
+            Self::NoLauncher => "start it by `mpirun` or `srun`; where there is none, `ragent \
+                                 --nproc-per-node N SCRIPT` starts N workers on this node"
+                .to_owned(),
+            Self::TooFewAgents { .. } => {
+                "lower MIN, or name with `--rdzv-endpoint` where others join".to_owned()
+            }
+            Self::Placement(_) => "`--standalone` launches on this node alone, and \
+                                   `--rdzv-endpoint` with `--nnodes` whatever the launcher says"
+                .to_owned(),
+            Self::SeveralAgents { launcher: Launcher::Slurm, .. } => {
+                "`srun --ntasks-per-node=1 ragent …` starts one a node, and `srun ragent rank -- …` \
+                 gives every task a rank of its own"
+                    .to_owned()
+            }
+            Self::SeveralAgents { .. } => {
+                "`mpirun -npernode 1 ragent …` (`-ppn 1`) starts one a node, and `mpirun ragent \
+                 rank -- …` gives every process a rank of its own"
+                    .to_owned()
+            }
             Self::NoScript => "see `ragent --help`".to_owned(),
             Self::Program { .. } => "without `--no-python` it is run by Python".to_owned(),
             Self::Python { .. } => {
@@ -370,6 +440,7 @@ impl JobSpecError {
             | Self::Name { .. }
             | Self::NodeRank { .. }
             | Self::Nodes { .. }
+            | Self::NotExecuted { .. }
             | Self::Number { .. }
             | Self::Numa { .. }
             | Self::ExitCodes { .. }

@@ -77,8 +77,9 @@ impl Meeting {
 impl<H: Host> Given<'_, H> {
     pub(super) fn nodes(&self, conf: &RdzvConf) -> Result<NodeRange, JobSpecError> {
         let given = self.typed("nnodes", &self.args.nnodes);
-        let given =
-            given.unwrap_or_else(|| Typed { source: "--nnodes".to_owned(), text: "1".to_owned() });
+        let nodes = self.placement.as_ref().map_or(1, |placement| placement.size);
+        let given = given
+            .unwrap_or_else(|| Typed { source: "--nnodes".to_owned(), text: nodes.to_string() });
         let parts: Vec<String> = given
             .text
             .split(':')
@@ -90,6 +91,7 @@ impl<H: Host> Given<'_, H> {
             error,
         };
         let nodes: NodeRange = parts.join(":").parse().map_err(wrong)?;
+        let nodes = self.started(nodes)?;
         let Some(unit) = conf.node_unit.map(NonZeroU32::get) else { return Ok(nodes) };
         if nodes.unit() != 1 && nodes.unit() != unit {
             return Err(JobSpecError::TwoUnits { nodes, unit });
@@ -123,6 +125,9 @@ impl<H: Host> Given<'_, H> {
         backend: Option<Backend>,
         conf: &RdzvConf,
     ) -> Result<Meeting, JobSpecError> {
+        if let Some(placement) = &self.placement {
+            return self.placed_meeting(placement);
+        }
         let is_single = nodes.max() == 1;
         if self.switch("standalone", self.args.standalone)? {
             return if is_single {
