@@ -76,10 +76,14 @@ pub struct LaunchArgs {
     /// --node-rank, --master-addr or --master-port is given, else c10d]
     #[arg(long, alias = "rdzv_backend", value_name = "NAME")]
     pub rdzv_backend: Option<String>,
-    /// Where the job is coordinated; the node that owns the address hosts it [default:
-    /// localhost:29400]
-    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]")]
+    /// Where the job is coordinated; the node that owns the address hosts it; with `auto` nodes find
+    /// each other on the local network by the job's name [default: localhost:29400]
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]|auto[:PORT]")]
     pub rdzv_endpoint: Option<String>,
+    /// Hosts that are asked for the job's other agents beside the local network, with
+    /// --rdzv-endpoint auto
+    #[arg(long, alias = "discover_hosts", value_name = "HOST[:PORT],…")]
+    pub discover_hosts: Option<String>,
     /// Name of the job; all its nodes must give the same [default: none]
     #[arg(long, alias = "rdzv_id", value_name = "ID")]
     pub rdzv_id: Option<String>,

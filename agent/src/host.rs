@@ -6,6 +6,7 @@ mod accelerators;
 pub mod numa;
 
 use std::{
+    collections::BTreeMap,
     ffi::{OsStr, OsString},
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -16,6 +17,7 @@ use std::{
 
 use nix::{
     ifaddrs::getifaddrs,
+    net::if_::{InterfaceFlags, if_nametoindex},
     sched,
     sys::{
         resource::{Resource, getrlimit, setrlimit},
@@ -97,6 +99,21 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// `/sockets-4194304/4095`, and its end.
 const SOCKET_NAME: usize = 24;
+
+/// An interface of this machine.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Interface {
+    /// Its name, such as `eth0`.
+    pub name: String,
+    /// Its number.
+    pub index: u32,
+    /// Its IPv4 addresses.
+    pub v4: Vec<Ipv4Addr>,
+    /// Whether it has an IPv6 address that means the same on other links.
+    pub has_v6: bool,
+    /// Whether it leads to this machine only.
+    pub is_loopback: bool,
+}
 
 /// The machine that this process runs on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -208,6 +225,37 @@ impl ThisHost {
         addresses
     }
 
+    /// The interfaces by which others may be reached without knowing their addresses; the loopback one
+    /// only where there is no other, or where it is the one that is called `name`.
+    pub fn multicast_interfaces(self, name: Option<&str>) -> Vec<Interface> {
+        let mut found: BTreeMap<String, Interface> = BTreeMap::new();
+        for entry in getifaddrs().into_iter().flatten() {
+            let flags = entry.flags;
+            let is_loopback = flags.contains(InterfaceFlags::IFF_LOOPBACK);
+            let can = is_loopback || flags.contains(InterfaceFlags::IFF_MULTICAST);
+            let is_wanted = name.is_none_or(|name| name == entry.interface_name);
+            let Some(address) = entry.address.filter(|_| can && is_wanted) else { continue };
+            if !flags.contains(InterfaceFlags::IFF_UP) {
+                continue;
+            }
+            let Ok(index) = if_nametoindex(entry.interface_name.as_str()) else { continue };
+            let name = entry.interface_name.clone();
+            let interface = found.entry(entry.interface_name).or_insert_with(|| Interface {
+                name,
+                index,
+                v4: Vec::new(),
+                has_v6: false,
+                is_loopback,
+            });
+            interface.v4.extend(address.as_sockaddr_in().map(|address| address.ip()));
+            let v6 = address.as_sockaddr_in6().map(|address| address.ip());
+            interface.has_v6 |= v6.is_some_and(|address| !address.is_unicast_link_local());
+        }
+        let has_others = found.values().any(|interface| !interface.is_loopback);
+        let is_used = |interface: &Interface| !(interface.is_loopback && has_others);
+        found.into_values().filter(is_used).take(limits::MAX_INTERFACES).collect()
+    }
+
     /// Whether one of this machine's interfaces has `address`.
     pub fn owns(self, address: IpAddr) -> bool {
         let is_whole_net = |ip: IpAddr| match ip {
@@ -261,13 +309,13 @@ impl ThisHost {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MadeUpHost {
     /// Its environment.
-    pub(crate) env: std::collections::BTreeMap<String, OsString>,
+    pub(crate) env: BTreeMap<String, OsString>,
     /// How many processors it has.
     pub(crate) cpus: u32,
     /// Its GPUs.
     pub(crate) gpus: Vec<Gpu>,
     /// What its small files hold.
-    pub(crate) contents: std::collections::BTreeMap<PathBuf, String>,
+    pub(crate) contents: BTreeMap<PathBuf, String>,
     /// Its files that can be executed.
     pub(crate) programs: Vec<PathBuf>,
     /// Its files that can only be read.

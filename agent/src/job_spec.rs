@@ -12,6 +12,7 @@ mod meeting;
 mod output;
 mod placed;
 mod rdzv_conf;
+mod search;
 mod signals;
 mod streams;
 mod template;
@@ -35,6 +36,7 @@ pub use self::{
     output::{Output, PrefixValues, Sink},
     placed::Placed,
     rdzv_conf::{RdzvConf, StorePorts},
+    search::SearchSpec,
     signals::SignalList,
     streams::{Stream, StreamMap, Streams},
     template::substitute,
@@ -139,7 +141,7 @@ impl JobSpec {
         let placed = given.placed();
         let node_rank = match &meeting {
             Meeting::Static { node_rank, .. } => Some(*node_rank),
-            Meeting::Standalone | Meeting::Endpoint { .. } => errors
+            Meeting::Standalone | Meeting::Endpoint { .. } | Meeting::Search(_) => errors
                 .or_default(given.optional_number("node_rank", &args.node_rank))
                 .or_else(|| placed.as_ref().map(|placed| placed.node_rank)),
         };

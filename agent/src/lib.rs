@@ -24,6 +24,7 @@ pub mod rank;
 pub mod report;
 mod result_file;
 pub mod run;
+pub mod search;
 pub mod serve;
 pub mod service_manager;
 pub mod state_file;

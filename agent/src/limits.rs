@@ -137,6 +137,14 @@ pub const MAX_TIMER_REQUEST: usize = 4096;
 pub const MAX_STORE_PORTS: u16 = 1024;
 /// How often a service manager is told at most that the agent lives, whatever it asks for.
 pub const MIN_WATCHDOG: Duration = Duration::from_millis(50);
+/// What agents that look for each other say at once; theirs has some two hundred bytes.
+pub const MAX_DATAGRAM: usize = 1024;
+/// Interfaces on which agents look for each other.
+pub const MAX_INTERFACES: usize = 64;
+/// Hosts that are asked where there is no multicast: each is sent every datagram.
+pub const MAX_DISCOVER_HOSTS: usize = 1024;
+/// Agents that one agent remembers while it looks for a coordinator.
+pub const MAX_CANDIDATES: usize = 20_000;
 /// What waits for a service manager that takes nothing; more is not said.
 pub const NOTICE_QUEUE: usize = 16;
 /// How long the ranks of one start may take to be there; a launcher starts thousands in less.

@@ -261,7 +261,7 @@ fn supervisor_spec(
     console: Console,
 ) -> Result<SupervisorSpec, LaunchError> {
     let (master_address, rdzv_backend) = match &spec.meeting {
-        Meeting::Standalone | Meeting::Endpoint { .. } => (None, "c10d"),
+        Meeting::Standalone | Meeting::Endpoint { .. } | Meeting::Search(_) => (None, "c10d"),
         Meeting::Static { master, .. } => (Some(master.host.clone()), "static"),
     };
     let entry_point = spec.command.program.file_name().unwrap_or_default();

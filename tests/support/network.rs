@@ -84,6 +84,11 @@ impl Network {
         ip(&format!("-n {} route del blackhole {}", self.namespace(from), Self::address(to)));
     }
 
+    /// Changes a node's own part of the network.
+    pub fn ip(&self, node: u32, words: &str) {
+        ip(&format!("-n {} {words}", self.namespace(node)));
+    }
+
     fn hub(&self) -> String {
         format!("{}-hub", self.prefix)
     }

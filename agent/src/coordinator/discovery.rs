@@ -25,6 +25,7 @@ use crate::{
     limits,
     net::{self, Reach, ResolveError},
     placement::Launcher,
+    search::sockets::SocketsError,
 };
 
 /// Who hosts.
@@ -77,6 +78,9 @@ pub enum LocateError {
         /// What it looks like.
         what: String,
     },
+    /// The other agents cannot be looked for.
+    #[error("failed to look for the job's other agents")]
+    Search(#[source] SocketsError),
     /// Nobody answered for as long as nodes wait for each other.
     #[error("nobody served {endpoint} for {} s: {cause}", waited.as_secs())]
     TimedOut {

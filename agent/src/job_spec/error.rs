@@ -8,6 +8,7 @@ use ragent_rendezvous::settings::{NodeRange, NodeRangeError};
 use super::EndpointError;
 use crate::{
     host::numa::NumaError,
+    limits,
     placement::{Launcher, PlacementError},
 };
 
@@ -79,6 +80,17 @@ pub enum JobSpecError {
         /// The endpoint.
         value: String,
     },
+    /// A list of hosts to search, and no search.
+    #[error("`--discover-hosts` is for `--rdzv-endpoint auto`")]
+    HostsWithoutSearch,
+    /// An interface that this machine does not have.
+    #[error(
+        "`--rdzv-conf` has `discover_interface={name}`, and this machine has no such interface"
+    )]
+    Interface {
+        /// What was given.
+        name: String,
+    },
     /// The log folder cannot be made or written.
     #[error("`--log-dir {path}` cannot be used: {error}")]
     LogDir {
@@ -98,6 +110,12 @@ pub enum JobSpecError {
     LogsSpecs {
         /// What was given.
         value: String,
+    },
+    /// More hosts to search than are asked.
+    #[error("`--discover-hosts` names {hosts} hosts, and takes {}", limits::MAX_DISCOVER_HOSTS)]
+    ManyHosts {
+        /// How many.
+        hosts: usize,
     },
     /// Both `--module` and `--no-python`.
     #[error("`--module` and `--no-python` exclude each other")]
@@ -271,6 +289,12 @@ pub enum JobSpecError {
         /// How many it needs.
         needed: u64,
     },
+    /// Agents that look for each other by a name that any job has.
+    #[error("`--rdzv-endpoint auto` finds agents by the job's name, and none is given")]
+    SearchWithoutName,
+    /// Fixed ranks, and a search for the one with rank 0.
+    #[error("`--rdzv-endpoint auto` finds agents for `c10d`, not for `static`")]
+    StaticSearch,
     /// Not a time.
     #[error("`{source_} {value}` is no number of seconds")]
     Seconds {
@@ -392,6 +416,13 @@ impl JobSpecError {
                 "does a variable hide it, such as CUDA_VISIBLE_DEVICES? `auto` falls back to \
                  processors"
                     .to_owned()
+            }
+            Self::HostsWithoutSearch => "give both, or name the endpoint alone".to_owned(),
+            Self::Interface { .. } => "`ip -brief address` lists them".to_owned(),
+            Self::ManyHosts { .. } => "name some of them: one that runs is enough".to_owned(),
+            Self::SearchWithoutName => "give the same `--rdzv-id` on all nodes".to_owned(),
+            Self::StaticSearch => {
+                "`--node-rank 0` hosts with `c10d` too, where `auto` is the endpoint".to_owned()
             }
             Self::NoHead { .. } => {
                 "name it with `--rdzv-endpoint HOST:PORT`, the same on all nodes".to_owned()

@@ -3,7 +3,7 @@
 
 use ragent_rendezvous::settings::NodeRange;
 
-use super::{Endpoint, JobSpecError, Meeting, given::Given};
+use super::{Endpoint, JobSpecError, Meeting, RdzvConf, given::Given};
 use crate::{
     host::Host,
     placement::{Head, Launcher, Placement},
@@ -73,12 +73,20 @@ impl<H: Host> Given<'_, H> {
     }
 
     /// Where the agents of a launcher meet.
-    pub(super) fn placed_meeting(&self, placement: &Placement) -> Result<Meeting, JobSpecError> {
+    pub(super) fn placed_meeting(
+        &self,
+        placement: &Placement,
+        conf: &RdzvConf,
+    ) -> Result<Meeting, JobSpecError> {
         match &placement.head {
             Head::Here => Ok(Meeting::Standalone),
             Head::There(host) => {
                 let endpoint = Endpoint { host: host.clone(), port: port_of(placement) };
                 Ok(Meeting::Endpoint { endpoints: vec![endpoint], is_host: None })
+            }
+            // The first agent hosts, and the others look for it.
+            Head::Unknown if placement.name.is_some() => {
+                Ok(Meeting::Search(self.search(port_of(placement), conf)?))
             }
             Head::Unknown => Err(JobSpecError::NoHead { launcher: placement.launcher }),
         }
