@@ -50,6 +50,8 @@ impl Cli {
 pub enum Command {
     /// Hosts the endpoint of one job alone, without workers, until SIGTERM.
     Coordinator(CoordinatorArgs),
+    /// Looks for what usually goes wrong on this node, and between the nodes of a job.
+    Doctor(DoctorArgs),
     /// Becomes one rank's program, under mpirun or srun that start every rank: sets PyTorch's variables
     /// from the launcher's.
     Rank(RankArgs),
@@ -228,6 +230,23 @@ pub struct CoordinatorArgs {
     /// Name of the job that is coordinated
     #[arg(long, alias = "rdzv_id", value_name = "ID", default_value = "none")]
     pub rdzv_id: String,
+}
+
+/// Flags of `ragent doctor`.
+#[derive(Args, Clone, Debug)]
+pub struct DoctorArgs {
+    /// The job's endpoint, as its agents are given it [default: only this machine is looked at]
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]")]
+    pub rdzv_endpoint: Option<String>,
+    /// Lets the nodes of the job that runs there measure how they reach each other
+    #[arg(long)]
+    pub peers: bool,
+    /// Workers that this node is to have [default: one for each GPU]
+    #[arg(long, alias = "nproc_per_node", value_name = "N")]
+    pub nproc_per_node: Option<u32>,
+    /// Prints one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Flags of `ragent rank`.

@@ -16,7 +16,7 @@ use std::{
 };
 
 use nix::{
-    ifaddrs::getifaddrs,
+    ifaddrs::{InterfaceAddress, getifaddrs},
     net::if_::{InterfaceFlags, if_nametoindex},
     sched,
     sys::{
@@ -254,6 +254,18 @@ impl ThisHost {
         let has_others = found.values().any(|interface| !interface.is_loopback);
         let is_used = |interface: &Interface| !(interface.is_loopback && has_others);
         found.into_values().filter(is_used).take(limits::MAX_INTERFACES).collect()
+    }
+
+    /// The name of the interface that has `address`.
+    pub fn interface_of(self, address: IpAddr) -> Option<String> {
+        let has = |interface: &InterfaceAddress| {
+            let found = interface.address?;
+            let v4 = found.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+            let ip = v4.or_else(|| found.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))?;
+            (ip == address).then_some(())
+        };
+        let mut interfaces = getifaddrs().into_iter().flatten();
+        interfaces.find(|interface| has(interface).is_some()).map(|found| found.interface_name)
     }
 
     /// Whether one of this machine's interfaces has `address`.

@@ -23,7 +23,6 @@ use nix::sys::signal::Signal;
 use ragent_rendezvous::{ids::RunId, settings::SharedSettings};
 
 use self::given::{Errors, Given, MAX_NAME_LEN, Typed};
-pub(crate) use self::placed::port_of;
 pub use self::{
     command::WorkerCommand,
     devices::VirtualDevices,
@@ -41,6 +40,7 @@ pub use self::{
     streams::{Stream, StreamMap, Streams},
     template::substitute,
 };
+pub(crate) use self::{command::interpreter, placed::port_of};
 use crate::{
     cli::LaunchArgs,
     host::{Host, numa::CpuSet},

@@ -10,6 +10,7 @@ pub mod cli;
 pub mod clock;
 pub mod completion;
 pub mod coordinator;
+pub mod doctor;
 pub mod error;
 pub mod event_log;
 pub mod host;

@@ -139,6 +139,19 @@ pub const MAX_STORE_PORTS: u16 = 1024;
 pub const MIN_WATCHDOG: Duration = Duration::from_millis(50);
 /// What agents that look for each other say at once; theirs has some two hundred bytes.
 pub const MAX_DATAGRAM: usize = 1024;
+/// Nodes that one node tries to reach for `ragent doctor --peers`, and that are asked: in larger jobs
+/// these stand for the rest.
+pub const MAX_REACHED: usize = 256;
+/// How many of them at once.
+pub const REACH_AT_ONCE: usize = 32;
+/// Connections to each, of which the fastest counts.
+pub const REACH_TRIES: u32 = 3;
+/// How long a node may take to try all others, of which some may swallow packets.
+pub const REACH_TIMEOUT: Duration = Duration::from_secs(60);
+/// What it says of them: some hundred bytes for each.
+pub const MAX_REACH_LEN: usize = 256 * 1024;
+/// Lines about peers; what is wrong with more is the same.
+pub const MAX_PEER_LINES: usize = 32;
 /// Interfaces on which agents look for each other.
 pub const MAX_INTERFACES: usize = 64;
 /// Hosts that are asked where there is no multicast: each is sent every datagram.

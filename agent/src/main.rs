@@ -7,7 +7,7 @@ use std::{
 
 use ragent::{
     cli::{Cli, Command, LaunchArgs},
-    completion,
+    completion, doctor,
     error::LaunchError,
     host::ThisHost,
     job_spec::JobSpec,
@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         Some(Command::Keeper) => return keep(),
         Some(Command::Store(args)) => logged(LogFormat::Text, || serve::store(&args)),
         Some(Command::Coordinator(args)) => logged(LogFormat::Text, || serve::coordinator(&args)),
+        Some(Command::Doctor(args)) => doctor::examine(&args),
         Some(Command::Status(args)) => status::print(&args),
         Some(Command::Rank(args)) => rank::become_program(&args),
         None => match &cli.launch.print_completion {

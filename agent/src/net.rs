@@ -15,6 +15,7 @@ use hyper_util::{
 };
 use ragent_store::StoreHandle;
 use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, lookup_host},
     sync::{Semaphore, watch},
     time::timeout,
@@ -142,6 +143,38 @@ pub async fn dial(address: SocketAddr) -> io::Result<TcpStream> {
         .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no answer"))??;
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+/// Asks `address` for a page: what it answers, head and all, is appended to `answer`, up to `limit`.
+///
+/// # Errors
+///
+/// Returns the system's word; what has arrived before that is in `answer`.
+pub async fn get(
+    address: SocketAddr,
+    path: &str,
+    limit: usize,
+    answer: &mut Vec<u8>,
+) -> io::Result<()> {
+    let mut stream = dial(address).await?;
+    get_on(&mut stream, address, path, limit, answer).await
+}
+
+/// The same on a connection that is open.
+///
+/// # Errors
+///
+/// As [`get`].
+pub async fn get_on(
+    stream: &mut TcpStream,
+    address: SocketAddr,
+    path: &str,
+    limit: usize,
+    answer: &mut Vec<u8>,
+) -> io::Result<()> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    stream.take(limit as u64).read_to_end(answer).await.map(drop)
 }
 
 /// The store that takes connections from now on; while there is none, they wait.

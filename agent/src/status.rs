@@ -69,7 +69,7 @@ fn find(args: &StatusArgs) -> Result<Endpoint, LaunchError> {
 }
 
 /// Asks at `endpoint`, or where whoever answers there says that the coordinator is.
-async fn ask(endpoint: Endpoint) -> Result<Snapshot, LaunchError> {
+pub(crate) async fn ask(endpoint: Endpoint) -> Result<Snapshot, LaunchError> {
     let failed = |endpoint: &Endpoint| {
         let endpoint = endpoint.to_string();
         move |source| LaunchError::Status { endpoint, source }

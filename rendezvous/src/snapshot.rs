@@ -63,6 +63,8 @@ pub struct NodeSnapshot {
     pub host_name: String,
     /// Its address.
     pub address: String,
+    /// The port that its agent listens on.
+    pub agent_port: u16,
     /// Its rank in the newest completed round, if it is a member.
     pub group_rank: Option<GroupRank>,
     /// `RANK` of its first worker, if it is a member.

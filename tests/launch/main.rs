@@ -3,6 +3,7 @@
 
 mod adversity;
 mod bad_input;
+mod doctor;
 mod endpoint;
 mod environment;
 mod exit_codes;

@@ -242,3 +242,25 @@ fn host_of_an_address_that_is_not_its_own() {
     host.end().assert_code(1);
     sandbox.assert_nothing_left();
 }
+
+/// Nodes of a job that runs are asked how they reach each other, and a way that is broken is named by
+/// both its ends, although the job itself needs it not.
+#[test]
+fn doctor_names_the_broken_way() {
+    if !may_make_networks() {
+        return;
+    }
+    let network = Network::new("doctor", 4);
+    let sandbox = Sandbox::new();
+    let _agents = agents::<4>(&network, &sandbox, "4");
+    let doctor =
+        || network.ragent(&sandbox, 1, "doctor --peers --rdzv-endpoint 10.77.0.1:29400").run();
+    let end = doctor();
+    end.assert_code(0);
+    assert!(end.stdout.contains("4 nodes reach each other"), "{}", end.stdout);
+    network.cut_one_way(2, 3);
+    let end = doctor();
+    end.assert_code(1);
+    let line = end.stdout.lines().find(|line| line.contains("does not reach"));
+    assert!(line.is_some_and(|line| line.contains("10.77.0.3")), "{}", end.stdout);
+}

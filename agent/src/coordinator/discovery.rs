@@ -10,11 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    task::JoinSet,
-    time::timeout,
-};
+use tokio::{task::JoinSet, time::timeout};
 use tracing::{info, warn};
 
 use super::service::{IDENTITY_PATH, Identity};
@@ -235,12 +231,8 @@ async fn ask(address: SocketAddr) -> Answer {
         Err(error) => return Answer::Nobody(error.to_string()),
     };
     let mut text = Vec::new();
-    let exchange = async {
-        let request =
-            format!("GET {IDENTITY_PATH} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await?;
-        (&mut stream).take(limits::MAX_IDENTITY_LEN as u64).read_to_end(&mut text).await
-    };
+    let limit = limits::MAX_IDENTITY_LEN;
+    let exchange = net::get_on(&mut stream, address, IDENTITY_PATH, limit, &mut text);
     let ended = timeout(limits::IDENTIFY_TIMEOUT, exchange).await;
     match (identity(&text), ended) {
         (Some(identity), _) => {
@@ -262,13 +254,13 @@ async fn ask(address: SocketAddr) -> Answer {
 }
 
 /// The identity in an HTTP answer, if there is one.
-fn identity(answer: &[u8]) -> Option<Identity> {
+pub(crate) fn identity(answer: &[u8]) -> Option<Identity> {
     let text = std::str::from_utf8(answer).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;
     head.starts_with("HTTP/1.1 200").then(|| serde_json::from_str(body).ok())?
 }
 
-fn looks_like(answer: &[u8]) -> String {
+pub(crate) fn looks_like(answer: &[u8]) -> String {
     let line = answer.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let line = String::from_utf8_lossy(&line[..line.len().min(60)]);
     let line = line.trim();

@@ -18,13 +18,17 @@ use ragent_proto::{
 };
 use ragent_rendezvous::{ids::Peer, message::PROTOCOL_VERSION, snapshot::Snapshot};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming, service::Routes};
 use tracing::warn;
 
-use super::driver::{Input, Inputs};
-use crate::{keeper::obituary::OBITUARY_PATH, limits, state_file};
+use super::{
+    client,
+    driver::{Input, Inputs},
+    reach::{self, REACH_PATH},
+};
+use crate::{clock, job_spec::Endpoint, keeper::obituary::OBITUARY_PATH, limits, state_file};
 
 /// The path at which an agent says who it is.
 pub const IDENTITY_PATH: &str = "/v1/identity";
@@ -38,6 +42,9 @@ pub struct Identity {
     pub protocol: u32,
     /// The job.
     pub run_id: String,
+    /// Its clock, in milliseconds since 1970, for those who compare clocks; nothing is decided by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unix_ms: Option<u64>,
 }
 
 /// Who coordinates, from the point of view of one port.
@@ -55,13 +62,17 @@ pub fn router(run_id: &str, role: Role) -> Router {
         ragent: env!("CARGO_PKG_VERSION").to_owned(),
         protocol: PROTOCOL_VERSION,
         run_id: run_id.to_owned(),
+        unix_ms: None,
     };
+    let now = || u64::try_from(clock::wall_time().as_millis()).ok();
+    let identity = move || async move { Json(Identity { unix_ms: now(), ..identity }) };
     let role = Arc::new(role);
     let pages = Router::new()
         .route("/status", get(status_page))
+        .route(REACH_PATH, get(reach))
         .route(OBITUARY_PATH, post(obituary))
         .with_state(Arc::clone(&role))
-        .route(IDENTITY_PATH, get(move || async move { Json(identity) }));
+        .route(IDENTITY_PATH, get(identity));
     let grpc = CoordinationServer::new(Service { role });
     Routes::new(grpc).into_axum_router().merge(pages)
 }
@@ -161,6 +172,33 @@ async fn status_page(State(role): State<Arc<Role>>) -> HttpResponse {
             Some(snapshot) => Json(snapshot).into_response(),
             None => (StatusCode::SERVICE_UNAVAILABLE, "the job is over\n").into_response(),
         },
+    }
+}
+
+/// How this agent reaches the other nodes of its job.
+async fn reach(State(role): State<Arc<Role>>) -> HttpResponse {
+    static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
+    let Ok(_turn) = ONE_AT_A_TIME.try_acquire() else {
+        return (StatusCode::TOO_MANY_REQUESTS, "it is being measured\n").into_response();
+    };
+    let snapshot = match &*role {
+        Role::Coordinator(inputs) => snapshot(inputs).await,
+        Role::Elsewhere(not_here) => {
+            let endpoint = not_here.borrow().endpoint.parse::<Endpoint>();
+            match endpoint {
+                Ok(endpoint) => match client::status(&endpoint).await {
+                    Ok(StatusAnswer::Snapshot(snapshot)) => Some(*snapshot),
+                    Ok(StatusAnswer::NotHere(_)) | Err(_) => None,
+                },
+                Err(_) => None,
+            }
+        }
+    };
+    match snapshot {
+        Some(snapshot) => Json(reach::measure(&snapshot).await).into_response(),
+        None => {
+            (StatusCode::SERVICE_UNAVAILABLE, "the coordinator cannot be asked\n").into_response()
+        }
     }
 }
 

@@ -108,7 +108,7 @@ record(main)()
 ";
 
 /// The Python that users expect: `PYTHON_EXEC`, the active environment, `python3`, `python`.
-fn interpreter(host: &impl Host) -> Result<PathBuf, JobSpecError> {
+pub(crate) fn interpreter(host: &impl Host) -> Result<PathBuf, JobSpecError> {
     let named = |variable: &str| host.env(variable).filter(|value| !value.is_empty());
     if let Some(program) = named("PYTHON_EXEC") {
         let found = host.find_program(&program);

@@ -167,6 +167,9 @@ pub enum JobSpecError {
         /// What the system says.
         error: String,
     },
+    /// Peers to examine, and no endpoint.
+    #[error("`--peers` asks the nodes of a running job, and no endpoint is given")]
+    PeersWithoutEndpoint,
     /// What a launcher says cannot be used.
     #[error("{0}")]
     Placement(PlacementError),
@@ -417,6 +420,7 @@ impl JobSpecError {
                  processors"
                     .to_owned()
             }
+            Self::PeersWithoutEndpoint => "give it as `--rdzv-endpoint HOST:PORT`".to_owned(),
             Self::HostsWithoutSearch => "give both, or name the endpoint alone".to_owned(),
             Self::Interface { .. } => "`ip -brief address` lists them".to_owned(),
             Self::ManyHosts { .. } => "name some of them: one that runs is enough".to_owned(),

@@ -62,6 +62,11 @@ impl Drop for Cgroup {
     }
 }
 
+/// Whether a cgroup was delegated to this process.
+pub(crate) fn is_delegated() -> bool {
+    delegated().is_some()
+}
+
 /// Ends what keepers that were killed have left in this process's cgroup.
 pub(crate) fn end_leftovers() {
     if let Some(own) = delegated() {

@@ -6,7 +6,7 @@ use ragent_rendezvous::{
     snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName},
 };
 
-use super::{NotHere, list, name, required, round, text, to_round};
+use super::{NotHere, list, name, port, required, round, text, to_round};
 use crate::{
     Malformed, limits,
     v1::{self, status_reply},
@@ -103,6 +103,7 @@ impl From<NodeSnapshot> for v1::NodeStatus {
             node_id: node.node_id.to_string(),
             host_name: node.host_name,
             address: node.address,
+            agent_port: node.agent_port.into(),
             group_rank: node.group_rank.map(|rank| rank.0),
             first_global_rank: node.first_global_rank.map(|rank| rank.0),
             local_world_size: node.local_world_size,
@@ -123,6 +124,7 @@ impl TryFrom<v1::NodeStatus> for NodeSnapshot {
             node_id: NodeId::new(name(node.node_id, "node.node_id")?),
             host_name: name(node.host_name, "node.host_name")?,
             address: name(node.address, "node.address")?,
+            agent_port: port(node.agent_port, "node.agent_port")?,
             group_rank: node.group_rank.map(GroupRank),
             first_global_rank: node.first_global_rank.map(GlobalRank),
             local_world_size: node.local_world_size,

@@ -206,6 +206,7 @@ fn snapshot() -> Snapshot {
         node_id: NodeId::new("n"),
         host_name: "node1".to_owned(),
         address: "10.0.0.1".to_owned(),
+        agent_port: 29400,
         group_rank: Some(GroupRank(1)),
         first_global_rank: None,
         local_world_size: 2,

@@ -1,0 +1,267 @@
+//! What this machine has and allows.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use nix::sys::{
+    resource::{RLIM_INFINITY, Resource, getrlimit},
+    statvfs::statvfs,
+    utsname::uname,
+};
+use nvml_wrapper::Nvml;
+
+use super::Finding;
+use crate::{
+    host::{Host, ThisHost},
+    job_spec,
+    keeper::{cgroup, tree},
+    limits,
+};
+
+pub(super) fn examine(workers: Option<u32>) -> Vec<Finding> {
+    let gpus = ThisHost.gpu_count().map_or(0, |count| count.get());
+    let workers = workers.unwrap_or_else(|| gpus.max(1));
+    let mut findings = vec![kernel()];
+    findings.extend(resource_limits(workers));
+    findings.extend([shared_memory(), gpu()]);
+    findings.extend(python());
+    findings.extend([cgroup(), service_manager()]);
+    findings
+}
+
+fn kernel() -> Finding {
+    let release = uname().map(|name| name.release().to_string_lossy().into_owned());
+    let release = release.unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version < (5, 4) {
+        return Finding::fail("kernel", format!("Linux {release}"), "5.4 or newer is needed");
+    }
+    match tree::check() {
+        Ok(()) => Finding::pass("kernel", format!("Linux {release}")),
+        Err(error) => Finding::fail(
+            "kernel",
+            format!("Linux {release} does not show the processes below this one: {error}"),
+            "is /proc mounted, and CONFIG_PROC_CHILDREN set?",
+        ),
+    }
+}
+
+fn resource_limits(workers: u32) -> [Finding; 3] {
+    let limit = |resource| getrlimit(resource).unwrap_or((RLIM_INFINITY, RLIM_INFINITY));
+    [
+        open_files(limit(Resource::RLIMIT_NOFILE).1, workers),
+        processes(limit(Resource::RLIMIT_NPROC).0, workers),
+        locked_memory(limit(Resource::RLIMIT_MEMLOCK).0, has_rdma()),
+    ]
+}
+
+/// Whether the hard limit is enough, to which the agent raises its own.
+fn open_files(hard: u64, workers: u32) -> Finding {
+    let needed = limits::MIN_OPEN_FILES + limits::OPEN_FILES_PER_WORKER * u64::from(workers);
+    let text = format!("{} open files at most", number(hard));
+    let hint = "raise the hard limit: `ulimit -Hn`, `LimitNOFILE=`, limits.conf(5)";
+    if hard < needed {
+        return Finding::fail("nofile", format!("{text}; {workers} workers need {needed}"), hint);
+    }
+    // A worker that loads data in many processes, and talks to all others, has thousands.
+    if hard < COMFORTABLE_FILES {
+        Finding::warn("nofile", text, hint)
+    } else {
+        Finding::pass("nofile", text)
+    }
+}
+
+/// What Linux distributions give to services.
+const COMFORTABLE_FILES: u64 = 65_536;
+
+/// Whether the user may have the threads that workers start: some hundred each.
+fn processes(soft: u64, workers: u32) -> Finding {
+    let text = format!("{} processes and threads at most", number(soft));
+    if soft < 512 * u64::from(workers) {
+        let hint = format!("{workers} workers with data loaders may need more: `ulimit -u`");
+        return Finding::warn("nproc", text, hint);
+    }
+    Finding::pass("nproc", text)
+}
+
+/// Network cards that write to memory by themselves want it locked.
+fn locked_memory(soft: u64, has_rdma: bool) -> Finding {
+    let text = if soft == RLIM_INFINITY {
+        "memory may be locked without a limit".to_owned()
+    } else {
+        format!("{} of memory may be locked", size(soft))
+    };
+    if soft == RLIM_INFINITY || !has_rdma {
+        return Finding::pass("memlock", text);
+    }
+    let hint = "RDMA wants it without a limit: `ulimit -l unlimited`, `LimitMEMLOCK=infinity`";
+    Finding::warn("memlock", text, hint)
+}
+
+fn has_rdma() -> bool {
+    !ThisHost.list(Path::new("/sys/class/infiniband")).is_empty()
+}
+
+fn shared_memory() -> Finding {
+    match statvfs("/dev/shm") {
+        Ok(found) => shared_memory_of(found.fragment_size() * found.blocks_available()),
+        Err(error) => Finding::fail(
+            "shm",
+            format!("/dev/shm cannot be used: {error}"),
+            "mount a tmpfs there: data loaders and NCCL use it",
+        ),
+    }
+}
+
+fn shared_memory_of(free: u64) -> Finding {
+    let text = format!("{} free in /dev/shm", size(free));
+    if free >= COMFORTABLE_SHM {
+        return Finding::pass("shm", text);
+    }
+    let hint =
+        "data loaders and NCCL need more: `--shm-size` of the container, an emptyDir in memory";
+    Finding::warn("shm", text, hint)
+}
+
+/// A container has 64 MiB where nobody says otherwise; NCCL alone takes some ten for each GPU.
+const COMFORTABLE_SHM: u64 = 1 << 30;
+
+fn gpu() -> Finding {
+    let nvml = match Nvml::init() {
+        Ok(nvml) => nvml,
+        Err(error) => {
+            let others = ThisHost.gpu_count().map_or(0, |count| count.get());
+            if others > 0 {
+                return Finding::pass("gpu", format!("{others} GPUs, not seen by NVML"));
+            }
+            let hint = "is the driver loaded, and the device in this container?";
+            return Finding::warn("gpu", format!("no GPU: {error}"), hint);
+        }
+    };
+    let driver = nvml.sys_driver_version().unwrap_or_else(|_| "unknown".to_owned());
+    let installed = nvml.device_count().unwrap_or(0);
+    let visible = ThisHost.gpus().len();
+    let name = nvml.device_by_index(0).and_then(|gpu| gpu.name()).unwrap_or_default();
+    let text = format!("{visible} of {installed} GPUs visible ({name}), driver {driver}");
+    if visible == 0 {
+        let hint = "CUDA_VISIBLE_DEVICES hides them, or there is none";
+        return Finding::warn("gpu", text, hint);
+    }
+    Finding::pass("gpu", text)
+}
+
+fn python() -> Vec<Finding> {
+    let interpreter = match job_spec::interpreter(&ThisHost) {
+        Ok(path) => path,
+        Err(error) => {
+            let hint = error.hint().unwrap_or_default();
+            return vec![Finding::fail("python", error.to_string(), hint)];
+        }
+    };
+    match ask(&interpreter) {
+        Ok((version, torch)) => {
+            let found = format!("Python {version} at {}", interpreter.display());
+            vec![Finding::pass("python", found), self::torch(torch)]
+        }
+        Err(why) => {
+            let text = format!("{} does not run: {why}", interpreter.display());
+            vec![Finding::fail("python", text, "name another one in PYTHON_EXEC")]
+        }
+    }
+}
+
+fn torch(version: Option<String>) -> Finding {
+    match version {
+        Some(version) => Finding::pass("torch", format!("torch {version}")),
+        None => Finding::warn(
+            "torch",
+            "no torch in this Python",
+            "activate the environment that has it, or name its interpreter in PYTHON_EXEC",
+        ),
+    }
+}
+
+/// The versions of Python and torch. Importing torch would take seconds, so only its label is read.
+fn ask(interpreter: &PathBuf) -> Result<(String, Option<String>), String> {
+    const QUESTION: &str = "\
+import platform, importlib.metadata as m
+print(platform.python_version())
+try: print(m.version('torch'))
+except m.PackageNotFoundError: pass
+";
+    let output = Command::new(interpreter)
+        .args(["-c", QUESTION].map(OsString::from))
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut lines = said.lines().map(str::to_owned);
+    match lines.next().filter(|_| output.status.success()) {
+        Some(version) => Ok((version, lines.next())),
+        None => {
+            let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+            Err(complaint.lines().last().unwrap_or("it says nothing").to_owned())
+        }
+    }
+}
+
+fn cgroup() -> Finding {
+    if cgroup::is_delegated() {
+        return Finding::pass("cgroup", "delegated: all that workers start dies with their agent");
+    }
+    let hint =
+        "only where agent and keeper are killed at once can something be left; `Delegate=yes`";
+    Finding::pass("cgroup", format!("not delegated: the keeper ends what workers start ({hint})"))
+}
+
+fn service_manager() -> Finding {
+    let has_socket = ThisHost.env("NOTIFY_SOCKET").is_some_and(|path| !path.is_empty());
+    let text = match (has_socket, ThisHost.exists(Path::new("/run/systemd/system"))) {
+        (true, _) => "this process is a service, and its manager is told how it stands",
+        (false, true) => "systemd runs here",
+        (false, false) => "no systemd: whatever starts the agent must start it again",
+    };
+    Finding::pass("service", text)
+}
+
+fn number(limit: u64) -> String {
+    if limit == RLIM_INFINITY { "any number of".to_owned() } else { limit.to_string() }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..=0xf_ffff => format!("{} KiB", bytes >> 10),
+        0x10_0000..=0x3fff_ffff => format!("{} MiB", bytes >> 20),
+        _ => format!("{} GiB", bytes >> 30),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Verdict, *};
+
+    /// What is too little for the workers fails, what is tight warns.
+    #[test]
+    fn limits_are_judged() {
+        assert_eq!(open_files(100, 8).verdict, Verdict::Fail);
+        assert_eq!(open_files(1024, 8).verdict, Verdict::Warn);
+        assert_eq!(open_files(1 << 20, 8).verdict, Verdict::Pass);
+        assert_eq!(processes(1000, 8).verdict, Verdict::Warn);
+        assert_eq!(processes(RLIM_INFINITY, 8).verdict, Verdict::Pass);
+        assert_eq!(locked_memory(64 << 10, true).verdict, Verdict::Warn);
+        assert_eq!(locked_memory(64 << 10, false).verdict, Verdict::Pass);
+        assert_eq!(locked_memory(RLIM_INFINITY, true).verdict, Verdict::Pass);
+        assert_eq!(shared_memory_of(64 << 20).verdict, Verdict::Warn);
+        assert_eq!(shared_memory_of(8 << 30).verdict, Verdict::Pass);
+    }
+
+    /// Sizes are said in the unit that fits.
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!([size(65_536), size(64 << 20), size(5 << 30)], ["64 KiB", "64 MiB", "5 GiB"]);
+    }
+}

@@ -1,0 +1,240 @@
+//! How the nodes of a running job reach each other, and which one is the odd one.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use ragent_rendezvous::snapshot::{NodeSnapshot, Snapshot, StandingName};
+use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
+
+use super::Finding;
+use crate::{
+    coordinator::reach::{REACH_PATH, Reached},
+    job_spec::Endpoint,
+    limits, net, status,
+};
+
+/// Asks every node how it reaches the others.
+pub(super) async fn examine(endpoint: &Endpoint) -> Vec<Finding> {
+    let snapshot = match status::ask(endpoint.clone()).await {
+        Ok(snapshot) => snapshot,
+        Err(error) => {
+            let text = format!("the job cannot be asked who attends: {error}");
+            return vec![Finding::fail("peers", text, "is it running there?")];
+        }
+    };
+    let mesh = ask_all(&snapshot).await;
+    judge(&mesh)
+}
+
+/// What each node says of each other one; nothing of a node that did not answer.
+#[derive(Debug, Default)]
+struct Mesh {
+    /// Host names by node.
+    hosts: BTreeMap<String, String>,
+    /// Milliseconds, or why there are none, by who asks and who is asked.
+    pairs: BTreeMap<(String, String), Result<f64, String>>,
+    /// Those that could not be asked, and why.
+    silent: BTreeMap<String, String>,
+}
+
+async fn ask_all(snapshot: &Snapshot) -> Mesh {
+    let places = Arc::new(Semaphore::new(limits::REACH_AT_ONCE));
+    let nodes = snapshot.nodes.iter().filter(|node| node.standing != StandingName::Lost);
+    let nodes: Vec<NodeSnapshot> = nodes.take(limits::MAX_REACHED).cloned().collect();
+    let asked: JoinSet<(NodeSnapshot, Result<Vec<Reached>, String>)> = nodes
+        .into_iter()
+        .map(|node| {
+            let places = Arc::clone(&places);
+            async move {
+                // It is never closed.
+                let _place = places.acquire().await;
+                let answer = ask(&node).await;
+                (node, answer)
+            }
+        })
+        .collect();
+    let mut mesh = Mesh::default();
+    for (node, answer) in asked.join_all().await {
+        let from = node.node_id.to_string();
+        mesh.hosts.insert(from.clone(), node.host_name);
+        match answer {
+            Ok(reached) => {
+                for Reached { node_id, millis, error } in reached {
+                    let result = millis.ok_or_else(|| error.unwrap_or_default());
+                    mesh.pairs.insert((from.clone(), node_id), result);
+                }
+            }
+            Err(why) => drop(mesh.silent.insert(from, why)),
+        }
+    }
+    // What a node says of itself, and of those that are lost, says nothing about the network.
+    let hosts = &mesh.hosts;
+    mesh.pairs.retain(|(from, to), _| from != to && hosts.contains_key(to));
+    mesh
+}
+
+async fn ask(node: &NodeSnapshot) -> Result<Vec<Reached>, String> {
+    let ip: IpAddr =
+        node.address.parse().map_err(|_| format!("`{}` is no address", node.address))?;
+    let address = (ip, node.agent_port).into();
+    let mut text = Vec::new();
+    let asked = net::get(address, REACH_PATH, limits::MAX_REACH_LEN, &mut text);
+    match timeout(limits::REACH_TIMEOUT, asked).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return Err(format!("{address}: {error}")),
+        Err(_) => return Err(format!("{address} does not answer")),
+    }
+    let text = String::from_utf8_lossy(&text);
+    let body = text.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
+    serde_json::from_str(body).map_err(|_| format!("{address} does not know what it is asked"))
+}
+
+fn judge(mesh: &Mesh) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (node, why) in &mesh.silent {
+        let text = format!("{} cannot be asked: {why}", mesh.host(node));
+        findings.push(Finding::fail("peers", text, "is its agent's port open to this machine?"));
+    }
+    findings.extend(mesh.unreached());
+    findings.extend(mesh.slow());
+    if findings.is_empty() {
+        let nodes = mesh.hosts.len();
+        let text = match mesh.median() {
+            Some(median) => format!("{nodes} nodes reach each other, in {median:.2} ms as a rule"),
+            None => format!("{nodes} node attends, and has nobody to reach"),
+        };
+        findings.push(Finding::pass("peers", text));
+    }
+    findings
+}
+
+impl Mesh {
+    fn host<'a>(&'a self, node: &'a String) -> &'a str {
+        self.hosts.get(node).unwrap_or(node)
+    }
+
+    /// A line for each node that half of the others do not reach, else one for each pair.
+    fn unreached(&self) -> Vec<Finding> {
+        let failed: Vec<_> =
+            self.pairs.iter().filter_map(|(pair, way)| Some((pair, way.as_ref().err()?))).collect();
+        let asking = self.hosts.len() - self.silent.len();
+        let odd: Vec<&String> = self
+            .hosts
+            .keys()
+            .filter(|node| {
+                let missed = failed.iter().filter(|((_, to), _)| to == *node).count();
+                missed > 0 && 2 * missed >= asking.saturating_sub(1)
+            })
+            .collect();
+        let hint = "look at its firewall, cable and routes";
+        let of_nodes = odd.iter().filter_map(|node| {
+            let ((from, _), why) = failed.iter().find(|((_, to), _)| to == *node)?;
+            let text = format!(
+                "{} is not reached by most of the others, such as {} ({why})",
+                self.host(node),
+                self.host(from)
+            );
+            Some(Finding::fail("peers", text, hint))
+        });
+        let of_pairs =
+            failed.iter().filter(|((_, to), _)| !odd.contains(&to)).map(|((from, to), why)| {
+                let text = format!("{} does not reach {} ({why})", self.host(from), self.host(to));
+                Finding::fail("peers", text, hint)
+            });
+        of_nodes.chain(of_pairs).take(limits::MAX_PEER_LINES).collect()
+    }
+
+    /// A line for each node that is much farther from all others than these from each other.
+    fn slow(&self) -> Vec<Finding> {
+        let bests: Vec<(&String, f64)> =
+            self.hosts.keys().filter_map(|node| Some((node, self.nearest(node)?))).collect();
+        let Some(rule) = median(bests.iter().map(|(_, best)| *best)) else { return Vec::new() };
+        let is_odd = |best: f64| best > 3.0 * rule && best > rule + 1.0;
+        let odd = bests.into_iter().filter(|(_, best)| is_odd(*best));
+        odd.map(|(node, best)| {
+            let text = format!(
+                "{} is {best:.2} ms from its nearest peer, where {rule:.2} ms is the rule",
+                self.host(node)
+            );
+            Finding::warn("peers", text, "is it on another switch, or its link slow?")
+        })
+        .take(limits::MAX_PEER_LINES)
+        .collect()
+    }
+
+    /// The shortest way from or to `node`, so that one slow peer does not make all others slow.
+    fn nearest(&self, node: &String) -> Option<f64> {
+        let ways = self.pairs.iter().filter(|((from, to), _)| from == node || to == node);
+        ways.filter_map(|(_, way)| way.as_ref().ok().copied()).reduce(f64::min)
+    }
+
+    fn median(&self) -> Option<f64> {
+        median(self.pairs.values().filter_map(|way| way.as_ref().ok().copied()))
+    }
+}
+
+fn median(numbers: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut numbers: Vec<f64> = numbers.collect();
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Verdict, *};
+
+    /// Nodes `a` to `d`, with this way from each to each.
+    fn mesh(way: impl Fn(&str, &str) -> Result<f64, String>) -> Mesh {
+        let mut mesh = Mesh::default();
+        for from in ["a", "b", "c", "d"] {
+            mesh.hosts.insert(from.to_owned(), format!("host-{from}"));
+            for to in ["a", "b", "c", "d"].into_iter().filter(|to| *to != from) {
+                mesh.pairs.insert((from.to_owned(), to.to_owned()), way(from, to));
+            }
+        }
+        mesh
+    }
+
+    fn said(mesh: &Mesh) -> Vec<(Verdict, String)> {
+        judge(mesh).into_iter().map(|finding| (finding.verdict, finding.text)).collect()
+    }
+
+    /// Where all is well there is one line.
+    #[test]
+    fn healthy_mesh() {
+        let mesh = mesh(|_, _| Ok(0.2));
+        let text = "4 nodes reach each other, in 0.20 ms as a rule".to_owned();
+        assert_eq!(said(&mesh), [(Verdict::Pass, text)]);
+    }
+
+    /// A node that nobody reaches is named once; a broken way between two is named with both.
+    #[test]
+    fn unreached_nodes_and_ways() {
+        let refused = || Err("refused".to_owned());
+        let odd = mesh(|_, to| if to == "c" { refused() } else { Ok(0.2) });
+        let lines = said(&odd);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].1.starts_with("host-c is not reached by most of the others"), "{lines:?}");
+        let way = mesh(|from, to| if (from, to) == ("a", "d") { refused() } else { Ok(0.2) });
+        assert_eq!(said(&way), [(Verdict::Fail, "host-a does not reach host-d (refused)".into())]);
+    }
+
+    /// A node that is far from all others is named, and they are not.
+    #[test]
+    fn slow_node() {
+        let mesh = mesh(|from, to| if from == "b" || to == "b" { Ok(7.0) } else { Ok(0.2) });
+        let lines = said(&mesh);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].1.starts_with("host-b is 7.00 ms from its nearest peer"), "{lines:?}");
+    }
+
+    /// A node that cannot be asked is named; one alone has nobody to reach.
+    #[test]
+    fn silent_and_single_nodes() {
+        let mut mesh = mesh(|_, _| Ok(0.2));
+        mesh.silent.insert("a".to_owned(), "no answer".to_owned());
+        assert_eq!(said(&mesh)[0], (Verdict::Fail, "host-a cannot be asked: no answer".into()));
+        let mut single = Mesh::default();
+        single.hosts.insert("a".to_owned(), "host-a".to_owned());
+        assert_eq!(judge(&single)[0].verdict, Verdict::Pass);
+    }
+}

@@ -1,0 +1,70 @@
+//! Finds who listens on a port of this machine, as `ss -ltnp` does.
+
+use std::{fs, path::Path};
+
+/// The process that listens on `port`, in words; none where nobody does, or it is another user's.
+pub(super) fn holder(port: u16) -> Option<String> {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
+    let inodes: Vec<String> =
+        tables.iter().flatten().flat_map(|table| listeners(table, port)).collect();
+    let processes = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
+    processes.into_iter().find(|process| has_socket(process, &inodes)).map(|process| name(&process))
+}
+
+/// The sockets of a table of the kernel that listen on `port`.
+fn listeners(table: &str, port: u16) -> Vec<String> {
+    const LISTENING: &str = "0A";
+    let end = format!(":{port:04X}");
+    let rows = table.lines().skip(1).map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    rows.filter(|row| {
+        row.get(1).is_some_and(|local| local.ends_with(&end)) && row.get(3) == Some(&LISTENING)
+    })
+    .filter_map(|row| row.get(9).map(|inode| (*inode).to_owned()))
+    .collect()
+}
+
+fn has_socket(process: &Path, inodes: &[String]) -> bool {
+    let links = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    let mut targets = links.filter_map(|link| fs::read_link(link.path()).ok());
+    targets.any(|target| {
+        let target = target.to_string_lossy();
+        let inode = target.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
+        inode.is_some_and(|inode| inodes.iter().any(|known| known == inode))
+    })
+}
+
+fn name(process: &Path) -> String {
+    let pid = process.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let command = fs::read_to_string(process.join("comm")).unwrap_or_default();
+    format!("process {pid} ({})", command.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// The process that listens is found by its port, and nobody by one that is free.
+    #[test]
+    fn own_listener_is_found() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // A process that another test is about to start may hold it too for a moment.
+        assert!(holder(port).is_some_and(|holder| holder.starts_with("process ")));
+        drop(listener);
+        assert_eq!(holder(port), None);
+    }
+
+    /// Only sockets that listen count, and only on that very port.
+    #[test]
+    fn table_is_read() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
+            0: 0100007F:72D8 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 4711 1\n\
+            1: 0100007F:72D8 0100007F:1234 01 00000000:00000000 00:00000000 00000000 0 0 4712 1\n\
+            2: 0100007F:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 4713 1\n\
+            broken\n";
+        assert_eq!(listeners(table, 29400), ["4711"]);
+        assert!(listeners(table, 1).is_empty());
+    }
+}

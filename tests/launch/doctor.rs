@@ -1,0 +1,103 @@
+//! What `ragent doctor` finds on a real machine.
+
+use std::net::TcpListener;
+
+use serde_json::Value;
+
+use crate::support::{End, Sandbox, free_port};
+
+/// The check called `name`, in JSON.
+fn check(end: &End, name: &str) -> Value {
+    let found: Value = serde_json::from_str(&end.stdout).expect("it prints JSON");
+    let checks = found["checks"].as_array().expect("a list of checks").clone();
+    let found = checks.into_iter().find(|check| check["check"] == name);
+    found.unwrap_or_else(|| panic!("no check `{name}` in {}", end.stdout))
+}
+
+fn text(check: &Value) -> &str {
+    check["text"].as_str().expect("a text")
+}
+
+/// Every check has its line, and a machine on which jobs run is well.
+#[test]
+fn every_check_has_a_line() {
+    let sandbox = Sandbox::new();
+    let end = sandbox.ragent("doctor").run();
+    end.assert_code(0);
+    for name in [
+        "kernel", "nofile", "nproc", "memlock", "shm", "gpu", "python", "cgroup", "service",
+        "hostname",
+    ] {
+        let line = end.stdout.lines().find(|line| line[4..].trim_start().starts_with(name));
+        assert!(line.is_some(), "no {name} in {}", end.stdout);
+    }
+}
+
+/// A port that is free, held by somebody, and served by a job, with who it is.
+#[test]
+fn endpoint_is_looked_at() {
+    let sandbox = Sandbox::new();
+    let doctor = |port: u16| {
+        sandbox.ragent(&format!("doctor --json --rdzv-endpoint 127.0.0.1:{port}")).run()
+    };
+    let free = doctor(free_port());
+    free.assert_code(0);
+    assert!(text(&check(&free, "port")).ends_with("is free"), "{}", free.stdout);
+
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback takes a listener");
+    let held = doctor(listener.local_addr().expect("it is bound").port());
+    held.assert_code(1);
+    let holder = format!("process {}", std::process::id());
+    let found = check(&held, "port");
+    assert_eq!(found["verdict"], "fail");
+    assert!(text(&found).contains(&holder), "{found}");
+
+    let port = free_port();
+    let words = format!("--rdzv-endpoint 127.0.0.1:{port} --rdzv-id job7 --no-python stay.sh");
+    let mut agent = sandbox.ragent(&words).start();
+    agent.worker();
+    let served = doctor(port);
+    served.assert_code(0);
+    assert!(text(&check(&served, "port")).contains("job `job7`"), "{}", served.stdout);
+    assert_eq!(check(&served, "version")["verdict"], "pass");
+    assert_eq!(check(&served, "clock")["verdict"], "pass");
+}
+
+/// What is too little is named: files for so many workers, and an interpreter that does not run.
+#[test]
+fn shortages_are_named() {
+    let sandbox = Sandbox::new();
+    let start =
+        sandbox.program("prlimit").arg("--nofile=200:200").arg(env!("CARGO_BIN_EXE_ragent"));
+    let end = start.arg("doctor").arg("--json").arg("--nproc-per-node").arg("64").run();
+    end.assert_code(1);
+    assert!(text(&check(&end, "nofile")).contains("64 workers need"), "{}", end.stdout);
+    let end = sandbox.ragent("doctor --json").env("PYTHON_EXEC", "false").run();
+    end.assert_code(1);
+    assert_eq!(check(&end, "python")["verdict"], "fail");
+}
+
+/// Nodes of a job are asked how they reach each other; without a job there, that is said.
+#[test]
+fn peers_are_asked() {
+    let sandbox = Sandbox::new();
+    let port = free_port();
+    let words = format!("--nnodes 2 --rdzv-endpoint 127.0.0.1:{port} --no-python stay.sh");
+    let mut agents = [0, 1].map(|_| sandbox.ragent(&words).start());
+    for agent in &mut agents {
+        agent.worker();
+    }
+    let doctor = format!("doctor --json --peers --rdzv-endpoint 127.0.0.1:{port}");
+    let end = sandbox.ragent(&doctor).run();
+    end.assert_code(0);
+    assert!(text(&check(&end, "peers")).starts_with("2 nodes reach each other"), "{}", end.stdout);
+    let nobody = format!("doctor --json --peers --rdzv-endpoint 127.0.0.1:{}", free_port());
+    let end = sandbox.ragent(&nobody).run();
+    end.assert_code(1);
+    assert_eq!(check(&end, "peers")["verdict"], "fail");
+    let end = sandbox.ragent("doctor --peers").run();
+    end.assert_code(2);
+    end.assert_stderr(&["no endpoint is given"]);
+    let end = sandbox.ragent("doctor --rdzv-endpoint n0:99999").run();
+    end.assert_code(2);
+}
