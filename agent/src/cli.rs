@@ -195,6 +195,23 @@ pub struct LaunchArgs {
     /// [default: 30]
     #[arg(long, alias = "held_gpu_timeout", allow_negative_numbers = true, value_name = "SECONDS")]
     pub held_gpu_timeout: Option<String>,
+    /// What workers are told beside their environment: nothing (`torchrun`), their rank and the world
+    /// size (`basic`), or what DeepSpeed's launcher tells them (`deepspeed`) [default: torchrun]
+    #[arg(long, alias = "launch_method", value_name = "METHOD")]
+    pub launch_method: Option<String>,
+    /// With `basic`: workers meet by a file, a fresh one each round, whose name begins with PATH; passed
+    /// to them as --init_method
+    #[arg(long, alias = "shared_file", value_name = "PATH|auto[:FOLDER]")]
+    pub shared_file: Option<String>,
+    /// With `deepspeed`: a file of JSON, passed to all workers as --deepspeed_config
+    #[arg(long, alias = "deepspeed_config", value_name = "FILE")]
+    pub deepspeed_config: Option<String>,
+    /// A folder of the job, passed to all workers as --save_path; `auto` makes one
+    #[arg(long, alias = "save_path", value_name = "PATH|auto[:FOLDER]")]
+    pub save_path: Option<String>,
+    /// A file of the job, passed to all workers as --checkpoint_path; `auto` names one
+    #[arg(long, alias = "checkpoint_path", value_name = "PATH|auto[:FOLDER]")]
+    pub checkpoint_path: Option<String>,
     /// How log lines look: `text` or `json` [default: text]
     #[arg(long, alias = "log_format", value_name = "FORMAT")]
     pub log_format: Option<String>,

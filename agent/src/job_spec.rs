@@ -8,6 +8,8 @@ mod events;
 mod filters;
 mod given;
 mod hang;
+mod job_files;
+mod launch_method;
 mod meeting;
 mod output;
 mod rdzv_conf;
@@ -20,7 +22,7 @@ use std::{collections::BTreeSet, num::NonZeroU32, path::PathBuf, time::Duration}
 use nix::sys::signal::Signal;
 use ragent_rendezvous::{ids::RunId, settings::SharedSettings};
 
-use self::given::{Errors, Given, MAX_NAME_LEN, Typed};
+use self::given::{Given, MAX_NAME_LEN, Typed};
 pub use self::{
     command::WorkerCommand,
     devices::VirtualDevices,
@@ -29,6 +31,8 @@ pub use self::{
     events::EventLog,
     filters::{LineFilters, ShownRanks},
     hang::HangSpec,
+    job_files::{JobFiles, JobPath},
+    launch_method::{LaunchMethod, MethodName},
     meeting::Meeting,
     output::{Output, PrefixValues, Sink},
     rdzv_conf::{RdzvConf, StorePorts},
@@ -36,6 +40,7 @@ pub use self::{
     streams::{Stream, StreamMap, Streams},
     template::substitute,
 };
+use self::{given::Errors, meeting::one_node};
 use crate::{
     cli::LaunchArgs,
     host::{Host, numa::CpuSet},
@@ -64,6 +69,10 @@ pub struct JobSpec {
     pub shares_store: bool,
     /// What each worker runs.
     pub command: WorkerCommand,
+    /// What each worker is told beside its environment.
+    pub launch_method: LaunchMethod,
+    /// Paths that all workers are told.
+    pub files: JobFiles,
     /// The folder under which log folders are made; none: a temporary one.
     pub log_dir: Option<PathBuf>,
     /// Where the workers' output goes.
@@ -106,6 +115,9 @@ pub enum TimerFile {
     At(PathBuf),
 }
 
+/// The name of a job that was given none; torch's.
+pub(crate) const NO_NAME: &str = "none";
+
 /// How long workers have to end when `--shutdown-timeout` does not say; torch's.
 const DEFAULT_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -122,9 +134,9 @@ impl JobSpec {
     /// Returns every mistake there is, in the order of the flags.
     pub fn resolve(args: LaunchArgs, host: &impl Host) -> Result<Self, Vec<JobSpecError>> {
         let given = Given { args: &args, host };
-        let mut errors = Errors::default();
+        let mut errors: Errors = Errors::default();
         let conf = errors.or_default(given.rdzv_conf());
-        let nodes = errors.or(given.nodes(&conf), meeting::one_node());
+        let nodes = errors.or(given.nodes(&conf), one_node());
         let local_world_size = errors.or(given.local_world_size(), NonZeroU32::MIN);
         let backend = errors.or_default(given.backend());
         let meeting = errors.or_default(given.meeting(nodes, backend, &conf));
@@ -137,7 +149,8 @@ impl JobSpec {
             }
         };
         let max_restarts = errors.or_default(given.number("max_restarts", &args.max_restarts, 0));
-        let run_id = errors.or(given.run_id(), RunId::new("none"));
+        let run_id = errors.or(given.run_id(), RunId::new(NO_NAME));
+        let is_named = nodes.max() == 1 || run_id.as_str() != NO_NAME;
         let final_codes = errors.or_default(given.final_codes());
         errors.or_default(given.monitor_interval());
         errors.or_default(given.start_method());
@@ -146,6 +159,8 @@ impl JobSpec {
         let role = errors.or_default(given.name("role", &args.role));
         let local_addr = errors.or_default(given.name("local_addr", &args.local_addr));
         let command = errors.or_default(given.command());
+        let files = given.job_files(&run_id, is_named, &mut errors);
+        let launch_method = given.launch_method(&files.folder_name, is_named, &mut errors);
         let signals = errors.or_default(given.signals());
         let shared_store = given.variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
         let error_file = given.variable("TORCHELASTIC_ERROR_FILE");
@@ -168,6 +183,8 @@ impl JobSpec {
             meeting,
             hang: errors.or_default(given.hang(&command)),
             command,
+            launch_method,
+            files,
             log_dir: path(given.text("log_dir", &args.log_dir)),
             output: errors.or_default(given.output()),
             event_log: errors.or_default(given.event_log()),
@@ -197,7 +214,7 @@ impl<H: Host> Given<'_, H> {
     fn run_id(&self) -> Result<RunId, JobSpecError> {
         let given = self.typed("rdzv_id", &self.args.rdzv_id);
         let given = given
-            .unwrap_or_else(|| Typed { source: "--rdzv-id".to_owned(), text: "none".to_owned() });
+            .unwrap_or_else(|| Typed { source: "--rdzv-id".to_owned(), text: NO_NAME.to_owned() });
         let sound = |c: char| !c.is_control() && c != '/';
         if given.text.is_empty()
             || given.text.len() > MAX_NAME_LEN

@@ -57,6 +57,9 @@ pub const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
 pub const LEFTOVER_INTERVAL: Duration = Duration::from_millis(5);
 /// See [`LEFTOVER_INTERVAL`].
 pub const LEFTOVER_LOOKS: u32 = 400;
+/// A file that is read whole: those of `/sys` have a page, configurations a few; as much as Kubernetes
+/// takes in a ConfigMap.
+pub const MAX_SMALL_FILE: u64 = 1024 * 1024;
 /// Workers on one node: more than any machine has processors.
 pub const MAX_LOCAL_WORLD_SIZE: u32 = 4096;
 /// What an endpoint may resolve to; a round-robin name has a few addresses.
