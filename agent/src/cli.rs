@@ -2,11 +2,14 @@
 //!
 //! Nothing here is checked or defaulted; `job_spec` says what it means.
 
+mod k8s;
 mod words;
 
 use std::ffi::OsString;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
+
+pub use self::k8s::{K8sArgs, ManifestArgs, ManifestTarget};
 
 /// Starts, watches and re-forms distributed training jobs; use it in place of torchrun.
 #[derive(Debug, Parser)]
@@ -50,6 +53,8 @@ impl Cli {
 pub enum Command {
     /// Hosts the endpoint of one job alone, without workers, until SIGTERM.
     Coordinator(CoordinatorArgs),
+    /// Prints what another system is to be told to run a job.
+    Manifest(ManifestArgs),
     /// Says how a job stands: round, members, ranks, who waits, and what for.
     Status(StatusArgs),
     /// Serves a TCPStore alone, in the foreground, until SIGTERM.

@@ -40,7 +40,7 @@ pub use self::{
     streams::{Stream, StreamMap, Streams},
     template::substitute,
 };
-use self::{given::Errors, meeting::one_node};
+pub(crate) use self::{given::Errors, launch_method::read_deepspeed_config, meeting::one_node};
 use crate::{
     cli::LaunchArgs,
     host::{Host, numa::CpuSet},

@@ -11,7 +11,7 @@ use ragent::{
     error::LaunchError,
     host::ThisHost,
     job_spec::JobSpec,
-    keeper, limits, run, serve, status,
+    keeper, limits, manifest, run, serve, status,
     telemetry::{self, LogFormat},
 };
 
@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         Some(Command::Keeper) => return keep(),
         Some(Command::Store(args)) => logged(LogFormat::Text, || serve::store(&args)),
         Some(Command::Coordinator(args)) => logged(LogFormat::Text, || serve::coordinator(&args)),
+        Some(Command::Manifest(args)) => manifest::print(args, &ThisHost),
         Some(Command::Status(args)) => status::print(&args),
         None => match &cli.launch.print_completion {
             Some(shell) => completion::print(shell),
