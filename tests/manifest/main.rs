@@ -270,3 +270,20 @@ fn schemas_are_strict() {
         assert!(end.stderr.contains("Job in 1.33"), "{}", end.stderr);
     }
 }
+
+/// Every command of the page makes a manifest.
+#[test]
+fn page_can_be_copied() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("ds.json"), "{}").unwrap();
+    let page = include_str!("../../docs/kubernetes.md");
+    let commands: Vec<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("    ragent manifest k8s")).collect();
+    for command in &commands {
+        let words = command.split('|').next().unwrap_or_default();
+        let end = sandbox.ragent(&format!("manifest k8s{words}")).run();
+        assert_eq!(end.code, Some(0), "{command}:\n{}", end.stderr);
+        assert!(end.stdout.contains("kind: Job\n"), "{command}:\n{}", end.stdout);
+    }
+    assert!(commands.len() > 3, "{commands:?}");
+}
