@@ -16,7 +16,7 @@ help:
 	@echo 'make test      all tests but the long ones'
 	@echo 'make test-all  the long ones: simulation at volume, repeated process tests'
 	@echo 'make test-torch-versions  collectives with torch 2.2 to 2.15; 6 GB of disk for each'
-	@echo 'make test-frameworks      accelerate, lightning, transformers'
+	@echo 'make test-frameworks      accelerate, lightning, transformers, deepspeed'
 	@echo 'make chaos     everything happens at once to jobs of five nodes, for CHAOS_SECONDS'
 	@echo 'make fuzz      fuzzes the store; wants nightly Rust and cargo-fuzz'
 	@echo 'make check     formatting, lints, documentation, licences; writes nothing'
@@ -54,7 +54,7 @@ fuzz:
 
 # Which torches, and which frameworks, beside those of `make test`.
 TORCH_VERSIONS ?= 2.1 2.4 2.6 2.9
-FRAMEWORKS ?= accelerate lightning transformers
+FRAMEWORKS ?= accelerate lightning transformers deepspeed
 
 test-torch-versions: venv
 	for version in 2.2 $(TORCH_VERSIONS); do scripts/setup-venv.sh torch-$$version || exit 1; done

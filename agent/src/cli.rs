@@ -2,11 +2,14 @@
 //!
 //! Nothing here is checked or defaulted; `job_spec` says what it means.
 
+mod k8s;
 mod words;
 
 use std::ffi::OsString;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
+
+pub use self::k8s::{K8sArgs, ManifestArgs, ManifestTarget};
 
 /// Starts, watches and re-forms distributed training jobs; use it in place of torchrun.
 #[derive(Debug, Parser)]
@@ -52,6 +55,8 @@ pub enum Command {
     Coordinator(CoordinatorArgs),
     /// Looks for what usually goes wrong on this node, and between the nodes of a job.
     Doctor(DoctorArgs),
+    /// Prints what another system is to be told to run a job.
+    Manifest(ManifestArgs),
     /// Becomes one rank's program, under mpirun or srun that start every rank: sets PyTorch's variables
     /// from the launcher's.
     Rank(RankArgs),
@@ -204,6 +209,23 @@ pub struct LaunchArgs {
     /// [default: 30]
     #[arg(long, alias = "held_gpu_timeout", allow_negative_numbers = true, value_name = "SECONDS")]
     pub held_gpu_timeout: Option<String>,
+    /// What workers are told beside their environment: nothing (`torchrun`), their rank and the world
+    /// size (`basic`), or what DeepSpeed's launcher tells them (`deepspeed`) [default: torchrun]
+    #[arg(long, alias = "launch_method", value_name = "METHOD")]
+    pub launch_method: Option<String>,
+    /// With `basic`: workers meet by a file, a fresh one each round, whose name begins with PATH; passed
+    /// to them as --init_method
+    #[arg(long, alias = "shared_file", value_name = "PATH|auto[:FOLDER]")]
+    pub shared_file: Option<String>,
+    /// With `deepspeed`: a file of JSON, passed to all workers as --deepspeed_config
+    #[arg(long, alias = "deepspeed_config", value_name = "FILE")]
+    pub deepspeed_config: Option<String>,
+    /// A folder of the job, passed to all workers as --save_path; `auto` makes one
+    #[arg(long, alias = "save_path", value_name = "PATH|auto[:FOLDER]")]
+    pub save_path: Option<String>,
+    /// A file of the job, passed to all workers as --checkpoint_path; `auto` names one
+    #[arg(long, alias = "checkpoint_path", value_name = "PATH|auto[:FOLDER]")]
+    pub checkpoint_path: Option<String>,
     /// How log lines look: `text` or `json` [default: text]
     #[arg(long, alias = "log_format", value_name = "FORMAT")]
     pub log_format: Option<String>,

@@ -11,6 +11,7 @@ use crate::{
     agent::machine::Ending,
     coordinator::{client::AttendError, discovery::LocateError},
     job_spec::{Endpoint, JobSpecError, StorePorts},
+    manifest::ManifestError,
     report,
     search::sockets::SocketsError,
 };
@@ -64,6 +65,9 @@ pub enum LaunchError {
         #[source]
         source: io::Error,
     },
+    /// What was typed makes no manifest.
+    #[error("no manifest can be made")]
+    Manifest(Vec<ManifestError>),
     /// What was typed means nothing on this machine.
     #[error("the command line cannot be carried out")]
     Usage(Vec<JobSpecError>),
@@ -96,7 +100,7 @@ impl LaunchError {
     /// The same as a number.
     pub(crate) fn code(&self) -> u8 {
         match self {
-            Self::Usage(_) => 2,
+            Self::Usage(_) | Self::Manifest(_) => 2,
             Self::Ended(ended) => ended.code(),
             Self::StaysClosed { .. } => CLOSED_BEFORE,
             Self::System { .. }
@@ -110,7 +114,12 @@ impl LaunchError {
     /// What people read: what was attempted, why it failed, what to try.
     pub fn report(&self) -> String {
         match self {
-            Self::Usage(errors) => usage(errors),
+            Self::Usage(errors) => {
+                all(errors.iter().map(|error| (error.to_string(), error.hint())))
+            }
+            Self::Manifest(errors) => {
+                all(errors.iter().map(|error| (error.to_string(), error.hint())))
+            }
             Self::Ended(ended) => ended.report(),
             Self::StaysClosed { outcome, title, path } => with_hint(
                 format!("error: {self}\n{}", closed(outcome, title)),
@@ -155,6 +164,7 @@ impl LaunchError {
             | Self::System { .. }
             | Self::Ended(_)
             | Self::StaysClosed { .. }
+            | Self::Manifest(_)
             | Self::Usage(_) => None,
         }
     }
@@ -186,9 +196,12 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn usage(errors: &[JobSpecError]) -> String {
-    let one = |error: &JobSpecError| with_hint(format!("error: {error}"), error.hint().as_deref());
-    errors.iter().map(one).collect::<Vec<_>>().join("\n")
+/// Every mistake, each with its hint.
+fn all(errors: impl Iterator<Item = (String, Option<String>)>) -> String {
+    let one = |(error, hint): (String, Option<String>)| {
+        with_hint(format!("error: {error}"), hint.as_deref())
+    };
+    errors.map(one).collect::<Vec<_>>().join("\n")
 }
 
 /// The coordinator's host was lost or left, and is not back: the same job may go on.

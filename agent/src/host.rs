@@ -8,7 +8,8 @@ pub mod numa;
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
-    fs,
+    fs::{self, File},
+    io::Read,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     num::NonZeroU32,
     os::{fd::RawFd, unix::net::UnixStream},
@@ -38,10 +39,12 @@ pub trait Host {
     fn cpu_set(&self) -> CpuSet;
     /// The NVIDIA GPUs that workers may use, in the order in which CUDA numbers them.
     fn gpus(&self) -> Vec<Gpu>;
-    /// What a small file holds, such as one of `/sys`; none if it cannot be read.
+    /// What a small file holds, such as one of `/sys`; none if it cannot be read, or is not small.
     fn read(&self, path: &Path) -> Option<String>;
     /// The names in a folder; none if it cannot be read.
     fn list(&self, path: &Path) -> Vec<String>;
+    /// The working directory, which workers share.
+    fn current_dir(&self) -> PathBuf;
     /// Whether `path` is a file that this process may execute.
     fn is_executable(&self, path: &Path) -> bool;
     /// Whether there is anything at `path`.
@@ -143,12 +146,20 @@ impl Host for ThisHost {
     }
 
     fn read(&self, path: &Path) -> Option<String> {
-        fs::read_to_string(path).ok()
+        let mut text = String::new();
+        let file = File::open(path).ok()?;
+        file.take(limits::MAX_SMALL_FILE + 1).read_to_string(&mut text).ok()?;
+        (text.len() as u64 <= limits::MAX_SMALL_FILE).then_some(text)
     }
 
     fn list(&self, path: &Path) -> Vec<String> {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+
+    fn current_dir(&self) -> PathBuf {
+        // A folder that was removed has no name any more, and nothing can be made in it.
+        std::env::current_dir().unwrap_or_else(|_| ".".into())
     }
 
     fn is_executable(&self, path: &Path) -> bool {
@@ -367,6 +378,10 @@ impl Host for MadeUpHost {
         names.into_iter().collect()
     }
 
+    fn current_dir(&self) -> PathBuf {
+        "/here".into()
+    }
+
     fn is_executable(&self, path: &Path) -> bool {
         self.programs.iter().any(|program| program == path)
     }
@@ -384,6 +399,8 @@ impl Host for MadeUpHost {
     }
 
     fn is_readable_file(&self, path: &Path) -> bool {
-        self.is_executable(path) || self.files.iter().any(|file| file == path)
+        self.is_executable(path)
+            || self.contents.contains_key(path)
+            || self.files.iter().any(|file| file == path)
     }
 }

@@ -8,6 +8,8 @@ mod events;
 mod filters;
 mod given;
 mod hang;
+mod job_files;
+mod launch_method;
 mod meeting;
 mod output;
 mod placed;
@@ -22,7 +24,7 @@ use std::{collections::BTreeSet, num::NonZeroU32, path::PathBuf, time::Duration}
 use nix::sys::signal::Signal;
 use ragent_rendezvous::{ids::RunId, settings::SharedSettings};
 
-use self::given::{Errors, Given, MAX_NAME_LEN, Typed};
+use self::given::{Given, MAX_NAME_LEN, Typed};
 pub use self::{
     command::WorkerCommand,
     devices::VirtualDevices,
@@ -31,6 +33,8 @@ pub use self::{
     events::EventLog,
     filters::{LineFilters, ShownRanks},
     hang::HangSpec,
+    job_files::{JobFiles, JobPath},
+    launch_method::{LaunchMethod, MethodName},
     meeting::Meeting,
     output::{Output, PrefixValues, Sink},
     placed::Placed,
@@ -40,7 +44,10 @@ pub use self::{
     streams::{Stream, StreamMap, Streams},
     template::substitute,
 };
-pub(crate) use self::{command::interpreter, placed::port_of};
+pub(crate) use self::{
+    command::interpreter, given::Errors, launch_method::read_deepspeed_config, meeting::one_node,
+    placed::port_of,
+};
 use crate::{
     cli::LaunchArgs,
     host::{Host, numa::CpuSet},
@@ -71,6 +78,10 @@ pub struct JobSpec {
     pub shares_store: bool,
     /// What each worker runs.
     pub command: WorkerCommand,
+    /// What each worker is told beside its environment.
+    pub launch_method: LaunchMethod,
+    /// Paths that all workers are told.
+    pub files: JobFiles,
     /// The folder under which log folders are made; none: a temporary one.
     pub log_dir: Option<PathBuf>,
     /// Where the workers' output goes.
@@ -113,6 +124,9 @@ pub enum TimerFile {
     At(PathBuf),
 }
 
+/// The name of a job that was given none; torch's.
+pub(crate) const NO_NAME: &str = "none";
+
 /// How long workers have to end when `--shutdown-timeout` does not say; torch's.
 const DEFAULT_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -129,10 +143,10 @@ impl JobSpec {
     /// Returns every mistake there is, in the order of the flags.
     pub fn resolve(args: LaunchArgs, host: &impl Host) -> Result<Self, Vec<JobSpecError>> {
         let mut given = Given { args: &args, host, placement: None };
-        let mut errors = Errors::default();
+        let mut errors: Errors = Errors::default();
         given.placement = errors.or_default(given.placement());
         let conf = errors.or_default(given.rdzv_conf());
-        let nodes = errors.or(given.nodes(&conf), meeting::one_node());
+        let nodes = errors.or(given.nodes(&conf), one_node());
         let local_world_size = errors.or(given.local_world_size(), NonZeroU32::MIN);
         let backend = errors.or_default(given.backend());
         let meeting = errors.or_default(given.meeting(nodes, backend, &conf));
@@ -146,7 +160,8 @@ impl JobSpec {
                 .or_else(|| placed.as_ref().map(|placed| placed.node_rank)),
         };
         let max_restarts = errors.or_default(given.number("max_restarts", &args.max_restarts, 0));
-        let run_id = errors.or(given.run_id(), RunId::new("none"));
+        let run_id = errors.or(given.run_id(), RunId::new(NO_NAME));
+        let is_named = nodes.max() == 1 || run_id.as_str() != NO_NAME;
         let final_codes = errors.or_default(given.final_codes());
         errors.or_default(given.monitor_interval());
         errors.or_default(given.start_method());
@@ -155,6 +170,8 @@ impl JobSpec {
         let role = errors.or_default(given.name("role", &args.role));
         let local_addr = errors.or_default(given.name("local_addr", &args.local_addr));
         let command = errors.or_default(given.command());
+        let files = given.job_files(&run_id, is_named, &mut errors);
+        let launch_method = given.launch_method(&files.folder_name, is_named, &mut errors);
         let signals = errors.or_default(given.signals());
         let shared_store = given.variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
         let error_file = given.variable("TORCHELASTIC_ERROR_FILE");
@@ -178,6 +195,8 @@ impl JobSpec {
             meeting,
             hang: errors.or_default(given.hang(&command)),
             command,
+            launch_method,
+            files,
             log_dir: path(given.text("log_dir", &args.log_dir)),
             output: errors.or_default(given.output()),
             event_log: errors.or_default(given.event_log()),
@@ -208,7 +227,7 @@ impl<H: Host> Given<'_, H> {
         let given = self.typed("rdzv_id", &self.args.rdzv_id);
         let given = given.unwrap_or_else(|| Typed {
             source: "--rdzv-id".to_owned(),
-            text: self.launchers_name().unwrap_or("none").to_owned(),
+            text: self.launchers_name().unwrap_or(NO_NAME).to_owned(),
         });
         let sound = |c: char| !c.is_control() && c != '/';
         if given.text.is_empty()

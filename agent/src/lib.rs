@@ -17,6 +17,7 @@ pub mod host;
 pub mod job_spec;
 pub mod keeper;
 pub mod limits;
+pub mod manifest;
 pub mod net;
 pub mod news;
 mod place;

@@ -57,8 +57,13 @@ pub const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
 pub const LEFTOVER_INTERVAL: Duration = Duration::from_millis(5);
 /// See [`LEFTOVER_INTERVAL`].
 pub const LEFTOVER_LOOKS: u32 = 400;
+/// A file that is read whole: those of `/sys` have a page, configurations a few; as much as Kubernetes
+/// takes in a ConfigMap.
+pub const MAX_SMALL_FILE: u64 = 1024 * 1024;
 /// Workers on one node: more than any machine has processors.
 pub const MAX_LOCAL_WORLD_SIZE: u32 = 4096;
+/// Pods of a job: no more agents than that are promised to work.
+pub const MAX_PODS: u32 = 10_000;
 /// What an endpoint may resolve to; a round-robin name has a few addresses.
 pub const MAX_ENDPOINT_ADDRESSES: usize = 16;
 /// One attempt to open a connection. A reachable host answers in less than a round trip; one lost

@@ -11,7 +11,7 @@ use ragent::{
     error::LaunchError,
     host::ThisHost,
     job_spec::JobSpec,
-    keeper, limits, rank, run, serve, status,
+    keeper, limits, manifest, rank, run, serve, status,
     telemetry::{self, LogFormat},
 };
 
@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         Some(Command::Store(args)) => logged(LogFormat::Text, || serve::store(&args)),
         Some(Command::Coordinator(args)) => logged(LogFormat::Text, || serve::coordinator(&args)),
         Some(Command::Doctor(args)) => doctor::examine(&args),
+        Some(Command::Manifest(args)) => manifest::print(args, &ThisHost),
         Some(Command::Status(args)) => status::print(&args),
         Some(Command::Rank(args)) => rank::become_program(&args),
         None => match &cli.launch.print_completion {

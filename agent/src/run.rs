@@ -1,6 +1,6 @@
 //! The story of a launch, from a [`JobSpec`] to an exit code.
 
-use std::{future::Future, io, path::Path, process::ExitCode, sync::Arc, time::Duration};
+use std::{fs, future::Future, io, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use nix::sys::signal::Signal;
 use ragent_rendezvous::{
@@ -26,7 +26,7 @@ use crate::{
     error::{Ended, LaunchError, system},
     event_log::{EventLog, EventSource},
     host::ThisHost,
-    job_spec::{self, Endpoint, JobSpec, JobSpecError, Meeting, TimerFile},
+    job_spec::{self, Endpoint, JobFiles, JobSpec, JobSpecError, LaunchMethod, Meeting, TimerFile},
     keeper::tree,
     limits,
     place::{self, Hosted},
@@ -34,6 +34,7 @@ use crate::{
     service_manager::ServiceManager,
     state_file::{ClosedJob, Registration, RunningAgent},
     supervisor::{
+        arguments::ArgumentSpec,
         console::Console,
         driver::{self as supervisor_driver, Command, SupervisorHandle, SupervisorSpec},
         environment::EnvironmentSpec,
@@ -49,9 +50,16 @@ use crate::{
 /// Returns [`LaunchError`] unless the job has succeeded.
 pub fn launch(mut spec: JobSpec) -> Result<ExitCode, LaunchError> {
     let closed = ClosedJob::of(&spec.run_id, &spec.meeting.endpoint());
+    let own_id = RunId::new(place::random_id());
+    if spec.run_id.as_str() == job_spec::NO_NAME {
+        spec.files.folder_name = JobFiles::folder_name(&own_id);
+    }
     if spec.meeting == Meeting::Standalone {
         // As torchrun does: nobody else can take part, so nobody needs to know the name.
-        spec.run_id = RunId::new(place::random_id());
+        spec.run_id = own_id;
+    }
+    for (flag, folder) in spec.files.folders(&spec.launch_method) {
+        fs::create_dir_all(&folder).map_err(output_file(flag, &folder))?;
     }
     if let Some(path) = &spec.report {
         result_file::prepare(path).map_err(output_file("--report", path))?;
@@ -281,6 +289,7 @@ fn supervisor_spec(
     })?;
     Ok(SupervisorSpec {
         command: spec.command.clone(),
+        arguments: ArgumentSpec::new(&spec.launch_method, &spec.files),
         environment: EnvironmentSpec {
             run_id: spec.run_id.clone(),
             max_restarts: spec.shared.max_restarts,
@@ -292,6 +301,7 @@ fn supervisor_spec(
             master_address,
             shares_store: spec.shares_store,
             virtual_devices: spec.virtual_devices.clone(),
+            is_deepspeed: matches!(spec.launch_method, LaunchMethod::DeepSpeed { .. }),
         },
         output: spec.output.clone(),
         events,

@@ -3,6 +3,7 @@
 //! [`machine`] decides, [`driver`] carries out. Environment, log files and captured output of
 //! workers have a file each; whatever needs `unsafe` is in `unix`.
 
+pub mod arguments;
 mod capture;
 pub mod console;
 pub mod driver;

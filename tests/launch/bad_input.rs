@@ -150,3 +150,30 @@ fn watching_and_restarting() {
         end.assert_stderr(&[&format!("`{flag}`")]);
     }
 }
+
+/// A launch method that there is none of, a flag of another one, and a configuration that is none.
+#[test]
+fn launch_methods() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("bad.json"), "{,}").unwrap();
+    for (flags, parts) in [
+        (
+            "--launch-method horovod",
+            ["`--launch-method horovod`", "`basic`, `torchrun` or `deepspeed`"],
+        ),
+        ("--shared-file auto", ["`--shared-file auto`", "hint: add `--launch-method basic`"]),
+        ("--deepspeed-config bad.json", ["`--deepspeed-config bad.json`", "hint: add `--launch-"]),
+        (
+            "--launch-method deepspeed --deepspeed-config bad.json",
+            ["`--deepspeed-config bad.json` is no JSON", "line 1 column 2"],
+        ),
+        (
+            "--launch-method deepspeed --deepspeed-config none.json",
+            ["`--deepspeed-config none.json` does not exist", "hint: "],
+        ),
+        ("--nnodes 2 --save-path auto", ["`--save-path auto`", "hint: give `--rdzv-id NAME`"]),
+        ("--nnodes 2 --checkpoint-path auto:/x", ["`--checkpoint-path auto:/x`", "--rdzv-id"]),
+    ] {
+        refused(sandbox.ragent(&format!("{flags} --no-python stay.sh"))).assert_stderr(&parts);
+    }
+}

@@ -9,7 +9,7 @@ use crate::support::{End, Sandbox, free_port};
 /// How rows are provoked, each by one or several ends.
 type Provocation = fn(&Sandbox) -> Vec<End>;
 
-const PROVOCATIONS: [(&str, Provocation); 24] = [
+const PROVOCATIONS: [(&str, Provocation); 25] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
     ("`ragent status` has printed how the job stands", |sandbox| {
         let mut agent = sandbox.ragent("--no-python stay.sh").start();
@@ -32,6 +32,9 @@ const PROVOCATIONS: [(&str, Provocation); 24] = [
         let words = format!("--rdzv-endpoint {endpoint} --no-python fail.sh 1");
         sandbox.ragent(&words).run().assert_code(1);
         vec![coordinator.end()]
+    }),
+    ("`ragent manifest k8s` has printed a manifest", |sandbox| {
+        vec![sandbox.ragent("manifest k8s --name a --image b train.py").run()]
     }),
     ("help or the version was asked for", |sandbox| {
         ["--help", "-h", "--version", "status --help"]
@@ -152,7 +155,9 @@ const PROVOCATIONS: [(&str, Provocation); 24] = [
     ("a flag or a variable has a value that means nothing", |sandbox| {
         let by_flag = sandbox.ragent("--nnodes 4:2 --no-python stay.sh").run();
         let by_variable = sandbox.ragent("--no-python stay.sh").env("PET_NPROC_PER_NODE", "x");
-        vec![by_flag, by_variable.run(), sandbox.ragent("status --rdzv-endpoint :1").run()]
+        let manifest = sandbox.ragent("manifest k8s --name A --image b train.py").run();
+        let status = sandbox.ragent("status --rdzv-endpoint :1").run();
+        vec![by_flag, by_variable.run(), manifest, status]
     }),
     ("the script, its program or Python is not there or cannot be run", |sandbox| {
         ["nothing.py", "--no-python nothing", "--no-python ./run"]

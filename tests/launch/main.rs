@@ -9,6 +9,7 @@ mod environment;
 mod exit_codes;
 mod hangs;
 mod held_gpus;
+mod launch_methods;
 mod logs;
 mod loss;
 mod orphans;

@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 use support::{Program, Sandbox, Start, children, free_port, keeper_of, kill, skip};
 
 mod frameworks;
+mod launch_methods;
 #[path = "../support/mod.rs"]
 mod support;
 mod survival;

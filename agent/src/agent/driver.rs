@@ -12,7 +12,7 @@ use std::{
 use nix::sys::signal::Signal;
 use ragent_proto::convert::{FromCoordinator, NotHere};
 use ragent_rendezvous::{
-    ids::{AttendNumber, RunId},
+    ids::{AttendNumber, JobUid, RunId},
     message::{Admission, Attend, FromNode, NodeDescription, PROTOCOL_VERSION, ToNode},
     settings::SharedSettings,
 };
@@ -334,7 +334,9 @@ impl Driver<'_> {
             Effect::Start(admission) => {
                 self.bury(None);
                 self.serve_store(&admission).await;
-                self.order(Command::Start(admission)).await;
+                // Who is admitted was welcomed, which told it.
+                let job_uid = self.agent.job_uid().cloned().unwrap_or_else(|| JobUid::new(""));
+                self.order(Command::Start { admission, job_uid }).await;
             }
             Effect::Stop { signal, grace } => self.order(Command::Stop { signal, grace }).await,
             Effect::Kill => self.order(Command::Kill).await,

@@ -9,18 +9,15 @@ use std::{
 
 use clap::Command;
 
-/// The words with `--` before the script, unless the first one is a subcommand. Words that mean
-/// nothing are left to clap, which says so.
+/// The words with `--` before the script, unless the first one is a subcommand that has none. Words
+/// that mean nothing are left to clap, which says so.
 pub(super) fn mark_script(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
-    let is_subcommand = |word: &OsString| {
-        command.get_subcommands().any(|known| word.as_os_str() == known.get_name())
-            || word == "help"
-    };
-    if words.get(1).is_some_and(is_subcommand) {
+    let (command, mut at) = meant(command, &words);
+    let has_script = command.get_arguments().any(|arg| arg.get_id() == "script");
+    if !has_script || (at == 1 && words.get(1).is_some_and(|word| word == "help")) {
         return words;
     }
     let flags = Flags::of(command);
-    let mut at = 1;
     while let Some(word) = words.get(at) {
         if word == "--" {
             return words;
@@ -39,6 +36,17 @@ pub(super) fn mark_script(command: &Command, words: Vec<OsString>) -> Vec<OsStri
         }
     }
     words
+}
+
+/// The command or subcommand that the first words name, and where its own words begin.
+fn meant<'a>(mut command: &'a Command, words: &[OsString]) -> (&'a Command, usize) {
+    let mut at = 1;
+    while let Some(below) = words.get(at).and_then(|word| {
+        command.get_subcommands().find(|known| word.as_os_str() == known.get_name())
+    }) {
+        (command, at) = (below, at + 1);
+    }
+    (command, at)
 }
 
 /// The flags that a command has, and whether they take a value.

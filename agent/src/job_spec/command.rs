@@ -15,6 +15,8 @@ pub struct WorkerCommand {
     pub program: PathBuf,
     /// Its arguments, with macros still in them.
     pub args: Vec<OsString>,
+    /// Where among them the script's own begin.
+    pub own_args_at: usize,
     /// How people call it: the script.
     pub title: String,
 }
@@ -55,8 +57,9 @@ impl WorkerCommand {
         let plain = Self::script(script, args, host)?;
         let head = ["-u", "-c", RUN_PATH].map(OsString::from);
         // Behind `-u`, which is there already.
+        let own_args_at = plain.own_args_at - 1 + head.len();
         let args = head.into_iter().chain(plain.args.into_iter().skip(1)).collect();
-        Ok(Self { args, ..plain })
+        Ok(Self { args, own_args_at, ..plain })
     }
 
     /// `program args…`.
@@ -76,7 +79,7 @@ impl WorkerCommand {
             };
             JobSpecError::Program { path, state }
         })?;
-        Ok(Self { program, args, title })
+        Ok(Self { program, args, own_args_at: 0, title })
     }
 
     fn python(
@@ -87,9 +90,10 @@ impl WorkerCommand {
     ) -> Result<Self, JobSpecError> {
         let program = interpreter(host)?;
         let title = script.to_string_lossy().into_owned();
+        let own_args_at = flags.len() + 2;
         let flags = ["-u"].iter().chain(flags).map(OsString::from);
         let args = flags.chain([script]).chain(args).collect();
-        Ok(Self { program, args, title })
+        Ok(Self { program, args, own_args_at, title })
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use nix::sys::signal::Signal;
 use ragent_rendezvous::settings::{NodeRange, NodeRangeError};
 
-use super::EndpointError;
+use super::{EndpointError, MethodName};
 use crate::{
     host::numa::NumaError,
     limits,
@@ -15,6 +15,14 @@ use crate::{
 /// One mistake. `source_` is the flag or the variable that holds it, as typed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum JobSpecError {
+    /// A path named after a job that has no name.
+    #[error("`{source_} {value}` is named after the job, and the job has no name")]
+    AutoWithoutId {
+        /// Where it was given.
+        source_: String,
+        /// What was given.
+        value: String,
+    },
     /// The rendezvous backend is not one that is known.
     #[error("`{source_} {value}` is not supported")]
     Backend {
@@ -56,6 +64,16 @@ pub enum JobSpecError {
         value: String,
         /// What it takes.
         expected: &'static str,
+    },
+    /// DeepSpeed's configuration is not there, or is none.
+    #[error("`{source_} {value}` {state}")]
+    DeepSpeedConfig {
+        /// Where it was given.
+        source_: String,
+        /// The file.
+        value: String,
+        /// What is wrong with it.
+        state: String,
     },
     /// The endpoint cannot be read.
     #[error("`{source_} {value}` is no endpoint: {error}")]
@@ -210,6 +228,16 @@ pub enum JobSpecError {
         /// Why not.
         error: NumaError,
     },
+    /// A flag of a launch method that is not chosen.
+    #[error("`{source_} {value}` belongs to `--launch-method {method}`")]
+    OnlyWith {
+        /// Where it was given.
+        source_: String,
+        /// What was given.
+        value: String,
+        /// The method.
+        method: MethodName,
+    },
     /// A file that is to be written cannot be.
     #[error("`{source_} {path}` cannot be written: {error}")]
     OutputFile {
@@ -305,6 +333,14 @@ pub enum JobSpecError {
         source_: String,
         /// What was given.
         value: String,
+    },
+    /// A path that no `file://` address can have.
+    #[error("`{source_} {path}` cannot stand in a `file://` address: it has `?` or `#`")]
+    SharedFile {
+        /// Where it was given.
+        source_: String,
+        /// The whole path.
+        path: String,
     },
     /// A signal that no program can handle, or that this one must not.
     #[error("`{source_} {value}` has {signal}, which cannot be handled")]
@@ -465,6 +501,14 @@ impl JobSpecError {
             Self::OutputFile { .. } => {
                 "its folder must exist, and this user be allowed to write there".to_owned()
             }
+            Self::AutoWithoutId { .. } => "give `--rdzv-id NAME`, the same on all nodes".to_owned(),
+            Self::DeepSpeedConfig { .. } => {
+                "it is one object of JSON, without comments; see docs/launch-methods.md".to_owned()
+            }
+            Self::OnlyWith { method, .. } => {
+                format!("add `--launch-method {method}`, or leave it out")
+            }
+            Self::SharedFile { .. } => "give a path without them".to_owned(),
             Self::TooFewDevices { .. } => "start fewer workers, or name more devices".to_owned(),
             Self::Choice { .. }
             | Self::ConfEntry { .. }

@@ -7,12 +7,17 @@ use crate::{cli::LaunchArgs, host::Host, placement::Placement};
 pub(super) const MAX_NAME_LEN: usize = 200;
 
 /// Collects mistakes, so that all are told at once.
-#[derive(Default)]
-pub(super) struct Errors(pub(super) Vec<JobSpecError>);
+pub(crate) struct Errors<E = JobSpecError>(pub(crate) Vec<E>);
 
-impl Errors {
+impl<E> Default for Errors<E> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<E> Errors<E> {
     /// The value, or a mistake and the `fallback`, which nobody gets to see.
-    pub(super) fn or<T>(&mut self, result: Result<T, JobSpecError>, fallback: T) -> T {
+    pub(crate) fn or<T>(&mut self, result: Result<T, E>, fallback: T) -> T {
         result.unwrap_or_else(|error| {
             self.0.push(error);
             fallback
@@ -20,7 +25,7 @@ impl Errors {
     }
 
     /// The value, or a mistake and whatever stands for nothing.
-    pub(super) fn or_default<T: Default>(&mut self, result: Result<T, JobSpecError>) -> T {
+    pub(crate) fn or_default<T: Default>(&mut self, result: Result<T, E>) -> T {
         self.or(result, T::default())
     }
 }

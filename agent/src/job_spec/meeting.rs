@@ -220,7 +220,7 @@ impl<H: Host> Given<'_, H> {
     }
 }
 
-pub(super) fn one_node() -> NodeRange {
+pub(crate) fn one_node() -> NodeRange {
     NodeRange::new(1, 1).expect("one node is a range")
 }
 

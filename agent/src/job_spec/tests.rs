@@ -383,3 +383,75 @@ fn units_of_nodes() {
         assert_eq!(errors[0].to_string(), error, "{line}");
     }
 }
+
+/// Workers are told what their launch method says; paths of the job are named after it.
+#[test]
+fn launch_methods() {
+    let mut host = machine(&[("PET_LAUNCH_METHOD", "deepspeed")]);
+    host.put("ds.json", "{}");
+    let method = |line| resolve_on(&host, line).unwrap().launch_method;
+    let config = |path: Option<&str>| LaunchMethod::DeepSpeed { config: path.map(PathBuf::from) };
+    assert_eq!(method("ragent t.py"), config(None));
+    assert_eq!(method("ragent --deepspeed_config ds.json t.py"), config(Some("ds.json")));
+    assert_eq!(method("ragent --launch-method torchrun t.py"), LaunchMethod::Torchrun);
+    assert_eq!(resolve("ragent t.py").unwrap().launch_method, LaunchMethod::Torchrun);
+    let line = "ragent --rdzv-id job7 --launch-method basic --shared-file x --save-path auto \
+                --checkpoint_path=/c t.py";
+    let spec = resolve(line).unwrap();
+    assert_eq!(spec.files.shared_file(&spec.launch_method), Some("/here/x".into()));
+    assert_eq!(spec.files.save_path(), Some("/here/ragent-job7/save".into()));
+    assert_eq!(spec.files.checkpoint_path(), Some("/c".into()));
+}
+
+/// A flag of another launch method, a path without a name to be called by and a configuration that is
+/// none are told before anything starts.
+#[test]
+fn launch_method_mistakes() {
+    for (line, error) in [
+        (
+            "--launch-method horovod",
+            "`--launch-method horovod` is not `basic`, `torchrun` or `deepspeed`",
+        ),
+        ("--shared-file auto", "`--shared-file auto` belongs to `--launch-method basic`"),
+        (
+            "--launch-method basic --deepspeed-config t.py",
+            "`--deepspeed-config t.py` belongs to `--launch-method deepspeed`",
+        ),
+        (
+            "--launch-method deepspeed --deepspeed-config no.json",
+            "`--deepspeed-config no.json` does not exist",
+        ),
+        (
+            "--nnodes 2 --save-path auto",
+            "`--save-path auto` is named after the job, and the job has no name",
+        ),
+        (
+            "--launch-method basic --shared-file /a?b",
+            "`--shared-file /a?b` cannot stand in a `file://` address: it has `?` or `#`",
+        ),
+        (
+            "--launch-method basic --shared-file auto --rdzv-id a#b",
+            "`--shared-file /here/ragent-a#b/` cannot stand in a `file://` address: it has `?` or `#`",
+        ),
+    ] {
+        let errors = resolve(&format!("ragent {line} t.py")).unwrap_err();
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, [error], "{line}");
+        assert!(line.contains("horovod") || errors[0].hint().is_some(), "{line}");
+    }
+}
+
+/// The script's own arguments begin behind the script, however it is run.
+#[test]
+fn own_arguments_begin_behind_the_script() {
+    for (line, at) in [
+        ("ragent t.py -x", 2),
+        ("ragent -m pkg.train -x", 3),
+        ("ragent --run-path t.py -x", 4),
+        ("ragent --no-python true -x", 0),
+    ] {
+        let spec = resolve(line).unwrap();
+        assert_eq!(spec.command.own_args_at, at, "{line}");
+        assert_eq!(args(&spec)[at], "-x", "{line}");
+    }
+}

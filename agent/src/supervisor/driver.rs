@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ffi::OsString,
     fs::File,
     future,
     io::{self},
@@ -17,13 +16,14 @@ use nix::{
     unistd::Pid,
 };
 use ragent_rendezvous::{
-    ids::{GlobalRank, LocalRank, Round, RoundId},
+    ids::{GlobalRank, JobUid, LocalRank, Round, RoundId},
     message::{Admission, WorkerEnd, WorkerFailure},
 };
 use tokio::{sync::mpsc, task::spawn_blocking, time::timeout};
 use tracing::{debug, error, info, warn};
 
 use super::{
+    arguments::{ArgumentSpec, Place},
     capture::Choice,
     console::Console,
     environment::{self, EnvironmentSpec, NOT_INHERITED},
@@ -43,7 +43,7 @@ use crate::{
     clock,
     event_log::{AgentEvent, EventLog, WorkerEvent},
     host::numa::CpuSet,
-    job_spec::{HangSpec, Output, Stream, WorkerCommand, substitute},
+    job_spec::{HangSpec, Output, Stream, WorkerCommand},
     keeper::order::{End, Order, Program, Report},
     limits,
 };
@@ -52,7 +52,12 @@ use crate::{
 #[derive(Debug)]
 pub enum Command {
     /// Start the workers of a round; the previous group has finished.
-    Start(Box<Admission>),
+    Start {
+        /// What its node was told.
+        admission: Box<Admission>,
+        /// The run that the round is of.
+        job_uid: JobUid,
+    },
     /// End the group, its workers having `grace`.
     Stop {
         /// What its workers are told.
@@ -95,6 +100,8 @@ pub enum Told {
 pub struct SupervisorSpec {
     /// What workers run.
     pub command: WorkerCommand,
+    /// What is added to their arguments.
+    pub arguments: ArgumentSpec,
     /// What they find in their environment.
     pub environment: EnvironmentSpec,
     /// Where their output goes.
@@ -205,6 +212,7 @@ enum Done {
 struct Group {
     machine: Supervisor,
     admission: Admission,
+    job_uid: JobUid,
     workers: BTreeMap<LocalRank, Worker>,
     /// Where chosen lines of all of them go: of stdout, of stderr.
     choices: [Option<Choice>; 2],
@@ -435,7 +443,7 @@ impl Driver {
 
     async fn handle_command(&mut self, command: Command) {
         match command {
-            Command::Start(admission) => self.start_group(*admission).await,
+            Command::Start { admission, job_uid } => self.start_group(*admission, job_uid).await,
             Command::Stop { signal, grace } => self.input(Input::Stop { signal, grace }),
             Command::Forward(signal) => {
                 if self.group.as_ref().is_some_and(|group| group.machine.is_running()) {
@@ -465,7 +473,7 @@ impl Driver {
         }
     }
 
-    async fn start_group(&mut self, admission: Admission) {
+    async fn start_group(&mut self, admission: Admission, job_uid: JobUid) {
         let size = self.spec.environment.local_world_size;
         let machine = Supervisor::new(size, self.spec.stop_grace);
         let waited = clock::now().saturating_duration_since(self.idle_since);
@@ -473,8 +481,9 @@ impl Driver {
         self.spec.events.agent(&admission, AgentEvent::Assigned);
         let (round, restart_count) = (admission.round, admission.restart_count);
         let (workers, choices) = (BTreeMap::new(), [None, None]);
+        let (hang, is_looking) = (None, false);
         self.group =
-            Some(Group { machine, admission, workers, choices, hang: None, is_looking: false });
+            Some(Group { machine, admission, job_uid, workers, choices, hang, is_looking });
         if self.keeper.is_none() {
             match KeeperLink::start(self.drains.clone(), self.reports.clone()) {
                 Ok(keeper) => self.keeper = Some(keeper),
@@ -542,13 +551,17 @@ impl Driver {
         if let (Some(notices), Some(hang)) = (&self.notices, &self.spec.hang) {
             env.extend(environment::of_heartbeats(&notices.path(local_rank), hang.timeout));
         }
-        let rank = local_rank.to_string();
-        let substituted = |arg: &OsString| substitute(arg, &[("local_rank", &rank)]);
+        let place = Place {
+            admission: &group.admission,
+            job_uid: &group.job_uid,
+            local_rank,
+            shown_rank: self.spec.environment.shown_rank(local_rank),
+        };
         let cpus = self.spec.cpus_by_rank.get(local_rank.0 as usize);
         let program = Program {
             local_rank: local_rank.0,
             program: self.spec.command.program.clone(),
-            args: self.spec.command.args.iter().map(substituted).collect(),
+            args: self.spec.arguments.of_worker(&self.spec.command, &place),
             cpus: cpus.cloned().unwrap_or_default(),
             env,
             unset: NOT_INHERITED.map(str::to_owned).to_vec(),

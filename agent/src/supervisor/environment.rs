@@ -32,6 +32,8 @@ pub struct EnvironmentSpec {
     pub shares_store: bool,
     /// The device of each worker, where it sees one only.
     pub virtual_devices: Option<VirtualDevices>,
+    /// Whether the variables are to be set that DeepSpeed's launcher sets beside torch's.
+    pub is_deepspeed: bool,
 }
 
 /// How a worker tells of its progress, in the variables that services know.
@@ -54,6 +56,11 @@ pub const NOT_INHERITED: [&str; 7] = [
 ];
 
 impl EnvironmentSpec {
+    /// `LOCAL_RANK`.
+    pub fn shown_rank(&self, local_rank: LocalRank) -> LocalRank {
+        if self.virtual_devices.is_some() { LocalRank(0) } else { local_rank }
+    }
+
     /// The variables of the worker with `local_rank`, in a round to which its node was admitted.
     pub fn of_worker(
         &self,
@@ -63,11 +70,10 @@ impl EnvironmentSpec {
     ) -> Vec<(String, OsString)> {
         let number = |number: u32| OsString::from(number.to_string());
         let text = |text: &str| OsString::from(text);
-        let shown_rank = if self.virtual_devices.is_some() { 0 } else { local_rank.0 };
         let master = self.master_address.as_deref().unwrap_or(&admission.master_address);
         let shares_store = if self.shares_store { "True" } else { "False" };
         let mut env = vec![
-            ("LOCAL_RANK", number(shown_rank)),
+            ("LOCAL_RANK", number(self.shown_rank(local_rank).0)),
             ("RANK", number(admission.first_global_rank.0.saturating_add(local_rank.0))),
             ("GROUP_RANK", number(admission.group_rank.0)),
             ("ROLE_RANK", number(admission.first_role_rank.0.saturating_add(local_rank.0))),
@@ -86,6 +92,11 @@ impl EnvironmentSpec {
             ("TORCHELASTIC_ERROR_FILE", error_file.map(OsString::from).unwrap_or_default()),
         ];
         env.extend(self.omp_num_threads.map(|threads| ("OMP_NUM_THREADS", number(threads))));
+        if self.is_deepspeed {
+            env.push(("CROSS_RANK", number(admission.group_rank.0)));
+            env.push(("CROSS_SIZE", number(admission.group_world_size)));
+            env.push(("LOCAL_SIZE", number(self.local_world_size)));
+        }
         if self.nccl_async_error_handling {
             env.push(("TORCH_NCCL_ASYNC_ERROR_HANDLING", text("1")));
         }
@@ -121,6 +132,7 @@ mod tests {
             master_address: None,
             shares_store: true,
             virtual_devices: None,
+            is_deepspeed: false,
         }
     }
 
@@ -195,5 +207,15 @@ mod tests {
         ] {
             assert_eq!(env[name], value, "{name}");
         }
+    }
+
+    /// DeepSpeed's launcher has three variables more, and nothing less.
+    #[test]
+    fn environment_for_deepspeed() {
+        let mut env = environment(&EnvironmentSpec { is_deepspeed: true, ..spec() });
+        for (name, value) in [("CROSS_RANK", "1"), ("CROSS_SIZE", "3"), ("LOCAL_SIZE", "2")] {
+            assert_eq!(env.remove(name).as_deref(), Some(value), "{name}");
+        }
+        assert_eq!(env, environment(&spec()));
     }
 }

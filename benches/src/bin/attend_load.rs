@@ -246,7 +246,7 @@ async fn supervise(
         tokio::select! {
             order = orders.recv() => match order {
                 None => return,
-                Some(Command::Start(admission)) => {
+                Some(Command::Start { admission, .. }) => {
                     let _ = admitted.send((admission.round, now())).await;
                     group = Some(admission);
                 }

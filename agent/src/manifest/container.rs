@@ -1,0 +1,186 @@
+//! The container of a pod: one agent.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{
+        ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource, EnvVar,
+        EnvVarSource, HostPathVolumeSource, ObjectFieldSelector, PersistentVolumeClaimVolumeSource,
+        ResourceRequirements, Volume, VolumeMount,
+    },
+    apimachinery::pkg::api::resource::Quantity,
+};
+
+use super::{ManifestSpec, Method, ScriptKind, SharedVolume, VolumeSource};
+use crate::job_spec::DEFAULT_PORT;
+
+/// What the container is called, and the program in it.
+pub(super) const AGENT: &str = "ragent";
+/// Where pods find what the manifest carries along.
+pub(super) const CONFIG_FOLDER: &str = "/etc/ragent";
+/// The file in it that DeepSpeed is told.
+pub(super) const CONFIG_FILE: &str = "deepspeed.json";
+
+/// What a script cannot find out by itself, with where a pod has it.
+const OF_THE_POD: [(&str, &str); 2] =
+    [("NODE_NAME", "spec.nodeName"), ("POD_NAME", "metadata.name")];
+
+pub(super) fn container(spec: &ManifestSpec) -> Container {
+    let port = ContainerPort {
+        container_port: DEFAULT_PORT.into(),
+        name: Some(PORT_NAME.to_owned()),
+        ..ContainerPort::default()
+    };
+    Container {
+        name: AGENT.to_owned(),
+        image: Some(spec.image.clone()),
+        image_pull_policy: spec.image_pull_policy.clone(),
+        command: Some(vec![literal(&spec.ragent)]),
+        args: Some(agent_args(spec).iter().map(|arg| literal(arg)).collect()),
+        env: Some(env(spec)),
+        ports: Some(vec![port]),
+        resources: resources(&spec.resources),
+        volume_mounts: Some(mounts(spec)),
+        ..Container::default()
+    }
+}
+
+/// The port of the coordinator, by name; 15 letters at most.
+pub(super) const PORT_NAME: &str = "rdzv";
+
+/// The words of the agent's command line.
+pub(super) fn agent_args(spec: &ManifestSpec) -> Vec<String> {
+    let ManifestSpec { name, nodes, .. } = spec;
+    let (shared_file, config) = match &spec.method {
+        Method::Basic { shared_file } => (shared_file.clone(), None),
+        Method::DeepSpeed { config } => {
+            (None, config.as_ref().map(|_| format!("{CONFIG_FOLDER}/{CONFIG_FILE}")))
+        }
+        Method::Torchrun => (None, None),
+    };
+    let flags = [
+        ("nnodes", Some(nodes.to_string())),
+        ("nproc-per-node", Some(spec.workers_per_pod.clone())),
+        // The first pod by the name that the service gives it: it hosts the job.
+        ("rdzv-endpoint", Some(format!("{name}-0.{name}:{DEFAULT_PORT}"))),
+        ("rdzv-id", Some(name.clone())),
+        ("max-restarts", Some(spec.max_restarts.to_string())),
+        ("shutdown-timeout", Some(spec.shutdown_timeout.as_secs().to_string())),
+        ("launch-method", method_name(&spec.method).map(str::to_owned)),
+        ("shared-file", shared_file),
+        ("deepspeed-config", config),
+        ("save-path", spec.save_path.clone()),
+        ("checkpoint-path", spec.checkpoint_path.clone()),
+    ];
+    let flags = flags.into_iter().filter_map(|(name, value)| Some(format!("--{name}={}", value?)));
+    let switch = match spec.kind {
+        ScriptKind::Module => Some("--module"),
+        ScriptKind::Program => Some("--no-python"),
+        ScriptKind::Script => None,
+    };
+    // The mark keeps an agent from taking any word behind it for its own.
+    let rest = switch.into_iter().chain(["--"]).map(str::to_owned);
+    flags.chain(rest).chain(spec.script.iter().cloned()).collect()
+}
+
+fn method_name(method: &Method) -> Option<&'static str> {
+    match method {
+        Method::Basic { .. } => Some("basic"),
+        Method::DeepSpeed { .. } => Some("deepspeed"),
+        Method::Torchrun => None,
+    }
+}
+
+/// A text that Kubernetes leaves as it is: it replaces `$(NAME)`, and `$$` by a dollar sign.
+fn literal(text: &str) -> String {
+    text.replace('$', "$$")
+}
+
+fn env(spec: &ManifestSpec) -> Vec<EnvVar> {
+    let own = OF_THE_POD.iter().filter(|(name, _)| !spec.env.contains_key(*name));
+    let own = own.map(|(name, path)| EnvVar {
+        name: (*name).to_owned(),
+        value_from: Some(EnvVarSource {
+            field_ref: Some(ObjectFieldSelector {
+                field_path: (*path).to_owned(),
+                ..ObjectFieldSelector::default()
+            }),
+            ..EnvVarSource::default()
+        }),
+        ..EnvVar::default()
+    });
+    let users = spec.env.iter().map(|(name, value)| EnvVar {
+        name: name.clone(),
+        value: Some(literal(value)),
+        ..EnvVar::default()
+    });
+    own.chain(users).collect()
+}
+
+/// Limits; what is requested is the same where it is not said.
+fn resources(resources: &BTreeMap<String, String>) -> Option<ResourceRequirements> {
+    let amounts = resources.iter().map(|(name, amount)| (name.clone(), Quantity(amount.clone())));
+    (!resources.is_empty()).then(|| ResourceRequirements {
+        limits: Some(amounts.collect()),
+        ..ResourceRequirements::default()
+    })
+}
+
+/// What a pod has beside its image, by the name of its volume.
+fn shared(spec: &ManifestSpec) -> impl Iterator<Item = (String, &SharedVolume)> {
+    spec.volumes.iter().enumerate().map(|(at, volume)| (format!("volume-{at}"), volume))
+}
+
+fn mounts(spec: &ManifestSpec) -> Vec<VolumeMount> {
+    let mount = |name: &str, path: &str| VolumeMount {
+        name: name.to_owned(),
+        mount_path: path.to_owned(),
+        ..VolumeMount::default()
+    };
+    let mut mounts = vec![mount("shm", "/dev/shm")];
+    if let Method::DeepSpeed { config: Some(_) } = spec.method {
+        mounts.push(VolumeMount { read_only: Some(true), ..mount("deepspeed", CONFIG_FOLDER) });
+    }
+    mounts.extend(shared(spec).map(|(name, volume)| mount(&name, &volume.mount_path)));
+    mounts
+}
+
+pub(super) fn volumes(spec: &ManifestSpec) -> Vec<Volume> {
+    // Data loaders and NCCL pass through it more than the 64 MiB that a container has by default.
+    let shm = EmptyDirVolumeSource {
+        medium: Some("Memory".to_owned()),
+        ..EmptyDirVolumeSource::default()
+    };
+    let mut volumes =
+        vec![Volume { name: "shm".to_owned(), empty_dir: Some(shm), ..Volume::default() }];
+    if let Method::DeepSpeed { config: Some(_) } = spec.method {
+        let name = super::objects::config_name(spec);
+        let config_map = ConfigMapVolumeSource { name, ..ConfigMapVolumeSource::default() };
+        volumes.push(Volume {
+            name: "deepspeed".to_owned(),
+            config_map: Some(config_map),
+            ..Volume::default()
+        });
+    }
+    volumes.extend(shared(spec).map(|(name, shared)| volume(name, &shared.source)));
+    volumes
+}
+
+fn volume(name: String, source: &VolumeSource) -> Volume {
+    let volume = Volume { name, ..Volume::default() };
+    match source {
+        VolumeSource::Claim(claim_name) => {
+            let claim = PersistentVolumeClaimVolumeSource {
+                claim_name: claim_name.clone(),
+                ..PersistentVolumeClaimVolumeSource::default()
+            };
+            Volume { persistent_volume_claim: Some(claim), ..volume }
+        }
+        VolumeSource::HostFolder(path) => {
+            // A folder that is not there is a file system that is not mounted.
+            let type_ = Some("Directory".to_owned());
+            let folder = HostPathVolumeSource { path: path.clone(), type_ };
+            Volume { host_path: Some(folder), ..volume }
+        }
+    }
+}

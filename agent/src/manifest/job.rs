@@ -1,0 +1,109 @@
+//! The Job: an agent in each pod, and what is done about pods that end.
+
+use std::time::Duration;
+
+use k8s_openapi::{
+    api::{
+        batch::v1::{
+            Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement,
+            PodFailurePolicyOnPodConditionsPattern, PodFailurePolicyRule, SuccessPolicy,
+            SuccessPolicyRule,
+        },
+        core::v1::{LocalObjectReference, PodSpec, PodTemplateSpec},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+
+use super::{ManifestSpec, container, objects};
+
+/// What an agent may take beyond its workers and those of the nodes that it serves: leases,
+/// farewells, and time to spare.
+const STOP_MARGIN: Duration = Duration::from_secs(30);
+
+pub(super) fn job(spec: &ManifestSpec) -> Job {
+    let pods = count(spec.nodes.max());
+    let labels = objects::labels(spec);
+    let template = PodTemplateSpec {
+        metadata: Some(ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }),
+        spec: Some(pod(spec)),
+    };
+    let job = JobSpec {
+        completion_mode: Some("Indexed".to_owned()),
+        completions: Some(pods),
+        parallelism: Some(pods),
+        backoff_limit_per_index: Some(count(spec.pod_restarts)),
+        // The job goes on without pods that it can spare.
+        max_failed_indexes: Some(count(spec.nodes.max() - spec.nodes.min())),
+        pod_failure_policy: Some(failure_policy()),
+        success_policy: Some(success_policy()),
+        template,
+        ..JobSpec::default()
+    };
+    Job { metadata: objects::metadata(spec, spec.name.clone()), spec: Some(job), status: None }
+}
+
+fn count(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+/// Agents whose command line is wrong (2), or whose job is closed (4), would end the same way again;
+/// a pod that the cluster takes away is no failure.
+fn failure_policy() -> PodFailurePolicy {
+    let codes = PodFailurePolicyOnExitCodesRequirement {
+        container_name: Some(container::AGENT.to_owned()),
+        operator: "In".to_owned(),
+        values: vec![2, 4],
+    };
+    let disruption = PodFailurePolicyOnPodConditionsPattern {
+        type_: "DisruptionTarget".to_owned(),
+        status: "True".to_owned(),
+    };
+    PodFailurePolicy {
+        rules: vec![
+            PodFailurePolicyRule {
+                action: "FailJob".to_owned(),
+                on_exit_codes: Some(codes),
+                ..PodFailurePolicyRule::default()
+            },
+            PodFailurePolicyRule {
+                action: "Ignore".to_owned(),
+                on_pod_conditions: Some(vec![disruption]),
+                ..PodFailurePolicyRule::default()
+            },
+        ],
+    }
+}
+
+/// The first pod hosts the job, and ends well when the job has succeeded and all agents know it. Pods
+/// that never found a machine need not wait for one then.
+fn success_policy() -> SuccessPolicy {
+    let rule = SuccessPolicyRule {
+        succeeded_indexes: Some("0".to_owned()),
+        ..SuccessPolicyRule::default()
+    };
+    SuccessPolicy { rules: vec![rule] }
+}
+
+fn pod(spec: &ManifestSpec) -> PodSpec {
+    let secrets =
+        spec.image_pull_secrets.iter().map(|name| LocalObjectReference { name: name.clone() });
+    let secrets: Vec<_> = secrets.collect();
+    // A host that leaves waits for its own workers, and then for the other nodes'.
+    let stop_time = spec.shutdown_timeout * 2 + STOP_MARGIN;
+    PodSpec {
+        containers: vec![container::container(spec)],
+        volumes: Some(container::volumes(spec)),
+        // The domain of the service: pods find each other as NAME-NUMBER.NAME.
+        subdomain: Some(spec.name.clone()),
+        // Policies by exit code want it. A pod that fails is replaced by another one.
+        restart_policy: Some("Never".to_owned()),
+        termination_grace_period_seconds: i64::try_from(stop_time.as_secs()).ok(),
+        // A service called `master` would set MASTER_PORT.
+        enable_service_links: Some(false),
+        // An agent has nothing to ask of the cluster.
+        automount_service_account_token: Some(false),
+        image_pull_secrets: (!secrets.is_empty()).then_some(secrets),
+        node_selector: (!spec.node_selector.is_empty()).then(|| spec.node_selector.clone()),
+        ..PodSpec::default()
+    }
+}

@@ -1,0 +1,85 @@
+//! Reads what workers are told beside their environment.
+
+use std::path::Path;
+
+use super::{ManifestError, SharedVolume, typed::wrong};
+use crate::{
+    cli::K8sArgs,
+    host::Host,
+    job_spec::{Errors, MethodName, read_deepspeed_config},
+};
+
+/// What workers are told beside their environment.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum Method {
+    /// `basic`.
+    Basic {
+        /// `--shared-file`, as ragent takes it.
+        shared_file: Option<String>,
+    },
+    /// `deepspeed`.
+    DeepSpeed {
+        /// The text of its configuration.
+        config: Option<String>,
+    },
+    /// `torchrun`.
+    #[default]
+    Torchrun,
+}
+
+/// A path as ragent takes it in a pod, where `auto` alone would be in the image.
+pub(super) fn job_path(
+    flag: &'static str,
+    typed: &Option<String>,
+    volumes: &[SharedVolume],
+) -> Result<Option<String>, ManifestError> {
+    match typed.as_deref() {
+        None | Some("") => Ok(None),
+        Some("auto") => match volumes.first() {
+            Some(volume) => Ok(Some(format!("auto:{}", volume.mount_path))),
+            None => Err(ManifestError::AutoWithoutVolume { flag }),
+        },
+        Some(path) => Ok(Some(path.to_owned())),
+    }
+}
+
+pub(super) fn method(
+    args: &K8sArgs,
+    volumes: &[SharedVolume],
+    host: &impl Host,
+    errors: &mut Errors<ManifestError>,
+) -> Method {
+    let name = match args.launch_method.as_deref() {
+        None => MethodName::Torchrun,
+        Some(text) => match MethodName::parse(text) {
+            Some(name) => name,
+            None => {
+                errors.0.push(wrong("--launch-method", text, MethodName::CHOICES));
+                return Method::Torchrun;
+            }
+        },
+    };
+    let files = [
+        ("--shared-file", &args.shared_file, MethodName::Basic),
+        ("--deepspeed-config", &args.deepspeed_config, MethodName::DeepSpeed),
+    ];
+    for (flag, typed, method) in files {
+        if let Some(value) = typed.clone().filter(|_| method != name) {
+            errors.0.push(ManifestError::OnlyWith { flag, value, method });
+        }
+    }
+    match name {
+        MethodName::Basic => {
+            let shared_file = job_path("--shared-file", &args.shared_file, volumes);
+            Method::Basic { shared_file: errors.or_default(shared_file) }
+        }
+        MethodName::DeepSpeed => {
+            let config = args.deepspeed_config.as_ref().map(|path| {
+                read_deepspeed_config(host, Path::new(path))
+                    .map_err(|state| ManifestError::DeepSpeedConfig { value: path.clone(), state })
+            });
+            Method::DeepSpeed { config: errors.or_default(config.transpose()) }
+        }
+        MethodName::Torchrun => Method::Torchrun,
+    }
+}

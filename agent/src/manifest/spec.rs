@@ -1,0 +1,220 @@
+//! What the flags mean: a [`ManifestSpec`] that Kubernetes takes, or every mistake at once.
+
+use std::{collections::BTreeMap, ffi::OsString, time::Duration};
+
+use ragent_rendezvous::settings::NodeRange;
+
+use super::{
+    ManifestError, Method, SharedVolume,
+    method::{job_path, method},
+    names::{self, Rule},
+    typed::{check, checked, number, pairs, required, wrong},
+};
+use crate::{
+    cli::K8sArgs,
+    host::Host,
+    job_spec::{Errors, one_node},
+    limits,
+};
+
+/// A job, as Kubernetes is to run it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ManifestSpec {
+    /// The name of the job, of its service, and of the job in ragent's sense.
+    pub name: String,
+    /// Where it runs; none: where whoever applies the manifest says.
+    pub namespace: Option<String>,
+    /// What pods run.
+    pub image: String,
+    /// When the image is pulled; none: Kubernetes' default.
+    pub image_pull_policy: Option<String>,
+    /// With what.
+    pub image_pull_secrets: Vec<String>,
+    /// How many pods.
+    pub nodes: NodeRange,
+    /// `--nproc-per-node`: a number, or a word that the pod understands.
+    pub workers_per_pod: String,
+    /// What a pod gets of its machine.
+    pub resources: BTreeMap<String, String>,
+    /// Which machines it may run on.
+    pub node_selector: BTreeMap<String, String>,
+    /// What all pods share.
+    pub volumes: Vec<SharedVolume>,
+    /// Variables of the user's.
+    pub env: BTreeMap<String, String>,
+    /// Failures of the job that are followed by a new round.
+    pub max_restarts: u32,
+    /// How often a pod is replaced whose agent has failed.
+    pub pod_restarts: u32,
+    /// How long workers have to end.
+    pub shutdown_timeout: Duration,
+    /// What workers are told beside their environment.
+    pub method: Method,
+    /// `--save-path`, as ragent takes it.
+    pub save_path: Option<String>,
+    /// `--checkpoint-path`, as ragent takes it.
+    pub checkpoint_path: Option<String>,
+    /// How the script is run.
+    pub kind: ScriptKind,
+    /// The script, and its arguments.
+    pub script: Vec<String>,
+    /// The program of the agent.
+    pub ragent: String,
+}
+
+/// How the script is run.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum ScriptKind {
+    /// `--module`.
+    Module,
+    /// `--no-python`.
+    Program,
+    /// As a file of Python.
+    #[default]
+    Script,
+}
+
+/// What Kubernetes calls the times at which an image is pulled.
+const PULL_POLICY: Rule = Rule {
+    expected: "`Always`, `IfNotPresent` or `Never`",
+    holds: |text| ["Always", "IfNotPresent", "Never"].contains(&text),
+};
+const WORKERS: Rule = Rule {
+    expected: "a number from 1 on, nor `auto`, `cpu`, `gpu` or `xpu`",
+    holds: |text| {
+        let number = text.parse().is_ok_and(|n| (1..=limits::MAX_LOCAL_WORLD_SIZE).contains(&n));
+        number || ["auto", "cpu", "gpu", "xpu"].contains(&text)
+    },
+};
+const GPUS: Rule = Rule {
+    expected: "a number from 1 on; shares of a GPU have resources of their own",
+    holds: |text| text.parse::<u32>().is_ok_and(|n| n > 0),
+};
+const PATH: Rule = Rule { expected: "a path", holds: |text| !text.is_empty() };
+
+impl ManifestSpec {
+    /// Resolves what was typed.
+    ///
+    /// # Errors
+    ///
+    /// Returns a mistake for each flag that has one, in their order.
+    pub fn resolve(args: K8sArgs, host: &impl Host) -> Result<Self, Vec<ManifestError>> {
+        let mut errors: Errors<ManifestError> = Errors::default();
+        let nodes = errors.or(nodes(&args), one_node());
+        let name = errors.or_default(name(&args, nodes));
+        let image = checked("--image", &args.image, &names::IMAGE);
+        let image = errors.or_default(image.and_then(required("--image")));
+        let namespace = checked("--namespace", &args.namespace, &names::NAMESPACE);
+        let policy = checked("--image-pull-policy", &args.image_pull_policy, &PULL_POLICY);
+        let secrets = args.image_pull_secret.iter().map(|name| {
+            check("--image-pull-secret", name, &names::SECRET)?;
+            Ok(name.clone())
+        });
+        let (namespace, image_pull_policy) =
+            (errors.or_default(namespace), errors.or_default(policy));
+        let image_pull_secrets = errors.or_default(secrets.collect());
+        let (gpus, resources) = errors.or_default(resources(&args));
+        let workers = checked("--nproc-per-node", &args.nproc_per_node, &WORKERS);
+        let labels = [&names::LABEL, &names::LABEL_VALUE];
+        let node_selector = pairs("--node-selector", &args.node_selector, labels);
+        let node_selector = errors.or_default(node_selector);
+        let volumes = errors.or_default(SharedVolume::parse_all(&args.volume));
+        let env = pairs("--env", &args.env, [&names::VARIABLE, &names::ANYTHING]);
+        let spec = Self {
+            name,
+            namespace,
+            image,
+            image_pull_policy,
+            image_pull_secrets,
+            nodes,
+            workers_per_pod: errors.or_default(workers).or(gpus).unwrap_or_else(|| "1".to_owned()),
+            resources,
+            node_selector,
+            env: errors.or_default(env),
+            max_restarts: errors.or_default(number("--max-restarts", &args.max_restarts, 0)),
+            pod_restarts: errors.or_default(number("--pod-restarts", &args.pod_restarts, 3)),
+            shutdown_timeout: Duration::from_secs(
+                errors.or_default(number("--shutdown-timeout", &args.shutdown_timeout, 30)).into(),
+            ),
+            method: method(&args, &volumes, host, &mut errors),
+            save_path: errors.or_default(job_path("--save-path", &args.save_path, &volumes)),
+            checkpoint_path: errors.or_default(job_path(
+                "--checkpoint-path",
+                &args.checkpoint_path,
+                &volumes,
+            )),
+            volumes,
+            kind: errors.or_default(kind(&args)),
+            ragent: errors
+                .or_default(checked("--ragent", &args.ragent, &PATH))
+                .unwrap_or_else(|| "ragent".to_owned()),
+            script: errors.or_default(script(args.script, args.args)),
+        };
+        if errors.0.is_empty() { Ok(spec) } else { Err(errors.0) }
+    }
+}
+
+fn nodes(args: &K8sArgs) -> Result<NodeRange, ManifestError> {
+    let Some(text) = &args.nnodes else { return Ok(one_node()) };
+    let nodes: NodeRange =
+        text.parse().map_err(|error| ManifestError::Nodes { value: text.clone(), error })?;
+    if nodes.max() > limits::MAX_PODS {
+        return Err(wrong("--nnodes", text, "a number of pods up to 10000"));
+    }
+    Ok(nodes)
+}
+
+/// The name of the job. Pods are called by it with their number behind, and are hosts; the service is
+/// a domain.
+fn name(args: &K8sArgs, nodes: NodeRange) -> Result<String, ManifestError> {
+    const EXPECTED: &str = "a name of pods and of a service: small letters, digits and `-`, a letter \
+                            first, no `-` last, at most 63 with the number of the pod";
+    let name = required("--name")(args.name.clone())?;
+    let longest = format!("{name}-{}", nodes.max() - 1);
+    if names::is_service(&name) && longest.len() <= names::MAX_LABEL {
+        Ok(name)
+    } else {
+        Err(wrong("--name", &name, EXPECTED))
+    }
+}
+
+/// How many whole GPUs a pod has, and all that it gets of its machine.
+fn resources(args: &K8sArgs) -> Result<(Option<String>, BTreeMap<String, String>), ManifestError> {
+    let flag = "--resource";
+    let mut resources = pairs(flag, &args.resource, [&names::RESOURCE, &names::QUANTITY])?;
+    for (_, amount) in resources.iter().filter(|(name, _)| name.contains('/')) {
+        check(flag, amount, &names::WHOLE)?;
+    }
+    let gpus = checked("--gpus-per-pod", &args.gpus_per_pod, &GPUS)?;
+    // Whatever sign and zeros it was typed with.
+    let gpus = gpus.and_then(|gpus| Some(gpus.parse::<u32>().ok()?.to_string()));
+    let name = checked("--gpu-resource", &args.gpu_resource, &names::RESOURCE)?;
+    if gpus.is_none() && name.is_some() {
+        return Err(ManifestError::Missing { flag: "--gpus-per-pod" });
+    }
+    let name = name.unwrap_or_else(|| "nvidia.com/gpu".to_owned());
+    if let Some(gpus) = &gpus
+        && resources.insert(name.clone(), gpus.clone()).is_some()
+    {
+        return Err(ManifestError::Twice { flag, name });
+    }
+    Ok((gpus, resources))
+}
+
+fn kind(args: &K8sArgs) -> Result<ScriptKind, ManifestError> {
+    match (args.module, args.no_python) {
+        (true, true) => Err(ManifestError::ModuleWithoutPython),
+        (true, false) => Ok(ScriptKind::Module),
+        (false, true) => Ok(ScriptKind::Program),
+        (false, false) => Ok(ScriptKind::Script),
+    }
+}
+
+fn script(script: Option<OsString>, args: Vec<OsString>) -> Result<Vec<String>, ManifestError> {
+    let script = script.ok_or(ManifestError::NoScript)?;
+    let text = |word: OsString| {
+        word.into_string()
+            .map_err(|word| ManifestError::NotText { word: word.to_string_lossy().into_owned() })
+    };
+    [script].into_iter().chain(args).map(text).collect()
+}

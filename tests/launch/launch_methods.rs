@@ -1,0 +1,127 @@
+//! What workers are told beside their environment, by `--launch-method` and the paths of the job.
+
+use std::{collections::BTreeMap, fs};
+
+use crate::support::{End, Sandbox, Start};
+
+/// The arguments of each worker that ran `args.sh`, by rank and attempt.
+fn arguments(end: &End) -> BTreeMap<(u32, u32), Vec<String>> {
+    end.assert_code(0);
+    let mut arguments: BTreeMap<(u32, u32), Vec<String>> = BTreeMap::new();
+    for line in end.stdout.lines() {
+        let Some(rest) = line.strip_prefix("arg rank=") else { continue };
+        let (rank, rest) = rest.split_once(" restart=").unwrap();
+        let (restart, arg) = rest.split_once(' ').unwrap();
+        let of_worker = (rank.parse().unwrap(), restart.parse().unwrap());
+        arguments.entry(of_worker).or_default().push(arg.to_owned());
+    }
+    arguments
+}
+
+fn workers(sandbox: &Sandbox, words: &str) -> Start {
+    sandbox.ragent(&format!("{words} --no-python args.sh --lr 3"))
+}
+
+/// By default workers get their own arguments and nothing else.
+#[test]
+fn torchrun_adds_nothing() {
+    let sandbox = Sandbox::new();
+    for words in ["", "--launch-method torchrun"] {
+        assert_eq!(arguments(&workers(&sandbox, words).run())[&(0, 0)], ["--lr", "3"]);
+    }
+}
+
+/// With `basic` each worker is told its rank and the size of the round, behind its own arguments.
+#[test]
+fn basic_tells_ranks() {
+    let sandbox = Sandbox::new();
+    let end = workers(&sandbox, "--nproc-per-node 2 --launch-method basic").run();
+    let arguments = arguments(&end);
+    for rank in 0..2 {
+        let rank_text = rank.to_string();
+        let expected = ["--lr", "3", "--rank", &rank_text, "--world_size", "2"];
+        assert_eq!(arguments[&(rank, 0)], expected);
+    }
+}
+
+/// The file by which workers meet is the same for all of a round, and another one in each round and in
+/// each run of the same job.
+#[test]
+fn shared_file_is_fresh() {
+    let sandbox = Sandbox::new();
+    let file = |args: &Vec<String>| {
+        let at = args.iter().position(|arg| arg == "--init_method").unwrap();
+        let path = args[at + 1].strip_prefix("file://").unwrap().to_owned();
+        assert!(path.starts_with(&sandbox.path("shared/x-").display().to_string()), "{path}");
+        path
+    };
+    let words = "--launch-method basic --shared-file shared/x --rdzv-id job7";
+    let two = arguments(&workers(&sandbox, &format!("--nproc-per-node 2 {words}")).run());
+    let first = file(&two[&(0, 0)]);
+    assert_eq!(file(&two[&(1, 0)]), first);
+    let again = workers(&sandbox, &format!("--max-restarts 1 {words}")).env("FAILS", "1").run();
+    let again = arguments(&again);
+    let files = [first, file(&again[&(0, 0)]), file(&again[&(0, 1)])];
+    assert!(files[0] != files[1] && files[1] != files[2] && files[0] != files[2], "{files:?}");
+    assert!(sandbox.path("shared").is_dir());
+}
+
+/// With `deepspeed` workers find what DeepSpeed's launcher tells them: the local rank first, its
+/// configuration last, and its variables.
+#[test]
+fn deepspeed_contract() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("ds.json"), "{\"train_batch_size\": 2}").unwrap();
+    let words = "--nproc-per-node 2 --launch-method deepspeed --deepspeed-config ds.json";
+    let arguments = arguments(&workers(&sandbox, words).run());
+    for rank in 0..2 {
+        let local_rank = format!("--local_rank={rank}");
+        let expected = [&local_rank, "--lr", "3", "--deepspeed", "--deepspeed_config", "ds.json"];
+        assert_eq!(arguments[&(rank, 0)], expected);
+    }
+    let end = sandbox.ragent(&format!("{words} --no-python environment.sh")).run();
+    for variable in [
+        "RANK=1",
+        "LOCAL_RANK=1",
+        "WORLD_SIZE=2",
+        "LOCAL_SIZE=2",
+        "CROSS_RANK=0",
+        "CROSS_SIZE=1",
+        "MASTER_ADDR=127.0.0.1",
+        "MASTER_PORT=",
+    ] {
+        let line = format!("env rank=1 {variable}");
+        assert!(end.stdout.lines().any(|said| said.starts_with(&line)), "{variable}");
+    }
+}
+
+/// Paths of the job are named after it, and are the same in each round; a job without a name has a
+/// folder of its own each time.
+#[test]
+fn paths_of_the_job() {
+    let sandbox = Sandbox::new();
+    let words = "--max-restarts 1 --rdzv-id job7 --save-path auto --checkpoint-path auto";
+    let named = arguments(&workers(&sandbox, words).env("FAILS", "1").run());
+    let path = |name: &str| sandbox.path(name).display().to_string();
+    let (save, checkpoint) = (path("ragent-job7/save"), path("ragent-job7/checkpoint.pt"));
+    let expected =
+        ["--lr", "3", "--save_path", save.as_str(), "--checkpoint_path", checkpoint.as_str()];
+    assert_eq!(named[&(0, 0)], expected);
+    assert_eq!(named[&(0, 1)], expected);
+    assert!(sandbox.path("ragent-job7/save").is_dir());
+    let unnamed = || arguments(&workers(&sandbox, "--save-path auto").run())[&(0, 0)].clone();
+    assert_ne!(unnamed(), unnamed());
+    let own = arguments(&workers(&sandbox, "--save-path s3://a/b").run());
+    assert_eq!(own[&(0, 0)], ["--lr", "3", "--save_path", "s3://a/b"]);
+    assert!(!sandbox.path("s3:").exists());
+}
+
+/// A folder that cannot be made is told before anything starts.
+#[test]
+fn folder_that_cannot_be_made() {
+    let sandbox = Sandbox::new();
+    let end = workers(&sandbox, "--save-path auto:/proc/no").run();
+    end.assert_code(2);
+    end.assert_stderr(&["`--save-path /proc/no/ragent-", "cannot be written", "hint: "]);
+    assert_eq!(end.stdout, "");
+}

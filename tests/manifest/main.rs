@@ -1,0 +1,289 @@
+//! `ragent manifest k8s`: what it prints is what Kubernetes takes, by the official schemas.
+#![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
+
+mod bad_input;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::{fs, path::PathBuf};
+
+use serde_json::Value;
+use support::{Sandbox, skip};
+
+const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// The oldest version that has all that is used, and the newest that the schemas have.
+const VERSIONS: &str = "1.33,1.37";
+
+/// The Python that has the schemas; none where it is not.
+fn python() -> Option<PathBuf> {
+    let folder = PathBuf::from(format!("{REPOSITORY}/.venv"));
+    let libraries = fs::read_dir(folder.join("lib")).into_iter().flatten().flatten();
+    let mut libraries = libraries.map(|entry| entry.path().join("site-packages"));
+    if libraries.any(|library| library.join("kubernetes_validate").exists()) {
+        return Some(folder.join("bin/python"));
+    }
+    skip("there is no .venv with kubernetes-validate; `scripts/setup-venv.sh` makes it");
+    None
+}
+
+/// Makes a manifest of each of these command lines, validates every document, and says what each
+/// manifest holds.
+fn manifests(sandbox: &Sandbox, lines: &[&str]) -> Option<Vec<Vec<Value>>> {
+    let python = python()?;
+    let script = format!("{REPOSITORY}/tests/manifest/validate.py");
+    let mut validate = sandbox.program(&python.to_string_lossy()).arg(script).arg(VERSIONS);
+    for (at, line) in lines.iter().enumerate() {
+        let path = sandbox.path(&format!("{at}.yaml"));
+        let mut start = sandbox.ragent("manifest k8s --name digits --image registry/torch:1");
+        // Words may hold anything, so they are not split at any white space.
+        for word in line.split(' ').filter(|word| !word.is_empty()) {
+            start = start.arg(word);
+        }
+        let end = start.run();
+        assert_eq!(end.code, Some(0), "{line}:\n{}", end.stderr);
+        assert_eq!(end.stderr, "", "{line}");
+        fs::write(&path, &end.stdout).unwrap();
+        validate = validate.arg(path);
+    }
+    let end = validate.run();
+    assert_eq!(end.code, Some(0), "{}\n{}", end.stdout, end.stderr);
+    let manifests: Vec<Vec<Value>> =
+        end.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(manifests.len(), lines.len());
+    Some(manifests)
+}
+
+fn kinds(manifest: &[Value]) -> Vec<&str> {
+    manifest.iter().map(|document| document["kind"].as_str().unwrap()).collect()
+}
+
+fn pod(manifest: &[Value]) -> &Value {
+    &manifest.last().unwrap()["spec"]["template"]["spec"]
+}
+
+fn args(manifest: &[Value]) -> Vec<&str> {
+    let args = pod(manifest)["containers"][0]["args"].as_array().unwrap();
+    args.iter().map(|arg| arg.as_str().expect("an argument is a text")).collect()
+}
+
+/// Every document of every combination of flags is one that Kubernetes takes.
+#[test]
+fn every_manifest_is_valid() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("ds.json"), "{\n  \"train_batch_size\": 8\n}\n").unwrap();
+    let lines = [
+        "train.py",
+        "--namespace ml --image-pull-policy Always --image-pull-secret regcred train.py --lr 3",
+        "--nnodes 2:8 --gpus-per-pod 8 --max-restarts 3 --pod-restarts 0 train.py",
+        "--nnodes 4 --gpus-per-pod 1 --gpu-resource amd.com/gpu --node-selector gpu=mi300 train.py",
+        "--gpus-per-pod 1 --resource nvidia.com/gpumem=8000 --resource nvidia.com/gpucores=30 t.py",
+        "--resource cpu=500m --resource memory=64Gi --nproc-per-node auto train.py",
+        "--nnodes 2:8:2 --launch-method basic train.py",
+        "--launch-method basic --shared-file auto --volume pvc:data:/data train.py",
+        "--launch-method basic --shared-file /data/x --volume host:/nfs:/data train.py",
+        "--launch-method torchrun -m pkg.train",
+        "--launch-method deepspeed --deepspeed-config ds.json --volume pvc:data:/data train.py",
+        "--launch-method deepspeed --save-path /out train.py",
+        "--save-path auto --checkpoint-path auto --volume pvc:a:/a --volume pvc:b:/b train.py",
+        "--no-python --ragent /opt/ragent --shutdown-timeout 0 --env A=1 --env PET_TEE=3 ./run.sh",
+    ];
+    let Some(manifests) = manifests(&sandbox, &lines) else { return };
+    for (manifest, line) in manifests.iter().zip(lines) {
+        let has_config = line.contains("ds.json");
+        let expected: &[&str] =
+            if has_config { &["ConfigMap", "Service", "Job"] } else { &["Service", "Job"] };
+        assert_eq!(kinds(manifest), expected, "{line}");
+        let namespace = line.contains("--namespace").then_some("ml");
+        for document in manifest {
+            assert_eq!(document["metadata"]["namespace"].as_str(), namespace, "{line}");
+        }
+    }
+}
+
+/// Pods find the first one by the name that the service gives it, and the service finds the pods.
+#[test]
+fn first_pod_is_found() {
+    let sandbox = Sandbox::new();
+    let Some(manifests) = manifests(&sandbox, &["--nnodes 2 train.py"]) else { return };
+    let [service, job] = manifests[0].as_slice() else { panic!("a service and a job") };
+    let name = service["metadata"]["name"].as_str().unwrap();
+    assert_eq!(pod(&manifests[0])["subdomain"].as_str(), Some(name));
+    assert_eq!(service["spec"]["clusterIP"], "None");
+    assert_eq!(service["spec"]["publishNotReadyAddresses"], true);
+    let selected = service["spec"]["selector"]["batch.kubernetes.io/job-name"].as_str();
+    assert_eq!(selected, job["metadata"]["name"].as_str());
+    let endpoint = format!("--rdzv-endpoint={name}-0.{name}:29400");
+    assert!(args(&manifests[0]).contains(&endpoint.as_str()));
+}
+
+/// What an argument or a variable holds is what the pod gets, however YAML might like to read it.
+#[test]
+fn words_are_not_changed() {
+    let words = [
+        "1:20",
+        "2:4",
+        "0x10",
+        "0o14",
+        "012",
+        "1e3",
+        "1_000",
+        ".5",
+        "-1",
+        "+1",
+        "yes",
+        "No",
+        "on",
+        "null",
+        "~",
+        "true",
+        ".inf",
+        ".nan",
+        "2026-11-21",
+        "=",
+        "<<",
+        "-",
+        "--",
+        "?",
+        "|",
+        ">",
+        "!x",
+        "&x",
+        "*x",
+        "%x",
+        "@x",
+        "`x",
+        "#x",
+        "a:",
+        "a:b",
+        ":",
+        "[x]",
+        "{a:1}",
+        "'",
+        "\"",
+        "\\n",
+        "a,b",
+        "\t",
+        "line\nline\n",
+        "\u{e9}\u{4e2d}",
+        "\u{7f}",
+        "x'y\"z",
+        "---",
+        "...",
+        "\n",
+        "y",
+        "n",
+    ];
+    let sandbox = Sandbox::new();
+    let line = format!("--env X=1:20 --env Y=yes --env Z= -- train.py {}", words.join(" "));
+    let Some(manifests) = manifests(&sandbox, &[&line]) else { return };
+    let args = args(&manifests[0]);
+    let script = args.iter().position(|arg| *arg == "train.py").unwrap();
+    assert_eq!(args[script + 1..], words);
+    let env = pod(&manifests[0])["containers"][0]["env"].as_array().unwrap();
+    let value = |name: &str| env.iter().find(|env| env["name"] == name).unwrap()["value"].as_str();
+    assert_eq!([value("X"), value("Y"), value("Z")], [Some("1:20"), Some("yes"), Some("")]);
+}
+
+/// The words of the agent in the pod are words that the agent takes.
+#[test]
+fn agent_takes_its_words() {
+    let sandbox = Sandbox::new();
+    let line = "--nnodes 1 --nproc-per-node 2 --max-restarts 1 --launch-method basic --shared-file \
+                auto:shared --save-path auto:out --no-python args.sh --lr 3";
+    let Some(manifests) = manifests(&sandbox, &[line]) else { return };
+    let mut start = sandbox.ragent("");
+    for word in args(&manifests[0]) {
+        // There is no service here.
+        start = start.arg(word.replace("digits-0.digits:29400", "127.0.0.1:0"));
+    }
+    let end = start.run();
+    end.assert_code(0);
+    for said in ["--lr", "--rank", "--world_size", "--init_method", "--save_path"] {
+        assert!(end.stdout.contains(&format!(" {said}\n")), "{said}:\n{}", end.stdout);
+    }
+    assert!(sandbox.path("out/ragent-digits/save").is_dir());
+}
+
+/// The configuration of DeepSpeed is carried along as it is, and told to the workers.
+#[test]
+fn deepspeed_config_is_carried_along() {
+    let sandbox = Sandbox::new();
+    let texts = [
+        "{\n  \"train_batch_size\": 8,\n  \"fp16\": {\"enabled\": true}\n}\n",
+        "{}",
+        "\n\n  {\r\n\t\"a: b\": \"# \u{e9}\",\n \"---\": 1}  \n\n",
+    ];
+    for (at, text) in texts.iter().enumerate() {
+        fs::write(sandbox.path(&format!("ds{at}.json")), text).unwrap();
+    }
+    let lines = ["ds0.json", "ds1.json", "ds2.json"]
+        .map(|file| format!("--launch-method deepspeed --deepspeed-config {file} train.py"));
+    let lines = [&*lines[0], &*lines[1], &*lines[2]];
+    let Some(manifests) = manifests(&sandbox, &lines) else { return };
+    for (manifest, text) in manifests.iter().zip(texts) {
+        assert_eq!(manifest[0]["data"]["deepspeed.json"], text);
+    }
+    let manifest = &manifests[0];
+    let volumes = pod(manifest)["volumes"].as_array().unwrap();
+    let is_config =
+        |volume: &&Value| volume["configMap"]["name"] == manifest[0]["metadata"]["name"];
+    let volume = volumes.iter().find(is_config).expect("a volume of the ConfigMap");
+    let mounts = pod(manifest)["containers"][0]["volumeMounts"].as_array().unwrap();
+    let mount = mounts.iter().find(|mount| mount["name"] == volume["name"]).unwrap();
+    let path = format!("{}/deepspeed.json", mount["mountPath"].as_str().unwrap());
+    assert!(args(manifest).contains(&format!("--deepspeed-config={path}").as_str()));
+}
+
+/// A manifest may go to a file instead.
+#[test]
+fn output_file() {
+    let sandbox = Sandbox::new();
+    let words = "manifest k8s --name a --image b";
+    let printed = sandbox.ragent(&format!("{words} t.py")).run();
+    let end = sandbox.ragent(&format!("{words} --output a.yaml t.py")).run();
+    end.assert_code(0);
+    assert_eq!(end.stdout, "");
+    let written = fs::read_to_string(sandbox.path("a.yaml")).unwrap();
+    assert_eq!(written.trim_end(), printed.stdout.trim_end());
+    assert!(written.starts_with("---\napiVersion: v1\nkind: Service\n"), "{written}");
+}
+
+/// The schemas are strict: a word that Kubernetes does not know is found, and so is a number where a
+/// text must be.
+#[test]
+fn schemas_are_strict() {
+    let Some(python) = python() else { return };
+    let sandbox = Sandbox::new();
+    let script = format!("{REPOSITORY}/tests/manifest/validate.py");
+    let manifest = sandbox.ragent("manifest k8s --name a --image b t.py 1").run().stdout;
+    for (from, to) in [
+        ("completionMode:", "completionsMode:"),
+        ("- \"1\"", "- 1"),
+        ("parallelism: 1", "parallelism: x"),
+    ] {
+        assert!(manifest.contains(from), "{manifest}");
+        fs::write(sandbox.path("a.yaml"), manifest.replace(from, to)).unwrap();
+        let validate = sandbox.program(&python.to_string_lossy()).arg(&script).arg(VERSIONS);
+        let end = validate.arg(sandbox.path("a.yaml")).run();
+        assert_ne!(end.code, Some(0), "{to}");
+        assert!(end.stderr.contains("Job in 1.33"), "{}", end.stderr);
+    }
+}
+
+/// Every command of the page makes a manifest.
+#[test]
+fn page_can_be_copied() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.path("ds.json"), "{}").unwrap();
+    let page = include_str!("../../docs/kubernetes.md");
+    let commands: Vec<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("    ragent manifest k8s")).collect();
+    for command in &commands {
+        let words = command.split('|').next().unwrap_or_default();
+        let end = sandbox.ragent(&format!("manifest k8s{words}")).run();
+        assert_eq!(end.code, Some(0), "{command}:\n{}", end.stderr);
+        assert!(end.stdout.contains("kind: Job\n"), "{command}:\n{}", end.stdout);
+    }
+    assert!(commands.len() > 3, "{commands:?}");
+}

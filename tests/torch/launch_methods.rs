@@ -1,0 +1,29 @@
+//! Scripts that are told more than torchrun's environment, with the real torch.
+
+use super::{
+    REPOSITORY,
+    support::{Sandbox, Start},
+    venv,
+};
+
+/// Workers meet by a file that is a fresh one after a failure, and find the checkpoint where they left
+/// it.
+#[test]
+fn basic_meets_by_a_file() {
+    let Some(python) = venv("python") else { return };
+    let sandbox = Sandbox::new();
+    let words = format!(
+        "--nproc-per-node 2 --max-restarts 1 --launch-method basic --shared-file auto \
+         --checkpoint-path auto {REPOSITORY}/tests/torch/basic.py"
+    );
+    let start: Start = sandbox.ragent(&words).env("PYTHON_EXEC", python);
+    let end = start.env("RES_OPTIONS", "timeout:1 attempts:1").run();
+    end.assert_code(0);
+    for attempt in 0..2 {
+        for rank in 0..2 {
+            let said = format!("attempt={attempt} rank={rank} sum=3 done={attempt}");
+            assert!(end.stdout.contains(&said), "no `{said}` in:\n{}\n{}", end.stdout, end.stderr);
+        }
+    }
+    sandbox.assert_nothing_left();
+}
