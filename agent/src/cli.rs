@@ -2,11 +2,12 @@
 //!
 //! Nothing here is checked or defaulted; `job_spec` says what it means.
 
+mod passed;
 mod words;
 
 use std::ffi::OsString;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Starts, watches and re-forms distributed training jobs; use it in place of torchrun.
 #[derive(Debug, Parser)]
@@ -41,7 +42,17 @@ impl Cli {
     ///
     /// Returns what clap says to the user: also the help and the version, if they ask for that.
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        Self::try_parse_from(words::mark_script(&Self::command(), words.into_iter().collect()))
+        let mut command = Self::command();
+        let words = words::mark_script(&command, words.into_iter().collect());
+        let matches = command.try_get_matches_from_mut(words)?;
+        let mut cli =
+            Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        if let (Some(Command::Launch(args)), Some((_, matches))) =
+            (&mut cli.command, matches.subcommand())
+        {
+            args.passed = passed::flags(matches);
+        }
+        Ok(cli)
     }
 }
 
@@ -50,6 +61,8 @@ impl Cli {
 pub enum Command {
     /// Hosts the endpoint of one job alone, without workers, until SIGTERM.
     Coordinator(CoordinatorArgs),
+    /// Starts an agent on every host of a list, over ssh, and shows what all of them say.
+    Launch(Box<LaunchOverSshArgs>),
     /// Says how a job stands: round, members, ranks, who waits, and what for.
     Status(StatusArgs),
     /// Serves a TCPStore alone, in the foreground, until SIGTERM.
@@ -57,6 +70,9 @@ pub enum Command {
     /// The process that holds the workers of one agent.
     #[command(name = "__keeper", hide = true)]
     Keeper,
+    /// The process that starts the agent of one host for `ragent launch`.
+    #[command(name = "__relay", hide = true)]
+    Relay,
 }
 
 /// Flags for launching.
@@ -222,6 +238,55 @@ pub struct CoordinatorArgs {
     #[arg(long, alias = "rdzv_id", value_name = "ID", default_value = "none")]
     pub rdzv_id: String,
 }
+
+/// Flags of `ragent launch`; those of the job go to the agents as they are.
+#[derive(Args, Clone, Debug)]
+#[command(override_usage = "ragent launch --hostfile FILE [OPTIONS] SCRIPT [ARGS]...")]
+pub struct LaunchOverSshArgs {
+    /// The hosts, one a line: `node1`, `node1:8`, `me@node1 slots=8`. Slots are workers, where
+    /// --nproc-per-node is absent
+    #[arg(long, value_name = "FILE", help_heading = OVER_SSH)]
+    pub hostfile: String,
+    /// Takes these hosts only: node1,node[3-5], or node1:0,2@node2 for accelerators of a host
+    #[arg(long, value_name = "HOST,…", help_heading = OVER_SSH)]
+    pub include: Option<String>,
+    /// Leaves these hosts, or accelerators of a host, out
+    #[arg(long, value_name = "HOST,…", help_heading = OVER_SSH)]
+    pub exclude: Option<String>,
+    /// Gives all hosts a variable, with its value here or this one; may be given several times
+    #[arg(short = 'x', value_name = "NAME[=VALUE]", help_heading = OVER_SSH)]
+    pub export: Vec<String>,
+    /// Gives all hosts the variables of a file: NAME=VALUE a line; may be given several times
+    #[arg(long, alias = "env_file", value_name = "FILE", help_heading = OVER_SSH)]
+    pub env_file: Vec<String>,
+    /// Folder in which agents run [default: this one]
+    #[arg(long, value_name = "DIR", help_heading = OVER_SSH)]
+    pub chdir: Option<std::path::PathBuf>,
+    /// ragent on the other hosts [default: the path of this one]
+    #[arg(long, alias = "remote_ragent", value_name = "PATH", help_heading = OVER_SSH)]
+    pub remote_ragent: Option<String>,
+    /// ssh, with options of your own, such as 'ssh -F conf -p 2222' [default: ssh]
+    #[arg(long, allow_hyphen_values = true, value_name = "WORDS", help_heading = OVER_SSH)]
+    pub ssh: Option<String>,
+    /// Connections that one host opens; with more hosts than that, hosts reach others [default: 32]
+    #[arg(long, value_name = "N", help_heading = OVER_SSH)]
+    pub fanout: Option<String>,
+    /// Seconds that a connection may take [default: 10]
+    #[arg(long, alias = "connect_timeout", value_name = "SECONDS", help_heading = OVER_SSH)]
+    pub connect_timeout: Option<String>,
+    /// Prints what would run where, and starts nothing
+    #[arg(long, alias = "dry_run", help_heading = OVER_SSH)]
+    pub dry_run: bool,
+    /// The job.
+    #[command(flatten)]
+    pub launch: LaunchArgs,
+    /// The flags of the job that were typed, as agents are given them.
+    #[arg(skip)]
+    pub passed: Vec<OsString>,
+}
+
+/// What sets the flags of `ragent launch` apart from those of the job.
+const OVER_SSH: &str = "Hosts";
 
 /// Flags of `ragent status`.
 #[derive(Args, Clone, Debug)]

@@ -11,6 +11,7 @@ use crate::{
     agent::machine::Ending,
     coordinator::{client::AttendError, discovery::LocateError},
     job_spec::{Endpoint, JobSpecError, StorePorts},
+    launch::{Mistake, Verdict},
     report,
 };
 
@@ -63,6 +64,12 @@ pub enum LaunchError {
         #[source]
         source: io::Error,
     },
+    /// What was typed for `ragent launch` means nothing.
+    #[error("the command line cannot be carried out")]
+    LaunchUsage(Vec<Mistake>),
+    /// A job on other hosts ended otherwise than in success.
+    #[error("the job did not succeed")]
+    OverSsh(Verdict),
     /// What was typed means nothing on this machine.
     #[error("the command line cannot be carried out")]
     Usage(Vec<JobSpecError>),
@@ -95,7 +102,8 @@ impl LaunchError {
     /// The same as a number.
     pub(crate) fn code(&self) -> u8 {
         match self {
-            Self::Usage(_) => 2,
+            Self::Usage(_) | Self::LaunchUsage(_) => 2,
+            Self::OverSsh(verdict) => verdict.code(),
             Self::Ended(ended) => ended.code(),
             Self::StaysClosed { .. } => CLOSED_BEFORE,
             Self::System { .. }
@@ -109,7 +117,9 @@ impl LaunchError {
     /// What people read: what was attempted, why it failed, what to try.
     pub fn report(&self) -> String {
         match self {
-            Self::Usage(errors) => usage(errors),
+            Self::Usage(errors) => usage(errors, JobSpecError::hint),
+            Self::LaunchUsage(mistakes) => usage(mistakes, Mistake::hint),
+            Self::OverSsh(verdict) => verdict.report(),
             Self::Ended(ended) => ended.report(),
             Self::StaysClosed { outcome, title, path } => with_hint(
                 format!("error: {self}\n{}", closed(outcome, title)),
@@ -145,6 +155,8 @@ impl LaunchError {
             | Self::System { .. }
             | Self::Ended(_)
             | Self::StaysClosed { .. }
+            | Self::LaunchUsage(_)
+            | Self::OverSsh(_)
             | Self::Usage(_) => None,
         }
     }
@@ -176,8 +188,8 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn usage(errors: &[JobSpecError]) -> String {
-    let one = |error: &JobSpecError| with_hint(format!("error: {error}"), error.hint().as_deref());
+fn usage<E: std::error::Error>(errors: &[E], hint: impl Fn(&E) -> Option<String>) -> String {
+    let one = |error: &E| with_hint(format!("error: {error}"), hint(error).as_deref());
     errors.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 

@@ -9,18 +9,23 @@ use std::{
 
 use clap::Command;
 
-/// The words with `--` before the script, unless the first one is a subcommand. Words that mean
-/// nothing are left to clap, which says so.
+/// The words with `--` before the script, unless the first one is a subcommand that has none. Words
+/// that mean nothing are left to clap, which says so.
 pub(super) fn mark_script(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
-    let is_subcommand = |word: &OsString| {
-        command.get_subcommands().any(|known| word.as_os_str() == known.get_name())
-            || word == "help"
-    };
-    if words.get(1).is_some_and(is_subcommand) {
-        return words;
+    let first = words.get(1).map(OsString::as_os_str).unwrap_or_default();
+    let subcommand = command.get_subcommands().find(|known| first == known.get_name());
+    match subcommand {
+        Some(launch) if launch.get_arguments().any(|arg| arg.get_id() == "script") => {
+            mark_from(2, &Flags::of(launch), words)
+        }
+        Some(_) => words,
+        None if first == "help" => words,
+        None => mark_from(1, &Flags::of(command), words),
     }
-    let flags = Flags::of(command);
-    let mut at = 1;
+}
+
+/// The same where flags begin with the word at `at`.
+fn mark_from(mut at: usize, flags: &Flags, words: Vec<OsString>) -> Vec<OsString> {
     while let Some(word) = words.get(at) {
         if word == "--" {
             return words;

@@ -1,0 +1,1 @@
+//! Jobs that are started over ssh.
