@@ -147,6 +147,9 @@ pub struct LaunchArgs {
     /// replaced [default: [${role_name}${local_rank}]:]
     #[arg(long, alias = "log_line_prefix_template", value_name = "TEMPLATE")]
     pub log_line_prefix_template: Option<String>,
+    /// Lines that go to the console alone begin with the prefix too; `ragent launch` asks for it
+    #[arg(long, hide = true)]
+    pub mark_lines: bool,
     /// Local ranks whose output is shown on the console [default: all]
     #[arg(long, alias = "local_ranks_filter", value_name = "RANK,…")]
     pub local_ranks_filter: Option<String>,

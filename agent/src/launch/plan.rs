@@ -125,15 +125,7 @@ impl Plan {
             flags.push(format!("--nnodes={nodes}").into());
         }
         if marks_workers {
-            flags.push("--tee=3".into());
-            let copies = &launch.duplicate_stdout_filters;
-            if launch.log_dir.is_none()
-                && copies.is_none()
-                && launch.duplicate_stderr_filters.is_none()
-            {
-                // Nobody has asked for files.
-                flags.push("--log-dir=/dev/null".into());
-            }
+            flags.push("--mark-lines".into());
         }
         flags.extend(meeting.common_flags());
         let script = launch.script.iter().chain(&launch.args).cloned().collect();

@@ -56,7 +56,7 @@ fn words_of_agents() {
 #[test]
 fn lines_are_marked() {
     let words = agents(&plan("--nproc-per-node gpu t.py").unwrap(), &[0, 1, 2]).join("\n");
-    assert!(words.contains("--tee=3 --log-dir=/dev/null"), "{words}");
+    assert!(words.contains("--mark-lines"), "{words}");
     assert!(words.contains("'--log-line-prefix-template=[n2:${rank}] '"), "{words}");
     assert!(!words.contains("--nproc-per-node=8"), "{words}");
     for own in ["-t 1", "-r 3", "--log-line-prefix-template x"] {
