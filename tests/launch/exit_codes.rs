@@ -1,6 +1,9 @@
 //! Walks the table of `docs/exit-codes.md`: every row can be provoked and says what happens.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::{
+    fs,
+    net::{Ipv4Addr, TcpListener},
+};
 
 use nix::sys::signal::Signal;
 
@@ -9,12 +12,15 @@ use crate::support::{End, Sandbox, free_port};
 /// How rows are provoked, each by one or several ends.
 type Provocation = fn(&Sandbox) -> Vec<End>;
 
-const PROVOCATIONS: [(&str, Provocation); 24] = [
+const PROVOCATIONS: [(&str, Provocation); 27] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
     ("`ragent status` has printed how the job stands", |sandbox| {
         let mut agent = sandbox.ragent("--no-python stay.sh").start();
         agent.worker();
         vec![sandbox.ragent("status").run(), sandbox.ragent("status --json").run()]
+    }),
+    ("`ragent launch --dry-run` has printed what would run where", |sandbox| {
+        vec![launch(sandbox, "a\nb\n", "--dry-run --no-python true")]
     }),
     ("`ragent store` or `ragent coordinator` was told to end", |sandbox| {
         let told = |command: &str| {
@@ -132,6 +138,9 @@ const PROVOCATIONS: [(&str, Provocation); 24] = [
         agent().run().assert_code(1);
         vec![agent().run(), agent().run()]
     }),
+    ("`ragent launch` reached fewer hosts than the job needs", |sandbox| {
+        vec![launch(sandbox, "a\nb\n", "--ssh false --no-python true")]
+    }),
     ("`ragent status` found no job, or got no answer", |sandbox| {
         let nobody = format!("status --rdzv-endpoint 127.0.0.1:{}", free_port());
         vec![sandbox.ragent("status").run(), sandbox.ragent(&nobody).run()]
@@ -153,6 +162,11 @@ const PROVOCATIONS: [(&str, Provocation); 24] = [
         let by_flag = sandbox.ragent("--nnodes 4:2 --no-python stay.sh").run();
         let by_variable = sandbox.ragent("--no-python stay.sh").env("PET_NPROC_PER_NODE", "x");
         vec![by_flag, by_variable.run(), sandbox.ragent("status --rdzv-endpoint :1").run()]
+    }),
+    ("the list of hosts, a filter or a variable of `ragent launch` means nothing", |sandbox| {
+        [("a\na\n", ""), ("a\n", "--include b"), ("a\n", "-x NOT_SET")]
+            .map(|(hosts, words)| launch(sandbox, hosts, &format!("{words} --no-python true")))
+            .into()
     }),
     ("the script, its program or Python is not there or cannot be run", |sandbox| {
         ["nothing.py", "--no-python nothing", "--no-python ./run"]
@@ -177,6 +191,12 @@ const PROVOCATIONS: [(&str, Provocation); 24] = [
         vec![sandbox.ragent("--log-dir /proc/no/logs --no-python stay.sh").run()]
     }),
 ];
+
+/// A launch on these hosts.
+fn launch(sandbox: &Sandbox, hosts: &str, words: &str) -> End {
+    fs::write(sandbox.path("hosts"), hosts).unwrap();
+    sandbox.ragent(&format!("launch --hostfile hosts {words}")).run()
+}
 
 /// The rows of the table: code and when.
 fn table() -> Vec<(i32, &'static str)> {

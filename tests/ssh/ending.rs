@@ -16,14 +16,15 @@ fn running(cluster: &Cluster, words: &str, workers: u32) -> Program {
     launch
 }
 
-/// Ctrl-C reaches the workers of all hosts as what it is, and leaves nothing.
+/// Ctrl-C lets the workers of all hosts save what they have, and leaves nothing.
 #[test]
 fn interrupt_reaches_all_workers() {
     let Some(cluster) = Cluster::new("int", 4) else { return };
     let mut launch = running(&cluster, "--no-python polite.sh", 4);
     launch.signal_group(Signal::SIGINT);
     for rank in 0..4 {
-        launch.says(&format!("saved rank={rank} on INT"));
+        // A host may hear of the others' end before it hears of its own.
+        launch.says(&format!("saved rank={rank} on "));
     }
     let end = launch.end();
     end.assert_code(1);
@@ -39,6 +40,33 @@ fn second_interrupt_kills() {
     let mut launch = running(&cluster, words, 4);
     launch.signal_group(Signal::SIGINT);
     launch.logs("passing it on to all hosts");
+    launch.signal_group(Signal::SIGINT);
+    launch.end().assert_code(1);
+    cluster.wait_until_nothing_left();
+}
+
+/// While hosts are being reached, Ctrl-C ends it at once, with every ssh and what that has started.
+#[test]
+fn interrupt_while_hosts_are_reached() {
+    let Some(cluster) = Cluster::new("early", 2) else { return };
+    cluster.write_client_config("Host node2\nProxyCommand sleep 1000\n");
+    let mut launch = cluster.launch("--connect-timeout 600 --no-python stay.sh").start();
+    launch.logs("reaching hosts");
+    launch.signal_group(Signal::SIGINT);
+    let end = launch.end();
+    end.assert_code(1);
+    assert!(!end.stderr.contains("starting agents"), "{}", end.stderr);
+    cluster.wait_until_nothing_left();
+}
+
+/// A console that takes nothing makes workers wait, and keeps nobody from ending them.
+#[test]
+fn blocked_console_delays_no_end() {
+    let Some(cluster) = Cluster::new("blocked", 2) else { return };
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let words = "--shutdown-timeout 1 --no-python flood.sh 1000000 0";
+    let mut launch = cluster.launch(words).stdout(writer).start();
+    launch.logs("stderr line ");
     launch.signal_group(Signal::SIGINT);
     launch.end().assert_code(1);
     cluster.wait_until_nothing_left();

@@ -1,5 +1,7 @@
 //! Hosts that cannot be reached, or cannot start what they are to.
 
+use std::os::unix::fs::PermissionsExt;
+
 use crate::cluster::Cluster;
 
 /// Hosts that cannot be reached are named, and the job starts without them while enough are there.
@@ -50,6 +52,21 @@ fn unknown_host_key() {
     let end = cluster.launch("--no-python environment.sh").run();
     end.assert_code(1);
     end.assert_stderr(&["Host key verification failed", "hint: log in by hand once"]);
+}
+
+/// Another version of ragent on a host is told, with both.
+#[test]
+fn other_version() {
+    let Some(cluster) = Cluster::new("version", 2) else { return };
+    cluster.write("other", "#!/bin/sh\nprintf '\\0ragent-relay 1 0.0.1\\n'\nexec sleep 1000\n");
+    let path = cluster.sandbox.path("other");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    let words = format!("--remote-ragent {} --no-python stay.sh", path.display());
+    let end = cluster.launch(&words).run();
+    end.assert_code(1);
+    let ours = env!("CARGO_PKG_VERSION");
+    end.assert_stderr(&[&format!("node2: it runs ragent 0.0.1, and this host {ours}"), "hint: "]);
+    assert_eq!(end.stdout, "");
 }
 
 /// A folder that a host lacks, or a program, is that host's clear error, and ends the others.

@@ -4,12 +4,18 @@
 
 use std::{
     collections::BTreeSet,
+    ffi::OsString,
+    io,
     process::Stdio,
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
 
 use bytes::{Bytes, BytesMut};
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
@@ -22,7 +28,7 @@ use super::{
     frame::{self, Message},
     greeting,
     lines::Lines,
-    order::{HostNumber, Order, Report},
+    order::{AgentEnd, HostNumber, Order, Report},
     ssh::{self, Way},
     tree::Branch,
 };
@@ -82,14 +88,9 @@ impl Connection {
         open: &mut BTreeSet<HostNumber>,
     ) -> String {
         let command = self.way.command(&self.branch.head.target);
-        let mut child = match spawn(&command) {
-            Ok(child) => child,
+        let (process, stdin, stdout, stderr) = match SshProcess::start(&command) {
+            Ok(started) => started,
             Err(error) => return format!("`{}` cannot be started: {error}", self.way.ssh[0]),
-        };
-        let (Some(stdin), Some(stdout), Some(stderr)) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take())
-        else {
-            return "ssh has no streams".to_owned();
         };
         let reach = Order::Reach {
             me: self.branch.head.number,
@@ -110,21 +111,39 @@ impl Connection {
             heard = &mut listen => heard,
             () = &mut writer => listen.await,
         };
-        hang_up(child, stderr, &words, heard).await
+        hang_up(process, stderr, &words, heard).await
     }
 }
 
-fn spawn(command: &[std::ffi::OsString]) -> std::io::Result<Child> {
-    let (program, args) = command.split_first().ok_or(std::io::ErrorKind::NotFound)?;
-    Command::new(program)
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        // A terminal's Ctrl-C is for us alone: what it means goes through the relays.
-        .process_group(0)
-        .kill_on_drop(true)
-        .spawn()
+/// ssh, and what it has started to reach a host. Dropping it ends them.
+struct SshProcess(Child);
+
+impl SshProcess {
+    fn start(command: &[OsString]) -> io::Result<(Self, ChildStdin, ChildStdout, ChildStderr)> {
+        let (program, args) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
+        let mut child = Command::new(program)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // A terminal's Ctrl-C is for us alone: what it means goes through the relays.
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()?;
+        match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
+            (Some(stdin), Some(stdout), Some(stderr)) => Ok((Self(child), stdin, stdout, stderr)),
+            (_, _, _) => Err(io::Error::other("it has no streams")),
+        }
+    }
+}
+
+impl Drop for SshProcess {
+    fn drop(&mut self) {
+        // Until it is reaped, the number of its group is its own. Its jump hosts are in it.
+        if let Some(pid) = self.0.id() {
+            let _ = killpg(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+        }
+    }
 }
 
 /// Gives orders, and signs of life between them, until there are no more or nobody takes them.
@@ -145,17 +164,16 @@ async fn write(mut stdin: ChildStdin, first: Bytes, orders: &mut mpsc::Receiver<
 
 /// Waits for the end of ssh and says why it came.
 async fn hang_up(
-    mut child: Child,
+    mut process: SshProcess,
     stderr: JoinHandle<()>,
     words: &LastWords,
     heard: Result<(), String>,
 ) -> String {
     if let Err(why) = heard {
         // What makes no sense any more is ended, not waited for.
-        let _ = child.start_kill();
         return why;
     }
-    let status = timeout(limits::HANG_UP_TIMEOUT, child.wait()).await;
+    let status = timeout(limits::HANG_UP_TIMEOUT, process.0.wait()).await;
     // A master connection of ssh may hold the stream for longer.
     let _ = timeout(limits::LAST_WORDS_TIMEOUT, stderr).await;
     ssh::why(status.ok().and_then(Result::ok), &words.text())
@@ -295,15 +313,26 @@ impl Listener<'_> {
         match report {
             Report::Gone { host, why, .. } => {
                 self.open.remove(&host);
+                let why = printable(&why);
                 Some(Report::Gone { host, why, is_direct: host == self.head })
             }
             Report::Ended { host, end } => {
                 self.open.remove(&host);
+                let end = match end {
+                    AgentEnd::NotStarted(why) => AgentEnd::NotStarted(printable(&why)),
+                    AgentEnd::Exited(_) | AgentEnd::Signaled(_) => end,
+                };
                 Some(Report::Ended { host, end })
             }
             Report::Line { .. } | Report::Reached { .. } => Some(report),
         }
     }
+}
+
+/// What another host says, as it can be shown: it must neither move the reader's cursor nor fill a page.
+fn printable(text: &str) -> String {
+    let text = text.chars().take(limits::SSH_LAST_WORDS);
+    text.map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// What `future` gives, or nothing if it does not by `deadline`.

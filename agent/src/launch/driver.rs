@@ -1,6 +1,8 @@
 //! Carries out what the machine of a launch decides: one loop, which waits for nobody. A console that
 //! is slow makes the hosts wait, not the loop: a line is asked for when the one before it is out.
 
+use std::time::Instant;
+
 use bytes::Bytes;
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
@@ -39,6 +41,7 @@ pub(super) async fn drive(plan: &Plan) -> Result<Verdict, LaunchError> {
         branches: Branches::new(plan.way.clone(), sender),
         prefixes: Prefixes::new(plan.names(), plan.marks_workers),
         pending: None,
+        hurry: None,
     };
     let verdict = loop {
         if let Some(verdict) = driver.carry_out() {
@@ -48,9 +51,13 @@ pub(super) async fn drive(plan: &Plan) -> Result<Verdict, LaunchError> {
         tokio::select! {
             // In this order, so that a flood of lines delays neither a signal nor a deadline.
             biased;
-            Some(signal) = signals.recv() => driver.machine.handle_signal(clock::now(), signal),
+            Some(signal) = signals.recv() => {
+                driver.hurry = Some(clock::now() + limits::FAREWELL_TIMEOUT);
+                driver.machine.handle_signal(clock::now(), signal);
+            }
             () = clock::until(deadline) => driver.machine.handle_timeout(clock::now()),
             () = write(&console, &driver.pending) => driver.pending = None,
+            () = clock::until(driver.hurry), if driver.pending.is_some() => driver.pending = None,
             Some(report) = reports.recv(), if driver.pending.is_none() => driver.hear(report),
         }
     };
@@ -80,6 +87,9 @@ struct Driver<'a> {
     prefixes: Prefixes,
     /// A line that the console has not taken yet.
     pending: Option<(Stream, Bytes)>,
+    /// From when on a console that takes nothing is not waited for: the user wants an end, and how
+    /// agents end comes behind their lines.
+    hurry: Option<Instant>,
 }
 
 impl Driver<'_> {

@@ -3,7 +3,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::order::{Order, Report};
+use super::order::{HostNumber, Order, Report};
 use crate::{job_spec::Stream, limits};
 
 /// Bytes that are no frame.
@@ -25,11 +25,16 @@ pub(super) enum FrameError {
 
 /// What can be told in a frame.
 pub(super) trait Message: Sized {
+    /// The longest that there is: what other hosts say is short, what they are told need not be.
+    const LIMIT: usize;
+
     fn encode(&self) -> Bytes;
     fn decode(kind: u8, payload: Bytes) -> Result<Self, FrameError>;
 }
 
 impl Message for Order {
+    const LIMIT: usize = limits::MAX_RELAY_FRAME;
+
     fn encode(&self) -> Bytes {
         json_frame(self)
     }
@@ -43,14 +48,16 @@ impl Message for Order {
 }
 
 impl Message for Report {
+    const LIMIT: usize = NUMBER + limits::MAX_RELAYED_LINE;
+
     fn encode(&self) -> Bytes {
         let Self::Line { host, stream, line } = self else { return json_frame(self) };
         let kind = match stream {
             Stream::Stdout => STDOUT,
             Stream::Stderr => STDERR,
         };
-        let mut frame = BytesMut::with_capacity(HEAD + 4 + line.len());
-        put_head(&mut frame, kind, 4 + line.len());
+        let mut frame = BytesMut::with_capacity(HEAD + NUMBER + line.len());
+        put_head(&mut frame, kind, NUMBER + line.len());
         frame.put_u32(*host);
         frame.put_slice(line);
         frame.freeze()
@@ -64,9 +71,6 @@ impl Message for Report {
             kind => return Err(FrameError::Kind(kind)),
         };
         let host = payload.try_get_u32().map_err(|_| FrameError::Line)?;
-        if payload.len() > limits::MAX_RELAYED_LINE {
-            return Err(FrameError::TooLong(payload.len()));
-        }
         Ok(Self::Line { host, stream, line: payload })
     }
 }
@@ -79,7 +83,7 @@ impl Message for Report {
 pub(super) fn take<M: Message>(input: &mut BytesMut) -> Result<Option<M>, FrameError> {
     let Some(&[a, b, c, d, kind]) = input.first_chunk::<HEAD>() else { return Ok(None) };
     let len = u32::from_be_bytes([a, b, c, d]) as usize;
-    if len > limits::MAX_RELAY_FRAME {
+    if len > M::LIMIT {
         return Err(FrameError::TooLong(len));
     }
     if input.len() < HEAD + len {
@@ -91,6 +95,8 @@ pub(super) fn take<M: Message>(input: &mut BytesMut) -> Result<Option<M>, FrameE
 
 /// The length of what follows the head, and its kind.
 const HEAD: usize = 5;
+/// The number of the host whose line follows.
+const NUMBER: usize = size_of::<HostNumber>();
 const JSON: u8 = 0;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
@@ -145,8 +151,9 @@ mod tests {
     /// A length that no message has is refused before anything is kept for it.
     #[test]
     fn long_messages_are_refused() {
-        let mut input = BytesMut::from(&[0xff, 0, 0, 0, 0][..]);
+        let mut input = BytesMut::from(&[0, 2, 0, 0, 0][..]);
         assert!(matches!(take::<Report>(&mut input), Err(FrameError::TooLong(_))));
+        assert!(matches!(take::<Order>(&mut input), Ok(None)));
     }
 
     proptest! {

@@ -88,6 +88,7 @@ pub(super) struct Machine {
 impl Machine {
     /// Begins to reach all hosts.
     pub(super) fn new(now: Instant, settings: Settings) -> Self {
+        info!(hosts = settings.names.len(), "reaching hosts");
         Self {
             hosts: vec![Standing::Reaching; settings.names.len()],
             coordinator: None,

@@ -101,6 +101,12 @@ pub enum Mistake {
     /// Words for ssh, of which there are none.
     #[error("`--ssh` names no program")]
     NoSsh,
+    /// There is no ssh here.
+    #[error("`{program}` is not found in PATH")]
+    SshNotFound {
+        /// As given.
+        program: String,
+    },
     /// A number that is out of its range.
     #[error("`{flag} {value}` is no number from 1 to {max}")]
     Number {
@@ -138,6 +144,7 @@ impl Mistake {
             Self::File { .. } | Self::Number { .. } | Self::NoSsh => return None,
             Self::Job(error) => return error.hint(),
             Self::Hosts { error, .. } => error.hint(),
+            Self::SshNotFound { .. } => "install OpenSSH's client, or name one with `--ssh`",
             Self::Filter { .. } => {
                 "such as `node1,node2`, `node[1-4]`, or `node1:0,2@node2` for slots of a host"
             }

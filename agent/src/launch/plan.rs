@@ -71,7 +71,7 @@ impl Plan {
     ) -> Result<Self, Vec<Mistake>> {
         let mut mistakes = Vec::new();
         let hosts = keep(&mut mistakes, chosen_hosts(args, here)).unwrap_or_default();
-        let way = keep(&mut mistakes, way(args, here));
+        let way = keep(&mut mistakes, way(args, here, host));
         let env = variables_of(args, here, host, &mut mistakes);
         let (spec, errors) = match job_spec(args, hosts.len()) {
             Ok(spec) => (Some(spec), Vec::new()),
@@ -216,12 +216,13 @@ fn chosen_hosts(args: &LaunchOverSshArgs, here: &Here) -> Result<Vec<ChosenHost>
     filters::choose(&list, args.include.as_deref(), args.exclude.as_deref())
 }
 
-fn way(args: &LaunchOverSshArgs, here: &Here) -> Result<Way, Mistake> {
+fn way(args: &LaunchOverSshArgs, here: &Here, host: &impl Host) -> Result<Way, Mistake> {
     let text = args.ssh.as_deref().unwrap_or("ssh");
     let open = || Mistake::OpenQuote { source_: "--ssh".to_owned(), text: text.to_owned() };
     let ssh = words::split(text).ok_or_else(open)?;
-    if ssh.is_empty() {
-        return Err(Mistake::NoSsh);
+    let program = ssh.first().ok_or(Mistake::NoSsh)?;
+    if host.find_program(program.as_ref()).is_none() {
+        return Err(Mistake::SshNotFound { program: program.clone() });
     }
     let default = limits::DEFAULT_FANOUT.into();
     let fanout = numbers::from_one("--fanout", &args.fanout, limits::MAX_FANOUT.into(), default)?;

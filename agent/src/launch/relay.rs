@@ -256,6 +256,27 @@ fn own_address(connection: &str) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
+    /// Whoever gives orders and is silent for too long is gone, but not while it says that it is there.
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_an_end() {
+        let (reports, _heard) = mpsc::channel(1);
+        let mut relay =
+            Relay { me: None, reports, branches: None, agent: None, stop: Duration::ZERO };
+        let (_never, mut signals) = mpsc::channel(1);
+        let (give, orders) = mpsc::channel(1);
+        let begun = clock::now();
+        tokio::spawn(async move {
+            for _ in 0..10 {
+                clock::until(Some(clock::now() + limits::ORDER_SILENCE / 2)).await;
+                give.send(Order::KeepAlive).await.unwrap();
+            }
+            // It is there still, and says nothing.
+            std::future::pending::<()>().await;
+        });
+        relay.serve(orders, &mut signals).await;
+        assert_eq!(clock::now() - begun, limits::ORDER_SILENCE * 6);
+    }
+
     /// Only an address that leads others here is one.
     #[test]
     fn address_of_a_connection() {

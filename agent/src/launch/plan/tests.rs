@@ -15,7 +15,7 @@ fn plan(words: &str) -> Result<Plan, Vec<Mistake>> {
         program: "/bin/ragent".into(),
         fresh_id: "fresh".to_owned(),
     };
-    let mut host = MadeUpHost::default();
+    let mut host = MadeUpHost { programs: vec!["/bin/ssh".into()], ..MadeUpHost::default() };
     host.env.insert("SECRET".to_owned(), "s3cret".into());
     Plan::resolve(&args, &here, &host)
 }
@@ -122,6 +122,8 @@ fn mistakes_are_told_at_once() {
     for part in parts {
         assert!(texts.iter().any(|text| text.contains(part)), "{part}: {texts:?}");
     }
+    let no_ssh = Mistake::SshNotFound { program: "rsh".to_owned() };
+    assert_eq!(plan("--ssh rsh t.py").unwrap_err(), [no_ssh]);
     let few = plan("--nnodes 4:8 t.py").unwrap_err();
     assert_eq!(few, [Mistake::TooFewHosts { hosts: 3, min: 4 }]);
     assert_eq!(plan("--exclude n[1-3] t.py").unwrap_err(), [Mistake::NothingLeft { hosts: 3 }]);
