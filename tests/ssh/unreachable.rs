@@ -79,7 +79,10 @@ fn host_lacks_something() {
     cluster.wait_until_nothing_left();
     let end = cluster.launch("--no-python nothing.sh").run();
     end.assert_code(1);
-    end.assert_stderr(&["[node1] error: the program `nothing.sh` is not found in PATH"]);
+    end.assert_stderr(&[
+        "] error: the program `nothing.sh` is not found in PATH",
+        "its agent exited with 2",
+    ]);
     cluster.wait_until_nothing_left();
     // Only one lacks it; the others do not wait for it for ever.
     cluster.write("once.sh", "#!/bin/sh\nexec sleep infinity\n");
