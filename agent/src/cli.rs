@@ -244,7 +244,12 @@ pub struct CoordinatorArgs {
 
 /// Flags of `ragent launch`; those of the job go to the agents as they are.
 #[derive(Args, Clone, Debug)]
-#[command(override_usage = "ragent launch --hostfile FILE [OPTIONS] SCRIPT [ARGS]...")]
+#[command(
+    override_usage = "ragent launch --hostfile FILE [OPTIONS] SCRIPT [ARGS]...",
+    after_help = "Without --nnodes all hosts must take part; without --rdzv-endpoint the first of them \
+                  coordinates the job; without --rdzv-id it gets a name of its own. Workers' lines begin \
+                  with host and rank unless -t, -r or a template says otherwise."
+)]
 pub struct LaunchOverSshArgs {
     /// The hosts, one a line: `node1`, `node1:8`, `me@node1 slots=8`. Slots are workers, where
     /// --nproc-per-node is absent

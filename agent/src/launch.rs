@@ -11,7 +11,7 @@
 //! ```
 //!
 //! [`plan`] says what runs where and reaches nobody; [`machine`] decides when; [`connection`] is one ssh,
-//! [`relay`] what it starts there. Agents find each other by themselves: nothing of the job goes through
+//! [`mod@relay`] what it starts there. Agents find each other by themselves: nothing of the job goes through
 //! ssh but its output, so a connection that breaks ends the agent behind it and nothing else.
 
 mod agent_process;

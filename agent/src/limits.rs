@@ -169,6 +169,13 @@ pub const ORDER_KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// After what silence a relay takes the launching host for gone: long enough for somebody who has
 /// stopped `ragent launch` with Ctrl-Z to think again.
 pub const ORDER_SILENCE: Duration = Duration::from_secs(300);
+/// Connections for which any process may open files enough: the usual limit is 1024, and each has three.
+pub const PLAIN_CONNECTIONS: usize = 256;
+/// How often a connection is tried that was refused in a way that may pass, and how long after one
+/// another: an sshd, of a jump host above all, that is busy with others (`MaxStartups`).
+pub const SSH_ATTEMPTS: u32 = 4;
+/// See [`SSH_ATTEMPTS`].
+pub const SSH_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long connections may take to end when all is said.
 pub const HANG_UP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long hosts that are told to start may wait for each other where some were not reached: they

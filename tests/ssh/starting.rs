@@ -78,15 +78,30 @@ fn chosen_accelerators() {
     }
 }
 
+/// An sshd that has no time for a connection is asked again.
+#[test]
+fn busy_host_is_asked_again() {
+    let Some(cluster) = Cluster::new("busy", 2) else { return };
+    let path = |name| cluster.sandbox.path(name).display().to_string();
+    // The first one is dropped before a word is said.
+    let proxy = format!(
+        "Host node2\nProxyCommand sh -c \"mkdir {} 2>/dev/null || exec ssh -F {} -W %h:%p node1\"\n",
+        path("first"),
+        path("ssh_config")
+    );
+    cluster.write_client_config(&proxy);
+    let end = cluster.launch("--no-python environment.sh").run();
+    end.assert_code(0);
+    assert!(cluster.sandbox.path("first").exists());
+}
+
 /// A host behind another one is reached as ssh's configuration says.
 #[test]
 fn jump_host() {
     let Some(cluster) = Cluster::new("jump", 4) else { return };
     // From the launching host there is no way to node4 but through node1.
     cluster.network.cut_one_way(5, 4);
-    let config = cluster.sandbox.path("ssh_config").display().to_string();
-    let proxy = format!("Host node4\nProxyCommand ssh -F {config} -W %h:%p node1\n");
-    cluster.write_client_config(&proxy);
+    cluster.write_client_config("Host node4\nProxyJump node1\n");
     let end = cluster.launch("--include node[2,4] --no-python environment.sh").run();
     end.assert_code(0);
     assert!(end.stdout.contains("[node4:1] env rank=1 WORLD_SIZE=2\n"), "{}", end.stdout);

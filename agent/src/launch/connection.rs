@@ -23,6 +23,7 @@ use tokio::{
     task::JoinHandle,
     time::timeout,
 };
+use tracing::debug;
 
 use super::{
     frame::{self, Message},
@@ -32,7 +33,7 @@ use super::{
     ssh::{self, Way},
     tree::Branch,
 };
-use crate::{clock, job_spec::Stream, limits};
+use crate::{clock, job_spec::Stream, limits, supervisor::unix};
 
 /// What a connection is made of.
 #[derive(Debug)]
@@ -52,8 +53,7 @@ impl Connection {
     pub(super) async fn run(mut self) {
         let hosts = self.branch.below.iter().chain([&self.branch.head]);
         let mut open: BTreeSet<HostNumber> = hosts.map(|host| host.number).collect();
-        let Some(place) = self.place().await else { return };
-        let why = self.serve(place, &mut open).await;
+        let Some(why) = self.attempt(&mut open).await else { return };
         let head = self.branch.head.number;
         for host in open {
             let is_direct = host == head;
@@ -64,6 +64,26 @@ impl Connection {
             };
             // Whoever listens no more has ended.
             let _ = self.reports.send(Report::Gone { host, why, is_direct }).await;
+        }
+    }
+
+    /// Opens and serves it, again where it may have been refused by chance; says why it has ended, or
+    /// nothing if it is not wanted any more.
+    async fn attempt(&mut self, open: &mut BTreeSet<HostNumber>) -> Option<String> {
+        let mut attempts = 1;
+        loop {
+            let words = LastWords::default();
+            let place = self.place().await?;
+            let why = self.serve(place, open, &words).await;
+            if words.is_greeted() || !ssh::may_pass(&why) || attempts == limits::SSH_ATTEMPTS {
+                return Some(why);
+            }
+            // Spread, so that those that were refused together do not come together again.
+            let wait =
+                limits::SSH_RETRY_INTERVAL.mul_f64(f64::from(attempts) + rand::random::<f64>());
+            debug!(why, "a connection is refused, and tried again");
+            clock::until(Some(clock::now() + wait)).await;
+            attempts += 1;
         }
     }
 
@@ -86,6 +106,7 @@ impl Connection {
         &mut self,
         place: OwnedSemaphorePermit,
         open: &mut BTreeSet<HostNumber>,
+        words: &LastWords,
     ) -> String {
         let command = self.way.command(&self.branch.head.target);
         let (process, stdin, stdout, stderr) = match SshProcess::start(&command) {
@@ -97,7 +118,6 @@ impl Connection {
             below: self.branch.below.clone(),
             way: Way::clone(&self.way),
         };
-        let words = LastWords::default();
         let head = self.branch.head.number;
         let stderr = tokio::spawn(listen(stderr, head, words.clone(), self.reports.clone()));
         let listener =
@@ -111,7 +131,7 @@ impl Connection {
             heard = &mut listen => heard,
             () = &mut writer => listen.await,
         };
-        hang_up(process, stderr, &words, heard).await
+        hang_up(process, stderr, words, heard).await
     }
 }
 
@@ -121,15 +141,12 @@ struct SshProcess(Child);
 impl SshProcess {
     fn start(command: &[OsString]) -> io::Result<(Self, ChildStdin, ChildStdout, ChildStderr)> {
         let (program, args) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
-        let mut child = Command::new(program)
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            // A terminal's Ctrl-C is for us alone: what it means goes through the relays.
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()?;
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // A terminal's Ctrl-C is for us alone: what it means goes through the relays. Nor is anybody to
+        // be asked for a password there, or in a window, by a jump host's ssh.
+        unix::lead_session(&mut command);
+        let mut child = command.env("SSH_ASKPASS_REQUIRE", "never").kill_on_drop(true).spawn()?;
         match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
             (Some(stdin), Some(stdout), Some(stderr)) => Ok((Self(child), stdin, stdout, stderr)),
             (_, _, _) => Err(io::Error::other("it has no streams")),
@@ -191,6 +208,10 @@ impl LastWords {
     /// From now on lines are for people.
     fn greeted(&self) {
         *self.lock() = (Vec::new(), true);
+    }
+
+    fn is_greeted(&self) -> bool {
+        self.lock().1
     }
 
     /// Keeps a line; whether it is for people.

@@ -76,7 +76,7 @@ fn settings(plan: &Plan) -> Settings {
         stop: plan.stop(),
         // One host after the other may be tried by a relay, and then directly.
         reach_silence: plan.way.greeting_timeout().saturating_mul(3),
-        first_coordinates: plan.meeting.is_at_first_host(),
+        meeting: plan.meeting.clone(),
     }
 }
 
@@ -99,8 +99,7 @@ impl Driver<'_> {
             match effect {
                 Effect::Reach => self.branches.reach(self.plan.destinations()),
                 Effect::ReachDirectly(host) => {
-                    let host = self.plan.destinations().into_iter().find(|d| d.number == host);
-                    host.into_iter().for_each(|host| self.branches.reach_directly(host));
+                    self.branches.reach_directly(self.plan.destination(host));
                 }
                 Effect::Start(hosts) => {
                     self.branches.start(&self.plan.job, &self.plan.host_jobs(&hosts));

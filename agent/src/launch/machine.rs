@@ -19,6 +19,7 @@ use nix::sys::signal::Signal;
 use tracing::{debug, info, warn};
 
 use super::{
+    meeting::MeetingPlan,
     order::{AgentEnd, HostNumber, Report, Site},
     verdict::{Verdict, of_ends},
 };
@@ -35,8 +36,8 @@ pub(super) struct Settings {
     pub(super) stop: Duration,
     /// How long nothing may be heard of hosts that are being reached.
     pub(super) reach_silence: Duration,
-    /// Whether the first host that is reached coordinates the job.
-    pub(super) first_coordinates: bool,
+    /// How agents find each other.
+    pub(super) meeting: MeetingPlan,
 }
 
 /// What is to be done.
@@ -251,8 +252,7 @@ impl Machine {
         for (host, _) in &reached {
             *self.at_mut(*host) = Standing::Running;
         }
-        let first = reached.first().map(|(host, _)| *host);
-        self.coordinator = first.filter(|_| self.settings.first_coordinates);
+        self.coordinator = self.settings.meeting.coordinator(&reached);
         self.effects.push_back(Effect::Start(reached));
         self.phase = Phase::Running { give_up_at: None };
     }

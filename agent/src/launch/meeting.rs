@@ -5,25 +5,12 @@ use std::ffi::OsString;
 
 use ragent_rendezvous::settings::NodeRange;
 
-use super::order::Site;
+use super::order::{HostNumber, Site};
 use crate::{
     cli::LaunchArgs,
     job_spec::{Endpoint, Meeting},
     limits,
 };
-
-/// Where the first of the hosts that were reached, which is called `name`, is found by the others: at the
-/// address at which ssh has reached it, else by its name; on this machine, where all are this machine.
-pub(super) fn endpoint(name: &str, sites: &[&Site]) -> Endpoint {
-    let Some(first) = sites.first() else { return Endpoint::default() };
-    let is_here = |site: &&Site| site.address.is_none() && site.host_name == first.host_name;
-    let host = match first.address {
-        Some(address) => address.to_string(),
-        None if sites.len() > 1 && sites.iter().all(is_here) => "127.0.0.1".to_owned(),
-        None => name.to_owned(),
-    };
-    Endpoint { host, port: first.port }
-}
 
 /// How agents find each other.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -43,7 +30,7 @@ enum Kind {
     Alone,
     /// Where the user says.
     Given,
-    /// At the first host that is reached.
+    /// At the first host that is reached and that others find by an address.
     FirstHost,
     /// With fixed ranks, at the node with rank 0; its address is the user's, or the first host's.
     Static { has_master: bool },
@@ -73,14 +60,54 @@ impl MeetingPlan {
         }
     }
 
+    /// What holds where the user says nothing.
+    #[cfg(test)]
+    pub(super) fn at_first_host() -> Self {
+        Self { kind: Kind::FirstHost, conf: String::new(), run_id: None, max: 2 }
+    }
+
     /// Whether each node has its rank from the start.
     pub(super) fn has_fixed_ranks(&self) -> bool {
         matches!(self.kind, Kind::Static { .. })
     }
 
-    /// Whether the first host that is reached coordinates the job.
-    pub(super) fn is_at_first_host(&self) -> bool {
+    /// Whether one of the hosts coordinates the job, and the user has not said which.
+    pub(super) fn is_at_a_host(&self) -> bool {
         matches!(self.kind, Kind::FirstHost | Kind::Static { has_master: false })
+    }
+
+    /// Which of the hosts that were reached coordinates the job, where the user has not said it: the
+    /// first one that others find by an address; with fixed ranks the first one.
+    pub(super) fn coordinator(&self, reached: &[(HostNumber, Site)]) -> Option<HostNumber> {
+        let has_address = |(_, site): &&(HostNumber, Site)| site.address.is_some();
+        let found = match self.kind {
+            Kind::Alone | Kind::Given | Kind::Static { has_master: true } => None,
+            Kind::Static { has_master: false } => reached.first(),
+            Kind::FirstHost => reached.iter().find(has_address).or_else(|| reached.first()),
+        };
+        found.map(|(host, _)| *host)
+    }
+
+    /// Where the coordinator among those that were reached, which is called `name`, is found by the
+    /// others: at the address at which ssh has reached it, else by its name; on this machine, where all
+    /// are this machine.
+    pub(super) fn endpoint(
+        &self,
+        name: &str,
+        own: &Site,
+        reached: &[(HostNumber, Site)],
+    ) -> Endpoint {
+        let is_here = |(_, site): &(HostNumber, Site)| {
+            site.address.is_none() && site.host_name == own.host_name
+        };
+        let host = match own.address {
+            Some(address) => address.to_string(),
+            None if reached.len() > 1 && reached.iter().all(is_here) => "127.0.0.1".to_owned(),
+            // Every machine is called that.
+            None if name == "localhost" || name.starts_with("127.") => own.host_name.clone(),
+            None => name.to_owned(),
+        };
+        Endpoint { host, port: own.port }
     }
 
     /// Flags of all agents.
@@ -94,19 +121,29 @@ impl MeetingPlan {
         run_id.chain(backend).collect()
     }
 
-    /// Flags of the agent with `rank` among those that are `reached`; the first of them is found at
-    /// `first`.
-    pub(super) fn own_flags(&self, rank: usize, reached: usize, first: &Endpoint) -> Vec<OsString> {
+    /// Flags of the agent with `rank` among those that are `reached`; who coordinates is found at
+    /// `endpoint`.
+    pub(super) fn own_flags(
+        &self,
+        rank: usize,
+        is_coordinator: bool,
+        reached: usize,
+        endpoint: Option<&Endpoint>,
+    ) -> Vec<OsString> {
         let node_rank = format!("--node-rank={rank}");
-        let flags = match self.kind {
-            Kind::Alone => Vec::new(),
-            Kind::Given | Kind::Static { has_master: true } => vec![node_rank],
-            Kind::Static { has_master: false } => {
-                vec![node_rank, format!("--master-addr={}", first.host)]
+        let flags = match (&self.kind, endpoint) {
+            (Kind::Alone, _) => Vec::new(),
+            (Kind::Given | Kind::Static { has_master: true }, _) | (_, None) => vec![node_rank],
+            (Kind::Static { has_master: false }, Some(endpoint)) => {
+                vec![node_rank, format!("--master-addr={}", endpoint.host)]
             }
-            Kind::FirstHost => {
-                let conf = self.conf(rank == 0, reached);
-                vec![node_rank, format!("--rdzv-endpoint={first}"), format!("--rdzv-conf={conf}")]
+            (Kind::FirstHost, Some(endpoint)) => {
+                let conf = self.conf(is_coordinator, reached);
+                vec![
+                    node_rank,
+                    format!("--rdzv-endpoint={endpoint}"),
+                    format!("--rdzv-conf={conf}"),
+                ]
             }
         };
         flags.into_iter().map(OsString::from).collect()

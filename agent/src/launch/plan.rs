@@ -8,7 +8,7 @@ use ragent_rendezvous::settings::NodeRange;
 use super::{
     anywhere::{Anywhere, holds_anywhere},
     filters::{self, ChosenHost},
-    meeting::{self, MeetingPlan},
+    meeting::MeetingPlan,
     mistake::Mistake,
     numbers,
     order::{Destination, HostJob, HostNumber, Job, Site},
@@ -157,22 +157,28 @@ impl Plan {
         self.hosts.iter().map(|host| host.name.clone()).collect()
     }
 
-    /// The hosts, as ssh is given them.
+    /// A host, as ssh is given it.
+    pub(super) fn destination(&self, number: HostNumber) -> Destination {
+        Destination { number, target: self.hosts[number as usize].target.clone() }
+    }
+
+    /// All of them.
     pub(super) fn destinations(&self) -> Vec<Destination> {
-        let destination = |(number, host): (HostNumber, &ChosenHost)| Destination {
-            number,
-            target: host.target.clone(),
-        };
-        (0..).zip(&self.hosts).map(destination).collect()
+        (0..).zip(&self.hosts).map(|(number, _)| self.destination(number)).collect()
     }
 
     /// What each of the hosts that were reached is told beside the job.
     pub(super) fn host_jobs(&self, reached: &[(HostNumber, Site)]) -> Vec<HostJob> {
-        let Some((first, _)) = reached.first() else { return Vec::new() };
-        let sites: Vec<&Site> = reached.iter().map(|(_, site)| site).collect();
-        let endpoint = meeting::endpoint(&self.hosts[*first as usize].name, &sites);
+        let coordinator = self.meeting.coordinator(reached);
+        let site = reached.iter().find(|(host, _)| Some(*host) == coordinator);
+        let endpoint = site.map(|(host, site)| {
+            let name = &self.hosts[*host as usize].name;
+            self.meeting.endpoint(name, site, reached)
+        });
         let job = |(rank, (number, _)): (usize, &(HostNumber, Site))| {
-            let meeting = self.meeting.own_flags(rank, reached.len(), &endpoint);
+            let is_coordinator = Some(*number) == coordinator;
+            let len = reached.len();
+            let meeting = self.meeting.own_flags(rank, is_coordinator, len, endpoint.as_ref());
             self.host_job(*number, meeting)
         };
         reached.iter().enumerate().map(job).collect()

@@ -39,7 +39,6 @@ use crate::{
 ///
 /// Returns [`LaunchError`] if this machine lacks something that every relay needs.
 pub fn run() -> Result<(), LaunchError> {
-    ThisHost.raise_open_files();
     io::stdout()
         .write_all(&greeting::line())
         .and_then(|()| io::stdout().flush())
@@ -141,6 +140,10 @@ impl Relay {
         match order {
             Order::Reach { me, below, way } => {
                 self.me = Some(me);
+                if below.len().min(way.fanout as usize) > limits::PLAIN_CONNECTIONS {
+                    // Its agent gets the new limit, too, and so do workers: only where it must be.
+                    ThisHost.raise_open_files();
+                }
                 self.say(Report::Reached { host: me, site: site() });
                 let mut branches = Branches::new(way, self.reports.clone());
                 branches.reach(below);

@@ -91,6 +91,15 @@ pub(super) fn hint(why: &str) -> Option<&'static str> {
     hints.into_iter().find(|(part, _)| why.contains(part)).map(|(_, hint)| hint)
 }
 
+/// Whether it may well be otherwise in a moment: an sshd drops connections that are more than it takes at
+/// once before it says a word.
+pub(super) fn may_pass(why: &str) -> bool {
+    ["kex_exchange_identification", "ssh_exchange_identification", "banner exchange"]
+        .iter()
+        .any(|part| why.contains(part))
+        && !why.contains("timed out")
+}
+
 /// How many of ssh's last lines are told: a jump host and the host behind it say one each.
 const LAST_LINES: usize = 3;
 
@@ -119,5 +128,7 @@ mod tests {
         assert_eq!(denied, "Warning: x; me@a: Permission denied (publickey,password).");
         assert!(hint(&denied).unwrap().contains("ssh-copy-id"));
         assert_eq!(hint(&why(None, "")), None);
+        assert!(may_pass("kex_exchange_identification: Connection closed by remote host"));
+        assert!(!may_pass(&denied));
     }
 }

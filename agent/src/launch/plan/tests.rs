@@ -74,8 +74,16 @@ fn first_reached_host_is_the_endpoint() {
     assert!(words[0].contains("--node-rank=0") && words[1].contains("--node-rank=1"));
     let conf = "--rdzv-conf=join_timeout=60,is_host=1,last_call_timeout=5 ";
     assert!(words[0].contains(conf), "{words:?}");
-    let jobs = plan.host_jobs(&[(1, site(None)), (2, site(Some("10.0.0.3")))]);
-    assert!(words::join(&jobs[1].flags).contains("--rdzv-endpoint=n2:29401"));
+}
+
+/// A host that is found by no address leaves it to the next one to coordinate, and keeps its rank.
+#[test]
+fn coordinator_has_an_address() {
+    let plan = plan("t.py").unwrap();
+    let jobs = plan.host_jobs(&[(0, site(None)), (1, site(Some("10.0.0.2")))]);
+    let words: Vec<String> = jobs.iter().map(|job| words::join(&job.flags)).collect();
+    assert!(words[0].contains("--node-rank=0 --rdzv-endpoint=10.0.0.2:29401"), "{words:?}");
+    assert!(words[0].contains("is_host=0") && words[1].contains("is_host=1"), "{words:?}");
 }
 
 /// Hosts that are all this machine meet on it; others by the name of the first one.
