@@ -10,8 +10,8 @@
 //!                               └─ ssh ─▶ further hosts, where there are many
 //! ```
 //!
-//! [`plan`] says what runs where and reaches nobody; [`machine`] decides when; [`connection`] is one ssh,
-//! [`mod@relay`] what it starts there. Agents find each other by themselves: nothing of the job goes through
+//! `plan` says what runs where and reaches nobody; `machine` decides when; `connection` is one ssh,
+//! `relay` what it starts there. Agents find each other by themselves: nothing of the job goes through
 //! ssh but its output, so a connection that breaks ends the agent behind it and nothing else.
 
 mod agent_process;
