@@ -1,5 +1,7 @@
 //! However a launch ends, nothing is left running anywhere.
 
+use std::io::Read;
+
 use nix::sys::signal::Signal;
 
 use crate::{
@@ -63,10 +65,11 @@ fn interrupt_while_hosts_are_reached() {
 #[test]
 fn blocked_console_delays_no_end() {
     let Some(cluster) = Cluster::new("blocked", 2) else { return };
-    let (_reader, writer) = std::io::pipe().unwrap();
+    let (mut console, writer) = std::io::pipe().unwrap();
     let words = "--shutdown-timeout 1 --no-python flood.sh 1000000 0";
-    let mut launch = cluster.launch(words).stdout(writer).start();
-    launch.logs("stderr line ");
+    let launch = cluster.launch(words).stdout(writer).start();
+    // The flood has begun, and nobody reads the rest of it.
+    console.read_exact(&mut [0; 4096]).unwrap();
     launch.signal_group(Signal::SIGINT);
     launch.end().assert_code(1);
     cluster.wait_until_nothing_left();

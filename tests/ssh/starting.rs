@@ -78,6 +78,22 @@ fn chosen_accelerators() {
     }
 }
 
+/// Fixed ranks are in the order of the list, and the first host is the master.
+#[test]
+fn fixed_ranks() {
+    let Some(cluster) = Cluster::new("fixed", 3) else { return };
+    cluster.write("hosts", "node3\nnode1\nnode2\n");
+    let words = "--rdzv-backend static --master-port 29511 --no-python environment.sh";
+    let end = cluster.launch(words).run();
+    end.assert_code(0);
+    for (rank, host) in [(0, "node3"), (1, "node1"), (2, "node2")] {
+        for pair in ["MASTER_ADDR=10.77.0.3", "MASTER_PORT=29511", &format!("GROUP_RANK={rank}")] {
+            let line = format!("[{host}:{rank}] env rank={rank} {pair}\n");
+            assert!(end.stdout.contains(&line), "{line}\n{}", end.stdout);
+        }
+    }
+}
+
 /// An sshd that has no time for a connection is asked again.
 #[test]
 fn busy_host_is_asked_again() {

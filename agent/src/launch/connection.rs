@@ -2,23 +2,12 @@
 //!
 //! When it ends, for whatever reason, every host that it still led to is reported as gone.
 
-use std::{
-    collections::BTreeSet,
-    ffi::OsString,
-    io,
-    process::Stdio,
-    sync::{Arc, Mutex, PoisonError},
-    time::Instant,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
-use bytes::{Bytes, BytesMut};
-use nix::{
-    sys::signal::{Signal, killpg},
-    unistd::Pid,
-};
+use bytes::Bytes;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
+    io::AsyncWriteExt,
+    process::ChildStdin,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinHandle,
     time::timeout,
@@ -26,14 +15,14 @@ use tokio::{
 use tracing::debug;
 
 use super::{
-    frame::{self, Message},
-    greeting,
-    lines::Lines,
-    order::{AgentEnd, HostNumber, Order, Report},
+    frame::Message,
+    listener::Listener,
+    order::{HostNumber, Order, Report},
     ssh::{self, Way},
+    ssh_process::{LastWords, SshProcess, listen},
     tree::Branch,
 };
-use crate::{clock, job_spec::Stream, limits, supervisor::unix};
+use crate::{clock, limits};
 
 /// What a connection is made of.
 #[derive(Debug)]
@@ -120,8 +109,7 @@ impl Connection {
         };
         let head = self.branch.head.number;
         let stderr = tokio::spawn(listen(stderr, head, words.clone(), self.reports.clone()));
-        let listener =
-            Listener { stdout, input: BytesMut::new(), words: words.clone(), head, open };
+        let listener = Listener::new(stdout, words.clone(), head, open);
         let deadline = clock::now() + self.way.greeting_timeout();
         let writer = write(stdin, reach.encode(), &mut self.orders);
         let listen = listener.run(place, deadline, &self.reports);
@@ -132,34 +120,6 @@ impl Connection {
             () = &mut writer => listen.await,
         };
         hang_up(process, stderr, words, heard).await
-    }
-}
-
-/// ssh, and what it has started to reach a host. Dropping it ends them.
-struct SshProcess(Child);
-
-impl SshProcess {
-    fn start(command: &[OsString]) -> io::Result<(Self, ChildStdin, ChildStdout, ChildStderr)> {
-        let (program, args) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
-        let mut command = Command::new(program);
-        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A terminal's Ctrl-C is for us alone: what it means goes through the relays. Nor is anybody to
-        // be asked for a password there, or in a window, by a jump host's ssh.
-        unix::lead_session(&mut command);
-        let mut child = command.env("SSH_ASKPASS_REQUIRE", "never").kill_on_drop(true).spawn()?;
-        match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
-            (Some(stdin), Some(stdout), Some(stderr)) => Ok((Self(child), stdin, stdout, stderr)),
-            (_, _, _) => Err(io::Error::other("it has no streams")),
-        }
-    }
-}
-
-impl Drop for SshProcess {
-    fn drop(&mut self) {
-        // Until it is reaped, the number of its group is its own. Its jump hosts are in it.
-        if let Some(pid) = self.0.id() {
-            let _ = killpg(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
-        }
     }
 }
 
@@ -190,173 +150,8 @@ async fn hang_up(
         // What makes no sense any more is ended, not waited for.
         return why;
     }
-    let status = timeout(limits::HANG_UP_TIMEOUT, process.0.wait()).await;
+    let status = timeout(limits::HANG_UP_TIMEOUT, process.ended()).await;
     // A master connection of ssh may hold the stream for longer.
     let _ = timeout(limits::LAST_WORDS_TIMEOUT, stderr).await;
-    ssh::why(status.ok().and_then(Result::ok), &words.text())
-}
-
-/// What ssh and the shells of the host have said before ragent says a word, the end of it.
-#[derive(Clone, Debug, Default)]
-struct LastWords(Arc<Mutex<(Vec<u8>, bool)>>);
-
-impl LastWords {
-    fn lock(&self) -> std::sync::MutexGuard<'_, (Vec<u8>, bool)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// From now on lines are for people.
-    fn greeted(&self) {
-        *self.lock() = (Vec::new(), true);
-    }
-
-    fn is_greeted(&self) -> bool {
-        self.lock().1
-    }
-
-    /// Keeps a line; whether it is for people.
-    fn push(&self, line: &[u8]) -> bool {
-        let (text, is_greeted) = &mut *self.lock();
-        if *is_greeted {
-            // Of what comes later, the newest counts.
-            text.clear();
-        }
-        text.extend_from_slice(line);
-        let surplus = text.len().saturating_sub(limits::SSH_LAST_WORDS);
-        text.drain(..surplus);
-        *is_greeted
-    }
-
-    fn text(&self) -> String {
-        let text = String::from_utf8_lossy(&self.lock().0).into_owned();
-        text.replace(|c: char| c.is_control() && c != '\n', "")
-    }
-}
-
-/// Reads what ssh says for itself.
-async fn listen(
-    mut stderr: ChildStderr,
-    host: HostNumber,
-    words: LastWords,
-    reports: mpsc::Sender<Report>,
-) {
-    let mut lines = Lines::default();
-    loop {
-        let is_over = !matches!(stderr.read_buf(lines.room()).await, Ok(1..));
-        while let Some(line) = lines.take(is_over) {
-            if words.push(&line) {
-                let _ = reports.send(Report::Line { host, stream: Stream::Stderr, line }).await;
-            }
-        }
-        if is_over {
-            return;
-        }
-    }
-}
-
-/// Hears what a relay reports.
-struct Listener<'a> {
-    stdout: ChildStdout,
-    input: BytesMut,
-    words: LastWords,
-    head: HostNumber,
-    open: &'a mut BTreeSet<HostNumber>,
-}
-
-impl Listener<'_> {
-    /// Passes reports on until there are no more.
-    ///
-    /// # Errors
-    ///
-    /// Says what is wrong with the other end.
-    async fn run(
-        mut self,
-        place: OwnedSemaphorePermit,
-        deadline: Instant,
-        reports: &mpsc::Sender<Report>,
-    ) -> Result<(), String> {
-        let greeted = timeout_at(deadline, self.greeting()).await;
-        match greeted {
-            Some(Ok(true)) => self.words.greeted(),
-            Some(Ok(false)) => return Ok(()),
-            Some(Err(why)) => return Err(why),
-            None => return Err(self.silent()),
-        }
-        drop(place);
-        loop {
-            while let Some(report) = self.next()? {
-                if let Some(report) = self.checked(report) {
-                    let _ = reports.send(report).await;
-                }
-            }
-            if !self.read().await {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Waits for the greeting; false if the stream ends before it.
-    async fn greeting(&mut self) -> Result<bool, String> {
-        loop {
-            if greeting::take(&mut self.input).map_err(|error| error.to_string())? {
-                return Ok(true);
-            }
-            if !self.read().await {
-                return Ok(false);
-            }
-        }
-    }
-
-    fn silent(&self) -> String {
-        let words = self.words.text();
-        let said = if words.is_empty() { String::new() } else { format!(": {}", words.trim()) };
-        format!("it does not start ragent in time{said}")
-    }
-
-    async fn read(&mut self) -> bool {
-        self.input.reserve(limits::CONSOLE_CHUNK);
-        matches!(self.stdout.read_buf(&mut self.input).await, Ok(1..))
-    }
-
-    fn next(&mut self) -> Result<Option<Report>, String> {
-        frame::take(&mut self.input).map_err(|error| format!("its ragent speaks nonsense: {error}"))
-    }
-
-    /// The report as it is passed on; none if it is about a host that this is not the way to.
-    fn checked(&mut self, report: Report) -> Option<Report> {
-        let (Report::Line { host, .. }
-        | Report::Reached { host, .. }
-        | Report::Gone { host, .. }
-        | Report::Ended { host, .. }) = report;
-        if !self.open.contains(&host) {
-            return None;
-        }
-        match report {
-            Report::Gone { host, why, .. } => {
-                self.open.remove(&host);
-                let why = printable(&why);
-                Some(Report::Gone { host, why, is_direct: host == self.head })
-            }
-            Report::Ended { host, end } => {
-                self.open.remove(&host);
-                let end = match end {
-                    AgentEnd::NotStarted(why) => AgentEnd::NotStarted(printable(&why)),
-                    AgentEnd::Exited(_) | AgentEnd::Signaled(_) => end,
-                };
-                Some(Report::Ended { host, end })
-            }
-            Report::Line { .. } | Report::Reached { .. } => Some(report),
-        }
-    }
-}
-
-/// What another host says, as it can be shown: it must neither move the reader's cursor nor fill a page.
-fn printable(text: &str) -> String {
-    let text = text.chars().take(limits::SSH_LAST_WORDS);
-    text.map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
-/// What `future` gives, or nothing if it does not by `deadline`.
-async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Option<F::Output> {
-    tokio::time::timeout_at(deadline.into(), future).await.ok()
+    ssh::why(status.ok().flatten(), &words.text())
 }

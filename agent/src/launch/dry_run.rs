@@ -1,11 +1,12 @@
 //! `--dry-run`: what would run where, as commands that a person can try by hand.
 
-use std::fmt::Write;
+use std::{collections::BTreeMap, fmt::Write};
 
 use super::{
     order::{Destination, HostJob, HostNumber, Site},
     plan::Plan,
-    tree, words,
+    tree::{self, Branch},
+    words,
 };
 use crate::job_spec::DEFAULT_PORT;
 
@@ -29,35 +30,49 @@ pub(super) fn text(plan: &Plan) -> String {
             first.name
         );
     }
-    describe(&mut text, plan, &jobs, plan.destinations(), None);
+    let jobs: BTreeMap<HostNumber, HostJob> =
+        jobs.into_iter().map(|job| (job.number, job)).collect();
+    // Host by host, each before those below it.
+    let mut rest = branches(plan, plan.destinations(), None);
+    while let Some((branch, by)) = rest.pop() {
+        let number = branch.head.number;
+        describe(&mut text, plan, &branch.head, jobs.get(&number), by);
+        rest.extend(branches(plan, branch.below, Some(number)));
+    }
     text
 }
 
-/// Describes `hosts`, which are reached from here or from the host `by`.
+/// The branches to `hosts`, which are reached from here or from the host `by`; the first one last.
+fn branches(
+    plan: &Plan,
+    hosts: Vec<Destination>,
+    by: Option<HostNumber>,
+) -> Vec<(Branch, Option<HostNumber>)> {
+    let branches = tree::split(hosts, plan.way.fanout).into_iter().rev();
+    branches.map(|branch| (branch, by)).collect()
+}
+
+/// Describes what runs on one host.
 fn describe(
     text: &mut String,
     plan: &Plan,
-    jobs: &[HostJob],
-    hosts: Vec<Destination>,
-    by: Option<&str>,
+    host: &Destination,
+    job: Option<&HostJob>,
+    by: Option<HostNumber>,
 ) {
-    for branch in tree::split(hosts, plan.way.fanout) {
-        let Destination { number, target } = &branch.head;
-        let name = &plan.hosts[*number as usize].name;
-        let by = by.map(|by| format!(" (from {by})")).unwrap_or_default();
-        let _ = writeln!(text, "{name}{by}");
-        let _ = writeln!(text, "  {}", words::join(&plan.way.command(target)));
-        if let Some(job) = jobs.iter().find(|job| job.number == *number) {
-            let folder = words::quote(plan.job.folder.as_os_str());
-            let mut agent = vec![plan.way.ragent.clone().into()];
-            agent.extend(plan.job.words(job));
-            let _ = writeln!(text, "    cd {folder} && {}", words::join(&agent));
-            let names = plan.job.env.iter().chain(&job.env).map(|(name, _)| name.as_str());
-            let names: Vec<&str> = names.collect();
-            if !names.is_empty() {
-                let _ = writeln!(text, "    with {}", names.join(" "));
-            }
-        }
-        describe(text, plan, jobs, branch.below, Some(name));
+    let name = |number: HostNumber| plan.hosts[number as usize].name.as_str();
+    let by = by.map(|by| format!(" (from {})", name(by))).unwrap_or_default();
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "{}{by}", name(host.number));
+    let _ = writeln!(text, "  {}", words::join(&plan.way.command(&host.target)));
+    let Some(job) = job else { return };
+    let folder = words::quote(plan.job.folder.as_os_str());
+    let mut agent = vec![plan.way.ragent.clone().into()];
+    agent.extend(plan.job.words(job));
+    let _ = writeln!(text, "    cd {folder} && {}", words::join(&agent));
+    let variables = plan.job.env.iter().chain(&job.env);
+    let variables: Vec<&str> = variables.map(|(name, _)| name.as_str()).collect();
+    if !variables.is_empty() {
+        let _ = writeln!(text, "    with {}", variables.join(" "));
     }
 }

@@ -8,7 +8,6 @@
 
 use std::{
     io::{self, Read, Write},
-    net::IpAddr,
     thread,
     time::Duration,
 };
@@ -22,15 +21,14 @@ use super::{
     branches::Branches,
     frame::{self, Message},
     greeting,
-    order::{AgentEnd, HostJob, HostNumber, Job, Order, Report, Site},
+    order::{AgentEnd, HostJob, HostNumber, Job, Order, Report},
+    site::site,
 };
 use crate::{
     clock,
     error::{LaunchError, system},
-    host::{Host, ThisHost},
-    job_spec, limits,
-    net::{self, Reach},
-    run,
+    host::ThisHost,
+    limits, run,
 };
 
 /// Carries out what comes in through stdin until that ends.
@@ -228,33 +226,6 @@ async fn ended(agent: &mut Option<AgentProcess>) -> AgentEnd {
     }
 }
 
-/// Where others find this host.
-fn site() -> Site {
-    let connection = ThisHost.env("SSH_CONNECTION").unwrap_or_default();
-    let port = || {
-        let free = |port| net::listen(Reach::Everywhere, port)?.local_addr();
-        let address = free(job_spec::DEFAULT_PORT).or_else(|_| free(0)).ok()?;
-        Some(address.port())
-    };
-    Site {
-        host_name: ThisHost.name(),
-        address: own_address(&connection.to_string_lossy()),
-        port: port().unwrap_or(job_spec::DEFAULT_PORT),
-    }
-}
-
-/// The address at which ssh has reached this host, if others may reach it there: the third word of
-/// `SSH_CONNECTION`.
-fn own_address(connection: &str) -> Option<IpAddr> {
-    let address: IpAddr = connection.split(' ').nth(2)?.parse().ok()?;
-    let address = address.to_canonical();
-    let is_everywhere = match address {
-        IpAddr::V4(v4) => v4.is_loopback() || v4.is_link_local() || v4.is_unspecified(),
-        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unicast_link_local() || v6.is_unspecified(),
-    };
-    (!is_everywhere).then_some(address)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,17 +249,5 @@ mod tests {
         });
         relay.serve(orders, &mut signals).await;
         assert_eq!(clock::now() - begun, limits::ORDER_SILENCE * 6);
-    }
-
-    /// Only an address that leads others here is one.
-    #[test]
-    fn address_of_a_connection() {
-        let own = |text| own_address(text).map(|address| address.to_string());
-        assert_eq!(own("10.0.0.9 50000 10.0.0.1 22").as_deref(), Some("10.0.0.1"));
-        assert_eq!(own("fd00::9 50000 fd00::1 22").as_deref(), Some("fd00::1"));
-        assert_eq!(own("x 1 ::ffff:10.0.0.1 22").as_deref(), Some("10.0.0.1"));
-        for nowhere in ["", "127.0.0.1 5 127.0.0.1 22", "::1 5 ::1 22", "a 1 fe80::1%eth0 22"] {
-            assert_eq!(own(nowhere), None, "{nowhere}");
-        }
     }
 }
