@@ -70,7 +70,7 @@ impl Connection {
             // Spread, so that those that were refused together do not come together again.
             let wait =
                 limits::SSH_RETRY_INTERVAL.mul_f64(f64::from(attempts) + rand::random::<f64>());
-            debug!(why, "a connection is refused, and tried again");
+            debug!(cause = why, "a connection is refused, and tried again");
             clock::until(Some(clock::now() + wait)).await;
             attempts += 1;
         }

@@ -183,12 +183,12 @@ impl Machine {
         match self.at(host) {
             Standing::Unreachable(_) | Standing::Ended(_) | Standing::Lost(_) => {}
             Standing::Running => {
-                warn!(host = self.name(host), why, "host lost");
+                warn!(host = self.name(host), cause = why, "host lost");
                 *self.at_mut(host) = Standing::Lost(why);
             }
             Standing::Reaching | Standing::Reached(_) if is_direct => self.unreachable(host, why),
             Standing::Reaching | Standing::Reached(_) => {
-                info!(host = self.name(host), why, "host not reached; trying it directly");
+                info!(host = self.name(host), cause = why, "host not reached; trying it directly");
                 *self.at_mut(host) = Standing::Reaching;
                 self.effects.push_back(Effect::ReachDirectly(host));
             }
@@ -196,7 +196,7 @@ impl Machine {
     }
 
     fn unreachable(&mut self, host: HostNumber, why: String) {
-        warn!(host = self.name(host), why, "host cannot be reached");
+        warn!(host = self.name(host), cause = why, "host cannot be reached");
         *self.at_mut(host) = Standing::Unreachable(why);
     }
 
@@ -205,7 +205,7 @@ impl Machine {
             return;
         }
         if let AgentEnd::NotStarted(why) = &end {
-            warn!(host = self.name(host), why, "agent not started");
+            warn!(host = self.name(host), cause = why, "agent not started");
         }
         *self.at_mut(host) = Standing::Ended(end);
     }
