@@ -63,6 +63,9 @@ pub enum Command {
     Coordinator(CoordinatorArgs),
     /// Starts an agent on every host of a list, over ssh, and shows what all of them say.
     Launch(Box<LaunchOverSshArgs>),
+    /// Becomes one rank's program, under mpirun or srun that start every rank: sets PyTorch's variables
+    /// from the launcher's.
+    Rank(RankArgs),
     /// Says how a job stands: round, members, ranks, who waits, and what for.
     Status(StatusArgs),
     /// Serves a TCPStore alone, in the foreground, until SIGTERM.
@@ -89,10 +92,14 @@ pub struct LaunchArgs {
     /// --node-rank, --master-addr or --master-port is given, else c10d]
     #[arg(long, alias = "rdzv_backend", value_name = "NAME")]
     pub rdzv_backend: Option<String>,
-    /// Where the job is coordinated; the node that owns the address hosts it [default:
-    /// localhost:29400]
-    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]")]
+    /// Where the job is coordinated; the node that owns the address hosts it; with `auto` nodes find
+    /// each other on the local network by the job's name [default: localhost:29400]
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]|auto[:PORT]")]
     pub rdzv_endpoint: Option<String>,
+    /// Hosts that are asked for the job's other agents beside the local network, with
+    /// --rdzv-endpoint auto
+    #[arg(long, alias = "discover_hosts", value_name = "HOST[:PORT],…")]
+    pub discover_hosts: Option<String>,
     /// Name of the job; all its nodes must give the same [default: none]
     #[arg(long, alias = "rdzv_id", value_name = "ID")]
     pub rdzv_id: Option<String>,
@@ -295,6 +302,25 @@ pub struct LaunchOverSshArgs {
 
 /// What sets the flags of `ragent launch` apart from those of the job.
 const OVER_SSH: &str = "Hosts";
+
+/// Flags of `ragent rank`.
+#[derive(Args, Clone, Debug)]
+pub struct RankArgs {
+    /// Address of rank 0 [default: MASTER_ADDR, else what the launcher says]
+    #[arg(long, alias = "master_addr", value_name = "ADDR")]
+    pub master_addr: Option<String>,
+    /// Port of rank 0 [default: MASTER_PORT, else one that follows from the job's name]
+    #[arg(long, alias = "master_port", value_name = "PORT")]
+    pub master_port: Option<u16>,
+    /// The program, and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
+    pub command: Vec<OsString>,
+}
 
 /// Flags of `ragent status`.
 #[derive(Args, Clone, Debug)]

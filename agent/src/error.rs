@@ -13,6 +13,7 @@ use crate::{
     job_spec::{Endpoint, JobSpecError, StorePorts},
     launch::{Mistake, Verdict},
     report,
+    search::sockets::SocketsError,
 };
 
 /// Why a launch did not end well.
@@ -142,6 +143,15 @@ impl LaunchError {
                 "is the agent on the endpoint's host running, and does a firewall let its port \
                  through?",
             ),
+            Self::Locate(LocateError::Search(SocketsError::NoInterface { .. })) => {
+                Some("name hosts of the job with `--discover-hosts`, or its endpoint")
+            }
+            Self::Locate(LocateError::Search(SocketsError::Bind { .. })) => {
+                Some("give the job another port on all nodes: `--rdzv-endpoint auto:PORT`")
+            }
+            Self::Locate(LocateError::NotHere { .. }) => {
+                Some("name the first agent's host with `--rdzv-endpoint HOST:PORT`, on all nodes")
+            }
             Self::NoJob(_) => Some("name its endpoint with `--rdzv-endpoint HOST:PORT`"),
             Self::Status { .. } => Some("is its agent running?"),
             Self::Locate(LocateError::Bind { .. }) => {

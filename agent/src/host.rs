@@ -6,15 +6,18 @@ mod accelerators;
 pub mod numa;
 
 use std::{
+    collections::BTreeMap,
     ffi::{OsStr, OsString},
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     num::NonZeroU32,
+    os::{fd::RawFd, unix::net::UnixStream},
     path::{Path, PathBuf},
 };
 
 use nix::{
     ifaddrs::getifaddrs,
+    net::if_::{InterfaceFlags, if_nametoindex},
     sched,
     sys::{
         resource::{Resource, getrlimit, setrlimit},
@@ -25,7 +28,7 @@ use nix::{
 
 pub use self::accelerators::Gpu;
 use self::numa::CpuSet;
-use crate::limits;
+use crate::{limits, placement::pmi::Pmi, supervisor::unix};
 
 /// What the rest of the program may ask about the machine it runs on.
 pub trait Host {
@@ -45,6 +48,13 @@ pub trait Host {
     fn exists(&self, path: &Path) -> bool;
     /// Whether `path` is a file that this process may read, of whatever kind.
     fn is_readable_file(&self, path: &Path) -> bool;
+
+    /// What the launcher of this process says on the socket that it has left to it, if it has: its
+    /// name for what it has started, and the host of rank 0, by the name that is given there or by
+    /// that host's own. Can be asked once.
+    fn ask_pmi(&self, rank: u32, own_host: Option<String>) -> Option<(String, String)>;
+    /// The process that has started this one.
+    fn parent(&self) -> u32;
 
     /// How many processors this process may use.
     fn cpus(&self) -> NonZeroU32 {
@@ -89,6 +99,21 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// `/sockets-4194304/4095`, and its end.
 const SOCKET_NAME: usize = 24;
+
+/// An interface of this machine.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Interface {
+    /// Its name, such as `eth0`.
+    pub name: String,
+    /// Its number.
+    pub index: u32,
+    /// Its IPv4 addresses.
+    pub v4: Vec<Ipv4Addr>,
+    /// Whether it has an IPv6 address that means the same on other links.
+    pub has_v6: bool,
+    /// Whether it leads to this machine only.
+    pub is_loopback: bool,
+}
 
 /// The machine that this process runs on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -137,6 +162,22 @@ impl Host for ThisHost {
     fn is_readable_file(&self, path: &Path) -> bool {
         !path.is_dir() && unistd::access(path, unistd::AccessFlags::R_OK).is_ok()
     }
+
+    fn parent(&self) -> u32 {
+        unistd::getppid().as_raw().cast_unsigned()
+    }
+
+    fn ask_pmi(&self, rank: u32, own_host: Option<String>) -> Option<(String, String)> {
+        let number: RawFd = self.env("PMI_FD")?.to_str()?.parse().ok()?;
+        // A number that names no open file, or one that is no socket, is nobody to ask.
+        let socket = fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
+        if number <= 2 || !socket.to_string_lossy().starts_with("socket:") {
+            return None;
+        }
+        let own_host = own_host.unwrap_or_else(|| self.name());
+        let pmi = Pmi::new(UnixStream::from(unix::inherit(number))).ok()?;
+        pmi.meet(rank, &own_host).ok()
+    }
 }
 
 impl ThisHost {
@@ -182,6 +223,37 @@ impl ThisHost {
         addresses.sort_by_key(|address| (address.is_loopback(), *address));
         addresses.dedup();
         addresses
+    }
+
+    /// The interfaces by which others may be reached without knowing their addresses; the loopback one
+    /// only where there is no other, or where it is the one that is called `name`.
+    pub fn multicast_interfaces(self, name: Option<&str>) -> Vec<Interface> {
+        let mut found: BTreeMap<String, Interface> = BTreeMap::new();
+        for entry in getifaddrs().into_iter().flatten() {
+            let flags = entry.flags;
+            let is_loopback = flags.contains(InterfaceFlags::IFF_LOOPBACK);
+            let can = is_loopback || flags.contains(InterfaceFlags::IFF_MULTICAST);
+            let is_wanted = name.is_none_or(|name| name == entry.interface_name);
+            let Some(address) = entry.address.filter(|_| can && is_wanted) else { continue };
+            if !flags.contains(InterfaceFlags::IFF_UP) {
+                continue;
+            }
+            let Ok(index) = if_nametoindex(entry.interface_name.as_str()) else { continue };
+            let name = entry.interface_name.clone();
+            let interface = found.entry(entry.interface_name).or_insert_with(|| Interface {
+                name,
+                index,
+                v4: Vec::new(),
+                has_v6: false,
+                is_loopback,
+            });
+            interface.v4.extend(address.as_sockaddr_in().map(|address| address.ip()));
+            let v6 = address.as_sockaddr_in6().map(|address| address.ip());
+            interface.has_v6 |= v6.is_some_and(|address| !address.is_unicast_link_local());
+        }
+        let has_others = found.values().any(|interface| !interface.is_loopback);
+        let is_used = |interface: &Interface| !(interface.is_loopback && has_others);
+        found.into_values().filter(is_used).take(limits::MAX_INTERFACES).collect()
     }
 
     /// Whether one of this machine's interfaces has `address`.
@@ -237,13 +309,13 @@ impl ThisHost {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MadeUpHost {
     /// Its environment.
-    pub(crate) env: std::collections::BTreeMap<String, OsString>,
+    pub(crate) env: BTreeMap<String, OsString>,
     /// How many processors it has.
     pub(crate) cpus: u32,
     /// Its GPUs.
     pub(crate) gpus: Vec<Gpu>,
     /// What its small files hold.
-    pub(crate) contents: std::collections::BTreeMap<PathBuf, String>,
+    pub(crate) contents: BTreeMap<PathBuf, String>,
     /// Its files that can be executed.
     pub(crate) programs: Vec<PathBuf>,
     /// Its files that can only be read.
@@ -289,6 +361,14 @@ impl Host for MadeUpHost {
 
     fn exists(&self, path: &Path) -> bool {
         self.is_readable_file(path)
+    }
+
+    fn ask_pmi(&self, _: u32, _: Option<String>) -> Option<(String, String)> {
+        None
+    }
+
+    fn parent(&self) -> u32 {
+        4711
     }
 
     fn is_readable_file(&self, path: &Path) -> bool {

@@ -10,7 +10,9 @@ mod given;
 mod hang;
 mod meeting;
 mod output;
+mod placed;
 mod rdzv_conf;
+mod search;
 mod signals;
 mod streams;
 mod template;
@@ -21,6 +23,7 @@ use nix::sys::signal::Signal;
 use ragent_rendezvous::{ids::RunId, settings::SharedSettings};
 
 use self::given::{Errors, Given, MAX_NAME_LEN, Typed};
+pub(crate) use self::placed::port_of;
 pub use self::{
     command::WorkerCommand,
     devices::VirtualDevices,
@@ -31,7 +34,9 @@ pub use self::{
     hang::HangSpec,
     meeting::Meeting,
     output::{Output, PrefixValues, Sink},
+    placed::Placed,
     rdzv_conf::{RdzvConf, StorePorts},
+    search::SearchSpec,
     signals::SignalList,
     streams::{Stream, StreamMap, Streams},
     template::substitute,
@@ -50,6 +55,8 @@ pub struct JobSpec {
     pub meeting: Meeting,
     /// What all nodes must have been told alike.
     pub shared: SharedSettings,
+    /// Which of the agents this is that a launcher has started, if one has.
+    pub placed: Option<Placed>,
     /// Workers on this node.
     pub local_world_size: NonZeroU32,
     /// The role of this node's workers.
@@ -121,8 +128,9 @@ impl JobSpec {
     ///
     /// Returns every mistake there is, in the order of the flags.
     pub fn resolve(args: LaunchArgs, host: &impl Host) -> Result<Self, Vec<JobSpecError>> {
-        let given = Given { args: &args, host };
+        let mut given = Given { args: &args, host, placement: None };
         let mut errors = Errors::default();
+        given.placement = errors.or_default(given.placement());
         let conf = errors.or_default(given.rdzv_conf());
         let nodes = errors.or(given.nodes(&conf), meeting::one_node());
         let local_world_size = errors.or(given.local_world_size(), NonZeroU32::MIN);
@@ -130,11 +138,12 @@ impl JobSpec {
         let meeting = errors.or_default(given.meeting(nodes, backend, &conf));
         let mut timeouts = conf.timeouts;
         let nodes = meeting.adapt(nodes, &conf, &mut timeouts);
+        let placed = given.placed();
         let node_rank = match &meeting {
             Meeting::Static { node_rank, .. } => Some(*node_rank),
-            Meeting::Standalone | Meeting::Endpoint { .. } => {
-                errors.or_default(given.optional_number("node_rank", &args.node_rank))
-            }
+            Meeting::Standalone | Meeting::Endpoint { .. } | Meeting::Search(_) => errors
+                .or_default(given.optional_number("node_rank", &args.node_rank))
+                .or_else(|| placed.as_ref().map(|placed| placed.node_rank)),
         };
         let max_restarts = errors.or_default(given.number("max_restarts", &args.max_restarts, 0));
         let run_id = errors.or(given.run_id(), RunId::new("none"));
@@ -158,6 +167,7 @@ impl JobSpec {
                 timeouts,
                 fixed_ranks: matches!(meeting, Meeting::Static { .. }),
             },
+            placed,
             local_world_size,
             role: role.unwrap_or_else(|| "default".to_owned()),
             local_addr: local_addr.filter(|address| !address.is_empty()),
@@ -196,8 +206,10 @@ impl<H: Host> Given<'_, H> {
 
     fn run_id(&self) -> Result<RunId, JobSpecError> {
         let given = self.typed("rdzv_id", &self.args.rdzv_id);
-        let given = given
-            .unwrap_or_else(|| Typed { source: "--rdzv-id".to_owned(), text: "none".to_owned() });
+        let given = given.unwrap_or_else(|| Typed {
+            source: "--rdzv-id".to_owned(),
+            text: self.launchers_name().unwrap_or("none").to_owned(),
+        });
         let sound = |c: char| !c.is_control() && c != '/';
         if given.text.is_empty()
             || given.text.len() > MAX_NAME_LEN

@@ -135,6 +135,24 @@ pub const MAX_TIMERS: usize = 16_384;
 pub const MAX_TIMER_REQUEST: usize = 4096;
 /// Ports of a pinned range that are tried for a worker store.
 pub const MAX_STORE_PORTS: u16 = 1024;
+/// How often a service manager is told at most that the agent lives, whatever it asks for.
+pub const MIN_WATCHDOG: Duration = Duration::from_millis(50);
+/// What agents that look for each other say at once; theirs has some two hundred bytes.
+pub const MAX_DATAGRAM: usize = 1024;
+/// Interfaces on which agents look for each other.
+pub const MAX_INTERFACES: usize = 64;
+/// Hosts that are asked where there is no multicast: each is sent every datagram.
+pub const MAX_DISCOVER_HOSTS: usize = 1024;
+/// Agents that one agent remembers while it looks for a coordinator.
+pub const MAX_CANDIDATES: usize = 20_000;
+/// What waits for a service manager that takes nothing; more is not said.
+pub const NOTICE_QUEUE: usize = 16;
+/// How long the ranks of one start may take to be there; a launcher starts thousands in less.
+pub const PMI_TIMEOUT: Duration = Duration::from_secs(120);
+/// One line of a launcher; PMI-1 allows 1 KiB.
+pub const MAX_PMI_LINE: usize = 4096;
+/// Names that one list of a scheduler stands for: more than any cluster has nodes.
+pub const MAX_LISTED_NODES: usize = 65_536;
 /// A state file that is read at all.
 pub const MAX_STATE_FILE: u64 = 64 * 1024;
 /// Hosts of one `ragent launch`: more than a coordinator takes agents.

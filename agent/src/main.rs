@@ -11,7 +11,7 @@ use ragent::{
     error::LaunchError,
     host::ThisHost,
     job_spec::JobSpec,
-    keeper, launch, limits, run, serve, status,
+    keeper, launch, limits, rank, run, serve, status,
     telemetry::{self, LogFormat},
 };
 
@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         Some(Command::Store(args)) => logged(LogFormat::Text, || serve::store(&args)),
         Some(Command::Coordinator(args)) => logged(LogFormat::Text, || serve::coordinator(&args)),
         Some(Command::Status(args)) => status::print(&args),
+        Some(Command::Rank(args)) => rank::become_program(&args),
         None => match &cli.launch.print_completion {
             Some(shell) => completion::print(shell),
             None => launch_here(cli.launch),

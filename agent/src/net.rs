@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener as StdTcpListener},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdTcpListener, UdpSocket},
     sync::Arc,
 };
 
@@ -110,6 +110,25 @@ pub async fn resolve(endpoint: &Endpoint) -> Result<Vec<SocketAddr>, ResolveErro
     addresses.dedup();
     addresses.truncate(limits::MAX_ENDPOINT_ADDRESSES);
     if addresses.is_empty() { Err(ResolveError::NoAddress(host)) } else { Ok(addresses) }
+}
+
+/// The address of this machine that `peer` sees.
+pub fn own_address_towards(peer: SocketAddr) -> Option<IpAddr> {
+    let any: IpAddr = match peer {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // Nothing is sent: the system only looks up the way.
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(peer).ok()?;
+    socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_unspecified())
+}
+
+/// The address of this machine on the way to whatever is not near.
+pub fn default_address() -> Option<IpAddr> {
+    // Of the blocks that are reserved for documentation, behind the default route of all machines.
+    let far = [IpAddr::from([192, 0, 2, 1]), IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1])];
+    far.into_iter().find_map(|far| own_address_towards((far, 9).into()))
 }
 
 /// Opens a connection.

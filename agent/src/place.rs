@@ -27,15 +27,16 @@ use crate::{
     agent::{driver::AgentSpec, machine::AgentSettings, worker_stores::StorePlace},
     clock,
     coordinator::{
-        discovery::{self, Located},
+        discovery::{self, LocateError, Located},
         driver::{self as coordinator_driver, Input, Inputs},
         service::{self, Role},
     },
     error::{LaunchError, system},
     host::ThisHost,
-    job_spec::{Endpoint, JobSpec, Meeting},
+    job_spec::{Endpoint, JobSpec, Meeting, Placed, SearchSpec},
     limits,
     net::{self, PortProtocols, Reach, StoreDoor},
+    search::driver::{Beacon, Found, Search},
     state_file,
 };
 
@@ -58,6 +59,8 @@ pub(crate) struct Place {
     /// Where its port finds the store of a round, if that is served there.
     door: Option<watch::Sender<Option<StoreHandle>>>,
     server: Server,
+    /// What answers other agents that look for the endpoint.
+    beacon: Option<Beacon>,
 }
 
 /// A coordinator that runs, and the server of its port.
@@ -99,9 +102,13 @@ pub(crate) async fn take(spec: &JobSpec, stores: &StoreThread) -> Result<Place, 
             let endpoint = Endpoint { host: localhost.to_string(), port };
             return Place::host(spec, stores, listener, localhost, endpoint);
         }
+        Meeting::Search(search) => return look(spec, search, stores).await,
         Meeting::Endpoint { is_host, .. } => (spec.meeting.endpoint(), *is_host),
         Meeting::Static { node_rank, .. } => (spec.meeting.endpoint(), Some(*node_rank == 0)),
     };
+    if let (Some(Placed { launcher, node_rank: 0, .. }), None) = (&spec.placed, is_host) {
+        discovery::check_head(&endpoint, *launcher).await?;
+    }
     match discovery::locate(&endpoint, is_host, spec.shared.timeouts.join).await? {
         Located::Here { listener, address } => {
             let port = listener.local_addr().map_err(system("listen"))?.port();
@@ -111,6 +118,47 @@ pub(crate) async fn take(spec: &JobSpec, stores: &StoreThread) -> Result<Place, 
         }
         Located::There(address) => Place::join(spec, address, endpoint),
     }
+}
+
+/// Finds the place of this node where no address is given.
+async fn look(
+    spec: &JobSpec,
+    search: &SearchSpec,
+    stores: &StoreThread,
+) -> Result<Place, LaunchError> {
+    let join_timeout = spec.shared.timeouts.join;
+    let mut looking = Search::begin(search, &spec.run_id).map_err(LocateError::Search)?;
+    let found = looking.find(join_timeout).await.ok_or_else(|| LocateError::TimedOut {
+        endpoint: spec.meeting.endpoint().to_string(),
+        waited: join_timeout,
+        cause: "no agent of the job that may host was heard".to_owned(),
+    })?;
+    let (mut place, is_host) = match found {
+        Found::Here(address) => {
+            // Another job may have the port: whoever looks is told which one it is.
+            let listener = net::listen(Reach::of(address), search.port)
+                .or_else(|_| net::listen(Reach::of(address), 0))
+                .map_err(system("listen"))?;
+            let port = listener.local_addr().map_err(system("listen"))?.port();
+            let endpoint = Endpoint { host: address.to_string(), port };
+            (Place::host(spec, stores, listener, address, endpoint)?, true)
+        }
+        Found::There(at) => {
+            info!(endpoint = %at, "found the coordinator");
+            let endpoint = Endpoint { host: at.ip().to_string(), port: at.port() };
+            match discovery::locate(&endpoint, None, join_timeout).await? {
+                Located::Here { listener, address } => {
+                    (Place::host(spec, stores, listener, address, endpoint)?, true)
+                }
+                Located::There(address) => (Place::join(spec, address, endpoint)?, false),
+            }
+        }
+    };
+    place.beacon = Some(match place.address.filter(|_| is_host) {
+        Some(address) => looking.hosts((address, place.port).into()),
+        None => looking.goes_on(),
+    });
+    Ok(place)
 }
 
 /// The address by which others reach this host, where its endpoint resolves to `resolved`.
@@ -151,7 +199,7 @@ impl Place {
         let node_id = new_node_id();
         let state_file = match spec.meeting {
             Meeting::Standalone => None,
-            Meeting::Endpoint { .. } | Meeting::Static { .. } => {
+            Meeting::Endpoint { .. } | Meeting::Search(_) | Meeting::Static { .. } => {
                 Some(state_file::memory_path(&spec.run_id, &endpoint))
             }
         };
@@ -187,7 +235,9 @@ impl Place {
                 let (door, store) = watch::channel(None);
                 (Some(door), store)
             }
-            Meeting::Standalone | Meeting::Endpoint { .. } => (None, plain_store(stores)?),
+            Meeting::Standalone | Meeting::Endpoint { .. } | Meeting::Search(_) => {
+                (None, plain_store(stores)?)
+            }
         };
         let (hosted, server) =
             host_endpoint(listener, settings, memory, state_file.clone(), store)?;
@@ -208,6 +258,7 @@ impl Place {
             hosted: Some(hosted),
             door,
             server,
+            beacon: None,
         })
     }
 
@@ -240,6 +291,7 @@ impl Place {
             hosted: None,
             door: None,
             server: Server::start(listener, PortProtocols { http, store: None }),
+            beacon: None,
         })
     }
 
@@ -291,7 +343,7 @@ impl Place {
 
     /// Keeps the port served until here.
     pub(crate) fn leave(self) {
-        drop(self.server);
+        drop((self.server, self.beacon));
     }
 }
 

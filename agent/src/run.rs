@@ -21,6 +21,7 @@ use crate::{
         machine::Ending,
         worker_stores::WorkerStores,
     },
+    clock,
     coordinator::driver::Input,
     error::{Ended, LaunchError, system},
     event_log::{EventLog, EventSource},
@@ -30,6 +31,7 @@ use crate::{
     limits,
     place::{self, Hosted},
     result_file,
+    service_manager::ServiceManager,
     state_file::{ClosedJob, Registration, RunningAgent},
     supervisor::{
         console::Console,
@@ -196,6 +198,8 @@ async fn take_part(
     signals: &mut mpsc::Receiver<Signal>,
 ) -> Result<(Ending, Endpoint), LaunchError> {
     let stores = StoreThread::start("stores").map_err(system("start a thread"))?;
+    let mut service_manager = ServiceManager::of_this_process(clock::now());
+    service_manager.tell_looking(&spec.meeting.endpoint().to_string());
     let mut place = tokio::select! {
         place = place::take(spec, &stores) => place?,
         // Nobody knows this node yet, so it just goes.
@@ -208,7 +212,9 @@ async fn take_part(
     }
     let stores = WorkerStores::new(stores, place.store_place(spec));
     let agent = place.agent_spec(spec);
-    let ending = agent_driver::drive(agent, stores, supervisor, signals).await;
+    let ending =
+        agent_driver::drive(agent, stores, supervisor, signals, &mut service_manager).await;
+    service_manager.tell_stopping();
     if let Some(hosted) = place.hosted() {
         let limit = spec.shared.timeouts.rejoin() + limits::SEE_OFF_MARGIN;
         see_off(hosted, ending.as_ref().ok(), limit, signals).await;
@@ -255,7 +261,7 @@ fn supervisor_spec(
     console: Console,
 ) -> Result<SupervisorSpec, LaunchError> {
     let (master_address, rdzv_backend) = match &spec.meeting {
-        Meeting::Standalone | Meeting::Endpoint { .. } => (None, "c10d"),
+        Meeting::Standalone | Meeting::Endpoint { .. } | Meeting::Search(_) => (None, "c10d"),
         Meeting::Static { master, .. } => (Some(master.host.clone()), "static"),
     };
     let entry_point = spec.command.program.file_name().unwrap_or_default();

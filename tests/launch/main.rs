@@ -13,6 +13,7 @@ mod loss;
 mod orphans;
 mod result_files;
 mod serve;
+mod service_manager;
 mod stopping;
 mod timers;
 mod workers;

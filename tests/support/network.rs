@@ -84,11 +84,17 @@ impl Network {
         ip(&format!("-n {} route del blackhole {}", self.namespace(from), Self::address(to)));
     }
 
+    /// Changes a node's own part of the network.
+    pub fn ip(&self, node: u32, words: &str) {
+        ip(&format!("-n {} {words}", self.namespace(node)));
+    }
+
     fn hub(&self) -> String {
         format!("{}-hub", self.prefix)
     }
 
-    fn namespace(&self, node: u32) -> String {
+    /// The name of a node's namespace.
+    pub fn namespace(&self, node: u32) -> String {
         format!("{}-{node}", self.prefix)
     }
 }

@@ -336,6 +336,8 @@ impl End {
     #[track_caller]
     pub fn assert_code(&self, code: i32) {
         assert_eq!(self.code, Some(code), "{}", self.stderr);
+        // However it ended, nothing of it had to be given up.
+        assert!(!self.stderr.contains("the keeper process does not end"), "{}", self.stderr);
     }
 
     /// Fails unless its last words contain all of `parts`.

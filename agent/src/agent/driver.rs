@@ -32,6 +32,7 @@ use crate::{
     coordinator::client::{self, AttendError, StreamEvent},
     job_spec::Endpoint,
     limits, news,
+    service_manager::ServiceManager,
     supervisor::driver::{Command, SupervisorHandle, Told},
 };
 
@@ -75,6 +76,7 @@ pub async fn drive(
     stores: WorkerStores,
     supervisor: &mut SupervisorHandle,
     signals: &mut mpsc::Receiver<Signal>,
+    service_manager: &mut ServiceManager,
 ) -> Result<Ending, DriveError> {
     let (sender, mut events) = mpsc::channel(limits::TASK_QUEUE);
     let now = clock::now();
@@ -91,6 +93,7 @@ pub async fn drive(
         known: None,
         coordinator: None,
         told_cause: None,
+        service_manager,
     };
     loop {
         if let Some(ending) = driver.carry_out_all().await? {
@@ -110,7 +113,7 @@ pub async fn drive(
     }
 }
 
-struct Driver {
+struct Driver<'a> {
     agent: Agent,
     link: Link,
     spec: AgentSpec,
@@ -127,17 +130,21 @@ struct Driver {
     coordinator: Option<SocketAddr>,
     /// Why the coordinator could not be reached, as last told.
     told_cause: Option<String>,
+    service_manager: &'a mut ServiceManager,
 }
 
-impl Driver {
+impl Driver<'_> {
     fn poll_timeout(&self) -> Option<Instant> {
-        [self.agent.poll_timeout(), self.link.poll_timeout()].into_iter().flatten().min()
+        let of_manager = self.service_manager.poll_timeout();
+        let deadlines = [self.agent.poll_timeout(), self.link.poll_timeout(), of_manager];
+        deadlines.into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self) {
         let now = clock::now();
         self.link.handle_timeout(now);
         self.agent.handle_timeout(now);
+        self.service_manager.handle_timeout(now);
     }
 
     fn handle_signal(&mut self, signal: Signal) {
@@ -256,6 +263,7 @@ impl Driver {
                         endpoint = %self.spec.endpoint, run_id = %self.spec.run_id,
                         term = welcome.term.0, "attending"
                     );
+                    self.service_manager.tell_attending(&self.spec.endpoint.to_string());
                 }
                 self.told_cause = None;
                 self.known = self.remotes.get(&attend).copied();
@@ -330,7 +338,10 @@ impl Driver {
             }
             Effect::Stop { signal, grace } => self.order(Command::Stop { signal, grace }).await,
             Effect::Kill => self.order(Command::Kill).await,
-            Effect::Announce(news) => news::log(&news),
+            Effect::Announce(news) => {
+                news::log(&news);
+                self.service_manager.tell_news(&news);
+            }
             Effect::Finish(_) => debug_assert!(false, "taken care of by the caller"),
         }
         Ok(())

@@ -24,6 +24,8 @@ use crate::{
     job_spec::Endpoint,
     limits,
     net::{self, Reach, ResolveError},
+    placement::Launcher,
+    search::sockets::SocketsError,
 };
 
 /// Who hosts.
@@ -58,6 +60,16 @@ pub enum LocateError {
         /// Where.
         address: SocketAddr,
     },
+    /// The first agent that a launcher has started is elsewhere.
+    #[error("{launcher} has started the first agent on {here}, and {endpoint} is another machine")]
+    NotHere {
+        /// Who has started it.
+        launcher: Launcher,
+        /// This machine.
+        here: String,
+        /// Where the agents are to meet.
+        endpoint: String,
+    },
     /// Something else answers at the endpoint.
     #[error("{address} is served by something that is not ragent: {what}")]
     Other {
@@ -66,6 +78,9 @@ pub enum LocateError {
         /// What it looks like.
         what: String,
     },
+    /// The other agents cannot be looked for.
+    #[error("failed to look for the job's other agents")]
+    Search(#[source] SocketsError),
     /// Nobody answered for as long as nodes wait for each other.
     #[error("nobody served {endpoint} for {} s: {cause}", waited.as_secs())]
     TimedOut {
@@ -76,6 +91,21 @@ pub enum LocateError {
         /// What happened last.
         cause: String,
     },
+}
+
+/// Whether the first agent of a launcher runs where all of them are to meet: nobody else will host.
+///
+/// # Errors
+///
+/// Returns [`LocateError::NotHere`] if the endpoint is another machine.
+pub async fn check_head(endpoint: &Endpoint, launcher: Launcher) -> Result<(), LocateError> {
+    // A name that does not resolve yet is waited for later.
+    let Ok(addresses) = net::resolve(endpoint).await else { return Ok(()) };
+    if addresses.iter().any(|address| ThisHost.owns(address.ip())) {
+        return Ok(());
+    }
+    let (here, endpoint) = (ThisHost.name(), endpoint.to_string());
+    Err(LocateError::NotHere { launcher, here, endpoint })
 }
 
 /// Looks for whoever hosts `endpoint` for at most `join_timeout`.

@@ -26,7 +26,7 @@ pub struct VirtualDevices {
 impl<H: Host> Given<'_, H> {
     pub(super) fn local_world_size(&self) -> Result<NonZeroU32, JobSpecError> {
         let Some(given) = self.typed("nproc_per_node", &self.args.nproc_per_node) else {
-            return Ok(NonZeroU32::MIN);
+            return Ok(self.default_workers());
         };
         let counted = |count: Option<NonZeroU32>| {
             let (source_, value) = (given.source.clone(), given.text.clone());
@@ -45,6 +45,14 @@ impl<H: Host> Given<'_, H> {
                 .filter(|n| n.get() <= limits::MAX_LOCAL_WORLD_SIZE)
                 .ok_or(JobSpecError::WorkersPerNode { source_: given.source, value: given.text }),
         }
+    }
+
+    /// One, as with torchrun; where a launcher says how the nodes meet, one for each GPU.
+    fn default_workers(&self) -> NonZeroU32 {
+        let Some(placement) = &self.placement else { return NonZeroU32::MIN };
+        let found = self.host.gpu_count().or_else(|| self.host.xpu_count());
+        // A driver may show more than was granted, and a launcher grant what is hidden.
+        [found, placement.gpus].into_iter().flatten().min().unwrap_or(NonZeroU32::MIN)
     }
 
     pub(super) fn virtual_devices(

@@ -6,7 +6,11 @@ use nix::sys::signal::Signal;
 use ragent_rendezvous::settings::{NodeRange, NodeRangeError};
 
 use super::EndpointError;
-use crate::host::numa::NumaError;
+use crate::{
+    host::numa::NumaError,
+    limits,
+    placement::{Launcher, PlacementError},
+};
 
 /// One mistake. `source_` is the flag or the variable that holds it, as typed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -76,6 +80,17 @@ pub enum JobSpecError {
         /// The endpoint.
         value: String,
     },
+    /// A list of hosts to search, and no search.
+    #[error("`--discover-hosts` is for `--rdzv-endpoint auto`")]
+    HostsWithoutSearch,
+    /// An interface that this machine does not have.
+    #[error(
+        "`--rdzv-conf` has `discover_interface={name}`, and this machine has no such interface"
+    )]
+    Interface {
+        /// What was given.
+        name: String,
+    },
     /// The log folder cannot be made or written.
     #[error("`--log-dir {path}` cannot be used: {error}")]
     LogDir {
@@ -95,6 +110,12 @@ pub enum JobSpecError {
     LogsSpecs {
         /// What was given.
         value: String,
+    },
+    /// More hosts to search than are asked.
+    #[error("`--discover-hosts` names {hosts} hosts, and takes {}", limits::MAX_DISCOVER_HOSTS)]
+    ManyHosts {
+        /// How many.
+        hosts: usize,
     },
     /// Both `--module` and `--no-python`.
     #[error("`--module` and `--no-python` exclude each other")]
@@ -122,6 +143,40 @@ pub enum JobSpecError {
         node_rank: u32,
         /// How many nodes there are.
         nodes: u32,
+    },
+    /// A launcher that does not say on which node the first agent runs.
+    #[error("{launcher} has started this agent, and does not say on which host the first one is")]
+    NoHead {
+        /// Who has started it.
+        launcher: Launcher,
+    },
+    /// A rank is asked for, and nothing says which.
+    #[error("no launcher that is known has started this process")]
+    NoLauncher,
+    /// A launcher that does not say on which node rank 0 runs.
+    #[error("{launcher} has started this rank, and does not say on which host rank 0 is")]
+    NoMaster {
+        /// Who has started it.
+        launcher: Launcher,
+    },
+    /// A program that this process cannot become.
+    #[error("the program `{program}` cannot be executed: {error}")]
+    NotExecuted {
+        /// As given.
+        program: String,
+        /// What the system says.
+        error: String,
+    },
+    /// What a launcher says cannot be used.
+    #[error("{0}")]
+    Placement(PlacementError),
+    /// A launcher has started several agents on one node.
+    #[error("{launcher} has started {local_size} agents on this node, which wants one")]
+    SeveralAgents {
+        /// Who has started them.
+        launcher: Launcher,
+        /// How many.
+        local_size: u32,
     },
     /// Nothing to launch.
     #[error("no training script is given")]
@@ -234,6 +289,12 @@ pub enum JobSpecError {
         /// How many it needs.
         needed: u64,
     },
+    /// Agents that look for each other by a name that any job has.
+    #[error("`--rdzv-endpoint auto` finds agents by the job's name, and none is given")]
+    SearchWithoutName,
+    /// Fixed ranks, and a search for the one with rank 0.
+    #[error("`--rdzv-endpoint auto` finds agents for `c10d`, not for `static`")]
+    StaticSearch,
     /// Not a time.
     #[error("`{source_} {value}` is no number of seconds")]
     Seconds {
@@ -273,6 +334,16 @@ pub enum JobSpecError {
         source_: String,
         /// Its value.
         value: String,
+    },
+    /// A launcher has started fewer agents than the job needs.
+    #[error("{launcher} has started {agents} agents, and `--nnodes` says {nodes}")]
+    TooFewAgents {
+        /// Who has started them.
+        launcher: Launcher,
+        /// How many.
+        agents: u32,
+        /// What `--nnodes` says.
+        nodes: NodeRange,
     },
     /// Workers that are to see one device each, and too few devices.
     #[error(
@@ -346,6 +417,36 @@ impl JobSpecError {
                  processors"
                     .to_owned()
             }
+            Self::HostsWithoutSearch => "give both, or name the endpoint alone".to_owned(),
+            Self::Interface { .. } => "`ip -brief address` lists them".to_owned(),
+            Self::ManyHosts { .. } => "name some of them: one that runs is enough".to_owned(),
+            Self::SearchWithoutName => "give the same `--rdzv-id` on all nodes".to_owned(),
+            Self::StaticSearch => {
+                "`--node-rank 0` hosts with `c10d` too, where `auto` is the endpoint".to_owned()
+            }
+            Self::NoHead { .. } => {
+                "name it with `--rdzv-endpoint HOST:PORT`, the same on all nodes".to_owned()
+            }
+            Self::NoMaster { .. } => "name it with `--master-addr`, or in MASTER_ADDR".to_owned(),
+            Self::NoLauncher => "start it by `mpirun` or `srun`; where there is none, `ragent \
+                                 --nproc-per-node N SCRIPT` starts N workers on this node"
+                .to_owned(),
+            Self::TooFewAgents { .. } => {
+                "lower MIN, or name with `--rdzv-endpoint` where others join".to_owned()
+            }
+            Self::Placement(_) => "`--standalone` launches on this node alone, and \
+                                   `--rdzv-endpoint` with `--nnodes` whatever the launcher says"
+                .to_owned(),
+            Self::SeveralAgents { launcher: Launcher::Slurm, .. } => {
+                "`srun --ntasks-per-node=1 ragent …` starts one a node, and `srun ragent rank -- …` \
+                 gives every task a rank of its own"
+                    .to_owned()
+            }
+            Self::SeveralAgents { .. } => {
+                "`mpirun -npernode 1 ragent …` (`-ppn 1`) starts one a node, and `mpirun ragent \
+                 rank -- …` gives every process a rank of its own"
+                    .to_owned()
+            }
             Self::NoScript => "see `ragent --help`".to_owned(),
             Self::Program { .. } => "without `--no-python` it is run by Python".to_owned(),
             Self::Python { .. } => {
@@ -370,6 +471,7 @@ impl JobSpecError {
             | Self::Name { .. }
             | Self::NodeRank { .. }
             | Self::Nodes { .. }
+            | Self::NotExecuted { .. }
             | Self::Number { .. }
             | Self::Numa { .. }
             | Self::ExitCodes { .. }

@@ -1,7 +1,7 @@
 //! Reads what was typed, with the `PET_*` variables behind it.
 
 use super::JobSpecError;
-use crate::{cli::LaunchArgs, host::Host};
+use crate::{cli::LaunchArgs, host::Host, placement::Placement};
 
 /// As much as the wire takes, and as fits into the name of a log folder.
 pub(super) const MAX_NAME_LEN: usize = 200;
@@ -29,6 +29,8 @@ impl Errors {
 pub(super) struct Given<'a, H> {
     pub(super) args: &'a LaunchArgs,
     pub(super) host: &'a H,
+    /// Where a launcher has put this agent, if that counts.
+    pub(super) placement: Option<Placement>,
 }
 
 /// A value and where it came from, as errors repeat it.

@@ -5,7 +5,7 @@ use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 use ragent_rendezvous::settings::{NodeRange, NodeRangeError, Timeouts};
 
 use super::{
-    Endpoint, EndpointError, JobSpecError, RdzvConf,
+    Endpoint, EndpointError, JobSpecError, RdzvConf, SearchSpec,
     given::{Given, Typed, python_int},
 };
 use crate::host::Host;
@@ -23,6 +23,8 @@ pub enum Meeting {
         /// Whether this node hosts it, where the user says so.
         is_host: Option<bool>,
     },
+    /// Where agents find each other on the local network.
+    Search(SearchSpec),
     /// At the node with rank 0, whose port the workers' store has too; ranks are fixed.
     Static {
         /// That node's address, as `MASTER_ADDR` says it, and its port.
@@ -51,6 +53,9 @@ impl Meeting {
             Self::Standalone => Endpoint::default(),
             // The list has one entry until another agent can take over.
             Self::Endpoint { endpoints, .. } => endpoints[0].clone(),
+            Self::Search(SearchSpec { port, .. }) => {
+                Endpoint { host: "auto".to_owned(), port: *port }
+            }
             Self::Static { master, .. } => master.clone(),
         }
     }
@@ -63,7 +68,7 @@ impl Meeting {
         timeouts: &mut Timeouts,
     ) -> NodeRange {
         match self {
-            Self::Standalone | Self::Endpoint { .. } => nodes,
+            Self::Standalone | Self::Endpoint { .. } | Self::Search(_) => nodes,
             Self::Static { .. } => {
                 if !conf.has_join_timeout {
                     timeouts.join = conf.timeout.unwrap_or(STATIC_TIMEOUT);
@@ -77,8 +82,9 @@ impl Meeting {
 impl<H: Host> Given<'_, H> {
     pub(super) fn nodes(&self, conf: &RdzvConf) -> Result<NodeRange, JobSpecError> {
         let given = self.typed("nnodes", &self.args.nnodes);
-        let given =
-            given.unwrap_or_else(|| Typed { source: "--nnodes".to_owned(), text: "1".to_owned() });
+        let nodes = self.placement.as_ref().map_or(1, |placement| placement.size);
+        let given = given
+            .unwrap_or_else(|| Typed { source: "--nnodes".to_owned(), text: nodes.to_string() });
         let parts: Vec<String> = given
             .text
             .split(':')
@@ -90,6 +96,7 @@ impl<H: Host> Given<'_, H> {
             error,
         };
         let nodes: NodeRange = parts.join(":").parse().map_err(wrong)?;
+        let nodes = self.started(nodes)?;
         let Some(unit) = conf.node_unit.map(NonZeroU32::get) else { return Ok(nodes) };
         if nodes.unit() != 1 && nodes.unit() != unit {
             return Err(JobSpecError::TwoUnits { nodes, unit });
@@ -109,6 +116,10 @@ impl<H: Host> Given<'_, H> {
                 _ => Err(JobSpecError::Backend { source_: given.source, value: given.text }),
             },
             None => {
+                let endpoint = self.typed("rdzv_endpoint", &args.rdzv_endpoint);
+                if endpoint.is_some_and(|given| Self::search_port(&given).is_some()) {
+                    return Ok(Some(Backend::C10d));
+                }
                 let is_static = self.typed("node_rank", &args.node_rank).is_some()
                     || self.typed("master_addr", &args.master_addr).is_some()
                     || self.typed("master_port", &args.master_port).is_some();
@@ -123,6 +134,9 @@ impl<H: Host> Given<'_, H> {
         backend: Option<Backend>,
         conf: &RdzvConf,
     ) -> Result<Meeting, JobSpecError> {
+        if let Some(placement) = &self.placement {
+            return self.placed_meeting(placement, conf);
+        }
         let is_single = nodes.max() == 1;
         if self.switch("standalone", self.args.standalone)? {
             return if is_single {
@@ -133,8 +147,20 @@ impl<H: Host> Given<'_, H> {
         }
         let endpoint = self.typed("rdzv_endpoint", &self.args.rdzv_endpoint);
         let endpoint = endpoint.filter(|given| !given.text.is_empty());
+        let search_port = endpoint.as_ref().and_then(Self::search_port).transpose()?;
+        if search_port.is_none()
+            && self.typed("discover_hosts", &self.args.discover_hosts).is_some()
+        {
+            return Err(JobSpecError::HostsWithoutSearch);
+        }
         if backend == Some(Backend::Static) {
+            if search_port.is_some() {
+                return Err(JobSpecError::StaticSearch);
+            }
             return self.static_meeting(nodes, endpoint);
+        }
+        if let Some(port) = search_port {
+            return Ok(Meeting::Search(self.search(port, conf)?));
         }
         let is_host = conf.is_host;
         let Some(given) = endpoint else {

@@ -38,14 +38,20 @@ pub struct RdzvConf {
     pub node_unit: Option<NonZeroU32>,
     /// Whether `join_timeout` is given.
     pub has_join_timeout: bool,
+    /// The only interface on which agents look for each other, where it is given.
+    pub discover_interface: Option<String>,
+    /// How far what they say there gets, where it is given.
+    pub discover_ttl: Option<u32>,
     /// The wait of torchrun's static backend, where it is given.
     pub timeout: Option<Duration>,
 }
 
 /// Every key there is, with what it means; the text of the error for an unknown one.
-const KEYS: [(&str, Key); 17] = [
+const KEYS: [(&str, Key); 19] = [
     ("cas_backoff_max_seconds", Key::NotNeeded),
     ("close_timeout", Key::NotNeeded),
+    ("discover_interface", Key::DiscoverInterface),
+    ("discover_ttl", Key::DiscoverTtl),
     ("heartbeat_timeout", Key::NotNeeded),
     ("is_host", Key::IsHost),
     ("join_settle", Key::Seconds(|t| &mut t.join_settle)),
@@ -66,6 +72,8 @@ const KEYS: [(&str, Key); 17] = [
 /// What a key does.
 #[derive(Clone, Copy)]
 enum Key {
+    DiscoverInterface,
+    DiscoverTtl,
     IsHost,
     NodeUnit,
     /// Torchrun has a use for it; here the thing it tunes does not exist.
@@ -107,6 +115,11 @@ impl RdzvConf {
         };
         match meaning {
             Key::NotNeeded => {}
+            Key::DiscoverInterface => self.discover_interface = Some(value.to_owned()),
+            Key::DiscoverTtl => {
+                let ttl = value.parse().ok().filter(|ttl| (1..=MAX_TTL).contains(ttl));
+                self.discover_ttl = Some(ttl.ok_or_else(|| wrong("a number from 1 to 32"))?);
+            }
             Key::IsHost => {
                 self.is_host = Some(boolean(value).ok_or_else(|| wrong("true or false"))?);
             }
@@ -134,6 +147,8 @@ impl RdzvConf {
     }
 }
 
+/// Farther than any network of one organisation reaches.
+const MAX_TTL: u32 = 32;
 const SECONDS: &str = "seconds, zero or more";
 const POSITIVE: &str = "seconds, more than zero";
 /// A year.

@@ -43,6 +43,14 @@ impl Host for Anywhere {
     fn is_readable_file(&self, _: &Path) -> bool {
         true
     }
+
+    fn ask_pmi(&self, _: u32, _: Option<String>) -> Option<(String, String)> {
+        None
+    }
+
+    fn parent(&self) -> u32 {
+        0
+    }
 }
 
 /// Whether a mistake is one on every machine, and not a lack of this one.

@@ -48,6 +48,7 @@ impl MeetingPlan {
             Meeting::Static { .. } => {
                 Kind::Static { has_master: has_endpoint || args.master_addr.is_some() }
             }
+            Meeting::Search(_) => Kind::Given,
             Meeting::Standalone | Meeting::Endpoint { .. } if has_endpoint => Kind::Given,
             Meeting::Standalone | Meeting::Endpoint { .. } if nodes.max() == 1 => Kind::Alone,
             Meeting::Standalone | Meeting::Endpoint { .. } => Kind::FirstHost,

@@ -2,7 +2,8 @@
 
 use std::{
     collections::HashMap,
-    io::{self, IoSlice},
+    io::{self, IoSlice, Read},
+    net::Shutdown,
     os::{
         fd::{AsRawFd, OwnedFd, RawFd},
         unix::{net::UnixStream as StdUnixStream, process::CommandExt},
@@ -13,6 +14,7 @@ use std::{
 };
 
 use nix::{
+    errno::Errno,
     sys::{
         signal::{Signal, kill},
         socket::{ControlMessage, MsgFlags, sendmsg},
@@ -20,17 +22,13 @@ use nix::{
     unistd::Pid,
 };
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interest},
-    net::{
-        UnixStream,
-        unix::{OwnedReadHalf, OwnedWriteHalf},
-    },
+    io::{Interest, unix::AsyncFd},
     sync::{mpsc, oneshot},
     task::spawn_blocking,
     time::timeout,
 };
 
-use super::capture::Drain;
+use super::{capture::Drain, unix};
 use crate::{
     keeper::{
         order::{Order, Report},
@@ -100,10 +98,10 @@ impl KeeperLink {
             .stdout(Stdio::null())
             .spawn()?;
         let pid = Pid::from_raw(keeper.id().cast_signed());
-        let (read, write) = UnixStream::from_std(ours)?.into_split();
+        let readable = unix::watch(ours.try_clone()?, Interest::READABLE)?;
         let (orders, queue) = mpsc::channel(limits::TASK_QUEUE);
-        tokio::spawn(write_orders(write, queue));
-        tokio::spawn(read_reports(read, drains, reports));
+        tokio::spawn(write_orders(ours, queue));
+        tokio::spawn(read_reports(readable, drains, reports));
         Ok(Self { orders, pid })
     }
 
@@ -123,49 +121,76 @@ impl KeeperLink {
     }
 }
 
-async fn write_orders(
-    mut socket: OwnedWriteHalf,
-    mut orders: mpsc::Receiver<(Order, Vec<OwnedFd>)>,
-) {
+async fn write_orders(socket: StdUnixStream, mut orders: mpsc::Receiver<(Order, Vec<OwnedFd>)>) {
     while let Some((order, fds)) = orders.recv().await {
         let mut line = serde_json::to_vec(&order).expect("an order has no map with odd keys");
         line.push(b'\n');
-        if write_line(&mut socket, &line, &fds).await.is_err() {
+        if write_line(&socket, &line, &fds).await.is_err() {
             return;
         }
     }
+    // The other task reads on until the keeper has told all ends; one that is gone has said so.
+    let _ = socket.shutdown(Shutdown::Write);
 }
 
 /// Writes `line`; the descriptors travel with its first byte.
-async fn write_line(socket: &mut OwnedWriteHalf, line: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
+async fn write_line(socket: &StdUnixStream, line: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
     let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let mut sent = 0;
-    if !raw.is_empty() {
-        let stream: &UnixStream = socket.as_ref();
-        sent = stream
-            .async_io(Interest::WRITABLE, || {
-                let rights = [ControlMessage::ScmRights(&raw)];
-                let parts = [IoSlice::new(line)];
-                let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
-                Ok(sendmsg::<()>(stream.as_raw_fd(), &parts, &rights, flags, None)?)
-            })
-            .await?;
+    while sent < line.len() {
+        let rights = [ControlMessage::ScmRights(&raw)];
+        let rights = if sent == 0 && !raw.is_empty() { &rights[..] } else { &[] };
+        let parts = [IoSlice::new(&line[sent..])];
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        match sendmsg::<()>(socket.as_raw_fd(), &parts, rights, flags, None) {
+            Ok(len) => sent += len,
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) => writable(socket).await?,
+            Err(errno) => return Err(errno.into()),
+        }
     }
-    socket.write_all(&line[sent..]).await
+    Ok(())
 }
 
-async fn read_reports(socket: OwnedReadHalf, drains: Drains, reports: mpsc::Sender<FromKeeper>) {
-    let mut socket = BufReader::new(socket);
-    let mut line = Vec::new();
+/// Waits until the keeper has read. Only here is that watched for: an agent that was told of it each
+/// time would wake up once more for every lease that it renews.
+async fn writable(socket: &StdUnixStream) -> io::Result<()> {
+    let watched = unix::watch(socket.try_clone()?, Interest::WRITABLE)?;
+    watched.writable().await.map(drop)
+}
+
+/// Appends what has arrived to `input`; nothing at the end.
+async fn read_more(socket: &AsyncFd<StdUnixStream>, input: &mut Vec<u8>) -> io::Result<usize> {
+    let mut chunk = [0; 4096];
+    let read = socket.async_io(Interest::READABLE, |mut socket| socket.read(&mut chunk)).await?;
+    input.extend_from_slice(&chunk[..read]);
+    Ok(read)
+}
+
+/// Takes the next report off the front of `input`, reading on where it is not there whole; none at
+/// the end, or where the keeper says what no keeper says.
+async fn next_report(socket: &AsyncFd<StdUnixStream>, input: &mut Vec<u8>) -> Option<Report> {
+    let mut searched = 0;
     loop {
-        line.clear();
-        let limit = limits::MAX_KEEPER_FRAME as u64;
-        let read = (&mut socket).take(limit).read_until(b'\n', &mut line).await;
-        let report = match read {
-            Ok(len) if len > 0 => serde_json::from_slice::<Report>(&line).ok(),
-            Ok(_) | Err(_) => None,
-        };
-        let Some(report) = report else { break };
+        if let Some(end) = input[searched..].iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = input.drain(..=searched + end).collect();
+            return serde_json::from_slice(&line).ok();
+        }
+        searched = input.len();
+        if searched > limits::MAX_KEEPER_FRAME {
+            return None;
+        }
+        read_more(socket, input).await.ok().filter(|read| *read > 0)?;
+    }
+}
+
+async fn read_reports(
+    socket: AsyncFd<StdUnixStream>,
+    drains: Drains,
+    reports: mpsc::Sender<FromKeeper>,
+) {
+    let mut input = Vec::new();
+    while let Some(report) = next_report(&socket, &mut input).await {
         if let Report::Ended { local_rank, .. } = report {
             drains.drain(local_rank).await;
         }

@@ -6,7 +6,7 @@ use std::{
     fs, io,
     os::{
         fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd},
-        unix::{ffi::OsStrExt, process::CommandExt},
+        unix::{ffi::OsStrExt, net::UnixStream, process::CommandExt},
     },
     path::Path,
     process::{Child, Command},
@@ -26,6 +26,7 @@ use nix::{
     },
     unistd,
 };
+use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::keeper::order::Program;
 
@@ -33,6 +34,25 @@ use crate::keeper::order::Program;
 pub(crate) fn own(fd: RawFd) -> OwnedFd {
     // SAFETY: the kernel made this descriptor for the one `recvmsg` that returned it, and its only
     // caller passes each returned number here once.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Watches `socket` on this runtime, for nothing but `interest`.
+///
+/// # Errors
+///
+/// Returns the system's refusal to watch it.
+pub(crate) fn watch(socket: UnixStream, interest: Interest) -> io::Result<AsyncFd<UnixStream>> {
+    // SAFETY: a stream owns its descriptor, names the same one as long as it lives, and lives as long
+    // as the value that watches it.
+    Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
+}
+
+/// Takes ownership of a descriptor that whoever has started this process left open for it, and named
+/// in its environment.
+pub(crate) fn inherit(fd: RawFd) -> OwnedFd {
+    // SAFETY: its only caller has looked that the number is open, was given it for this use, and gives
+    // it up before anything else could ask for it; nothing else in this process knows of it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 

@@ -30,6 +30,7 @@ use ragent::{
     },
     job_spec::{Endpoint, StorePorts},
     net::Reach,
+    service_manager::ServiceManager,
     supervisor::{
         driver::{Command, SupervisorHandle, Told},
         machine::GroupEnd,
@@ -218,7 +219,8 @@ async fn attend(
     let (_send_signal, mut signals) = mpsc::channel(1);
     let task = tokio::spawn(supervise(orders, failures, tell, admitted));
     let mut supervisor = SupervisorHandle { commands, told, task };
-    let mut agent = pin!(driver::drive(spec, stores, &mut supervisor, &mut signals));
+    let mut nobody = ServiceManager::default();
+    let mut agent = pin!(driver::drive(spec, stores, &mut supervisor, &mut signals, &mut nobody));
     loop {
         tokio::select! {
             ending = &mut agent => anyhow::bail!("an agent has ended: {:?}", ending?),

@@ -1,0 +1,86 @@
+//! Reads how agents find each other where no address is given: `--rdzv-endpoint auto`.
+
+use super::{
+    DEFAULT_PORT, Endpoint, JobSpecError, RdzvConf,
+    given::{Given, Typed},
+};
+use crate::{host::Host, limits, search::election::Eligible};
+
+/// How agents look for each other.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SearchSpec {
+    /// The port of the datagrams, which the endpoint has too where it is free.
+    pub port: u16,
+    /// The only interface that is used; none: all.
+    pub interface: Option<String>,
+    /// How many routers a datagram may pass, and one more.
+    pub ttl: u32,
+    /// Hosts that are asked beside the local network.
+    pub hosts: Vec<Endpoint>,
+    /// Whether this agent may host.
+    pub eligible: Eligible,
+    /// Where the user wants it among those that may.
+    pub rank: u32,
+}
+
+impl<H: Host> Given<'_, H> {
+    /// The port behind `auto` or `auto:PORT`, where that is the endpoint.
+    pub(super) fn search_port(endpoint: &Typed) -> Option<Result<u16, JobSpecError>> {
+        let rest = endpoint.text.trim().strip_prefix("auto")?;
+        if rest.is_empty() {
+            return Some(Ok(DEFAULT_PORT));
+        }
+        let port = rest.strip_prefix(':')?.parse().ok().filter(|port| *port > 0);
+        Some(port.ok_or_else(|| JobSpecError::Port {
+            source_: endpoint.source.clone(),
+            value: endpoint.text.clone(),
+        }))
+    }
+
+    /// How this agent looks for the others at `port`.
+    pub(super) fn search(&self, port: u16, conf: &RdzvConf) -> Result<SearchSpec, JobSpecError> {
+        if self.typed("rdzv_id", &self.args.rdzv_id).is_none() && self.launchers_name().is_none() {
+            return Err(JobSpecError::SearchWithoutName);
+        }
+        let node_rank = self.optional_number("node_rank", &self.args.node_rank)?;
+        let node_rank =
+            node_rank.or_else(|| self.placement.as_ref().map(|placement| placement.rank));
+        let eligible = match (conf.is_host, node_rank) {
+            (Some(true), _) | (None, Some(0)) => Eligible::Always,
+            (Some(false), _) | (None, Some(_)) => Eligible::Never,
+            (None, None) => Eligible::IfLowest,
+        };
+        if let Some(name) = &conf.discover_interface
+            && !self.host.exists(&std::path::Path::new("/sys/class/net").join(name))
+        {
+            return Err(JobSpecError::Interface { name: name.clone() });
+        }
+        Ok(SearchSpec {
+            port,
+            interface: conf.discover_interface.clone(),
+            ttl: conf.discover_ttl.unwrap_or(1),
+            hosts: self.discover_hosts(port)?,
+            eligible,
+            rank: node_rank.unwrap_or(u32::MAX),
+        })
+    }
+
+    /// The hosts of `--discover-hosts`.
+    pub(super) fn discover_hosts(&self, port: u16) -> Result<Vec<Endpoint>, JobSpecError> {
+        let Some(given) = self.typed("discover_hosts", &self.args.discover_hosts) else {
+            return Ok(Vec::new());
+        };
+        let mut hosts = Vec::new();
+        for part in given.text.split(',') {
+            let (host, own_port) = Endpoint::split(part).map_err(|error| {
+                let (source_, value) = (given.source.clone(), given.text.clone());
+                JobSpecError::Endpoint { source_, value, error }
+            })?;
+            hosts.push(Endpoint { host, port: own_port.unwrap_or(port) });
+        }
+        if hosts.len() > limits::MAX_DISCOVER_HOSTS {
+            return Err(JobSpecError::ManyHosts { hosts: hosts.len() });
+        }
+        Ok(hosts)
+    }
+}

@@ -1,0 +1,163 @@
+//! `ragent rank`: the start portal of one rank, under a launcher that starts every rank itself.
+//!
+//! It says in PyTorch's variables what the launcher says in its own, and becomes the program. Nothing
+//! of the job's size is on a command line.
+
+use std::{collections::BTreeMap, ffi::OsString, os::unix::process::CommandExt, process::Command};
+
+use crate::{
+    cli::RankArgs,
+    error::LaunchError,
+    host::{Host, ThisHost},
+    job_spec::{JobSpecError, port_of},
+    placement::{Head, Placement},
+};
+
+/// Becomes the program of `args`.
+///
+/// # Errors
+///
+/// Returns [`LaunchError`] if no launcher says which rank this is, or there is no such program.
+pub fn become_program(args: &RankArgs) -> Result<std::process::ExitCode, LaunchError> {
+    let usage = |error| LaunchError::Usage(vec![error]);
+    let environment = environment(args, &ThisHost).map_err(usage)?;
+    let Some((program, words)) = args.command.split_first() else {
+        return Err(usage(JobSpecError::NoScript));
+    };
+    let error = Command::new(program).args(words).envs(environment).exec();
+    let (program, error) = (program.to_string_lossy().into_owned(), error.to_string());
+    Err(usage(JobSpecError::NotExecuted { program, error }))
+}
+
+/// What PyTorch, and what is built on it, wants to find.
+fn environment(
+    args: &RankArgs,
+    host: &impl Host,
+) -> Result<BTreeMap<&'static str, OsString>, JobSpecError> {
+    let placement = Placement::find(host).map_err(JobSpecError::Placement)?;
+    let mut placement = placement.ok_or(JobSpecError::NoLauncher)?;
+    let given = args.master_addr.as_deref().map(OsString::from);
+    let master = match given.or_else(|| set(host, "MASTER_ADDR")) {
+        Some(address) => address,
+        None => {
+            placement = placement.ask_launcher(host);
+            implied_master(&placement)?
+        }
+    };
+    let port = match args.master_port {
+        Some(port) => port.to_string().into(),
+        None => set(host, "MASTER_PORT").unwrap_or_else(|| port_of(&placement).to_string().into()),
+    };
+    let number = |number: u32| OsString::from(number.to_string());
+    let Placement { rank, size, local_rank, local_size, .. } = placement;
+    let mut variables = BTreeMap::from([
+        ("RANK", number(rank)),
+        ("WORLD_SIZE", number(size)),
+        ("LOCAL_RANK", number(local_rank)),
+        ("LOCAL_WORLD_SIZE", number(local_size)),
+        ("ROLE_RANK", number(rank)),
+        ("ROLE_WORLD_SIZE", number(size)),
+        ("ROLE_NAME", "default".into()),
+        ("MASTER_ADDR", master),
+        ("MASTER_PORT", port),
+        // No agent serves the workers' store: rank 0 does.
+        ("TORCHELASTIC_USE_AGENT_STORE", "False".into()),
+        ("TORCHELASTIC_RESTART_COUNT", number(0)),
+        ("TORCHELASTIC_MAX_RESTARTS", number(0)),
+        ("TORCHELASTIC_RUN_ID", placement.name.as_deref().unwrap_or("none").into()),
+    ]);
+    if let Some((node, nodes)) = placement.node {
+        variables.extend([("GROUP_RANK", number(node)), ("GROUP_WORLD_SIZE", number(nodes))]);
+    }
+    if local_size > 1 && host.env("OMP_NUM_THREADS").is_none() {
+        variables.insert("OMP_NUM_THREADS", number(1));
+    }
+    if host.env("TORCH_NCCL_ASYNC_ERROR_HANDLING").is_none() {
+        variables.insert("TORCH_NCCL_ASYNC_ERROR_HANDLING", number(1));
+    }
+    Ok(variables)
+}
+
+/// The address of rank 0, as the launcher implies it.
+fn implied_master(placement: &Placement) -> Result<OsString, JobSpecError> {
+    match &placement.head {
+        Head::Here => Ok("127.0.0.1".into()),
+        Head::There(head) => Ok(head.into()),
+        Head::Unknown => Err(JobSpecError::NoMaster { launcher: placement.launcher }),
+    }
+}
+
+fn set(host: &impl Host, name: &str) -> Option<OsString> {
+    host.env(name).filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::MadeUpHost;
+
+    fn environment_of(env: &[(&str, &str)], line: &str) -> Result<Vec<String>, JobSpecError> {
+        let mut host = MadeUpHost::default();
+        host.env.extend(env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())));
+        let words = line.split_whitespace().map(OsString::from);
+        let Some(crate::cli::Command::Rank(args)) = crate::cli::Cli::read(words).unwrap().command
+        else {
+            panic!("{line}")
+        };
+        let pairs = environment(&args, &host)?.into_iter();
+        Ok(pairs.map(|(name, value)| format!("{name}={}", value.to_string_lossy())).collect())
+    }
+
+    const LAST_OF_MANY: [(&str, &str); 5] = [
+        ("OMPI_COMM_WORLD_RANK", "99999"),
+        ("OMPI_COMM_WORLD_SIZE", "100000"),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", "7"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "8"),
+        ("PMIX_NAMESPACE", "17"),
+    ];
+
+    /// All that PyTorch reads follows from the launcher's variables, whatever the job's size.
+    #[test]
+    fn last_of_a_hundred_thousand() {
+        let env = environment_of(&LAST_OF_MANY, "ragent rank --master-addr n0 -- python t.py --x");
+        assert_eq!(
+            env.unwrap(),
+            [
+                "GROUP_RANK=12499",
+                "GROUP_WORLD_SIZE=12500",
+                "LOCAL_RANK=7",
+                "LOCAL_WORLD_SIZE=8",
+                "MASTER_ADDR=n0",
+                "MASTER_PORT=28578",
+                "OMP_NUM_THREADS=1",
+                "RANK=99999",
+                "ROLE_NAME=default",
+                "ROLE_RANK=99999",
+                "ROLE_WORLD_SIZE=100000",
+                "TORCHELASTIC_MAX_RESTARTS=0",
+                "TORCHELASTIC_RESTART_COUNT=0",
+                "TORCHELASTIC_RUN_ID=mpi-17",
+                "TORCHELASTIC_USE_AGENT_STORE=False",
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
+                "WORLD_SIZE=100000",
+            ]
+        );
+    }
+
+    /// What the user has set stays; where nobody says which host has rank 0, that is an error.
+    #[test]
+    fn master_is_given_or_known() {
+        let mut env = LAST_OF_MANY.to_vec();
+        let unknown = environment_of(&env, "ragent rank true");
+        let launcher = crate::placement::Launcher::OpenMpi;
+        assert_eq!(unknown, Err(JobSpecError::NoMaster { launcher }));
+        env.extend([("MASTER_ADDR", "n1"), ("MASTER_PORT", "4000"), ("OMP_NUM_THREADS", "4")]);
+        let set = environment_of(&env, "ragent rank true").unwrap();
+        assert!(set.contains(&"MASTER_ADDR=n1".to_owned()), "{set:?}");
+        assert!(set.contains(&"MASTER_PORT=4000".to_owned()), "{set:?}");
+        assert!(!set.iter().any(|pair| pair.starts_with("OMP_")), "{set:?}");
+        let typed = environment_of(&env, "ragent rank --master-port 5000 true").unwrap();
+        assert!(typed.contains(&"MASTER_PORT=5000".to_owned()), "{typed:?}");
+        assert_eq!(environment_of(&[], "ragent rank true"), Err(JobSpecError::NoLauncher));
+    }
+}

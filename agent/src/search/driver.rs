@@ -1,0 +1,143 @@
+//! Drives an election: until it has found the endpoint, and then, in a task, for those that still look.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use ragent_rendezvous::ids::RunId;
+use tokio::task::JoinHandle;
+use tracing::{debug, info, warn};
+
+use super::{
+    datagram::{Candidate, Datagram, JobDigest},
+    election::{Effect, Election, Pace},
+    sockets::{Sockets, SocketsError},
+};
+use crate::{clock, host::ThisHost, job_spec::SearchSpec, limits, net};
+
+/// Who hosts the endpoint.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Found {
+    /// This agent is to, at this address of its machine.
+    Here(IpAddr),
+    /// Somebody does, or did, there.
+    There(SocketAddr),
+}
+
+/// An agent's part in the search.
+#[derive(Debug)]
+pub struct Search {
+    election: Election,
+    sockets: Sockets,
+    job: JobDigest,
+    /// Who was heard last: the way to it is the way to the others.
+    heard: Option<SocketAddr>,
+}
+
+/// A search that goes on for the sake of others, as long as this value is there.
+#[derive(Debug)]
+pub struct Beacon(JoinHandle<()>);
+
+impl Drop for Beacon {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Search {
+    /// Begins to look for the coordinator of `run_id`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SocketsError`] if nobody can be reached.
+    pub fn begin(spec: &SearchSpec, run_id: &RunId) -> Result<Self, SocketsError> {
+        let sockets = Sockets::open(spec)?;
+        let interfaces = sockets.interfaces().join(",");
+        let hosts = spec.hosts.len();
+        info!(%run_id, port = spec.port, interfaces, hosts, "looking for the job's other agents");
+        let own = Candidate { rank: spec.rank, number: rand::random() };
+        let election = Election::new(clock::now(), own, spec.eligible, Pace::default());
+        Ok(Self { election, sockets, job: JobDigest::of(run_id), heard: None })
+    }
+
+    /// Looks until the endpoint is found, at most for `join_timeout`.
+    pub async fn find(&mut self, join_timeout: Duration) -> Option<Found> {
+        let deadline = clock::now() + join_timeout;
+        while clock::now() < deadline {
+            if let Some(found) = self.carry_out_all().await {
+                return Some(found);
+            }
+            self.wait(Some(deadline)).await;
+        }
+        None
+    }
+
+    /// This agent hosts, there; goes on answering those that look.
+    pub fn hosts(mut self, at: SocketAddr) -> Beacon {
+        self.election.handle_hosting(clock::now(), at);
+        self.goes_on()
+    }
+
+    /// This agent has joined; goes on answering those that look.
+    pub fn goes_on(mut self) -> Beacon {
+        Beacon(tokio::spawn(async move {
+            loop {
+                // Found once, nothing else is found.
+                let _ = self.carry_out_all().await;
+                self.wait(None).await;
+            }
+        }))
+    }
+
+    async fn carry_out_all(&mut self) -> Option<Found> {
+        while let Some(effect) = self.election.poll_effect() {
+            match effect {
+                Effect::Say(saying) => {
+                    let bytes = Datagram::new(self.job.clone(), saying).encode();
+                    self.sockets.say(&bytes).await;
+                }
+                Effect::Host => return Some(Found::Here(self.own_address())),
+                Effect::Join(at) => return Some(Found::There(at)),
+                Effect::Conflict(at) => {
+                    warn!(other = %at, "another agent hosts a job with this name too: are there two?");
+                }
+            }
+        }
+        None
+    }
+
+    async fn wait(&mut self, deadline: Option<Instant>) {
+        let due = [self.election.poll_timeout(), deadline].into_iter().flatten().min();
+        tokio::select! {
+            // What was heard before what is due: an agent that stood still has not waited for anybody.
+            biased;
+            heard = self.sockets.hear() => match heard {
+                Ok((bytes, peer)) => self.hear(&bytes, peer),
+                Err(error) => {
+                    debug!(%error, "nothing can be heard for now");
+                    clock::until(Some(clock::now() + limits::REDIAL_INTERVAL)).await;
+                }
+            },
+            () = clock::until(due) => self.election.handle_timeout(clock::now()),
+        }
+    }
+
+    fn hear(&mut self, bytes: &[u8], peer: SocketAddr) {
+        let Some(datagram) = Datagram::decode(bytes) else { return };
+        if datagram.job == self.job {
+            self.heard = self.heard.filter(|_| ThisHost.owns(peer.ip())).or(Some(peer));
+            self.election.handle_saying(clock::now(), &datagram.saying, peer);
+        }
+    }
+
+    /// This machine's address, as the others see it.
+    fn own_address(&self) -> IpAddr {
+        let towards = self.heard.filter(|peer| !ThisHost.owns(peer.ip()));
+        let known = towards.and_then(net::own_address_towards);
+        known.or_else(net::default_address).unwrap_or_else(|| {
+            let addresses = ThisHost.addresses();
+            addresses.into_iter().next().unwrap_or_else(|| IpAddr::from([127, 0, 0, 1]))
+        })
+    }
+}

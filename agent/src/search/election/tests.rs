@@ -1,0 +1,253 @@
+//! Conversations, and a network that loses some of them.
+
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+
+use super::*;
+
+const MILLIS: Duration = Duration::from_millis(1);
+
+fn candidate(number: u64) -> Candidate {
+    Candidate { rank: u32::MAX, number }
+}
+
+fn address(number: u64) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, number as u8], 29400))
+}
+
+/// Agents on one network, each started at its own time.
+struct World {
+    start: Instant,
+    now: Instant,
+    agents: Vec<Member>,
+    random: SmallRng,
+    /// Of a hundred datagrams, how many are lost.
+    loss: u32,
+    in_flight: Vec<(Instant, usize, Saying, SocketAddr)>,
+    sayings: usize,
+}
+
+struct Member {
+    number: u64,
+    starts: Instant,
+    eligible: Eligible,
+    election: Option<Election>,
+    found: Option<SocketAddr>,
+    is_host: bool,
+    conflicts: usize,
+}
+
+impl World {
+    fn new(seed: u64, loss: u32) -> Self {
+        #[expect(clippy::disallowed_methods, reason = "any moment will do")]
+        let start = Instant::now();
+        let random = SmallRng::seed_from_u64(seed);
+        Self { start, now: start, agents: vec![], random, loss, in_flight: vec![], sayings: 0 }
+    }
+
+    fn add(&mut self, number: u64, after: Duration, eligible: Eligible) {
+        self.agents.push(Member {
+            number,
+            starts: self.start + after,
+            eligible,
+            election: None,
+            found: None,
+            is_host: false,
+            conflicts: 0,
+        });
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(next) = self.next().filter(|next| *next <= end) {
+            self.now = self.now.max(next);
+            self.step();
+        }
+        self.now = end;
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let starts = self.agents.iter().filter(|agent| agent.election.is_none());
+        let starts = starts.map(|agent| agent.starts);
+        let timeouts =
+            self.agents.iter().filter_map(|agent| agent.election.as_ref()?.poll_timeout());
+        starts.chain(timeouts).chain(self.in_flight.iter().map(|(at, ..)| *at)).min()
+    }
+
+    fn step(&mut self) {
+        let now = self.now;
+        let (arrived, rest) = self.in_flight.drain(..).partition(|(at, ..)| *at <= now);
+        self.in_flight = rest;
+        for (_, to, saying, peer) in arrived {
+            if let Some(election) = &mut self.agents[to].election {
+                election.handle_saying(now, &saying, peer);
+            }
+        }
+        for index in 0..self.agents.len() {
+            let agent = &mut self.agents[index];
+            if agent.election.is_none() && agent.starts <= now {
+                let (own, eligible) = (candidate(agent.number), agent.eligible);
+                agent.election = Some(Election::new(now, own, eligible, Pace::default()));
+            }
+            if let Some(election) = &mut agent.election {
+                election.handle_timeout(now);
+            }
+            while let Some(effect) =
+                self.agents[index].election.as_mut().and_then(Election::poll_effect)
+            {
+                self.carry_out(index, effect);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, index: usize, effect: Effect) {
+        let own = address(self.agents[index].number);
+        let agent = &mut self.agents[index];
+        match effect {
+            Effect::Say(saying) => {
+                self.sayings += 1;
+                for to in 0..self.agents.len() {
+                    if to == index || self.random.random_range(0..100) >= self.loss {
+                        let delay = MILLIS * self.random.random_range(1..20);
+                        self.in_flight.push((self.now + delay, to, saying.clone(), own));
+                    }
+                }
+            }
+            Effect::Host => {
+                agent.is_host = true;
+                agent.found = Some(own);
+                agent.election.as_mut().unwrap().handle_hosting(self.now, own);
+            }
+            Effect::Join(at) => agent.found = Some(at),
+            Effect::Conflict(_) => agent.conflicts += 1,
+        }
+    }
+
+    fn hosts(&self) -> Vec<u64> {
+        self.agents.iter().filter(|agent| agent.is_host).map(|agent| agent.number).collect()
+    }
+
+    /// Fails unless all that were started have found `host`.
+    #[track_caller]
+    fn assert_found(&self, host: u64) {
+        assert_eq!(self.hosts(), [host]);
+        for agent in self.agents.iter().filter(|agent| agent.election.is_some()) {
+            assert_eq!(agent.found, Some(address(host)), "agent {}", agent.number);
+            assert_eq!(agent.conflicts, 0);
+        }
+    }
+}
+
+/// Agents that start at once agree on the lowest of them, whatever their number and their order.
+#[test]
+fn lowest_of_those_at_once_hosts() {
+    for seed in 0..50 {
+        let mut world = World::new(seed, 0);
+        let count = 1 + seed % 9;
+        for number in 0..count {
+            // Not in their order.
+            let number = (number + seed) % count + 1;
+            world.add(number, MILLIS * (number as u32 * 5), Eligible::IfLowest);
+        }
+        world.run(Duration::from_secs(30));
+        world.assert_found(1);
+    }
+}
+
+/// Whoever comes when there is a host joins it, though it be lower.
+#[test]
+fn late_comers_join() {
+    let mut world = World::new(1, 0);
+    world.add(5, Duration::ZERO, Eligible::IfLowest);
+    world.add(1, Duration::from_secs(20), Eligible::IfLowest);
+    world.add(9, Duration::from_secs(40), Eligible::Never);
+    world.run(Duration::from_secs(60));
+    world.assert_found(5);
+}
+
+/// Those that must not host wait for one that may, however late it is.
+#[test]
+fn others_wait_for_the_host() {
+    let mut world = World::new(1, 0);
+    world.add(1, Duration::ZERO, Eligible::Never);
+    world.add(2, Duration::ZERO, Eligible::Never);
+    world.add(3, Duration::from_secs(300), Eligible::Always);
+    world.run(Duration::from_secs(299));
+    assert_eq!(world.hosts(), [0; 0]);
+    world.run(Duration::from_secs(20));
+    world.assert_found(3);
+}
+
+/// With up to a third of all datagrams lost there is still one host, in each of many worlds.
+#[test]
+fn lossy_network_has_one_host() {
+    for seed in 0..300 {
+        let mut world = World::new(seed, 33);
+        let count = 2 + seed % 6;
+        for number in 1..=count {
+            let after = MILLIS * world.random.random_range(0..3000);
+            world.add(number, after, Eligible::IfLowest);
+        }
+        world.run(Duration::from_secs(120));
+        assert_eq!(world.hosts().len(), 1, "seed {seed}: {:?}", world.hosts());
+        let host = world.hosts()[0];
+        for agent in &world.agents {
+            assert_eq!(agent.found, Some(address(host)), "seed {seed}, agent {}", agent.number);
+        }
+    }
+}
+
+/// A host that is started again is told by the members which endpoint was its own.
+#[test]
+fn members_remember_the_endpoint() {
+    let mut world = World::new(1, 0);
+    for number in [1, 2, 3] {
+        world.add(number, Duration::ZERO, Eligible::IfLowest);
+    }
+    world.run(Duration::from_secs(10));
+    world.assert_found(1);
+    world.agents.remove(0);
+    world.in_flight.clear();
+    world.add(7, Duration::from_secs(10), Eligible::IfLowest);
+    world.run(Duration::from_secs(10));
+    assert_eq!(world.agents[2].found, Some(address(1)));
+}
+
+/// Two hosts of one job hear of each other, and both say so once.
+#[test]
+fn two_hosts_are_told() {
+    let mut world = World::new(1, 0);
+    world.add(1, Duration::ZERO, Eligible::Always);
+    world.add(2, Duration::ZERO, Eligible::Always);
+    world.run(Duration::from_secs(60));
+    assert_eq!(world.hosts(), [1, 2]);
+    assert_eq!(world.agents.iter().map(|agent| agent.conflicts).collect::<Vec<_>>(), [1, 1]);
+}
+
+/// Sixty agents at once say some hundred things in the first second, and soon few.
+#[test]
+fn many_do_not_shout() {
+    let mut world = World::new(1, 0);
+    for number in 1..=60 {
+        world.add(number, Duration::ZERO, Eligible::IfLowest);
+    }
+    world.run(Duration::from_secs(10));
+    assert_eq!(world.hosts(), [1]);
+    assert!(world.sayings < 60 * 15, "{}", world.sayings);
+    let before = world.sayings;
+    world.run(Duration::from_secs(60));
+    assert!(world.sayings < before + 40, "{}", world.sayings - before);
+}
+
+/// A candidate that could not host lets another try, and is found again by those that look.
+#[test]
+fn in_vain_looks_again() {
+    #[expect(clippy::disallowed_methods, reason = "any moment will do")]
+    let now = Instant::now();
+    let mut election = Election::new(now, candidate(1), Eligible::IfLowest, Pace::default());
+    election.handle_timeout(now + Duration::from_secs(1));
+    assert!(matches!(election.poll_effect(), Some(Effect::Say(Saying::Looking { .. }))));
+    assert_eq!(election.poll_effect(), Some(Effect::Host));
+    assert_eq!(election.poll_timeout(), None);
+    election.handle_in_vain(now + Duration::from_secs(1));
+    assert_eq!(election.poll_timeout(), Some(now + Duration::from_secs(1)));
+}

@@ -1,0 +1,10 @@
+//! Agents and ranks that a scheduler or MPI starts: with the environments of Slurm, and by the real
+//! Open MPI and MPICH.
+#![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
+
+mod mpi;
+mod rank;
+mod slurm;
+
+#[path = "../support/mod.rs"]
+mod support;

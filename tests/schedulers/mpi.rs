@@ -1,0 +1,196 @@
+//! The real Open MPI and MPICH: ranks on this machine, and agents on hosts of a network of namespaces.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
+
+use crate::support::{End, Network, Sandbox, Start, is_there, may_make_networks, skip};
+
+const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// An MPI as Debian has it, and how it is told what all need.
+#[derive(Clone, Copy)]
+struct Mpi {
+    program: &'static str,
+    /// So that root may use it, with more ranks than there are processors.
+    lenient: &'static str,
+    one_a_node: &'static str,
+    /// What reaches other hosts.
+    reach: &'static str,
+    hosts: &'static str,
+}
+
+const ALL: [Mpi; 2] = [
+    Mpi {
+        program: "mpirun.openmpi",
+        lenient: "--allow-run-as-root --oversubscribe",
+        one_a_node: "-npernode 1",
+        reach: "--mca oob_tcp_if_include eth0 --mca plm_rsh_agent",
+        hosts: "--host",
+    },
+    Mpi {
+        program: "mpirun.mpich",
+        lenient: "",
+        one_a_node: "-ppn 1 -np 3",
+        reach: "-launcher ssh -launcher-exec",
+        hosts: "-hosts",
+    },
+];
+
+fn installed() -> impl Iterator<Item = Mpi> {
+    ALL.into_iter().filter(|mpi| is_there(mpi.program))
+}
+
+impl Mpi {
+    fn start(self, sandbox: &Sandbox, words: &str) -> Start {
+        let start = sandbox.program(self.program);
+        format!("{} {words}", self.lenient).split_ascii_whitespace().fold(start, Start::arg)
+    }
+}
+
+/// DDP on gloo trains with `ragent rank` between the launcher and Python, and nothing else.
+#[test]
+fn ranks_train() {
+    let python = PathBuf::from(format!("{REPOSITORY}/.venv/bin/python"));
+    if !python.exists() {
+        return skip("there is no .venv; `scripts/setup-venv.sh` makes it");
+    }
+    for mpi in installed() {
+        let sandbox = Sandbox::new();
+        let ragent = env!("CARGO_BIN_EXE_ragent");
+        let end = mpi
+            .start(&sandbox, &format!("-np 4 {ragent} rank --"))
+            .arg(&python)
+            .arg(format!("{REPOSITORY}/tests/schedulers/ddp.py"))
+            .env("RES_OPTIONS", "timeout:1 attempts:1")
+            .run();
+        end.assert_code(0);
+        for rank in 0..4 {
+            let line = format!("rank {rank} of 4, local {rank} of 4, trained");
+            assert!(end.stdout.contains(&line), "{}: no `{line}` in {}", mpi.program, end.stdout);
+        }
+    }
+}
+
+/// Two jobs on one machine have different ports, without anybody having named one.
+#[test]
+fn starts_have_ports_of_their_own() {
+    for mpi in installed() {
+        let sandbox = Sandbox::new();
+        let port = || {
+            let words = format!("-np 2 {} rank -- sh -c", env!("CARGO_BIN_EXE_ragent"));
+            let end = mpi.start(&sandbox, &words).arg("echo port=$MASTER_PORT").run();
+            end.assert_code(0);
+            let ports = end.stdout.lines().filter_map(|line| line.strip_prefix("port="));
+            let ports: Vec<String> = ports.map(str::to_owned).collect();
+            assert_eq!(ports.len(), 2, "{}", end.stdout);
+            assert_eq!(ports[0], ports[1]);
+            ports[0].clone()
+        };
+        // One of 8192 may come twice, but not three times.
+        let seen = [port(), port(), port()];
+        assert!(seen.iter().any(|port| *port != seen[0]), "{seen:?}");
+    }
+}
+
+/// The exit code of a rank is mpirun's.
+#[test]
+fn exit_code_of_a_rank_gets_through() {
+    for mpi in installed() {
+        let sandbox = Sandbox::new();
+        let words = format!("-np 2 {} rank -- sh -c", env!("CARGO_BIN_EXE_ragent"));
+        mpi.start(&sandbox, &words).arg("exit 7").run().assert_code(7);
+    }
+}
+
+/// Several agents on one node are a mistake that is told, and everything ends.
+#[test]
+fn several_agents_on_a_node_are_told() {
+    for mpi in installed() {
+        let sandbox = Sandbox::new();
+        let words = format!("-np 2 {} --no-python stay.sh", env!("CARGO_BIN_EXE_ragent"));
+        let end = mpi.start(&sandbox, &words).run();
+        end.assert_code(2);
+        end.assert_stderr(&["has started 2 agents on this node", "ragent rank -- "]);
+        sandbox.wait_until_nothing_left();
+    }
+}
+
+/// Hosts with names of their own, and what starts programs on them, in the place of ssh.
+struct Hosts {
+    network: Network,
+    shell: PathBuf,
+}
+
+impl Hosts {
+    fn new(sandbox: &Sandbox, name: &str) -> Self {
+        let network = Network::new(name, 3);
+        let shell = sandbox.path("rsh");
+        // Options, the host, and a command for its shell.
+        let script = format!(
+            "#!/bin/bash\nwhile [[ $1 == -* ]]; do shift; done\nhost=$1; shift\n\
+             exec ip netns exec {}${{host##*.}} unshare -u sh -c \"hostname n${{host##*.}}; $*\"\n",
+            network.namespace(1).strip_suffix('1').unwrap()
+        );
+        fs::write(&shell, script).unwrap();
+        fs::set_permissions(&shell, fs::Permissions::from_mode(0o755)).unwrap();
+        Self { network, shell }
+    }
+
+    /// `mpirun` on the first host, which starts one agent on each.
+    fn agents(&self, sandbox: &Sandbox, mpi: Mpi, words: &str) -> Start {
+        let hosts = [1, 2, 3].map(Network::address).join(",");
+        let Mpi { program, lenient, one_a_node, reach, hosts: flag } = mpi;
+        let shell = self.shell.display();
+        let ragent = env!("CARGO_BIN_EXE_ragent");
+        let line = format!(
+            "hostname n1; exec {program} {lenient} {reach} {shell} {flag} {hosts} {one_a_node} \
+             {ragent} {words}"
+        );
+        let start = self.network.program(sandbox, 1, "unshare");
+        start.arg("-u").arg("sh").arg("-c").arg(line)
+    }
+}
+
+fn assert_places(end: &End) {
+    for rank in 0..3 {
+        let line = format!("rank {rank} of 3, node {rank}, local 0 of 1, at 10.77.0.1");
+        assert!(end.stdout.contains(&line), "no `{line}` in:\n{}\n{}", end.stdout, end.stderr);
+    }
+}
+
+/// One agent a node, and not a word about nodes, names or addresses: the job has as many nodes as
+/// mpirun has started agents, with the launcher's order, at the first rank's host.
+#[test]
+fn agents_on_three_hosts_are_one_job() {
+    if !may_make_networks() {
+        return;
+    }
+    for (name, mpi) in ["ompi", "mpich"].into_iter().zip(ALL) {
+        if !is_there(mpi.program) {
+            continue;
+        }
+        let sandbox = Sandbox::new();
+        let hosts = Hosts::new(&sandbox, name);
+        let end = hosts.agents(&sandbox, mpi, "--no-python place.sh").run();
+        end.assert_code(0);
+        assert_places(&end);
+        end.assert_stderr(&["run_id=mpi-"]);
+    }
+}
+
+/// `ragent rank` across hosts knows where rank 0 is.
+#[test]
+fn ranks_on_three_hosts_know_the_first() {
+    if !may_make_networks() {
+        return;
+    }
+    for (name, mpi) in ["ompi-rank", "mpich-rank"].into_iter().zip(ALL) {
+        if !is_there(mpi.program) {
+            continue;
+        }
+        let sandbox = Sandbox::new();
+        let hosts = Hosts::new(&sandbox, name);
+        let end = hosts.agents(&sandbox, mpi, "rank -- place.sh").run();
+        end.assert_code(0);
+        assert_places(&end);
+    }
+}

@@ -1,0 +1,113 @@
+//! Agents in the environment that `srun` gives to the tasks of a step.
+
+use crate::support::{Sandbox, Start};
+
+/// The task `task` of a step with `tasks` tasks, one a node, whose first node is this machine.
+fn in_step(sandbox: &Sandbox, task: u32, tasks: u32, words: &str) -> Start {
+    // Not used by anything else that runs now.
+    let job = std::process::id().to_string();
+    let pairs = [
+        ("SLURM_JOB_ID", job),
+        ("SLURM_STEP_ID", "0".to_owned()),
+        ("SLURM_PROCID", task.to_string()),
+        ("SLURM_LOCALID", "0".to_owned()),
+        ("SLURM_NODEID", task.to_string()),
+        ("SLURM_STEP_NUM_TASKS", tasks.to_string()),
+        ("SLURM_STEP_NUM_NODES", tasks.to_string()),
+        ("SLURM_STEP_TASKS_PER_NODE", format!("1(x{tasks})")),
+        ("SLURM_STEP_NODELIST", format!("localhost,away[1-{}]", tasks - 1)),
+    ];
+    let start = sandbox.ragent(words);
+    pairs.iter().fold(start, |start, (name, value)| start.env(name, value))
+}
+
+/// The tasks of a step are one job without a word about it: as many nodes as tasks, in their order,
+/// at the step's first node, by the step's name, with a worker for each GPU that was granted.
+#[test]
+fn tasks_of_a_step_are_one_job() {
+    let sandbox = Sandbox::new();
+    let words = "--no-python environment.sh";
+    // The one with the higher rank is there first, and is not rank 0 for that.
+    let task = |task| in_step(&sandbox, task, 2, words).env("SLURM_GPUS_ON_NODE", "2").start();
+    let (second, first) = (task(1), task(0));
+    for (agent, ranks) in [(first, [0, 1]), (second, [2, 3])] {
+        let end = agent.end();
+        end.assert_code(0);
+        let run_id = format!("TORCHELASTIC_RUN_ID=slurm-{}.0", std::process::id());
+        for rank in ranks {
+            for pair in ["WORLD_SIZE=4", "LOCAL_WORLD_SIZE=2", &run_id] {
+                let line = format!("env rank={rank} {pair}");
+                assert!(end.stdout.lines().any(|said| said == line), "{line} in {}", end.stdout);
+            }
+        }
+    }
+}
+
+/// A range of nodes goes on with those that are there, and no further ones are waited for than the
+/// step has tasks.
+#[test]
+fn range_is_bounded_by_the_step() {
+    let sandbox = Sandbox::new();
+    let words = "--nnodes 1:64 --rdzv-conf last_call_timeout=600 --no-python true";
+    let agents = [0, 1].map(|task| in_step(&sandbox, task, 2, words).start());
+    for agent in agents {
+        agent.end().assert_code(0);
+    }
+    let end = in_step(&sandbox, 0, 2, "--nnodes 3 --no-python true").run();
+    end.assert_code(2);
+    end.assert_stderr(&["Slurm has started 2 agents, and `--nnodes` says 3"]);
+}
+
+/// Where a flag says how nodes meet, the step's variables mean nothing, so that scripts written for
+/// torchrun mean under `srun` what they meant.
+#[test]
+fn flags_win() {
+    let sandbox = Sandbox::new();
+    for words in [
+        "--standalone --no-python true",
+        "--rdzv-endpoint 127.0.0.1:0 --no-python true",
+        "--rdzv-backend c10d --rdzv-endpoint localhost:0 --no-python true",
+    ] {
+        in_step(&sandbox, 0, 2, words).run().assert_code(0);
+    }
+}
+
+/// Neither the shell of a batch script nor that of an interactive allocation is a task.
+#[test]
+fn shells_are_no_tasks() {
+    let sandbox = Sandbox::new();
+    let words = "--no-python true";
+    for step in ["4294967291", "4294967290"] {
+        in_step(&sandbox, 0, 2, words).env("SLURM_STEP_ID", step).run().assert_code(0);
+    }
+}
+
+/// What cannot be is said before anything starts.
+#[test]
+fn contradictions_are_told() {
+    let sandbox = Sandbox::new();
+    for (name, value, says) in [
+        ("SLURM_STEP_TASKS_PER_NODE", "2,1", "Slurm has started 2 agents on this node"),
+        ("SLURM_STEP_TASKS_PER_NODE", "4(x2)", "contradict each other"),
+        ("SLURM_PROCID", "2", "contradict each other"),
+        ("SLURM_STEP_NODELIST", "away[", "brackets do not pair"),
+        ("SLURM_LOCALID", "none", "which is no number"),
+    ] {
+        let end = in_step(&sandbox, 0, 2, "--no-python true").env(name, value).run();
+        end.assert_code(2);
+        end.assert_stderr(&[says]);
+        end.assert_stderr(&["hint: "]);
+    }
+}
+
+/// A first agent that is not on the first node of the list says so at once: nobody else would host,
+/// and all would wait.
+#[test]
+fn first_agent_elsewhere_is_told() {
+    let sandbox = Sandbox::new();
+    let end = in_step(&sandbox, 0, 2, "--no-python true")
+        .env("SLURM_STEP_NODELIST", "192.0.2.1,localhost")
+        .run();
+    end.assert_code(1);
+    end.assert_stderr(&["is another machine"]);
+}

@@ -1,0 +1,171 @@
+//! Agents that know no address, on networks of namespaces: by multicast, and by a list of hosts.
+
+use nix::sys::signal::Signal;
+use support::{Network, Program, Sandbox, Start, Stream, may_make_networks};
+
+#[path = "../support/mod.rs"]
+mod support;
+
+/// An agent of the job `name` that is not told where the others are.
+fn agent(network: &Network, sandbox: &Sandbox, node: u32, name: &str, words: &str) -> Start {
+    let words = format!("--rdzv-endpoint auto --rdzv-id {name} {words} --no-python stay.sh");
+    network.ragent(sandbox, node, &words)
+}
+
+fn start_all(network: &Network, sandbox: &Sandbox, name: &str, words: &str) -> [Program; 3] {
+    [1, 2, 3].map(|node| agent(network, sandbox, node, name, words).start())
+}
+
+#[track_caller]
+fn assert_admitted(agents: &mut [Program]) {
+    let nodes = agents.len();
+    for agent in agents {
+        agent.logs(&format!("nodes={nodes} world_size={nodes} master=10.77.0."));
+    }
+}
+
+/// Agents that start at once are one job, with one coordinator.
+#[test]
+fn agents_find_each_other() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("auto", 3), Sandbox::new());
+    let mut agents = start_all(&network, &sandbox, "job", "--nnodes 3");
+    assert_admitted(&mut agents);
+    let hosts =
+        agents.iter().filter(|agent| agent.text(Stream::Stderr).contains("coordinating the job"));
+    assert_eq!(hosts.count(), 1);
+}
+
+/// Jobs with different names on the same nodes have nothing to do with each other.
+#[test]
+fn jobs_do_not_meet() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("jobs", 3), Sandbox::new());
+    let mut one = start_all(&network, &sandbox, "one", "--nnodes 3");
+    let mut other = start_all(&network, &sandbox, "other", "--nnodes 3");
+    assert_admitted(&mut one);
+    assert_admitted(&mut other);
+}
+
+/// Where nodes have ranks, the first one hosts, however late it comes.
+#[test]
+fn first_rank_hosts_and_may_be_last() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("last", 3), Sandbox::new());
+    let ranked = |node: u32| {
+        let words = format!("--nnodes 3 --node-rank {}", node - 1);
+        agent(&network, &sandbox, node, "job", &words).start()
+    };
+    let (mut second, mut third) = (ranked(2), ranked(3));
+    second.logs("looking for the job's other agents");
+    third.logs("looking for the job's other agents");
+    let mut first = ranked(1);
+    first.logs("coordinating the job");
+    for agent in [&mut first, &mut second, &mut third] {
+        agent.logs("nodes=3 world_size=3 master=10.77.0.1:");
+    }
+}
+
+/// A host that is killed and started again finds its own endpoint by what the others remember, and the
+/// job goes on.
+#[test]
+fn restarted_host_is_found_again() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("again", 3), Sandbox::new());
+    let mut agents = start_all(&network, &sandbox, "job", "--nnodes 3");
+    assert_admitted(&mut agents);
+    let is_host = |agent: &Program| agent.text(Stream::Stderr).contains("coordinating the job");
+    let host = agents.iter().position(is_host).expect("one hosts");
+    let mut agents = Vec::from(agents);
+    let killed = agents.remove(host);
+    killed.signal(Signal::SIGKILL);
+    let mut again = agent(&network, &sandbox, host as u32 + 1, "job", "--nnodes 3").start();
+    again.logs("found the coordinator");
+    again.logs("coordinating the job");
+    agents.push(again);
+    for agent in &mut agents {
+        agent.logs("round=2.2 ");
+    }
+}
+
+/// IPv6 alone does.
+#[test]
+fn without_ipv4() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("v6", 3), Sandbox::new());
+    for node in 1..=3 {
+        network.ip(node, &format!("addr add fd00:77::{node}/64 dev eth0 nodad"));
+        network.ip(node, &format!("addr del {}/24 dev eth0", Network::address(node)));
+    }
+    let mut agents = start_all(&network, &sandbox, "job", "--nnodes 3");
+    for agent in &mut agents {
+        agent.logs("nodes=3 world_size=3 master=[fd00:77::");
+    }
+}
+
+/// Where the network takes no multicast, a list of hosts does; without one that is said at once.
+#[test]
+fn list_of_hosts_does_without_multicast() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("list", 3), Sandbox::new());
+    for node in 1..=3 {
+        network.ip(node, "link set eth0 multicast off");
+        network.ip(node, "link set lo down");
+    }
+    let end = agent(&network, &sandbox, 1, "job", "--nnodes 3").run();
+    end.assert_code(1);
+    end.assert_stderr(&["no interface of this machine takes multicast", "--discover-hosts"]);
+    for node in 1..=3 {
+        network.ip(node, "link set lo up");
+    }
+    let words = "--nnodes 3 --discover-hosts 10.77.0.1,10.77.0.2,10.77.0.3";
+    assert_admitted(&mut start_all(&network, &sandbox, "job", words));
+}
+
+/// An agent that means another job by the same name is refused, and told what differs.
+#[test]
+fn other_settings_are_refused() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("differ", 3), Sandbox::new());
+    let mut host = agent(&network, &sandbox, 1, "job", "--nnodes 3").start();
+    host.logs("coordinating the job");
+    let end = agent(&network, &sandbox, 2, "job", "--nnodes 2").run();
+    end.assert_code(1);
+    end.assert_stderr(&["--nnodes is 2 here and 3 there"]);
+}
+
+/// What cannot mean anything is told before anything is sent.
+#[test]
+fn mistakes_are_told() {
+    let sandbox = Sandbox::new();
+    for (words, says) in [
+        ("--rdzv-endpoint auto", "by the job's name, and none is given"),
+        ("--rdzv-endpoint auto:0 --rdzv-id x", "is no port"),
+        ("--rdzv-endpoint auto --rdzv-id x --rdzv-backend static", "for `c10d`, not for `static`"),
+        ("--rdzv-endpoint auto --rdzv-id x --rdzv-conf discover_ttl=99", "from 1 to 32"),
+        (
+            "--rdzv-endpoint auto --rdzv-id x --rdzv-conf discover_interface=no9",
+            "no such interface",
+        ),
+        ("--rdzv-endpoint auto --rdzv-id x --discover-hosts a,,b", "it has no host"),
+        ("--rdzv-endpoint n0 --discover-hosts a", "is for `--rdzv-endpoint auto`"),
+    ] {
+        let end = sandbox.ragent(&format!("{words} --no-python true")).run();
+        end.assert_code(2);
+        end.assert_stderr(&[says]);
+    }
+}
