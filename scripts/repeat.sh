@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 runs=${1:?how often? usage: scripts/repeat.sh N [TEST...]}
 shift
-[ $# -gt 0 ] || set -- launch elastic partition
+[ $# -gt 0 ] || set -- launch elastic partition ssh
 
 folder=$(mktemp -d)
 hogs=()

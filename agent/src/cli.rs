@@ -3,11 +3,12 @@
 //! Nothing here is checked or defaulted; `job_spec` says what it means.
 
 mod k8s;
+mod passed;
 mod words;
 
 use std::ffi::OsString;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use self::k8s::{K8sArgs, ManifestArgs, ManifestTarget};
 
@@ -44,7 +45,17 @@ impl Cli {
     ///
     /// Returns what clap says to the user: also the help and the version, if they ask for that.
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        Self::try_parse_from(words::mark_script(&Self::command(), words.into_iter().collect()))
+        let mut command = Self::command();
+        let words = words::mark_script(&command, words.into_iter().collect());
+        let matches = command.try_get_matches_from_mut(words)?;
+        let mut cli =
+            Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        if let (Some(Command::Launch(args)), Some((_, matches))) =
+            (&mut cli.command, matches.subcommand())
+        {
+            args.passed = passed::flags(matches);
+        }
+        Ok(cli)
     }
 }
 
@@ -55,6 +66,8 @@ pub enum Command {
     Coordinator(CoordinatorArgs),
     /// Looks for what usually goes wrong on this node, and between the nodes of a job.
     Doctor(DoctorArgs),
+    /// Starts an agent on every host of a list, over ssh, and shows what all of them say.
+    Launch(Box<LaunchOverSshArgs>),
     /// Prints what another system is to be told to run a job.
     Manifest(ManifestArgs),
     /// Becomes one rank's program, under mpirun or srun that start every rank: sets PyTorch's variables
@@ -67,6 +80,9 @@ pub enum Command {
     /// The process that holds the workers of one agent.
     #[command(name = "__keeper", hide = true)]
     Keeper,
+    /// The process that starts the agent of one host for `ragent launch`.
+    #[command(name = "__relay", hide = true)]
+    Relay,
 }
 
 /// Flags for launching.
@@ -145,6 +161,9 @@ pub struct LaunchArgs {
     /// replaced [default: [${role_name}${local_rank}]:]
     #[arg(long, alias = "log_line_prefix_template", value_name = "TEMPLATE")]
     pub log_line_prefix_template: Option<String>,
+    /// Lines that go to the console alone begin with the prefix too; `ragent launch` asks for it
+    #[arg(long, hide = true)]
+    pub mark_lines: bool,
     /// Local ranks whose output is shown on the console [default: all]
     #[arg(long, alias = "local_ranks_filter", value_name = "RANK,…")]
     pub local_ranks_filter: Option<String>,
@@ -270,6 +289,60 @@ pub struct DoctorArgs {
     #[arg(long)]
     pub json: bool,
 }
+
+/// Flags of `ragent launch`; those of the job go to the agents as they are.
+#[derive(Args, Clone, Debug)]
+#[command(
+    override_usage = "ragent launch --hostfile FILE [OPTIONS] SCRIPT [ARGS]...",
+    after_help = "Without --nnodes all hosts must take part; without --rdzv-endpoint the first of them \
+                  coordinates the job; without --rdzv-id it gets a name of its own. Workers' lines begin \
+                  with host and rank unless -t, -r or a template says otherwise."
+)]
+pub struct LaunchOverSshArgs {
+    /// The hosts, one a line: `node1`, `node1:8`, `me@node1 slots=8`. Slots are workers, where
+    /// --nproc-per-node is absent
+    #[arg(long, value_name = "FILE", help_heading = OVER_SSH)]
+    pub hostfile: String,
+    /// Takes these hosts only: node1,node[3-5], or node1:0,2@node2 for accelerators of a host
+    #[arg(long, value_name = "HOST,…", help_heading = OVER_SSH)]
+    pub include: Option<String>,
+    /// Leaves these hosts, or accelerators of a host, out
+    #[arg(long, value_name = "HOST,…", help_heading = OVER_SSH)]
+    pub exclude: Option<String>,
+    /// Gives all hosts a variable, with its value here or this one; may be given several times
+    #[arg(short = 'x', value_name = "NAME[=VALUE]", help_heading = OVER_SSH)]
+    pub export: Vec<String>,
+    /// Gives all hosts the variables of a file: NAME=VALUE a line; may be given several times
+    #[arg(long, alias = "env_file", value_name = "FILE", help_heading = OVER_SSH)]
+    pub env_file: Vec<String>,
+    /// Folder in which agents run [default: this one]
+    #[arg(long, value_name = "DIR", help_heading = OVER_SSH)]
+    pub chdir: Option<std::path::PathBuf>,
+    /// ragent on the other hosts [default: the path of this one]
+    #[arg(long, alias = "remote_ragent", value_name = "PATH", help_heading = OVER_SSH)]
+    pub remote_ragent: Option<String>,
+    /// ssh, with options of your own, such as 'ssh -F conf -p 2222' [default: ssh]
+    #[arg(long, allow_hyphen_values = true, value_name = "WORDS", help_heading = OVER_SSH)]
+    pub ssh: Option<String>,
+    /// Connections that one host opens; with more hosts than that, hosts reach others [default: 32]
+    #[arg(long, value_name = "N", help_heading = OVER_SSH)]
+    pub fanout: Option<String>,
+    /// Seconds that a connection may take [default: 10]
+    #[arg(long, alias = "connect_timeout", value_name = "SECONDS", help_heading = OVER_SSH)]
+    pub connect_timeout: Option<String>,
+    /// Prints what would run where, and starts nothing
+    #[arg(long, alias = "dry_run", help_heading = OVER_SSH)]
+    pub dry_run: bool,
+    /// The job.
+    #[command(flatten)]
+    pub launch: LaunchArgs,
+    /// The flags of the job that were typed, as agents are given them.
+    #[arg(skip)]
+    pub passed: Vec<OsString>,
+}
+
+/// What sets the flags of `ragent launch` apart from those of the job.
+const OVER_SSH: &str = "Hosts";
 
 /// Flags of `ragent rank`.
 #[derive(Args, Clone, Debug)]

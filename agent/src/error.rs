@@ -11,6 +11,7 @@ use crate::{
     agent::machine::Ending,
     coordinator::{client::AttendError, discovery::LocateError},
     job_spec::{Endpoint, JobSpecError, StorePorts},
+    launch::{Mistake, Verdict},
     manifest::ManifestError,
     report,
     search::sockets::SocketsError,
@@ -68,6 +69,12 @@ pub enum LaunchError {
     /// What was typed makes no manifest.
     #[error("no manifest can be made")]
     Manifest(Vec<ManifestError>),
+    /// What was typed for `ragent launch` means nothing.
+    #[error("the command line cannot be carried out")]
+    LaunchUsage(Vec<Mistake>),
+    /// A job on other hosts ended otherwise than in success.
+    #[error("the job did not succeed")]
+    OverSsh(Verdict),
     /// What was typed means nothing on this machine.
     #[error("the command line cannot be carried out")]
     Usage(Vec<JobSpecError>),
@@ -100,7 +107,8 @@ impl LaunchError {
     /// The same as a number.
     pub(crate) fn code(&self) -> u8 {
         match self {
-            Self::Usage(_) | Self::Manifest(_) => 2,
+            Self::Usage(_) | Self::LaunchUsage(_) | Self::Manifest(_) => 2,
+            Self::OverSsh(verdict) => verdict.code(),
             Self::Ended(ended) => ended.code(),
             Self::StaysClosed { .. } => CLOSED_BEFORE,
             Self::System { .. }
@@ -114,12 +122,10 @@ impl LaunchError {
     /// What people read: what was attempted, why it failed, what to try.
     pub fn report(&self) -> String {
         match self {
-            Self::Usage(errors) => {
-                all(errors.iter().map(|error| (error.to_string(), error.hint())))
-            }
-            Self::Manifest(errors) => {
-                all(errors.iter().map(|error| (error.to_string(), error.hint())))
-            }
+            Self::Usage(errors) => usage(errors, JobSpecError::hint),
+            Self::LaunchUsage(mistakes) => usage(mistakes, Mistake::hint),
+            Self::Manifest(errors) => usage(errors, ManifestError::hint),
+            Self::OverSsh(verdict) => verdict.report(),
             Self::Ended(ended) => ended.report(),
             Self::StaysClosed { outcome, title, path } => with_hint(
                 format!("error: {self}\n{}", closed(outcome, title)),
@@ -165,6 +171,8 @@ impl LaunchError {
             | Self::Ended(_)
             | Self::StaysClosed { .. }
             | Self::Manifest(_)
+            | Self::LaunchUsage(_)
+            | Self::OverSsh(_)
             | Self::Usage(_) => None,
         }
     }
@@ -196,12 +204,9 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Every mistake, each with its hint.
-fn all(errors: impl Iterator<Item = (String, Option<String>)>) -> String {
-    let one = |(error, hint): (String, Option<String>)| {
-        with_hint(format!("error: {error}"), hint.as_deref())
-    };
-    errors.map(one).collect::<Vec<_>>().join("\n")
+fn usage<E: std::error::Error>(errors: &[E], hint: impl Fn(&E) -> Option<String>) -> String {
+    let one = |error: &E| with_hint(format!("error: {error}"), hint(error).as_deref());
+    errors.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
 /// The coordinator's host was lost or left, and is not back: the same job may go on.

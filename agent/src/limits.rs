@@ -173,3 +173,47 @@ pub const MAX_PMI_LINE: usize = 4096;
 pub const MAX_LISTED_NODES: usize = 65_536;
 /// A state file that is read at all.
 pub const MAX_STATE_FILE: u64 = 64 * 1024;
+/// Hosts of one `ragent launch`: more than a coordinator takes agents.
+pub const MAX_HOSTS: usize = 16_384;
+/// A hostfile or a file of variables that is read at all.
+pub const MAX_LIST_FILE: u64 = 4 * 1024 * 1024;
+/// Connections of ssh that one process opens unless `--fanout` says otherwise: an sshd that is asked
+/// for more at once refuses some (`MaxStartups`), and each costs a process here.
+pub const DEFAULT_FANOUT: u32 = 32;
+/// The most that `--fanout` takes.
+pub const MAX_FANOUT: u32 = 1024;
+/// How long ssh has to reach a host unless `--connect-timeout` says otherwise.
+pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How much longer a host may take to start ragent once it is reached: a login shell whose home is on a
+/// slow disk takes seconds.
+pub const GREETING_TIMEOUT: Duration = Duration::from_secs(30);
+/// What shells of hosts may print before ragent says a word.
+pub const MAX_BANNER: usize = 64 * 1024;
+/// A message between `ragent launch` and its relays: the environment and the words of a job, or all
+/// hosts of a tree, with each byte spelled as up to four.
+pub const MAX_RELAY_FRAME: usize = 16 * 1024 * 1024;
+/// A line of an agent on its way: a line of a worker as the agent cuts it, with its prefix.
+pub const MAX_RELAYED_LINE: usize = MAX_CONSOLE_LINE + 4096;
+/// Messages that wait for a relay, a connection or the console; whoever has more of them waits.
+pub const RELAY_QUEUE: usize = 64;
+/// Orders that wait for one connection: a handful in all, and what has none left is not served.
+pub const ORDER_QUEUE: usize = 64;
+/// What is kept of ssh's words for the report that it failed.
+pub const SSH_LAST_WORDS: usize = 1024;
+/// How often whoever gives a relay its orders says that it is still there.
+pub const ORDER_KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// After what silence a relay takes the launching host for gone: long enough for somebody who has
+/// stopped `ragent launch` with Ctrl-Z to think again.
+pub const ORDER_SILENCE: Duration = Duration::from_secs(300);
+/// Connections for which any process may open files enough: the usual limit is 1024, and each has three.
+pub const PLAIN_CONNECTIONS: usize = 256;
+/// How often a connection is tried that was refused in a way that may pass, and how long after one
+/// another: an sshd, of a jump host above all, that is busy with others (`MaxStartups`).
+pub const SSH_ATTEMPTS: u32 = 4;
+/// See [`SSH_ATTEMPTS`].
+pub const SSH_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How long connections may take to end when all is said.
+pub const HANG_UP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long hosts that are told to start may wait for each other where some were not reached: they
+/// are all told in the same moment.
+pub const LAUNCH_LAST_CALL: Duration = Duration::from_secs(5);

@@ -6,12 +6,12 @@ use std::{
 };
 
 use ragent::{
-    cli::{Cli, Command, LaunchArgs},
+    cli::{Cli, Command, LaunchArgs, LaunchOverSshArgs},
     completion, doctor,
     error::LaunchError,
     host::ThisHost,
     job_spec::JobSpec,
-    keeper, limits, manifest, rank, run, serve, status,
+    keeper, launch, limits, manifest, rank, run, serve, status,
     telemetry::{self, LogFormat},
 };
 
@@ -19,6 +19,8 @@ fn main() -> ExitCode {
     let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     let result = match cli.command {
         Some(Command::Keeper) => return keep(),
+        Some(Command::Relay) => launch::relay().map(|()| ExitCode::SUCCESS),
+        Some(Command::Launch(args)) => launch_over_ssh(*args),
         Some(Command::Store(args)) => logged(LogFormat::Text, || serve::store(&args)),
         Some(Command::Coordinator(args)) => logged(LogFormat::Text, || serve::coordinator(&args)),
         Some(Command::Doctor(args)) => doctor::examine(&args),
@@ -27,7 +29,7 @@ fn main() -> ExitCode {
         Some(Command::Rank(args)) => rank::become_program(&args),
         None => match &cli.launch.print_completion {
             Some(shell) => completion::print(shell),
-            None => launch(cli.launch),
+            None => launch_here(cli.launch),
         },
     };
     match result {
@@ -40,7 +42,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn launch(args: LaunchArgs) -> Result<ExitCode, LaunchError> {
+fn launch_here(args: LaunchArgs) -> Result<ExitCode, LaunchError> {
     let format = LogFormat::of(&args);
     let (spec, format) = match (JobSpec::resolve(args, &ThisHost), format) {
         (Ok(spec), Ok(format)) => (spec, format),
@@ -51,6 +53,12 @@ fn launch(args: LaunchArgs) -> Result<ExitCode, LaunchError> {
         }
     };
     logged(format, || run::launch(spec))
+}
+
+fn launch_over_ssh(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {
+    // One that means nothing is among the mistakes that are told.
+    let format = LogFormat::of(&args.launch).unwrap_or(LogFormat::Text);
+    logged(format, || launch::launch(args))
 }
 
 /// Carries out `command` with log lines on stderr, all of which are out when it returns.

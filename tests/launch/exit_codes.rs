@@ -1,6 +1,9 @@
 //! Walks the table of `docs/exit-codes.md`: every row can be provoked and says what happens.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::{
+    fs,
+    net::{Ipv4Addr, TcpListener, UdpSocket},
+};
 
 use nix::sys::signal::Signal;
 
@@ -9,12 +12,15 @@ use crate::support::{End, Sandbox, free_port};
 /// How rows are provoked, each by one or several ends.
 type Provocation = fn(&Sandbox) -> Vec<End>;
 
-const PROVOCATIONS: [(&str, Provocation); 25] = [
+const PROVOCATIONS: [(&str, Provocation); 34] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
     ("`ragent status` has printed how the job stands", |sandbox| {
         let mut agent = sandbox.ragent("--no-python stay.sh").start();
         agent.worker();
         vec![sandbox.ragent("status").run(), sandbox.ragent("status --json").run()]
+    }),
+    ("`ragent launch --dry-run` has printed what would run where", |sandbox| {
+        vec![launch(sandbox, "a\nb\n", "--dry-run --no-python true")]
     }),
     ("`ragent store` or `ragent coordinator` was told to end", |sandbox| {
         let told = |command: &str| {
@@ -40,6 +46,9 @@ const PROVOCATIONS: [(&str, Provocation); 25] = [
         ["--help", "-h", "--version", "status --help"]
             .map(|words| sandbox.ragent(words).run())
             .into()
+    }),
+    ("`ragent doctor` has found nothing that must be mended", |sandbox| {
+        vec![sandbox.ragent("doctor").run(), sandbox.ragent("doctor --json").run()]
     }),
     ("a worker has failed and no restart is left", |sandbox| {
         vec![
@@ -72,6 +81,21 @@ const PROVOCATIONS: [(&str, Provocation); 25] = [
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let endpoint = listener.local_addr().unwrap();
         vec![sandbox.ragent(&format!("--rdzv-endpoint {endpoint} --no-python stay.sh")).run()]
+    }),
+    (
+        "the job's other agents cannot be looked for: no multicast, or the port is taken",
+        |sandbox| {
+            let held = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+            let port = held.local_addr().unwrap().port();
+            let words = format!("--rdzv-endpoint auto:{port} --rdzv-id a --no-python stay.sh");
+            vec![sandbox.ragent(&words).run()]
+        },
+    ),
+    ("a launcher has started the first agent elsewhere than where all meet", |sandbox| {
+        let start = sandbox.ragent("--no-python stay.sh").env("OMPI_COMM_WORLD_RANK", "0");
+        let start = start.env("OMPI_COMM_WORLD_SIZE", "2").env("OMPI_COMM_WORLD_LOCAL_RANK", "0");
+        let start = start.env("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
+        vec![start.env("OMPI_MCA_orte_hnp_uri", "0.0;tcp://198.51.100.1:1").run()]
     }),
     ("no port of `store_port` is free", |sandbox| {
         let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -135,9 +159,19 @@ const PROVOCATIONS: [(&str, Provocation); 25] = [
         agent().run().assert_code(1);
         vec![agent().run(), agent().run()]
     }),
+    ("`ragent launch` reached fewer hosts than the job needs", |sandbox| {
+        vec![launch(sandbox, "a\nb\n", "--ssh false --no-python true")]
+    }),
     ("`ragent status` found no job, or got no answer", |sandbox| {
         let nobody = format!("status --rdzv-endpoint 127.0.0.1:{}", free_port());
         vec![sandbox.ragent("status").run(), sandbox.ragent(&nobody).run()]
+    }),
+    ("`ragent doctor` has found something that must be mended", |sandbox| {
+        let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let endpoint = held.local_addr().unwrap();
+        let end = sandbox.ragent(&format!("doctor --rdzv-endpoint {endpoint}")).run();
+        // It says so where what it finds is read.
+        vec![End { stderr: end.stdout.clone(), ..end }]
     }),
     ("`ragent store` or `ragent coordinator` cannot listen", |sandbox| {
         let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -158,6 +192,28 @@ const PROVOCATIONS: [(&str, Provocation); 25] = [
         let manifest = sandbox.ragent("manifest k8s --name A --image b train.py").run();
         let status = sandbox.ragent("status --rdzv-endpoint :1").run();
         vec![by_flag, by_variable.run(), manifest, status]
+    }),
+    ("the list of hosts, a filter or a variable of `ragent launch` means nothing", |sandbox| {
+        [("a\na\n", ""), ("a\n", "--include b"), ("a\n", "-x NOT_SET")]
+            .map(|(hosts, words)| launch(sandbox, hosts, &format!("{words} --no-python true")))
+            .into()
+    }),
+    (
+        "a launcher's variables are missing or contradict each other, or it has started several \
+         agents on a node",
+        |sandbox| {
+            let ranked = |rank| {
+                let start = sandbox.ragent("--no-python stay.sh").env("OMPI_COMM_WORLD_RANK", rank);
+                start.env("OMPI_COMM_WORLD_SIZE", "2")
+            };
+            let local = |rank| ranked(rank).env("OMPI_COMM_WORLD_LOCAL_RANK", rank);
+            let several = |rank| local(rank).env("OMPI_COMM_WORLD_LOCAL_SIZE", "2");
+            vec![ranked("0").run(), several("2").run(), several("0").run()]
+        },
+    ),
+    ("`ragent rank` knows no launcher, no host of rank 0, or no such program", |sandbox| {
+        let last = sandbox.ragent("rank -- no-such-program").env("OMPI_COMM_WORLD_RANK", "0");
+        vec![sandbox.ragent("rank -- true").run(), last.env("OMPI_COMM_WORLD_SIZE", "1").run()]
     }),
     ("the script, its program or Python is not there or cannot be run", |sandbox| {
         ["nothing.py", "--no-python nothing", "--no-python ./run"]
@@ -182,6 +238,12 @@ const PROVOCATIONS: [(&str, Provocation); 25] = [
         vec![sandbox.ragent("--log-dir /proc/no/logs --no-python stay.sh").run()]
     }),
 ];
+
+/// A launch on these hosts.
+fn launch(sandbox: &Sandbox, hosts: &str, words: &str) -> End {
+    fs::write(sandbox.path("hosts"), hosts).unwrap();
+    sandbox.ragent(&format!("launch --hostfile hosts {words}")).run()
+}
 
 /// The rows of the table: code and when.
 fn table() -> Vec<(i32, &'static str)> {

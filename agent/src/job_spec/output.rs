@@ -22,6 +22,8 @@ pub struct Output {
     pub stderr_filters: LineFilters,
     /// What lines of those begin with; none: `[<role><local rank>]:`.
     pub prefix: Option<String>,
+    /// Whether lines that go to the console alone begin with it too.
+    pub marks_lines: bool,
 }
 
 /// Where one stream goes.
@@ -31,6 +33,8 @@ pub enum Sink {
     Console,
     /// To a file alone.
     File,
+    /// Line by line with a prefix to the agent's own stream.
+    Lines,
     /// Nowhere.
     Null,
     /// To a file, and line by line with a prefix to the agent's own stream.
@@ -58,6 +62,8 @@ impl Output {
             Sink::Tee
         } else if self.map.tee.has(rank, stream) || self.map.redirects.has(rank, stream) {
             Sink::File
+        } else if is_shown && self.marks_lines {
+            Sink::Lines
         } else if is_shown {
             Sink::Console
         } else {
@@ -110,6 +116,7 @@ impl<H: Host> Given<'_, H> {
             stdout_filters: filters("duplicate_stdout_filters", &args.duplicate_stdout_filters),
             stderr_filters: filters("duplicate_stderr_filters", &args.duplicate_stderr_filters),
             prefix: template,
+            marks_lines: args.mark_lines,
         };
         let copies = !(output.stdout_filters.is_empty() && output.stderr_filters.is_empty());
         if copies && self.text("log_dir", &args.log_dir).as_deref() == Some("/dev/null") {
@@ -155,6 +162,14 @@ mod tests {
     fn tee_wins_over_redirects() {
         assert_eq!(sinks(&output("3", "0:1", ""), 0), [Sink::Tee, Sink::File]);
         assert_eq!(sinks(&Output::default(), 0), [Sink::Console; 2]);
+    }
+
+    /// Lines for the console can be marked without a file beside it.
+    #[test]
+    fn marked_lines() {
+        let output = Output { marks_lines: true, ..output("1", "0", "0") };
+        assert_eq!(sinks(&output, 0), [Sink::File, Sink::Lines]);
+        assert_eq!(sinks(&output, 1), [Sink::File, Sink::Null]);
     }
 
     /// What the console is not to show goes to its file alone, or nowhere.

@@ -61,7 +61,7 @@ impl Console {
     /// # Cancel safety
     ///
     /// A cancelled call has queued nothing.
-    pub(super) async fn write(&self, stream: Stream, chunk: Bytes) {
+    pub(crate) async fn write(&self, stream: Stream, chunk: Bytes) {
         // The thread lives as long as there is a sender.
         let _ = self.streams.send((stream, chunk)).await;
     }

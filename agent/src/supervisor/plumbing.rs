@@ -134,6 +134,7 @@ pub(super) fn plumb(
     };
     let null = || OpenOptions::new().write(true).open("/dev/null").map(OwnedFd::from);
     let sink = |stream, file: &Option<Arc<File>>| match spec.output.sink(local_rank, stream) {
+        Sink::Lines => Sink::Lines,
         // As torchrun does.
         _ if matches!(*spec.logs, LogFolder::Nowhere) => Sink::Console,
         // Better there than nowhere.
@@ -146,7 +147,7 @@ pub(super) fn plumb(
             let (file, tail) = (files.stdout.clone(), SharedTail::default());
             captured(Stream::Stdout, Shown::Nothing, file, tail)?
         }
-        Sink::Tee => {
+        Sink::Tee | Sink::Lines => {
             let (file, tail) = (files.stdout.clone(), SharedTail::default());
             captured(Stream::Stdout, lines(Stream::Stdout), file, tail)?
         }
@@ -156,7 +157,7 @@ pub(super) fn plumb(
     let tail = SharedTail::default();
     let shown = match sink(Stream::Stderr, &files.stderr) {
         Sink::File => Some(Shown::Nothing),
-        Sink::Tee => Some(lines(Stream::Stderr)),
+        Sink::Tee | Sink::Lines => Some(lines(Stream::Stderr)),
         Sink::Console if !io::stderr().is_terminal() => Some(Shown::Bytes),
         Sink::Null | Sink::Console => None,
     };

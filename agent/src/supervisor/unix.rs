@@ -151,6 +151,12 @@ pub(crate) fn end_with_this_thread(command: &mut tokio::process::Command) {
     unsafe { command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)) };
 }
 
+/// Makes what `command` starts the leader of a session of its own, without a terminal.
+pub(crate) fn lead_session(command: &mut tokio::process::Command) {
+    // SAFETY: between fork and exec one async-signal-safe system call is made.
+    unsafe { command.pre_exec(|| Ok(unistd::setsid().map(drop)?)) };
+}
+
 /// What the keeper ignores for itself, and what `nohup` may have made the agent ignore.
 const INHERITED_AS_IGNORED: [Signal; 6] = [
     Signal::SIGHUP,

@@ -1,0 +1,309 @@
+//! Reads which hosts there are: the hostfiles of Open MPI, MPICH and DeepSpeed, and plain lists.
+//!
+//! One host a line, in the order in which they get their ranks: `node1`, `user@node1`, `node1:8`,
+//! `node1 slots=8 max_slots=8`. Behind `#` stands a comment. Nothing here asks whether a host is there.
+
+use std::{collections::BTreeMap, num::NonZeroU32, str::FromStr};
+
+use crate::limits;
+
+/// The hosts of a list.
+///
+/// Invariant: there is at least one, and no two have the same name.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HostList {
+    hosts: Vec<ListedHost>,
+}
+
+impl HostList {
+    /// The hosts, in the order of the list.
+    pub fn hosts(&self) -> &[ListedHost] {
+        &self.hosts
+    }
+}
+
+/// One host, as its line names it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ListedHost {
+    /// What people and ssh call it.
+    pub name: String,
+    /// Whom to log in as, where the list says so.
+    pub user: Option<String>,
+    /// How many workers it is for, where the list says so.
+    pub slots: Option<NonZeroU32>,
+}
+
+impl ListedHost {
+    /// What ssh is given.
+    pub fn target(&self) -> String {
+        match &self.user {
+            Some(user) => format!("{user}@{}", self.name),
+            None => self.name.clone(),
+        }
+    }
+}
+
+/// Why a text is no [`HostList`]. Lines are counted from one.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum HostListError {
+    /// A host is there twice.
+    #[error("`{name}` stands in line {first} and again in line {line}")]
+    Duplicate {
+        /// Which one.
+        name: String,
+        /// Where it stands first.
+        first: usize,
+        /// Where it stands again.
+        line: usize,
+    },
+    /// There is no host at all.
+    #[error("it names no host")]
+    Empty,
+    /// Something that no host can be called.
+    #[error("line {line}: `{name}` is no name of a host")]
+    HostName {
+        /// Where.
+        line: usize,
+        /// As given.
+        name: String,
+    },
+    /// Words that mean something only to a scheduler's list, such as `+n1` and `^node1`.
+    #[error("line {line}: `{word}` refers to another list, and there is none")]
+    Relative {
+        /// Where.
+        line: usize,
+        /// As given.
+        word: String,
+    },
+    /// Slots that are no number.
+    #[error("line {line}: `{value}` is no number of slots")]
+    Slots {
+        /// Where.
+        line: usize,
+        /// As given.
+        value: String,
+    },
+    /// More hosts than anybody has.
+    #[error("it names more than {} hosts", limits::MAX_HOSTS)]
+    TooMany,
+    /// A word that is none of the grammar's.
+    #[error("line {line}: `{word}` is not understood")]
+    Word {
+        /// Where.
+        line: usize,
+        /// As given.
+        word: String,
+    },
+    /// A host on which nothing could run.
+    #[error("line {line}: `{name}` has no slots")]
+    ZeroSlots {
+        /// Where.
+        line: usize,
+        /// Which host.
+        name: String,
+    },
+}
+
+impl HostListError {
+    /// What to try.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Duplicate { .. } => "name each host once, with all its slots",
+            Self::Empty => "write one host a line, such as `node1 slots=8`",
+            Self::HostName { .. } | Self::Word { .. } | Self::Slots { .. } => {
+                "a line is `HOST`, `HOST:8`, `HOST slots=8` or `USER@HOST slots=8`"
+            }
+            Self::Relative { .. } => {
+                "name the hosts themselves, and leave some out with `--exclude`"
+            }
+            Self::TooMany => "is that a list of hosts?",
+            Self::ZeroSlots { .. } => "remove the line, or leave the host out with `--exclude`",
+        }
+    }
+}
+
+impl FromStr for HostList {
+    type Err = HostListError;
+
+    fn from_str(text: &str) -> Result<Self, HostListError> {
+        let mut hosts = Vec::new();
+        let mut lines: BTreeMap<String, usize> = BTreeMap::new();
+        for (line, text) in (1..).zip(text.trim_start_matches('\u{feff}').lines()) {
+            let text = text.split('#').next().unwrap_or_default();
+            let Some(host) = host(line, text)? else { continue };
+            if let Some(first) = lines.insert(host.name.clone(), line) {
+                return Err(HostListError::Duplicate { name: host.name, first, line });
+            }
+            if hosts.len() == limits::MAX_HOSTS {
+                return Err(HostListError::TooMany);
+            }
+            hosts.push(host);
+        }
+        if hosts.is_empty() { Err(HostListError::Empty) } else { Ok(Self { hosts }) }
+    }
+}
+
+/// The host of one line without its comment; none if the line is blank.
+fn host(line: usize, text: &str) -> Result<Option<ListedHost>, HostListError> {
+    // Open MPI lets white space stand around the sign.
+    let spaced = text.replace('=', " = ");
+    let mut words = spaced.split_whitespace();
+    let Some(first) = words.next() else { return Ok(None) };
+    let mut host = named(line, first)?;
+    while let Some(word) = words.next() {
+        let (Some("="), Some(value)) = (words.next(), words.next()) else {
+            return Err(HostListError::Word { line, word: word.to_owned() });
+        };
+        match word.to_ascii_lowercase().as_str() {
+            "slots" | "slot" | "cpu" | "cpus" | "count" => {
+                host.slots = Some(slots(line, &host.name, value)?);
+            }
+            // A bound for a scheduler that puts more workers on a host than it has slots.
+            "max_slots" | "max-slots" | "slots_max" | "slots-max" => {
+                slots(line, &host.name, value)?;
+            }
+            "user" | "username" | "user_name" | "user-name" if is_user(value) => {
+                host.user = Some(value.to_owned());
+            }
+            _ => return Err(HostListError::Word { line, word: format!("{word}={value}") }),
+        }
+    }
+    Ok(Some(host))
+}
+
+/// `HOST`, `USER@HOST`, `HOST:SLOTS`, `[ADDRESS]:SLOTS`.
+fn named(line: usize, word: &str) -> Result<ListedHost, HostListError> {
+    if word.starts_with(['+', '^']) {
+        return Err(HostListError::Relative { line, word: word.to_owned() });
+    }
+    let wrong = || HostListError::HostName { line, name: word.to_owned() };
+    let (user, rest) = match word.rsplit_once('@') {
+        Some((user, rest)) => (Some(user), rest),
+        None => (None, word),
+    };
+    let (name, count) = split_slots(rest).ok_or_else(wrong)?;
+    if !is_host(name) || !user.is_none_or(is_user) {
+        return Err(wrong());
+    }
+    let slots = count.map(|count| slots(line, name, count)).transpose()?;
+    Ok(ListedHost { name: name.to_owned(), user: user.map(str::to_owned), slots })
+}
+
+/// The name, and what stands behind a colon that is not part of an IPv6 address.
+fn split_slots(text: &str) -> Option<(&str, Option<&str>)> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let (name, rest) = rest.split_once(']')?;
+        return match rest.strip_prefix(':') {
+            Some(count) => Some((name, Some(count))),
+            None => rest.is_empty().then_some((name, None)),
+        };
+    }
+    match text.split_once(':') {
+        Some((name, count)) if !count.contains(':') => Some((name, Some(count))),
+        Some(_) | None => Some((text, None)),
+    }
+}
+
+/// Whether ssh could be given `text` as a host: never what it would take for an option.
+fn is_host(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-:%".contains(c);
+    !text.is_empty() && text.len() <= MAX_NAME && !text.starts_with('-') && text.chars().all(fits)
+}
+
+fn is_user(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-+$\\@".contains(c);
+    !text.is_empty() && text.len() <= MAX_NAME && !text.starts_with('-') && text.chars().all(fits)
+}
+
+fn slots(line: usize, name: &str, value: &str) -> Result<NonZeroU32, HostListError> {
+    let number = value.parse::<u32>().ok().filter(|number| *number <= limits::MAX_LOCAL_WORLD_SIZE);
+    let number = number.ok_or_else(|| HostListError::Slots { line, value: value.to_owned() })?;
+    NonZeroU32::new(number).ok_or_else(|| HostListError::ZeroSlots { line, name: name.to_owned() })
+}
+
+/// The longest name that DNS has.
+const MAX_NAME: usize = 255;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(text: &str) -> Vec<(String, Option<u32>)> {
+        let list: HostList = text.parse().unwrap();
+        let entry = |host: &ListedHost| (host.target(), host.slots.map(NonZeroU32::get));
+        list.hosts().iter().map(entry).collect()
+    }
+
+    fn error(text: &str) -> HostListError {
+        text.parse::<HostList>().unwrap_err()
+    }
+
+    /// The lists of all three programs are read, comments and blank lines left out.
+    #[test]
+    fn grammars() {
+        let text = "# all of them\nnode1\n\n  node2 slots=8  # eight\nnode3:4\n\
+                    me@node4 slots = 2 max_slots=4\nnode5 username=you slots=1\r\n\
+                    [fd00::1]:3\nfd00::2\n";
+        let expected = [
+            ("node1", None),
+            ("node2", Some(8)),
+            ("node3", Some(4)),
+            ("me@node4", Some(2)),
+            ("you@node5", Some(1)),
+            ("fd00::1", Some(3)),
+            ("fd00::2", None),
+        ];
+        assert_eq!(read(text), expected.map(|(name, slots)| (name.to_owned(), slots)));
+    }
+
+    /// A host that is there twice is refused with both lines, also under two users.
+    #[test]
+    fn duplicates() {
+        let name = "a".to_owned();
+        let duplicate = HostListError::Duplicate { name, first: 1, line: 3 };
+        assert_eq!(error("a\nb\nme@a slots=2\n"), duplicate);
+    }
+
+    /// A host without slots is a mistake, not a host to be left out.
+    #[test]
+    fn zero_slots() {
+        let zero = HostListError::ZeroSlots { line: 2, name: "b".to_owned() };
+        assert_eq!(error("a\nb slots=0"), zero);
+        assert_eq!(error("a\nb:0"), zero);
+    }
+
+    /// What is not understood is named with its line.
+    #[test]
+    fn mistakes() {
+        assert_eq!(error("# nothing\n"), HostListError::Empty);
+        assert_eq!(error("a slots=x"), HostListError::Slots { line: 1, value: "x".to_owned() });
+        assert_eq!(error("a slots"), HostListError::Word { line: 1, word: "slots".to_owned() });
+        let word = "gpus=8".to_owned();
+        assert_eq!(error("a gpus=8"), HostListError::Word { line: 1, word });
+        assert_eq!(error("+n0"), HostListError::Relative { line: 1, word: "+n0".to_owned() });
+        // ssh would take these for options of its own.
+        for name in ["-oProxyCommand=x", "-F", "me@-F", "-l@a", "a,b", "a;b", "$(a)"] {
+            assert!(name.parse::<HostList>().is_err(), "{name}");
+        }
+    }
+
+    proptest! {
+        /// Whatever is in a list, it is read or refused, and what is read keeps the invariant.
+        #[test]
+        fn never_panics(text in "(?s).{0,200}") {
+            if let Ok(list) = text.parse::<HostList>() {
+                let names: std::collections::BTreeSet<&str> =
+                    list.hosts().iter().map(|host| host.name.as_str()).collect();
+                prop_assert!(!names.is_empty() && names.len() == list.hosts().len());
+            }
+        }
+
+        /// The same for what looks like a list.
+        #[test]
+        fn never_panics_on_likely_text(text in "([a-c@:=+^\\[\\]0-9 \n#.-]|slots|max_slots){0,40}") {
+            let _ = text.parse::<HostList>();
+        }
+    }
+}

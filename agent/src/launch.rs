@@ -1,0 +1,131 @@
+//! `ragent launch`: starts an agent on every host of a list, over ssh, from one host.
+//!
+//! ```text
+//!  this host                     node1                          node2
+//! ┌─────────────────┐  ssh  ┌───────────────────────┐   ┌───────────────────────┐
+//! │ machine (pure)  │──────▶│ relay ──▶ agent       │   │ relay ──▶ agent       │
+//! │ driver          │  ssh  │   │         └ keeper… │   │             └ keeper… │
+//! │ connections     │───────┼───┼───────────────────┼──▶│                       │
+//! └─────────────────┘       └───┼───────────────────┘   └───────────────────────┘
+//!                               └─ ssh ─▶ further hosts, where there are many
+//! ```
+//!
+//! `plan` says what runs where and reaches nobody; `machine` decides when; `connection` is one ssh,
+//! `relay` what it starts there. Agents find each other by themselves: nothing of the job goes through
+//! ssh but its output, so a connection that breaks ends the agent behind it and nothing else.
+
+mod agent_process;
+mod anywhere;
+mod branches;
+mod connection;
+mod driver;
+mod dry_run;
+mod filters;
+mod frame;
+mod greeting;
+mod lines;
+mod listener;
+mod machine;
+mod meeting;
+mod mistake;
+mod numbers;
+mod order;
+mod output;
+mod plan;
+mod relay;
+mod site;
+mod ssh;
+mod ssh_process;
+mod tree;
+mod variables;
+mod verdict;
+mod words;
+
+use std::{
+    env,
+    fs::{self, File},
+    io::{self, Read, Write},
+    os::unix::fs::MetadataExt,
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use tracing::info;
+
+use self::plan::{Here, Plan};
+pub use self::{mistake::Mistake, relay::run as relay, verdict::Verdict};
+use crate::{
+    cli::LaunchOverSshArgs,
+    error::{LaunchError, system},
+    host::{Host, ThisHost},
+    limits, place, run,
+};
+
+/// Runs a job on the hosts of a list and waits for its end.
+///
+/// # Errors
+///
+/// Returns [`LaunchError`] unless the job has succeeded.
+pub fn launch(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {
+    let plan = read(&args)
+        .and_then(|here| Plan::resolve(&args, &here, &ThisHost))
+        .map_err(LaunchError::LaunchUsage)?;
+    if args.dry_run {
+        io::stdout().write_all(dry_run::text(&plan).as_bytes()).map_err(system("print"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    ThisHost.raise_open_files();
+    match run::block_on(driver::drive(&plan))?? {
+        Verdict::Succeeded => {
+            info!("the job has succeeded");
+            Ok(ExitCode::SUCCESS)
+        }
+        verdict => Err(LaunchError::OverSsh(verdict)),
+    }
+}
+
+/// Reads what this host knows: the files that are named, and who and where this is.
+fn read(args: &LaunchOverSshArgs) -> Result<Here, Vec<Mistake>> {
+    let mut mistakes = Vec::new();
+    let mut text = |flag, path: &String| {
+        let text = read_list(path);
+        text.unwrap_or_else(|error| {
+            let error = error.to_string();
+            mistakes.push(Mistake::File { flag, path: path.clone(), error });
+            String::new()
+        })
+    };
+    let hostfile = text("--hostfile", &args.hostfile);
+    let env_files =
+        args.env_file.iter().map(|path| (path.clone(), text("--env-file", path))).collect();
+    if !mistakes.is_empty() {
+        return Err(mistakes);
+    }
+    Ok(Here {
+        hostfile,
+        env_files,
+        folder: current_folder(),
+        program: env::current_exe().unwrap_or_else(|_| "ragent".into()),
+        fresh_id: place::random_id(),
+    })
+}
+
+fn read_list(path: &str) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(limits::MAX_LIST_FILE + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > limits::MAX_LIST_FILE {
+        return Err(io::Error::other(format!("it has more than {} bytes", limits::MAX_LIST_FILE)));
+    }
+    Ok(text)
+}
+
+/// The current folder as the user calls it: on other hosts a link may lead elsewhere.
+fn current_folder() -> PathBuf {
+    let real = env::current_dir().unwrap_or_else(|_| "/".into());
+    let called = ThisHost.env("PWD").map(PathBuf::from).filter(|path| path.is_absolute());
+    let is_real = |called: &PathBuf| {
+        let identity = |path| fs::metadata(path).map(|it| (it.dev(), it.ino())).ok();
+        identity(called) == identity(&real)
+    };
+    called.filter(is_real).unwrap_or(real)
+}

@@ -1,0 +1,121 @@
+//! The agent that a relay has started, and what it says.
+
+use std::{
+    fs,
+    os::unix::process::ExitStatusExt,
+    process::{ExitStatus, Stdio},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    process::{Child, Command},
+    sync::mpsc,
+    task::JoinSet,
+};
+
+use super::{
+    lines::Lines,
+    order::{AgentEnd, HostJob, HostNumber, Job, Report},
+};
+use crate::{job_spec::Stream, supervisor::unix};
+
+/// An agent that runs. The kernel kills it when the calling thread ends.
+#[derive(Debug)]
+pub(super) struct AgentProcess {
+    child: Child,
+    readers: JoinSet<()>,
+}
+
+impl AgentProcess {
+    /// Starts the agent of `host`; its lines go to `reports`.
+    ///
+    /// # Errors
+    ///
+    /// Says why it cannot be started.
+    pub(super) fn start(
+        job: &Job,
+        host: &HostJob,
+        reports: &mpsc::Sender<Report>,
+    ) -> Result<Self, String> {
+        let folder = job.folder.display();
+        let metadata = fs::metadata(&job.folder);
+        match metadata {
+            Err(error) => return Err(format!("the folder `{folder}` cannot be entered: {error}")),
+            Ok(metadata) if !metadata.is_dir() => return Err(format!("`{folder}` is no folder")),
+            Ok(_) => {}
+        }
+        // The file that runs, also where its path has a newer one by now.
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("ragent").args(job.words(host)).current_dir(&job.folder);
+        for (name, value) in job.env.iter().chain(&host.env) {
+            command.env(name, value);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.process_group(0);
+        unix::end_with_this_thread(&mut command);
+        let spawned = command.spawn();
+        let mut child = spawned
+            .map_err(|error| format!("its agent cannot be started in `{folder}`: {error}"))?;
+        let mut readers = JoinSet::new();
+        if let Some(pipe) = child.stdout.take() {
+            readers.spawn(pass_on(pipe, host.number, Stream::Stdout, reports.clone()));
+        }
+        if let Some(pipe) = child.stderr.take() {
+            readers.spawn(pass_on(pipe, host.number, Stream::Stderr, reports.clone()));
+        }
+        Ok(Self { child, readers })
+    }
+
+    /// Signals it, unless it has ended.
+    pub(super) fn signal(&self, signal: i32) {
+        // The number is its own until it is reaped, and none afterwards.
+        if let (Some(pid), Ok(signal)) = (self.child.id(), Signal::try_from(signal)) {
+            let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
+        }
+    }
+
+    /// Waits for its end, and for that of its keeper and all workers: they hold its streams.
+    ///
+    /// # Cancel safety
+    ///
+    /// A cancelled call has lost nothing.
+    pub(super) async fn ended(&mut self) -> AgentEnd {
+        let status = self.child.wait().await;
+        while self.readers.join_next().await.is_some() {}
+        match status {
+            Ok(status) => end_of(status),
+            Err(error) => AgentEnd::NotStarted(format!("its agent cannot be watched: {error}")),
+        }
+    }
+}
+
+fn end_of(status: ExitStatus) -> AgentEnd {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => AgentEnd::Exited(code),
+        (None, signal) => AgentEnd::Signaled(signal.unwrap_or_default()),
+    }
+}
+
+/// Passes on what comes out of `pipe` line by line; waits where that is slow.
+async fn pass_on(
+    mut pipe: impl AsyncRead + Unpin,
+    host: HostNumber,
+    stream: Stream,
+    reports: mpsc::Sender<Report>,
+) {
+    let mut lines = Lines::default();
+    loop {
+        let is_over = !matches!(pipe.read_buf(lines.room()).await, Ok(1..));
+        while let Some(line) = lines.take(is_over) {
+            // Where nobody listens any more, the agent is not to wait for it.
+            let _ = reports.send(Report::Line { host, stream, line }).await;
+        }
+        if is_over {
+            return;
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! One ssh: starts a relay on a host, gives it orders, and passes on what it and those below it report.
+//!
+//! When it ends, for whatever reason, every host that it still led to is reported as gone.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use bytes::Bytes;
+use tokio::{
+    io::AsyncWriteExt,
+    process::ChildStdin,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    task::JoinHandle,
+    time::timeout,
+};
+use tracing::debug;
+
+use super::{
+    frame::Message,
+    listener::Listener,
+    order::{HostNumber, Order, Report},
+    ssh::{self, Way},
+    ssh_process::{LastWords, SshProcess, listen},
+    tree::Branch,
+};
+use crate::{clock, limits};
+
+/// What a connection is made of.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) branch: Branch,
+    pub(super) way: Arc<Way>,
+    /// Lets only so many be opened at once.
+    pub(super) places: Arc<Semaphore>,
+    /// Orders, as frames; the connection is closed when nobody gives any more.
+    pub(super) orders: mpsc::Receiver<Bytes>,
+    /// Where reports go.
+    pub(super) reports: mpsc::Sender<Report>,
+}
+
+impl Connection {
+    /// Opens it and serves it to its end.
+    pub(super) async fn run(mut self) {
+        let hosts = self.branch.below.iter().chain([&self.branch.head]);
+        let mut open: BTreeSet<HostNumber> = hosts.map(|host| host.number).collect();
+        let Some(why) = self.attempt(&mut open).await else { return };
+        let head = self.branch.head.number;
+        for host in open {
+            let is_direct = host == head;
+            let why = if is_direct {
+                why.clone()
+            } else {
+                format!("the way through {} is lost: {why}", self.branch.head.target)
+            };
+            // Whoever listens no more has ended.
+            let _ = self.reports.send(Report::Gone { host, why, is_direct }).await;
+        }
+    }
+
+    /// Opens and serves it, again where it may have been refused by chance; says why it has ended, or
+    /// nothing if it is not wanted any more.
+    async fn attempt(&mut self, open: &mut BTreeSet<HostNumber>) -> Option<String> {
+        let mut attempts = 1;
+        loop {
+            let words = LastWords::default();
+            let place = self.place().await?;
+            let why = self.serve(place, open, &words).await;
+            if words.is_greeted() || !ssh::may_pass(&why) || attempts == limits::SSH_ATTEMPTS {
+                return Some(why);
+            }
+            // Spread, so that those that were refused together do not come together again.
+            let wait =
+                limits::SSH_RETRY_INTERVAL.mul_f64(f64::from(attempts) + rand::random::<f64>());
+            debug!(cause = why, "a connection is refused, and tried again");
+            clock::until(Some(clock::now() + wait)).await;
+            attempts += 1;
+        }
+    }
+
+    /// Waits until it may be opened; none if it is not wanted any more.
+    async fn place(&mut self) -> Option<OwnedSemaphorePermit> {
+        let place = Arc::clone(&self.places).acquire_owned();
+        tokio::pin!(place);
+        loop {
+            tokio::select! {
+                biased;
+                // What is ordered before there is a connection is for nobody.
+                order = self.orders.recv() => drop(order?),
+                place = &mut place => return place.ok(),
+            }
+        }
+    }
+
+    /// Serves it; says why it has ended. What is left in `open` has not ended with it.
+    async fn serve(
+        &mut self,
+        place: OwnedSemaphorePermit,
+        open: &mut BTreeSet<HostNumber>,
+        words: &LastWords,
+    ) -> String {
+        let command = self.way.command(&self.branch.head.target);
+        let (process, stdin, stdout, stderr) = match SshProcess::start(&command) {
+            Ok(started) => started,
+            Err(error) => return format!("`{}` cannot be started: {error}", self.way.ssh[0]),
+        };
+        let reach = Order::Reach {
+            me: self.branch.head.number,
+            below: self.branch.below.clone(),
+            way: Way::clone(&self.way),
+        };
+        let head = self.branch.head.number;
+        let stderr = tokio::spawn(listen(stderr, head, words.clone(), self.reports.clone()));
+        let listener = Listener::new(stdout, words.clone(), head, open);
+        let deadline = clock::now() + self.way.greeting_timeout();
+        let writer = write(stdin, reach.encode(), &mut self.orders);
+        let listen = listener.run(place, deadline, &self.reports);
+        tokio::pin!(writer, listen);
+        // The stream of orders may end first, and what is said afterwards is heard still.
+        let heard = tokio::select! {
+            heard = &mut listen => heard,
+            () = &mut writer => listen.await,
+        };
+        hang_up(process, stderr, words, heard).await
+    }
+}
+
+/// Gives orders, and signs of life between them, until there are no more or nobody takes them.
+async fn write(mut stdin: ChildStdin, first: Bytes, orders: &mut mpsc::Receiver<Bytes>) {
+    let mut next = first;
+    loop {
+        if stdin.write_all(&next).await.is_err() {
+            // It has ended, which its other streams tell too.
+            return;
+        }
+        next = match timeout(limits::ORDER_KEEP_ALIVE, orders.recv()).await {
+            Ok(Some(order)) => order,
+            Ok(None) => return,
+            Err(_) => Order::KeepAlive.encode(),
+        };
+    }
+}
+
+/// Waits for the end of ssh and says why it came.
+async fn hang_up(
+    mut process: SshProcess,
+    stderr: JoinHandle<()>,
+    words: &LastWords,
+    heard: Result<(), String>,
+) -> String {
+    if let Err(why) = heard {
+        // What makes no sense any more is ended, not waited for.
+        return why;
+    }
+    let status = timeout(limits::HANG_UP_TIMEOUT, process.ended()).await;
+    // A master connection of ssh may hold the stream for longer.
+    let _ = timeout(limits::LAST_WORDS_TIMEOUT, stderr).await;
+    ssh::why(status.ok().flatten(), &words.text())
+}

@@ -1,0 +1,134 @@
+//! Hears what a relay and those below it report, and passes on what may be believed.
+
+use std::{collections::BTreeSet, time::Instant};
+
+use bytes::BytesMut;
+use tokio::{
+    io::AsyncReadExt,
+    process::ChildStdout,
+    sync::{OwnedSemaphorePermit, mpsc},
+};
+
+use super::{
+    frame, greeting,
+    order::{AgentEnd, HostNumber, Report},
+    ssh_process::LastWords,
+};
+use crate::limits;
+
+/// Hears what a relay reports.
+pub(super) struct Listener<'a> {
+    stdout: ChildStdout,
+    input: BytesMut,
+    words: LastWords,
+    head: HostNumber,
+    open: &'a mut BTreeSet<HostNumber>,
+}
+
+impl<'a> Listener<'a> {
+    /// Hears the relay of `head`, which leads to the hosts that are `open`.
+    pub(super) fn new(
+        stdout: ChildStdout,
+        words: LastWords,
+        head: HostNumber,
+        open: &'a mut BTreeSet<HostNumber>,
+    ) -> Self {
+        Self { stdout, input: BytesMut::new(), words, head, open }
+    }
+
+    /// Passes reports on until there are no more.
+    ///
+    /// # Errors
+    ///
+    /// Says what is wrong with the other end.
+    pub(super) async fn run(
+        mut self,
+        place: OwnedSemaphorePermit,
+        deadline: Instant,
+        reports: &mpsc::Sender<Report>,
+    ) -> Result<(), String> {
+        let greeted = timeout_at(deadline, self.greeting()).await;
+        match greeted {
+            Some(Ok(true)) => self.words.greeted(),
+            Some(Ok(false)) => return Ok(()),
+            Some(Err(why)) => return Err(why),
+            None => return Err(self.silent()),
+        }
+        drop(place);
+        loop {
+            while let Some(report) = self.next()? {
+                if let Some(report) = self.checked(report) {
+                    let _ = reports.send(report).await;
+                }
+            }
+            if !self.read().await {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for the greeting; false if the stream ends before it.
+    async fn greeting(&mut self) -> Result<bool, String> {
+        loop {
+            if greeting::take(&mut self.input).map_err(|error| error.to_string())? {
+                return Ok(true);
+            }
+            if !self.read().await {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn silent(&self) -> String {
+        let words = self.words.text();
+        let said = if words.is_empty() { String::new() } else { format!(": {}", words.trim()) };
+        format!("it does not start ragent in time{said}")
+    }
+
+    async fn read(&mut self) -> bool {
+        self.input.reserve(limits::CONSOLE_CHUNK);
+        matches!(self.stdout.read_buf(&mut self.input).await, Ok(1..))
+    }
+
+    fn next(&mut self) -> Result<Option<Report>, String> {
+        frame::take(&mut self.input).map_err(|error| format!("its ragent speaks nonsense: {error}"))
+    }
+
+    /// The report as it is passed on; none if it is about a host that this is not the way to.
+    fn checked(&mut self, report: Report) -> Option<Report> {
+        let (Report::Line { host, .. }
+        | Report::Reached { host, .. }
+        | Report::Gone { host, .. }
+        | Report::Ended { host, .. }) = report;
+        if !self.open.contains(&host) {
+            return None;
+        }
+        match report {
+            Report::Gone { host, why, .. } => {
+                self.open.remove(&host);
+                let why = printable(&why);
+                Some(Report::Gone { host, why, is_direct: host == self.head })
+            }
+            Report::Ended { host, end } => {
+                self.open.remove(&host);
+                let end = match end {
+                    AgentEnd::NotStarted(why) => AgentEnd::NotStarted(printable(&why)),
+                    AgentEnd::Exited(_) | AgentEnd::Signaled(_) => end,
+                };
+                Some(Report::Ended { host, end })
+            }
+            Report::Line { .. } | Report::Reached { .. } => Some(report),
+        }
+    }
+}
+
+/// What another host says, as it can be shown: it must neither move the reader's cursor nor fill a page.
+fn printable(text: &str) -> String {
+    let text = text.chars().take(limits::SSH_LAST_WORDS);
+    text.map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// What `future` gives, or nothing if it does not by `deadline`.
+async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Option<F::Output> {
+    tokio::time::timeout_at(deadline.into(), future).await.ok()
+}

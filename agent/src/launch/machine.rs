@@ -1,0 +1,363 @@
+//! Decides what a launch does next: whom to reach, when to start, when to give up, what it all came to.
+//!
+//! ```text
+//! Reaching ── all have answered, enough of them ──▶ Running ── all have ended ──▶ Over
+//!    │ too few, or a signal                            │ a signal, or too few left    ▲
+//!    └─────────────────────────────────────────────────┼──────────────────────────────┤
+//!                                                      ▼                              │
+//!                                                   Stopping ── all have ended, killed if they must be
+//! ```
+//!
+//! A host that another one could not reach is tried directly. What workers write does not come here.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+use tracing::{debug, info, warn};
+
+use super::{
+    meeting::MeetingPlan,
+    order::{AgentEnd, HostNumber, Report, Site},
+    verdict::{Verdict, of_ends},
+};
+use crate::limits;
+
+/// What a launch is told once.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    /// What the hosts are called, by number.
+    pub(super) names: Vec<String>,
+    /// How many the job needs.
+    pub(super) min: usize,
+    /// How long agents may take to end.
+    pub(super) stop: Duration,
+    /// How long nothing may be heard of hosts that are being reached.
+    pub(super) reach_silence: Duration,
+    /// How agents find each other.
+    pub(super) meeting: MeetingPlan,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Effect {
+    /// Reaches all hosts.
+    Reach,
+    /// Reaches one that could not be reached through another.
+    ReachDirectly(HostNumber),
+    /// Starts the agents of these hosts.
+    Start(Vec<(HostNumber, Site)>),
+    /// Signals all agents.
+    Signal(Signal),
+    /// All is over.
+    Finish(Verdict),
+}
+
+/// Where one host stands.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Standing {
+    Reaching,
+    Reached(Site),
+    Unreachable(String),
+    Running,
+    Ended(AgentEnd),
+    /// Its relay is gone, and takes its agent with it.
+    Lost(String),
+}
+
+#[derive(Debug)]
+enum Phase {
+    Reaching { silent_until: Instant },
+    Running { give_up_at: Option<Instant> },
+    Stopping { cause: Option<Signal>, until: Instant, is_killed: bool },
+    Over,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub(super) struct Machine {
+    settings: Settings,
+    hosts: Vec<Standing>,
+    /// Whoever hosts the job's endpoint, if that was our choice.
+    coordinator: Option<HostNumber>,
+    phase: Phase,
+    effects: VecDeque<Effect>,
+}
+
+impl Machine {
+    /// Begins to reach all hosts.
+    pub(super) fn new(now: Instant, settings: Settings) -> Self {
+        info!(hosts = settings.names.len(), "reaching hosts");
+        Self {
+            hosts: vec![Standing::Reaching; settings.names.len()],
+            coordinator: None,
+            phase: Phase::Reaching { silent_until: now + settings.reach_silence },
+            effects: VecDeque::from([Effect::Reach]),
+            settings,
+        }
+    }
+
+    /// What is to be done next.
+    pub(super) fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// When [`Machine::handle_timeout`] is to be called.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Reaching { silent_until } => Some(silent_until),
+            Phase::Running { give_up_at } => give_up_at,
+            Phase::Stopping { until, .. } => Some(until),
+            Phase::Over => None,
+        }
+    }
+
+    /// Takes note of what a relay reports.
+    pub(super) fn handle_report(&mut self, now: Instant, report: Report) {
+        match report {
+            Report::Line { .. } => {}
+            Report::Reached { host, site } => self.reached(host, site),
+            Report::Gone { host, why, is_direct } => self.gone(host, why, is_direct),
+            Report::Ended { host, end } => self.ended(host, end),
+        }
+        if let Phase::Reaching { silent_until } = &mut self.phase {
+            *silent_until = now + self.settings.reach_silence;
+        }
+        self.advance(now);
+    }
+
+    /// Takes note of a signal: the first one is passed on, the second one kills, the third one ends
+    /// this at once.
+    pub(super) fn handle_signal(&mut self, now: Instant, signal: Signal) {
+        match self.phase {
+            Phase::Reaching { .. } => self.finish(Verdict::Interrupted { signal }),
+            Phase::Running { .. } => {
+                info!(%signal, "signal received; passing it on to all hosts");
+                self.stop(now, Some(signal), signal);
+            }
+            Phase::Stopping { is_killed: true, .. } => self.give_up(),
+            Phase::Stopping { ref mut cause, .. } => {
+                warn!(%signal, "signal received again; everything is killed");
+                *cause = cause.or(Some(signal));
+                self.kill(now);
+            }
+            Phase::Over => {}
+        }
+    }
+
+    /// Applies the deadline, if it has passed.
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        if self.poll_timeout().is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        match self.phase {
+            Phase::Reaching { .. } => {
+                for host in self.those(&Standing::Reaching) {
+                    self.unreachable(host, "nothing is heard of it".to_owned());
+                }
+                self.advance(now);
+            }
+            Phase::Running { .. } => {
+                warn!("too few hosts are left; the others are told to end");
+                self.stop(now, None, Signal::SIGTERM);
+            }
+            Phase::Stopping { is_killed: false, .. } => {
+                warn!("agents do not end; everything is killed");
+                self.kill(now);
+            }
+            Phase::Stopping { is_killed: true, .. } => self.give_up(),
+            Phase::Over => {}
+        }
+    }
+
+    fn reached(&mut self, host: HostNumber, site: Site) {
+        if matches!(self.phase, Phase::Reaching { .. }) && *self.at(host) == Standing::Reaching {
+            debug!(host = self.name(host), "host reached");
+            *self.at_mut(host) = Standing::Reached(site);
+        }
+    }
+
+    fn gone(&mut self, host: HostNumber, why: String, is_direct: bool) {
+        match self.at(host) {
+            Standing::Unreachable(_) | Standing::Ended(_) | Standing::Lost(_) => {}
+            Standing::Running => {
+                warn!(host = self.name(host), cause = why, "host lost");
+                *self.at_mut(host) = Standing::Lost(why);
+            }
+            Standing::Reaching | Standing::Reached(_) if is_direct => self.unreachable(host, why),
+            Standing::Reaching | Standing::Reached(_) => {
+                info!(host = self.name(host), cause = why, "host not reached; trying it directly");
+                *self.at_mut(host) = Standing::Reaching;
+                self.effects.push_back(Effect::ReachDirectly(host));
+            }
+        }
+    }
+
+    fn unreachable(&mut self, host: HostNumber, why: String) {
+        warn!(host = self.name(host), cause = why, "host cannot be reached");
+        *self.at_mut(host) = Standing::Unreachable(why);
+    }
+
+    fn ended(&mut self, host: HostNumber, end: AgentEnd) {
+        if *self.at(host) != Standing::Running {
+            return;
+        }
+        if let AgentEnd::NotStarted(why) = &end {
+            warn!(host = self.name(host), cause = why, "agent not started");
+        }
+        *self.at_mut(host) = Standing::Ended(end);
+    }
+
+    /// Does what follows from where the hosts stand.
+    fn advance(&mut self, now: Instant) {
+        match self.phase {
+            Phase::Reaching { .. } => {
+                if !self.hosts.contains(&Standing::Reaching) {
+                    self.begin();
+                }
+            }
+            Phase::Running { .. } | Phase::Stopping { .. } if !self.is_anybody_running() => {
+                self.conclude();
+            }
+            Phase::Running { give_up_at } => {
+                let due = self.gives_up_at(now);
+                let earliest = give_up_at.into_iter().chain(due).min();
+                self.phase = Phase::Running { give_up_at: earliest };
+                self.handle_timeout(now);
+            }
+            Phase::Stopping { .. } | Phase::Over => {}
+        }
+    }
+
+    /// Starts all agents, or nothing.
+    fn begin(&mut self) {
+        let reached: Vec<(HostNumber, Site)> = self
+            .numbers()
+            .filter_map(|host| match self.at(host) {
+                Standing::Reached(site) => Some((host, site.clone())),
+                _ => None,
+            })
+            .collect();
+        if reached.len() < self.settings.min {
+            let unreachable = self.named(|standing| match standing {
+                Standing::Unreachable(why) => Some(why.clone()),
+                _ => None,
+            });
+            let (reached, min) = (reached.len(), self.settings.min);
+            return self.finish(Verdict::TooFewHosts { reached, min, unreachable });
+        }
+        info!(hosts = reached.len(), of = self.hosts.len(), "starting agents");
+        for (host, _) in &reached {
+            *self.at_mut(*host) = Standing::Running;
+        }
+        self.coordinator = self.settings.meeting.coordinator(&reached);
+        self.effects.push_back(Effect::Start(reached));
+        self.phase = Phase::Running { give_up_at: None };
+    }
+
+    /// When the agents that are left are told to end, because they would wait for nobody: at once
+    /// where it is clear that one is not coming back, else when they have had time to end themselves.
+    fn gives_up_at(&self, now: Instant) -> Option<Instant> {
+        if self.hosts.contains(&Standing::Ended(AgentEnd::Exited(0))) {
+            // The job has succeeded, which all will hear.
+            return None;
+        }
+        let is_needed = |host: HostNumber| Some(host) == self.coordinator;
+        let running = self.hosts.iter().filter(|standing| **standing == Standing::Running);
+        let are_too_few = running.count() < self.settings.min;
+        let gone = |standing: &Standing| {
+            matches!(
+                standing,
+                Standing::Lost(_)
+                    | Standing::Ended(AgentEnd::NotStarted(_) | AgentEnd::Exited(USAGE))
+            )
+        };
+        let missed = self.numbers().filter(|host| are_too_few || is_needed(*host));
+        let missed: Vec<&Standing> = missed.map(|host| self.at(host)).collect();
+        if missed.iter().any(|standing| gone(standing)) {
+            return Some(now);
+        }
+        let has_ended = |standing: &Standing| matches!(standing, Standing::Ended(_));
+        missed.iter().any(|standing| has_ended(standing)).then(|| now + self.settings.stop)
+    }
+
+    fn stop(&mut self, now: Instant, cause: Option<Signal>, signal: Signal) {
+        let until = now + self.settings.stop;
+        self.phase = Phase::Stopping { cause, until, is_killed: false };
+        self.effects.push_back(Effect::Signal(signal));
+    }
+
+    fn kill(&mut self, now: Instant) {
+        if let Phase::Stopping { until, is_killed, .. } = &mut self.phase {
+            (*until, *is_killed) = (now + limits::SWEEP_TIMEOUT, true);
+            self.effects.push_back(Effect::Signal(Signal::SIGKILL));
+        }
+    }
+
+    /// Waits for nobody any more.
+    fn give_up(&mut self) {
+        for host in self.those(&Standing::Running) {
+            *self.at_mut(host) = Standing::Lost("its agent does not end".to_owned());
+        }
+        self.conclude();
+    }
+
+    /// All have ended.
+    fn conclude(&mut self) {
+        let cause = match self.phase {
+            Phase::Stopping { cause, .. } => cause,
+            Phase::Reaching { .. } | Phase::Running { .. } | Phase::Over => None,
+        };
+        let ends = self.named(|standing| match standing {
+            Standing::Ended(end) => Some(Ok(end.clone())),
+            Standing::Lost(why) => Some(Err(why.clone())),
+            _ => None,
+        });
+        self.finish(of_ends(&ends, cause));
+    }
+
+    fn finish(&mut self, verdict: Verdict) {
+        self.effects.push_back(Effect::Finish(verdict));
+        self.phase = Phase::Over;
+    }
+
+    fn is_anybody_running(&self) -> bool {
+        self.hosts.contains(&Standing::Running)
+    }
+
+    fn numbers(&self) -> impl Iterator<Item = HostNumber> + use<> {
+        0..HostNumber::try_from(self.hosts.len()).unwrap_or(HostNumber::MAX)
+    }
+
+    /// The hosts that stand so.
+    fn those(&self, standing: &Standing) -> Vec<HostNumber> {
+        self.numbers().filter(|host| self.at(*host) == standing).collect()
+    }
+
+    /// What `select` finds, with the names of the hosts.
+    fn named<T>(&self, select: impl Fn(&Standing) -> Option<T>) -> Vec<(String, T)> {
+        let named = self.settings.names.iter().zip(&self.hosts);
+        named.filter_map(|(name, standing)| Some((name.clone(), select(standing)?))).collect()
+    }
+
+    fn name(&self, host: HostNumber) -> &str {
+        &self.settings.names[host as usize]
+    }
+
+    /// Reports are about hosts that there are: connections see to it.
+    fn at(&self, host: HostNumber) -> &Standing {
+        &self.hosts[host as usize]
+    }
+
+    fn at_mut(&mut self, host: HostNumber) -> &mut Standing {
+        &mut self.hosts[host as usize]
+    }
+}
+
+/// What an agent exits with whose host lacks something that its command line names.
+const USAGE: i32 = 2;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,293 @@
+//! Decides what runs where: from what was typed, the list of hosts and this host's environment to the
+//! words of each agent. Reaches nobody.
+
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use ragent_rendezvous::settings::NodeRange;
+
+use super::{
+    anywhere::{Anywhere, holds_anywhere},
+    filters::{self, ChosenHost},
+    meeting::MeetingPlan,
+    mistake::Mistake,
+    numbers,
+    order::{Destination, HostJob, HostNumber, Job, Site},
+    output,
+    ssh::Way,
+    variables, words,
+};
+use crate::{
+    cli::LaunchOverSshArgs,
+    host::Host,
+    hostfile::HostList,
+    job_spec::{JobSpec, JobSpecError},
+    limits,
+};
+
+/// What this host knows beside the command line.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Here {
+    /// What stands in the hostfile.
+    pub(super) hostfile: String,
+    /// What stands in the files of variables, with their paths.
+    pub(super) env_files: Vec<(String, String)>,
+    /// The current folder.
+    pub(super) folder: PathBuf,
+    /// The path of this program.
+    pub(super) program: PathBuf,
+    /// A name that no other job has.
+    pub(super) fresh_id: String,
+}
+
+/// What runs where.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    /// The hosts, by number.
+    pub(super) hosts: Vec<ChosenHost>,
+    /// How they are reached.
+    pub(super) way: Way,
+    /// What their agents have in common.
+    pub(super) job: Job,
+    /// How many nodes the job has.
+    pub(super) nodes: NodeRange,
+    /// How they find each other.
+    pub(super) meeting: MeetingPlan,
+    /// Whether each gets the slots of its host as the number of its workers.
+    counts_slots: bool,
+    /// Whether workers' lines begin with host and rank.
+    pub(super) marks_workers: bool,
+}
+
+impl Plan {
+    /// Makes it, or says every mistake that there is.
+    ///
+    /// # Errors
+    ///
+    /// Returns the mistakes.
+    pub(super) fn resolve(
+        args: &LaunchOverSshArgs,
+        here: &Here,
+        host: &impl Host,
+    ) -> Result<Self, Vec<Mistake>> {
+        let mut mistakes = Vec::new();
+        let hosts = keep(&mut mistakes, chosen_hosts(args, here)).unwrap_or_default();
+        let way = keep(&mut mistakes, way(args, here, host));
+        let env = variables_of(args, here, host, &mut mistakes);
+        let (spec, errors) = match job_spec(args, hosts.len()) {
+            Ok(spec) => (Some(spec), Vec::new()),
+            Err(errors) => (None, errors),
+        };
+        mistakes.extend(errors);
+        if args.launch.node_rank.is_some() {
+            mistakes.push(Mistake::NodeRank);
+        }
+        if args.launch.standalone && hosts.len() > 1 {
+            mistakes.push(Mistake::Standalone { hosts: hosts.len() });
+        }
+        if let Some(spec) = &spec {
+            let (hosts, min) = (hosts.len(), spec.shared.nodes.min());
+            // Where the list is wrong already, nobody is to be told that it is short.
+            if hosts > 0 && hosts < min as usize {
+                mistakes.push(Mistake::TooFewHosts { hosts, min });
+            }
+        }
+        let (Some(way), Some(spec), true) = (way, spec, mistakes.is_empty()) else {
+            return Err(mistakes);
+        };
+        let plan = Self::new(args, here, (hosts, way, env), &spec);
+        let len = plan.job.len();
+        // Each byte may be spelled as four.
+        if len > limits::MAX_RELAY_FRAME / 8 {
+            return Err(vec![Mistake::TooLong { len }]);
+        }
+        Ok(plan)
+    }
+
+    fn new(
+        args: &LaunchOverSshArgs,
+        here: &Here,
+        (mut hosts, way, env): (Vec<ChosenHost>, Way, Vec<variables::Variable>),
+        spec: &JobSpec,
+    ) -> Self {
+        let launch = &args.launch;
+        let nodes = spec.shared.nodes;
+        let meeting = MeetingPlan::of(launch, &spec.meeting, nodes, &here.fresh_id);
+        if meeting.has_fixed_ranks() {
+            // There is no rank for a spare.
+            hosts.truncate(nodes.max() as usize);
+        }
+        let is_default = |typed: &Option<String>| typed.is_none();
+        let marks_workers = is_default(&launch.tee)
+            && is_default(&launch.redirects)
+            && is_default(&launch.log_line_prefix_template);
+        let mut flags = args.passed.clone();
+        if launch.nnodes.is_none() {
+            flags.push(format!("--nnodes={nodes}").into());
+        }
+        if marks_workers {
+            flags.push("--mark-lines".into());
+        }
+        flags.extend(meeting.common_flags());
+        let script = launch.script.iter().chain(&launch.args).cloned().collect();
+        let stop = spec.shared.timeouts.stop_grace.saturating_add(limits::SEE_OFF_MARGIN);
+        Self {
+            hosts,
+            way,
+            job: Job {
+                env,
+                folder: args.chdir.clone().unwrap_or_else(|| here.folder.clone()),
+                flags,
+                script,
+                stop_ms: u64::try_from(stop.as_millis()).unwrap_or(u64::MAX),
+            },
+            nodes,
+            meeting,
+            counts_slots: launch.nproc_per_node.is_none(),
+            marks_workers,
+        }
+    }
+
+    /// How long agents may take to end.
+    pub(super) fn stop(&self) -> Duration {
+        Duration::from_millis(self.job.stop_ms)
+    }
+
+    /// What the hosts are called, by number.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.hosts.iter().map(|host| host.name.clone()).collect()
+    }
+
+    /// A host, as ssh is given it.
+    pub(super) fn destination(&self, number: HostNumber) -> Destination {
+        Destination { number, target: self.hosts[number as usize].target.clone() }
+    }
+
+    /// All of them.
+    pub(super) fn destinations(&self) -> Vec<Destination> {
+        (0..).zip(&self.hosts).map(|(number, _)| self.destination(number)).collect()
+    }
+
+    /// What each of the hosts that were reached is told beside the job.
+    pub(super) fn host_jobs(&self, reached: &[(HostNumber, Site)]) -> Vec<HostJob> {
+        let coordinator = self.meeting.coordinator(reached);
+        let site = reached.iter().find(|(host, _)| Some(*host) == coordinator);
+        let endpoint = site.map(|(host, site)| {
+            let name = &self.hosts[*host as usize].name;
+            self.meeting.endpoint(name, site, reached)
+        });
+        let job = |(rank, (number, _)): (usize, &(HostNumber, Site))| {
+            let is_coordinator = Some(*number) == coordinator;
+            let len = reached.len();
+            let meeting = self.meeting.own_flags(rank, is_coordinator, len, endpoint.as_ref());
+            self.host_job(*number, meeting)
+        };
+        reached.iter().enumerate().map(job).collect()
+    }
+
+    fn host_job(&self, number: HostNumber, mut flags: Vec<OsString>) -> HostJob {
+        let host = &self.hosts[number as usize];
+        if let Some(workers) = host.workers.filter(|_| self.counts_slots) {
+            flags.push(format!("--nproc-per-node={workers}").into());
+        }
+        if self.marks_workers {
+            let template = output::template(&host.name);
+            flags.push(format!("--log-line-prefix-template={template}").into());
+        }
+        let devices = host.devices.as_ref().map(|devices| {
+            let devices: Vec<String> = devices.iter().map(u32::to_string).collect();
+            ("CUDA_VISIBLE_DEVICES".to_owned(), devices.join(",").into())
+        });
+        HostJob { number, flags, env: devices.into_iter().collect() }
+    }
+}
+
+impl Job {
+    /// How many bytes it has.
+    fn len(&self) -> usize {
+        let env = self.env.iter().map(|(name, value)| name.len() + value.len());
+        let words = self.flags.iter().chain(&self.script).map(|word| word.len());
+        env.chain(words).sum()
+    }
+}
+
+fn keep<T>(mistakes: &mut Vec<Mistake>, result: Result<T, Mistake>) -> Option<T> {
+    result.map_err(|mistake| mistakes.push(mistake)).ok()
+}
+
+fn chosen_hosts(args: &LaunchOverSshArgs, here: &Here) -> Result<Vec<ChosenHost>, Mistake> {
+    let list: HostList = here.hostfile.parse().map_err(|error| {
+        let path = args.hostfile.clone();
+        Mistake::Hosts { path, error }
+    })?;
+    filters::choose(&list, args.include.as_deref(), args.exclude.as_deref())
+}
+
+fn way(args: &LaunchOverSshArgs, here: &Here, host: &impl Host) -> Result<Way, Mistake> {
+    let text = args.ssh.as_deref().unwrap_or("ssh");
+    let open = || Mistake::OpenQuote { source_: "--ssh".to_owned(), text: text.to_owned() };
+    let ssh = words::split(text).ok_or_else(open)?;
+    let program = ssh.first().ok_or(Mistake::NoSsh)?;
+    if host.find_program(program.as_ref()).is_none() {
+        return Err(Mistake::SshNotFound { program: program.clone() });
+    }
+    let default = limits::DEFAULT_FANOUT.into();
+    let fanout = numbers::from_one("--fanout", &args.fanout, limits::MAX_FANOUT.into(), default)?;
+    let connect_timeout_s = numbers::from_one(
+        "--connect-timeout",
+        &args.connect_timeout,
+        MAX_CONNECT_TIMEOUT_S,
+        limits::DEFAULT_CONNECT_TIMEOUT.as_secs(),
+    )?;
+    let here = || here.program.to_string_lossy().into_owned();
+    Ok(Way {
+        ssh,
+        ragent: args.remote_ragent.clone().unwrap_or_else(here),
+        connect_timeout_s,
+        fanout: u32::try_from(fanout).unwrap_or(limits::MAX_FANOUT),
+    })
+}
+
+/// Longer than anybody waits for one connection.
+const MAX_CONNECT_TIMEOUT_S: u64 = 3600;
+
+/// Those of the files first, so that a flag wins.
+fn variables_of(
+    args: &LaunchOverSshArgs,
+    here: &Here,
+    host: &impl Host,
+    mistakes: &mut Vec<Mistake>,
+) -> Vec<variables::Variable> {
+    let files = here.env_files.iter().map(|(path, text)| variables::of_file(path, text, host));
+    let all = files.chain([variables::of_flags(&args.export, host)]);
+    let mut variables = Vec::new();
+    for result in all {
+        match result {
+            Ok(some) => variables.extend(some),
+            Err(some) => mistakes.extend(some),
+        }
+    }
+    variables
+}
+
+/// What the job's flags mean on a machine that has everything.
+fn job_spec(args: &LaunchOverSshArgs, hosts: usize) -> Result<JobSpec, Vec<Mistake>> {
+    let mut launch = args.launch.clone();
+    launch.nnodes.get_or_insert_with(|| hosts.max(1).to_string());
+    // Told on its own.
+    launch.standalone = false;
+    launch.node_rank = None;
+    // Whether it can be done is for the hosts to say; they have devices of their own.
+    launch.numa_binding = None;
+    launch.virtual_local_rank = false;
+    let is_gpu = |text: &String| ["gpu", "xpu", "auto", "cpu"].contains(&text.as_str());
+    if launch.nproc_per_node.as_ref().is_some_and(is_gpu) {
+        launch.nproc_per_node = None;
+    }
+    JobSpec::resolve(launch, &Anywhere).map_err(|errors| {
+        let errors = errors.into_iter().filter(holds_anywhere);
+        errors.map(|error: JobSpecError| Mistake::Job(error)).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests;

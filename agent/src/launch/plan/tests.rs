@@ -1,0 +1,141 @@
+use super::*;
+use crate::{
+    cli::{Cli, Command},
+    host::MadeUpHost,
+};
+
+fn plan(words: &str) -> Result<Plan, Vec<Mistake>> {
+    let line = format!("ragent launch --hostfile hosts {words}");
+    let cli = Cli::read(line.split_ascii_whitespace().map(OsString::from)).unwrap();
+    let Some(Command::Launch(args)) = cli.command else { panic!("{line} launches nothing") };
+    let here = Here {
+        hostfile: "n1 slots=8\nme@n2\nn3 slots=4\n".to_owned(),
+        env_files: Vec::new(),
+        folder: "/work here".into(),
+        program: "/bin/ragent".into(),
+        fresh_id: "fresh".to_owned(),
+    };
+    let mut host = MadeUpHost { programs: vec!["/bin/ssh".into()], ..MadeUpHost::default() };
+    host.env.insert("SECRET".to_owned(), "s3cret".into());
+    Plan::resolve(&args, &here, &host)
+}
+
+fn site(address: Option<&str>) -> Site {
+    let address = address.map(|address| address.parse().unwrap());
+    Site { host_name: "self".to_owned(), address, port: 29401 }
+}
+
+/// The words of every agent, where these hosts were reached.
+fn agents(plan: &Plan, reached: &[HostNumber]) -> Vec<String> {
+    let sites: Vec<_> = reached.iter().map(|host| (*host, site(Some("10.0.0.1")))).collect();
+    let jobs = plan.host_jobs(&sites);
+    jobs.iter().map(|job| words::join(&plan.job.words(job))).collect()
+}
+
+/// Each agent gets the job's flags as typed, and beside them its own.
+#[test]
+fn words_of_agents() {
+    let plan = plan("-x SECRET --max_restarts 3 -m -r 0 train --lr 3 --hostfile x").unwrap();
+    let common = "--max-restarts=3 --module --redirects=0 --nnodes=3 --rdzv-id=fresh \
+                  --rdzv-backend=c10d";
+    let script = "-- train --lr 3 --hostfile x";
+    let own = |rank, is_host, slots: &str| {
+        format!(
+            "{common} --node-rank={rank} --rdzv-endpoint=10.0.0.1:29401 \
+             --rdzv-conf=is_host={is_host}{slots} {script}"
+        )
+    };
+    let expected =
+        [own(0, 1, " --nproc-per-node=8"), own(1, 0, ""), own(2, 0, " --nproc-per-node=4")];
+    assert_eq!(agents(&plan, &[0, 1, 2]), expected);
+    assert_eq!(plan.job.env, [("SECRET".to_owned(), "s3cret".into())]);
+    assert_eq!(plan.job.folder, PathBuf::from("/work here"));
+}
+
+/// Where the user says nothing of output, workers' lines begin with host and rank.
+#[test]
+fn lines_are_marked() {
+    let words = agents(&plan("--nproc-per-node gpu t.py").unwrap(), &[0, 1, 2]).join("\n");
+    assert!(words.contains("--mark-lines"), "{words}");
+    assert!(words.contains("'--log-line-prefix-template=[n2:${rank}] '"), "{words}");
+    assert!(!words.contains("--nproc-per-node=8"), "{words}");
+    for own in ["-t 1", "-r 3", "--log-line-prefix-template x"] {
+        let plan = plan(&format!("{own} t.py")).unwrap();
+        let words = agents(&plan, &[0, 1, 2]).join("\n");
+        assert!(!plan.marks_workers && !words.contains("[n2:"), "{words}");
+    }
+}
+
+/// The first host that is reached is the endpoint; whoever was not reached is not waited for.
+#[test]
+fn first_reached_host_is_the_endpoint() {
+    let plan = plan("--nnodes 2:3 --rdzv-conf join_timeout=60 t.py").unwrap();
+    let words = agents(&plan, &[1, 2]);
+    assert!(words[0].contains("--node-rank=0") && words[1].contains("--node-rank=1"));
+    let conf = "--rdzv-conf=join_timeout=60,is_host=1,last_call_timeout=5 ";
+    assert!(words[0].contains(conf), "{words:?}");
+}
+
+/// A host that is found by no address leaves it to the next one to coordinate, and keeps its rank.
+#[test]
+fn coordinator_has_an_address() {
+    let plan = plan("t.py").unwrap();
+    let jobs = plan.host_jobs(&[(0, site(None)), (1, site(Some("10.0.0.2")))]);
+    let words: Vec<String> = jobs.iter().map(|job| words::join(&job.flags)).collect();
+    assert!(words[0].contains("--node-rank=0 --rdzv-endpoint=10.0.0.2:29401"), "{words:?}");
+    assert!(words[0].contains("is_host=0") && words[1].contains("is_host=1"), "{words:?}");
+}
+
+/// Hosts that are all this machine meet on it; others by the name of the first one.
+#[test]
+fn hosts_without_an_address() {
+    let plan = plan("t.py").unwrap();
+    let other = Site { host_name: "other".to_owned(), ..site(None) };
+    let jobs = |second: Site| plan.host_jobs(&[(0, site(None)), (1, second)]);
+    assert!(words::join(&jobs(site(None))[1].flags).contains("--rdzv-endpoint=127.0.0.1:29401"));
+    assert!(words::join(&jobs(other)[1].flags).contains("--rdzv-endpoint=n1:29401"));
+}
+
+/// What the user says of the meeting stays.
+#[test]
+fn given_meetings_stay() {
+    let given = plan("--rdzv-endpoint h:1 --rdzv-id mine t.py").unwrap();
+    let words = agents(&given, &[0, 1, 2]).join("\n");
+    assert!(!words.contains("is_host") && !words.contains("fresh"), "{words}");
+    assert_eq!(words.matches("--rdzv-endpoint").count(), 3);
+    let fixed = plan("--rdzv-backend static --nnodes 2 t.py").unwrap();
+    assert_eq!(fixed.hosts.len(), 2);
+    let words = agents(&fixed, &[0, 1]);
+    assert!(words[1].contains("--node-rank=1 --master-addr=10.0.0.1"), "{words:?}");
+    let alone = plan("--include n3 t.py").unwrap();
+    assert!(!agents(&alone, &[0])[0].contains("--rdzv-endpoint"));
+}
+
+/// Accelerators of a host are its workers' devices.
+#[test]
+fn devices() {
+    let plan = plan("--include n1:0,2@n2 t.py").unwrap();
+    let jobs = plan.host_jobs(&[(0, site(None)), (1, site(None))]);
+    assert_eq!(jobs[0].env, [("CUDA_VISIBLE_DEVICES".to_owned(), "0,2".into())]);
+    assert!(words::join(&jobs[0].flags).contains("--nproc-per-node=2"));
+    assert_eq!(jobs[1].env, []);
+}
+
+/// All mistakes that need no network are told at once.
+#[test]
+fn mistakes_are_told_at_once() {
+    let mistakes = plan("-x UNSET --fanout 0 --nnodes 4 --node-rank 1 --ssh ' ").unwrap_err();
+    let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+    let parts = ["a quote is not closed", "UNSET is not set", "no training script", "--node-rank"];
+    for part in parts {
+        assert!(texts.iter().any(|text| text.contains(part)), "{part}: {texts:?}");
+    }
+    let no_ssh = Mistake::SshNotFound { program: "rsh".to_owned() };
+    assert_eq!(plan("--ssh rsh t.py").unwrap_err(), [no_ssh]);
+    let few = plan("--nnodes 4:8 t.py").unwrap_err();
+    assert_eq!(few, [Mistake::TooFewHosts { hosts: 3, min: 4 }]);
+    assert_eq!(plan("--exclude n[1-3] t.py").unwrap_err(), [Mistake::NothingLeft { hosts: 3 }]);
+    let fanout = plan("--fanout 0 t.py").unwrap_err();
+    assert!(matches!(fanout[..], [Mistake::Number { flag: "--fanout", .. }]));
+    assert!(matches!(plan("--nnodes 3:2 t.py").unwrap_err()[..], [Mistake::Job(_)]));
+}

@@ -1,0 +1,54 @@
+//! Where other hosts find this one: at the address at which ssh has reached it.
+
+use std::net::IpAddr;
+
+use super::order::Site;
+use crate::{
+    host::{Host, ThisHost},
+    job_spec,
+    net::{self, Reach},
+};
+
+/// Where others find this host.
+pub(super) fn site() -> Site {
+    let connection = ThisHost.env("SSH_CONNECTION").unwrap_or_default();
+    let port = || {
+        let free = |port| net::listen(Reach::Everywhere, port)?.local_addr();
+        let address = free(job_spec::DEFAULT_PORT).or_else(|_| free(0)).ok()?;
+        Some(address.port())
+    };
+    Site {
+        host_name: ThisHost.name(),
+        address: own_address(&connection.to_string_lossy()),
+        port: port().unwrap_or(job_spec::DEFAULT_PORT),
+    }
+}
+
+/// The address at which ssh has reached this host, if others may reach it there: the third word of
+/// `SSH_CONNECTION`.
+fn own_address(connection: &str) -> Option<IpAddr> {
+    let address: IpAddr = connection.split(' ').nth(2)?.parse().ok()?;
+    let address = address.to_canonical();
+    let is_everywhere = match address {
+        IpAddr::V4(v4) => v4.is_loopback() || v4.is_link_local() || v4.is_unspecified(),
+        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unicast_link_local() || v6.is_unspecified(),
+    };
+    (!is_everywhere).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only an address that leads others here is one.
+    #[test]
+    fn address_of_a_connection() {
+        let own = |text| own_address(text).map(|address| address.to_string());
+        assert_eq!(own("10.0.0.9 50000 10.0.0.1 22").as_deref(), Some("10.0.0.1"));
+        assert_eq!(own("fd00::9 50000 fd00::1 22").as_deref(), Some("fd00::1"));
+        assert_eq!(own("x 1 ::ffff:10.0.0.1 22").as_deref(), Some("10.0.0.1"));
+        for nowhere in ["", "127.0.0.1 5 127.0.0.1 22", "::1 5 ::1 22", "a 1 fe80::1%eth0 22"] {
+            assert_eq!(own(nowhere), None, "{nowhere}");
+        }
+    }
+}

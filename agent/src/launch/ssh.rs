@@ -1,0 +1,134 @@
+//! The words with which ssh is called, and what its own words mean.
+
+use std::{
+    ffi::{OsStr, OsString},
+    process::ExitStatus,
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::words;
+use crate::limits;
+
+/// How hosts are reached.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) struct Way {
+    /// The program that is ssh, with the user's options.
+    pub(super) ssh: Vec<String>,
+    /// What ragent is called on the other hosts.
+    pub(super) ragent: String,
+    /// How long a connection may take, in seconds.
+    pub(super) connect_timeout_s: u64,
+    /// How many connections one host opens.
+    pub(super) fanout: u32,
+}
+
+impl Way {
+    /// The command that starts a relay on `target`.
+    ///
+    /// The user's options stand first, so they win; the configuration of ssh holds for the rest.
+    pub(super) fn command(&self, target: &str) -> Vec<OsString> {
+        let connect_timeout = format!("ConnectTimeout={}", self.connect_timeout_s);
+        let options = [
+            // Nobody is there to type a password.
+            "BatchMode=yes",
+            &connect_timeout,
+            // A host that is gone is noticed within a minute.
+            "ServerAliveInterval=15",
+            "ServerAliveCountMax=4",
+            // Forwardings of the configuration are for people, and collide where there are several.
+            "ClearAllForwardings=yes",
+            "RemoteCommand=none",
+        ];
+        let mut command: Vec<OsString> = self.ssh.iter().map(OsString::from).collect();
+        command.push("-T".into());
+        command.extend(options.iter().flat_map(|option| ["-o".into(), OsString::from(option)]));
+        let relay = format!("exec {} __relay", words::quote(OsStr::new(&self.ragent)));
+        command.extend(["--".into(), target.into(), relay.into()]);
+        command
+    }
+
+    /// How long a host may take from the call of ssh to its first word.
+    pub(super) fn greeting_timeout(&self) -> Duration {
+        Duration::from_secs(self.connect_timeout_s).saturating_add(limits::GREETING_TIMEOUT)
+    }
+}
+
+/// Why a connection has ended, as far as anybody knows.
+pub(super) fn why(status: Option<ExitStatus>, last_words: &str) -> String {
+    let words: Vec<&str> = last_words.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    if !words.is_empty() {
+        let last = words.len().saturating_sub(LAST_LINES);
+        return words[last..].join("; ");
+    }
+    match status {
+        Some(status) => format!("ssh has ended without a word ({status})"),
+        None => "ssh does not end".to_owned(),
+    }
+}
+
+/// What to try when ssh has failed like this.
+pub(super) fn hint(why: &str) -> Option<&'static str> {
+    let hints = [
+        (
+            "Permission denied",
+            "nobody can type a password here: let a key open the host (`ssh-copy-id HOST`), and \
+             check that `ssh -o BatchMode=yes HOST true` works",
+        ),
+        (
+            "Host key verification failed",
+            "log in by hand once to confirm the host's key, or add it to known_hosts \
+             (`ssh-keyscan HOST`)",
+        ),
+        ("not found", "is ragent installed there? `--remote-ragent PATH` says where"),
+        ("No such file", "is ragent installed there? `--remote-ragent PATH` says where"),
+        ("runs ragent", "install the same ragent on all hosts, or name it with `--remote-ragent`"),
+        ("Could not resolve", "is the name in the hostfile spelled as ssh knows it?"),
+        ("timed out", "is the host up, and does a firewall let ssh through?"),
+        ("No route", "is the host up, and on this network?"),
+    ];
+    hints.into_iter().find(|(part, _)| why.contains(part)).map(|(_, hint)| hint)
+}
+
+/// Whether it may well be otherwise in a moment: an sshd drops connections that are more than it takes at
+/// once before it says a word.
+pub(super) fn may_pass(why: &str) -> bool {
+    ["kex_exchange_identification", "ssh_exchange_identification", "banner exchange"]
+        .iter()
+        .any(|part| why.contains(part))
+        && !why.contains("timed out")
+}
+
+/// How many of ssh's last lines are told: a jump host and the host behind it say one each.
+const LAST_LINES: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ssh asks nobody, the user's options win, and what the host runs is short and always the same.
+    #[test]
+    fn command_of_ssh() {
+        let way = Way {
+            ssh: ["ssh", "-F", "my conf"].map(str::to_owned).into(),
+            ragent: "/opt/my tools/ragent".to_owned(),
+            connect_timeout_s: 3,
+            fanout: 32,
+        };
+        let command = words::join(&way.command("me@node1"));
+        assert!(command.starts_with("ssh -F 'my conf' -T -o BatchMode=yes -o ConnectTimeout=3 "));
+        assert!(command.ends_with(" -- me@node1 'exec '\\''/opt/my tools/ragent'\\'' __relay'"));
+    }
+
+    /// What ssh said is told, else how it ended; what is known to help is suggested.
+    #[test]
+    fn words_of_ssh() {
+        let denied = why(None, "Warning: x\r\n\nme@a: Permission denied (publickey,password).\r\n");
+        assert_eq!(denied, "Warning: x; me@a: Permission denied (publickey,password).");
+        assert!(hint(&denied).unwrap().contains("ssh-copy-id"));
+        assert_eq!(hint(&why(None, "")), None);
+        assert!(may_pass("kex_exchange_identification: Connection closed by remote host"));
+        assert!(!may_pass(&denied));
+    }
+}

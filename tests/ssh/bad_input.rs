@@ -1,0 +1,64 @@
+//! What arguments and this host can tell is told before any host is reached, with exit code 2.
+
+use std::fs;
+
+use crate::support::{End, Sandbox, Start};
+
+/// `ragent launch` where no host would answer, and ssh would leave a mark.
+fn launch(sandbox: &Sandbox, hosts: &str, words: &str) -> End {
+    fs::write(sandbox.path("hosts"), hosts).unwrap();
+    let start = sandbox.ragent("launch --hostfile hosts --ssh").arg("touch called");
+    words.split_ascii_whitespace().fold(start, Start::arg).run()
+}
+
+/// Each mistake is told with what it is about, and nothing is called.
+#[test]
+fn mistakes_cost_no_network() {
+    let sandbox = Sandbox::new();
+    let cases = [
+        ("a\nb\na slots=2\n", "x", "`a` stands in line 1 and again in line 3"),
+        ("a\nb slots=0\n", "x", "line 2: `b` has no slots"),
+        ("# none\n", "x", "it names no host"),
+        ("-oProxyCommand=x\n", "x", "is no name of a host"),
+        ("a\nb\n", "--include c x", "names `c`, which the hostfile does not have"),
+        ("a\nb\n", "--exclude a,b x", "leave none of the 2 hosts"),
+        ("a\nb\n", "--nnodes 3:4 x", "2 hosts are fewer than the 3"),
+        ("a\nb\n", "--nnodes 4:2 x", "--nnodes 4:2"),
+        ("a\nb\n", "-x NOT_THERE x", "NOT_THERE is not set here"),
+        ("a\nb\n", "--env-file nothing x", "`--env-file nothing` cannot be read"),
+        ("a\nb\n", "--fanout 0 x", "`--fanout 0` is no number from 1"),
+        ("a\nb\n", "--node-rank 1 x", "each host gets its own"),
+        ("a\nb\n", "--standalone x", "`--standalone` is one node"),
+        ("a\nb\n", "", "no training script is given"),
+    ];
+    for (hosts, words, part) in cases {
+        let end = launch(&sandbox, hosts, words);
+        end.assert_code(2);
+        end.assert_stderr(&[part, "error: "]);
+        assert!(!sandbox.path("called").exists(), "{words}");
+    }
+    let end = sandbox.ragent("launch --hostfile nothing x").run();
+    end.assert_code(2);
+    end.assert_stderr(&["`--hostfile nothing` cannot be read: No such file"]);
+}
+
+/// A dry run says what would run where, without values of variables, and starts nothing.
+#[test]
+fn dry_run() {
+    let sandbox = Sandbox::new();
+    let words = "--dry-run --fanout 2 -x TOKEN=s3cr3t --no-python train --lr 3";
+    let end = launch(&sandbox, "a slots=8\nme@b\nc\n", words);
+    end.assert_code(0);
+    for part in [
+        "\na\n  touch called -T -o BatchMode=yes ",
+        " -- me@b 'exec ",
+        "\nc (from b)\n",
+        "--nproc-per-node=8",
+        "--no-python --nnodes=3",
+        "-- train --lr 3\n    with TOKEN\n",
+    ] {
+        assert!(end.stdout.contains(part), "no `{part}` in:\n{}", end.stdout);
+    }
+    assert!(!end.stdout.contains("s3cr3t"));
+    assert!(!sandbox.path("called").exists());
+}

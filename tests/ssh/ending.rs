@@ -1,0 +1,141 @@
+//! However a launch ends, nothing is left running anywhere.
+
+use std::io::Read;
+
+use nix::sys::signal::Signal;
+
+use crate::{
+    cluster::Cluster,
+    support::{Program, children, command_line, kill},
+};
+
+/// A launch whose workers run.
+fn running(cluster: &Cluster, words: &str, workers: u32) -> Program {
+    let mut launch = cluster.launch(words).start();
+    for rank in 0..workers {
+        launch.says(&format!("worker rank={rank} "));
+    }
+    launch
+}
+
+/// Ctrl-C lets the workers of all hosts save what they have, and leaves nothing.
+#[test]
+fn interrupt_reaches_all_workers() {
+    let Some(cluster) = Cluster::new("int", 4) else { return };
+    let mut launch = running(&cluster, "--no-python polite.sh", 4);
+    launch.signal_group(Signal::SIGINT);
+    for rank in 0..4 {
+        // A host may hear of the others' end before it hears of its own.
+        launch.says(&format!("saved rank={rank} on "));
+    }
+    let end = launch.end();
+    end.assert_code(1);
+    end.assert_stderr(&["ended on all hosts because of SIGINT"]);
+    cluster.wait_until_nothing_left();
+}
+
+/// The second Ctrl-C kills what does not end.
+#[test]
+fn second_interrupt_kills() {
+    let Some(cluster) = Cluster::new("int2", 4) else { return };
+    let words = "--shutdown-timeout 3600 --no-python stubborn.sh";
+    let mut launch = running(&cluster, words, 4);
+    launch.signal_group(Signal::SIGINT);
+    launch.logs("passing it on to all hosts");
+    launch.signal_group(Signal::SIGINT);
+    launch.end().assert_code(1);
+    cluster.wait_until_nothing_left();
+}
+
+/// While hosts are being reached, Ctrl-C ends it at once, with every ssh and what that has started.
+#[test]
+fn interrupt_while_hosts_are_reached() {
+    let Some(cluster) = Cluster::new("early", 2) else { return };
+    cluster.write_client_config("Host node2\nProxyCommand sleep 1000\n");
+    let mut launch = cluster.launch("--connect-timeout 600 --no-python stay.sh").start();
+    launch.logs("reaching hosts");
+    launch.signal_group(Signal::SIGINT);
+    let end = launch.end();
+    end.assert_code(1);
+    assert!(!end.stderr.contains("starting agents"), "{}", end.stderr);
+    cluster.wait_until_nothing_left();
+}
+
+/// A console that takes nothing makes workers wait, and keeps nobody from ending them.
+#[test]
+fn blocked_console_delays_no_end() {
+    let Some(cluster) = Cluster::new("blocked", 2) else { return };
+    let (mut console, writer) = std::io::pipe().unwrap();
+    let words = "--shutdown-timeout 1 --no-python flood.sh 1000000 0";
+    let launch = cluster.launch(words).stdout(writer).start();
+    // The flood has begun, and nobody reads the rest of it.
+    console.read_exact(&mut [0; 4096]).unwrap();
+    launch.signal_group(Signal::SIGINT);
+    launch.end().assert_code(1);
+    cluster.wait_until_nothing_left();
+}
+
+/// When the launching process is killed, every host ends what it has started.
+#[test]
+fn killed_launch_leaves_nothing() {
+    let Some(cluster) = Cluster::new("kill", 4) else { return };
+    let words = "--shutdown-timeout 1 --fanout 2 --no-python stubborn.sh";
+    let launch = running(&cluster, words, 4);
+    launch.signal(Signal::SIGKILL);
+    cluster.wait_until_nothing_left();
+}
+
+/// When a relay is killed, so is its agent; a job that cannot do without it is ended everywhere, and the
+/// host is named.
+#[test]
+fn killed_relay_is_a_lost_host() {
+    let Some(cluster) = Cluster::new("relay", 4) else { return };
+    let launch = running(&cluster, "--no-python stay.sh", 4);
+    let relay = relay_of(&cluster, "[node3:");
+    kill(relay, Signal::SIGKILL);
+    let end = launch.end();
+    end.assert_code(1);
+    end.assert_stderr(&["host lost", "node3: it was lost"]);
+    cluster.wait_until_nothing_left();
+}
+
+/// A job that can do without a lost host goes on, and its success is the launch's.
+#[test]
+fn enough_hosts_go_on() {
+    let Some(cluster) = Cluster::new("enough", 4) else { return };
+    let orders: Vec<_> = (0..4).map(|rank| cluster.sandbox.orders(rank)).collect();
+    let words = "--nnodes 2:4 --max-restarts 1 --rdzv-conf shrink_timeout=0 --no-python obey.sh";
+    let mut launch = running(&cluster, words, 4);
+    kill(relay_of(&cluster, "[node4:"), Signal::SIGKILL);
+    for rank in 0..3 {
+        let line = launch.says(&format!("worker rank={rank} "));
+        assert!(line.contains("world_size=3"), "{line}");
+    }
+    for order in &orders[..3] {
+        order.give("exit 0");
+    }
+    launch.end().assert_code(0);
+    cluster.wait_until_nothing_left();
+}
+
+/// A worker that fails ends the job on all hosts.
+#[test]
+fn failure_ends_all() {
+    let Some(cluster) = Cluster::new("fail", 4) else { return };
+    let orders = cluster.sandbox.orders(2);
+    let _others: Vec<_> = [0, 1, 3].map(|rank| cluster.sandbox.orders(rank)).into();
+    let launch = running(&cluster, "--no-python obey.sh", 4);
+    orders.give("exit 9");
+    let end = launch.end();
+    end.assert_code(1);
+    end.assert_stderr(&["[node3] ", "error: the job did not succeed"]);
+    cluster.wait_until_nothing_left();
+}
+
+/// The relay whose agent has a word in its command line.
+fn relay_of(cluster: &Cluster, word: &str) -> u32 {
+    let relays = cluster.find(" __relay");
+    let has_agent =
+        |relay: &&u32| children(**relay).into_iter().any(|it| command_line(it).contains(word));
+    *relays.iter().find(has_agent).expect("each agent has a relay")
+}

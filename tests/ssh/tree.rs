@@ -1,0 +1,38 @@
+//! Hosts that are reached through others.
+
+use crate::{cluster::Cluster, support::Network};
+
+/// With fewer connections than hosts, hosts reach others, as long a chain as it takes.
+#[test]
+fn hosts_reach_others() {
+    let Some(cluster) = Cluster::new("tree", 4) else { return };
+    for fanout in [1, 2, 3] {
+        let words = format!("--fanout {fanout} --no-python environment.sh");
+        let end = cluster.launch(&words).run();
+        end.assert_code(0);
+        for rank in 0..4 {
+            let line = format!("[node{}:{rank}] env rank={rank} WORLD_SIZE=4\n", rank + 1);
+            assert!(end.stdout.contains(&line), "{fanout}: {}", end.stdout);
+        }
+        assert_eq!(cluster.left(), Vec::<String>::new());
+    }
+}
+
+/// A host that another one cannot reach is reached directly, and so is what would hang below it.
+#[test]
+fn direct_way_is_the_second_one() {
+    let Some(cluster) = Cluster::new("second", 4) else { return };
+    // From node1 ssh finds nobody at node2's port.
+    let from_first = format!(
+        "Match host node2 exec \"ip -o addr | grep -q {}/\"\nPort 1\n",
+        Network::address(1)
+    );
+    cluster.write_client_config(&from_first);
+    let end = cluster.launch("--fanout 1 --no-python environment.sh").run();
+    end.assert_code(0);
+    end.assert_stderr(&["trying it directly", "Connection refused"]);
+    for rank in 0..4 {
+        let line = format!("[node{}:{rank}] env rank={rank} WORLD_SIZE=4\n", rank + 1);
+        assert!(end.stdout.contains(&line), "{}", end.stdout);
+    }
+}
