@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages that tests run for real: sshd, Open MPI, MPICH.
+# Installs the Debian packages that tests run for real: sshd, Open MPI, MPICH, Slurm.
 #
 # Usage: scripts/setup-packages.sh             those of `make test`
 #        scripts/setup-packages.sh NAME…       others
@@ -8,7 +8,8 @@
 # missing, and succeeds: the tests that need it skip, or fail where CI=true.
 set -eu
 
-[ $# -gt 0 ] || set -- iproute2 openssh-client openssh-server openmpi-bin mpich
+[ $# -gt 0 ] || set -- iproute2 openssh-client openssh-server openmpi-bin mpich \
+    slurmctld slurmd slurm-client
 
 # Those of its arguments that are not installed.
 missing() {

@@ -5,6 +5,7 @@
 mod mpi;
 mod rank;
 mod slurm;
+mod slurm_cluster;
 
 #[path = "../support/mod.rs"]
 mod support;

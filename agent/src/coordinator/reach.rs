@@ -13,6 +13,15 @@ use crate::{clock, limits, net};
 /// The path at which an agent says how it reaches the others.
 pub const REACH_PATH: &str = "/v1/reach";
 
+/// What one node says.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct ReachReport {
+    /// What it takes the endpoint's name for; nothing where it hosts, or the name does not resolve.
+    pub endpoint: Vec<IpAddr>,
+    /// How it reaches the others.
+    pub reached: Vec<Reached>,
+}
+
 /// How one node was reached.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Reached {

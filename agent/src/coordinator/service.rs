@@ -1,6 +1,10 @@
 //! What an agent's port answers over gRPC and HTTP.
 
-use std::{pin::Pin, sync::Arc};
+use std::{
+    net::{IpAddr, SocketAddr},
+    pin::Pin,
+    sync::Arc,
+};
 
 use axum::{
     Json, Router,
@@ -26,9 +30,9 @@ use tracing::warn;
 use super::{
     client,
     driver::{Input, Inputs},
-    reach::{self, REACH_PATH},
+    reach::{self, REACH_PATH, ReachReport},
 };
-use crate::{clock, job_spec::Endpoint, keeper::obituary::OBITUARY_PATH, limits, state_file};
+use crate::{clock, job_spec::Endpoint, keeper::obituary::OBITUARY_PATH, limits, net, state_file};
 
 /// The path at which an agent says who it is.
 pub const IDENTITY_PATH: &str = "/v1/identity";
@@ -181,25 +185,37 @@ async fn reach(State(role): State<Arc<Role>>) -> HttpResponse {
     let Ok(_turn) = ONE_AT_A_TIME.try_acquire() else {
         return (StatusCode::TOO_MANY_REQUESTS, "it is being measured\n").into_response();
     };
-    let snapshot = match &*role {
-        Role::Coordinator(inputs) => snapshot(inputs).await,
+    let (snapshot, endpoint) = match &*role {
+        Role::Coordinator(inputs) => (snapshot(inputs).await, Vec::new()),
         Role::Elsewhere(not_here) => {
             let endpoint = not_here.borrow().endpoint.parse::<Endpoint>();
             match endpoint {
-                Ok(endpoint) => match client::status(&endpoint).await {
-                    Ok(StatusAnswer::Snapshot(snapshot)) => Some(*snapshot),
-                    Ok(StatusAnswer::NotHere(_)) | Err(_) => None,
-                },
-                Err(_) => None,
+                Ok(endpoint) => (snapshot_of(&endpoint).await, addresses_of(&endpoint).await),
+                Err(_) => (None, Vec::new()),
             }
         }
     };
     match snapshot {
-        Some(snapshot) => Json(reach::measure(&snapshot).await).into_response(),
+        Some(snapshot) => {
+            let reached = reach::measure(&snapshot).await;
+            Json(ReachReport { endpoint, reached }).into_response()
+        }
         None => {
             (StatusCode::SERVICE_UNAVAILABLE, "the coordinator cannot be asked\n").into_response()
         }
     }
+}
+
+async fn snapshot_of(endpoint: &Endpoint) -> Option<Snapshot> {
+    match client::status(endpoint).await {
+        Ok(StatusAnswer::Snapshot(snapshot)) => Some(*snapshot),
+        Ok(StatusAnswer::NotHere(_)) | Err(_) => None,
+    }
+}
+
+async fn addresses_of(endpoint: &Endpoint) -> Vec<IpAddr> {
+    let addresses = net::resolve(endpoint).await.unwrap_or_default();
+    addresses.iter().map(SocketAddr::ip).collect()
 }
 
 async fn obituary(State(role): State<Arc<Role>>, text: String) -> HttpResponse {

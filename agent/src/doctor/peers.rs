@@ -7,7 +7,7 @@ use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
 
 use super::Finding;
 use crate::{
-    coordinator::reach::{REACH_PATH, Reached},
+    coordinator::reach::{REACH_PATH, ReachReport, Reached},
     job_spec::Endpoint,
     limits, net, status,
 };
@@ -32,6 +32,8 @@ struct Mesh {
     hosts: BTreeMap<String, String>,
     /// Milliseconds, or why there are none, by who asks and who is asked.
     pairs: BTreeMap<(String, String), Result<f64, String>>,
+    /// What each node takes the endpoint for, where its name resolves there.
+    endpoint: BTreeMap<String, Vec<IpAddr>>,
     /// Those that could not be asked, and why.
     silent: BTreeMap<String, String>,
 }
@@ -40,7 +42,7 @@ async fn ask_all(snapshot: &Snapshot) -> Mesh {
     let places = Arc::new(Semaphore::new(limits::REACH_AT_ONCE));
     let nodes = snapshot.nodes.iter().filter(|node| node.standing != StandingName::Lost);
     let nodes: Vec<NodeSnapshot> = nodes.take(limits::MAX_REACHED).cloned().collect();
-    let asked: JoinSet<(NodeSnapshot, Result<Vec<Reached>, String>)> = nodes
+    let asked: JoinSet<(NodeSnapshot, Result<ReachReport, String>)> = nodes
         .into_iter()
         .map(|node| {
             let places = Arc::clone(&places);
@@ -57,7 +59,10 @@ async fn ask_all(snapshot: &Snapshot) -> Mesh {
         let from = node.node_id.to_string();
         mesh.hosts.insert(from.clone(), node.host_name);
         match answer {
-            Ok(reached) => {
+            Ok(ReachReport { endpoint, reached }) => {
+                if !endpoint.is_empty() {
+                    mesh.endpoint.insert(from.clone(), endpoint);
+                }
                 for Reached { node_id, millis, error } in reached {
                     let result = millis.ok_or_else(|| error.unwrap_or_default());
                     mesh.pairs.insert((from.clone(), node_id), result);
@@ -72,7 +77,7 @@ async fn ask_all(snapshot: &Snapshot) -> Mesh {
     mesh
 }
 
-async fn ask(node: &NodeSnapshot) -> Result<Vec<Reached>, String> {
+async fn ask(node: &NodeSnapshot) -> Result<ReachReport, String> {
     let ip: IpAddr =
         node.address.parse().map_err(|_| format!("`{}` is no address", node.address))?;
     let address = (ip, node.agent_port).into();
@@ -94,6 +99,7 @@ fn judge(mesh: &Mesh) -> Vec<Finding> {
         let text = format!("{} cannot be asked: {why}", mesh.host(node));
         findings.push(Finding::fail("peers", text, "is its agent's port open to this machine?"));
     }
+    findings.extend(mesh.other_endpoint());
     findings.extend(mesh.unreached());
     findings.extend(mesh.slow());
     if findings.is_empty() {
@@ -110,6 +116,28 @@ fn judge(mesh: &Mesh) -> Vec<Finding> {
 impl Mesh {
     fn host<'a>(&'a self, node: &'a String) -> &'a str {
         self.hosts.get(node).unwrap_or(node)
+    }
+
+    /// A line for each node that takes the endpoint's name for something else than most do.
+    fn other_endpoint(&self) -> Vec<Finding> {
+        let mut counts: BTreeMap<&[IpAddr], usize> = BTreeMap::new();
+        for ips in self.endpoint.values() {
+            *counts.entry(ips).or_default() += 1;
+        }
+        let Some((most, _)) = counts.into_iter().max_by_key(|(_, count)| *count) else {
+            return Vec::new();
+        };
+        let list =
+            |ips: &[IpAddr]| ips.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
+        let odd = self.endpoint.iter().filter(|(_, ips)| ips.as_slice() != most);
+        odd.map(|(node, ips)| {
+            let host = self.host(node);
+            let text =
+                format!("the endpoint is {} on {host}, and {} elsewhere", list(ips), list(most));
+            Finding::warn("peers", text, "look at its /etc/hosts and name service")
+        })
+        .take(limits::MAX_PEER_LINES)
+        .collect()
     }
 
     /// A line for each node that half of the others do not reach, else one for each pair.
@@ -216,6 +244,17 @@ mod tests {
         assert!(lines[0].1.starts_with("host-c is not reached by most of the others"), "{lines:?}");
         let way = mesh(|from, to| if (from, to) == ("a", "d") { refused() } else { Ok(0.2) });
         assert_eq!(said(&way), [(Verdict::Fail, "host-a does not reach host-d (refused)".into())]);
+    }
+
+    /// A node that takes the endpoint's name for something else is named.
+    #[test]
+    fn other_name_service() {
+        let mut mesh = mesh(|_, _| Ok(0.2));
+        for (node, ip) in [("b", "10.0.0.1"), ("c", "127.0.1.1"), ("d", "10.0.0.1")] {
+            mesh.endpoint.insert(node.to_owned(), vec![ip.parse().unwrap()]);
+        }
+        let text = "the endpoint is 127.0.1.1 on host-c, and 10.0.0.1 elsewhere".to_owned();
+        assert_eq!(said(&mesh), [(Verdict::Warn, text)]);
     }
 
     /// A node that is far from all others is named, and they are not.
