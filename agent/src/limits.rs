@@ -157,6 +157,8 @@ pub const REACH_TIMEOUT: Duration = Duration::from_secs(60);
 pub const MAX_REACH_LEN: usize = 256 * 1024;
 /// Lines about peers; what is wrong with more is the same.
 pub const MAX_PEER_LINES: usize = 32;
+/// A variable's value; Linux takes no longer words.
+pub const MAX_VARIABLE: usize = 128 * 1024 - 1024;
 /// Interfaces on which agents look for each other.
 pub const MAX_INTERFACES: usize = 64;
 /// Hosts that are asked where there is no multicast: each is sent every datagram.

@@ -4,6 +4,7 @@ use std::{
     fs,
     os::unix::process::ExitStatusExt,
     process::{ExitStatus, Stdio},
+    time::Instant,
 };
 
 use nix::{
@@ -21,13 +22,15 @@ use super::{
     lines::Lines,
     order::{AgentEnd, HostJob, HostNumber, Job, Report},
 };
-use crate::{job_spec::Stream, supervisor::unix};
+use crate::{clock, job_spec::Stream, limits, supervisor::unix};
 
 /// An agent that runs. The kernel kills it when the calling thread ends.
 #[derive(Debug)]
 pub(super) struct AgentProcess {
     child: Child,
     readers: JoinSet<()>,
+    /// When its streams are given up, once it has ended.
+    drained_by: Option<Instant>,
 }
 
 impl AgentProcess {
@@ -67,7 +70,7 @@ impl AgentProcess {
         if let Some(pipe) = child.stderr.take() {
             readers.spawn(pass_on(pipe, host.number, Stream::Stderr, reports.clone()));
         }
-        Ok(Self { child, readers })
+        Ok(Self { child, readers, drained_by: None })
     }
 
     /// Signals it, unless it has ended.
@@ -78,14 +81,21 @@ impl AgentProcess {
         }
     }
 
-    /// Waits for its end, and for that of its keeper and all workers: they hold its streams.
+    /// Waits for its end, and, as long as a sweep may take, for that of its keeper and all workers: they
+    /// hold its streams.
     ///
     /// # Cancel safety
     ///
     /// A cancelled call has lost nothing.
     pub(super) async fn ended(&mut self) -> AgentEnd {
         let status = self.child.wait().await;
-        while self.readers.join_next().await.is_some() {}
+        // A worker that cannot be killed may hold them for ever.
+        let by = *self.drained_by.get_or_insert_with(|| clock::now() + limits::SWEEP_TIMEOUT);
+        let readers = &mut self.readers;
+        tokio::select! {
+            () = async { while readers.join_next().await.is_some() {} } => {}
+            () = clock::until(Some(by)) => {}
+        }
         match status {
             Ok(status) => end_of(status),
             Err(error) => AgentEnd::NotStarted(format!("its agent cannot be watched: {error}")),

@@ -6,17 +6,25 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{
-    host::{Gpu, Host, numa::CpuSet},
-    job_spec::JobSpecError,
-};
+use super::variables::Variable;
+use crate::host::{Gpu, Host, numa::CpuSet};
 
-/// A machine that has everything.
-pub(super) struct Anywhere;
+/// A machine that has everything, and the variables that agents are given.
+pub(super) struct Anywhere<'a>(pub(super) &'a [Variable]);
 
-impl Host for Anywhere {
-    fn env(&self, _: &str) -> Option<OsString> {
-        None
+/// What depends on the host that it is given to.
+const OF_A_HOST: [&str; 3] = ["PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_VIRTUAL_LOCAL_RANK"];
+
+impl Host for Anywhere<'_> {
+    fn env(&self, name: &str) -> Option<OsString> {
+        let is_flag = name.starts_with("PET_") || name.starts_with("TORCH");
+        // Who has started this process says nothing of the hosts, and these have devices of their own.
+        if !is_flag || OF_A_HOST.contains(&name) {
+            return None;
+        }
+        // The last one wins, as with the agents.
+        let given = self.0.iter().rev().find(|(given, _)| given == name);
+        given.map(|(_, value)| value.clone())
     }
 
     fn cpu_set(&self) -> CpuSet {
@@ -58,19 +66,4 @@ impl Host for Anywhere {
     fn parent(&self) -> u32 {
         0
     }
-}
-
-/// Whether a mistake is one on every machine, and not a lack of this one.
-pub(super) fn holds_anywhere(error: &JobSpecError) -> bool {
-    !matches!(
-        error,
-        JobSpecError::NoAccelerator { .. }
-            | JobSpecError::DeepSpeedConfig { .. }
-            | JobSpecError::Interface { .. }
-            | JobSpecError::Numa { .. }
-            | JobSpecError::TooFewDevices { .. }
-            | JobSpecError::LogDir { .. }
-            | JobSpecError::OutputFile { .. }
-            | JobSpecError::OpenFiles { .. }
-    )
 }

@@ -4,8 +4,8 @@
 use std::time::Instant;
 
 use bytes::Bytes;
-use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
+use tracing::info;
 
 use super::{
     branches::Branches,
@@ -23,16 +23,14 @@ use crate::{
     supervisor::console::Console,
 };
 
-/// Signals on which everything is ended.
-const SIGNALS: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
-
 /// Runs `plan` to its end.
 ///
 /// # Errors
 ///
 /// Returns [`LaunchError`] if this machine lacks something that every launch needs.
 pub(super) async fn drive(plan: &Plan) -> Result<Verdict, LaunchError> {
-    let mut signals = run::watch_signals(&SIGNALS)?;
+    let mut signals = run::watch_signals(&plan.signals)?;
+    let mut forwarded = run::watch_signals(&plan.forwarded)?;
     let (console, console_end) = Console::start().map_err(system("start a thread"))?;
     let (sender, mut reports) = mpsc::channel(limits::RELAY_QUEUE);
     let mut driver = Driver {
@@ -55,8 +53,16 @@ pub(super) async fn drive(plan: &Plan) -> Result<Verdict, LaunchError> {
                 driver.hurry = Some(clock::now() + limits::FAREWELL_TIMEOUT);
                 driver.machine.handle_signal(clock::now(), signal);
             }
+            Some(signal) = forwarded.recv() => {
+                info!(%signal, "signal received; passing it on");
+                driver.branches.signal(signal as i32);
+            }
             () = clock::until(deadline) => driver.machine.handle_timeout(clock::now()),
-            () = write(&console, &driver.pending) => driver.pending = None,
+            () = write(&console, &driver.pending) => {
+                driver.pending = None;
+                // A console that takes something is only slow.
+                driver.hurry = driver.hurry.map(|_| clock::now() + limits::FAREWELL_TIMEOUT);
+            }
             () = clock::until(driver.hurry), if driver.pending.is_some() => driver.pending = None,
             Some(report) = reports.recv(), if driver.pending.is_none() => driver.hear(report),
         }

@@ -180,6 +180,9 @@ fn number(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
+/// As many as the largest number of a host has.
+const MAX_DIGITS: usize = 10;
+
 /// The names that `node[1-4,7]` stands for, with as many digits as the first number has.
 fn expand(pattern: &str) -> Option<Vec<String>> {
     let mut names = vec![String::new()];
@@ -191,10 +194,14 @@ fn expand(pattern: &str) -> Option<Vec<String>> {
             let range = range.trim();
             let (first, last) = range.split_once('-').unwrap_or((range, range));
             let (from, to, width) = (number(first)?, number(last)?, first.len());
-            if to < from || to - from >= u32::try_from(limits::MAX_HOSTS).ok()? {
+            let many = u32::try_from(limits::MAX_HOSTS).ok()?;
+            if to < from || to - from >= many || width > MAX_DIGITS {
                 return None;
             }
             numbers.extend((from..=to).map(|number| format!("{number:0width$}")));
+            if numbers.len() > limits::MAX_HOSTS {
+                return None;
+            }
         }
         if names.len().checked_mul(numbers.len())? > limits::MAX_HOSTS {
             return None;

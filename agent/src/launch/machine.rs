@@ -70,7 +70,7 @@ enum Standing {
 #[derive(Debug)]
 enum Phase {
     Reaching { silent_until: Instant },
-    Running { give_up_at: Option<Instant> },
+    Running { give_up_at: Option<Instant>, has_succeeded: bool },
     Stopping { cause: Option<Signal>, until: Instant, is_killed: bool },
     Over,
 }
@@ -108,7 +108,7 @@ impl Machine {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Reaching { silent_until } => Some(silent_until),
-            Phase::Running { give_up_at } => give_up_at,
+            Phase::Running { give_up_at, .. } => give_up_at,
             Phase::Stopping { until, .. } => Some(until),
             Phase::Over => None,
         }
@@ -221,10 +221,13 @@ impl Machine {
             Phase::Running { .. } | Phase::Stopping { .. } if !self.is_anybody_running() => {
                 self.conclude();
             }
-            Phase::Running { give_up_at } => {
+            Phase::Running { give_up_at, has_succeeded } => {
                 let due = self.gives_up_at(now);
-                let earliest = give_up_at.into_iter().chain(due).min();
-                self.phase = Phase::Running { give_up_at: earliest };
+                // What was to be given up before the job has succeeded is not given up for it.
+                let before = give_up_at.filter(|_| has_succeeded || !self.has_succeeded());
+                let earliest = before.into_iter().chain(due).min();
+                let has_succeeded = self.has_succeeded();
+                self.phase = Phase::Running { give_up_at: earliest, has_succeeded };
                 self.handle_timeout(now);
             }
             Phase::Stopping { .. } | Phase::Over => {}
@@ -254,15 +257,19 @@ impl Machine {
         }
         self.coordinator = self.settings.meeting.coordinator(&reached);
         self.effects.push_back(Effect::Start(reached));
-        self.phase = Phase::Running { give_up_at: None };
+        self.phase = Phase::Running { give_up_at: None, has_succeeded: false };
+    }
+
+    fn has_succeeded(&self) -> bool {
+        self.hosts.contains(&Standing::Ended(AgentEnd::Exited(0)))
     }
 
     /// When the agents that are left are told to end, because they would wait for nobody: at once
     /// where it is clear that one is not coming back, else when they have had time to end themselves.
     fn gives_up_at(&self, now: Instant) -> Option<Instant> {
-        if self.hosts.contains(&Standing::Ended(AgentEnd::Exited(0))) {
-            // The job has succeeded, which all will hear.
-            return None;
+        if self.has_succeeded() {
+            // All will hear of it; whoever has not ended then is stuck.
+            return Some(now + self.settings.stop);
         }
         let is_needed = |host: HostNumber| Some(host) == self.coordinator;
         let running = self.hosts.iter().filter(|standing| **standing == Standing::Running);

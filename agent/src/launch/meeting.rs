@@ -40,7 +40,7 @@ impl MeetingPlan {
     pub(super) fn of(
         args: &LaunchArgs,
         meeting: &Meeting,
-        nodes: NodeRange,
+        (nodes, hosts): (NodeRange, usize),
         fresh_id: &str,
     ) -> Self {
         let has_endpoint = args.rdzv_endpoint.as_ref().is_some_and(|text| !text.is_empty());
@@ -50,7 +50,10 @@ impl MeetingPlan {
             }
             Meeting::Search(_) => Kind::Given,
             Meeting::Standalone | Meeting::Endpoint { .. } if has_endpoint => Kind::Given,
-            Meeting::Standalone | Meeting::Endpoint { .. } if nodes.max() == 1 => Kind::Alone,
+            // With more hosts than nodes the others are spares, which find it like any other.
+            Meeting::Standalone | Meeting::Endpoint { .. } if nodes.max() == 1 && hosts < 2 => {
+                Kind::Alone
+            }
             Meeting::Standalone | Meeting::Endpoint { .. } => Kind::FirstHost,
         };
         Self {

@@ -6,6 +6,9 @@ use crate::{hostfile::HostListError, job_spec::JobSpecError};
 /// One mistake.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Mistake {
+    /// Completions are asked for, of agents.
+    #[error("`--print-completion` is for `ragent` itself, and nothing would run")]
+    Completion,
     /// A file that is to be read cannot be.
     #[error("`{flag} {path}` cannot be read: {error}")]
     File {
@@ -15,6 +18,14 @@ pub enum Mistake {
         path: String,
         /// What the system says.
         error: String,
+    },
+    /// A value that no process can be given.
+    #[error("`{source_}` gives `{name}` a value that has a NUL, or is longer than 127 KiB")]
+    VariableValue {
+        /// Where it was given.
+        source_: String,
+        /// The variable.
+        name: String,
     },
     /// The list of hosts is none.
     #[error("`--hostfile {path}`: {error}")]
@@ -153,6 +164,8 @@ impl Mistake {
             Self::SlotsNotKnown { .. } => "write `slots=N` behind the host in the hostfile",
             Self::NothingLeft { .. } => "name at least one host that is to take part",
             Self::TooFewHosts { .. } => "name more hosts, or lower MIN in `--nnodes`",
+            Self::Completion => "leave it out, or leave `launch` out",
+            Self::VariableValue { .. } => "let the hosts read it from a file",
             Self::VariableName { .. } => "give NAME, or NAME=VALUE",
             Self::NotSet { .. } => "set it, or give its value as NAME=VALUE",
             Self::OpenQuote { .. } => "close it, or write a backslash before it",

@@ -1,12 +1,13 @@
 //! Decides what runs where: from what was typed, the list of hosts and this host's environment to the
 //! words of each agent. Reaches nobody.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, time::Duration};
 
+use nix::sys::signal::Signal;
 use ragent_rendezvous::settings::NodeRange;
 
 use super::{
-    anywhere::{Anywhere, holds_anywhere},
+    anywhere::Anywhere,
     filters::{self, ChosenHost},
     meeting::MeetingPlan,
     mistake::Mistake,
@@ -16,13 +17,7 @@ use super::{
     ssh::Way,
     variables, words,
 };
-use crate::{
-    cli::LaunchOverSshArgs,
-    host::Host,
-    hostfile::HostList,
-    job_spec::{JobSpec, JobSpecError},
-    limits,
-};
+use crate::{cli::LaunchOverSshArgs, host::Host, hostfile::HostList, job_spec::JobSpec, limits};
 
 /// What this host knows beside the command line.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +51,14 @@ pub(super) struct Plan {
     counts_slots: bool,
     /// Whether workers' lines begin with host and rank.
     pub(super) marks_workers: bool,
+    /// Signals on which everything is ended.
+    pub(super) signals: Vec<Signal>,
+    /// Signals that are passed on, while everything goes on.
+    pub(super) forwarded: Vec<Signal>,
 }
+
+/// Those that end a program at a terminal, whatever agents do with them.
+const SIGNALS: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
 
 impl Plan {
     /// Makes it, or says every mistake that there is.
@@ -73,13 +75,16 @@ impl Plan {
         let hosts = keep(&mut mistakes, chosen_hosts(args, here)).unwrap_or_default();
         let way = keep(&mut mistakes, way(args, here, host));
         let env = variables_of(args, here, host, &mut mistakes);
-        let (spec, errors) = match job_spec(args, hosts.len()) {
+        let (spec, errors) = match job_spec(args, here, &env, hosts.len()) {
             Ok(spec) => (Some(spec), Vec::new()),
             Err(errors) => (None, errors),
         };
         mistakes.extend(errors);
         if args.launch.node_rank.is_some() {
             mistakes.push(Mistake::NodeRank);
+        }
+        if args.launch.print_completion.is_some() {
+            mistakes.push(Mistake::Completion);
         }
         if args.launch.standalone && hosts.len() > 1 {
             mistakes.push(Mistake::Standalone { hosts: hosts.len() });
@@ -95,9 +100,12 @@ impl Plan {
             return Err(mistakes);
         };
         let plan = Self::new(args, here, (hosts, way, env), &spec);
-        let len = plan.job.len();
+        // What the first relay of a branch is told: the job, and a few flags for each host below.
+        let below = plan.hosts.len().div_ceil(plan.way.fanout as usize);
+        let conf = args.launch.rdzv_conf.as_ref().map_or(0, String::len);
+        let len = plan.job.len() + below * (HOST_WORDS + conf);
         // Each byte may be spelled as four.
-        if len > limits::MAX_RELAY_FRAME / 8 {
+        if len > limits::MAX_RELAY_FRAME / 4 {
             return Err(vec![Mistake::TooLong { len }]);
         }
         Ok(plan)
@@ -111,7 +119,7 @@ impl Plan {
     ) -> Self {
         let launch = &args.launch;
         let nodes = spec.shared.nodes;
-        let meeting = MeetingPlan::of(launch, &spec.meeting, nodes, &here.fresh_id);
+        let meeting = MeetingPlan::of(launch, &spec.meeting, (nodes, hosts.len()), &here.fresh_id);
         if meeting.has_fixed_ranks() {
             // There is no rank for a spare.
             hosts.truncate(nodes.max() as usize);
@@ -129,13 +137,21 @@ impl Plan {
         }
         flags.extend(meeting.common_flags());
         let script = launch.script.iter().chain(&launch.args).cloned().collect();
-        let stop = spec.shared.timeouts.stop_grace.saturating_add(limits::SEE_OFF_MARGIN);
+        let handled = spec.signals.signals.iter().chain(&SIGNALS).copied();
+        let signals: BTreeSet<Signal> =
+            handled.filter(|signal| !spec.forwarded.contains(signal)).collect();
+        let timeouts = &spec.shared.timeouts;
+        // Its workers, and then the coordinator that it may host until the others have ended too.
+        let stop = timeouts.stop_grace + timeouts.rejoin() + limits::SEE_OFF_MARGIN;
         Self {
             hosts,
             way,
             job: Job {
                 env,
-                folder: args.chdir.clone().unwrap_or_else(|| here.folder.clone()),
+                folder: match &args.chdir {
+                    Some(folder) => here.folder.join(folder),
+                    None => here.folder.clone(),
+                },
                 flags,
                 script,
                 stop_ms: u64::try_from(stop.as_millis()).unwrap_or(u64::MAX),
@@ -144,6 +160,8 @@ impl Plan {
             meeting,
             counts_slots: launch.nproc_per_node.is_none(),
             marks_workers,
+            signals: signals.into_iter().collect(),
+            forwarded: spec.forwarded.clone(),
         }
     }
 
@@ -247,6 +265,8 @@ fn way(args: &LaunchOverSshArgs, here: &Here, host: &impl Host) -> Result<Way, M
     })
 }
 
+/// What a host is told of its own, but for its part of `--rdzv-conf`.
+const HOST_WORDS: usize = 512;
 /// Longer than anybody waits for one connection.
 const MAX_CONNECT_TIMEOUT_S: u64 = 3600;
 
@@ -270,8 +290,19 @@ fn variables_of(
 }
 
 /// What the job's flags mean on a machine that has everything.
-fn job_spec(args: &LaunchOverSshArgs, hosts: usize) -> Result<JobSpec, Vec<Mistake>> {
+fn job_spec(
+    args: &LaunchOverSshArgs,
+    here: &Here,
+    env: &[variables::Variable],
+    hosts: usize,
+) -> Result<JobSpec, Vec<Mistake>> {
     let mut launch = args.launch.clone();
+    // The name that agents are given where the user gives none.
+    launch.rdzv_id.get_or_insert_with(|| here.fresh_id.clone());
+    // A file that is on the hosts.
+    if launch.launch_method.as_deref() == Some("deepspeed") {
+        launch.deepspeed_config = None;
+    }
     launch.nnodes.get_or_insert_with(|| hosts.max(1).to_string());
     // Told on its own.
     launch.standalone = false;
@@ -283,10 +314,8 @@ fn job_spec(args: &LaunchOverSshArgs, hosts: usize) -> Result<JobSpec, Vec<Mista
     if launch.nproc_per_node.as_ref().is_some_and(is_gpu) {
         launch.nproc_per_node = None;
     }
-    JobSpec::resolve(launch, &Anywhere).map_err(|errors| {
-        let errors = errors.into_iter().filter(holds_anywhere);
-        errors.map(|error: JobSpecError| Mistake::Job(error)).collect()
-    })
+    JobSpec::resolve(launch, &Anywhere(env))
+        .map_err(|errors| errors.into_iter().map(Mistake::Job).collect())
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 
 use std::{
     io::{self, Read, Write},
+    net::TcpListener,
     thread,
     time::Duration,
 };
@@ -45,8 +46,14 @@ pub fn run() -> Result<(), LaunchError> {
     let orders = read_orders().map_err(system("start a thread"))?;
     run::block_on(async {
         let mut signals = run::watch_signals(&SIGNALS)?;
-        let mut relay =
-            Relay { me: None, reports, branches: None, agent: None, stop: Duration::ZERO };
+        let mut relay = Relay {
+            me: None,
+            reports,
+            branches: None,
+            agent: None,
+            held: None,
+            stop: Duration::ZERO,
+        };
         relay.serve(orders, &mut signals).await;
         relay.leave(&mut signals).await;
         // What is not out by then has nobody to read it.
@@ -104,6 +111,8 @@ struct Relay {
     reports: mpsc::Sender<Report>,
     branches: Option<Branches>,
     agent: Option<AgentProcess>,
+    /// The port that the agent may need, until it is started.
+    held: Option<TcpListener>,
     /// How long the agent may take to end.
     stop: Duration,
 }
@@ -142,7 +151,9 @@ impl Relay {
                     // Its agent gets the new limit, too, and so do workers: only where it must be.
                     ThisHost.raise_open_files();
                 }
-                self.say(Report::Reached { host: me, site: site() });
+                let (site, held) = site();
+                self.held = held;
+                self.say(Report::Reached { host: me, site });
                 let mut branches = Branches::new(way, self.reports.clone());
                 branches.reach(below);
                 self.branches = Some(branches);
@@ -169,6 +180,7 @@ impl Relay {
 
     fn start(&mut self, job: &Job, own: &HostJob) {
         self.stop = Duration::from_millis(job.stop_ms);
+        self.held = None;
         if self.agent.is_some() {
             // Nobody orders it twice; a second one would be nobody's.
             return;
@@ -234,8 +246,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn silence_is_an_end() {
         let (reports, _heard) = mpsc::channel(1);
-        let mut relay =
-            Relay { me: None, reports, branches: None, agent: None, stop: Duration::ZERO };
+        let mut relay = Relay {
+            me: None,
+            reports,
+            branches: None,
+            agent: None,
+            held: None,
+            stop: Duration::ZERO,
+        };
         let (_never, mut signals) = mpsc::channel(1);
         let (give, orders) = mpsc::channel(1);
         let begun = clock::now();

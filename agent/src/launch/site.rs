@@ -1,6 +1,6 @@
 //! Where other hosts find this one: at the address at which ssh has reached it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, TcpListener};
 
 use super::order::Site;
 use crate::{
@@ -9,19 +9,19 @@ use crate::{
     net::{self, Reach},
 };
 
-/// Where others find this host.
-pub(super) fn site() -> Site {
+/// Where others find this host, and what holds the port for its agent until that is started: another
+/// launch would take it else.
+pub(super) fn site() -> (Site, Option<TcpListener>) {
     let connection = ThisHost.env("SSH_CONNECTION").unwrap_or_default();
-    let port = || {
-        let free = |port| net::listen(Reach::Everywhere, port)?.local_addr();
-        let address = free(job_spec::DEFAULT_PORT).or_else(|_| free(0)).ok()?;
-        Some(address.port())
-    };
-    Site {
+    let listen = |port| net::listen(Reach::Everywhere, port).ok();
+    let held = listen(job_spec::DEFAULT_PORT).or_else(|| listen(0));
+    let address = held.as_ref().and_then(|held| held.local_addr().ok());
+    let site = Site {
         host_name: ThisHost.name(),
         address: own_address(&connection.to_string_lossy()),
-        port: port().unwrap_or(job_spec::DEFAULT_PORT),
-    }
+        port: address.map_or(job_spec::DEFAULT_PORT, |address| address.port()),
+    };
+    (site, held)
 }
 
 /// The address at which ssh has reached this host, if others may reach it there: the third word of

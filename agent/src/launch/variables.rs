@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use super::mistake::Mistake;
-use crate::host::Host;
+use crate::{host::Host, limits};
 
 /// A variable that agents get.
 pub(super) type Variable = (String, OsString);
@@ -33,7 +33,11 @@ pub(super) fn of_file(
                 source_: source.clone(),
                 text: name.to_owned(),
             })?;
-            Ok((checked(&source, name)?, value.into()))
+            let name = checked(&source, name)?;
+            if value.contains('\0') || value.len() > limits::MAX_VARIABLE {
+                return Err(Mistake::VariableValue { source_: source, name });
+            }
+            Ok((name, value.into()))
         })
         .collect();
     all(variables)

@@ -22,6 +22,9 @@ pub enum NodeListError {
     TooMany,
 }
 
+/// As many as the largest number has.
+const MAX_DIGITS: usize = 20;
+
 /// Slurm knows clusters of up to five dimensions.
 const MAX_DIMENSIONS: usize = 8;
 
@@ -90,7 +93,7 @@ fn bounds(range: &str) -> Result<(u64, u64, usize), NodeListError> {
         is_number.then(|| digits.parse::<u64>().ok()).flatten().ok_or(NodeListError::Range)
     };
     let (from, to) = (number(first)?, number(last)?);
-    if to < from {
+    if to < from || first.len() > MAX_DIGITS {
         return Err(NodeListError::Range);
     }
     if to - from >= MAX_LISTED_NODES as u64 {
@@ -166,6 +169,7 @@ mod tests {
             ("a[0-99999999]", NodeListError::TooMany),
             ("a[0-999]b[0-999]", NodeListError::TooMany),
             ("a[99999999999999999999]", NodeListError::Range),
+            (&format!("a[{}1]", "0".repeat(70_000)), NodeListError::Range),
             ("a[1][1][1][1][1][1][1][1][1]", NodeListError::Dimensions),
         ] {
             assert_eq!(joined(text), Err(error), "{text}");
