@@ -199,3 +199,15 @@ fn failed_job_ends_by_itself() {
     assert_eq!(t.exited(0, 1), []);
     assert_eq!(t.advance(40 * SECOND), [Effect::Signal(Signal::SIGTERM)]);
 }
+
+/// Once the job has succeeded on one host the others have time to end, whatever was due before, and no
+/// longer: one that is stuck does not keep the launch.
+#[test]
+fn succeeded_job_is_not_kept_by_a_stuck_agent() {
+    let mut t = Fixture::running(3, 3);
+    assert_eq!(t.exited(0, 1), []);
+    assert_eq!(t.advance(39 * SECOND), []);
+    assert_eq!(t.exited(1, 0), []);
+    assert_eq!(t.advance(39 * SECOND), []);
+    assert_eq!(t.advance(SECOND), [Effect::Signal(Signal::SIGTERM)]);
+}

@@ -139,3 +139,52 @@ fn mistakes_are_told_at_once() {
     assert!(matches!(fanout[..], [Mistake::Number { flag: "--fanout", .. }]));
     assert!(matches!(plan("--nnodes 3:2 t.py").unwrap_err()[..], [Mistake::Job(_)]));
 }
+
+/// What follows from the job's name follows from the one that the launch gives it, and what is on the
+/// hosts is not looked for here.
+#[test]
+fn names_and_files_of_the_hosts() {
+    for words in [
+        "--launch-method deepspeed --deepspeed-config there.json t.py",
+        "--save-path auto --checkpoint-path auto t.py",
+        "--rdzv-endpoint auto t.py",
+    ] {
+        let words = agents(&plan(words).unwrap(), &[0, 1, 2]).join("\n");
+        assert!(words.contains("--rdzv-id=fresh"), "{words}");
+    }
+}
+
+/// Hosts beyond the number of nodes are spares of one job, also where that number is one.
+#[test]
+fn more_hosts_than_one_node() {
+    let words = agents(&plan("--nnodes 1 t.py").unwrap(), &[0, 1, 2]);
+    let endpoint = "--rdzv-endpoint=10.0.0.1:29401";
+    assert!(words.iter().all(|words| words.contains(endpoint)), "{words:?}");
+    let alone = agents(&plan("--include n1 t.py").unwrap(), &[0]);
+    assert!(!alone[0].contains("--rdzv-endpoint"), "{alone:?}");
+}
+
+/// A relative folder is one of this host's current one, and the variables that hosts are given decide how
+/// long they may take to end.
+#[test]
+fn folders_and_variables_mean_what_they_mean_here() {
+    let relative = plan("--chdir sub t.py").unwrap();
+    assert_eq!(relative.job.folder, PathBuf::from("/work here/sub"));
+    assert_eq!(plan("--chdir /else t.py").unwrap().job.folder, PathBuf::from("/else"));
+    let patient = plan("-x PET_SHUTDOWN_TIMEOUT=600 t.py").unwrap();
+    assert!(patient.stop() > Duration::from_secs(1200), "{:?}", patient.stop());
+}
+
+/// Signals of the user's are watched: those on which agents leave, and those that are passed on.
+#[test]
+fn signals_of_the_user() {
+    let plan = plan("--signals-to-handle SIGUSR2 --signals-to-forward SIGUSR1 t.py").unwrap();
+    assert_eq!(plan.forwarded, [Signal::SIGUSR1]);
+    assert!(plan.signals.contains(&Signal::SIGUSR2) && plan.signals.contains(&Signal::SIGINT));
+}
+
+/// Completions are not asked of agents, which would succeed with them.
+#[test]
+fn completions_are_refused() {
+    assert_eq!(plan("--print-completion bash t.py").unwrap_err(), [Mistake::Completion]);
+}
