@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::{
     cli::DoctorArgs,
     error::LaunchError,
+    host::ThisHost,
     job_spec::{Endpoint, JobSpecError},
     run,
 };
@@ -76,12 +77,20 @@ impl Finding {
 ///
 /// Returns [`LaunchError`] if the endpoint cannot be read, or the runtime cannot be started.
 pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
-    let endpoint = args.rdzv_endpoint.as_deref().map(read).transpose()?;
+    // Agents find that one without it being anywhere.
+    let given = args.rdzv_endpoint.as_deref().filter(|text| text.split(':').next() != Some("auto"));
+    let endpoint = given.map(read).transpose()?;
     if args.peers && endpoint.is_none() {
         return Err(LaunchError::Usage(vec![JobSpecError::PeersWithoutEndpoint]));
     }
-    let mut findings = machine::examine(args.nproc_per_node);
-    findings.extend(run::block_on(over_the_network(endpoint, args.peers))?);
+    let findings = run::block_on(async {
+        let mut findings = machine::examine(args.nproc_per_node).await;
+        if given.is_none() && args.rdzv_endpoint.is_some() {
+            findings.push(multicast());
+        }
+        findings.extend(over_the_network(endpoint, args.peers).await);
+        findings
+    })?;
     let text = if args.json { json(&findings) } else { text(&findings) };
     // A reader that went away, as `head` does, has read enough.
     let _ = std::io::stdout().write_all(text.as_bytes());
@@ -98,6 +107,18 @@ async fn over_the_network(endpoint: Option<Endpoint>, wants_peers: bool) -> Vec<
         }
     }
     findings
+}
+
+/// Whether agents can find each other by themselves.
+fn multicast() -> Finding {
+    let interfaces = ThisHost.multicast_interfaces(None);
+    let others = interfaces.iter().filter(|interface| !interface.is_loopback);
+    let names: Vec<&str> = others.map(|interface| interface.name.as_str()).collect();
+    if names.is_empty() {
+        let hint = "name hosts of the job with `--discover-hosts`";
+        return Finding::fail("endpoint", "no interface takes multicast", hint);
+    }
+    Finding::pass("endpoint", format!("agents look for each other on {}", names.join(", ")))
 }
 
 fn read(text: &str) -> Result<Endpoint, LaunchError> {

@@ -56,8 +56,8 @@ pub trait Host {
     /// name for what it has started, and the host of rank 0, by the name that is given there or by
     /// that host's own. Can be asked once.
     fn ask_pmi(&self, rank: u32, own_host: Option<String>) -> Option<(String, String)>;
-    /// The process that has started this one.
-    fn parent(&self) -> u32;
+    /// The nearest process above this one in whose environment `variable` is not set.
+    fn ancestor_without(&self, variable: &str) -> u32;
 
     /// How many processors this process may use.
     fn cpus(&self) -> NonZeroU32 {
@@ -91,6 +91,12 @@ pub trait Host {
             .map(|folder| folder.join(program))
             .find(|candidate| self.is_executable(candidate))
     }
+}
+
+/// The parent of a process, by its fourth word behind the name in parentheses.
+fn parent_of(pid: u32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 fn count(len: usize) -> Option<NonZeroU32> {
@@ -174,8 +180,20 @@ impl Host for ThisHost {
         !path.is_dir() && unistd::access(path, unistd::AccessFlags::R_OK).is_ok()
     }
 
-    fn parent(&self) -> u32 {
-        unistd::getppid().as_raw().cast_unsigned()
+    fn ancestor_without(&self, variable: &str) -> u32 {
+        let mut pid = unistd::getppid().as_raw().cast_unsigned();
+        let entry = format!("{variable}=");
+        let has_it = |pid: u32| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|pair| pair.starts_with(entry.as_bytes()))
+        };
+        for _ in 0..limits::MAX_ANCESTORS {
+            if pid <= 1 || !has_it(pid) {
+                break;
+            }
+            pid = parent_of(pid).unwrap_or(1);
+        }
+        pid
     }
 
     fn ask_pmi(&self, rank: u32, own_host: Option<String>) -> Option<(String, String)> {
@@ -394,7 +412,7 @@ impl Host for MadeUpHost {
         None
     }
 
-    fn parent(&self) -> u32 {
+    fn ancestor_without(&self, _: &str) -> u32 {
         4711
     }
 

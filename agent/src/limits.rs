@@ -144,6 +144,10 @@ pub const MAX_STORE_PORTS: u16 = 1024;
 pub const MIN_WATCHDOG: Duration = Duration::from_millis(50);
 /// What agents that look for each other say at once; theirs has some two hundred bytes.
 pub const MAX_DATAGRAM: usize = 1024;
+/// How long an interpreter may take to say its version: on a cold network file system, seconds.
+pub const PYTHON_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long after one another a node is asked again that is measuring for somebody else.
+pub const REACH_PAUSE: Duration = Duration::from_millis(500);
 /// Nodes that one node tries to reach for `ragent doctor --peers`, and that are asked: in larger jobs
 /// these stand for the rest.
 pub const MAX_REACHED: usize = 256;
@@ -163,6 +167,13 @@ pub const MAX_VARIABLE: usize = 128 * 1024 - 1024;
 pub const MAX_INTERFACES: usize = 64;
 /// Hosts that are asked where there is no multicast: each is sent every datagram.
 pub const MAX_DISCOVER_HOSTS: usize = 1024;
+/// Names of `--discover-hosts` that are looked up at once, and how long after one another.
+pub const LOOK_UPS_AT_ONCE: usize = 64;
+/// See [`LOOK_UPS_AT_ONCE`].
+pub const LOOK_UP_INTERVAL: Duration = Duration::from_secs(10);
+/// How long somebody may not answer where an agent was sent before it looks elsewhere too: a host that
+/// is started again takes less.
+pub const SENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Agents that one agent remembers while it looks for a coordinator.
 pub const MAX_CANDIDATES: usize = 20_000;
 /// What waits for a service manager that takes nothing; more is not said.
@@ -171,6 +182,8 @@ pub const NOTICE_QUEUE: usize = 16;
 pub const PMI_TIMEOUT: Duration = Duration::from_secs(120);
 /// One line of a launcher; PMI-1 allows 1 KiB.
 pub const MAX_PMI_LINE: usize = 4096;
+/// Scripts that may stand between a launcher and a rank.
+pub const MAX_ANCESTORS: u32 = 32;
 /// Names that one list of a scheduler stands for: more than any cluster has nodes.
 pub const MAX_LISTED_NODES: usize = 65_536;
 /// A state file that is read at all.

@@ -127,30 +127,43 @@ async fn look(
     stores: &StoreThread,
 ) -> Result<Place, LaunchError> {
     let join_timeout = spec.shared.timeouts.join;
+    let deadline = clock::now() + join_timeout;
     let mut looking = Search::begin(search, &spec.run_id).map_err(LocateError::Search)?;
-    let found = looking.find(join_timeout).await.ok_or_else(|| LocateError::TimedOut {
-        endpoint: spec.meeting.endpoint().to_string(),
-        waited: join_timeout,
-        cause: "no agent of the job that may host was heard".to_owned(),
-    })?;
-    let (mut place, is_host) = match found {
-        Found::Here(address) => {
-            // Another job may have the port: whoever looks is told which one it is.
-            let listener = net::listen(Reach::of(address), search.port)
-                .or_else(|_| net::listen(Reach::of(address), 0))
-                .map_err(system("listen"))?;
-            let port = listener.local_addr().map_err(system("listen"))?.port();
-            let endpoint = Endpoint { host: address.to_string(), port };
-            (Place::host(spec, stores, listener, address, endpoint)?, true)
-        }
-        Found::There(at) => {
-            info!(endpoint = %at, "found the coordinator");
-            let endpoint = Endpoint { host: at.ip().to_string(), port: at.port() };
-            match discovery::locate(&endpoint, None, join_timeout).await? {
-                Located::Here { listener, address } => {
-                    (Place::host(spec, stores, listener, address, endpoint)?, true)
+    let mut cause = "no agent of the job that may host was heard".to_owned();
+    let (mut place, is_host) = loop {
+        let left = deadline.saturating_duration_since(clock::now());
+        let found = looking.find(left).await.ok_or_else(|| LocateError::TimedOut {
+            endpoint: spec.meeting.endpoint().to_string(),
+            waited: join_timeout,
+            cause: cause.clone(),
+        })?;
+        match found {
+            Found::Here(address) => {
+                // Another job may have the port: whoever looks is told which one it is.
+                let listener = net::listen(Reach::of(address), search.port)
+                    .or_else(|_| net::listen(Reach::of(address), 0))
+                    .map_err(system("listen"))?;
+                let port = listener.local_addr().map_err(system("listen"))?.port();
+                let endpoint = Endpoint { host: address.to_string(), port };
+                break (Place::host(spec, stores, listener, address, endpoint)?, true);
+            }
+            Found::There(at) => {
+                info!(endpoint = %at, "found the coordinator");
+                let endpoint = Endpoint { host: at.ip().to_string(), port: at.port() };
+                let patience = limits::SENT_TIMEOUT.min(left);
+                match discovery::locate(&endpoint, None, patience).await {
+                    Ok(Located::Here { listener, address }) => {
+                        break (Place::host(spec, stores, listener, address, endpoint)?, true);
+                    }
+                    Ok(Located::There(address)) => {
+                        break (Place::join(spec, address, endpoint)?, false);
+                    }
+                    // Whoever said so may be wrong by now; somebody else may know better.
+                    Err(error) => {
+                        cause = error.to_string();
+                        looking.in_vain();
+                    }
                 }
-                Located::There(address) => (Place::join(spec, address, endpoint)?, false),
             }
         }
     };

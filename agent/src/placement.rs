@@ -6,7 +6,6 @@
 //! inner one counts.
 
 mod mpi;
-mod node_file;
 pub mod node_list;
 pub(crate) mod pmi;
 mod slurm;
@@ -129,15 +128,13 @@ impl Placement {
     ///
     /// Returns [`PlacementError`] if it says so incompletely, or contradicts itself.
     pub fn find(host: &impl Host) -> Result<Option<Self>, PlacementError> {
-        let under_slurm = slurm::find(host);
-        let mpi = mpi::find(host)?;
-        match (mpi, under_slurm) {
-            // `srun` has started the ranks itself, with the variables of a library beside its own.
-            (Some(mpi), Ok(Some(slurm))) if (mpi.rank, mpi.size) == (slurm.rank, slurm.size) => {
-                Ok(Some(slurm))
-            }
-            (Some(mpi), _) => Ok(Some(mpi)),
-            (None, slurm) => slurm,
+        // `srun` sets the variables of a library beside its own, and not all of them.
+        if slurm::is_in_step(host) && !mpi::is_inside(host) {
+            return slurm::find(host);
+        }
+        match mpi::find(host)? {
+            Some(placement) => Ok(Some(placement)),
+            None => slurm::find(host),
         }
     }
 

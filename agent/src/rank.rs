@@ -3,7 +3,10 @@
 //! It says in PyTorch's variables what the launcher says in its own, and becomes the program. Nothing
 //! of the job's size is on a command line.
 
-use std::{collections::BTreeMap, ffi::OsString, os::unix::process::CommandExt, process::Command};
+use std::{
+    collections::BTreeMap, ffi::OsString, net::ToSocketAddrs, os::unix::process::CommandExt,
+    process::Command,
+};
 
 use crate::{
     cli::RankArgs,
@@ -21,12 +24,28 @@ use crate::{
 pub fn become_program(args: &RankArgs) -> Result<std::process::ExitCode, LaunchError> {
     let usage = |error| LaunchError::Usage(vec![error]);
     let environment = environment(args, &ThisHost).map_err(usage)?;
+    check_master(&environment).map_err(usage)?;
     let Some((program, words)) = args.command.split_first() else {
         return Err(usage(JobSpecError::NoScript));
     };
     let error = Command::new(program).args(words).envs(environment).exec();
     let (program, error) = (program.to_string_lossy().into_owned(), error.to_string());
     Err(usage(JobSpecError::NotExecuted { program, error }))
+}
+
+/// Rank 0 serves the store at the master's address, which must be this machine's then: all other ranks
+/// would wait for it in vain. A name that does not resolve here is left to the program.
+fn check_master(environment: &BTreeMap<&'static str, OsString>) -> Result<(), JobSpecError> {
+    if environment["RANK"] != "0" {
+        return Ok(());
+    }
+    let master = environment["MASTER_ADDR"].to_string_lossy().into_owned();
+    let resolved = (master.as_str(), 0).to_socket_addrs();
+    let mut addresses = resolved.into_iter().flatten().peekable();
+    if addresses.peek().is_none() || addresses.any(|address| ThisHost.owns(address.ip())) {
+        return Ok(());
+    }
+    Err(JobSpecError::MasterElsewhere { master, here: ThisHost.name() })
 }
 
 /// What PyTorch, and what is built on it, wants to find.

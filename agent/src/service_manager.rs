@@ -75,12 +75,12 @@ impl ServiceManager {
 
     /// The agent looks for its coordinator.
     pub fn tell_looking(&self, endpoint: &str) {
-        self.say(Notice::Status(format!("looking for the coordinator at {endpoint}")));
+        self.say_status(&format!("looking for the coordinator at {endpoint}"));
     }
 
     /// The agent attends; the first time this is what others of this machine may have waited for.
     pub fn tell_attending(&mut self, endpoint: &str) {
-        self.say(Notice::Status(format!("attending {endpoint}")));
+        self.say_status(&format!("attending {endpoint}"));
         if !self.is_ready {
             self.is_ready = true;
             self.say(Notice::Ready);
@@ -89,12 +89,17 @@ impl ServiceManager {
 
     /// Something has changed.
     pub fn tell_news(&self, news: &News) {
-        self.say(Notice::Status(status(news)));
+        self.say_status(&status(news));
     }
 
     /// The agent's part is over.
     pub fn tell_stopping(&self) {
         self.say(Notice::Stopping);
+    }
+
+    /// One line: what follows another one would be for the manager, and may come from anywhere.
+    fn say_status(&self, text: &str) {
+        self.say(Notice::Status(text.replace(char::is_control, " ")));
     }
 
     fn say(&self, notice: Notice) {

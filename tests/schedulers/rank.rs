@@ -68,6 +68,7 @@ fn mistakes_are_told() {
         (sandbox.ragent("rank -- true"), "no launcher that is known"),
         (unknown(rank(&sandbox, 1, 100, "rank -- true")), "on which host rank 0 is"),
         (rank(&sandbox, 0, 1, "rank -- no-such-program"), "`no-such-program` cannot be executed"),
+        (rank(&sandbox, 0, 16, "rank -- true"), "the ranks would look for it at 10.9.8.7"),
         (rank(&sandbox, 9, 8, "rank -- true"), "`rank 9` and `8 ranks`"),
         (rank(&sandbox, 0, 1, "rank --master-port 70000 -- true"), "70000"),
         (rank(&sandbox, 0, 1, "rank"), "<PROGRAM>"),

@@ -2,6 +2,7 @@
 //! clock goes.
 
 use std::{
+    io::ErrorKind,
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
@@ -103,6 +104,11 @@ fn whose(endpoint: &Endpoint, ips: &[IpAddr], owned: Option<IpAddr>) -> Finding 
 fn port_here(number: u16) -> Finding {
     match net::listen(net::Reach::Everywhere, number) {
         Ok(_) => Finding::pass("port", format!("port {number} is free")),
+        Err(error) if error.kind() != ErrorKind::AddrInUse => Finding::fail(
+            "port",
+            format!("port {number} cannot be had: {error}"),
+            "may this user listen there?",
+        ),
         Err(error) => {
             let holder = port::holder(number).map_or_else(String::new, |who| format!(" by {who}"));
             let text = format!("port {number} cannot be had: {error}; it is held{holder}");

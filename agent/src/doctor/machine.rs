@@ -3,7 +3,7 @@
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Stdio,
 };
 
 use nix::sys::{
@@ -12,6 +12,7 @@ use nix::sys::{
     utsname::uname,
 };
 use nvml_wrapper::Nvml;
+use tokio::{process::Command, time::timeout};
 
 use super::Finding;
 use crate::{
@@ -21,13 +22,13 @@ use crate::{
     limits,
 };
 
-pub(super) fn examine(workers: Option<u32>) -> Vec<Finding> {
+pub(super) async fn examine(workers: Option<u32>) -> Vec<Finding> {
     let gpus = ThisHost.gpu_count().map_or(0, |count| count.get());
     let workers = workers.unwrap_or_else(|| gpus.max(1));
     let mut findings = vec![kernel()];
     findings.extend(resource_limits(workers));
     findings.extend([shared_memory(), gpu()]);
-    findings.extend(python());
+    findings.extend(python().await);
     findings.extend([cgroup(), service_manager()]);
     findings
 }
@@ -154,7 +155,7 @@ fn gpu() -> Finding {
     Finding::pass("gpu", text)
 }
 
-fn python() -> Vec<Finding> {
+async fn python() -> Vec<Finding> {
     let interpreter = match job_spec::interpreter(&ThisHost) {
         Ok(path) => path,
         Err(error) => {
@@ -162,7 +163,7 @@ fn python() -> Vec<Finding> {
             return vec![Finding::fail("python", error.to_string(), hint)];
         }
     };
-    match ask(&interpreter) {
+    match ask(&interpreter).await {
         Ok((version, torch)) => {
             let found = format!("Python {version} at {}", interpreter.display());
             vec![Finding::pass("python", found), self::torch(torch)]
@@ -186,18 +187,22 @@ fn torch(version: Option<String>) -> Finding {
 }
 
 /// The versions of Python and torch. Importing torch would take seconds, so only its label is read.
-fn ask(interpreter: &PathBuf) -> Result<(String, Option<String>), String> {
+async fn ask(interpreter: &PathBuf) -> Result<(String, Option<String>), String> {
     const QUESTION: &str = "\
 import platform, importlib.metadata as m
 print(platform.python_version())
 try: print(m.version('torch'))
 except m.PackageNotFoundError: pass
 ";
-    let output = Command::new(interpreter)
+    let asked = Command::new(interpreter)
         .args(["-c", QUESTION].map(OsString::from))
         .stdin(Stdio::null())
-        .output()
-        .map_err(|error| error.to_string())?;
+        .kill_on_drop(true)
+        .output();
+    let output = match timeout(limits::PYTHON_TIMEOUT, asked).await {
+        Ok(output) => output.map_err(|error| error.to_string())?,
+        Err(_) => return Err("it does not answer; is its file system stuck?".to_owned()),
+    };
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut lines = said.lines().map(str::to_owned);
     match lines.next().filter(|_| output.status.success()) {

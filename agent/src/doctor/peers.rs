@@ -7,6 +7,7 @@ use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
 
 use super::Finding;
 use crate::{
+    clock,
     coordinator::reach::{REACH_PATH, ReachReport, Reached},
     job_spec::Endpoint,
     limits, net, status,
@@ -81,16 +82,29 @@ async fn ask(node: &NodeSnapshot) -> Result<ReachReport, String> {
     let ip: IpAddr =
         node.address.parse().map_err(|_| format!("`{}` is no address", node.address))?;
     let address = (ip, node.agent_port).into();
-    let mut text = Vec::new();
-    let asked = net::get(address, REACH_PATH, limits::MAX_REACH_LEN, &mut text);
-    match timeout(limits::REACH_TIMEOUT, asked).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => return Err(format!("{address}: {error}")),
-        Err(_) => return Err(format!("{address} does not answer")),
+    let by = clock::now() + limits::REACH_TIMEOUT;
+    loop {
+        let mut text = Vec::new();
+        let asked = net::get(address, REACH_PATH, limits::MAX_REACH_LEN, &mut text);
+        let left = by.saturating_duration_since(clock::now());
+        match timeout(left, asked).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(format!("{address}: {error}")),
+            Err(_) => return Err(format!("{address} does not answer")),
+        }
+        let text = String::from_utf8_lossy(&text);
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_default();
+        let status = head.split_ascii_whitespace().nth(1).unwrap_or_default();
+        match status {
+            "200" => {
+                let report = serde_json::from_str(body);
+                return report.map_err(|_| format!("{address} does not know what it is asked"));
+            }
+            // Somebody else is asking it.
+            "429" => clock::until(Some((clock::now() + limits::REACH_PAUSE).min(by))).await,
+            _ => return Err(format!("{address} answers {status}: {}", body.trim())),
+        }
     }
-    let text = String::from_utf8_lossy(&text);
-    let body = text.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
-    serde_json::from_str(body).map_err(|_| format!("{address} does not know what it is asked"))
 }
 
 fn judge(mesh: &Mesh) -> Vec<Finding> {

@@ -168,6 +168,14 @@ pub enum JobSpecError {
         /// Who has started it.
         launcher: Launcher,
     },
+    /// Rank 0 runs elsewhere than where all ranks look for it.
+    #[error("rank 0 runs on {here}, and the ranks would look for it at {master}")]
+    MasterElsewhere {
+        /// Where they would look.
+        master: String,
+        /// Where it runs.
+        here: String,
+    },
     /// A rank is asked for, and nothing says which.
     #[error("no launcher that is known has started this process")]
     NoLauncher,
@@ -466,6 +474,9 @@ impl JobSpecError {
             }
             Self::NoHead { .. } => {
                 "name it with `--rdzv-endpoint HOST:PORT`, the same on all nodes".to_owned()
+            }
+            Self::MasterElsewhere { .. } => {
+                "name its host with `--master-addr`, or in MASTER_ADDR".to_owned()
             }
             Self::NoMaster { .. } => "name it with `--master-addr`, or in MASTER_ADDR".to_owned(),
             Self::NoLauncher => "start it by `mpirun` or `srun`; where there is none, `ragent \

@@ -19,7 +19,7 @@ pub struct SearchSpec {
     pub hosts: Vec<Endpoint>,
     /// Whether this agent may host.
     pub eligible: Eligible,
-    /// Where the user wants it among those that may.
+    /// Where it stands among those that may: 0 where it must.
     pub rank: u32,
 }
 
@@ -61,7 +61,8 @@ impl<H: Host> Given<'_, H> {
             ttl: conf.discover_ttl.unwrap_or(1),
             hosts: self.discover_hosts(port)?,
             eligible,
-            rank: node_rank.unwrap_or(u32::MAX),
+            // Whoever must host is the lowest for all others.
+            rank: if eligible == Eligible::Always { 0 } else { u32::MAX },
         })
     }
 

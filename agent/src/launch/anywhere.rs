@@ -63,7 +63,7 @@ impl Host for Anywhere<'_> {
         None
     }
 
-    fn parent(&self) -> u32 {
+    fn ancestor_without(&self, _: &str) -> u32 {
         0
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{Head, Launcher, Placement, PlacementError, Variables, implied_node, node_file};
+use super::{Head, Launcher, Placement, PlacementError, Variables, implied_node};
 use crate::host::Host;
 
 /// The variables of one launcher, by what they hold; several names where versions differ.
@@ -14,6 +14,9 @@ struct Names {
     local_size: &'static [&'static str],
     name: &'static [&'static str],
 }
+
+/// What batch systems call a job: a name where the launcher has none.
+const BATCH_JOBS: [&str; 4] = ["PBS_JOBID", "LSB_JOBID", "JOB_ID", "SLURM_JOB_ID"];
 
 /// The inner ones first: PALS sets the variables of Hydra too.
 const LAUNCHERS: [Names; 4] = [
@@ -51,6 +54,19 @@ const LAUNCHERS: [Names; 4] = [
     },
 ];
 
+/// Whether ranks of MPI's own launcher run in a step of Slurm's, which has only started that launcher's
+/// daemons. What `srun` says in the words of PMI is the same as in its own.
+pub(super) fn is_inside(host: &impl Host) -> bool {
+    let is_set = |name: &str| host.env(name).is_some();
+    if is_set("OMPI_COMM_WORLD_RANK") || is_set("MV2_COMM_WORLD_RANK") {
+        return true;
+    }
+    let same = |one: &str, other: &str| host.env(one) == host.env(other);
+    let of_srun = same("PMI_RANK", "SLURM_PROCID")
+        && (same("PMI_SIZE", "SLURM_STEP_NUM_TASKS") || same("PMI_SIZE", "SLURM_NTASKS"));
+    is_set("PMI_RANK") && !of_srun
+}
+
 pub(super) fn find(host: &impl Host) -> Result<Option<Placement>, PlacementError> {
     let is_used = |names: &&Names| host.env(names.rank[0]).is_some();
     LAUNCHERS.iter().find(is_used).map(|names| read(names, host)).transpose()
@@ -72,21 +88,25 @@ fn read(names: &Names, host: &impl Host) -> Result<Placement, PlacementError> {
         local_rank,
         local_size,
         node: implied_node(rank, size, local_rank, local_size),
-        name: variables.first(names.name).map(|(_, name)| format!("mpi-{name}")),
+        name: variables
+            .first(names.name)
+            .or_else(|| variables.first(&BATCH_JOBS))
+            .map(|(_, name)| format!("mpi-{name}")),
         head: Head::Unknown,
         gpus: None,
     };
     let placement = placement.checked()?;
     let head = head(&placement, &variables);
-    Ok(named(Placement { head, ..placement }, host))
+    Ok(named(Placement { head, ..placement }, host, names.rank[0]))
 }
 
-/// Ranks that all run on one machine are the children of one process there, for want of another name.
-fn named(placement: Placement, host: &impl Host) -> Placement {
-    if placement.name.is_some() || placement.head != Head::Here || placement.size == 1 {
+/// Ranks that all run on one machine were started by one process there, for want of another name.
+fn named(placement: Placement, host: &impl Host, rank: &str) -> Placement {
+    let has_name = placement.name.is_some() && placement.launcher != Launcher::Hydra;
+    if has_name || placement.head != Head::Here {
         return placement;
     }
-    Placement { name: Some(format!("mpi-{}", host.parent())), ..placement }
+    Placement { name: Some(format!("mpi-{}", host.ancestor_without(rank))), ..placement }
 }
 
 /// What Hydra says only where it is asked: where the first rank runs, and a name. Ranks that ask use up
@@ -110,12 +130,10 @@ fn head(placement: &Placement, variables: &Variables<'_, impl Host>) -> Head {
     if placement.local_size == placement.size {
         return Head::Here;
     }
-    let listed = node_file::first_host(variables.host).map(Head::There);
-    let starter = || {
-        let uri = variables.text("OMPI_MCA_orte_hnp_uri")?;
-        starters_address(&uri).map(|address| Head::There(address.to_string()))
-    };
-    listed.or_else(starter).unwrap_or(Head::Unknown)
+    // A batch system's list of hosts is of no use: it is there on some nodes only.
+    let uri = variables.text("OMPI_MCA_orte_hnp_uri");
+    let address = uri.and_then(|uri| starters_address(&uri));
+    address.map_or(Head::Unknown, |address| Head::There(address.to_string()))
 }
 
 /// The first address that others reach in `123.0;tcp://10.0.0.1,10.1.0.1:4000;tcp6://…`: that of the

@@ -9,6 +9,11 @@ use crate::host::Host;
 /// scripts and of interactive allocations, and what belongs to a whole job.
 const FIRST_SPECIAL_STEP: u32 = 0xffff_fff0;
 
+/// Whether a step of Slurm's has started this process, or what has started it.
+pub(super) fn is_in_step(host: &impl Host) -> bool {
+    host.env("SLURM_STEP_ID").or_else(|| host.env("SLURM_STEPID")).is_some()
+}
+
 pub(super) fn find(host: &impl Host) -> Result<Option<Placement>, PlacementError> {
     let launcher = Launcher::Slurm;
     let variables = Variables { launcher, host };

@@ -132,14 +132,18 @@ fn open_mpi() {
     assert_eq!(placement.head, Head::There("10.0.0.7".into()));
 }
 
-/// A batch system's list of hosts says more than the machine of `mpirun`.
+/// A launcher without a name for what it starts takes that of the batch system's job.
 #[test]
-fn node_file_names_the_head() {
-    let mut host = machine(&OPEN_MPI);
-    host.env.insert("PBS_NODEFILE".into(), "/var/spool/nodes".into());
-    host.put("/var/spool/nodes", "n17\nn17\nn18\nn18\n");
-    let placement = Placement::find(&host).unwrap().unwrap();
-    assert_eq!(placement.head, Head::There("n17".into()));
+fn batch_job_gives_the_name() {
+    let mut env = vec![
+        ("MV2_COMM_WORLD_RANK", "1"),
+        ("MV2_COMM_WORLD_SIZE", "4"),
+        ("MV2_COMM_WORLD_LOCAL_RANK", "0"),
+        ("MV2_COMM_WORLD_LOCAL_SIZE", "1"),
+    ];
+    assert_eq!(find(&env).unwrap().unwrap().name, None);
+    env.push(("PBS_JOBID", "17.head"));
+    assert_eq!(find(&env).unwrap().unwrap().name.as_deref(), Some("mpi-17.head"));
 }
 
 /// The other launchers' ranks are read by their own names.
@@ -198,10 +202,20 @@ fn the_inner_launcher_counts() {
     let mut nested = TASK.to_vec();
     nested.extend(OPEN_MPI);
     assert_eq!(find(&nested).unwrap().unwrap().launcher, Launcher::OpenMpi);
+    // As Slurm's plug-in for PMI-2 sets them: without local ranks.
     let mut direct = TASK.to_vec();
-    direct.extend([("PMI_RANK", "1"), ("PMI_SIZE", "3")]);
-    direct.extend([("MPI_LOCALRANKID", "0"), ("MPI_LOCALNRANKS", "1")]);
+    direct.extend([("PMI_RANK", "1"), ("PMI_SIZE", "3"), ("PMI_JOBID", "4711.2")]);
     assert_eq!(find(&direct).unwrap().unwrap().launcher, Launcher::Slurm);
+    // Each rank comes to the same, also the one whose numbers are those of its daemon.
+    let mut first = task_with(&[("SLURM_PROCID", "0"), ("SLURM_NODEID", "0")]);
+    first.retain(|(name, _)| *name != "SLURMD_NODENAME");
+    first.extend([("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "3")]);
+    first.extend([("OMPI_COMM_WORLD_LOCAL_RANK", "0"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]);
+    assert_eq!(find(&first).unwrap().unwrap().launcher, Launcher::OpenMpi);
+    let mut hydra = TASK.to_vec();
+    hydra.extend([("PMI_RANK", "3"), ("PMI_SIZE", "6")]);
+    hydra.extend([("MPI_LOCALRANKID", "1"), ("MPI_LOCALNRANKS", "2")]);
+    assert_eq!(find(&hydra).unwrap().unwrap().launcher, Launcher::Hydra);
 }
 
 /// Where ranks are not laid out node by node, no number of a node is made up.

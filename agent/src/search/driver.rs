@@ -73,6 +73,11 @@ impl Search {
         None
     }
 
+    /// Nobody was where this agent was sent: it looks again.
+    pub fn in_vain(&mut self) {
+        self.election.handle_in_vain(clock::now());
+    }
+
     /// This agent hosts, there; goes on answering those that look.
     pub fn hosts(mut self, at: SocketAddr) -> Beacon {
         self.election.handle_hosting(clock::now(), at);
@@ -95,7 +100,7 @@ impl Search {
             match effect {
                 Effect::Say(saying) => {
                     let bytes = Datagram::new(self.job.clone(), saying).encode();
-                    self.sockets.say(&bytes).await;
+                    self.sockets.say(&bytes);
                 }
                 Effect::Host => return Some(Found::Here(self.own_address())),
                 Effect::Join(at) => return Some(Found::There(at)),
@@ -113,7 +118,14 @@ impl Search {
             // What was heard before what is due: an agent that stood still has not waited for anybody.
             biased;
             heard = self.sockets.hear() => match heard {
-                Ok((bytes, peer)) => self.hear(&bytes, peer),
+                Ok((bytes, peer)) => {
+                    self.hear(&bytes, peer);
+                    // However much is said, what is due is done.
+                    let now = clock::now();
+                    if self.election.poll_timeout().is_some_and(|due| due <= now) {
+                        self.election.handle_timeout(now);
+                    }
+                }
                 Err(error) => {
                     debug!(%error, "nothing can be heard for now");
                     clock::until(Some(clock::now() + limits::REDIAL_INTERVAL)).await;
@@ -133,6 +145,9 @@ impl Search {
 
     /// This machine's address, as the others see it.
     fn own_address(&self) -> IpAddr {
+        if let Some(address) = self.sockets.named_interface() {
+            return address;
+        }
         let towards = self.heard.filter(|peer| !ThisHost.owns(peer.ip()));
         let known = towards.and_then(net::own_address_towards);
         known.or_else(net::default_address).unwrap_or_else(|| {

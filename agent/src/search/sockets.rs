@@ -2,14 +2,15 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
 };
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tokio::net::UdpSocket;
+use tokio::{net::UdpSocket, sync::watch, task::JoinSet};
 use tracing::debug;
 
 use crate::{
+    clock,
     host::{Interface, ThisHost},
     job_spec::{Endpoint, SearchSpec},
     limits, net,
@@ -27,7 +28,10 @@ pub struct Sockets {
     v6: Option<UdpSocket>,
     interfaces: Vec<Interface>,
     port: u16,
-    hosts: Vec<Endpoint>,
+    /// Whether the user has named the interface.
+    is_named: bool,
+    /// Where the hosts of the list are, as last looked up.
+    hosts: watch::Receiver<Vec<SocketAddr>>,
 }
 
 /// Why agents cannot be looked for.
@@ -75,7 +79,12 @@ impl Sockets {
         if interfaces.is_empty() && spec.hosts.is_empty() {
             return Err(SocketsError::NoInterface { interface: spec.interface.clone() });
         }
-        Ok(Self { v4: Some(v4), v6, interfaces, port: spec.port, hosts: spec.hosts.clone() })
+        let (sender, hosts) = watch::channel(Vec::new());
+        if !spec.hosts.is_empty() {
+            tokio::spawn(look_up(spec.hosts.clone(), sender));
+        }
+        let is_named = spec.interface.is_some();
+        Ok(Self { v4: Some(v4), v6, interfaces, port: spec.port, is_named, hosts })
     }
 
     /// The names of the interfaces in use.
@@ -83,8 +92,14 @@ impl Sockets {
         self.interfaces.iter().map(|interface| interface.name.as_str()).collect()
     }
 
+    /// The address of the interface that the user has named.
+    pub fn named_interface(&self) -> Option<IpAddr> {
+        let interface = self.interfaces.first().filter(|_| self.is_named)?;
+        interface.v4.first().copied().map(IpAddr::V4)
+    }
+
     /// Says `bytes` to all; what does not get through is said again later.
-    pub async fn say(&self, bytes: &[u8]) {
+    pub fn say(&self, bytes: &[u8]) {
         for interface in &self.interfaces {
             for address in &interface.v4 {
                 self.say_v4(bytes, *address);
@@ -93,11 +108,9 @@ impl Sockets {
                 self.say_v6(bytes, interface.index);
             }
         }
-        for host in &self.hosts {
-            for address in net::resolve(host).await.unwrap_or_default() {
-                let socket = if address.is_ipv4() { &self.v4 } else { &self.v6 };
-                note(socket.as_ref().map(|socket| socket.try_send_to(bytes, address)));
-            }
+        for address in self.hosts.borrow().iter() {
+            let socket = if address.is_ipv4() { &self.v4 } else { &self.v6 };
+            note(socket.as_ref().map(|socket| socket.try_send_to(bytes, *address)));
         }
     }
 
@@ -120,12 +133,35 @@ impl Sockets {
         // One byte more than is taken, to tell what is too long.
         let (mut four, mut six) = ([0; limits::MAX_DATAGRAM + 1], [0; limits::MAX_DATAGRAM + 1]);
         tokio::select! {
+            // What is lost of one family where the other floods is said by the first one too.
+            biased;
             heard = receive(&self.v4, &mut four) => {
                 heard.map(|(length, peer)| (four[..length].to_vec(), peer))
             }
             heard = receive(&self.v6, &mut six) => {
                 heard.map(|(length, peer)| (six[..length].to_vec(), peer))
             }
+        }
+    }
+}
+
+/// Looks the hosts up again and again, as long as somebody wants to know: one that is down, or not
+/// known yet, keeps nobody from the others.
+async fn look_up(hosts: Vec<Endpoint>, known: watch::Sender<Vec<SocketAddr>>) {
+    loop {
+        let mut found = Vec::new();
+        for some in hosts.chunks(limits::LOOK_UPS_AT_ONCE) {
+            let looked: JoinSet<Vec<SocketAddr>> = some
+                .iter()
+                .cloned()
+                .map(|host| async move { net::resolve(&host).await.unwrap_or_default() })
+                .collect();
+            found.extend(looked.join_all().await.into_iter().flatten());
+            known.send_replace(found.clone());
+        }
+        tokio::select! {
+            () = known.closed() => return,
+            () = clock::until(Some(clock::now() + limits::LOOK_UP_INTERVAL)) => {}
         }
     }
 }
@@ -146,16 +182,21 @@ fn note(sent: Option<io::Result<usize>>) {
 /// A socket of one family for sending and hearing; other agents of this machine may have the port too.
 fn socket(domain: Domain, spec: &SearchSpec) -> io::Result<UdpSocket> {
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-    socket.set_reuse_address(true)?;
+    // What is sent to one machine reaches one socket only, so where that is done a second job there
+    // needs a port of its own.
+    socket.set_reuse_address(spec.hosts.is_empty())?;
     socket.set_nonblocking(true)?;
     let any: SocketAddr = if domain == Domain::IPV4 {
         socket.set_multicast_ttl_v4(spec.ttl)?;
         socket.set_multicast_loop_v4(true)?;
+        // Only from the interfaces on which this socket has joined.
+        socket.set_multicast_all_v4(false)?;
         (Ipv4Addr::UNSPECIFIED, spec.port).into()
     } else {
         socket.set_only_v6(true)?;
         socket.set_multicast_hops_v6(spec.ttl)?;
         socket.set_multicast_loop_v6(true)?;
+        socket.set_multicast_all_v6(false)?;
         (Ipv6Addr::UNSPECIFIED, spec.port).into()
     };
     socket.bind(&any.into())?;

@@ -85,7 +85,9 @@ impl World {
         for index in 0..self.agents.len() {
             let agent = &mut self.agents[index];
             if agent.election.is_none() && agent.starts <= now {
-                let (own, eligible) = (candidate(agent.number), agent.eligible);
+                let eligible = agent.eligible;
+                let rank = if eligible == Eligible::Always { 0 } else { u32::MAX };
+                let own = Candidate { rank, number: agent.number };
                 agent.election = Some(Election::new(now, own, eligible, Pace::default()));
             }
             if let Some(election) = &mut agent.election {
@@ -250,4 +252,16 @@ fn in_vain_looks_again() {
     assert_eq!(election.poll_timeout(), None);
     election.handle_in_vain(now + Duration::from_secs(1));
     assert_eq!(election.poll_timeout(), Some(now + Duration::from_secs(1)));
+}
+
+/// Who must host is the lowest for those that only may, so that one of each start one job.
+#[test]
+fn who_must_host_does() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 0);
+        world.add(9, Duration::ZERO, Eligible::Always);
+        world.add(1, Duration::ZERO, Eligible::IfLowest);
+        world.run(Duration::from_secs(20));
+        world.assert_found(9);
+    }
 }
