@@ -24,7 +24,10 @@ use crate::{
 pub fn become_program(args: &RankArgs) -> Result<std::process::ExitCode, LaunchError> {
     let usage = |error| LaunchError::Usage(vec![error]);
     let environment = environment(args, &ThisHost).map_err(usage)?;
-    check_master(&environment).map_err(usage)?;
+    // Where the user names it, it may be an address that leads here by ways of its own.
+    if args.master_addr.is_none() && set(&ThisHost, "MASTER_ADDR").is_none() {
+        check_master(&environment).map_err(usage)?;
+    }
     let Some((program, words)) = args.command.split_first() else {
         return Err(usage(JobSpecError::NoScript));
     };

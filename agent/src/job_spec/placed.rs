@@ -67,6 +67,10 @@ impl<H: Host> Given<'_, H> {
         Some(Placed { launcher: *launcher, node_rank: *rank, nodes: *size })
     }
 
+    fn is_named(&self) -> bool {
+        self.typed("rdzv_id", &self.args.rdzv_id).is_some()
+    }
+
     /// What the launcher calls this start.
     pub(super) fn launchers_name(&self) -> Option<&str> {
         self.placement.as_ref()?.name.as_deref()
@@ -85,7 +89,7 @@ impl<H: Host> Given<'_, H> {
                 Ok(Meeting::Endpoint { endpoints: vec![endpoint], is_host: None })
             }
             // The first agent hosts, and the others look for it.
-            Head::Unknown if placement.name.is_some() => {
+            Head::Unknown if placement.name.is_some() || self.is_named() => {
                 Ok(Meeting::Search(self.search(port_of(placement), conf)?))
             }
             Head::Unknown => Err(JobSpecError::NoHead { launcher: placement.launcher }),

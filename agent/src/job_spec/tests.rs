@@ -455,3 +455,21 @@ fn own_arguments_begin_behind_the_script() {
         assert_eq!(args(&spec)[at], "-x", "{line}");
     }
 }
+
+/// Agents of a launcher that says neither where the first one is nor what they are called look for each
+/// other by the user's name; without one that is an error.
+#[test]
+fn agents_of_a_silent_launcher() {
+    let host = machine(&[
+        ("MV2_COMM_WORLD_RANK", "1"),
+        ("MV2_COMM_WORLD_SIZE", "4"),
+        ("MV2_COMM_WORLD_LOCAL_RANK", "0"),
+        ("MV2_COMM_WORLD_LOCAL_SIZE", "1"),
+    ]);
+    let spec = resolve_on(&host, "ragent --rdzv-id x t.py").unwrap();
+    assert_eq!((spec.shared.nodes.min(), spec.node_rank), (4, Some(1)));
+    let Meeting::Search(search) = spec.meeting else { panic!("{:?}", spec.meeting) };
+    assert_eq!(search.eligible, crate::search::election::Eligible::Never);
+    let launcher = crate::placement::Launcher::Mvapich;
+    assert_eq!(resolve_on(&host, "ragent t.py"), Err(vec![JobSpecError::NoHead { launcher }]));
+}
