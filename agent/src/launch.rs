@@ -121,7 +121,7 @@ fn read_list(path: &str) -> io::Result<String> {
 
 /// The current folder as the user calls it: on other hosts a link may lead elsewhere.
 fn current_folder() -> PathBuf {
-    let real = env::current_dir().unwrap_or_else(|_| "/".into());
+    let real = ThisHost.current_dir();
     let called = ThisHost.env("PWD").map(PathBuf::from).filter(|path| path.is_absolute());
     let is_real = |called: &PathBuf| {
         let identity = |path| fs::metadata(path).map(|it| (it.dev(), it.ino())).ok();

@@ -52,11 +52,8 @@ pub const SPILLED_TIMEOUT: Duration = Duration::from_millis(500);
 pub const FILES_TIMEOUT: Duration = Duration::from_secs(60);
 /// How much longer than it was asked to a driver may take to say who holds the GPUs.
 pub const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a cgroup that was killed is looked at, and how often in all: two seconds, which is less
-/// than a lease.
-pub const LEFTOVER_INTERVAL: Duration = Duration::from_millis(5);
-/// See [`LEFTOVER_INTERVAL`].
-pub const LEFTOVER_LOOKS: u32 = 400;
+/// How long a cgroup that was killed may take to be empty: less than a lease.
+pub const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(2);
 /// A file that is read whole: those of `/sys` have a page, configurations a few; as much as Kubernetes
 /// takes in a ConfigMap.
 pub const MAX_SMALL_FILE: u64 = 1024 * 1024;

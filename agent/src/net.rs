@@ -22,7 +22,7 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use crate::{clock, job_spec::Endpoint, limits};
+use crate::{clock, host::ThisHost, job_spec::Endpoint, limits};
 
 /// Which connections an own listener takes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -111,6 +111,12 @@ pub async fn resolve(endpoint: &Endpoint) -> Result<Vec<SocketAddr>, ResolveErro
     addresses.dedup();
     addresses.truncate(limits::MAX_ENDPOINT_ADDRESSES);
     if addresses.is_empty() { Err(ResolveError::NoAddress(host)) } else { Ok(addresses) }
+}
+
+/// Whether `endpoint` leads to this machine; also where its name does not resolve, or not yet.
+pub async fn may_lead_here(endpoint: &Endpoint) -> bool {
+    let Ok(addresses) = resolve(endpoint).await else { return true };
+    addresses.iter().any(|address| ThisHost.owns(address.ip()))
 }
 
 /// The address of this machine that `peer` sees.

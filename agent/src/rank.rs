@@ -3,17 +3,16 @@
 //! It says in PyTorch's variables what the launcher says in its own, and becomes the program. Nothing
 //! of the job's size is on a command line.
 
-use std::{
-    collections::BTreeMap, ffi::OsString, net::ToSocketAddrs, os::unix::process::CommandExt,
-    process::Command,
-};
+use std::{collections::BTreeMap, ffi::OsString, os::unix::process::CommandExt, process::Command};
 
 use crate::{
     cli::RankArgs,
     error::LaunchError,
     host::{Host, ThisHost},
-    job_spec::{JobSpecError, port_of},
+    job_spec::{Endpoint, JobSpecError, port_of},
+    net,
     placement::{Head, Placement},
+    run,
 };
 
 /// Becomes the program of `args`.
@@ -43,9 +42,9 @@ fn check_master(environment: &BTreeMap<&'static str, OsString>) -> Result<(), Jo
         return Ok(());
     }
     let master = environment["MASTER_ADDR"].to_string_lossy().into_owned();
-    let resolved = (master.as_str(), 0).to_socket_addrs();
-    let mut addresses = resolved.into_iter().flatten().peekable();
-    if addresses.peek().is_none() || addresses.any(|address| ThisHost.owns(address.ip())) {
+    let endpoint = Endpoint { host: master.clone(), port: 0 };
+    // Where no runtime can be had, the program may still do without.
+    if run::block_on(net::may_lead_here(&endpoint)).unwrap_or(true) {
         return Ok(());
     }
     Err(JobSpecError::MasterElsewhere { master, here: ThisHost.name() })

@@ -95,9 +95,7 @@ pub enum LocateError {
 ///
 /// Returns [`LocateError::NotHere`] if the endpoint is another machine.
 pub async fn check_head(endpoint: &Endpoint, launcher: Launcher) -> Result<(), LocateError> {
-    // A name that does not resolve yet is waited for later.
-    let Ok(addresses) = net::resolve(endpoint).await else { return Ok(()) };
-    if addresses.iter().any(|address| ThisHost.owns(address.ip())) {
+    if net::may_lead_here(endpoint).await {
         return Ok(());
     }
     let (here, endpoint) = (ThisHost.name(), endpoint.to_string());

@@ -7,17 +7,18 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io,
-    os::fd::OwnedFd,
+    io::{self, Read, Seek},
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
 use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 
-use crate::{limits, state_file, supervisor::unix};
+use crate::{clock, limits, state_file, supervisor::unix};
 
 /// One cgroup. Dropping it removes it, if nothing is in it any more.
 #[derive(Debug)]
@@ -78,19 +79,29 @@ fn end_leftovers_in(own: &Path) {
     let entries = fs::read_dir(own).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()).filter(|path| is_left(path)) {
         kill_all(&path);
-        // It takes a moment until all are gone, and nobody tells of it.
-        for _ in 0..limits::LEFTOVER_LOOKS {
-            if fs::remove_dir(&path).is_ok() {
-                break;
-            }
-            pause();
-        }
+        wait_until_empty(&path);
+        // What cannot be killed is left to the one after this.
+        let _ = fs::remove_dir(&path);
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "inotify on cgroup.events is more than it is worth")]
-fn pause() {
-    std::thread::sleep(limits::LEFTOVER_INTERVAL);
+/// Waits until all that was in a cgroup is gone, as the kernel tells it there.
+fn wait_until_empty(path: &Path) {
+    let Ok(mut events) = File::open(path.join("cgroup.events")) else { return };
+    let until = clock::now_blocking() + limits::LEFTOVER_TIMEOUT;
+    loop {
+        let mut text = String::new();
+        let read = events.rewind().and_then(|()| events.read_to_string(&mut text));
+        if read.is_err() || text.lines().any(|line| line == "populated 0") {
+            return;
+        }
+        let left = until.saturating_duration_since(clock::now_blocking());
+        let mut watched = [PollFd::new(events.as_fd(), PollFlags::POLLPRI)];
+        let limit = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
+        if left.is_zero() || poll(&mut watched, limit).is_err() {
+            return;
+        }
+    }
 }
 
 /// Whether `path` is the cgroup of a keeper that is gone.

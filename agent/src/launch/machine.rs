@@ -238,15 +238,19 @@ impl Machine {
     fn begin(&mut self) {
         let reached: Vec<(HostNumber, Site)> = self
             .numbers()
-            .filter_map(|host| match self.at(host) {
-                Standing::Reached(site) => Some((host, site.clone())),
-                _ => None,
+            .filter_map(|host| {
+                let Standing::Reached(site) = self.at(host) else { return None };
+                Some((host, site.clone()))
             })
             .collect();
         if reached.len() < self.settings.min {
             let unreachable = self.named(|standing| match standing {
                 Standing::Unreachable(why) => Some(why.clone()),
-                _ => None,
+                Standing::Reaching
+                | Standing::Reached(_)
+                | Standing::Running
+                | Standing::Ended(_)
+                | Standing::Lost(_) => None,
             });
             let (reached, min) = (reached.len(), self.settings.min);
             return self.finish(Verdict::TooFewHosts { reached, min, unreachable });
@@ -320,7 +324,10 @@ impl Machine {
         let ends = self.named(|standing| match standing {
             Standing::Ended(end) => Some(Ok(end.clone())),
             Standing::Lost(why) => Some(Err(why.clone())),
-            _ => None,
+            Standing::Reaching
+            | Standing::Reached(_)
+            | Standing::Unreachable(_)
+            | Standing::Running => None,
         });
         self.finish(of_ends(&ends, cause));
     }

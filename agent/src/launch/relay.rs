@@ -46,14 +46,7 @@ pub fn run() -> Result<(), LaunchError> {
     let orders = read_orders().map_err(system("start a thread"))?;
     run::block_on(async {
         let mut signals = run::watch_signals(&SIGNALS)?;
-        let mut relay = Relay {
-            me: None,
-            reports,
-            branches: None,
-            agent: None,
-            held: None,
-            stop: Duration::ZERO,
-        };
+        let mut relay = Relay::new(reports);
         relay.serve(orders, &mut signals).await;
         relay.leave(&mut signals).await;
         // What is not out by then has nobody to read it.
@@ -118,6 +111,11 @@ struct Relay {
 }
 
 impl Relay {
+    fn new(reports: mpsc::Sender<Report>) -> Self {
+        let (me, branches, agent, held) = (None, None, None, None);
+        Self { me, reports, branches, agent, held, stop: Duration::ZERO }
+    }
+
     async fn serve(
         &mut self,
         mut orders: mpsc::Receiver<Order>,
@@ -246,14 +244,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn silence_is_an_end() {
         let (reports, _heard) = mpsc::channel(1);
-        let mut relay = Relay {
-            me: None,
-            reports,
-            branches: None,
-            agent: None,
-            held: None,
-            stop: Duration::ZERO,
-        };
+        let mut relay = Relay::new(reports);
         let (_never, mut signals) = mpsc::channel(1);
         let (give, orders) = mpsc::channel(1);
         let begun = clock::now();

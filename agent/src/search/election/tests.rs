@@ -3,6 +3,7 @@
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 use super::*;
+use crate::clock;
 
 const MILLIS: Duration = Duration::from_millis(1);
 
@@ -38,8 +39,7 @@ struct Member {
 
 impl World {
     fn new(seed: u64, loss: u32) -> Self {
-        #[expect(clippy::disallowed_methods, reason = "any moment will do")]
-        let start = Instant::now();
+        let start = clock::now_blocking();
         let random = SmallRng::seed_from_u64(seed);
         Self { start, now: start, agents: vec![], random, loss, in_flight: vec![], sayings: 0 }
     }
@@ -243,8 +243,7 @@ fn many_do_not_shout() {
 /// A candidate that could not host lets another try, and is found again by those that look.
 #[test]
 fn in_vain_looks_again() {
-    #[expect(clippy::disallowed_methods, reason = "any moment will do")]
-    let now = Instant::now();
+    let now = clock::now_blocking();
     let mut election = Election::new(now, candidate(1), Eligible::IfLowest, Pace::default());
     election.handle_timeout(now + Duration::from_secs(1));
     assert!(matches!(election.poll_effect(), Some(Effect::Say(Saying::Looking { .. }))));
