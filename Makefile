@@ -15,7 +15,7 @@ help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
 	@echo 'make test      all tests but the long ones'
 	@echo 'make test-all  the long ones: simulation at volume, repeated process tests'
-	@echo 'make test-torch-versions  collectives with torch 2.2 to 2.15; 6 GB of disk for each'
+	@echo 'make test-torch-versions  collectives with torch 2.1 to 2.9, one by one: 8 GB of disk'
 	@echo 'make test-frameworks      accelerate, lightning, transformers, deepspeed'
 	@echo 'make chaos     everything happens at once to jobs of five nodes, for CHAOS_SECONDS'
 	@echo 'make fuzz      fuzzes the store; wants nightly Rust and cargo-fuzz'
@@ -53,12 +53,16 @@ fuzz:
 	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
 # Which torches, and which frameworks, beside those of `make test`.
-TORCH_VERSIONS ?= 2.1 2.4 2.6 2.9
+TORCH_VERSIONS ?= 2.1 2.2 2.4 2.6 2.9
 FRAMEWORKS ?= accelerate lightning transformers deepspeed
 
-test-torch-versions: venv
-	for version in 2.2 $(TORCH_VERSIONS); do scripts/setup-venv.sh torch-$$version || exit 1; done
-	TORCH_VERSIONS='$(TORCH_VERSIONS)' $(CARGO) test --locked -p ragent --test torch -- versions
+# An environment takes gigabytes: each is gone before the next is made.
+test-torch-versions:
+	for version in $(TORCH_VERSIONS); do \
+		scripts/setup-venv.sh torch-$$version && \
+		TORCH_VERSIONS=$$version $(CARGO) test --locked -p ragent --test torch -- older_torch && \
+		rm -rf .venvs/torch-$$version || exit 1; \
+	done
 
 test-frameworks: venv
 	scripts/setup-venv.sh frameworks

@@ -60,11 +60,11 @@ trap 'exit 143' TERM
 rm -rf "$TMPDIR"
 mkdir -p "$TMPDIR"
 
-echo "creating $venv: about 6 GB on disk, several minutes the first time" >&2
+echo "creating $venv: about 6 GB on disk (9 while it is made), several minutes the first time" >&2
 rm -f "$stamp"
 "$python" -m venv --clear "$venv" ||
     fail "failed to create $venv" "\`$python -m venv\` failed, see above" \
-        "check that $root is writable and has 6 GB free"
+        "check that $root is writable and has 9 GB free"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
     --requirement "$requirements" ||
     fail "failed to install $requirements" "pip failed, see above" \

@@ -45,16 +45,9 @@ fn newest_torch() {
     collectives_work(&python, "2.15");
 }
 
-/// The oldest torch whose client begins as today's does.
+/// The older ones that `TORCH_VERSIONS` names: `make test-torch-versions`.
 #[test]
-fn oldest_torch() {
-    let Some(python) = python_of("torch-2.2") else { return };
-    collectives_work(&python, "2.2");
-}
-
-/// Those in between that `TORCH_VERSIONS` names: `make test-torch-versions`.
-#[test]
-fn torch_in_between() {
+fn older_torch() {
     let versions = ThisHost.env("TORCH_VERSIONS").unwrap_or_default();
     for version in versions.to_string_lossy().split_ascii_whitespace() {
         let Some(python) = python_of(&format!("torch-{version}")) else { continue };
