@@ -26,6 +26,9 @@ def main():
         raise ValueError("no such batch")
     os.write(1, f"accelerate rank={rank} world_size={size} steps={steps} loss={loss.item():.3f}\n".encode())
     accelerator.wait_for_everyone()
+    # A model that outlives its process group aborts the interpreter's end now and then.
+    del model, optimizer, loader, loss
+    accelerator.free_memory()
     accelerator.end_training()
 
 
