@@ -7,6 +7,7 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     path::PathBuf,
+    sync::Arc,
 };
 
 use ragent_proto::convert::NotHere;
@@ -28,7 +29,7 @@ use crate::{
     clock,
     coordinator::{
         discovery::{self, LocateError, Located},
-        driver::{self as coordinator_driver, Input, Inputs},
+        driver::{self as coordinator_driver, GivenWay, Input, Inputs},
         service::{self, Role},
     },
     error::{LaunchError, system},
@@ -130,7 +131,7 @@ async fn look(
     let deadline = clock::now() + join_timeout;
     let mut looking = Search::begin(search, &spec.run_id).map_err(LocateError::Search)?;
     let mut cause = "no agent of the job that may host was heard".to_owned();
-    let (mut place, is_host) = loop {
+    let mut place = loop {
         let left = deadline.saturating_duration_since(clock::now());
         let found = looking.find(left).await.ok_or_else(|| LocateError::TimedOut {
             endpoint: spec.meeting.endpoint().to_string(),
@@ -145,7 +146,7 @@ async fn look(
                     .map_err(system("listen"))?;
                 let port = listener.local_addr().map_err(system("listen"))?.port();
                 let endpoint = Endpoint { host: address.to_string(), port };
-                break (Place::host(spec, stores, listener, address, endpoint)?, true);
+                break Place::host(spec, stores, listener, address, endpoint)?;
             }
             Found::There(at) => {
                 info!(endpoint = %at, "found the coordinator");
@@ -153,10 +154,10 @@ async fn look(
                 let patience = limits::SENT_TIMEOUT.min(left);
                 match discovery::locate(&endpoint, None, patience).await {
                     Ok(Located::Here { listener, address }) => {
-                        break (Place::host(spec, stores, listener, address, endpoint)?, true);
+                        break Place::host(spec, stores, listener, address, endpoint)?;
                     }
                     Ok(Located::There(address)) => {
-                        break (Place::join(spec, address, endpoint)?, false);
+                        break Place::join(spec, address, endpoint)?;
                     }
                     // Whoever said so may be wrong by now; somebody else may know better.
                     Err(error) => {
@@ -167,9 +168,11 @@ async fn look(
             }
         }
     };
-    place.beacon = Some(match place.address.filter(|_| is_host) {
-        Some(address) => looking.hosts((address, place.port).into()),
-        None => looking.goes_on(),
+    place.beacon = Some(match (&place.hosted, place.address) {
+        (Some(Hosted { inputs, .. }), Some(address)) => {
+            looking.hosts((address, place.port).into(), inputs.clone(), spec.shared.nodes)
+        }
+        (None, _) | (_, None) => looking.goes_on(),
     });
     Ok(place)
 }
@@ -349,6 +352,11 @@ impl Place {
         }
     }
 
+    /// Where the coordinator is that this agent has attended last.
+    pub(crate) fn attended(&self) -> Endpoint {
+        self.not_here.borrow().endpoint.parse().unwrap_or_else(|_| self.endpoint.clone())
+    }
+
     /// The coordinator that this agent hosts, if it does.
     pub(crate) fn hosted(&mut self) -> Option<Hosted> {
         self.hosted.take()
@@ -389,8 +397,11 @@ pub(crate) fn host_endpoint(
     let run_id = settings.run_id.clone();
     let memory = memory.unwrap_or_else(|| Memory::fresh(JobUid::new(random_id())));
     let rendezvous = Rendezvous::new(clock::now(), settings, memory);
-    let coordinator = tokio::spawn(coordinator_driver::drive(rendezvous, queue, state_file));
-    let http = service::router(run_id.as_str(), Role::Coordinator(inputs.clone()));
+    let given_way = GivenWay::default();
+    let role = Role::Coordinator(inputs.clone(), Arc::clone(&given_way));
+    let coordinator = coordinator_driver::drive(rendezvous, queue, state_file, given_way);
+    let coordinator = tokio::spawn(coordinator);
+    let http = service::router(run_id.as_str(), role);
     let server = Server::start(listener, PortProtocols { http, store: Some(store) });
     Ok((Hosted { inputs, coordinator }, server))
 }

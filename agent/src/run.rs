@@ -213,8 +213,7 @@ async fn take_part(
         // Nobody knows this node yet, so it just goes.
         Some(signal) = signals.recv() => return Ok((Ending::Left(signal), Endpoint::default())),
     };
-    let endpoint = place.endpoint.clone();
-    let registration = Registration::new(&RunningAgent::this(&spec.run_id, &endpoint));
+    let registration = Registration::new(&RunningAgent::this(&spec.run_id, &place.endpoint));
     if let Err(error) = &registration {
         warn!(%error, "`ragent status` on this machine must be told the endpoint");
     }
@@ -227,6 +226,7 @@ async fn take_part(
         let limit = spec.shared.timeouts.rejoin() + limits::SEE_OFF_MARGIN;
         see_off(hosted, ending.as_ref().ok(), limit, signals).await;
     }
+    let endpoint = place.attended();
     place.leave();
     let ending = ending.map_err(|error| match error {
         DriveError::Store(source) => LaunchError::WorkerStore { ports: spec.store_ports, source },

@@ -96,6 +96,61 @@ fn restarted_host_is_found_again() {
     }
 }
 
+/// Where the network comes up after the agents, each part of it has a host by then: they become one
+/// job, and its members go where the host is that stays.
+#[test]
+fn parts_become_one_job() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("parts", 4), Sandbox::new());
+    let settled = |node: u32| {
+        let mut agent = agent(&network, &sandbox, node, "job", "--nnodes 4").start();
+        agent.logs("attending endpoint=");
+        agent
+    };
+    network.block(1);
+    network.block(2);
+    // Two that are alone, and two that have met.
+    let mut agents = [1, 2, 3, 4].map(settled);
+    network.unblock(1);
+    network.unblock(2);
+    assert_admitted(&mut agents);
+    let gave_way = agents.iter().filter(|agent| agent.text(Stream::Stderr).contains("giving way"));
+    assert_eq!(gave_way.count(), 2);
+    for agent in &agents {
+        let stderr = agent.text(Stream::Stderr);
+        assert!(!stderr.contains("are there two?"), "{stderr}");
+    }
+}
+
+/// A job that has begun stays; who has gathered nodes for it meanwhile brings them there.
+#[test]
+fn running_job_takes_in_what_another_host_has_gathered() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("begun", 4), Sandbox::new());
+    let words = "--nnodes 2:4:2 --rdzv-conf last_call_timeout=0.1,join_settle=0.1";
+    let start = |node: u32| agent(&network, &sandbox, node, "job", words).start();
+    network.block(1);
+    let mut alone = start(1);
+    alone.logs("coordinating the job");
+    let mut agents = vec![start(2), start(3)];
+    for agent in &mut agents {
+        agent.logs("nodes=2 world_size=2");
+    }
+    network.unblock(1);
+    alone.logs("giving way");
+    agents.extend([alone, start(4)]);
+    assert_admitted(&mut agents);
+    // Whoever still asks where it has hosted is told where the job is.
+    let status = network.ragent(&sandbox, 1, "status --rdzv-endpoint 10.77.0.1:29400").run();
+    status.assert_code(0);
+    let lists = |node| status.stdout.contains(&Network::address(node));
+    assert!((1..=4).all(lists), "{}", status.stdout);
+}
+
 /// IPv6 alone does.
 #[test]
 fn without_ipv4() {

@@ -74,6 +74,17 @@ impl Network {
         ip(&format!("-n {} link set port{node} up", self.hub()));
     }
 
+    /// Lets the switch pass nothing of a node whose link is up, as a real one does for half a minute
+    /// with a link that is new to it.
+    pub fn block(&self, node: u32) {
+        ip(&format!("-n {} link set port{node} nomaster", self.hub()));
+    }
+
+    /// Lets it pass everything.
+    pub fn unblock(&self, node: u32) {
+        ip(&format!("-n {} link set port{node} master br0", self.hub()));
+    }
+
     /// Loses what a node sends to another, not what it gets from there.
     pub fn cut_one_way(&self, from: u32, to: u32) {
         ip(&format!("-n {} route add blackhole {}", self.namespace(from), Self::address(to)));

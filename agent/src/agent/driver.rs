@@ -51,7 +51,8 @@ pub struct AgentSpec {
     pub settings: AgentSettings,
     /// The state file of the coordinator that this agent hosts, if it does.
     pub state_file: Option<PathBuf>,
-    /// Where other ports of this agent learn who coordinates.
+    /// Who coordinates, by the name that all nodes use: what this agent's port answers, and its messages
+    /// say.
     pub not_here: watch::Sender<NotHere>,
 }
 
@@ -268,8 +269,7 @@ impl Driver<'_> {
                 self.told_cause = None;
                 self.known = self.remotes.get(&attend).copied();
                 self.agent.handle_welcome(now, &welcome);
-                let endpoint = self.spec.endpoint.to_string();
-                self.spec.not_here.send_replace(NotHere { term: welcome.term, endpoint });
+                self.spec.not_here.send_modify(|not_here| not_here.term = welcome.term);
             }
             ToNode::Refuse(reason) => self.agent.handle_refused(reason),
             ToNode::Echo { sequence } => self.link.handle_echo(now, sequence),
@@ -389,15 +389,17 @@ impl Driver<'_> {
         }
     }
 
-    /// Attends where an agent that does not coordinate says that the coordinator is.
+    /// Attends where an agent that does not coordinate, or no more, says that the coordinator is.
     fn go_elsewhere(&mut self, now: Instant, attend: AttendNumber, not_here: &NotHere) {
         match not_here.endpoint.parse::<Endpoint>() {
             Ok(endpoint)
                 if not_here.term >= self.agent.term() && endpoint != self.spec.endpoint =>
             {
                 info!(from = %self.spec.endpoint, to = %endpoint, "the coordinator is elsewhere");
+                self.spec.not_here.send_modify(|known| known.endpoint = endpoint.to_string());
                 self.spec.endpoint = endpoint;
                 self.known = None;
+                self.agent.handle_sent_elsewhere(now);
             }
             Ok(_) | Err(_) => debug!(endpoint = not_here.endpoint, "sent elsewhere, not going"),
         }

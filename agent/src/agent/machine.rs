@@ -306,6 +306,18 @@ impl Agent {
         }
     }
 
+    /// Whoever was attended sends this node to another coordinator of the same job.
+    ///
+    /// That may be one of another run, and then it can take in only who was in no round of this one.
+    pub fn handle_sent_elsewhere(&mut self, now: Instant) {
+        self.unattended.get_or_insert(now);
+        if self.heard.round.round == Round(0) {
+            self.term = Term::default();
+            self.job_uid = None;
+            self.waiting = None;
+        }
+    }
+
     /// The coordinator asks for a sign of life.
     pub fn handle_probe(&mut self, round: RoundId) {
         self.effects.push_back(Effect::Say(FromNode::Alive { round }));

@@ -6,10 +6,11 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     path::PathBuf,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
-use ragent_proto::convert::FromCoordinator;
+use ragent_proto::convert::{FromCoordinator, NotHere};
 use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
@@ -21,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, warn};
 
 use super::remembering::Remembering;
-use crate::{clock, limits};
+use crate::{clock, job_spec::Endpoint, limits};
 
 /// What reaches the coordinator.
 #[derive(Debug)]
@@ -42,6 +43,9 @@ pub enum Input {
     Obituary(NodeId, Round),
     /// Somebody wants to know how the job stands.
     Snapshot(oneshot::Sender<Snapshot>),
+    /// Another agent coordinates the same job there: this coordinator is to give way, if it can. It
+    /// says whether it does.
+    GiveWay(Endpoint, oneshot::Sender<bool>),
     /// The process has been told to end.
     Shutdown,
 }
@@ -49,11 +53,16 @@ pub enum Input {
 /// A way to reach the coordinator's machine.
 pub type Inputs = mpsc::Sender<Input>;
 
-/// Drives `rendezvous` until its job is over and everyone knows, or until nobody can reach it.
+/// Whom a coordinator has given way to, once it has.
+pub type GivenWay = Arc<OnceLock<NotHere>>;
+
+/// Drives `rendezvous` until its job is over and everyone knows, until it gives way to another one, or
+/// until nobody can reach it.
 pub async fn drive(
     mut rendezvous: Rendezvous,
     mut inputs: mpsc::Receiver<Input>,
     state_file: Option<PathBuf>,
+    given_way: GivenWay,
 ) {
     let mut streams = Streams::default();
     let mut file = Remembering::new(state_file);
@@ -81,7 +90,8 @@ pub async fn drive(
                 Effect::Remember(memory) => file.remember(memory),
                 Effect::Finish => {
                     // A job that is over is not to be recovered by the next one of the same name.
-                    if rendezvous.snapshot(clock::now()).phase == PhaseName::Closed {
+                    let is_closed = rendezvous.snapshot(clock::now()).phase == PhaseName::Closed;
+                    if is_closed || given_way.get().is_some() {
                         file.forget().await;
                     }
                     return streams.close().await;
@@ -100,7 +110,7 @@ pub async fn drive(
             // queue is bounded too.
             biased;
             input = inputs.recv() => match input {
-                Some(input) => handle(&mut rendezvous, &mut streams, input),
+                Some(input) => handle(&mut rendezvous, &mut streams, &given_way, input),
                 None => return,
             },
             () = file.written() => {}
@@ -120,7 +130,7 @@ pub async fn drive(
     }
 }
 
-fn handle(rendezvous: &mut Rendezvous, streams: &mut Streams, input: Input) {
+fn handle(rendezvous: &mut Rendezvous, streams: &mut Streams, given_way: &GivenWay, input: Input) {
     let now = clock::now();
     match input {
         Input::Attend { attend, answers } => {
@@ -135,6 +145,15 @@ fn handle(rendezvous: &mut Rendezvous, streams: &mut Streams, input: Input) {
         Input::Obituary(node, round) => rendezvous.handle_obituary(now, &node, round),
         // Whoever asked may have gone.
         Input::Snapshot(answer) => drop(answer.send(rendezvous.snapshot(now))),
+        Input::GiveWay(to, answer) => {
+            let term = rendezvous.handle_rival(now);
+            if let Some(term) = term {
+                let not_here = NotHere { term, endpoint: to.to_string() };
+                streams.send_elsewhere(given_way.get_or_init(|| not_here));
+            }
+            // Whoever asked may have gone.
+            let _ = answer.send(term.is_some());
+        }
         Input::Shutdown => rendezvous.handle_shutdown(now),
     }
 }
@@ -163,6 +182,14 @@ impl Streams {
         if failed || refused {
             self.0.remove(to);
         }
+    }
+
+    /// Tells everyone where the coordinator is now.
+    fn send_elsewhere(&mut self, not_here: &NotHere) {
+        // Who does not keep up attends anew, and is told then.
+        self.0.retain(|_, answers| {
+            answers.try_send(FromCoordinator::NotHere(not_here.clone())).is_ok()
+        });
     }
 
     /// Lets the last words leave.

@@ -29,7 +29,7 @@ use tracing::warn;
 
 use super::{
     client,
-    driver::{Input, Inputs},
+    driver::{GivenWay, Input, Inputs},
     reach::{self, REACH_PATH, ReachReport},
 };
 use crate::{clock, job_spec::Endpoint, keeper::obituary::OBITUARY_PATH, limits, net, state_file};
@@ -54,10 +54,23 @@ pub struct Identity {
 /// Who coordinates, from the point of view of one port.
 #[derive(Clone, Debug)]
 pub enum Role {
-    /// This process.
-    Coordinator(Inputs),
+    /// This process, until it has given way.
+    Coordinator(Inputs, GivenWay),
     /// Another one; the newest that is known of it.
     Elsewhere(watch::Receiver<NotHere>),
+}
+
+impl Role {
+    /// The way to the coordinator, or where it is if it is not here.
+    fn coordinator(&self) -> Result<&Inputs, NotHere> {
+        match self {
+            Self::Coordinator(inputs, given_way) => match given_way.get() {
+                Some(not_here) => Err(not_here.clone()),
+                None => Ok(inputs),
+            },
+            Self::Elsewhere(known) => Err(known.borrow().clone()),
+        }
+    }
 }
 
 /// Everything that an agent's port answers over gRPC and HTTP.
@@ -96,10 +109,10 @@ impl Coordination for Service {
         request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Answers>, Status> {
         let mut messages = request.into_inner();
-        let inputs = match &*self.role {
-            Role::Coordinator(inputs) => inputs.clone(),
-            Role::Elsewhere(not_here) => {
-                let not_here = FromCoordinator::NotHere(not_here.borrow().clone());
+        let inputs = match self.role.coordinator() {
+            Ok(inputs) => inputs.clone(),
+            Err(not_here) => {
+                let not_here = FromCoordinator::NotHere(not_here);
                 let answers = tokio_stream::once(Ok(not_here.into()));
                 return Ok(Response::new(Box::pin(answers)));
             }
@@ -121,9 +134,9 @@ impl Coordination for Service {
         &self,
         _request: Request<StatusRequest>,
     ) -> Result<Response<StatusReply>, Status> {
-        let answer = match &*self.role {
-            Role::Elsewhere(not_here) => StatusAnswer::NotHere(not_here.borrow().clone()),
-            Role::Coordinator(inputs) => {
+        let answer = match self.role.coordinator() {
+            Err(not_here) => StatusAnswer::NotHere(not_here),
+            Ok(inputs) => {
                 let snapshot = snapshot(inputs).await;
                 let snapshot = snapshot.ok_or_else(|| Status::unavailable("the job is over"))?;
                 StatusAnswer::Snapshot(Box::new(snapshot))
@@ -166,13 +179,12 @@ async fn snapshot(inputs: &Inputs) -> Option<Snapshot> {
 }
 
 async fn status_page(State(role): State<Arc<Role>>) -> HttpResponse {
-    match &*role {
-        Role::Elsewhere(not_here) => {
-            let endpoint = not_here.borrow().endpoint.clone();
+    match role.coordinator() {
+        Err(NotHere { endpoint, .. }) => {
             (StatusCode::MISDIRECTED_REQUEST, format!("ask the coordinator at {endpoint}\n"))
                 .into_response()
         }
-        Role::Coordinator(inputs) => match snapshot(inputs).await {
+        Ok(inputs) => match snapshot(inputs).await {
             Some(snapshot) => Json(snapshot).into_response(),
             None => (StatusCode::SERVICE_UNAVAILABLE, "the job is over\n").into_response(),
         },
@@ -185,15 +197,12 @@ async fn reach(State(role): State<Arc<Role>>) -> HttpResponse {
     let Ok(_turn) = ONE_AT_A_TIME.try_acquire() else {
         return (StatusCode::TOO_MANY_REQUESTS, "it is being measured\n").into_response();
     };
-    let (snapshot, endpoint) = match &*role {
-        Role::Coordinator(inputs) => (snapshot(inputs).await, Vec::new()),
-        Role::Elsewhere(not_here) => {
-            let endpoint = not_here.borrow().endpoint.parse::<Endpoint>();
-            match endpoint {
-                Ok(endpoint) => (snapshot_of(&endpoint).await, addresses_of(&endpoint).await),
-                Err(_) => (None, Vec::new()),
-            }
-        }
+    let (snapshot, endpoint) = match role.coordinator() {
+        Ok(inputs) => (snapshot(inputs).await, Vec::new()),
+        Err(not_here) => match not_here.endpoint.parse::<Endpoint>() {
+            Ok(endpoint) => (snapshot_of(&endpoint).await, addresses_of(&endpoint).await),
+            Err(_) => (None, Vec::new()),
+        },
     };
     match snapshot {
         Some(snapshot) => {
@@ -219,7 +228,7 @@ async fn addresses_of(endpoint: &Endpoint) -> Vec<IpAddr> {
 }
 
 async fn obituary(State(role): State<Arc<Role>>, text: String) -> HttpResponse {
-    let Role::Coordinator(inputs) = &*role else {
+    let Ok(inputs) = role.coordinator() else {
         return StatusCode::MISDIRECTED_REQUEST.into_response();
     };
     let Some((node, round)) = state_file::parse_obituary(&text) else {

@@ -5,8 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ragent_rendezvous::ids::RunId;
-use tokio::task::JoinHandle;
+use ragent_proto::convert::StatusAnswer;
+use ragent_rendezvous::{
+    ids::{Round, RunId},
+    settings::NodeRange,
+};
+use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 use tracing::{debug, info, warn};
 
 use super::{
@@ -14,7 +18,16 @@ use super::{
     election::{Effect, Election, Pace},
     sockets::{Sockets, SocketsError},
 };
-use crate::{clock, host::ThisHost, job_spec::SearchSpec, limits, net};
+use crate::{
+    clock,
+    coordinator::{
+        client,
+        driver::{Input, Inputs},
+    },
+    host::ThisHost,
+    job_spec::{Endpoint, SearchSpec},
+    limits, net,
+};
 
 /// Who hosts the endpoint.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -30,9 +43,20 @@ pub enum Found {
 pub struct Search {
     election: Election,
     sockets: Sockets,
+    run_id: RunId,
     job: JobDigest,
     /// Who was heard last: the way to it is the way to the others.
     heard: Option<SocketAddr>,
+    /// The coordinator that this agent hosts, if it does.
+    seat: Option<Seat>,
+}
+
+/// A coordinator that may have to give way to another one of its job.
+#[derive(Debug)]
+struct Seat {
+    inputs: Inputs,
+    nodes: NodeRange,
+    has_warned: bool,
 }
 
 /// A search that goes on for the sake of others, as long as this value is there.
@@ -58,7 +82,8 @@ impl Search {
         info!(%run_id, port = spec.port, interfaces, hosts, "looking for the job's other agents");
         let own = Candidate { rank: spec.rank, number: rand::random() };
         let election = Election::new(clock::now(), own, spec.eligible, Pace::default());
-        Ok(Self { election, sockets, job: JobDigest::of(run_id), heard: None })
+        let (run_id, job) = (run_id.clone(), JobDigest::of(run_id));
+        Ok(Self { election, sockets, run_id, job, heard: None, seat: None })
     }
 
     /// Looks until the endpoint is found, at most for `join_timeout`.
@@ -78,9 +103,11 @@ impl Search {
         self.election.handle_in_vain(clock::now());
     }
 
-    /// This agent hosts, there; goes on answering those that look.
-    pub fn hosts(mut self, at: SocketAddr) -> Beacon {
+    /// This agent hosts a coordinator for so many nodes, there; goes on answering those that look, and
+    /// gives way to another one where it must.
+    pub fn hosts(mut self, at: SocketAddr, inputs: Inputs, nodes: NodeRange) -> Beacon {
         self.election.handle_hosting(clock::now(), at);
+        self.seat = Some(Seat { inputs, nodes, has_warned: false });
         self.goes_on()
     }
 
@@ -104,12 +131,40 @@ impl Search {
                 }
                 Effect::Host => return Some(Found::Here(self.own_address())),
                 Effect::Join(at) => return Some(Found::There(at)),
-                Effect::Conflict(at) => {
-                    warn!(other = %at, "another agent hosts a job with this name too: are there two?");
-                }
+                Effect::Meet { rival, it_stays } => self.meet(rival, it_stays).await,
             }
         }
         None
+    }
+
+    /// Asks another host how its job stands, and joins it where this one can and that one stays.
+    async fn meet(&mut self, rival: SocketAddr, it_stays: bool) {
+        let Some(seat) = &mut self.seat else { return };
+        let endpoint = Endpoint { host: rival.ip().to_string(), port: rival.port() };
+        // Nobody is believed: only whoever coordinates a job of this name is one to give way to.
+        let asked = timeout(limits::IDENTIFY_TIMEOUT, client::status(&endpoint)).await;
+        let theirs = match asked {
+            Ok(Ok(StatusAnswer::Snapshot(theirs))) if theirs.run_id == self.run_id => theirs,
+            Ok(_) | Err(_) => {
+                debug!(%rival, "it does not coordinate this job, or does not say so");
+                return;
+            }
+        };
+        if theirs.max_nodes == 0 {
+            // Its own agent is about to attend.
+            return;
+        }
+        let is_same = (theirs.min_nodes, theirs.max_nodes) == (seat.nodes.min(), seat.nodes.max());
+        let has_begun = theirs.round != Round(0);
+        if is_same && (it_stays || has_begun) && seat.give_way(endpoint).await {
+            info!(to = %rival, "another agent coordinates this job too; giving way");
+            self.seat = None;
+            self.election.handle_gave_way(clock::now(), rival);
+        } else if (has_begun || !is_same) && !seat.has_warned {
+            seat.has_warned = true;
+            warn!(other = %rival, "another agent hosts a job with this name too: are there two?");
+        }
+        // Else it is the other one that gives way, when it hears of this one.
     }
 
     async fn wait(&mut self, deadline: Option<Instant>) {
@@ -154,5 +209,14 @@ impl Search {
             let addresses = ThisHost.addresses();
             addresses.into_iter().next().unwrap_or_else(|| IpAddr::from([127, 0, 0, 1]))
         })
+    }
+}
+
+impl Seat {
+    /// Has the coordinator give way, unless it has a round.
+    async fn give_way(&self, endpoint: Endpoint) -> bool {
+        let (answer, gives_way) = oneshot::channel();
+        let asked = self.inputs.send(Input::GiveWay(endpoint, answer)).await;
+        asked.is_ok() && gives_way.await.unwrap_or(false)
     }
 }

@@ -11,6 +11,10 @@
 //! hears say that they know of none lower than it. So all come to the same host, whoever starts first,
 //! unless the network delivers nothing for that long. Whoever has found the endpoint goes on answering
 //! those who look, members too: a host that is started again finds its own endpoint so.
+//!
+//! Two that host all the same, on a network that was not there yet when they started, hear of each
+//! other later. Which of them gives way depends on their jobs ([`Effect::Meet`]), and if neither has
+//! begun, on their numbers.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -57,8 +61,13 @@ pub enum Effect {
     Host,
     /// Join the coordinator there.
     Join(SocketAddr),
-    /// Somebody else hosts the same job.
-    Conflict(SocketAddr),
+    /// Another agent hosts the same job: one of the two must give way, if it still can.
+    Meet {
+        /// Where the other one is.
+        rival: SocketAddr,
+        /// Whether it stays, where both could give way.
+        it_stays: bool,
+    },
 }
 
 /// Whether an agent may host.
@@ -86,7 +95,16 @@ enum State {
         is_host: bool,
         next_answer: Option<Instant>,
         may_answer: Instant,
+        /// When another host is looked at again.
+        may_meet: Instant,
     },
+}
+
+impl State {
+    /// There is a host, and it is another one.
+    fn joined(now: Instant, at: SocketAddr, may_answer: Instant) -> Self {
+        Self::Found { at, is_host: false, next_answer: None, may_answer, may_meet: now }
+    }
 }
 
 /// What is known of another agent that looks.
@@ -107,7 +125,6 @@ pub struct Election {
     heard: BTreeMap<Candidate, Heard>,
     /// Since when the lowest candidate is the one it is.
     lowest_since: Instant,
-    has_told_conflict: bool,
     effects: VecDeque<Effect>,
 }
 
@@ -121,7 +138,6 @@ impl Election {
             state: State::Looking { since: now, next_saying: now, pause: pace.first_pause },
             heard: BTreeMap::new(),
             lowest_since: now,
-            has_told_conflict: false,
             effects: VecDeque::new(),
         }
     }
@@ -165,7 +181,7 @@ impl Election {
                 }
             }
             State::Chosen => {}
-            State::Found { at, is_host, next_answer, may_answer } => {
+            State::Found { at, is_host, next_answer, may_answer, may_meet: _ } => {
                 if next_answer.is_some_and(|due| now >= due) {
                     *may_answer = now + self.pace.answer;
                     *next_answer = is_host.then(|| now + self.pace.last_pause);
@@ -186,7 +202,7 @@ impl Election {
             Saying::Hosted { by, at, by_host } if by != self.own.number => {
                 let at = if by_host { SocketAddr::new(peer.ip(), at.port()) } else { at };
                 if is_reachable(at.ip()) {
-                    self.hear_of_host(now, at, by_host);
+                    self.hear_of_host(now, at, by_host.then_some(by));
                 }
             }
             // Its own, which comes back to it.
@@ -196,7 +212,18 @@ impl Election {
 
     /// This agent hosts now, there.
     pub fn handle_hosting(&mut self, now: Instant, at: SocketAddr) {
-        self.state = State::Found { at, is_host: true, next_answer: Some(now), may_answer: now };
+        self.state = State::Found {
+            at,
+            is_host: true,
+            next_answer: Some(now),
+            may_answer: now,
+            may_meet: now,
+        };
+    }
+
+    /// This agent hosts no more: it has given way to the host at `rival`.
+    pub fn handle_gave_way(&mut self, now: Instant, rival: SocketAddr) {
+        self.state = State::joined(now, rival, now);
     }
 
     /// This agent could not host after all, or nobody was where it was sent: it looks again.
@@ -233,25 +260,23 @@ impl Election {
         }
     }
 
-    fn hear_of_host(&mut self, now: Instant, host: SocketAddr, by_host: bool) {
+    /// Somebody says that `host` hosts; `number` is the host's own, where it says so itself.
+    fn hear_of_host(&mut self, now: Instant, host: SocketAddr, number: Option<u64>) {
         match &mut self.state {
             State::Looking { .. } | State::Chosen => {
-                self.state = State::Found {
-                    at: host,
-                    is_host: false,
-                    next_answer: None,
-                    may_answer: now + self.pace.answer,
-                };
+                self.state = State::joined(now, host, now + self.pace.answer);
                 self.effects.push_back(Effect::Join(host));
             }
             State::Found { is_host: false, next_answer, .. } => {
                 // It was answered.
                 *next_answer = None;
             }
-            State::Found { at, is_host: true, .. } => {
-                if by_host && *at != host && !self.has_told_conflict {
-                    self.has_told_conflict = true;
-                    self.effects.push_back(Effect::Conflict(host));
+            State::Found { at, is_host: true, may_meet, .. } => {
+                let Some(number) = number else { return };
+                if *at != host && now >= *may_meet {
+                    *may_meet = now + self.pace.last_pause;
+                    let it_stays = number < self.own.number;
+                    self.effects.push_back(Effect::Meet { rival: host, it_stays });
                 }
             }
         }

@@ -337,6 +337,20 @@ fn coordinator_is_waited_for_as_long_as_nodes_are() {
     assert_eq!(t.agent.poll_timeout(), None);
 }
 
+/// Who was in no round goes to another coordinator as if it had known none; who was in one goes as a
+/// node of its run.
+#[test]
+fn sent_elsewhere() {
+    let mut t = Fixture::ready();
+    t.agent.handle_sent_elsewhere(t.now);
+    assert_eq!((t.agent.job_uid(), t.agent.term()), (None, Term(0)));
+    assert_eq!(t.agent.poll_timeout(), Some(t.now + 600 * SECOND));
+    assert_eq!(t.welcome(1), [t.says(NodeState::Ready { store_port: PORT })]);
+    let mut t = Fixture::running();
+    t.agent.handle_sent_elsewhere(t.now);
+    assert_eq!((t.agent.job_uid(), t.agent.term()), (Some(&JobUid::new("uid")), Term(1)));
+}
+
 /// A refusal is final; a job that is over is told as its outcome to those that took part in it.
 #[test]
 fn refusals_are_final() {

@@ -19,6 +19,7 @@ const RUN: &str = "job";
 /// A coordinator that runs, and the streams of its agents.
 struct Fixture {
     inputs: Inputs,
+    given_way: GivenWay,
     task: JoinHandle<()>,
 }
 
@@ -34,7 +35,9 @@ impl Fixture {
         let memory = Memory::fresh(JobUid::new("uid"));
         let rendezvous = Rendezvous::new(clock::now(), settings, memory);
         let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
-        Self { inputs, task: tokio::spawn(drive(rendezvous, queue, None)) }
+        let given_way = GivenWay::default();
+        let driven = drive(rendezvous, queue, None, Arc::clone(&given_way));
+        Self { inputs, given_way, task: tokio::spawn(driven) }
     }
 
     /// A node that is ready, of a job of one to three.
@@ -183,6 +186,25 @@ async fn slow_reader_is_dropped() {
         heard += 1;
     }
     assert_eq!(heard, limits::STREAM_QUEUE);
+}
+
+/// A coordinator that gives way tells everyone where to go, and ends.
+#[tokio::test(start_paused = true)]
+async fn gives_way() {
+    let t = Fixture::new();
+    let mut stream = t.attend("a").await;
+    let (answer, gives_way) = oneshot::channel();
+    let elsewhere = Endpoint { host: "10.0.0.9".to_owned(), port: 29400 };
+    t.inputs.send(Input::GiveWay(elsewhere, answer)).await.unwrap();
+    assert!(gives_way.await.unwrap());
+    let mut last = None;
+    while let Some(message) = stream.recv().await {
+        last = Some(message);
+    }
+    let Some(FromCoordinator::NotHere(not_here)) = last else { panic!("{last:?}") };
+    assert_eq!(not_here.endpoint, "10.0.0.9:29400");
+    assert_eq!(t.given_way.get(), Some(&not_here));
+    t.task.await.unwrap();
 }
 
 /// When nobody can reach it any more, the coordinator ends.

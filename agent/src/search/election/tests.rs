@@ -34,7 +34,8 @@ struct Member {
     election: Option<Election>,
     found: Option<SocketAddr>,
     is_host: bool,
-    conflicts: usize,
+    meetings: usize,
+    has_begun: bool,
 }
 
 impl World {
@@ -52,7 +53,8 @@ impl World {
             election: None,
             found: None,
             is_host: false,
-            conflicts: 0,
+            meetings: 0,
+            has_begun: false,
         });
     }
 
@@ -120,7 +122,14 @@ impl World {
                 agent.election.as_mut().unwrap().handle_hosting(self.now, own);
             }
             Effect::Join(at) => agent.found = Some(at),
-            Effect::Conflict(_) => agent.conflicts += 1,
+            Effect::Meet { rival, it_stays } => {
+                agent.meetings += 1;
+                if it_stays && !agent.has_begun {
+                    agent.is_host = false;
+                    agent.found = Some(rival);
+                    agent.election.as_mut().unwrap().handle_gave_way(self.now, rival);
+                }
+            }
         }
     }
 
@@ -134,7 +143,7 @@ impl World {
         assert_eq!(self.hosts(), [host]);
         for agent in self.agents.iter().filter(|agent| agent.election.is_some()) {
             assert_eq!(agent.found, Some(address(host)), "agent {}", agent.number);
-            assert_eq!(agent.conflicts, 0);
+            assert_eq!(agent.meetings, 0);
         }
     }
 }
@@ -214,15 +223,38 @@ fn members_remember_the_endpoint() {
     assert_eq!(world.agents[2].found, Some(address(1)));
 }
 
-/// Two hosts of one job hear of each other, and both say so once.
+/// Two hosts of one job hear of each other, and the one with the higher number gives way.
 #[test]
-fn two_hosts_are_told() {
+fn one_of_two_hosts_gives_way() {
+    for seed in 0..50 {
+        let mut world = World::new(seed, 33);
+        world.add(1, Duration::ZERO, Eligible::Always);
+        world.add(2, Duration::ZERO, Eligible::Always);
+        world.run(Duration::from_secs(60));
+        assert_eq!(world.hosts(), [1], "seed {seed}");
+        assert_eq!(world.agents[1].found, Some(address(1)));
+        // The one that stays says nothing of it: it has met the other until that was gone.
+        let met = world.agents[0].meetings;
+        world.run(Duration::from_secs(60));
+        assert_eq!(world.agents[0].meetings, met, "seed {seed}");
+    }
+}
+
+/// Where none can give way, they meet again and again, but not at each word.
+#[test]
+fn two_hosts_go_on_meeting() {
     let mut world = World::new(1, 0);
-    world.add(1, Duration::ZERO, Eligible::Always);
-    world.add(2, Duration::ZERO, Eligible::Always);
+    for number in [1, 2] {
+        world.add(number, Duration::ZERO, Eligible::Always);
+        world.agents[number as usize - 1].has_begun = true;
+    }
+    // They answer it, which is ten times a second.
+    world.add(3, Duration::from_secs(5), Eligible::Never);
     world.run(Duration::from_secs(60));
     assert_eq!(world.hosts(), [1, 2]);
-    assert_eq!(world.agents.iter().map(|agent| agent.conflicts).collect::<Vec<_>>(), [1, 1]);
+    for agent in &world.agents[..2] {
+        assert!((10..=21).contains(&agent.meetings), "{}", agent.meetings);
+    }
 }
 
 /// Sixty agents at once say some hundred things in the first second, and soon few.

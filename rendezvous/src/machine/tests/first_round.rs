@@ -2,7 +2,7 @@
 
 use super::fixture::{Did, Fixture, SECOND, describe, ready};
 use crate::{
-    ids::{JobUid, RunId},
+    ids::{JobUid, RunId, Term},
     message::{JobResult, NodeState, PROTOCOL_VERSION, RefuseReason, WaitReason},
 };
 
@@ -85,6 +85,25 @@ fn misfits_are_refused_with_the_reason() {
     let mut attend = t.attend_of("a", ready());
     attend.settings.max_restarts = 9;
     assert_eq!(t.attend_with(attend), [Did::Refuse("a", RefuseReason::Settings { ours })]);
+}
+
+/// Before the first round it gives way to another coordinator of the job, and says nothing more; with
+/// a round it stays, and so it does as long as it does not know whether there was one.
+#[test]
+fn gives_way_before_the_first_round_only() {
+    let mut t = Fixture::new(2, 2);
+    t.join("a");
+    assert_eq!(t.machine.handle_rival(t.now), Some(Term(1)));
+    assert_eq!(t.drain(), [Did::Finish]);
+    assert_eq!(t.join("b"), []);
+    assert_eq!(t.machine.handle_rival(t.now), None);
+    let mut t = Fixture::new(2, 2);
+    t.join("a");
+    t.join("b");
+    assert_eq!(t.machine.handle_rival(t.now), None);
+    t.restart_coordinator();
+    assert_eq!(t.machine.handle_rival(t.now), None);
+    assert_eq!(t.drain(), []);
 }
 
 /// A coordinator that runs alone takes the settings of the first node that attends.
