@@ -171,6 +171,8 @@ pub const LOOK_UP_INTERVAL: Duration = Duration::from_secs(10);
 /// How long somebody may not answer where an agent was sent before it looks elsewhere too: a host that
 /// is started again takes less.
 pub const SENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Other hosts of its job that a host, or a member of it, remembers at once.
+pub const MAX_RIVALS: usize = 8;
 /// Agents that one agent remembers while it looks for a coordinator.
 pub const MAX_CANDIDATES: usize = 20_000;
 /// What waits for a service manager that takes nothing; more is not said.

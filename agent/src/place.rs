@@ -7,7 +7,6 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     path::PathBuf,
-    sync::Arc,
 };
 
 use ragent_proto::convert::NotHere;
@@ -29,7 +28,7 @@ use crate::{
     clock,
     coordinator::{
         discovery::{self, LocateError, Located},
-        driver::{self as coordinator_driver, GivenWay, Input, Inputs},
+        driver::{self as coordinator_driver, Input, Inputs},
         service::{self, Role},
     },
     error::{LaunchError, system},
@@ -168,11 +167,12 @@ async fn look(
             }
         }
     };
+    let known = place.not_here.subscribe();
     place.beacon = Some(match (&place.hosted, place.address) {
         (Some(Hosted { inputs, .. }), Some(address)) => {
-            looking.hosts((address, place.port).into(), inputs.clone(), spec.shared.nodes)
+            looking.hosts((address, place.port).into(), inputs.clone(), known)
         }
-        (None, _) | (_, None) => looking.goes_on(),
+        (None, _) | (_, None) => looking.goes_on(known),
     });
     Ok(place)
 }
@@ -255,12 +255,13 @@ impl Place {
                 (None, plain_store(stores)?)
             }
         };
+        let not_here = NotHere { term: heard.round.term, endpoint: endpoint.to_string() };
+        let (not_here, _) = watch::channel(not_here);
         let (hosted, server) =
-            host_endpoint(listener, settings, memory, state_file.clone(), store)?;
+            host_endpoint(listener, settings, memory, state_file.clone(), store, not_here.clone())?;
         info!(
             %endpoint, run_id = %spec.run_id, nodes = %spec.shared.nodes, "coordinating the job"
         );
-        let not_here = NotHere { term: heard.round.term, endpoint: endpoint.to_string() };
         Ok(Self {
             reach: Reach::of_endpoint(&endpoint, address),
             attend_at: Endpoint { host: reachable_here(bound).to_string(), port: bound.port() },
@@ -270,7 +271,7 @@ impl Place {
             node_id,
             heard,
             state_file,
-            not_here: watch::channel(not_here).0,
+            not_here,
             hosted: Some(hosted),
             door,
             server,
@@ -330,6 +331,7 @@ impl Place {
             endpoint: self.attend_at.clone(),
             shared: spec.shared,
             node,
+            local_addr: spec.local_addr.clone(),
             settings: AgentSettings {
                 stop_grace: spec.shared.timeouts.stop_grace,
                 join_timeout: spec.shared.timeouts.join,
@@ -352,9 +354,9 @@ impl Place {
         }
     }
 
-    /// Where the coordinator is that this agent has attended last.
-    pub(crate) fn attended(&self) -> Endpoint {
-        self.not_here.borrow().endpoint.parse().unwrap_or_else(|_| self.endpoint.clone())
+    /// Where the coordinator is: where it was found, until this agent is sent elsewhere.
+    pub(crate) fn coordinator(&self) -> watch::Receiver<NotHere> {
+        self.not_here.subscribe()
     }
 
     /// The coordinator that this agent hosts, if it does.
@@ -385,21 +387,22 @@ pub(crate) fn plain_store(stores: &StoreThread) -> Result<StoreDoor, LaunchError
     Ok(watch::channel(Some(store)).1)
 }
 
-/// Starts a coordinator and serves its port.
+/// Starts a coordinator, known by the endpoint that `not_here` has, and serves its port.
 pub(crate) fn host_endpoint(
     listener: TcpListener,
     settings: Settings,
     memory: Option<Memory>,
     state_file: Option<PathBuf>,
     store: StoreDoor,
+    not_here: watch::Sender<NotHere>,
 ) -> Result<(Hosted, Server), LaunchError> {
     let (inputs, queue) = mpsc::channel::<Input>(limits::COORDINATOR_QUEUE);
     let run_id = settings.run_id.clone();
     let memory = memory.unwrap_or_else(|| Memory::fresh(JobUid::new(random_id())));
     let rendezvous = Rendezvous::new(clock::now(), settings, memory);
-    let given_way = GivenWay::default();
-    let role = Role::Coordinator(inputs.clone(), Arc::clone(&given_way));
-    let coordinator = coordinator_driver::drive(rendezvous, queue, state_file, given_way);
+    let (known, endpoint) = (not_here.subscribe(), not_here.borrow().endpoint.clone());
+    let role = Role::Coordinator { inputs: inputs.clone(), endpoint, known };
+    let coordinator = coordinator_driver::drive(rendezvous, queue, state_file, not_here);
     let coordinator = tokio::spawn(coordinator);
     let http = service::router(run_id.as_str(), role);
     let server = Server::start(listener, PortProtocols { http, store: Some(store) });

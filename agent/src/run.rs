@@ -1,8 +1,12 @@
 //! The story of a launch, from a [`JobSpec`] to an exit code.
 
-use std::{fs, future::Future, io, path::Path, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible, fs, future::Future, io, path::Path, process::ExitCode, sync::Arc,
+    time::Duration,
+};
 
 use nix::sys::signal::Signal;
+use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::RunId,
     message::{JobResult, Outcome, RefuseReason},
@@ -11,9 +15,9 @@ use ragent_store::StoreThread;
 use tokio::{
     runtime,
     signal::unix::{SignalKind, signal},
-    sync::mpsc,
+    sync::{mpsc, watch},
 };
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::{
     agent::{
@@ -214,19 +218,24 @@ async fn take_part(
         Some(signal) = signals.recv() => return Ok((Ending::Left(signal), Endpoint::default())),
     };
     let registration = Registration::new(&RunningAgent::this(&spec.run_id, &place.endpoint));
-    if let Err(error) = &registration {
-        warn!(%error, "`ragent status` on this machine must be told the endpoint");
-    }
+    let registration = registration
+        .inspect_err(|error| {
+            warn!(%error, "`ragent status` on this machine must be told the endpoint");
+        })
+        .ok();
     let stores = WorkerStores::new(stores, place.store_place(spec));
     let agent = place.agent_spec(spec);
-    let ending =
-        agent_driver::drive(agent, stores, supervisor, signals, &mut service_manager).await;
+    let mut coordinator = place.coordinator();
+    let ending = tokio::select! {
+        ending = agent_driver::drive(agent, stores, supervisor, signals, &mut service_manager) => ending,
+        never = keep_registered(registration.as_ref(), &spec.run_id, &mut coordinator) => match never {},
+    };
     service_manager.tell_stopping();
     if let Some(hosted) = place.hosted() {
         let limit = spec.shared.timeouts.rejoin() + limits::SEE_OFF_MARGIN;
         see_off(hosted, ending.as_ref().ok(), limit, signals).await;
     }
-    let endpoint = place.attended();
+    let endpoint = coordinator.borrow().endpoint.parse().unwrap_or_default();
     place.leave();
     let ending = ending.map_err(|error| match error {
         DriveError::Store(source) => LaunchError::WorkerStore { ports: spec.store_ports, source },
@@ -235,6 +244,23 @@ async fn take_part(
         }
     })?;
     Ok((ending, endpoint))
+}
+
+/// Says for `ragent status` on this machine where the coordinator is, whenever that changes.
+async fn keep_registered(
+    registration: Option<&Registration>,
+    run_id: &RunId,
+    coordinator: &mut watch::Receiver<NotHere>,
+) -> Infallible {
+    while coordinator.changed().await.is_ok() {
+        let endpoint = coordinator.borrow_and_update().endpoint.parse::<Endpoint>();
+        if let (Some(registration), Ok(endpoint)) = (registration, endpoint)
+            && let Err(error) = registration.renew(&RunningAgent::this(run_id, &endpoint))
+        {
+            debug!(%error, "the registration stays as it was");
+        }
+    }
+    std::future::pending().await
 }
 
 /// Keeps a coordinator until every agent knows the outcome, or a lease has passed, or the user has

@@ -10,11 +10,13 @@ use nix::{
     sys::{prctl, signal::Signal},
     unistd,
 };
+use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    ids::RunId,
+    ids::{RunId, Term},
     settings::{Leases, Settings},
 };
 use ragent_store::{Admission, StoreThread};
+use tokio::sync::watch;
 use tracing::info;
 
 use crate::{
@@ -80,8 +82,10 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
             leases: Leases::default(),
         };
         let store = place::plain_store(&stores)?;
+        let here = NotHere { term: Term(0), endpoint: endpoint.to_string() };
+        let (not_here, _) = watch::channel(here);
         let (mut hosted, server) =
-            place::host_endpoint(listener, settings, memory, Some(path), store)?;
+            place::host_endpoint(listener, settings, memory, Some(path), store, not_here)?;
         say(address)?;
         info!(%address, run_id = args.rdzv_id, "coordinating the job");
         tokio::select! {

@@ -231,8 +231,18 @@ impl Registration {
     /// Returns the system's refusal.
     pub fn new(agent: &RunningAgent) -> io::Result<Self> {
         let path = ThisHost.runtime_dir().join(format!("agent-{}.json", agent.pid));
-        replace(&path, &serde_json::to_vec(agent)?)?;
-        Ok(Self(path))
+        let registration = Self(path);
+        registration.renew(agent)?;
+        Ok(registration)
+    }
+
+    /// Says something else of that agent.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's refusal.
+    pub fn renew(&self, agent: &RunningAgent) -> io::Result<()> {
+        replace(&self.0, &serde_json::to_vec(agent)?)
     }
 }
 

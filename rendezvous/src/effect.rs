@@ -14,6 +14,11 @@ pub enum Effect {
     },
     /// Writes this to the state file before any later effect is carried out.
     Remember(Memory),
-    /// The job is closed and everyone has acknowledged it: the coordinator may go.
-    Finish,
+    /// The coordinator may go: everyone has acknowledged that the job is closed, its process is to end,
+    /// or it gives way to another one.
+    Finish {
+        /// Whether no later coordinator is to go on where this one ends: what it has remembered is for
+        /// nobody.
+        is_over: bool,
+    },
 }

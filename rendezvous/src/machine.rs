@@ -200,19 +200,6 @@ impl Rendezvous {
         self.advance(now);
     }
 
-    /// Another coordinator of the same job is there: gives way if no round was formed here, and says
-    /// which term has ended so.
-    ///
-    /// Then nothing binds the nodes that are here to this coordinator, and they may be sent there.
-    pub fn handle_rival(&mut self, now: Instant) -> Option<Term> {
-        let is_bound = self.memory.round != Round(0) || !matches!(self.phase, Phase::Gathering(_));
-        if !self.begin(now) || is_bound || self.tenure != Tenure::Stays {
-            return None;
-        }
-        self.finish();
-        Some(self.memory.term)
-    }
-
     /// Applies every deadline that has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if !self.begin(now) {

@@ -97,7 +97,7 @@ fn restarted_host_is_found_again() {
 }
 
 /// Where the network comes up after the agents, each part of it has a host by then: they become one
-/// job, and its members go where the host is that stays.
+/// job, its members go where the host is that stays, and everybody knows where that is.
 #[test]
 fn parts_become_one_job() {
     if !may_make_networks() {
@@ -116,11 +116,28 @@ fn parts_become_one_job() {
     network.unblock(1);
     network.unblock(2);
     assert_admitted(&mut agents);
-    let gave_way = agents.iter().filter(|agent| agent.text(Stream::Stderr).contains("giving way"));
-    assert_eq!(gave_way.count(), 2);
+    let gave_way = |agent: &Program| agent.text(Stream::Stderr).contains("giving way");
+    assert_eq!(agents.iter().filter(|agent| gave_way(agent)).count(), 2);
     for agent in &agents {
         let stderr = agent.text(Stream::Stderr);
         assert!(!stderr.contains("are there two?"), "{stderr}");
+    }
+    for node in 1..=4 {
+        let status = network.ragent(&sandbox, node, "status").run();
+        status.assert_code(0);
+        assert!(status.stdout.contains("10.77.0.4"), "{}", status.stdout);
+    }
+    // The host that is left is found again by whatever the members say, also those that came late.
+    let host = |agent: &Program| {
+        agent.text(Stream::Stderr).contains("coordinating the job") && !gave_way(agent)
+    };
+    let host = agents.iter().position(host).expect("one hosts");
+    agents[host].signal(Signal::SIGKILL);
+    let mut agents = Vec::from(agents);
+    drop(agents.remove(host));
+    agents.push(agent(&network, &sandbox, host as u32 + 1, "job", "--nnodes 4").start());
+    for agent in &mut agents {
+        agent.logs("round=2.2 ");
     }
 }
 
@@ -145,10 +162,29 @@ fn running_job_takes_in_what_another_host_has_gathered() {
     agents.extend([alone, start(4)]);
     assert_admitted(&mut agents);
     // Whoever still asks where it has hosted is told where the job is.
-    let status = network.ragent(&sandbox, 1, "status --rdzv-endpoint 10.77.0.1:29400").run();
+    let status = network.ragent(&sandbox, 4, "status --rdzv-endpoint 10.77.0.1:29400").run();
     status.assert_code(0);
     let lists = |node| status.stdout.contains(&Network::address(node));
     assert!((1..=4).all(lists), "{}", status.stdout);
+}
+
+/// Two jobs of one name that differ stay two, and their hosts say so.
+#[test]
+fn jobs_that_differ_stay_two() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("two", 2), Sandbox::new());
+    network.block(1);
+    let start = |node, words| agent(&network, &sandbox, node, "job", words).start();
+    let mut agents = [start(1, "--nnodes 2"), start(2, "--nnodes 2 --max-restarts 1")];
+    for agent in &mut agents {
+        agent.logs("coordinating the job");
+    }
+    network.unblock(1);
+    for agent in &mut agents {
+        agent.logs("are there two?");
+    }
 }
 
 /// IPv6 alone does.
@@ -185,8 +221,15 @@ fn list_of_hosts_does_without_multicast() {
     for node in 1..=3 {
         network.ip(node, "link set lo up");
     }
-    let words = "--nnodes 3 --discover-hosts 10.77.0.1,10.77.0.2,10.77.0.3";
-    assert_admitted(&mut start_all(&network, &sandbox, "job", words));
+    for (name, hosts) in [("all", "10.77.0.1,10.77.0.2,10.77.0.3"), ("one", "10.77.0.2")] {
+        let words = format!("--nnodes 3 --discover-hosts {hosts}");
+        let mut agents = start_all(&network, &sandbox, name, &words);
+        assert_admitted(&mut agents);
+        for agent in agents {
+            agent.signal(Signal::SIGTERM);
+            agent.end();
+        }
+    }
 }
 
 /// An agent that means another job by the same name is refused, and told what differs.

@@ -1,6 +1,9 @@
 //! A network of nodes of the test's own: a namespace for each, with a link to one bridge.
 
-use std::process::{Command, Stdio};
+use std::{
+    fs,
+    process::{Command, Stdio},
+};
 
 use nix::unistd::geteuid;
 use ragent::host::{Host, ThisHost};
@@ -51,9 +54,12 @@ impl Network {
         format!("10.77.0.{node}")
     }
 
-    /// `ragent` with these words, on a node.
+    /// `ragent` with these words, on a node, which remembers nothing of what others do.
     pub fn ragent(&self, sandbox: &Sandbox, node: u32, words: &str) -> Start {
+        let runtime_dir = sandbox.path(&format!("run{node}"));
+        fs::create_dir_all(&runtime_dir).expect("the sandbox is writable");
         let start = self.program(sandbox, node, env!("CARGO_BIN_EXE_ragent"));
+        let start = start.env("XDG_RUNTIME_DIR", runtime_dir);
         words.split_ascii_whitespace().fold(start, Start::arg)
     }
 

@@ -47,6 +47,8 @@ pub struct AgentSpec {
     pub shared: SharedSettings,
     /// Who this node is; the address only where it is known before a stream is open.
     pub node: NodeDescription,
+    /// The node's address, where the user has said it.
+    pub local_addr: Option<String>,
     /// What the machine is built from.
     pub settings: AgentSettings,
     /// The state file of the coordinator that this agent hosts, if it does.
@@ -393,13 +395,16 @@ impl Driver<'_> {
     fn go_elsewhere(&mut self, now: Instant, attend: AttendNumber, not_here: &NotHere) {
         match not_here.endpoint.parse::<Endpoint>() {
             Ok(endpoint)
-                if not_here.term >= self.agent.term() && endpoint != self.spec.endpoint =>
+                if endpoint != self.spec.endpoint
+                    && self.agent.handle_sent_elsewhere(now, not_here.term) =>
             {
                 info!(from = %self.spec.endpoint, to = %endpoint, "the coordinator is elsewhere");
                 self.spec.not_here.send_modify(|known| known.endpoint = endpoint.to_string());
                 self.spec.endpoint = endpoint;
                 self.known = None;
-                self.agent.handle_sent_elsewhere(now);
+                // What was said as a host, alone maybe, says nothing of the way to the new one.
+                self.spec.node.address = self.spec.local_addr.clone().unwrap_or_default();
+                self.spec.state_file = None;
             }
             Ok(_) | Err(_) => debug!(endpoint = not_here.endpoint, "sent elsewhere, not going"),
         }

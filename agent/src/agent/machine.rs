@@ -306,16 +306,21 @@ impl Agent {
         }
     }
 
-    /// Whoever was attended sends this node to another coordinator of the same job.
+    /// Whoever was attended sends this node to another coordinator of the same job, and is of `term`
+    /// itself; says whether the node goes.
     ///
-    /// That may be one of another run, and then it can take in only who was in no round of this one.
-    pub fn handle_sent_elsewhere(&mut self, now: Instant) {
-        self.unattended.get_or_insert(now);
+    /// One that was in no round is bound to no run and no term. One that was is not sent by a term that
+    /// is over.
+    pub fn handle_sent_elsewhere(&mut self, now: Instant, term: Term) -> bool {
         if self.heard.round.round == Round(0) {
             self.term = Term::default();
             self.job_uid = None;
             self.waiting = None;
+        } else if term < self.term {
+            return false;
         }
+        self.unattended.get_or_insert(now);
+        true
     }
 
     /// The coordinator asks for a sign of life.

@@ -6,7 +6,6 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     path::PathBuf,
-    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -16,9 +15,9 @@ use ragent_rendezvous::{
     effect::Effect,
     ids::{NodeId, Peer, Round},
     message::{Attend, FromNode, ToNode},
-    snapshot::{PhaseName, Snapshot},
+    snapshot::Snapshot,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, warn};
 
 use super::remembering::Remembering;
@@ -43,9 +42,8 @@ pub enum Input {
     Obituary(NodeId, Round),
     /// Somebody wants to know how the job stands.
     Snapshot(oneshot::Sender<Snapshot>),
-    /// Another agent coordinates the same job there: this coordinator is to give way, if it can. It
-    /// says whether it does.
-    GiveWay(Endpoint, oneshot::Sender<bool>),
+    /// Another agent coordinates the same job there: this coordinator is to give way, if it can.
+    GiveWay(Endpoint),
     /// The process has been told to end.
     Shutdown,
 }
@@ -53,16 +51,13 @@ pub enum Input {
 /// A way to reach the coordinator's machine.
 pub type Inputs = mpsc::Sender<Input>;
 
-/// Whom a coordinator has given way to, once it has.
-pub type GivenWay = Arc<OnceLock<NotHere>>;
-
-/// Drives `rendezvous` until its job is over and everyone knows, until it gives way to another one, or
-/// until nobody can reach it.
+/// Drives `rendezvous` until its job is over and everyone knows, until it gives way to another one,
+/// which `not_here` then names, or until nobody can reach it.
 pub async fn drive(
     mut rendezvous: Rendezvous,
     mut inputs: mpsc::Receiver<Input>,
     state_file: Option<PathBuf>,
-    given_way: GivenWay,
+    not_here: watch::Sender<NotHere>,
 ) {
     let mut streams = Streams::default();
     let mut file = Remembering::new(state_file);
@@ -88,10 +83,9 @@ pub async fn drive(
             match effect {
                 Effect::Send { to, message } => streams.send(&to, message),
                 Effect::Remember(memory) => file.remember(memory),
-                Effect::Finish => {
+                Effect::Finish { is_over } => {
                     // A job that is over is not to be recovered by the next one of the same name.
-                    let is_closed = rendezvous.snapshot(clock::now()).phase == PhaseName::Closed;
-                    if is_closed || given_way.get().is_some() {
+                    if is_over {
                         file.forget().await;
                     }
                     return streams.close().await;
@@ -110,7 +104,7 @@ pub async fn drive(
             // queue is bounded too.
             biased;
             input = inputs.recv() => match input {
-                Some(input) => handle(&mut rendezvous, &mut streams, &given_way, input),
+                Some(input) => handle(&mut rendezvous, &mut streams, &not_here, input),
                 None => return,
             },
             () = file.written() => {}
@@ -130,7 +124,12 @@ pub async fn drive(
     }
 }
 
-fn handle(rendezvous: &mut Rendezvous, streams: &mut Streams, given_way: &GivenWay, input: Input) {
+fn handle(
+    rendezvous: &mut Rendezvous,
+    streams: &mut Streams,
+    not_here: &watch::Sender<NotHere>,
+    input: Input,
+) {
     let now = clock::now();
     match input {
         Input::Attend { attend, answers } => {
@@ -145,14 +144,12 @@ fn handle(rendezvous: &mut Rendezvous, streams: &mut Streams, given_way: &GivenW
         Input::Obituary(node, round) => rendezvous.handle_obituary(now, &node, round),
         // Whoever asked may have gone.
         Input::Snapshot(answer) => drop(answer.send(rendezvous.snapshot(now))),
-        Input::GiveWay(to, answer) => {
-            let term = rendezvous.handle_rival(now);
-            if let Some(term) = term {
-                let not_here = NotHere { term, endpoint: to.to_string() };
-                streams.send_elsewhere(given_way.get_or_init(|| not_here));
+        Input::GiveWay(to) => {
+            if let Some(term) = rendezvous.handle_rival(now) {
+                let elsewhere = NotHere { term, endpoint: to.to_string() };
+                not_here.send_replace(elsewhere.clone());
+                streams.send_elsewhere(&elsewhere);
             }
-            // Whoever asked may have gone.
-            let _ = answer.send(term.is_some());
         }
         Input::Shutdown => rendezvous.handle_shutdown(now),
     }

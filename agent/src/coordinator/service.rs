@@ -29,7 +29,7 @@ use tracing::warn;
 
 use super::{
     client,
-    driver::{GivenWay, Input, Inputs},
+    driver::{Input, Inputs},
     reach::{self, REACH_PATH, ReachReport},
 };
 use crate::{clock, job_spec::Endpoint, keeper::obituary::OBITUARY_PATH, limits, net, state_file};
@@ -54,8 +54,15 @@ pub struct Identity {
 /// Who coordinates, from the point of view of one port.
 #[derive(Clone, Debug)]
 pub enum Role {
-    /// This process, until it has given way.
-    Coordinator(Inputs, GivenWay),
+    /// This process, as long as `known` names `endpoint`: it may give way to another one.
+    Coordinator {
+        /// The way to it.
+        inputs: Inputs,
+        /// What it is known by.
+        endpoint: String,
+        /// Where the coordinator is.
+        known: watch::Receiver<NotHere>,
+    },
     /// Another one; the newest that is known of it.
     Elsewhere(watch::Receiver<NotHere>),
 }
@@ -64,11 +71,12 @@ impl Role {
     /// The way to the coordinator, or where it is if it is not here.
     fn coordinator(&self) -> Result<&Inputs, NotHere> {
         match self {
-            Self::Coordinator(inputs, given_way) => match given_way.get() {
-                Some(not_here) => Err(not_here.clone()),
-                None => Ok(inputs),
-            },
-            Self::Elsewhere(known) => Err(known.borrow().clone()),
+            Self::Coordinator { inputs, endpoint, known }
+                if known.borrow().endpoint == *endpoint =>
+            {
+                Ok(inputs)
+            }
+            Self::Coordinator { known, .. } | Self::Elsewhere(known) => Err(known.borrow().clone()),
         }
     }
 }

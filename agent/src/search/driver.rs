@@ -5,17 +5,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ragent_proto::convert::StatusAnswer;
-use ragent_rendezvous::{
-    ids::{Round, RunId},
-    settings::NodeRange,
+use ragent_proto::convert::{NotHere, StatusAnswer};
+use ragent_rendezvous::ids::RunId;
+use tokio::{
+    sync::{oneshot, watch},
+    task::{JoinHandle, JoinSet},
+    time::timeout,
 };
-use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 use tracing::{debug, info, warn};
 
 use super::{
-    datagram::{Candidate, Datagram, JobDigest},
+    datagram::{Candidate, Datagram, JobDigest, Saying},
     election::{Effect, Election, Pace},
+    rivals::{self, Verdict},
     sockets::{Sockets, SocketsError},
 };
 use crate::{
@@ -43,19 +45,13 @@ pub enum Found {
 pub struct Search {
     election: Election,
     sockets: Sockets,
-    run_id: RunId,
     job: JobDigest,
     /// Who was heard last: the way to it is the way to the others.
     heard: Option<SocketAddr>,
     /// The coordinator that this agent hosts, if it does.
-    seat: Option<Seat>,
-}
-
-/// A coordinator that may have to give way to another one of its job.
-#[derive(Debug)]
-struct Seat {
-    inputs: Inputs,
-    nodes: NodeRange,
+    hosted: Option<Inputs>,
+    /// Other hosts that are being asked how their jobs stand: why there will be two jobs, if so.
+    meetings: JoinSet<Option<(SocketAddr, &'static str)>>,
     has_warned: bool,
 }
 
@@ -82,15 +78,22 @@ impl Search {
         info!(%run_id, port = spec.port, interfaces, hosts, "looking for the job's other agents");
         let own = Candidate { rank: spec.rank, number: rand::random() };
         let election = Election::new(clock::now(), own, spec.eligible, Pace::default());
-        let (run_id, job) = (run_id.clone(), JobDigest::of(run_id));
-        Ok(Self { election, sockets, run_id, job, heard: None, seat: None })
+        Ok(Self {
+            election,
+            sockets,
+            job: JobDigest::of(run_id),
+            heard: None,
+            hosted: None,
+            meetings: JoinSet::new(),
+            has_warned: false,
+        })
     }
 
     /// Looks until the endpoint is found, at most for `join_timeout`.
     pub async fn find(&mut self, join_timeout: Duration) -> Option<Found> {
         let deadline = clock::now() + join_timeout;
         while clock::now() < deadline {
-            if let Some(found) = self.carry_out_all().await {
+            if let Some(found) = self.carry_out_all() {
                 return Some(found);
             }
             self.wait(Some(deadline)).await;
@@ -103,68 +106,83 @@ impl Search {
         self.election.handle_in_vain(clock::now());
     }
 
-    /// This agent hosts a coordinator for so many nodes, there; goes on answering those that look, and
-    /// gives way to another one where it must.
-    pub fn hosts(mut self, at: SocketAddr, inputs: Inputs, nodes: NodeRange) -> Beacon {
+    /// This agent hosts a coordinator, there; goes on answering those that look, and has it give way to
+    /// another one where it must.
+    pub fn hosts(
+        mut self,
+        at: SocketAddr,
+        coordinator: Inputs,
+        known: watch::Receiver<NotHere>,
+    ) -> Beacon {
         self.election.handle_hosting(clock::now(), at);
-        self.seat = Some(Seat { inputs, nodes, has_warned: false });
-        self.goes_on()
+        self.hosted = Some(coordinator);
+        self.goes_on(known)
     }
 
-    /// This agent has joined; goes on answering those that look.
-    pub fn goes_on(mut self) -> Beacon {
+    /// This agent has joined; goes on answering those that look, with where the coordinator is `known`
+    /// to be.
+    pub fn goes_on(mut self, mut known: watch::Receiver<NotHere>) -> Beacon {
+        known.mark_unchanged();
         Beacon(tokio::spawn(async move {
+            let mut endpoint = known.borrow().endpoint.clone();
             loop {
                 // Found once, nothing else is found.
-                let _ = self.carry_out_all().await;
-                self.wait(None).await;
+                let _ = self.carry_out_all();
+                tokio::select! {
+                    () = self.wait(None) => {}
+                    Ok(()) = known.changed() => {
+                        let now_known = known.borrow_and_update().endpoint.clone();
+                        if now_known != endpoint {
+                            self.move_to(&now_known);
+                            endpoint = now_known;
+                        }
+                    }
+                }
             }
         }))
     }
 
-    async fn carry_out_all(&mut self) -> Option<Found> {
+    /// The coordinator that this agent attends, or has hosted, has sent it to `endpoint`.
+    fn move_to(&mut self, endpoint: &str) {
+        self.hosted = None;
+        self.meetings.abort_all();
+        if let Ok(at) = endpoint.parse::<SocketAddr>() {
+            self.election.handle_sent_elsewhere(clock::now(), at);
+        }
+    }
+
+    fn carry_out_all(&mut self) -> Option<Found> {
         while let Some(effect) = self.election.poll_effect() {
             match effect {
-                Effect::Say(saying) => {
-                    let bytes = Datagram::new(self.job.clone(), saying).encode();
-                    self.sockets.say(&bytes);
+                Effect::Say(saying) => self.sockets.say(&self.datagram(saying)),
+                Effect::Answer(peer, saying) if self.sockets.misses(peer) => {
+                    self.sockets.say_to(peer, &self.datagram(saying));
                 }
+                Effect::Answer(..) => {}
                 Effect::Host => return Some(Found::Here(self.own_address())),
                 Effect::Join(at) => return Some(Found::There(at)),
-                Effect::Meet { rival, it_stays } => self.meet(rival, it_stays).await,
+                Effect::Meet(rival) => {
+                    if let Some(hosted) = &self.hosted {
+                        self.meetings.spawn(meet(rival, hosted.clone()));
+                    }
+                }
             }
         }
         None
     }
 
-    /// Asks another host how its job stands, and joins it where this one can and that one stays.
-    async fn meet(&mut self, rival: SocketAddr, it_stays: bool) {
-        let Some(seat) = &mut self.seat else { return };
-        let endpoint = Endpoint { host: rival.ip().to_string(), port: rival.port() };
-        // Nobody is believed: only whoever coordinates a job of this name is one to give way to.
-        let asked = timeout(limits::IDENTIFY_TIMEOUT, client::status(&endpoint)).await;
-        let theirs = match asked {
-            Ok(Ok(StatusAnswer::Snapshot(theirs))) if theirs.run_id == self.run_id => theirs,
-            Ok(_) | Err(_) => {
-                debug!(%rival, "it does not coordinate this job, or does not say so");
-                return;
-            }
-        };
-        if theirs.max_nodes == 0 {
-            // Its own agent is about to attend.
-            return;
+    fn datagram(&self, saying: Saying) -> Vec<u8> {
+        Datagram::new(self.job.clone(), saying).encode()
+    }
+
+    /// Warns of a second job with this name, once.
+    fn note(&mut self, clash: Option<(SocketAddr, &'static str)>) {
+        if let Some((other, why)) = clash
+            && !self.has_warned
+        {
+            self.has_warned = true;
+            warn!(%other, why, "another agent hosts a job with this name too: are there two?");
         }
-        let is_same = (theirs.min_nodes, theirs.max_nodes) == (seat.nodes.min(), seat.nodes.max());
-        let has_begun = theirs.round != Round(0);
-        if is_same && (it_stays || has_begun) && seat.give_way(endpoint).await {
-            info!(to = %rival, "another agent coordinates this job too; giving way");
-            self.seat = None;
-            self.election.handle_gave_way(clock::now(), rival);
-        } else if (has_begun || !is_same) && !seat.has_warned {
-            seat.has_warned = true;
-            warn!(other = %rival, "another agent hosts a job with this name too: are there two?");
-        }
-        // Else it is the other one that gives way, when it hears of this one.
     }
 
     async fn wait(&mut self, deadline: Option<Instant>) {
@@ -186,6 +204,7 @@ impl Search {
                     clock::until(Some(clock::now() + limits::REDIAL_INTERVAL)).await;
                 }
             },
+            Some(met) = self.meetings.join_next() => self.note(met.ok().flatten()),
             () = clock::until(due) => self.election.handle_timeout(clock::now()),
         }
     }
@@ -212,11 +231,27 @@ impl Search {
     }
 }
 
-impl Seat {
-    /// Has the coordinator give way, unless it has a round.
-    async fn give_way(&self, endpoint: Endpoint) -> bool {
-        let (answer, gives_way) = oneshot::channel();
-        let asked = self.inputs.send(Input::GiveWay(endpoint, answer)).await;
-        asked.is_ok() && gives_way.await.unwrap_or(false)
+/// Asks another host how its job stands, and has this one give way to it if it must; says why there will
+/// be two jobs, if so.
+async fn meet(rival: SocketAddr, hosted: Inputs) -> Option<(SocketAddr, &'static str)> {
+    let endpoint = Endpoint { host: rival.ip().to_string(), port: rival.port() };
+    // Nobody is believed: only whoever coordinates the job is one to give way to.
+    let asked = timeout(limits::IDENTIFY_TIMEOUT, client::status(&endpoint)).await;
+    let Ok(Ok(StatusAnswer::Snapshot(theirs))) = asked else {
+        debug!(%rival, "it does not coordinate a job, or does not say so");
+        return None;
+    };
+    let (answer, snapshot) = oneshot::channel();
+    hosted.send(Input::Snapshot(answer)).await.ok()?;
+    let own = snapshot.await.ok()?;
+    match rivals::verdict(&own, &theirs) {
+        Verdict::Stay => None,
+        Verdict::Clash(why) => Some((rival, why)),
+        Verdict::GiveWay => {
+            info!(to = %rival, "another agent coordinates this job too; giving way");
+            // It may have ended at this very moment.
+            let _ = hosted.send(Input::GiveWay(endpoint)).await;
+            None
+        }
     }
 }

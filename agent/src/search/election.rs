@@ -13,8 +13,7 @@
 //! those who look, members too: a host that is started again finds its own endpoint so.
 //!
 //! Two that host all the same, on a network that was not there yet when they started, hear of each
-//! other later. Which of them gives way depends on their jobs ([`Effect::Meet`]), and if neither has
-//! begun, on their numbers.
+//! other later. Which of them gives way is seen in how their jobs stand ([`super::rivals`]).
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -61,13 +60,10 @@ pub enum Effect {
     Host,
     /// Join the coordinator there.
     Join(SocketAddr),
-    /// Another agent hosts the same job: one of the two must give way, if it still can.
-    Meet {
-        /// Where the other one is.
-        rival: SocketAddr,
-        /// Whether it stays, where both could give way.
-        it_stays: bool,
-    },
+    /// Say this to the one who was heard from there, if what is said to all does not get to it.
+    Answer(SocketAddr, Saying),
+    /// Another agent hosts the same job, there: one of the two is to give way.
+    Meet(SocketAddr),
 }
 
 /// Whether an agent may host.
@@ -95,15 +91,13 @@ enum State {
         is_host: bool,
         next_answer: Option<Instant>,
         may_answer: Instant,
-        /// When another host is looked at again.
-        may_meet: Instant,
     },
 }
 
 impl State {
     /// There is a host, and it is another one.
-    fn joined(now: Instant, at: SocketAddr, may_answer: Instant) -> Self {
-        Self::Found { at, is_host: false, next_answer: None, may_answer, may_meet: now }
+    fn joined(at: SocketAddr, may_answer: Instant) -> Self {
+        Self::Found { at, is_host: false, next_answer: None, may_answer }
     }
 }
 
@@ -125,6 +119,8 @@ pub struct Election {
     heard: BTreeMap<Candidate, Heard>,
     /// Since when the lowest candidate is the one it is.
     lowest_since: Instant,
+    /// Other hosts of the job, and from when on they are worth another look.
+    rivals: BTreeMap<SocketAddr, Instant>,
     effects: VecDeque<Effect>,
 }
 
@@ -138,6 +134,7 @@ impl Election {
             state: State::Looking { since: now, next_saying: now, pause: pace.first_pause },
             heard: BTreeMap::new(),
             lowest_since: now,
+            rivals: BTreeMap::new(),
             effects: VecDeque::new(),
         }
     }
@@ -181,7 +178,7 @@ impl Election {
                 }
             }
             State::Chosen => {}
-            State::Found { at, is_host, next_answer, may_answer, may_meet: _ } => {
+            State::Found { at, is_host, next_answer, may_answer } => {
                 if next_answer.is_some_and(|due| now >= due) {
                     *may_answer = now + self.pace.answer;
                     *next_answer = is_host.then(|| now + self.pace.last_pause);
@@ -198,11 +195,12 @@ impl Election {
         match *saying {
             Saying::Looking { by, may_host, lowest } if by != self.own => {
                 self.hear(now, by, Heard { at: now, may_host, lowest });
+                self.answer(peer);
             }
             Saying::Hosted { by, at, by_host } if by != self.own.number => {
                 let at = if by_host { SocketAddr::new(peer.ip(), at.port()) } else { at };
                 if is_reachable(at.ip()) {
-                    self.hear_of_host(now, at, by_host.then_some(by));
+                    self.hear_of_host(now, at, peer);
                 }
             }
             // Its own, which comes back to it.
@@ -212,18 +210,12 @@ impl Election {
 
     /// This agent hosts now, there.
     pub fn handle_hosting(&mut self, now: Instant, at: SocketAddr) {
-        self.state = State::Found {
-            at,
-            is_host: true,
-            next_answer: Some(now),
-            may_answer: now,
-            may_meet: now,
-        };
+        self.state = State::Found { at, is_host: true, next_answer: Some(now), may_answer: now };
     }
 
-    /// This agent hosts no more: it has given way to the host at `rival`.
-    pub fn handle_gave_way(&mut self, now: Instant, rival: SocketAddr) {
-        self.state = State::joined(now, rival, now);
+    /// This agent has been sent to another host: it, or the host that it had joined, has given way.
+    pub fn handle_sent_elsewhere(&mut self, now: Instant, at: SocketAddr) {
+        self.state = State::joined(at, now);
     }
 
     /// This agent could not host after all, or nobody was where it was sent: it looks again.
@@ -260,26 +252,53 @@ impl Election {
         }
     }
 
-    /// Somebody says that `host` hosts; `number` is the host's own, where it says so itself.
-    fn hear_of_host(&mut self, now: Instant, host: SocketAddr, number: Option<u64>) {
+    /// Somebody, at `peer`, says that `host` hosts.
+    fn hear_of_host(&mut self, now: Instant, host: SocketAddr, peer: SocketAddr) {
         match &mut self.state {
             State::Looking { .. } | State::Chosen => {
-                self.state = State::joined(now, host, now + self.pace.answer);
+                self.state = State::joined(host, now + self.pace.answer);
                 self.effects.push_back(Effect::Join(host));
             }
-            State::Found { is_host: false, next_answer, .. } => {
-                // It was answered.
-                *next_answer = None;
-            }
-            State::Found { at, is_host: true, may_meet, .. } => {
-                let Some(number) = number else { return };
-                if *at != host && now >= *may_meet {
-                    *may_meet = now + self.pace.last_pause;
-                    let it_stays = number < self.own.number;
-                    self.effects.push_back(Effect::Meet { rival: host, it_stays });
+            State::Found { at, is_host, next_answer, .. } => {
+                let (at, is_host) = (*at, *is_host);
+                if !is_host {
+                    // It was answered.
+                    *next_answer = None;
+                }
+                if at != host && self.is_due(now, host) {
+                    if is_host {
+                        self.effects.push_back(Effect::Meet(host));
+                    }
+                    // Whoever says so, and that host itself, may hear of this one from nobody else.
+                    self.answer(peer);
+                    if host.ip() != peer.ip() {
+                        self.answer((host.ip(), peer.port()).into());
+                    }
                 }
             }
         }
+    }
+
+    /// Whether another host is worth a look; then it is not for a while.
+    fn is_due(&mut self, now: Instant, host: SocketAddr) -> bool {
+        self.rivals.retain(|_, until| now < *until);
+        let is_due = !self.rivals.contains_key(&host) && self.rivals.len() < limits::MAX_RIVALS;
+        if is_due {
+            self.rivals.insert(host, now + self.pace.last_pause);
+        }
+        is_due
+    }
+
+    /// Tells the one at `peer` alone what this agent says to all.
+    fn answer(&mut self, peer: SocketAddr) {
+        let saying = match self.state {
+            State::Looking { .. } => self.looking(),
+            State::Chosen => return,
+            State::Found { at, is_host, .. } => {
+                Saying::Hosted { by: self.own.number, at, by_host: is_host }
+            }
+        };
+        self.effects.push_back(Effect::Answer(peer, saying));
     }
 
     /// The lowest candidate that is known, this one included.
@@ -311,9 +330,13 @@ impl Election {
     }
 
     fn say_looking(&mut self) {
-        let may_host = self.eligible != Eligible::Never;
-        let saying = Saying::Looking { by: self.own, may_host, lowest: self.lowest() };
+        let saying = self.looking();
         self.effects.push_back(Effect::Say(saying));
+    }
+
+    fn looking(&self) -> Saying {
+        let may_host = self.eligible != Eligible::Never;
+        Saying::Looking { by: self.own, may_host, lowest: self.lowest() }
     }
 }
 

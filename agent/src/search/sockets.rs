@@ -30,6 +30,8 @@ pub struct Sockets {
     port: u16,
     /// Whether the user has named the interface.
     is_named: bool,
+    /// Whether the user has named hosts.
+    has_list: bool,
     /// Where the hosts of the list are, as last looked up.
     hosts: watch::Receiver<Vec<SocketAddr>>,
 }
@@ -84,7 +86,8 @@ impl Sockets {
             tokio::spawn(look_up(spec.hosts.clone(), sender));
         }
         let is_named = spec.interface.is_some();
-        Ok(Self { v4: Some(v4), v6, interfaces, port: spec.port, is_named, hosts })
+        let has_list = !spec.hosts.is_empty();
+        Ok(Self { v4: Some(v4), v6, interfaces, port: spec.port, is_named, has_list, hosts })
     }
 
     /// The names of the interfaces in use.
@@ -109,9 +112,20 @@ impl Sockets {
             }
         }
         for address in self.hosts.borrow().iter() {
-            let socket = if address.is_ipv4() { &self.v4 } else { &self.v6 };
-            note(socket.as_ref().map(|socket| socket.try_send_to(bytes, *address)));
+            self.say_to(*address, bytes);
         }
+    }
+
+    /// Whether what is said to all does not get to `peer`, as far as can be known: where there is a list
+    /// of hosts, whoever is not on it may be beyond multicast.
+    pub fn misses(&self, peer: SocketAddr) -> bool {
+        self.has_list && !self.hosts.borrow().contains(&peer)
+    }
+
+    /// Says `bytes` to one agent.
+    pub fn say_to(&self, peer: SocketAddr, bytes: &[u8]) {
+        let socket = if peer.is_ipv4() { &self.v4 } else { &self.v6 };
+        note(socket.as_ref().map(|socket| socket.try_send_to(bytes, peer)));
     }
 
     fn say_v4(&self, bytes: &[u8], from: Ipv4Addr) {

@@ -298,6 +298,7 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
         endpoint,
         shared,
         node,
+        local_addr: None,
         settings: AgentSettings {
             stop_grace: shared.timeouts.stop_grace,
             join_timeout: shared.timeouts.join,

@@ -7,6 +7,7 @@ use tracing::info;
 use crate::{
     effect::Effect,
     group::{Fate, Group},
+    ids::{Round, Term},
     limits::after,
     machine::{Rendezvous, Tenure},
     message::{JobResult, Outcome, WorkerFailure},
@@ -76,8 +77,24 @@ impl Rendezvous {
         if self.tenure != Tenure::Gone {
             info!("coordinator has finished");
             self.tenure = Tenure::Gone;
-            self.effects.push_back(Effect::Finish);
+            let is_over = matches!(self.phase, Phase::Closed(_));
+            self.effects.push_back(Effect::Finish { is_over });
         }
+    }
+
+    /// Another coordinator of the same job is there: gives way if no round was formed here, and says
+    /// which term has ended so.
+    ///
+    /// Then nothing binds the nodes that are here to this coordinator, and they may be sent there.
+    pub fn handle_rival(&mut self, now: Instant) -> Option<Term> {
+        let is_bound = self.memory.round != Round(0) || !matches!(self.phase, Phase::Gathering(_));
+        if !self.begin(now) || is_bound || self.tenure != Tenure::Stays {
+            return None;
+        }
+        info!("coordinator gives way to another one");
+        self.tenure = Tenure::Gone;
+        self.effects.push_back(Effect::Finish { is_over: true });
+        Some(self.memory.term)
     }
 
     /// Whether every member and every node that waits was told to leave.

@@ -118,7 +118,7 @@ impl World {
             match effect {
                 Effect::Send { to, message } => self.deliver(to, message),
                 Effect::Remember(memory) => self.remember(memory),
-                Effect::Finish => self.stage = Stage::Finished,
+                Effect::Finish { .. } => self.stage = Stage::Finished,
             }
         }
     }

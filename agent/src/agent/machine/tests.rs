@@ -342,12 +342,13 @@ fn coordinator_is_waited_for_as_long_as_nodes_are() {
 #[test]
 fn sent_elsewhere() {
     let mut t = Fixture::ready();
-    t.agent.handle_sent_elsewhere(t.now);
+    assert!(t.agent.handle_sent_elsewhere(t.now, Term(0)));
     assert_eq!((t.agent.job_uid(), t.agent.term()), (None, Term(0)));
     assert_eq!(t.agent.poll_timeout(), Some(t.now + 600 * SECOND));
     assert_eq!(t.welcome(1), [t.says(NodeState::Ready { store_port: PORT })]);
     let mut t = Fixture::running();
-    t.agent.handle_sent_elsewhere(t.now);
+    assert!(!t.agent.handle_sent_elsewhere(t.now, Term(0)));
+    assert!(t.agent.handle_sent_elsewhere(t.now, Term(1)));
     assert_eq!((t.agent.job_uid(), t.agent.term()), (Some(&JobUid::new("uid")), Term(1)));
 }
 

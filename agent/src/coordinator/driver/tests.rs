@@ -3,7 +3,7 @@
 //! deadline when nothing else is to be done.
 
 use ragent_rendezvous::{
-    ids::{AttendNumber, JobUid, RoundId, RunId},
+    ids::{AttendNumber, JobUid, RoundId, RunId, Term},
     message::{
         Assignment, Heard, NodeDescription, NodeState, PROTOCOL_VERSION, Standing, WaitReason,
     },
@@ -19,7 +19,8 @@ const RUN: &str = "job";
 /// A coordinator that runs, and the streams of its agents.
 struct Fixture {
     inputs: Inputs,
-    given_way: GivenWay,
+    /// Where the coordinator is, as others are told.
+    known: watch::Receiver<NotHere>,
     task: JoinHandle<()>,
 }
 
@@ -35,9 +36,10 @@ impl Fixture {
         let memory = Memory::fresh(JobUid::new("uid"));
         let rendezvous = Rendezvous::new(clock::now(), settings, memory);
         let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
-        let given_way = GivenWay::default();
-        let driven = drive(rendezvous, queue, None, Arc::clone(&given_way));
-        Self { inputs, given_way, task: tokio::spawn(driven) }
+        let here = NotHere { term: Term(0), endpoint: "here:1".to_owned() };
+        let (not_here, known) = watch::channel(here);
+        let task = tokio::spawn(drive(rendezvous, queue, None, not_here));
+        Self { inputs, known, task }
     }
 
     /// A node that is ready, of a job of one to three.
@@ -193,17 +195,15 @@ async fn slow_reader_is_dropped() {
 async fn gives_way() {
     let t = Fixture::new();
     let mut stream = t.attend("a").await;
-    let (answer, gives_way) = oneshot::channel();
     let elsewhere = Endpoint { host: "10.0.0.9".to_owned(), port: 29400 };
-    t.inputs.send(Input::GiveWay(elsewhere, answer)).await.unwrap();
-    assert!(gives_way.await.unwrap());
+    t.inputs.send(Input::GiveWay(elsewhere)).await.unwrap();
     let mut last = None;
     while let Some(message) = stream.recv().await {
         last = Some(message);
     }
     let Some(FromCoordinator::NotHere(not_here)) = last else { panic!("{last:?}") };
     assert_eq!(not_here.endpoint, "10.0.0.9:29400");
-    assert_eq!(t.given_way.get(), Some(&not_here));
+    assert_eq!(*t.known.borrow(), not_here);
     t.task.await.unwrap();
 }
 

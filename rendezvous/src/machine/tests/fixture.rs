@@ -295,7 +295,7 @@ impl Fixture {
 
     fn shorten(&mut self, effect: Effect) -> Did {
         let (to, message) = match effect {
-            Effect::Finish => return Did::Finish,
+            Effect::Finish { .. } => return Did::Finish,
             Effect::Remember(memory) => {
                 self.memory = memory;
                 return Did::Remember(self.memory.round.0, self.memory.restarts_used);
