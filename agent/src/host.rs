@@ -9,7 +9,7 @@ use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
     fs::{self, File},
-    io::Read,
+    io::{self, Read},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     num::NonZeroU32,
     os::{fd::RawFd, unix::net::UnixStream},
@@ -22,7 +22,7 @@ use nix::{
     sched,
     sys::{
         resource::{Resource, getrlimit, setrlimit},
-        signal::Signal,
+        signal::{SaFlags, SigAction, SigHandler, SigSet, Signal},
     },
     unistd,
 };
@@ -218,6 +218,21 @@ impl ThisHost {
         mask.is_some_and(|mask| mask >> (signal as i32 - 1) & 1 == 1)
     }
 
+    /// Undoes what whoever started this process has made of its signals, where it cannot be lived with: ends
+    /// of children that nobody hears of, and signals that are blocked. A file that may grow no further is an
+    /// error for whoever writes it, not the end of the process.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's refusal.
+    pub fn settle_signals(self) -> io::Result<()> {
+        let action = |handler| SigAction::new(handler, SaFlags::empty(), SigSet::empty());
+        unix::set_disposition(Signal::SIGCHLD, &action(SigHandler::SigDfl))?;
+        unix::set_disposition(Signal::SIGXFSZ, &action(SigHandler::SigIgn))?;
+        SigSet::empty().thread_set_mask()?;
+        Ok(())
+    }
+
     /// Lets this process open as many files as the system allows; says how many it was given, and how
     /// many it may open now.
     ///
@@ -337,11 +352,10 @@ impl ThisHost {
         dirs.into_iter().find(fits).unwrap_or_else(|| Path::new("/tmp").join(own))
     }
 
-    /// The folder for temporary files: `$TMPDIR`, else `/tmp`.
+    /// The folder for temporary files: `$TMPDIR` if that is a folder, else `/tmp`, as for Python.
     pub fn temp_dir(self) -> PathBuf {
-        self.env("TMPDIR")
-            .filter(|dir| !dir.is_empty())
-            .map_or_else(|| "/tmp".into(), PathBuf::from)
+        let named = self.env("TMPDIR").map(PathBuf::from);
+        named.filter(|dir| dir.is_dir()).unwrap_or_else(|| "/tmp".into())
     }
 }
 

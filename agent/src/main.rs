@@ -17,6 +17,16 @@ use ragent::{
 
 fn main() -> ExitCode {
     let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    // Not for a program that takes this process's place: it has what its launcher gave.
+    let settled = match &cli.command {
+        Some(Command::Rank(_)) => Ok(()),
+        _ => ThisHost.settle_signals(),
+    };
+    if let Err(source) = settled {
+        let error = LaunchError::System { attempt: "settle signals", source };
+        let _ = writeln!(io::stderr(), "{}", error.report());
+        return error.exit_code();
+    }
     let result = match cli.command {
         Some(Command::Keeper) => return keep(),
         Some(Command::Relay) => launch::relay().map(|()| ExitCode::SUCCESS),

@@ -51,7 +51,7 @@ pub(crate) struct Place {
     /// The address by which the others know this node, where the endpoint gives it.
     address: Option<IpAddr>,
     port: u16,
-    node_id: NodeId,
+    pub(crate) node_id: NodeId,
     heard: Heard,
     state_file: Option<PathBuf>,
     not_here: watch::Sender<NotHere>,

@@ -8,14 +8,14 @@ use std::{
 use nix::sys::signal::Signal;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    ids::RunId,
+    ids::{NodeId, RunId},
     message::{JobResult, Outcome, RefuseReason},
 };
 use ragent_store::StoreThread;
 use tokio::{
     runtime,
     signal::unix::{SignalKind, signal},
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
 };
 use tracing::{debug, info, warn};
 
@@ -26,7 +26,7 @@ use crate::{
         worker_stores::WorkerStores,
     },
     clock,
-    coordinator::driver::Input,
+    coordinator::driver::{Input, Inputs},
     error::{Ended, LaunchError, system},
     event_log::{EventLog, EventSource},
     host::ThisHost,
@@ -137,6 +137,11 @@ fn launch_with_logs(spec: &JobSpec) -> Result<Outcome, LaunchError> {
             return Err(LaunchError::Usage(vec![JobSpecError::LogDir { path, error }]));
         }
     };
+    if let Some(folder) = logs.run()
+        && spec.output.writes_files(spec.local_world_size.get())
+    {
+        info!(folder = %folder.display(), "what workers say is kept");
+    }
     block_on(launch_on_runtime(spec, open_files, logs))?
 }
 
@@ -233,7 +238,7 @@ async fn take_part(
     service_manager.tell_stopping();
     if let Some(hosted) = place.hosted() {
         let limit = spec.shared.timeouts.rejoin() + limits::SEE_OFF_MARGIN;
-        see_off(hosted, ending.as_ref().ok(), limit, signals).await;
+        see_off(hosted, &place.node_id, ending.as_ref().ok(), limit, signals).await;
     }
     let endpoint = coordinator.borrow().endpoint.parse().unwrap_or_default();
     place.leave();
@@ -267,12 +272,18 @@ async fn keep_registered(
 /// asked once more.
 async fn see_off(
     hosted: Hosted,
+    own: &NodeId,
     ending: Option<&Ending>,
     limit: Duration,
     signals: &mut mpsc::Receiver<Signal>,
 ) {
     let Hosted { inputs, coordinator } = hosted;
-    if !matches!(ending, Some(Ending::Closed(_) | Ending::Left(_))) {
+    let knows_why = match ending {
+        Some(Ending::Closed(_)) => true,
+        Some(Ending::Left(_)) => knows(&inputs, own).await,
+        Some(Ending::Refused(_) | Ending::Unreachable { .. }) | None => false,
+    };
+    if !knows_why {
         // This agent goes for a reason that its coordinator does not know of.
         let _ = inputs.send(Input::Shutdown).await;
     }
@@ -286,6 +297,14 @@ async fn see_off(
     };
     // What takes longer than the others may take to stop is stuck.
     let _ = tokio::time::timeout(limit, goes).await;
+}
+
+/// Whether a coordinator counts `node`, or has ended.
+async fn knows(coordinator: &Inputs, node: &NodeId) -> bool {
+    let (answer, snapshot) = oneshot::channel();
+    // One that has ended takes no question, and gives no answer.
+    let _ = coordinator.send(Input::Snapshot(answer)).await;
+    snapshot.await.map_or(true, |job| job.nodes.iter().any(|known| known.node_id == *node))
 }
 
 fn supervisor_spec(

@@ -4,7 +4,7 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Faults, Program, Sandbox, Stream, let_pass};
+use crate::support::{Faults, Network, Program, Sandbox, Stream, let_pass, may_make_networks};
 
 /// Tells a worker to end well, and fails unless its job does.
 #[track_caller]
@@ -52,9 +52,74 @@ fn lost_log_folder_ends_no_worker() {
 #[test]
 fn no_temporary_folder() {
     let sandbox = Sandbox::new();
-    let start = sandbox.ragent("--no-python true").env("TMPDIR", "/proc/no/such/folder");
-    let said = ends_well(start.start());
+    let said = ends_well(sandbox.ragent("--no-python true").env("TMPDIR", "/proc").start());
     assert!(said.contains("no folder for log files"), "{said}");
+}
+
+/// A folder for temporary files that is not there is not made: a file system may be about to be mounted
+/// there.
+#[test]
+fn temporary_folder_that_is_not_there() {
+    let sandbox = Sandbox::new();
+    let folder = sandbox.path("not mounted");
+    let start = sandbox.ragent("--no-python true").env("TMPDIR", &folder);
+    ends_well(start.env("XDG_RUNTIME_DIR", "").start());
+    assert!(!folder.exists());
+}
+
+/// Ends of workers are heard, and signals, whatever the agent's parent has done with its own.
+#[test]
+fn signals_that_a_parent_ignores_or_blocks() {
+    let sandbox = Sandbox::new();
+    let python = "import os, signal, sys\n\
+                  signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n\
+                  signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n\
+                  os.execv(sys.argv[1], sys.argv[1:])";
+    let ragent = env!("CARGO_BIN_EXE_ragent");
+    let start = |script| {
+        let words = ["-c", python, ragent, "--no-python", script];
+        words.iter().fold(sandbox.program("/usr/bin/python3"), |start, word| start.arg(word))
+    };
+    ends_well(start("true").start());
+    let mut agent = start("stay.sh").start();
+    agent.logs("admitted");
+    agent.signal(Signal::SIGTERM);
+    agent.end().assert_code(1);
+    sandbox.assert_nothing_left();
+}
+
+/// On a machine whose loopback is down no agent reaches anybody, not even itself: it says so, and goes when
+/// it is told to.
+#[test]
+fn no_loopback() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("lo", 1), Sandbox::new());
+    network.ip(1, "link set lo down");
+    let mut agent = network.ragent(&sandbox, 1, "--no-python true").start();
+    agent.logs("the coordinator is not reached");
+    agent.signal(Signal::SIGTERM);
+    let end = agent.end();
+    end.assert_code(1);
+    end.assert_stderr(&["coordinator has finished"]);
+}
+
+/// A limit for the size of files ends no worker and no agent: it is as a disk that is full.
+#[test]
+fn files_that_may_not_grow() {
+    let sandbox = Sandbox::new();
+    let orders = sandbox.orders(0);
+    let shell = format!(
+        "ulimit -f 8; exec {} --log-dir logs -r 3 --no-python obey.sh",
+        env!("CARGO_BIN_EXE_ragent")
+    );
+    let mut agent = sandbox.program("/bin/sh").arg("-c").arg(shell).start();
+    agent.logs("admitted");
+    orders.give("seq 10000; echo the end; exit 0");
+    let said = ends_well(agent);
+    assert!(said.contains("log files of workers take no more; the workers go on"), "{said}");
+    sandbox.assert_nothing_left();
 }
 
 /// A console that is gone ends no worker whose output passes through the agent.

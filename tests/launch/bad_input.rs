@@ -1,7 +1,10 @@
 //! What arguments and the machine can tell is told before anything else happens: one message that
 //! says what and why, exit code 2, no log line, no network, no worker.
 
-use std::fs;
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+};
 
 use crate::support::{End, Sandbox, Start};
 
@@ -87,6 +90,15 @@ fn program_that_is_not_executable() {
 #[test]
 fn program_that_is_not_in_path() {
     let sandbox = Sandbox::new();
+    for (line, says, hint) in [
+        ("#!/no/such/sh\n", "asks for \"/no/such/sh\"", "install it"),
+        ("#!/bin/sh\r\n", "asks for \"/bin/sh\\r\"", "end as on Windows"),
+    ] {
+        fs::write(sandbox.path("script"), line).unwrap();
+        fs::set_permissions(sandbox.path("script"), Permissions::from_mode(0o755)).unwrap();
+        let end = refused(sandbox.ragent("--no-python ./script"));
+        end.assert_stderr(&["the first line of `./script`", says, hint]);
+    }
     let end = refused(sandbox.ragent("--no-python no-such-program"));
     end.assert_stderr(&["`no-such-program` is not found in PATH"]);
 }

@@ -79,6 +79,9 @@ impl WorkerCommand {
             };
             JobSpecError::Program { path, state }
         })?;
+        if let Some(interpreter) = missing_interpreter(&program, host) {
+            return Err(JobSpecError::Interpreter { path: program, interpreter });
+        }
         Ok(Self { program, args, own_args_at: 0, title })
     }
 
@@ -95,6 +98,16 @@ impl WorkerCommand {
         let args = flags.chain([script]).chain(args).collect();
         Ok(Self { program, args, own_args_at, title })
     }
+}
+
+/// What the first line of a script asks for, if that is not there: the system says only that something
+/// is not.
+fn missing_interpreter(script: &Path, host: &impl Host) -> Option<PathBuf> {
+    let text = host.read(script)?;
+    let line = text.strip_prefix("#!")?.split('\n').next()?;
+    let program = line.trim_start_matches([' ', '\t']).split([' ', '\t']).next()?;
+    let program = PathBuf::from(program);
+    (!program.as_os_str().is_empty() && !host.exists(&program)).then_some(program)
 }
 
 /// Runs the file that is its first argument as `__main__`. What torch's `@record` does for a function

@@ -294,6 +294,14 @@ pub enum JobSpecError {
         /// What was given.
         value: String,
     },
+    /// A script asks for a program that is not there.
+    #[error("the first line of `{}` asks for {interpreter:?}, which does not exist", path.display())]
+    Interpreter {
+        /// The script, found.
+        path: PathBuf,
+        /// As its first line has it.
+        interpreter: PathBuf,
+    },
     /// The script is not there or cannot be read.
     #[error("the script `{path}` {state}")]
     Script {
@@ -500,6 +508,14 @@ impl JobSpecError {
             }
             Self::NoScript => "see `ragent --help`".to_owned(),
             Self::Program { .. } => "without `--no-python` it is run by Python".to_owned(),
+            Self::Interpreter { interpreter, .. } => {
+                let has_cr = interpreter.as_os_str().as_encoded_bytes().ends_with(b"\r");
+                if has_cr {
+                    "its lines end as on Windows: `sed -i 's/\\r$//'` mends it".to_owned()
+                } else {
+                    "install it, or mend the line".to_owned()
+                }
+            }
             Self::Python { .. } => {
                 "activate the environment, or name the interpreter in PYTHON_EXEC".to_owned()
             }

@@ -71,6 +71,13 @@ impl Output {
         }
     }
 
+    /// Whether anything that one of the first `workers` says goes to a file.
+    pub fn writes_files(&self, workers: u32) -> bool {
+        let to_file = |rank, stream| matches!(self.sink(rank, stream), Sink::File | Sink::Tee);
+        let streams = [Stream::Stdout, Stream::Stderr];
+        (0..workers).any(|rank| streams.iter().any(|stream| to_file(LocalRank(rank), *stream)))
+    }
+
     /// What of a stream that goes to both is copied.
     pub fn filters(&self, stream: Stream) -> &LineFilters {
         match stream {

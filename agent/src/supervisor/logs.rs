@@ -62,7 +62,8 @@ impl LogFolder {
         }
     }
 
-    fn run(&self) -> Option<&Path> {
+    /// The folder of this run; none where nothing is kept.
+    pub fn run(&self) -> Option<&Path> {
         match self {
             Self::Nowhere => None,
             Self::Kept(run) | Self::Temporary { run, .. } => Some(run),
