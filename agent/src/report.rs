@@ -46,7 +46,10 @@ fn first_failure(text: &mut String, failure: &WorkerFailure) {
     let rank = format!("{} (local_rank: {})", failure.global_rank, failure.local_rank);
     row(text, "rank", &rank);
     row(text, "round", &failure.round.round.to_string());
-    row(text, "ended", &format!("{} (pid: {})", news::ended(&failure.end), failure.pid));
+    let ended = news::ended(&failure.end);
+    // What could not be started has none.
+    let pid = if failure.pid == 0 { String::new() } else { format!(" (pid: {})", failure.pid) };
+    row(text, "ended", &format!("{ended}{pid}"));
     let error_file = failure.error_file.as_deref().unwrap_or("not written by the script");
     row(text, "error_file", error_file);
     if let Some(message) = &failure.message {

@@ -21,7 +21,7 @@ use tracing::info;
 
 use crate::{
     cli::{CoordinatorArgs, StoreArgs},
-    coordinator::driver::Input,
+    coordinator::{discovery::LocateError, driver::Input},
     error::{LaunchError, system},
     host::ThisHost,
     job_spec::Endpoint,
@@ -109,7 +109,8 @@ fn bind(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), LaunchError>
     let address = resolved
         .min()
         .ok_or_else(|| system("resolve `--host`")(io::Error::other("it has no address")))?;
-    let listener = net::listen_on(address).map_err(system("listen on `--host` and `--port`"))?;
+    let listener = net::listen_on(address)
+        .map_err(|source| LaunchError::Locate(LocateError::Bind { address, source }))?;
     let address = listener.local_addr().map_err(system("listen"))?;
     Ok((listener, address))
 }

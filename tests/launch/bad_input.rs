@@ -99,6 +99,7 @@ fn program_that_is_not_in_path() {
         let end = refused(sandbox.ragent("--no-python ./script"));
         end.assert_stderr(&["the first line of `./script`", says, hint]);
     }
+    refused(sandbox.ragent(".")).assert_stderr(&["the script `.` is a folder without"]);
     let end = refused(sandbox.ragent("--no-python no-such-program"));
     end.assert_stderr(&["`no-such-program` is not found in PATH"]);
 }

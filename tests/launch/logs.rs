@@ -1,6 +1,6 @@
 //! What workers write, and where it goes: torchrun's layout, prefixes and rules.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use nix::sys::signal::Signal;
 
@@ -107,6 +107,17 @@ fn unused_temporary_folder_is_removed() {
     let sandbox = Sandbox::new();
     sandbox.ragent("--nproc-per-node 2 --no-python true").run().assert_code(0);
     assert_eq!(fs::read_dir(sandbox.path("tmp")).unwrap().count(), 0);
+}
+
+/// One to which streams go stays, and is named when the agent begins.
+#[test]
+fn temporary_folder_of_redirected_streams_is_named() {
+    let sandbox = Sandbox::new();
+    let end = sandbox.ragent("-r 3 --no-python bash -c").arg(SPEAK).run();
+    end.assert_code(0);
+    let (_, folder) = end.stderr.split_once("what workers say is kept folder=").unwrap();
+    let folder = Path::new(folder.lines().next().unwrap());
+    assert_eq!(fs::read_to_string(folder.join("attempt_0/0/stdout.log")).unwrap(), "out 0\n");
 }
 
 /// One in which a script wrote its error file stays, where the report says.

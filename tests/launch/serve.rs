@@ -46,7 +46,7 @@ fn held_port_is_named() {
     for command in ["store", "coordinator"] {
         let end = sandbox.ragent(&format!("{command} --host 127.0.0.1 --port {port}")).run();
         end.assert_code(1);
-        end.assert_stderr(&["failed to listen", "in use"]);
+        end.assert_stderr(&[&format!("failed to listen on 127.0.0.1:{port}"), "in use"]);
     }
 }
 

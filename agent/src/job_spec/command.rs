@@ -33,7 +33,11 @@ impl WorkerCommand {
         let main = path.join("__main__.py");
         let runs = |path: &Path| host.is_readable_file(path);
         if script != "-" && !runs(path) && !runs(&main) {
-            let state = if host.exists(path) { "cannot be read" } else { "does not exist" };
+            let state = match (host.exists(path), host.exists(&path.join("."))) {
+                (_, true) => "is a folder without a `__main__.py`",
+                (true, false) => "cannot be read",
+                (false, false) => "does not exist",
+            };
             return Err(JobSpecError::Script { path: path.to_owned(), state });
         }
         Self::python(&[], script, args, host)

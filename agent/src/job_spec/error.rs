@@ -287,7 +287,9 @@ pub enum JobSpecError {
         value: String,
     },
     /// The job's name cannot be one.
-    #[error("`{source_} {value}` is no name of a job: 1 to 200 bytes without `/`")]
+    #[error(
+        "`{source_} {value}` is no name of a job: 1 to 200 bytes, no `/`, no control characters"
+    )]
     RunId {
         /// Where it was given.
         source_: String,
