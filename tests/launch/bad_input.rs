@@ -35,6 +35,14 @@ fn empty_range_of_nodes() {
     assert_eq!(end.stderr, "error: `--nnodes 4:2` needs 1 <= MIN <= MAX, got 4:2\n");
 }
 
+/// A mistake that is come upon twice is told once.
+#[test]
+fn one_mistake_is_told_once() {
+    let sandbox = Sandbox::new();
+    let words = "--nnodes 2 --rdzv-endpoint auto --rdzv-id x --node-rank abc --no-python stay.sh";
+    refused(sandbox.ragent(words)).assert_stderr(&["`--node-rank abc` is no whole number"]);
+}
+
 /// An endpoint needs a host.
 #[test]
 fn endpoint_without_a_host() {

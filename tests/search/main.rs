@@ -252,7 +252,7 @@ fn mistakes_are_told() {
     let sandbox = Sandbox::new();
     for (words, says) in [
         ("--rdzv-endpoint auto", "by the job's name, and none is given"),
-        ("--rdzv-endpoint auto:0 --rdzv-id x", "is no port"),
+        ("--rdzv-endpoint auto:0 --rdzv-id x", "is no port: a number from 1"),
         ("--rdzv-endpoint auto --rdzv-id x --rdzv-backend static", "for `c10d`, not for `static`"),
         ("--rdzv-endpoint auto --rdzv-id x --rdzv-conf discover_ttl=99", "from 1 to 32"),
         (

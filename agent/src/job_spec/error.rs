@@ -257,12 +257,14 @@ pub enum JobSpecError {
         error: String,
     },
     /// Not a port.
-    #[error("`{source_} {value}` is no port: a number from 0 to 65535")]
+    #[error("`{source_} {value}` is no port: a number from {least} to 65535")]
     Port {
         /// Where it was given.
         source_: String,
         /// What was given.
         value: String,
+        /// 0 where that means a free one.
+        least: u16,
     },
     /// The program of `--no-python` is not there or cannot be executed.
     #[error("the program `{path}` {state}")]

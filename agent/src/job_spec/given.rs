@@ -15,11 +15,13 @@ impl<E> Default for Errors<E> {
     }
 }
 
-impl<E> Errors<E> {
-    /// The value, or a mistake and the `fallback`, which nobody gets to see.
+impl<E: PartialEq> Errors<E> {
+    /// The value, or a mistake, which is told once, and the `fallback`, which nobody gets to see.
     pub(crate) fn or<T>(&mut self, result: Result<T, E>, fallback: T) -> T {
         result.unwrap_or_else(|error| {
-            self.0.push(error);
+            if !self.0.contains(&error) {
+                self.0.push(error);
+            }
             fallback
         })
     }

@@ -214,7 +214,7 @@ impl<H: Host> Given<'_, H> {
             None => DEFAULT_MASTER_PORT,
             Some(given) => python_int(&given.text)
                 .and_then(|digits| digits.parse().ok())
-                .ok_or(JobSpecError::Port { source_: given.source, value: given.text })?,
+                .ok_or(JobSpecError::Port { source_: given.source, value: given.text, least: 0 })?,
         };
         Ok(Endpoint { host, port })
     }

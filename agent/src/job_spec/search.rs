@@ -34,6 +34,7 @@ impl<H: Host> Given<'_, H> {
         Some(port.ok_or_else(|| JobSpecError::Port {
             source_: endpoint.source.clone(),
             value: endpoint.text.clone(),
+            least: 1,
         }))
     }
 
