@@ -194,8 +194,13 @@ impl Election {
     pub fn handle_saying(&mut self, now: Instant, saying: &Saying, peer: SocketAddr) {
         match *saying {
             Saying::Looking { by, may_host, lowest } if by != self.own => {
+                let before = self.heard.get(&by).map(|heard| heard.at);
                 self.hear(now, by, Heard { at: now, may_host, lowest });
-                self.answer(peer);
+                // Not what may itself be an answer.
+                let is_news = before.is_none_or(|at| now >= at + self.pace.answer);
+                if is_news && self.heard.contains_key(&by) {
+                    self.answer(peer);
+                }
             }
             Saying::Hosted { by, at, by_host } if by != self.own.number => {
                 let at = if by_host { SocketAddr::new(peer.ip(), at.port()) } else { at };

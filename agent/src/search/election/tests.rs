@@ -297,6 +297,26 @@ fn rivals_are_met_now_and_then() {
     assert_eq!(meets.count(), limits::MAX_RIVALS);
 }
 
+/// Two that answer whatever they hear from each other do not do so for ever.
+#[test]
+fn answers_are_not_answered() {
+    let now = clock::now_blocking();
+    let mut two = [1, 2]
+        .map(|number| Election::new(now, candidate(number), Eligible::IfLowest, Pace::default()));
+    two[0].handle_timeout(now);
+    let mut said = 0;
+    for step in 0..10 {
+        let (from, to) = (step % 2, 1 - step % 2);
+        while let Some(effect) = two[from].poll_effect() {
+            if let Effect::Say(saying) | Effect::Answer(_, saying) = effect {
+                said += 1;
+                two[to].handle_saying(now + MILLIS, &saying, address(from as u64 + 1));
+            }
+        }
+    }
+    assert_eq!(said, 3);
+}
+
 /// A list of one or two hosts does for all, whoever of them is the lowest: those that are on no list hear
 /// what they say only as an answer.
 #[test]
