@@ -1,23 +1,26 @@
 //! `ragent doctor`: looks for what usually goes wrong, before the job does.
 //!
-//! Each check is one line: whether it is well, what was found, and where it is not, what to do. What is
-//! measured stands in the modules; what a measurement means is decided by functions of numbers.
+//! Each check is one line, printed as soon as it is known: whether it is well, what was found, and where
+//! it is not, what to do. What is measured stands in the modules; what a measurement means is decided by
+//! functions of numbers. No check waits without an end: what does not answer is what is looked for.
 
 mod endpoint;
 mod machine;
 mod peers;
 mod port;
+mod python;
 
-use std::{fmt, fmt::Write as _, io::Write as _, process::ExitCode};
+use std::{fmt, io, process::ExitCode};
 
 use serde::Serialize;
+use tokio::{task::spawn_blocking, time::timeout};
 
 use crate::{
     cli::DoctorArgs,
-    error::LaunchError,
+    error::{LaunchError, system},
     host::ThisHost,
     job_spec::{Endpoint, JobSpecError},
-    run,
+    limits, run, stdout,
 };
 
 /// How a check ended.
@@ -75,7 +78,8 @@ impl Finding {
 ///
 /// # Errors
 ///
-/// Returns [`LaunchError`] if the endpoint cannot be read, or the runtime cannot be started.
+/// Returns [`LaunchError`] if the endpoint cannot be read, what was found cannot be printed, or the
+/// runtime cannot be started.
 pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
     // Agents find that one without it being anywhere.
     let given = args.rdzv_endpoint.as_deref().filter(|text| text.split(':').next() != Some("auto"));
@@ -83,30 +87,44 @@ pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
     if args.peers && endpoint.is_none() {
         return Err(LaunchError::Usage(vec![JobSpecError::PeersWithoutEndpoint]));
     }
-    let findings = run::block_on(async {
-        let mut findings = machine::examine(args.nproc_per_node).await;
+    let mut findings = Findings::new(args.json);
+    run::block_on(async {
+        machine::examine(args.nproc_per_node, &mut findings).await;
         if given.is_none() && args.rdzv_endpoint.is_some() {
-            findings.push(multicast());
+            findings.tell(multicast());
         }
-        findings.extend(over_the_network(endpoint, args.peers).await);
-        findings
+        over_the_network(endpoint, args.peers, &mut findings).await;
     })?;
-    let text = if args.json { json(&findings) } else { text(&findings) };
-    // A reader that went away, as `head` does, has read enough.
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    let is_well = findings.iter().all(|finding| finding.verdict != Verdict::Fail);
-    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    findings.end()
 }
 
-async fn over_the_network(endpoint: Option<Endpoint>, wants_peers: bool) -> Vec<Finding> {
-    let mut findings = vec![endpoint::own_name().await];
-    if let Some(endpoint) = endpoint {
-        findings.extend(endpoint::examine(&endpoint).await);
-        if wants_peers {
-            findings.extend(peers::examine(&endpoint).await);
+async fn over_the_network(endpoint: Option<Endpoint>, wants_peers: bool, findings: &mut Findings) {
+    findings.tell(endpoint::own_name().await);
+    let Some(endpoint) = endpoint else { return };
+    endpoint::examine(&endpoint).await.into_iter().for_each(|finding| findings.tell(finding));
+    if wants_peers {
+        peers::examine(&endpoint).await.into_iter().for_each(|finding| findings.tell(finding));
+    }
+}
+
+/// Carries out a check that may wait for a driver or a file system; a finding that it has failed, if
+/// these do not answer.
+async fn within<T: Send + 'static>(
+    check: &'static str,
+    look: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Finding> {
+    // A thread that hangs in the kernel does not keep the process: see `run::block_on`.
+    match timeout(limits::CHECK_TIMEOUT, spawn_blocking(look)).await {
+        Ok(Ok(found)) => Ok(found),
+        Ok(Err(error)) => {
+            Err(Finding::fail(check, error.to_string(), "this is a mistake of ragent"))
+        }
+        Err(_) => {
+            let text = format!("did not answer in {} s", limits::CHECK_TIMEOUT.as_secs());
+            let hint = "is it on a file system, or behind a driver, that does not answer?";
+            Err(Finding::fail(check, text, hint))
         }
     }
-    findings
 }
 
 /// Whether agents can find each other by themselves.
@@ -128,17 +146,45 @@ fn read(text: &str) -> Result<Endpoint, LaunchError> {
     })
 }
 
-fn text(findings: &[Finding]) -> String {
-    let mut text = String::new();
-    for Finding { check, verdict, text: found, hint } in findings {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{verdict}  {check:<12}  {found}");
-        if let Some(hint) = hint {
-            let _ = write!(text, " -- {hint}");
-        }
-        text.push('\n');
+/// What was found so far.
+struct Findings {
+    all: Vec<Finding>,
+    /// Printed as a whole in the end; else a line as soon as it is known.
+    is_json: bool,
+    /// Whether everything could be printed.
+    printed: io::Result<()>,
+}
+
+impl Findings {
+    fn new(is_json: bool) -> Self {
+        Self { all: Vec::new(), is_json, printed: Ok(()) }
     }
-    text
+
+    fn tell(&mut self, finding: Finding) {
+        if !self.is_json && self.printed.is_ok() {
+            self.printed = stdout::print(&line(&finding));
+        }
+        self.all.push(finding);
+    }
+
+    /// Carries out a check that may wait for a driver or a file system.
+    async fn tell_of(&mut self, check: &'static str, look: fn() -> Finding) {
+        let found = within(check, look).await;
+        self.tell(found.unwrap_or_else(|silent| silent));
+    }
+
+    fn end(self) -> Result<ExitCode, LaunchError> {
+        let printed = if self.is_json { stdout::print(&json(&self.all)) } else { self.printed };
+        printed.map_err(system("print what was found"))?;
+        let is_well = self.all.iter().all(|finding| finding.verdict != Verdict::Fail);
+        Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+fn line(finding: &Finding) -> String {
+    let Finding { check, verdict, text, hint } = finding;
+    let hint = hint.as_ref().map_or_else(String::new, |hint| format!(" -- {hint}"));
+    format!("{verdict}  {check:<12}  {text}{hint}\n")
 }
 
 fn json(findings: &[Finding]) -> String {
@@ -156,9 +202,10 @@ mod tests {
     fn findings_are_lines() {
         let findings =
             [Finding::pass("one", "all well"), Finding::fail("two", "broken", "mend it")];
+        let lines = findings.each_ref().map(line);
         assert_eq!(
-            text(&findings),
-            "pass  one           all well\nFAIL  two           broken -- mend it\n"
+            lines,
+            ["pass  one           all well\n", "FAIL  two           broken -- mend it\n"]
         );
         let json: serde_json::Value = serde_json::from_str(&json(&findings)).unwrap();
         assert_eq!(json["verdict"], "fail");

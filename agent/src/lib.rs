@@ -33,5 +33,6 @@ pub mod serve;
 pub mod service_manager;
 pub mod state_file;
 pub mod status;
+mod stdout;
 pub mod supervisor;
 pub mod telemetry;

@@ -141,8 +141,13 @@ pub const MAX_STORE_PORTS: u16 = 1024;
 pub const MIN_WATCHDOG: Duration = Duration::from_millis(50);
 /// What agents that look for each other say at once; theirs has some two hundred bytes.
 pub const MAX_DATAGRAM: usize = 1024;
-/// How long an interpreter may take to say its version: on a cold network file system, seconds.
-pub const PYTHON_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long one check of `ragent doctor` may take: an interpreter on a cold network file system takes
+/// seconds, and so does a driver of GPUs that nobody has used since the machine was started.
+pub const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a process that was killed may take to be gone, where nothing depends on it.
+pub const REAP_TIMEOUT: Duration = Duration::from_secs(1);
+/// What an interpreter may say about itself: two words, or a traceback.
+pub const MAX_ANSWER: u64 = 64 * 1024;
 /// How long after one another a node is asked again that is measuring for somebody else.
 pub const REACH_PAUSE: Duration = Duration::from_millis(500);
 /// Nodes that one node tries to reach for `ragent doctor --peers`, and that are asked: in larger jobs

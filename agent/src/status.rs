@@ -1,6 +1,6 @@
 //! `ragent status`: how a job stands, for people and for programs.
 
-use std::{fmt::Write as _, io::Write as _, process::ExitCode};
+use std::{fmt::Write as _, process::ExitCode};
 
 use ragent_proto::convert::StatusAnswer;
 use ragent_rendezvous::snapshot::{NodeSnapshot, PhaseName, Snapshot, StandingName};
@@ -8,10 +8,10 @@ use ragent_rendezvous::snapshot::{NodeSnapshot, PhaseName, Snapshot, StandingNam
 use crate::{
     cli::StatusArgs,
     coordinator::client,
-    error::{self, LaunchError},
+    error::{self, LaunchError, system},
     host::{Host, ThisHost},
     job_spec::{Endpoint, JobSpecError},
-    run, state_file,
+    run, state_file, stdout,
 };
 
 /// Asks and prints.
@@ -28,8 +28,7 @@ pub fn print(args: &StatusArgs) -> Result<ExitCode, LaunchError> {
     } else {
         text(&snapshot)
     };
-    // A reader that went away, as `head` does, has read enough.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    stdout::print(&text).map_err(system("print how the job stands"))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,10 +1,10 @@
 //! What `ragent doctor` finds on a real machine.
 
-use std::net::TcpListener;
+use std::{fs::File, net::TcpListener};
 
 use serde_json::Value;
 
-use crate::support::{End, Sandbox, free_port};
+use crate::support::{End, Sandbox, Stream, free_port};
 
 /// The check called `name`, in JSON.
 fn check(end: &End, name: &str) -> Value {
@@ -30,6 +30,28 @@ fn every_check_has_a_line() {
     ] {
         let line = end.stdout.lines().find(|line| line[4..].trim_start().starts_with(name));
         assert!(line.is_some(), "no {name} in {}", end.stdout);
+    }
+}
+
+/// What is known is printed while a check waits: an interpreter that does not answer hides nothing.
+#[test]
+fn lines_are_printed_as_they_become_known() {
+    let sandbox = Sandbox::new();
+    let mut doctor = sandbox.ragent("doctor").env("PYTHON_EXEC", "stay.sh").start();
+    for name in ["kernel", "nofile", "shm", "gpu"] {
+        doctor.says(name);
+    }
+    assert!(!doctor.text(Stream::Stdout).contains("python"));
+}
+
+/// What cannot be printed is an error, as of every command that prints.
+#[test]
+fn full_disk_is_told() {
+    for words in ["doctor", "doctor --json"] {
+        let full = File::options().write(true).open("/dev/full").expect("every Linux has it");
+        let end = Sandbox::new().ragent(words).stdout(full).run();
+        end.assert_code(1);
+        end.assert_stderr(&["failed to print what was found", "No space left"]);
     }
 }
 

@@ -1,10 +1,6 @@
 //! What this machine has and allows.
 
-use std::{
-    ffi::OsString,
-    path::{Path, PathBuf},
-    process::Stdio,
-};
+use std::path::Path;
 
 use nix::sys::{
     resource::{RLIM_INFINITY, Resource, getrlimit},
@@ -12,25 +8,30 @@ use nix::sys::{
     utsname::uname,
 };
 use nvml_wrapper::Nvml;
-use tokio::{process::Command, time::timeout};
 
-use super::Finding;
+use super::{Finding, Findings, python, within};
 use crate::{
     host::{Host, ThisHost},
-    job_spec,
     keeper::{cgroup, tree},
     limits,
 };
 
-pub(super) async fn examine(workers: Option<u32>) -> Vec<Finding> {
-    let gpus = ThisHost.gpu_count().map_or(0, |count| count.get());
-    let workers = workers.unwrap_or_else(|| gpus.max(1));
-    let mut findings = vec![kernel()];
-    findings.extend(resource_limits(workers));
-    findings.extend([shared_memory(), gpu()]);
-    findings.extend(python().await);
-    findings.extend([cgroup(), service_manager()]);
-    findings
+pub(super) async fn examine(workers: Option<u32>, findings: &mut Findings) {
+    findings.tell(kernel());
+    let gpus = || ThisHost.gpu_count().map_or(1, |count| count.get());
+    let workers = match workers {
+        Some(workers) => workers,
+        // A driver that does not answer has its own line.
+        None => within("gpu", gpus).await.unwrap_or(1),
+    };
+    for finding in resource_limits(workers) {
+        findings.tell(finding);
+    }
+    findings.tell_of("shm", shared_memory).await;
+    findings.tell_of("gpu", gpu).await;
+    python::examine(findings).await;
+    findings.tell_of("cgroup", cgroup).await;
+    findings.tell_of("service", service_manager).await;
 }
 
 fn kernel() -> Finding {
@@ -153,65 +154,6 @@ fn gpu() -> Finding {
         return Finding::warn("gpu", text, hint);
     }
     Finding::pass("gpu", text)
-}
-
-async fn python() -> Vec<Finding> {
-    let interpreter = match job_spec::interpreter(&ThisHost) {
-        Ok(path) => path,
-        Err(error) => {
-            let hint = error.hint().unwrap_or_default();
-            return vec![Finding::fail("python", error.to_string(), hint)];
-        }
-    };
-    match ask(&interpreter).await {
-        Ok((version, torch)) => {
-            let found = format!("Python {version} at {}", interpreter.display());
-            vec![Finding::pass("python", found), self::torch(torch)]
-        }
-        Err(why) => {
-            let text = format!("{} does not run: {why}", interpreter.display());
-            vec![Finding::fail("python", text, "name another one in PYTHON_EXEC")]
-        }
-    }
-}
-
-fn torch(version: Option<String>) -> Finding {
-    match version {
-        Some(version) => Finding::pass("torch", format!("torch {version}")),
-        None => Finding::warn(
-            "torch",
-            "no torch in this Python",
-            "activate the environment that has it, or name its interpreter in PYTHON_EXEC",
-        ),
-    }
-}
-
-/// The versions of Python and torch. Importing torch would take seconds, so only its label is read.
-async fn ask(interpreter: &PathBuf) -> Result<(String, Option<String>), String> {
-    const QUESTION: &str = "\
-import platform, importlib.metadata as m
-print(platform.python_version())
-try: print(m.version('torch'))
-except m.PackageNotFoundError: pass
-";
-    let asked = Command::new(interpreter)
-        .args(["-c", QUESTION].map(OsString::from))
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    let output = match timeout(limits::PYTHON_TIMEOUT, asked).await {
-        Ok(output) => output.map_err(|error| error.to_string())?,
-        Err(_) => return Err("it does not answer; is its file system stuck?".to_owned()),
-    };
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut lines = said.lines().map(str::to_owned);
-    match lines.next().filter(|_| output.status.success()) {
-        Some(version) => Ok((version, lines.next())),
-        None => {
-            let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-            Err(complaint.lines().last().unwrap_or("it says nothing").to_owned())
-        }
-    }
 }
 
 fn cgroup() -> Finding {
