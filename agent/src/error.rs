@@ -158,6 +158,9 @@ impl LaunchError {
                 Some("name the first agent's host with `--rdzv-endpoint HOST:PORT`, on all nodes")
             }
             Self::NoJob(_) => Some("name its endpoint with `--rdzv-endpoint HOST:PORT`"),
+            Self::Status { source: AttendError::Other { .. }, .. } => {
+                Some("is the port another one? `--rdzv-endpoint` names where the job's agents meet")
+            }
             Self::Status { .. } => Some("is its agent running?"),
             Self::Locate(LocateError::Bind { .. }) => {
                 Some("may this user listen on that port, and is the address one of this machine's?")

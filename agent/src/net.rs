@@ -179,8 +179,11 @@ pub async fn get_on(
     answer: &mut Vec<u8>,
 ) -> io::Result<()> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    stream.take(limit as u64).read_to_end(answer).await.map(drop)
+    let sent = stream.write_all(request.as_bytes()).await;
+    // Whoever takes no request may have said why before.
+    let read = stream.take(limit as u64).read_to_end(answer).await;
+    sent?;
+    read.map(drop)
 }
 
 /// The store that takes connections from now on; while there is none, they wait.

@@ -7,7 +7,10 @@ use ragent_rendezvous::snapshot::{NodeSnapshot, PhaseName, Snapshot, StandingNam
 
 use crate::{
     cli::StatusArgs,
-    coordinator::client,
+    coordinator::{
+        client::{self, AttendError},
+        discovery,
+    },
     error::{self, LaunchError, system},
     host::{Host, ThisHost},
     job_spec::{Endpoint, JobSpecError},
@@ -73,7 +76,7 @@ pub(crate) async fn ask(endpoint: Endpoint) -> Result<Snapshot, LaunchError> {
         let endpoint = endpoint.to_string();
         move |source| LaunchError::Status { endpoint, source }
     };
-    let not_here = match client::status(&endpoint).await.map_err(failed(&endpoint))? {
+    let not_here = match ask_at(&endpoint).await.map_err(failed(&endpoint))? {
         StatusAnswer::Snapshot(snapshot) => return Ok(*snapshot),
         StatusAnswer::NotHere(not_here) => not_here,
     };
@@ -81,11 +84,24 @@ pub(crate) async fn ask(endpoint: Endpoint) -> Result<Snapshot, LaunchError> {
         let what = format!("{endpoint} does not know who coordinates its job");
         return Err(LaunchError::NoJob(what));
     };
-    match client::status(&elsewhere).await.map_err(failed(&elsewhere))? {
+    match ask_at(&elsewhere).await.map_err(failed(&elsewhere))? {
         StatusAnswer::Snapshot(snapshot) => Ok(*snapshot),
         StatusAnswer::NotHere(_) => {
             Err(LaunchError::NoJob(format!("neither {endpoint} nor {elsewhere} coordinates a job")))
         }
+    }
+}
+
+/// Asks at `endpoint`. Where something answers that does not speak our protocol, it is asked what it is.
+async fn ask_at(endpoint: &Endpoint) -> Result<StatusAnswer, AttendError> {
+    match client::status(endpoint).await {
+        Err(AttendError::Protocol { address, source }) => {
+            Err(match discovery::stranger(address).await {
+                Some(what) => AttendError::Other { address, what },
+                None => AttendError::Protocol { address, source },
+            })
+        }
+        answer => answer,
     }
 }
 

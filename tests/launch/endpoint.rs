@@ -1,9 +1,14 @@
 //! An endpoint at which no coordinator can be is named within seconds; nothing hangs in silence.
 
 use std::{
-    io::Write,
+    io::{Read, Write},
     net::{Ipv4Addr, TcpListener},
     thread,
+};
+
+use nix::{
+    libc::linger,
+    sys::socket::{setsockopt, sockopt},
 };
 
 use crate::support::{End, Sandbox, free_port, swallowing_listener};
@@ -40,6 +45,37 @@ fn listener_that_says(words: &'static str) -> u16 {
         }
     });
     port
+}
+
+/// Says `words` to whoever connects, reads a little, and resets the connection, as an sshd does that is
+/// sent something else than it waits for.
+fn listener_that_resets(words: &'static str) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            // Whoever asked may be gone already.
+            let _ = stream.write_all(words.as_bytes());
+            let _ = stream.read(&mut [0]);
+            let at_once = linger { l_onoff: 1, l_linger: 0 };
+            setsockopt(&stream, sockopt::Linger, &at_once).unwrap();
+        }
+    });
+    port
+}
+
+/// What was said before a reset counts: an sshd is not waited for, and `ragent status` says the same of
+/// it.
+#[test]
+fn server_that_says_something_and_resets() {
+    let port = listener_that_resets("SSH-2.0-OpenSSH_9.2\r\n");
+    let says = "it says `SSH-2.0-OpenSSH_9.2`";
+    stranger_at(port).assert_stderr(&[says]);
+    let end = Sandbox::new().ragent(&format!("status --rdzv-endpoint 127.0.0.1:{port}")).run();
+    end.assert_code(1);
+    let what = format!("127.0.0.1:{port} is served by something that is not ragent: {says}");
+    end.assert_stderr(&[&what, "hint: "]);
+    assert!(!end.stderr.contains("tonic"), "{}", end.stderr);
 }
 
 /// A web server is not waited for.

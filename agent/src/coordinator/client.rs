@@ -46,6 +46,14 @@ pub enum AttendError {
     /// Nobody wants the stream any more.
     #[error("given up")]
     GivenUp,
+    /// Something else answers there.
+    #[error("{address} is served by something that is not ragent: {what}")]
+    Other {
+        /// Where.
+        address: SocketAddr,
+        /// What it looks like.
+        what: String,
+    },
     /// Whoever listens there does not speak our protocol.
     #[error("{address} does not answer as ragent")]
     Protocol {

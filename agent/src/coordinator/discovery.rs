@@ -244,10 +244,28 @@ async fn ask(address: SocketAddr) -> Answer {
             }
             Answer::Ragent
         }
-        // An agent that ends at this very moment is nobody.
-        (None, Ok(Err(error))) => Answer::Nobody(error.to_string()),
+        // An agent that ends at this very moment is nobody; who has said something else is somebody, also
+        // where a reset follows, as of an sshd that is asked for a page.
+        (None, Ok(Err(error))) if may_be_cut(&text) => Answer::Nobody(error.to_string()),
         (None, Err(_)) if text.is_empty() => Answer::Silent,
-        (None, Ok(Ok(_)) | Err(_)) => Answer::Other(looks_like(&text)),
+        (None, Ok(_) | Err(_)) => Answer::Other(looks_like(&text)),
+    }
+}
+
+/// Whether `answer` may be the beginning of one with our identity.
+fn may_be_cut(answer: &[u8]) -> bool {
+    answer.iter().zip(OURS.as_bytes()).all(|(one, other)| one == other)
+}
+
+/// How every answer with our identity begins.
+const OURS: &str = "HTTP/1.1 200";
+
+/// What serves `address`, if it answers and is not ragent.
+pub(crate) async fn stranger(address: SocketAddr) -> Option<String> {
+    match ask(address).await {
+        Answer::Other(what) => Some(what),
+        // A coordinator that stands still says nothing either.
+        Answer::Ragent | Answer::Silent | Answer::Nobody(_) => None,
     }
 }
 
@@ -255,7 +273,7 @@ async fn ask(address: SocketAddr) -> Answer {
 pub(crate) fn identity(answer: &[u8]) -> Option<Identity> {
     let text = std::str::from_utf8(answer).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;
-    head.starts_with("HTTP/1.1 200").then(|| serde_json::from_str(body).ok())?
+    head.starts_with(OURS).then(|| serde_json::from_str(body).ok())?
 }
 
 pub(crate) fn looks_like(answer: &[u8]) -> String {
@@ -283,6 +301,15 @@ mod tests {
         assert_eq!(identity(b"HTTP/1.1 404 Not Found\r\n\r\n{}"), None);
         assert_eq!(identity(b"SSH-2.0-OpenSSH\r\n"), None);
         assert_eq!(identity(b""), None);
+    }
+
+    /// An answer that was cut off may have been ours only if it began like ours.
+    #[test]
+    fn cut_answers() {
+        let ours: [&[u8]; 3] = [b"", b"HTTP/1.1", b"HTTP/1.1 200 OK\r\n\r\n{\"rag"];
+        assert!(ours.into_iter().all(may_be_cut));
+        let others: [&[u8]; 2] = [b"SSH-2.0-X\r\n", b"HTTP/1.1 404 Not Found\r\n"];
+        assert!(!others.into_iter().any(may_be_cut));
     }
 
     /// What answers instead is shown, shortened and without control characters.
