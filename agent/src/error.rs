@@ -15,6 +15,7 @@ use crate::{
     manifest::ManifestError,
     report,
     search::sockets::SocketsError,
+    state_file::{RunningAgent, Stage},
 };
 
 /// Why a launch did not end well.
@@ -48,11 +49,16 @@ pub enum LaunchError {
     /// `ragent status` does not know whom to ask.
     #[error("{0}")]
     NoJob(String),
+    /// Whom `ragent status` would ask has not found its job yet.
+    #[error("job {} has no coordinator yet: {}", .0.run_id, waits(.0))]
+    NotMet(RunningAgent),
     /// `ragent status` cannot ask.
-    #[error("failed to ask how the job at {endpoint} stands")]
+    #[error("failed to ask how the job at {endpoint} stands{}", of_agent(*agent))]
     Status {
         /// Where.
         endpoint: String,
+        /// An agent of that job on this machine, if there is one.
+        agent: Option<u32>,
         /// Why not.
         #[source]
         source: AttendError,
@@ -114,6 +120,7 @@ impl LaunchError {
             Self::System { .. }
             | Self::Locate(_)
             | Self::NoJob(_)
+            | Self::NotMet(_)
             | Self::Status { .. }
             | Self::WorkerStore { .. } => 1,
         }
@@ -134,6 +141,7 @@ impl LaunchError {
             Self::System { .. }
             | Self::Locate(_)
             | Self::NoJob(_)
+            | Self::NotMet(_)
             | Self::Status { .. }
             | Self::WorkerStore { .. } => with_hint(chain(self), self.hint()),
         }
@@ -161,7 +169,16 @@ impl LaunchError {
             Self::Status { source: AttendError::Other { .. }, .. } => {
                 Some("is the port another one? `--rdzv-endpoint` names where the job's agents meet")
             }
-            Self::Status { .. } => Some("is its agent running?"),
+            Self::Status { agent: None, .. } => Some("is its agent running?"),
+            Self::Status { agent: Some(_), .. }
+            | Self::NotMet(RunningAgent { stage: Stage::Waiting { .. }, .. }) => Some(
+                "is the agent on the endpoint's host running, and does a firewall let its port \
+                 through?",
+            ),
+            Self::NotMet(_) => Some(
+                "do the other agents run, and with the same `--rdzv-id`? `ragent doctor \
+                 --rdzv-endpoint auto` looks at the network",
+            ),
             Self::Locate(LocateError::Bind { .. }) => {
                 Some("may this user listen on that port, and is the address one of this machine's?")
             }
@@ -179,6 +196,26 @@ impl LaunchError {
             | Self::Usage(_) => None,
         }
     }
+}
+
+/// What an agent does that has not found its job.
+fn waits(agent: &RunningAgent) -> String {
+    let RunningAgent { endpoint, pid, stage, .. } = agent;
+    match stage {
+        Stage::Attending => format!("its agent here (process {pid}) attends {endpoint}"),
+        Stage::Searching => {
+            format!("its agent here (process {pid}) looks for the others ({endpoint})")
+        }
+        Stage::Waiting { cause } => {
+            let cause = cause.as_ref().map_or_else(String::new, |cause| format!(" ({cause})"));
+            format!("its agent here (process {pid}) waits for {endpoint}{cause}")
+        }
+    }
+}
+
+fn of_agent(agent: Option<u32>) -> String {
+    agent
+        .map_or_else(String::new, |pid| format!("; its agent on this machine runs (process {pid})"))
 }
 
 fn on_ports(ports: StorePorts) -> String {

@@ -45,8 +45,12 @@ pub use self::{
     template::substitute,
 };
 pub(crate) use self::{
-    command::interpreter, given::Errors, launch_method::read_deepspeed_config, meeting::one_node,
+    command::interpreter,
+    given::Errors,
+    launch_method::read_deepspeed_config,
+    meeting::one_node,
     placed::port_of,
+    search::{AskedEndpoint, asked_endpoint},
 };
 use crate::{
     cli::LaunchArgs,

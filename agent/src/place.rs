@@ -88,12 +88,17 @@ impl Drop for Server {
     }
 }
 
-/// Finds out who hosts, and takes this node's place.
+/// Finds out who hosts, and takes this node's place. `waits` is told why that takes its time, whenever
+/// the reason changes.
 ///
 /// # Errors
 ///
 /// Returns [`LaunchError`] if nobody hosts and this node cannot.
-pub(crate) async fn take(spec: &JobSpec, stores: &StoreThread) -> Result<Place, LaunchError> {
+pub(crate) async fn take(
+    spec: &JobSpec,
+    stores: &StoreThread,
+    waits: impl Fn(&str),
+) -> Result<Place, LaunchError> {
     let (endpoint, is_host) = match &spec.meeting {
         Meeting::Standalone => {
             let localhost = Ipv4Addr::LOCALHOST.into();
@@ -109,7 +114,7 @@ pub(crate) async fn take(spec: &JobSpec, stores: &StoreThread) -> Result<Place, 
     if let (Some(Placed { launcher, node_rank: 0, .. }), None) = (&spec.placed, is_host) {
         discovery::check_head(&endpoint, *launcher).await?;
     }
-    match discovery::locate(&endpoint, is_host, spec.shared.timeouts.join).await? {
+    match discovery::locate(&endpoint, is_host, spec.shared.timeouts.join, waits).await? {
         Located::Here { listener, address } => {
             let port = listener.local_addr().map_err(system("listen"))?.port();
             let endpoint = Endpoint { port, ..endpoint };
@@ -151,7 +156,7 @@ async fn look(
                 info!(endpoint = %at, "found the coordinator");
                 let endpoint = Endpoint { host: at.ip().to_string(), port: at.port() };
                 let patience = limits::SENT_TIMEOUT.min(left);
-                match discovery::locate(&endpoint, None, patience).await {
+                match discovery::locate(&endpoint, None, patience, |_| {}).await {
                     Ok(Located::Here { listener, address }) => {
                         break Place::host(spec, stores, listener, address, endpoint)?;
                     }

@@ -36,7 +36,7 @@ use crate::{
     place::{self, Hosted},
     result_file,
     service_manager::ServiceManager,
-    state_file::{ClosedJob, Registration, RunningAgent},
+    state_file::{ClosedJob, Registration, RunningAgent, Stage},
     supervisor::{
         arguments::ArgumentSpec,
         console::Console,
@@ -217,17 +217,19 @@ async fn take_part(
     let stores = StoreThread::start("stores").map_err(system("start a thread"))?;
     let mut service_manager = ServiceManager::of_this_process(clock::now());
     service_manager.tell_looking(&spec.meeting.endpoint().to_string());
-    let mut place = tokio::select! {
-        place = place::take(spec, &stores) => place?,
-        // Nobody knows this node yet, so it just goes.
-        Some(signal) = signals.recv() => return Ok((Ending::Left(signal), Endpoint::default())),
-    };
-    let registration = Registration::new(&RunningAgent::this(&spec.run_id, &place.endpoint));
-    let registration = registration
+    let registration = Registration::new(&looking(spec, None))
         .inspect_err(|error| {
             warn!(%error, "`ragent status` on this machine must be told the endpoint");
         })
         .ok();
+    let waits = |cause: &str| renew(registration.as_ref(), &looking(spec, Some(cause)));
+    let mut place = tokio::select! {
+        place = place::take(spec, &stores, waits) => place?,
+        // Nobody knows this node yet, so it just goes.
+        Some(signal) = signals.recv() => return Ok((Ending::Left(signal), Endpoint::default())),
+    };
+    let attends = RunningAgent::this(&spec.run_id, &place.endpoint, Stage::Attending);
+    renew(registration.as_ref(), &attends);
     let stores = WorkerStores::new(stores, place.store_place(spec));
     let agent = place.agent_spec(spec);
     let mut coordinator = place.coordinator();
@@ -259,13 +261,28 @@ async fn keep_registered(
 ) -> Infallible {
     while coordinator.changed().await.is_ok() {
         let endpoint = coordinator.borrow_and_update().endpoint.parse::<Endpoint>();
-        if let (Some(registration), Ok(endpoint)) = (registration, endpoint)
-            && let Err(error) = registration.renew(&RunningAgent::this(run_id, &endpoint))
-        {
-            debug!(%error, "the registration stays as it was");
+        if let Ok(endpoint) = endpoint {
+            renew(registration, &RunningAgent::this(run_id, &endpoint, Stage::Attending));
         }
     }
     std::future::pending().await
+}
+
+/// This agent, which has not found its coordinator yet, for that reason.
+fn looking(spec: &JobSpec, cause: Option<&str>) -> RunningAgent {
+    let stage = match spec.meeting {
+        Meeting::Search(_) => Stage::Searching,
+        Meeting::Standalone | Meeting::Endpoint { .. } | Meeting::Static { .. } => {
+            Stage::Waiting { cause: cause.map(str::to_owned) }
+        }
+    };
+    RunningAgent::this(&spec.run_id, &spec.meeting.endpoint(), stage)
+}
+
+fn renew(registration: Option<&Registration>, agent: &RunningAgent) {
+    if let Some(Err(error)) = registration.map(|registration| registration.renew(agent)) {
+        debug!(%error, "the registration stays as it was");
+    }
 }
 
 /// Keeps a coordinator until every agent knows the outcome, or a lease has passed, or the user has

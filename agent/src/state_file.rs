@@ -50,14 +50,33 @@ pub struct RunningAgent {
     pub pid: u32,
     /// When that began, as the kernel counts: a number that is used again has another beginning.
     pub began: u64,
+    /// How far it has come. Files of builds that did not know it lack it.
+    #[serde(default)]
+    pub stage: Stage,
+}
+
+/// How far an agent that runs has come.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// It has found its coordinator, or hosts it.
+    #[default]
+    Attending,
+    /// It looks for the job's other agents: its endpoint names none.
+    Searching,
+    /// It waits for whoever hosts its endpoint.
+    Waiting {
+        /// Why the last attempt failed, once one has.
+        cause: Option<String>,
+    },
 }
 
 impl RunningAgent {
     /// This process, as an agent of a job.
-    pub fn this(run_id: &RunId, endpoint: &Endpoint) -> Self {
+    pub fn this(run_id: &RunId, endpoint: &Endpoint, stage: Stage) -> Self {
         let pid = std::process::id();
         let (run_id, endpoint) = (run_id.to_string(), endpoint.to_string());
-        Self { run_id, endpoint, pid, began: began(pid).unwrap_or(0) }
+        Self { run_id, endpoint, pid, began: began(pid).unwrap_or(0), stage }
     }
 
     fn is_alive(&self) -> bool {

@@ -12,9 +12,11 @@ use crate::{
         discovery,
     },
     error::{self, LaunchError, system},
-    host::{Host, ThisHost},
-    job_spec::{Endpoint, JobSpecError},
-    run, state_file, stdout,
+    host::ThisHost,
+    job_spec::{self, AskedEndpoint, Endpoint},
+    run,
+    state_file::{self, RunningAgent, Stage},
+    stdout,
 };
 
 /// Asks and prints.
@@ -36,26 +38,24 @@ pub fn print(args: &StatusArgs) -> Result<ExitCode, LaunchError> {
 }
 
 fn find(args: &StatusArgs) -> Result<Endpoint, LaunchError> {
-    let variable = "PET_RDZV_ENDPOINT";
-    let from_env = || {
-        let text = ThisHost.env(variable)?.to_string_lossy().into_owned();
-        (!text.is_empty()).then_some((variable, text))
-    };
-    let typed = args.rdzv_endpoint.clone().map(|text| ("--rdzv-endpoint", text));
-    if let Some((source, value)) = typed.or_else(from_env) {
-        return value.parse().map_err(|error| {
-            let source_ = source.to_owned();
-            LaunchError::Usage(vec![JobSpecError::Endpoint { source_, value, error }])
-        });
+    let asked = job_spec::asked_endpoint(args.rdzv_endpoint.clone(), &ThisHost);
+    match asked.map_err(|error| LaunchError::Usage(vec![error]))? {
+        AskedEndpoint::At(endpoint) => Ok(endpoint),
+        AskedEndpoint::Found | AskedEndpoint::NotGiven => {
+            of_this_machine(state_file::running_agents())
+        }
     }
-    let mut agents = state_file::running_agents();
-    agents.sort_by(|one, other| one.endpoint.cmp(&other.endpoint));
-    agents.dedup_by(|one, other| one.endpoint == other.endpoint);
-    match agents.as_slice() {
+}
+
+/// The endpoint of the one job that has agents here.
+fn of_this_machine(agents: Vec<RunningAgent>) -> Result<Endpoint, LaunchError> {
+    let mut jobs = one_for_each_job(agents);
+    match jobs.as_slice() {
         [] => Err(LaunchError::NoJob("no job of this user runs on this machine".to_owned())),
-        [agent] => agent.endpoint.parse().map_err(|_| {
-            LaunchError::NoJob(format!("`{}` is no endpoint of a job", agent.endpoint))
-        }),
+        [RunningAgent { stage: Stage::Attending, endpoint, .. }] => endpoint
+            .parse()
+            .map_err(|_| LaunchError::NoJob(format!("`{endpoint}` is no endpoint of a job"))),
+        [_] => Err(LaunchError::NotMet(jobs.remove(0))),
         several => {
             let list: Vec<String> = several
                 .iter()
@@ -70,11 +70,37 @@ fn find(args: &StatusArgs) -> Result<Endpoint, LaunchError> {
     }
 }
 
+/// An agent for each job: one that attends, where there is one.
+fn one_for_each_job(mut agents: Vec<RunningAgent>) -> Vec<RunningAgent> {
+    let attended: Vec<(String, String)> = agents
+        .iter()
+        .filter(|agent| agent.stage == Stage::Attending)
+        .map(|agent| (agent.run_id.clone(), agent.endpoint.clone()))
+        .collect();
+    agents.retain(|agent| match agent.stage {
+        Stage::Attending => true,
+        Stage::Searching => attended.iter().all(|(run_id, _)| *run_id != agent.run_id),
+        Stage::Waiting { .. } => attended.iter().all(|(_, endpoint)| *endpoint != agent.endpoint),
+    });
+    // Jobs that meet nowhere yet differ by their names alone.
+    let key = |agent: &RunningAgent| {
+        let is_searching = agent.stage == Stage::Searching;
+        (agent.endpoint.clone(), is_searching.then(|| agent.run_id.clone()))
+    };
+    agents.sort_by_key(key);
+    agents.dedup_by_key(|agent| key(agent));
+    agents
+}
+
 /// Asks at `endpoint`, or where whoever answers there says that the coordinator is.
 pub(crate) async fn ask(endpoint: Endpoint) -> Result<Snapshot, LaunchError> {
     let failed = |endpoint: &Endpoint| {
         let endpoint = endpoint.to_string();
-        move |source| LaunchError::Status { endpoint, source }
+        move |source| {
+            let agents = state_file::running_agents();
+            let agent = agents.iter().find(|agent| agent.endpoint == endpoint);
+            LaunchError::Status { agent: agent.map(|agent| agent.pid), endpoint, source }
+        }
     };
     let not_here = match ask_at(&endpoint).await.map_err(failed(&endpoint))? {
         StatusAnswer::Snapshot(snapshot) => return Ok(*snapshot),
@@ -198,5 +224,39 @@ fn standing(standing: StandingName) -> &'static str {
         StandingName::Spare => "spare",
         StandingName::SetAside => "set aside",
         StandingName::Lost => "lost",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(run_id: &str, endpoint: &str, stage: Stage) -> RunningAgent {
+        let (run_id, endpoint) = (run_id.to_owned(), endpoint.to_owned());
+        RunningAgent { run_id, endpoint, pid: 7, began: 0, stage }
+    }
+
+    fn waiting() -> Stage {
+        Stage::Waiting { cause: Some("refused".to_owned()) }
+    }
+
+    /// An agent that attends is asked, whatever others of its job still do; one that does not is said to.
+    #[test]
+    fn agents_of_this_machine() {
+        let error = |agents: Vec<RunningAgent>| of_this_machine(agents).unwrap_err().to_string();
+        let at = |endpoint| agent("j", endpoint, Stage::Attending);
+        let found = |agents| of_this_machine(agents).unwrap().to_string();
+        assert_eq!(found(vec![at("n:1"), agent("j", "n:1", waiting()), at("n:1")]), "n:1");
+        assert_eq!(found(vec![agent("j", "auto:2", Stage::Searching), at("n:1")]), "n:1");
+        assert_eq!(error(vec![]), "no job of this user runs on this machine");
+        let waits = "job j has no coordinator yet: its agent here (process 7) ";
+        let lone = vec![agent("j", "n:1", waiting()), agent("j", "n:1", waiting())];
+        assert_eq!(error(lone), format!("{waits}waits for n:1 (refused)"));
+        let searching = ["j", "j"].map(|job| agent(job, "auto:2", Stage::Searching));
+        assert_eq!(error(searching.into()), format!("{waits}looks for the others (auto:2)"));
+        let two = ["j", "k"].map(|job| agent(job, "auto:2", Stage::Searching));
+        assert_eq!(error(two.into()), "2 jobs run on this machine: j at auto:2, k at auto:2");
+        let other = vec![at("n:1"), agent("j", "m:1", waiting())];
+        assert_eq!(error(other), "2 jobs run on this machine: j at m:1, j at n:1");
     }
 }

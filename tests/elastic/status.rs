@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 
 use crate::{
     job::{Job, workers},
-    support::{Sandbox, listening_ports},
+    support::{Sandbox, free_port, listening_ports},
 };
 
 /// While nodes are missing, status says what is waited for, in words and as a stable kind.
@@ -118,5 +118,52 @@ fn status_follows_to_the_coordinator() {
     let asked = job.status();
     for part in ["job_uid", "round", "phase", "world_size"] {
         assert_eq!(followed[part], asked[part], "{part}");
+    }
+}
+
+/// An agent that waits for its coordinator is a job of this machine: status says what it waits for, and
+/// does not doubt that it runs.
+#[test]
+fn status_of_an_agent_that_waits() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --rdzv-conf is_host=0");
+    let mut agent = job.guest("--no-python stay.sh");
+    agent.logs("waiting for the coordinator");
+    let [endpoint, pid] = [job.endpoint.clone(), agent.pid().to_string()];
+    for words in ["status", "status --rdzv-endpoint auto"] {
+        let end = sandbox.ragent(words).run();
+        end.assert_code(1);
+        let waits =
+            format!("job j has no coordinator yet: its agent here (process {pid}) waits for");
+        end.assert_stderr(&[&waits, &endpoint, "Connection refused", "hint: "]);
+    }
+    let end = sandbox.ragent(&format!("status --rdzv-endpoint {endpoint}")).run();
+    end.assert_code(1);
+    end.assert_stderr(&[&format!("its agent on this machine runs (process {pid})"), "hint: "]);
+    assert!(!end.stderr.contains("is its agent running?"), "{}", end.stderr);
+    // It leaves no word of itself.
+    agent.signal(Signal::SIGTERM);
+    agent.end().assert_code(1);
+    sandbox.ragent("status").run().assert_stderr(&["no job of this user runs on this machine"]);
+}
+
+/// So is one that looks for the others; `auto` is no name of a host.
+#[test]
+fn status_of_an_agent_that_searches() {
+    let sandbox = Sandbox::new();
+    let words = format!(
+        "--nnodes 2 --rdzv-id j --rdzv-endpoint auto:{} --rdzv-conf is_host=0 --no-python stay.sh",
+        free_port()
+    );
+    let mut agent = sandbox.ragent(&words).start();
+    agent.logs("looking for the job's other agents");
+    let asked = ["status", "status --rdzv-endpoint auto"].map(|words| sandbox.ragent(words));
+    for asked in
+        asked.into_iter().chain([sandbox.ragent("status").env("PET_RDZV_ENDPOINT", "auto")])
+    {
+        let end = asked.run();
+        end.assert_code(1);
+        let looks = format!("its agent here (process {}) looks for the others", agent.pid());
+        end.assert_stderr(&["job j has no coordinator yet", &looks, "hint: "]);
     }
 }

@@ -102,7 +102,8 @@ pub async fn check_head(endpoint: &Endpoint, launcher: Launcher) -> Result<(), L
     Err(LocateError::NotHere { launcher, here, endpoint })
 }
 
-/// Looks for whoever hosts `endpoint` for at most `join_timeout`.
+/// Looks for whoever hosts `endpoint` for at most `join_timeout`. `waits` is told why nobody is found
+/// yet, whenever the reason changes.
 ///
 /// # Errors
 ///
@@ -112,6 +113,7 @@ pub async fn locate(
     endpoint: &Endpoint,
     is_host: Option<bool>,
     join_timeout: Duration,
+    waits: impl Fn(&str),
 ) -> Result<Located, LocateError> {
     let deadline = clock::now() + join_timeout;
     let mut told = String::new();
@@ -142,6 +144,7 @@ pub async fn locate(
             return Err(LocateError::TimedOut { endpoint, waited: join_timeout, cause });
         }
         if cause != told && binds == 0 {
+            waits(&cause);
             info!(%endpoint, cause, "waiting for the coordinator; is the agent on that host up?");
             told = cause;
         }

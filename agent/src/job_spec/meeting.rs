@@ -224,7 +224,7 @@ pub(crate) fn one_node() -> NodeRange {
     NodeRange::new(1, 1).expect("one node is a range")
 }
 
-fn no_endpoint(given: &Typed) -> impl FnOnce(EndpointError) -> JobSpecError {
+pub(super) fn no_endpoint(given: &Typed) -> impl FnOnce(EndpointError) -> JobSpecError {
     let (source_, value) = (given.source.clone(), given.text.clone());
     move |error| JobSpecError::Endpoint { source_, value, error }
 }

@@ -3,8 +3,14 @@
 use super::{
     DEFAULT_PORT, Endpoint, JobSpecError, RdzvConf,
     given::{Given, Typed},
+    meeting::no_endpoint,
 };
-use crate::{host::Host, limits, search::election::Eligible};
+use crate::{
+    cli::LaunchArgs,
+    host::{Host, ThisHost},
+    limits,
+    search::election::Eligible,
+};
 
 /// How agents look for each other.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -21,6 +27,39 @@ pub struct SearchSpec {
     pub eligible: Eligible,
     /// Where it stands among those that may: 0 where it must.
     pub rank: u32,
+}
+
+/// The endpoint that was typed for a command that asks a job, or that `PET_RDZV_ENDPOINT` holds; none
+/// where there is none, or agents find it.
+///
+/// # Errors
+///
+/// Returns [`JobSpecError`] if it is no endpoint.
+pub(crate) fn asked_endpoint(
+    typed: Option<String>,
+    host: &impl Host,
+) -> Result<AskedEndpoint, JobSpecError> {
+    let args = LaunchArgs { rdzv_endpoint: typed, ..LaunchArgs::default() };
+    let given = Given { args: &args, host, placement: None };
+    let endpoint = given.typed("rdzv_endpoint", &args.rdzv_endpoint);
+    let Some(endpoint) = endpoint.filter(|given| !given.text.is_empty()) else {
+        return Ok(AskedEndpoint::NotGiven);
+    };
+    match Given::<'_, ThisHost>::search_port(&endpoint) {
+        Some(port) => port.map(|_| AskedEndpoint::Found),
+        None => endpoint.text.parse().map(AskedEndpoint::At).map_err(no_endpoint(&endpoint)),
+    }
+}
+
+/// Whom a command asks about a job.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum AskedEndpoint {
+    /// The job's endpoint is there.
+    At(Endpoint),
+    /// Its agents find it: `auto`.
+    Found,
+    /// Nothing is said.
+    NotGiven,
 }
 
 impl<H: Host> Given<'_, H> {
