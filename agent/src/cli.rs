@@ -277,14 +277,14 @@ pub struct CoordinatorArgs {
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
     /// The job's endpoint, as its agents are given it [default: only this machine is looked at]
-    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]")]
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]|auto[:PORT]")]
     pub rdzv_endpoint: Option<String>,
     /// Lets the nodes of the job that runs there measure how they reach each other
     #[arg(long)]
     pub peers: bool,
-    /// Workers that this node is to have [default: one for each GPU]
-    #[arg(long, alias = "nproc_per_node", value_name = "N")]
-    pub nproc_per_node: Option<u32>,
+    /// Workers that this node is to have, as for a launch [default: one for each GPU]
+    #[arg(long, alias = "nproc_per_node", allow_negative_numbers = true, value_name = "N")]
+    pub nproc_per_node: Option<String>,
     /// Prints one JSON object
     #[arg(long)]
     pub json: bool,
@@ -367,7 +367,7 @@ pub struct RankArgs {
 #[derive(Args, Clone, Debug)]
 pub struct StatusArgs {
     /// The job's endpoint, or any of its agents [default: this user's running job]
-    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]")]
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]|auto[:PORT]")]
     pub rdzv_endpoint: Option<String>,
     /// Prints one JSON object
     #[arg(long)]

@@ -5,12 +5,13 @@
 //! functions of numbers. No check waits without an end: what does not answer is what is looked for.
 
 mod endpoint;
+mod loopback;
 mod machine;
 mod peers;
 mod port;
 mod python;
 
-use std::{fmt, io, process::ExitCode};
+use std::{fmt, io, num::NonZeroU32, process::ExitCode};
 
 use serde::Serialize;
 use tokio::{task::spawn_blocking, time::timeout};
@@ -19,7 +20,7 @@ use crate::{
     cli::DoctorArgs,
     error::{LaunchError, system},
     host::ThisHost,
-    job_spec::{Endpoint, JobSpecError},
+    job_spec::{self, AskedEndpoint, JobSpecError},
     limits, run, stdout,
 };
 
@@ -78,29 +79,48 @@ impl Finding {
 ///
 /// # Errors
 ///
-/// Returns [`LaunchError`] if the endpoint cannot be read, what was found cannot be printed, or the
+/// Returns [`LaunchError`] if what was typed means nothing, what was found cannot be printed, or the
 /// runtime cannot be started.
 pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
-    // Agents find that one without it being anywhere.
-    let given = args.rdzv_endpoint.as_deref().filter(|text| text.split(':').next() != Some("auto"));
-    let endpoint = given.map(read).transpose()?;
-    if args.peers && endpoint.is_none() {
+    let endpoint = job_spec::asked_endpoint(args.rdzv_endpoint.clone(), &ThisHost);
+    let endpoint = endpoint.map_err(|error| LaunchError::Usage(vec![error]))?;
+    if args.peers && !matches!(endpoint, AskedEndpoint::At(_)) {
         return Err(LaunchError::Usage(vec![JobSpecError::PeersWithoutEndpoint]));
     }
     let mut findings = Findings::new(args.json);
     run::block_on(async {
-        machine::examine(args.nproc_per_node, &mut findings).await;
-        if given.is_none() && args.rdzv_endpoint.is_some() {
-            findings.tell(multicast());
-        }
+        let workers = workers(args, &mut findings).await?;
+        machine::examine(workers, &mut findings).await;
         over_the_network(endpoint, args.peers, &mut findings).await;
-    })?;
+        Ok::<(), LaunchError>(())
+    })??;
     findings.end()
 }
 
-async fn over_the_network(endpoint: Option<Endpoint>, wants_peers: bool, findings: &mut Findings) {
+/// For how many workers there must be enough of everything, where somebody says so.
+async fn workers(
+    args: &DoctorArgs,
+    findings: &mut Findings,
+) -> Result<Option<NonZeroU32>, LaunchError> {
+    let typed = args.nproc_per_node.clone();
+    // It may stand for the GPUs that the driver shows.
+    match within("gpu", || job_spec::asked_workers(typed, &ThisHost)).await {
+        Ok(workers) => workers.map_err(|error| LaunchError::Usage(vec![error])),
+        Err(silent) => {
+            findings.tell(silent);
+            Ok(None)
+        }
+    }
+}
+
+async fn over_the_network(endpoint: AskedEndpoint, wants_peers: bool, findings: &mut Findings) {
+    findings.tell(loopback::examine().await);
     findings.tell(endpoint::own_name().await);
-    let Some(endpoint) = endpoint else { return };
+    let endpoint = match endpoint {
+        AskedEndpoint::At(endpoint) => endpoint,
+        AskedEndpoint::Found => return findings.tell(multicast()),
+        AskedEndpoint::NotGiven => return,
+    };
     endpoint::examine(&endpoint).await.into_iter().for_each(|finding| findings.tell(finding));
     if wants_peers {
         peers::examine(&endpoint).await.into_iter().for_each(|finding| findings.tell(finding));
@@ -137,13 +157,6 @@ fn multicast() -> Finding {
         return Finding::fail("endpoint", "no interface takes multicast", hint);
     }
     Finding::pass("endpoint", format!("agents look for each other on {}", names.join(", ")))
-}
-
-fn read(text: &str) -> Result<Endpoint, LaunchError> {
-    text.parse().map_err(|error| {
-        let (source_, value) = ("--rdzv-endpoint".to_owned(), text.to_owned());
-        LaunchError::Usage(vec![JobSpecError::Endpoint { source_, value, error }])
-    })
 }
 
 /// What was found so far.

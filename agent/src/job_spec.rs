@@ -46,6 +46,7 @@ pub use self::{
 };
 pub(crate) use self::{
     command::interpreter,
+    devices::asked_workers,
     given::Errors,
     launch_method::read_deepspeed_config,
     meeting::one_node,

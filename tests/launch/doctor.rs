@@ -4,7 +4,7 @@ use std::{fs::File, net::TcpListener};
 
 use serde_json::Value;
 
-use crate::support::{End, Sandbox, Stream, free_port};
+use crate::support::{End, Sandbox, Start, Stream, free_port, is_there, may_make_networks};
 
 /// The check called `name`, in JSON.
 fn check(end: &End, name: &str) -> Value {
@@ -26,7 +26,7 @@ fn every_check_has_a_line() {
     end.assert_code(0);
     for name in [
         "kernel", "nofile", "nproc", "memlock", "shm", "gpu", "python", "cgroup", "service",
-        "hostname",
+        "loopback", "hostname",
     ] {
         let line = end.stdout.lines().find(|line| line[4..].trim_start().starts_with(name));
         assert!(line.is_some(), "no {name} in {}", end.stdout);
@@ -97,6 +97,50 @@ fn shortages_are_named() {
     let end = sandbox.ragent("doctor --json").env("PYTHON_EXEC", "false").run();
     end.assert_code(1);
     assert_eq!(check(&end, "python")["verdict"], "fail");
+}
+
+/// Workers and endpoint are read as for a launch and for status, from flags and variables.
+#[test]
+fn words_mean_what_they_mean_elsewhere() {
+    let sandbox = Sandbox::new();
+    for workers in ["auto", "cpu", "1_0"] {
+        let end = sandbox.ragent(&format!("doctor --nproc-per-node {workers}")).run();
+        end.assert_code(0);
+    }
+    for workers in ["0", "-1", "many"] {
+        let end = sandbox.ragent(&format!("doctor --nproc-per-node {workers}")).run();
+        end.assert_code(2);
+        end.assert_stderr(&["--nproc-per-node"]);
+        assert_eq!(end.stdout, "");
+    }
+    let end = sandbox.ragent("doctor").env("PET_NPROC_PER_NODE", "0").run();
+    end.assert_code(2);
+    end.assert_stderr(&["PET_NPROC_PER_NODE"]);
+    let endpoint = format!("127.0.0.1:{}", free_port());
+    let end = sandbox.ragent("doctor --json").env("PET_RDZV_ENDPOINT", &endpoint).run();
+    end.assert_code(0);
+    assert!(text(&check(&end, "endpoint")).starts_with(&endpoint), "{}", end.stdout);
+    let end = sandbox.ragent("doctor").env("PET_RDZV_ENDPOINT", "n0:99999").run();
+    end.assert_code(2);
+    end.assert_stderr(&["PET_RDZV_ENDPOINT"]);
+}
+
+/// A machine that does not reach itself is told how to.
+#[test]
+fn loopback_that_is_down() {
+    if !may_make_networks() || !is_there("unshare") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let words = ["-n", env!("CARGO_BIN_EXE_ragent"), "doctor", "--json"];
+    let end = words.into_iter().fold(sandbox.program("unshare"), Start::arg).run();
+    end.assert_code(1);
+    let found = check(&end, "loopback");
+    assert_eq!(found["verdict"], "fail");
+    assert!(
+        found["hint"].as_str().is_some_and(|hint| hint.contains("ip link set lo up")),
+        "{found}"
+    );
 }
 
 /// Nodes of a job are asked how they reach each other; without a job there, that is said.

@@ -1,6 +1,6 @@
 //! What this machine has and allows.
 
-use std::path::Path;
+use std::{num::NonZeroU32, path::Path};
 
 use nix::sys::{
     resource::{RLIM_INFINITY, Resource, getrlimit},
@@ -16,11 +16,11 @@ use crate::{
     limits,
 };
 
-pub(super) async fn examine(workers: Option<u32>, findings: &mut Findings) {
+pub(super) async fn examine(workers: Option<NonZeroU32>, findings: &mut Findings) {
     findings.tell(kernel());
     let gpus = || ThisHost.gpu_count().map_or(1, |count| count.get());
     let workers = match workers {
-        Some(workers) => workers,
+        Some(workers) => workers.get(),
         // A driver that does not answer has its own line.
         None => within("gpu", gpus).await.unwrap_or(1),
     };

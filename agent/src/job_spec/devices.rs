@@ -7,6 +7,7 @@ use super::{
     given::{Given, python_int},
 };
 use crate::{
+    cli::LaunchArgs,
     host::{
         Host,
         numa::{self, CpuSet, NumaBinding},
@@ -21,6 +22,22 @@ pub struct VirtualDevices {
     pub visible: Vec<String>,
     /// Whether `HIP_VISIBLE_DEVICES` is set too.
     pub hip: bool,
+}
+
+/// The workers that were typed for a command that starts none, or that `PET_NPROC_PER_NODE` holds, read
+/// as for a launch; none where nothing is said.
+///
+/// # Errors
+///
+/// Returns [`JobSpecError`] if it is no number of workers, or of accelerators that are not there.
+pub(crate) fn asked_workers(
+    typed: Option<String>,
+    host: &impl Host,
+) -> Result<Option<NonZeroU32>, JobSpecError> {
+    let args = LaunchArgs { nproc_per_node: typed, ..LaunchArgs::default() };
+    let given = Given { args: &args, host, placement: None };
+    let is_given = given.typed("nproc_per_node", &args.nproc_per_node).is_some();
+    is_given.then(|| given.local_world_size()).transpose()
 }
 
 impl<H: Host> Given<'_, H> {
