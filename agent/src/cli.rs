@@ -351,15 +351,11 @@ pub struct RankArgs {
     #[arg(long, alias = "master_addr", value_name = "ADDR")]
     pub master_addr: Option<String>,
     /// Port of rank 0 [default: MASTER_PORT, else one that follows from the job's name]
-    #[arg(long, alias = "master_port", value_name = "PORT")]
-    pub master_port: Option<u16>,
+    #[arg(long, alias = "master_port", allow_negative_numbers = true, value_name = "PORT")]
+    pub master_port: Option<String>,
     /// The program, and its arguments
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "PROGRAM"
-    )]
+    // Where they begin is marked before clap sees them: a flag that is mistyped is no program.
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub command: Vec<OsString>,
 }
 

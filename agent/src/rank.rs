@@ -3,7 +3,10 @@
 //! It says in PyTorch's variables what the launcher says in its own, and becomes the program. Nothing
 //! of the job's size is on a command line.
 
-use std::{collections::BTreeMap, ffi::OsString, os::unix::process::CommandExt, process::Command};
+use std::{
+    collections::BTreeMap, ffi::OsString, os::unix::process::CommandExt, path::Path,
+    process::Command,
+};
 
 use crate::{
     cli::RankArgs,
@@ -30,9 +33,12 @@ pub fn become_program(args: &RankArgs) -> Result<std::process::ExitCode, LaunchE
     let Some((program, words)) = args.command.split_first() else {
         return Err(usage(JobSpecError::NoScript));
     };
-    let error = Command::new(program).args(words).envs(environment).exec();
-    let (program, error) = (program.to_string_lossy().into_owned(), error.to_string());
-    Err(usage(JobSpecError::NotExecuted { program, error }))
+    let error = Command::new(program).args(words).envs(environment).exec().to_string();
+    let path = Path::new(program);
+    let is_script =
+        path.extension().is_some_and(|it| it == "py") && ThisHost.is_readable_file(path);
+    let program = program.to_string_lossy().into_owned();
+    Err(usage(JobSpecError::NotExecuted { program, error, is_script }))
 }
 
 /// Rank 0 serves the store at the master's address, which must be this machine's then: all other ranks
@@ -55,21 +61,18 @@ fn environment(
     args: &RankArgs,
     host: &impl Host,
 ) -> Result<BTreeMap<&'static str, OsString>, JobSpecError> {
-    let placement = Placement::find(host).map_err(JobSpecError::Placement)?;
+    let placement = Placement::find(host).map_err(JobSpecError::RankPlacement)?;
     let mut placement = placement.ok_or(JobSpecError::NoLauncher)?;
-    let given = args.master_addr.as_deref().map(OsString::from);
-    let master = match given.or_else(|| set(host, "MASTER_ADDR")) {
+    let port = given_port(args, host)?;
+    let master = match given_master(args, host)? {
         Some(address) => address,
         None => {
             placement = placement.ask_launcher(host);
             implied_master(&placement)?
         }
     };
-    let port = match args.master_port {
-        Some(port) => port.to_string().into(),
-        None => set(host, "MASTER_PORT").unwrap_or_else(|| port_of(&placement).to_string().into()),
-    };
     let number = |number: u32| OsString::from(number.to_string());
+    let port = number(port.unwrap_or_else(|| port_of(&placement)).into());
     let Placement { rank, size, local_rank, local_size, .. } = placement;
     let mut variables = BTreeMap::from([
         ("RANK", number(rank)),
@@ -97,6 +100,46 @@ fn environment(
         variables.insert("TORCH_NCCL_ASYNC_ERROR_HANDLING", number(1));
     }
     Ok(variables)
+}
+
+/// What was typed for a flag, else what its variable holds, with the name of either.
+fn given(
+    typed: &Option<String>,
+    names: [&'static str; 2],
+    host: &impl Host,
+) -> Option<(&'static str, OsString)> {
+    let [flag, variable] = names;
+    let typed = typed.as_deref().map(|text| (flag, text.into()));
+    typed.or_else(|| Some((variable, set(host, variable)?)))
+}
+
+/// The address of rank 0, where the user says it.
+fn given_master(args: &RankArgs, host: &impl Host) -> Result<Option<OsString>, JobSpecError> {
+    let Some((source_, address)) = given(&args.master_addr, ["--master-addr", "MASTER_ADDR"], host)
+    else {
+        return Ok(None);
+    };
+    let is_sound =
+        |text: &str| !text.is_empty() && !text.chars().any(|c| c.is_whitespace() || c.is_control());
+    if address.to_str().is_some_and(is_sound) {
+        return Ok(Some(address));
+    }
+    let value = address.to_string_lossy().into_owned();
+    Err(JobSpecError::MasterAddress { source_, value })
+}
+
+/// The port of rank 0, where the user says it.
+fn given_port(args: &RankArgs, host: &impl Host) -> Result<Option<u16>, JobSpecError> {
+    let Some((source_, port)) = given(&args.master_port, ["--master-port", "MASTER_PORT"], host)
+    else {
+        return Ok(None);
+    };
+    let value = port.to_string_lossy().into_owned();
+    // PyTorch reads it as Python reads a number: with white space around.
+    match value.trim().parse() {
+        Ok(port @ 1..) => Ok(Some(port)),
+        Ok(0) | Err(_) => Err(JobSpecError::MasterPort { source_, value }),
+    }
 }
 
 /// The address of rank 0, as the launcher implies it.

@@ -78,3 +78,70 @@ fn mistakes_are_told() {
         end.assert_stderr(&[says]);
     }
 }
+
+/// An address or a port of rank 0 that means nothing does not reach the program, whoever gives it.
+#[test]
+fn master_must_mean_something() {
+    let sandbox = Sandbox::new();
+    let refused = |start: Start, says: &str| {
+        let end = start.arg("--").arg("env").run();
+        end.assert_code(2);
+        end.assert_stderr(&[says]);
+        assert_eq!(end.stdout, "");
+    };
+    for port in ["abc", "99999", "0", "-1", "4000x"] {
+        let by_variable = rank(&sandbox, 0, 1, "rank").env("MASTER_PORT", port);
+        refused(by_variable, &format!("`MASTER_PORT {port}` is no port of rank 0"));
+        let by_flag = rank(&sandbox, 0, 1, "rank --master-port").arg(port);
+        refused(by_flag, &format!("`--master-port {port}` is no port of rank 0"));
+    }
+    for address in ["a b", "a\tb", "\u{7f}"] {
+        let by_variable = rank(&sandbox, 0, 1, "rank").env("MASTER_ADDR", address);
+        refused(by_variable, "`MASTER_ADDR ");
+        let by_flag = rank(&sandbox, 0, 1, "rank --master-addr").arg(address);
+        refused(by_flag, "`--master-addr ");
+    }
+    refused(rank(&sandbox, 0, 1, "rank --master-addr").arg(""), "`--master-addr ` is no address");
+    // Set to nothing is not set, as for all variables here.
+    let start = rank(&sandbox, 0, 1, "rank -- env").env("MASTER_ADDR", "").env("MASTER_PORT", "");
+    assert_eq!(variables(&start.run())["MASTER_ADDR"], "127.0.0.1");
+}
+
+/// A flag that there is not is refused, not executed; behind the program all words are its own.
+#[test]
+fn flags_stand_before_the_program() {
+    let sandbox = Sandbox::new();
+    for words in ["rank --bogus -- true", "rank --bogus true", "rank -z -- true"] {
+        let end = rank(&sandbox, 0, 1, words).run();
+        end.assert_code(2);
+        end.assert_stderr(&["unexpected argument", "--help"]);
+    }
+    for (words, says) in [
+        ("rank -- echo -- --bogus --master-port 0", "-- --bogus --master-port 0\n"),
+        ("rank echo -- --bogus", "-- --bogus\n"),
+        ("rank --master_port 4000 echo -z --help", "-z --help\n"),
+    ] {
+        let end = rank(&sandbox, 0, 1, words).run();
+        end.assert_code(0);
+        assert_eq!(end.stdout, says, "{words}");
+    }
+}
+
+/// What is hinted at helps here: a script wants its interpreter, and there are no flags of an agent.
+#[test]
+fn hints_are_those_of_a_rank() {
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.path("e.py"), "").unwrap();
+    for program in ["e.py", "./e.py"] {
+        let end = rank(&sandbox, 0, 1, "rank --").arg(program).run();
+        end.assert_code(2);
+        end.assert_stderr(&[&format!("hint: `ragent rank -- python {program}`")]);
+    }
+    let none = rank(&sandbox, 0, 1, "rank -- none.py").run();
+    assert!(!none.stderr.contains("python"), "{}", none.stderr);
+    let end = rank(&sandbox, 9, 8, "rank -- true").run();
+    end.assert_code(2);
+    end.assert_stderr(&["`rank 9` and `8 ranks`", "hint: ", "`mpirun` or `srun`"]);
+    assert!(!end.stderr.contains("--standalone"), "{}", end.stderr);
+    assert!(!end.stderr.contains("--rdzv-endpoint"), "{}", end.stderr);
+}

@@ -1,4 +1,4 @@
-//! Finds the script among the words of a command line: what stands behind it is its own.
+//! Finds the script, or the program, among the words of a command line: what stands behind it is its own.
 //!
 //! clap would take a flag of ours for one wherever it stands, and has no rule like argparse's.
 
@@ -9,12 +9,14 @@ use std::{
 
 use clap::Command;
 
-/// The words with `--` before the script, unless the first one is a subcommand that has none. Words
+/// The words with `--` before the script or the program, unless the first one is a subcommand that has none. Words
 /// that mean nothing are left to clap, which says so.
 pub(super) fn mark_script(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
     let (command, mut at) = meant(command, &words);
-    let has_script = command.get_arguments().any(|arg| arg.get_id() == "script");
-    if !has_script || (at == 1 && words.get(1).is_some_and(|word| word == "help")) {
+    let has = |name| command.get_arguments().any(|arg| arg.get_id() == name);
+    let (has_script, has_program) = (has("script"), has("command"));
+    if !(has_script || has_program) || (at == 1 && words.get(1).is_some_and(|word| word == "help"))
+    {
         return words;
     }
     let flags = Flags::of(command);
@@ -28,7 +30,7 @@ pub(super) fn mark_script(command: &Command, words: Vec<OsString>) -> Vec<OsStri
                 let (own, rest) = words.split_at(at);
                 let (script, mut args) = rest.split_at(1);
                 // argparse takes the first one for a mark, also on this side of the script.
-                if args.first().is_some_and(|word| word == "--") {
+                if has_script && args.first().is_some_and(|word| word == "--") {
                     args = &args[1..];
                 }
                 return [own, &["--".into()], script, args].concat();

@@ -168,6 +168,14 @@ pub enum JobSpecError {
         /// Who has started it.
         launcher: Launcher,
     },
+    /// Where rank 0 is said to be can be no address.
+    #[error("`{source_} {value}` is no address of rank 0")]
+    MasterAddress {
+        /// Where it was given.
+        source_: &'static str,
+        /// What was given.
+        value: String,
+    },
     /// Rank 0 runs elsewhere than where all ranks look for it.
     #[error("rank 0 runs on {here}, and the ranks would look for it at {master}")]
     MasterElsewhere {
@@ -175,6 +183,14 @@ pub enum JobSpecError {
         master: String,
         /// Where it runs.
         here: String,
+    },
+    /// The port of rank 0 is none.
+    #[error("`{source_} {value}` is no port of rank 0: a number from 1 to 65535")]
+    MasterPort {
+        /// Where it was given.
+        source_: &'static str,
+        /// What was given.
+        value: String,
     },
     /// A rank is asked for, and nothing says which.
     #[error("no launcher that is known has started this process")]
@@ -192,6 +208,8 @@ pub enum JobSpecError {
         program: String,
         /// What the system says.
         error: String,
+        /// Whether there is a file of that name that Python could run.
+        is_script: bool,
     },
     /// Peers to examine, and no endpoint.
     #[error("`--peers` asks the nodes of a running job, and no endpoint is given")]
@@ -199,6 +217,9 @@ pub enum JobSpecError {
     /// What a launcher says cannot be used.
     #[error("{0}")]
     Placement(PlacementError),
+    /// What a launcher says of one rank cannot be used.
+    #[error("{0}")]
+    RankPlacement(PlacementError),
     /// A launcher has started several agents on one node.
     #[error("{launcher} has started {local_size} agents on this node, which wants one")]
     SeveralAgents {
@@ -490,6 +511,16 @@ impl JobSpecError {
             Self::MasterElsewhere { .. } => {
                 "name its host with `--master-addr`, or in MASTER_ADDR".to_owned()
             }
+            Self::MasterAddress { .. } => "give a host's name or its address".to_owned(),
+            Self::MasterPort { .. } => {
+                "without it, the port follows from the job's name".to_owned()
+            }
+            Self::NotExecuted { program, is_script: true, .. } => {
+                format!("`ragent rank -- python {program}`")
+            }
+            Self::RankPlacement(_) => "start it by `mpirun` or `srun` itself, and let what stands \
+                                       between leave the variables of these as they are"
+                .to_owned(),
             Self::NoMaster { .. } => "name it with `--master-addr`, or in MASTER_ADDR".to_owned(),
             Self::NoLauncher => "start it by `mpirun` or `srun`; where there is none, `ragent \
                                  --nproc-per-node N SCRIPT` starts N workers on this node"
@@ -550,7 +581,7 @@ impl JobSpecError {
             | Self::Name { .. }
             | Self::NodeRank { .. }
             | Self::Nodes { .. }
-            | Self::NotExecuted { .. }
+            | Self::NotExecuted { is_script: false, .. }
             | Self::Number { .. }
             | Self::Numa { .. }
             | Self::ExitCodes { .. }
