@@ -52,6 +52,7 @@ use std::{
 
 use tracing::info;
 
+pub(crate) use self::anywhere::Anywhere;
 use self::plan::{Here, Plan};
 pub use self::{mistake::Mistake, relay::run as relay, verdict::Verdict};
 use crate::{

@@ -12,6 +12,7 @@ mod names;
 mod objects;
 mod spec;
 mod typed;
+mod variables;
 mod volume;
 
 use std::{

@@ -63,3 +63,59 @@ fn help() {
     end.assert_code(0);
     assert!(end.stdout.contains("- t.py\n"), "{}", end.stdout);
 }
+
+/// A variable of which the agent would not take notice, because a flag of the manifest says the same, is
+/// refused with that flag, and so is a value that would end every pod.
+#[test]
+fn variables_of_agents() {
+    let sandbox = Sandbox::new();
+    let refused = |words: &str, parts: &[&str]| {
+        let words = format!("manifest k8s --name a --image b {words}");
+        let end = sandbox.ragent(&words).run();
+        end.assert_code(2);
+        end.assert_stderr(parts);
+        assert_eq!(end.stdout, "", "{words}");
+        assert_eq!(end.stderr.matches("error:").count(), 1, "{words}:\n{}", end.stderr);
+    };
+    for (variable, flag) in [
+        ("PET_NNODES=2", "--nnodes"),
+        ("PET_NPROC_PER_NODE=2", "--nproc-per-node"),
+        ("PET_RDZV_ID=x", "--name"),
+        ("PET_MAX_RESTARTS=3", "--max-restarts"),
+        ("PET_SHUTDOWN_TIMEOUT=x", "--shutdown-timeout"),
+        ("PET_SAVE_PATH=/x", "--save-path"),
+    ] {
+        let name = variable.split('=').next().unwrap();
+        let words = format!("--save-path /y --env {variable} t.py");
+        let says = format!("`--env {name}` would have no effect");
+        refused(&words, &[&says, &format!("hint: give `{flag}` instead")]);
+    }
+    refused("--env PET_RDZV_ENDPOINT=h:1 t.py", &["`--env PET_RDZV_ENDPOINT`", "the first pod"]);
+    for (words, part) in [
+        ("--env PET_HANG_TIMEOUT=abc t.py", "`PET_HANG_TIMEOUT abc`"),
+        ("--env PET_RDZV_CONF=foo=1 t.py", "unknown key `foo`"),
+        ("--env PET_NO_PYTHON=x t.py", "`PET_NO_PYTHON=x` is neither 0 nor 1"),
+        ("--env PET_SHARED_FILE=/x t.py", "belongs to `--launch-method basic`"),
+    ] {
+        refused(words, &[part]);
+    }
+    // All at once.
+    let words = "manifest k8s --name a --image b --env PET_TEE=x --env PET_NNODES=2 t.py";
+    sandbox.ragent(words).run().assert_stderr(&["`PET_TEE x`", "`--env PET_NNODES`"]);
+}
+
+/// Variables that count are passed on, and so are those that the agent does not know.
+#[test]
+fn other_variables_pass() {
+    let sandbox = Sandbox::new();
+    for words in [
+        "--env PET_HANG_TIMEOUT=600 --env PET_RDZV_CONF=join_timeout=3600 t.py",
+        "--env PET_BOGUS=1 t.py",
+        "--launch-method deepspeed --env PET_DEEPSPEED_CONFIG=/in/the/image.json t.py",
+        "--nproc-per-node gpu --env PET_VIRTUAL_LOCAL_RANK=1 --env PET_NODE_RANK=x t.py",
+        "--env PET_STANDALONE=0 --env TORCHELASTIC_ENABLE_FILE_TIMER=1 -m t",
+    ] {
+        let end = sandbox.ragent(&format!("manifest k8s --name a --image b {words}")).run();
+        assert_eq!(end.code, Some(0), "{words}:\n{}", end.stderr);
+    }
+}

@@ -10,7 +10,7 @@ use super::variables::Variable;
 use crate::host::{Gpu, Host, numa::CpuSet};
 
 /// A machine that has everything, and the variables that agents are given.
-pub(super) struct Anywhere<'a>(pub(super) &'a [Variable]);
+pub(crate) struct Anywhere<'a>(pub(crate) &'a [Variable]);
 
 /// What depends on the host that it is given to.
 const OF_A_HOST: [&str; 3] = ["PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_VIRTUAL_LOCAL_RANK"];

@@ -6,7 +6,7 @@ use super::mistake::Mistake;
 use crate::{host::Host, limits};
 
 /// A variable that agents get.
-pub(super) type Variable = (String, OsString);
+pub(crate) type Variable = (String, OsString);
 
 /// The variables of a file: `NAME=VALUE`, with `export` or without; `NAME` alone takes the value from
 /// here. Values may be quoted as in a shell; nothing in them is replaced. Behind `#` stands a comment.

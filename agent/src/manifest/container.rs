@@ -48,8 +48,8 @@ pub(super) fn container(spec: &ManifestSpec) -> Container {
 /// The port of the coordinator, by name; 15 letters at most.
 pub(super) const PORT_NAME: &str = "rdzv";
 
-/// The words of the agent's command line.
-pub(super) fn agent_args(spec: &ManifestSpec) -> Vec<String> {
+/// The flags of the agent that have a value.
+pub(super) fn agent_flags(spec: &ManifestSpec) -> Vec<(&'static str, String)> {
     let ManifestSpec { name, nodes, .. } = spec;
     let (shared_file, config) = match &spec.method {
         Method::Basic { shared_file } => (shared_file.clone(), None),
@@ -72,7 +72,12 @@ pub(super) fn agent_args(spec: &ManifestSpec) -> Vec<String> {
         ("save-path", spec.save_path.clone()),
         ("checkpoint-path", spec.checkpoint_path.clone()),
     ];
-    let flags = flags.into_iter().filter_map(|(name, value)| Some(format!("--{name}={}", value?)));
+    flags.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// The words of the agent's command line.
+pub(super) fn agent_args(spec: &ManifestSpec) -> Vec<String> {
+    let flags = agent_flags(spec).into_iter().map(|(name, value)| format!("--{name}={value}"));
     let switch = match spec.kind {
         ScriptKind::Module => Some("--module"),
         ScriptKind::Program => Some("--no-python"),

@@ -2,7 +2,7 @@
 
 use ragent_rendezvous::settings::NodeRangeError;
 
-use crate::job_spec::MethodName;
+use crate::job_spec::{JobSpecError, MethodName};
 
 /// One mistake. `flag` holds it.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -30,6 +30,14 @@ pub enum ManifestError {
     /// Both `--module` and `--no-python`.
     #[error("`--module` and `--no-python` exclude each other")]
     ModuleWithoutPython,
+    /// A variable of which agents take no notice.
+    #[error("`--env {name}` would have no effect: the manifest gives agents the flag")]
+    NoEffect {
+        /// The variable.
+        name: String,
+        /// The manifest's own flag for it, without the hyphens.
+        flag: Option<&'static str>,
+    },
     /// Nothing to run.
     #[error("no training script is given")]
     NoScript,
@@ -65,6 +73,9 @@ pub enum ManifestError {
         /// What it is about.
         name: String,
     },
+    /// A variable that would end every agent.
+    #[error("{0}")]
+    Variable(JobSpecError),
     /// Not what a flag takes.
     #[error("`{flag} {value}` is not {expected}")]
     Value {
@@ -89,6 +100,11 @@ impl ManifestError {
                  `--env PET_DEEPSPEED_CONFIG=/PATH`"
                     .to_owned()
             }
+            Self::NoEffect { flag: Some(flag), .. } => format!("give `--{flag}` instead"),
+            Self::NoEffect { flag: None, .. } => {
+                "agents meet at the first pod; leave it out".to_owned()
+            }
+            Self::Variable(error) => return error.hint(),
             Self::Missing { .. } | Self::NoScript => "see `ragent manifest k8s --help`".to_owned(),
             Self::OnlyWith { method, .. } => {
                 format!("add `--launch-method {method}`, or leave it out")

@@ -9,6 +9,7 @@ use super::{
     method::{job_path, method},
     names::{self, Rule},
     typed::{check, checked, number, pairs, required, wrong},
+    variables,
 };
 use crate::{
     cli::K8sArgs,
@@ -150,6 +151,10 @@ impl ManifestSpec {
                 .unwrap_or_else(|| "ragent".to_owned()),
             script: errors.or_default(script(args.script, args.args)),
         };
+        // Which variables count follows from all the rest.
+        if errors.0.is_empty() {
+            errors.0 = variables::mistakes(&spec);
+        }
         if errors.0.is_empty() { Ok(spec) } else { Err(errors.0) }
     }
 }
