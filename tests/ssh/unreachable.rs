@@ -2,7 +2,10 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use crate::cluster::Cluster;
+use crate::{
+    cluster::Cluster,
+    support::{End, Sandbox},
+};
 
 /// Hosts that cannot be reached are named, and the job starts without them while enough are there.
 #[test]
@@ -91,4 +94,41 @@ fn host_lacks_something() {
     let end = cluster.launch(&words).run();
     end.assert_code(1);
     end.assert_stderr(&["/no/ragent", "hint: is ragent installed there? `--remote-ragent PATH`"]);
+}
+
+/// `ragent launch` with a program that answers as an ssh would.
+fn launch_by(ssh: &str, words: &str) -> End {
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.path("hosts"), "node1\n").unwrap();
+    let path = sandbox.path("ssh.sh");
+    std::fs::write(&path, format!("#!/bin/sh\n{ssh}\n")).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    sandbox.ragent(&format!("launch --hostfile hosts --ssh ./ssh.sh {words}")).run()
+}
+
+/// A host that says on stdout why it refuses, as one without a shell does, is repeated, the end of it.
+#[test]
+fn refusal_on_stdout() {
+    let end = launch_by("echo This account is currently not available.; exit 1", "x.py");
+    end.assert_code(1);
+    end.assert_stderr(&["\n  node1: This account is currently not available.\nhint: "]);
+    assert!(!end.stderr.contains("--nnodes"), "{}", end.stderr);
+    let much = "i=0; while [ $i -lt 999 ]; do i=$((i+1)); echo line $i; done; printf last; exit 1";
+    let end = launch_by(much, "x.py");
+    end.assert_stderr(&["\n  node1: line 998; line 999; last\n"]);
+    assert!(!end.stderr.contains("line 90"), "{}", end.stderr);
+    // What ssh says itself is nearer to the cause.
+    let end = launch_by("echo welcome; echo cause >&2; exit 1", "x.py");
+    end.assert_stderr(&["\n  node1: cause\n"]);
+    assert!(!end.stderr.contains("welcome"), "{}", end.stderr);
+}
+
+/// ssh that fails on its own configuration has reached no host that could lack ragent.
+#[test]
+fn configuration_of_ssh() {
+    let says = "Can\\'t open user config file nothing: No such file or directory";
+    let end = launch_by(&format!("echo {says} >&2; exit 255"), "x.py");
+    end.assert_code(1);
+    end.assert_stderr(&["\n  node1: Can't open user config file", "hint: "]);
+    assert!(!end.stderr.contains("--remote-ragent"), "{}", end.stderr);
 }

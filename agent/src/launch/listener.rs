@@ -74,12 +74,14 @@ impl<'a> Listener<'a> {
                 return Ok(true);
             }
             if !self.read().await {
+                self.words.printed(&self.input);
                 return Ok(false);
             }
         }
     }
 
     fn silent(&self) -> String {
+        self.words.printed(&self.input);
         let words = self.words.text();
         let said = if words.is_empty() { String::new() } else { format!(": {}", words.trim()) };
         format!("it does not start ragent in time{said}")

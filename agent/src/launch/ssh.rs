@@ -71,6 +71,15 @@ pub(super) fn why(status: Option<ExitStatus>, last_words: &str) -> String {
 /// What to try when ssh has failed like this.
 pub(super) fn hint(why: &str) -> Option<&'static str> {
     let hints = [
+        // Before others that its reason would match: no host has been asked.
+        (
+            "Can't open user config file",
+            "that is a file of this host: check what `--ssh` names with `-F`",
+        ),
+        (
+            "account is currently not available",
+            "that user may not log in there: name another one in the hostfile (`USER@HOST`)",
+        ),
         (
             "Permission denied",
             "nobody can type a password here: let a key open the host (`ssh-copy-id HOST`), and \

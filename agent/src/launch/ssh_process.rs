@@ -66,26 +66,42 @@ impl Drop for SshProcess {
 
 /// What ssh and the shells of the host have said before ragent says a word, the end of it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LastWords(Arc<Mutex<(Vec<u8>, bool)>>);
+pub(super) struct LastWords(Arc<Mutex<Said>>);
+
+#[derive(Debug, Default)]
+struct Said {
+    /// On stderr, or, once ragent has said a word, the newest line there.
+    text: Vec<u8>,
+    /// On stdout, where ragent has not said a word.
+    printed: Vec<u8>,
+    is_greeted: bool,
+}
 
 impl LastWords {
-    fn lock(&self) -> MutexGuard<'_, (Vec<u8>, bool)> {
+    fn lock(&self) -> MutexGuard<'_, Said> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on lines are for people.
     pub(super) fn greeted(&self) {
-        *self.lock() = (Vec::new(), true);
+        *self.lock() = Said { is_greeted: true, ..Said::default() };
     }
 
     /// Whether ragent has said a word.
     pub(super) fn is_greeted(&self) -> bool {
-        self.lock().1
+        self.lock().is_greeted
+    }
+
+    /// Keeps what came out of stdout in place of ragent's first word: a host that refuses may say there
+    /// why it does, as one whose user has no shell.
+    pub(super) fn printed(&self, stdout: &[u8]) {
+        let surplus = stdout.len().saturating_sub(limits::SSH_LAST_WORDS);
+        self.lock().printed = stdout[surplus..].to_vec();
     }
 
     /// Keeps a line; whether it is for people.
     fn push(&self, line: &[u8]) -> bool {
-        let (text, is_greeted) = &mut *self.lock();
+        let Said { text, is_greeted, .. } = &mut *self.lock();
         if *is_greeted {
             // Of what comes later, the newest counts.
             text.clear();
@@ -96,9 +112,13 @@ impl LastWords {
         *is_greeted
     }
 
-    /// What can be shown of them.
+    /// What can be shown of them: what stands on stderr is about the end, what is on stdout may be a
+    /// greeting.
     pub(super) fn text(&self) -> String {
-        let text = String::from_utf8_lossy(&self.lock().0).into_owned();
+        let said = self.lock();
+        let has_errors = said.text.iter().any(|byte| !byte.is_ascii_whitespace());
+        let text = if has_errors { &said.text } else { &said.printed };
+        let text = String::from_utf8_lossy(text);
         text.replace(|c: char| c.is_control() && c != '\n', "")
     }
 }

@@ -98,7 +98,8 @@ impl Verdict {
                     unreachable.iter().filter_map(|(_, why)| ssh::hint(why)).collect();
                 hints.sort_unstable();
                 hints.dedup();
-                if hints.is_empty() {
+                // Without any there would be nobody to start.
+                if hints.is_empty() && *reached > 0 {
                     hints.push("with `--nnodes MIN:MAX` the job starts without the others");
                 }
                 for hint in hints {
@@ -158,5 +159,16 @@ mod tests {
         let text = of_ends(&ends, None).report();
         assert!(text.contains("b: it was lost: cut") && text.contains("c: its agent was killed"));
         assert!(!text.contains("a:"), "{text}");
+    }
+
+    /// To start without the others is hinted at only where there would be somebody to start.
+    #[test]
+    fn starting_without_anybody_is_no_hint() {
+        let report = |reached| {
+            let unreachable = vec![("a".to_owned(), "no".to_owned())];
+            Verdict::TooFewHosts { reached, min: 2, unreachable }.report()
+        };
+        assert!(report(1).contains("hint: with `--nnodes MIN:MAX`"), "{}", report(1));
+        assert!(!report(0).contains("hint: "), "{}", report(0));
     }
 }
