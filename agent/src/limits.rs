@@ -233,6 +233,9 @@ pub const SSH_ATTEMPTS: u32 = 4;
 pub const SSH_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long connections may take to end when all is said.
 pub const HANG_UP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long agents may stay once one of them has said that the job has succeeded: they hear it at once,
+/// or are evicted within a lease (3 s), and have nothing left to do.
+pub const SUCCESS_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long hosts that are told to start may wait for each other where some were not reached: they
 /// are all told in the same moment.
 pub const LAUNCH_LAST_CALL: Duration = Duration::from_secs(5);

@@ -8,7 +8,8 @@
 //!                                                   Stopping ── all have ended, killed if they must be
 //! ```
 //!
-//! A host that another one could not reach is tried directly. What workers write does not come here.
+//! A host that another one could not reach is tried directly. Once one agent says that the job has succeeded,
+//! the others have a few seconds to hear it too, and are then told to end. What workers write does not come here.
 
 use std::{
     collections::VecDeque,
@@ -159,7 +160,11 @@ impl Machine {
                 }
                 self.advance(now);
             }
-            Phase::Running { .. } => {
+            Phase::Running { has_succeeded: true, .. } => {
+                info!("the job has succeeded; agents that have not heard of it are told to end");
+                self.stop(now, None, Signal::SIGTERM);
+            }
+            Phase::Running { has_succeeded: false, .. } => {
                 warn!("too few hosts are left; the others are told to end");
                 self.stop(now, None, Signal::SIGTERM);
             }
@@ -272,8 +277,8 @@ impl Machine {
     /// where it is clear that one is not coming back, else when they have had time to end themselves.
     fn gives_up_at(&self, now: Instant) -> Option<Instant> {
         if self.has_succeeded() {
-            // All will hear of it; whoever has not ended then is stuck.
-            return Some(now + self.settings.stop);
+            // All will hear of it, but those that are cut off from the job, and would wait for it.
+            return Some(now + limits::SUCCESS_TIMEOUT);
         }
         let is_needed = |host: HostNumber| Some(host) == self.coordinator;
         let running = self.hosts.iter().filter(|standing| **standing == Standing::Running);

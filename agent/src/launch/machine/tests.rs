@@ -200,14 +200,30 @@ fn failed_job_ends_by_itself() {
     assert_eq!(t.advance(40 * SECOND), [Effect::Signal(Signal::SIGTERM)]);
 }
 
-/// Once the job has succeeded on one host the others have time to end, whatever was due before, and no
-/// longer: one that is stuck does not keep the launch.
+/// Once the job has succeeded on one host the others have some seconds to hear of it and to end by
+/// themselves, whatever was due before; then they are told to: one that is cut off does not keep the launch.
 #[test]
 fn succeeded_job_is_not_kept_by_a_stuck_agent() {
     let mut t = Fixture::running(3, 3);
     assert_eq!(t.exited(0, 1), []);
     assert_eq!(t.advance(39 * SECOND), []);
     assert_eq!(t.exited(1, 0), []);
-    assert_eq!(t.advance(39 * SECOND), []);
+    assert_eq!(t.advance(9 * SECOND), []);
     assert_eq!(t.advance(SECOND), [Effect::Signal(Signal::SIGTERM)]);
+    assert_eq!(t.exited(2, 1), [Effect::Finish(Verdict::Succeeded)]);
+}
+
+/// Each one that ends does not give the others more time, and one that does not end when it is told to is
+/// killed; the job has succeeded all the same.
+#[test]
+fn end_of_a_succeeded_job_is_bounded() {
+    let mut t = Fixture::running(4, 2);
+    assert_eq!(t.exited(0, 0), []);
+    assert_eq!(t.advance(6 * SECOND), []);
+    assert_eq!(t.exited(1, 0), []);
+    assert_eq!(t.gone(2, true), []);
+    assert_eq!(t.advance(4 * SECOND), [Effect::Signal(Signal::SIGTERM)]);
+    assert_eq!(t.advance(40 * SECOND), [Effect::Signal(Signal::SIGKILL)]);
+    let end = Report::Ended { host: 3, end: AgentEnd::Signaled(9) };
+    assert_eq!(t.report(end), [Effect::Finish(Verdict::Succeeded)]);
 }
