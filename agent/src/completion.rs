@@ -5,7 +5,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::{Shell, generate};
 
 use crate::{
@@ -32,8 +32,41 @@ pub fn print(shell: &str) -> Result<ExitCode, LaunchError> {
             }]));
         }
     };
-    let mut script = Vec::new();
-    generate(shell, &mut Cli::command(), "ragent", &mut script);
-    io::stdout().write_all(&script).map_err(system("print"))?;
+    io::stdout().write_all(&script(shell)).map_err(system("print"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn script(shell: Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    generate(shell, &mut offered(), "ragent", &mut script);
+    script
+}
+
+/// What people may type: the scripts would offer the commands that are hidden, too.
+fn offered() -> Command {
+    let all = Cli::command();
+    let commands = all.get_subcommands().filter(|command| !command.is_hide_set());
+    Command::new("ragent")
+        .version(env!("CARGO_PKG_VERSION"))
+        .args(all.get_arguments().cloned())
+        .subcommands(commands.cloned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Commands that are for ragent itself are not offered, all others are.
+    #[test]
+    fn internal_commands_are_not_offered() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let script = String::from_utf8(script(shell)).unwrap();
+            for hidden in ["__keeper", "__relay"] {
+                assert!(!script.contains(hidden), "{shell} offers {hidden}");
+            }
+            for offered in ["manifest", "k8s", "nproc-per-node", "hostfile", "version"] {
+                assert!(script.contains(offered), "{shell} does not offer {offered}");
+            }
+        }
+    }
 }
