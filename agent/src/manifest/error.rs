@@ -65,6 +65,16 @@ pub enum ManifestError {
         /// The method.
         method: MethodName,
     },
+    /// A volume would hide what pods need.
+    #[error("`{flag} {value}` is at `{path}`, where pods have something else")]
+    Taken {
+        /// The flag.
+        flag: &'static str,
+        /// What was given.
+        value: String,
+        /// Where it would be.
+        path: String,
+    },
     /// The same thing is said twice.
     #[error("`{flag}` says twice what `{name}` is")]
     Twice {
@@ -104,6 +114,7 @@ impl ManifestError {
             Self::NoEffect { flag: None, .. } => {
                 "agents meet at the first pod; leave it out".to_owned()
             }
+            Self::Taken { .. } => "mount it at another folder, such as `/data`".to_owned(),
             Self::Variable(error) => return error.hint(),
             Self::Missing { .. } | Self::NoScript => "see `ragent manifest k8s --help`".to_owned(),
             Self::OnlyWith { method, .. } => {

@@ -181,6 +181,15 @@ fn mistakes() {
         ("--pod-restarts many", "`--pod-restarts many` is not a whole number from 0 on"),
         ("--max-restarts -1", "`--max-restarts -1` is not a whole number from 0 on"),
         ("--volume data", "`--volume data` is not `pvc:CLAIM:/PATH` or `host:/FOLDER:/PATH`"),
+        (
+            "--volume pvc:data:/dev/shm",
+            "`--volume pvc:data:/dev/shm` is at `/dev/shm`, where pods have something else",
+        ),
+        (
+            "--volume host:/nfs:/etc/ragent",
+            "`--volume host:/nfs:/etc/ragent` is at `/etc/ragent`, where pods have something else",
+        ),
+        ("--volume pvc:data:/", "`--volume pvc:data:/` is at `/`, where pods have something else"),
         ("-m --no-python", "`--module` and `--no-python` exclude each other"),
     ] {
         let errors = resolve(&format!("--name digits --image i {line} t.py")).unwrap_err();

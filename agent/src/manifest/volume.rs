@@ -22,8 +22,8 @@ pub enum VolumeSource {
 
 const FLAG: &str = "--volume";
 const EXPECTED: &str = "`pvc:CLAIM:/PATH` or `host:/FOLDER:/PATH`";
-/// What the manifest has there itself.
-const TAKEN: [&str; 2] = ["/dev/shm", super::container::CONFIG_FOLDER];
+/// Where pods have the image itself, or something of the manifest's.
+const TAKEN: [&str; 3] = ["/", "/dev/shm", super::container::CONFIG_FOLDER];
 
 impl SharedVolume {
     pub(super) fn parse(text: &str) -> Result<Self, ManifestError> {
@@ -40,8 +40,12 @@ impl SharedVolume {
             "host" if is_folder(source) => VolumeSource::HostFolder(source.to_owned()),
             _ => return Err(wrong()),
         };
-        if !is_folder(path) || path == "/" || TAKEN.contains(&path) {
+        if !is_folder(path) {
             return Err(wrong());
+        }
+        if TAKEN.contains(&path) {
+            let (value, path) = (text.to_owned(), path.to_owned());
+            return Err(ManifestError::Taken { flag: FLAG, value, path });
         }
         Ok(Self { source, mount_path: path.to_owned() })
     }
@@ -91,8 +95,6 @@ mod tests {
             "nfs:a:/b",
             "host:nfs:/x",
             "host:/a/../b:/x",
-            "pvc:data:/dev/shm",
-            "pvc:data:/",
             "pvc:a:/b:ro",
             "pvc:a:/b/",
         ] {
