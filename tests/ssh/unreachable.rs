@@ -132,3 +132,16 @@ fn configuration_of_ssh() {
     end.assert_stderr(&["\n  node1: Can't open user config file", "hint: "]);
     assert!(!end.stderr.contains("--remote-ragent"), "{}", end.stderr);
 }
+
+/// Workers find the folder that they run in as PWD, too.
+#[test]
+fn folder_is_the_shells() {
+    let here = "for last; do :; done; cd / && exec sh -c \"$last\"";
+    for (chdir, pwd) in [("tmp", "/tmp\n"), ("./tmp/.", "/tmp\n"), (".", "\n")] {
+        let end = launch_by(here, &format!("--chdir {chdir} --no-python printenv PWD SCRATCH"));
+        end.assert_code(0);
+        let lines = end.stdout.lines().map(|line| line.trim_start_matches("[node1:0] "));
+        let [found, scratch] = lines.collect::<Vec<_>>()[..] else { panic!("{}", end.stdout) };
+        assert_eq!(format!("{found}\n"), format!("{scratch}{pwd}"), "{chdir}");
+    }
+}

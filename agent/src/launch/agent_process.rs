@@ -3,6 +3,7 @@
 use std::{
     fs,
     os::unix::process::ExitStatusExt,
+    path::{Component, Path, PathBuf},
     process::{ExitStatus, Stdio},
     time::Instant,
 };
@@ -54,6 +55,10 @@ impl AgentProcess {
         // The file that runs, also where its path has a newer one by now.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("ragent").args(job.words(host)).current_dir(&job.folder);
+        match shells_name(&job.folder) {
+            Some(folder) => command.env("PWD", folder),
+            None => command.env_remove("PWD"),
+        };
         for (name, value) in job.env.iter().chain(&host.env) {
             command.env(name, value);
         }
@@ -101,6 +106,12 @@ impl AgentProcess {
             Err(error) => AgentEnd::NotStarted(format!("its agent cannot be watched: {error}")),
         }
     }
+}
+
+/// What a shell that had entered `folder` would say in `PWD`; nothing where that depends on links.
+fn shells_name(folder: &Path) -> Option<PathBuf> {
+    let is_plain = !folder.components().any(|part| part == Component::ParentDir);
+    (is_plain && folder.is_absolute()).then(|| folder.components().collect())
 }
 
 fn end_of(status: ExitStatus) -> AgentEnd {
