@@ -9,7 +9,7 @@ use crate::limits;
 
 /// The hosts of a list.
 ///
-/// Invariant: there is at least one, and no two have the same name.
+/// Invariant: there is at least one, and no two have the same name, whose case means nothing.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HostList {
     hosts: Vec<ListedHost>,
@@ -86,6 +86,18 @@ pub enum HostListError {
     /// More hosts than anybody has.
     #[error("it names more than {} hosts", limits::MAX_HOSTS)]
     TooMany,
+    /// One host has two sizes.
+    #[error("line {line}: `{name}` has {first} slots and {second}")]
+    TwoSizes {
+        /// Where.
+        line: usize,
+        /// Which host.
+        name: String,
+        /// How many it has first.
+        first: NonZeroU32,
+        /// How many it has then.
+        second: NonZeroU32,
+    },
     /// A word that is none of the grammar's.
     #[error("line {line}: `{word}` is not understood")]
     Word {
@@ -117,6 +129,7 @@ impl HostListError {
                 "name the hosts themselves, and leave some out with `--exclude`"
             }
             Self::TooMany => "is that a list of hosts?",
+            Self::TwoSizes { .. } => "give it one size, as `HOST:8` or `HOST slots=8`",
             Self::ZeroSlots { .. } => "remove the line, or leave the host out with `--exclude`",
         }
     }
@@ -131,7 +144,7 @@ impl FromStr for HostList {
         for (line, text) in (1..).zip(text.trim_start_matches('\u{feff}').lines()) {
             let text = text.split('#').next().unwrap_or_default();
             let Some(host) = host(line, text)? else { continue };
-            if let Some(first) = lines.insert(host.name.clone(), line) {
+            if let Some(first) = lines.insert(host.name.to_ascii_lowercase(), line) {
                 return Err(HostListError::Duplicate { name: host.name, first, line });
             }
             if hosts.len() == limits::MAX_HOSTS {
@@ -156,7 +169,18 @@ fn host(line: usize, text: &str) -> Result<Option<ListedHost>, HostListError> {
         };
         match word.to_ascii_lowercase().as_str() {
             "slots" | "slot" | "cpu" | "cpus" | "count" => {
-                host.slots = Some(slots(line, &host.name, value)?);
+                let second = slots(line, &host.name, value)?;
+                match host.slots.replace(second) {
+                    Some(first) if first != second => {
+                        return Err(HostListError::TwoSizes {
+                            line,
+                            name: host.name,
+                            first,
+                            second,
+                        });
+                    }
+                    Some(_) | None => {}
+                }
             }
             // A bound for a scheduler that puts more workers on a host than it has slots.
             "max_slots" | "max-slots" | "slots_max" | "slots-max" => {
@@ -266,6 +290,29 @@ mod tests {
         assert_eq!(error("a\nb\nme@a slots=2\n"), duplicate);
     }
 
+    /// Names of hosts have no case.
+    #[test]
+    fn case_makes_no_other_host() {
+        let name = "n1.Example".to_owned();
+        assert_eq!(
+            error("N1.example\nn1.Example\n"),
+            HostListError::Duplicate { name, first: 1, line: 2 }
+        );
+        assert_eq!(read("N1\nn2"), [("N1".to_owned(), None), ("n2".to_owned(), None)]);
+    }
+
+    /// Two sizes of one host contradict each other, unless they are the same.
+    #[test]
+    fn two_sizes() {
+        assert_eq!(read("n1:2 slots=2"), [("n1".to_owned(), Some(2))]);
+        for (text, says) in [
+            ("a\nn1:2 slots=3", "line 2: `n1` has 2 slots and 3"),
+            ("n1 slots=4 cpus=2", "line 1: `n1` has 4 slots and 2"),
+        ] {
+            assert_eq!(error(text).to_string(), says);
+        }
+    }
+
     /// A host without slots is a mistake, not a host to be left out.
     #[test]
     fn zero_slots() {
@@ -294,8 +341,8 @@ mod tests {
         #[test]
         fn never_panics(text in "(?s).{0,200}") {
             if let Ok(list) = text.parse::<HostList>() {
-                let names: std::collections::BTreeSet<&str> =
-                    list.hosts().iter().map(|host| host.name.as_str()).collect();
+                let names: std::collections::BTreeSet<String> =
+                    list.hosts().iter().map(|host| host.name.to_ascii_lowercase()).collect();
                 prop_assert!(!names.is_empty() && names.len() == list.hosts().len());
             }
         }
