@@ -87,17 +87,19 @@ fn rest(
     Ok(all.difference(without).copied().collect())
 }
 
-/// Hosts that a filter names, each with its slots; none: the whole host.
+/// Hosts that a filter names, as the list spells them, each with its slots; none: the whole host.
 type Named = BTreeMap<String, Option<BTreeSet<u32>>>;
 
 fn read(flag: &'static str, text: &str, list: &HostList) -> Result<Named, Mistake> {
-    let hosts: BTreeMap<&str, &ListedHost> =
-        list.hosts().iter().map(|host| (host.name.as_str(), host)).collect();
+    // As in the list, case makes no other host.
+    let hosts: BTreeMap<String, &ListedHost> =
+        list.hosts().iter().map(|host| (host.name.to_ascii_lowercase(), host)).collect();
+    let listed = |name: &str| hosts.get(&name.to_ascii_lowercase()).copied();
     let mut named = Named::new();
     for part in text.split('@').flat_map(pieces).filter(|part| !part.trim().is_empty()) {
         let wrong = || Mistake::Filter { flag, text: part.to_owned() };
         let (pattern, slots) = match part.trim().rsplit_once(':') {
-            Some((name, slots)) if !hosts.contains_key(part.trim()) => (name, Some(slots)),
+            Some((name, slots)) if listed(part.trim()).is_none() => (name, Some(slots)),
             Some(_) | None => (part.trim(), None),
         };
         let slots = match slots {
@@ -105,10 +107,10 @@ fn read(flag: &'static str, text: &str, list: &HostList) -> Result<Named, Mistak
             None => None,
         };
         for name in expand(pattern).ok_or_else(wrong)? {
-            let host = hosts.get(name.as_str());
-            let host = host.ok_or_else(|| Mistake::UnknownHost { flag, name: name.clone() })?;
+            let host = listed(&name).ok_or(Mistake::UnknownHost { flag, name })?;
             check_slots(flag, host, slots.as_ref())?;
-            match (named.entry(name).or_insert_with(|| Some(BTreeSet::new())), &slots) {
+            match (named.entry(host.name.clone()).or_insert_with(|| Some(BTreeSet::new())), &slots)
+            {
                 (Some(known), Some(slots)) => known.extend(slots),
                 (known, None) => *known = None,
                 (None, Some(_)) => {}
@@ -246,6 +248,12 @@ mod tests {
         }
         assert_eq!(chosen("gpu-a[01-01]", ""), Ok(vec!["gpu-a01/2:".to_owned()]));
         assert_eq!(chosen("fd00::1", ""), Ok(vec!["fd00::1/0:".to_owned()]));
+    }
+
+    /// Names of hosts have no case here either.
+    #[test]
+    fn case_makes_no_other_host() {
+        assert_eq!(chosen("N1:0,n1:2,FD00::1", "Fd00::1"), Ok(vec!["me@n1/2:0,2".to_owned()]));
     }
 
     /// Slots are accelerators, with a worker each.
