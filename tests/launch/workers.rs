@@ -111,13 +111,12 @@ fn error_file_is_in_the_report() {
 #[test]
 fn program_that_cannot_be_executed() {
     let sandbox = Sandbox::new();
-    let script = "#!/no/such/interpreter\n";
-    fs::write(sandbox.path("program"), script).unwrap();
+    fs::write(sandbox.path("program"), "#!/proc\n").unwrap();
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(sandbox.path("program"), executable).unwrap();
     let end = sandbox.ragent("--nproc-per-node 2 --no-python ./program").run();
     end.assert_code(1);
-    assert!(end.report().contains("could not be started: No such file"), "{}", end.report());
+    assert!(end.report().contains("could not be started: Permission denied"), "{}", end.report());
     sandbox.assert_nothing_left();
 }
 
