@@ -116,7 +116,7 @@ fn several_agents_on_a_node_are_told() {
     for mpi in installed() {
         let sandbox = Sandbox::new();
         let words = format!("-np 2 {} --no-python stay.sh", env!("CARGO_BIN_EXE_ragent"));
-        let end = mpi.start(&sandbox, &words).run();
+        let end = mpi.run_short(|| mpi.start(&sandbox, &words));
         end.assert_code(2);
         end.assert_stderr(&["has started 2 agents on this node", "ragent rank -- "]);
         sandbox.wait_until_nothing_left();
@@ -198,7 +198,7 @@ fn ranks_on_three_hosts_know_the_first() {
         }
         let sandbox = Sandbox::new();
         let hosts = Hosts::new(&sandbox, name);
-        let end = hosts.agents(&sandbox, mpi, "rank -- place.sh").run();
+        let end = mpi.run_short(|| hosts.agents(&sandbox, mpi, "rank -- place.sh"));
         end.assert_code(0);
         assert_places(&end);
     }
