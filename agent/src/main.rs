@@ -18,11 +18,8 @@ use ragent::{
 fn main() -> ExitCode {
     let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     // Not for a program that takes this process's place: it has what its launcher gave.
-    let settled = match &cli.command {
-        Some(Command::Rank(_)) => Ok(()),
-        _ => ThisHost.settle_signals(),
-    };
-    if let Err(source) = settled {
+    let is_passing = matches!(cli.command, Some(Command::Rank(_)));
+    if !is_passing && let Err(source) = ThisHost.settle_signals() {
         let error = LaunchError::System { attempt: "settle signals", source };
         let _ = writeln!(io::stderr(), "{}", error.report());
         return error.exit_code();

@@ -49,8 +49,8 @@ fn meaningless(spec: &ManifestSpec) -> Vec<ManifestError> {
         .filter(|(name, _)| name.as_str() != "PET_DEEPSPEED_CONFIG")
         .map(|(name, value)| (name.clone(), value.into()))
         .collect();
-    let cli =
-        Cli::read(words.map(OsString::from)).expect("a manifest gives agents flags that they have");
+    // They are flags that agents have. If they were not, it would be no variable's fault.
+    let Ok(cli) = Cli::read(words.map(OsString::from)) else { return Vec::new() };
     let errors = JobSpec::resolve(cli.launch, &Anywhere(&env)).err().unwrap_or_default();
     errors.into_iter().map(ManifestError::Variable).collect()
 }
