@@ -72,6 +72,7 @@ check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) check --locked -p ragent-store --no-default-features
+	$(CARGO) test --quiet --locked -p ragent-tests --test purity
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	@if $(CARGO) deny --version >/dev/null 2>&1; \
 	then $(CARGO) deny --locked check bans licenses sources; \

@@ -2,13 +2,13 @@
 
 use std::{fmt::Write, io, path::PathBuf, process::ExitCode};
 
+use ragent_core::agent::{CLOSED_BEFORE, Ending};
 use ragent_rendezvous::{
     message::{JobResult, Outcome, RefuseReason},
     settings::SharedSettings,
 };
 
 use crate::{
-    agent::machine::Ending,
     coordinator::{client::AttendError, discovery::LocateError},
     job_spec::{Endpoint, JobSpecError, StorePorts},
     launch::{Mistake, Verdict},
@@ -115,7 +115,7 @@ impl LaunchError {
         match self {
             Self::Usage(_) | Self::LaunchUsage(_) | Self::Manifest(_) => 2,
             Self::OverSsh(verdict) => verdict.code(),
-            Self::Ended(ended) => ended.code(),
+            Self::Ended(ended) => ended.ending.exit_code(),
             Self::StaysClosed { .. } => CLOSED_BEFORE,
             Self::System { .. }
             | Self::Locate(_)
@@ -249,25 +249,7 @@ fn usage<E: std::error::Error>(errors: &[E], hint: impl Fn(&E) -> Option<String>
     errors.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-/// The coordinator's host was lost or left, and is not back: the same job may go on.
-const HOST_GONE: u8 = 3;
-/// The job was closed before this agent came: to start it again is in vain.
-const CLOSED_BEFORE: u8 = 4;
-
 impl Ended {
-    fn code(&self) -> u8 {
-        match &self.ending {
-            Ending::Unreachable { was_attended: true, .. } => HOST_GONE,
-            Ending::Refused(RefuseReason::Closed(outcome)) if outcome.result.is_lasting() => {
-                CLOSED_BEFORE
-            }
-            Ending::Closed(_)
-            | Ending::Left(_)
-            | Ending::Refused(_)
-            | Ending::Unreachable { was_attended: false, .. } => 1,
-        }
-    }
-
     fn report(&self) -> String {
         let Self { ending, settings, endpoint, title } = self;
         match ending {
@@ -394,34 +376,4 @@ fn differences(here: &SharedSettings, there: &SharedSettings) -> String {
         .map(|(name, here, there)| format!("{name} is {here} here and {there} there"))
         .collect::<Vec<_>>()
         .join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use ragent_rendezvous::settings::{NodeRange, Timeouts};
-
-    use super::*;
-
-    /// Only a job that would fail again keeps a service manager from starting the agent again.
-    #[test]
-    fn passing_ends_are_worth_another_start() {
-        let code = |result| {
-            let outcome =
-                Outcome { result, first_failure: None, other_failures: 0, restarts_used: 0 };
-            let ending = Ending::Refused(RefuseReason::Closed(outcome));
-            let settings = SharedSettings {
-                nodes: NodeRange::new(1, 1).unwrap(),
-                max_restarts: 0,
-                timeouts: Timeouts::default(),
-                fixed_ranks: false,
-            };
-            let (endpoint, title) = (Endpoint::default(), String::new());
-            Ended { ending, settings, endpoint, title }.code()
-        };
-        assert_eq!(code(JobResult::BudgetSpent), 4);
-        assert_eq!(code(JobResult::FinalFailure), 4);
-        assert_eq!(code(JobResult::AllLeft), 1);
-        let waited = std::time::Duration::ZERO;
-        assert_eq!(code(JobResult::JoinTimeout { present: 1, min: 2, waited }), 1);
-    }
 }

@@ -2,17 +2,8 @@
 
 use std::time::Duration;
 
-/// How often at most a node tells the coordinator what its workers say of their progress: 10,000
-/// nodes stay below 5,000 messages a second.
-pub const SAID_INTERVAL: Duration = Duration::from_secs(2);
-/// How often a group that may hang is looked at: not so often that looking, which reads three small
-/// files a process, costs anything, and often enough that a hang is not told much too late.
-pub const HANG_LOOK_MIN: Duration = Duration::from_millis(250);
-/// The longest time between two looks.
-pub const HANG_LOOK_MAX: Duration = Duration::from_secs(10);
-/// A worker is busy that uses more than this part of a processor. Threads that only wait with a
-/// time-out, as of NCCL's watchdog or a data loader, stay below a thousandth.
-pub const BUSY_SHARE: u32 = 50;
+pub use ragent_core::limits::{REDIAL_INTERVAL, REDIAL_INTERVAL_LOST, SWEEP_TIMEOUT};
+
 /// A datagram of a worker to its service manager; systemd takes 4 KiB too.
 pub const MAX_NOTICE: usize = 4096;
 /// How long stacks of hung workers may take: they are killed afterwards in any case.
@@ -72,14 +63,6 @@ pub const RESOLVE_TIMEOUT: Duration = Duration::from_secs(6);
 pub const IDENTIFY_TIMEOUT: Duration = Duration::from_secs(3);
 /// What an answer to "who are you" may have; ours has a few hundred bytes.
 pub const MAX_IDENTITY_LEN: usize = 4096;
-/// A fresh attempt to reach a coordinator that may be there: as architecture.md, section 4.
-pub const REDIAL_INTERVAL: Duration = Duration::from_millis(250);
-/// The same while it is known to be gone: a service manager takes about that long to restart it.
-pub const REDIAL_INTERVAL_LOST: Duration = Duration::from_millis(500);
-/// How long a keep-alive may stay unanswered before a second connection is tried.
-pub const SUSPECT_AFTER: Duration = Duration::from_millis(600);
-/// Attempts under way at once: those of one dial time-out at one redial interval.
-pub const MAX_DIALS: usize = 8;
 /// Messages to or from one stream that wait for their reader. A stream that falls this far behind
 /// is dropped; both sides are level, so its successor loses nothing.
 pub const STREAM_QUEUE: usize = 64;
@@ -124,9 +107,6 @@ pub const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How much longer than its agents may take to stop a coordinator is waited for: a lease, a farewell,
 /// and time to spare.
 pub const SEE_OFF_MARGIN: Duration = Duration::from_secs(10);
-/// How long a keeper may take to kill and reap a tree: a worker with hundreds of GiB takes seconds
-/// to be freed by the kernel.
-pub const SWEEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the keeper may take to be there, and to go.
 pub const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a keeper tries to deliver its obituary: less than the lease that proves the same.

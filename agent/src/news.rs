@@ -3,11 +3,11 @@
 
 use std::{error::Error, fmt::Write};
 
-use nix::sys::signal::Signal;
+use ragent_core::{agent::News, signal::Signal};
 use ragent_rendezvous::message::{EvictReason, RestartReason, WaitReason, WorkerEnd};
 use tracing::{error, info, warn};
 
-use crate::{agent::machine::News, job_spec::Endpoint};
+use crate::job_spec::Endpoint;
 
 /// Logs one piece of news.
 pub fn log(news: &News) {
@@ -64,18 +64,10 @@ pub fn ended(end: &WorkerEnd) -> String {
     }
 }
 
-/// A signal by name and number, real-time ones too.
+/// A signal by name and number.
 pub fn signal_name(number: i32) -> String {
-    /// The first real-time signal that programs may use; two below it belong to libc.
-    const SIGRTMIN: i32 = 34;
-    match Signal::try_from(number) {
-        Ok(signal) => format!("{signal} (signal {number})"),
-        Err(_) if number == SIGRTMIN => format!("SIGRTMIN (signal {number})"),
-        Err(_) if number > SIGRTMIN => {
-            format!("SIGRTMIN+{} (signal {number})", number - SIGRTMIN)
-        }
-        Err(_) => format!("signal {number}"),
-    }
+    let signal = Signal(number);
+    if signal.has_name() { format!("{signal} (signal {number})") } else { signal.to_string() }
 }
 
 /// Why a node is no longer a member, in words.

@@ -9,6 +9,7 @@ use std::{
     path::PathBuf,
 };
 
+use ragent_core::agent::AgentSettings;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     Rendezvous,
@@ -24,7 +25,7 @@ use tokio::{
 use tracing::{error, info, warn};
 
 use crate::{
-    agent::{driver::AgentSpec, machine::AgentSettings, worker_stores::StorePlace},
+    agent::{driver::AgentSpec, worker_stores::StorePlace},
     clock,
     coordinator::{
         discovery::{self, LocateError, Located},

@@ -7,12 +7,13 @@ use std::{
     path::Path,
 };
 
+use ragent_core::{agent::Ending, process_end};
 use ragent_rendezvous::message::{JobResult, Outcome, RefuseReason, WorkerEnd, WorkerFailure};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tracing::warn;
 
-use crate::{agent::machine::Ending, clock, error::LaunchError, job_spec::JobSpec, limits, news};
+use crate::{clock, error::LaunchError, job_spec::JobSpec, limits, news};
 
 /// What `--report` holds. Fields are only ever added.
 #[derive(Serialize)]
@@ -140,11 +141,7 @@ fn word(result: &Result<Outcome, LaunchError>) -> &'static str {
 fn torch_error(failure: &WorkerFailure) -> Option<Value> {
     let is_hung = matches!(failure.end, WorkerEnd::Hung(_));
     let said = failure.message.as_deref().filter(|_| !is_hung)?;
-    let exit_code = match failure.end {
-        WorkerEnd::Exited(code) => code,
-        WorkerEnd::Signaled(signal) => -signal,
-        WorkerEnd::NotStarted(_) | WorkerEnd::KeeperLost | WorkerEnd::Hung(_) => 1,
-    };
+    let exit_code = process_end::exit_code(&failure.end);
     // The file itself, if it is here; a worker on another node has sent the end of its message.
     let original = failure.error_file.as_deref().and_then(|path| {
         let size = fs::metadata(path).ok()?.len();

@@ -6,6 +6,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
+use ragent_core::agent::Ending;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{NodeId, RunId},
@@ -22,7 +23,6 @@ use tracing::{debug, info, warn};
 use crate::{
     agent::{
         driver::{self as agent_driver, DriveError},
-        machine::Ending,
         worker_stores::WorkerStores,
     },
     clock,
@@ -226,7 +226,10 @@ async fn take_part(
     let mut place = tokio::select! {
         place = place::take(spec, &stores, waits) => place?,
         // Nobody knows this node yet, so it just goes.
-        Some(signal) = signals.recv() => return Ok((Ending::Left(signal), Endpoint::default())),
+        Some(signal) = signals.recv() => {
+            let signal = ragent_core::signal::Signal(signal as i32);
+            return Ok((Ending::Left(signal), Endpoint::default()));
+        },
     };
     let attends = RunningAgent::this(&spec.run_id, &place.endpoint, Stage::Attending);
     renew(registration.as_ref(), &attends);

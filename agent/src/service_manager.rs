@@ -7,11 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ragent_core::agent::News;
 use sd_notify::NotifyState;
 use tracing::debug;
 
 use crate::{
-    agent::machine::News,
     host::{Host, ThisHost},
     limits, news,
 };

@@ -1,6 +1,6 @@
 //! Starts, watches and ends the local workers, through the keeper.
 //!
-//! [`machine`] decides, [`driver`] carries out. Environment, log files and captured output of
+//! [`ragent_core::supervisor`] decides, [`driver`] carries out. Environment, log files and captured output of
 //! workers have a file each; whatever needs `unsafe` is in `unix`.
 
 pub mod arguments;
@@ -9,11 +9,9 @@ pub mod console;
 pub mod driver;
 pub mod environment;
 mod error_file;
-pub mod hang;
 mod held_gpus;
 mod keeper_link;
 pub mod logs;
-pub mod machine;
 mod notices;
 mod plumbing;
 mod progress;

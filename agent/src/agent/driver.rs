@@ -10,6 +10,11 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
+use ragent_core::{
+    agent::{Agent, AgentSettings, Effect, Ending},
+    link::{self, Link},
+    signal,
+};
 use ragent_proto::convert::{FromCoordinator, NotHere};
 use ragent_rendezvous::{
     ids::{AttendNumber, JobUid, RunId},
@@ -22,11 +27,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::{
-    link::{self, Link},
-    machine::{Agent, AgentSettings, Effect, Ending},
-    worker_stores::WorkerStores,
-};
+use super::worker_stores::WorkerStores;
 use crate::{
     clock,
     coordinator::client::{self, AttendError, StreamEvent},
@@ -152,7 +153,7 @@ impl Driver<'_> {
 
     fn handle_signal(&mut self, signal: Signal) {
         info!(%signal, "signal received; leaving");
-        self.agent.handle_signal(clock::now(), signal);
+        self.agent.handle_signal(clock::now(), signal::Signal(signal as i32));
     }
 
     fn handle_told(&mut self, told: Told) {

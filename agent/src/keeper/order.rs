@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeSet, ffi::OsString, net::SocketAddr, path::PathBuf};
 
-use ragent_rendezvous::message::WorkerEnd;
+use ragent_core::process_end::ProcessEnd;
 use serde::{Deserialize, Serialize};
 
 /// What the keeper is to do.
@@ -89,7 +89,7 @@ pub enum Report {
         /// Which one.
         local_rank: u32,
         /// How.
-        end: End,
+        end: ProcessEnd,
     },
     /// All workers have ended, and nothing is left in their process groups.
     Quiet,
@@ -100,22 +100,4 @@ pub enum Report {
     },
     /// The lease has passed; the tree is being killed.
     LeaseOver,
-}
-
-/// How a worker ended, as the kernel says it.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub enum End {
-    /// It exited with this code.
-    Exited(i32),
-    /// This signal killed it.
-    Signaled(i32),
-}
-
-impl From<End> for WorkerEnd {
-    fn from(end: End) -> Self {
-        match end {
-            End::Exited(code) => Self::Exited(code),
-            End::Signaled(signal) => Self::Signaled(signal),
-        }
-    }
 }

@@ -3,11 +3,8 @@
 use std::{
     collections::BTreeMap,
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::process::ExitStatusExt,
-    },
-    process::{Child, ExitStatus},
+    os::fd::{AsFd, OwnedFd},
+    process::Child,
     time::Instant,
 };
 
@@ -17,9 +14,11 @@ use nix::{
     unistd::{self, Pid, getpid},
 };
 
+use ragent_core::process_end::ProcessEnd;
+
 use super::{
     cgroup::Cgroup,
-    order::{End, Program, Report},
+    order::{Program, Report},
     socket::{Spilled, Streams},
     tree,
 };
@@ -148,13 +147,13 @@ impl Workers {
         self.running.retain(|&local_rank, child| match child.try_wait() {
             Ok(None) => true,
             Ok(Some(status)) => {
-                report(Report::Ended { local_rank, end: end_of(status) });
+                report(Report::Ended { local_rank, end: ProcessEnd::from(status) });
                 false
             }
             // Nobody else waits for it, so this cannot be; a worker that cannot be waited for has
             // not ended well.
             Err(_) => {
-                report(Report::Ended { local_rank, end: End::Exited(255) });
+                report(Report::Ended { local_rank, end: ProcessEnd::UNKNOWN });
                 false
             }
         });
@@ -192,14 +191,5 @@ impl Spilled {
                 rest = &rest[written..];
             }
         }
-    }
-}
-
-fn end_of(status: ExitStatus) -> End {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => End::Exited(code),
-        (None, Some(signal)) => End::Signaled(signal),
-        // `try_wait` reports ended processes only.
-        (None, None) => End::Exited(255),
     }
 }

@@ -2,9 +2,8 @@
 
 use std::{
     fs,
-    os::unix::process::ExitStatusExt,
     path::{Component, Path, PathBuf},
-    process::{ExitStatus, Stdio},
+    process::Stdio,
     time::Instant,
 };
 
@@ -12,6 +11,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use ragent_core::process_end::ProcessEnd;
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     process::{Child, Command},
@@ -102,7 +102,7 @@ impl AgentProcess {
             () = clock::until(Some(by)) => {}
         }
         match status {
-            Ok(status) => end_of(status),
+            Ok(status) => AgentEnd::from(ProcessEnd::from(status)),
             Err(error) => AgentEnd::NotStarted(format!("its agent cannot be watched: {error}")),
         }
     }
@@ -112,13 +112,6 @@ impl AgentProcess {
 fn shells_name(folder: &Path) -> Option<PathBuf> {
     let is_plain = !folder.components().any(|part| part == Component::ParentDir);
     (is_plain && folder.is_absolute()).then(|| folder.components().collect())
-}
-
-fn end_of(status: ExitStatus) -> AgentEnd {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => AgentEnd::Exited(code),
-        (None, signal) => AgentEnd::Signaled(signal.unwrap_or_default()),
-    }
 }
 
 /// Passes on what comes out of `pipe` line by line; waits where that is slow.

@@ -7,6 +7,7 @@
 use std::{ffi::OsString, net::IpAddr, path::PathBuf};
 
 use bytes::Bytes;
+use ragent_core::process_end::ProcessEnd;
 use serde::{Deserialize, Serialize};
 
 use super::ssh::Way;
@@ -142,4 +143,13 @@ pub(super) enum AgentEnd {
     Signaled(i32),
     /// It could not be started.
     NotStarted(String),
+}
+
+impl From<ProcessEnd> for AgentEnd {
+    fn from(end: ProcessEnd) -> Self {
+        match end {
+            ProcessEnd::Exited(code) => Self::Exited(code),
+            ProcessEnd::Signaled(signal) => Self::Signaled(signal),
+        }
+    }
 }

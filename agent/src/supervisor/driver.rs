@@ -15,6 +15,12 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use ragent_core::{
+    hang::{Activity, Hang, HangWatch},
+    process_end::{self, ProcessEnd},
+    signal,
+    supervisor::{Effect, GroupEnd, Input, Supervisor},
+};
 use ragent_rendezvous::{
     ids::{GlobalRank, JobUid, LocalRank, Round, RoundId},
     message::{Admission, WorkerEnd, WorkerFailure},
@@ -28,11 +34,9 @@ use super::{
     console::Console,
     environment::{self, EnvironmentSpec, NOT_INHERITED},
     error_file,
-    hang::{Activity, Hang, HangWatch},
     held_gpus::HeldGpus,
     keeper_link::{Drains, FromKeeper, KeeperLink},
     logs::{LogFolder, WorkerFolder},
-    machine::{Effect, GroupEnd, Input, Supervisor},
     notices::{Notice, NoticeSockets},
     plumbing::{Prepared, StderrTail, WorkerFiles, plumb, prepare},
     progress,
@@ -44,7 +48,7 @@ use crate::{
     event_log::{AgentEvent, EventLog, WorkerEvent},
     host::numa::CpuSet,
     job_spec::{HangSpec, Output, Stream, WorkerCommand},
-    keeper::order::{End, Order, Program, Report},
+    keeper::order::{Order, Program, Report},
     limits,
 };
 
@@ -61,7 +65,7 @@ pub enum Command {
     /// End the group, its workers having `grace`.
     Stop {
         /// What its workers are told.
-        signal: Signal,
+        signal: signal::Signal,
         /// How long they may take.
         grace: Duration,
     },
@@ -308,7 +312,8 @@ impl Driver {
                     .as_mut()
                     .and_then(|group| group.workers.get_mut(&LocalRank(local_rank)));
                 if let Some(worker) = worker {
-                    worker.fate = if end == End::Exited(0) { Fate::Succeeded } else { Fate::Ended };
+                    worker.fate =
+                        if end == ProcessEnd::Exited(0) { Fate::Succeeded } else { Fate::Ended };
                 }
                 if let Some(hang) = self.group.as_mut().and_then(|group| group.hang.as_mut()) {
                     hang.handle_ended(LocalRank(local_rank));
@@ -586,7 +591,7 @@ impl Driver {
                     self.tell(Told::Failed(Box::new(failure))).await;
                 }
                 Effect::Signal(signal) => {
-                    self.order(Order::Signal { signal: signal as i32 }, Vec::new()).await;
+                    self.order(Order::Signal { signal: signal.0 }, Vec::new()).await;
                 }
                 Effect::Sweep => {
                     self.sweeps += 1;
@@ -614,13 +619,7 @@ impl Driver {
         if let Some(worker) = group.workers.get_mut(&failure.local_rank) {
             worker.fate = Fate::Failed;
         }
-        let exit_code = match failure.end {
-            WorkerEnd::Exited(code) => code,
-            WorkerEnd::Signaled(signal) => -signal,
-            // As a shell says it of a program that cannot be started, and of one that was killed.
-            WorkerEnd::NotStarted(_) => 127,
-            WorkerEnd::KeeperLost | WorkerEnd::Hung(_) => -(Signal::SIGKILL as i32),
-        };
+        let exit_code = process_end::exit_code(&failure.end);
         let event = WorkerEvent::Failed { exit_code, message: failure.message.clone() };
         self.spec.events.worker(&group.admission, failure.local_rank, failure.pid, event);
     }

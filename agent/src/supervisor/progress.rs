@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, fs, time::Duration};
 
 use nix::unistd::{Pid, SysconfVar, sysconf};
+use ragent_core::hang::Activity;
 use ragent_rendezvous::ids::LocalRank;
 
-use super::hang::Activity;
 use crate::keeper::tree;
 
 /// What each worker, by its process, and everything below it have done so far. Blocks.

@@ -25,18 +25,15 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use ragent::{
     agent::{
         driver::{self, AgentSpec},
-        machine::AgentSettings,
         worker_stores::{StorePlace, WorkerStores},
     },
     job_spec::{Endpoint, StorePorts},
     net::Reach,
     service_manager::ServiceManager,
-    supervisor::{
-        driver::{Command, SupervisorHandle, Told},
-        machine::GroupEnd,
-    },
+    supervisor::driver::{Command, SupervisorHandle, Told},
 };
 use ragent_benches::{cpu_time, now};
+use ragent_core::{agent::AgentSettings, supervisor::GroupEnd};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{LocalRank, NodeId, RoundId, RunId, Term},

@@ -16,10 +16,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::signal::Signal;
 use ragent_rendezvous::{ids::LocalRank, message::WorkerEnd};
 
-use crate::limits;
+use crate::{limits, signal::Signal};
 
 /// What happened to a worker group.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -115,7 +114,7 @@ impl Supervisor {
             (Input::Ended(rank, end), State::Running) => {
                 self.alive.remove(&rank);
                 self.effects.push_back(Effect::Failed(rank, end));
-                self.stop(now, Signal::SIGTERM, self.grace);
+                self.stop(now, Signal::TERM, self.grace);
             }
             (Input::Ended(rank, _), State::Stopping { .. } | State::Sweeping { .. }) => {
                 self.alive.remove(&rank);
@@ -224,7 +223,7 @@ mod tests {
 
     impl Fixture {
         fn new() -> Self {
-            Self { machine: Supervisor::new(2, GRACE), now: crate::clock::now_blocking() }
+            Self { machine: Supervisor::new(2, GRACE), now: crate::some_instant() }
         }
 
         fn effects(&mut self) -> Vec<Effect> {
@@ -248,7 +247,7 @@ mod tests {
     }
 
     fn stop(grace: Duration) -> Input {
-        Input::Stop { signal: Signal::SIGINT, grace }
+        Input::Stop { signal: Signal::INT, grace }
     }
 
     /// A group whose workers all exit with 0 has succeeded, once nothing of it is left.
@@ -267,7 +266,7 @@ mod tests {
     fn first_failure_stops_the_others() {
         let mut t = Fixture::new();
         let failed = Effect::Failed(LocalRank(1), WorkerEnd::Exited(3));
-        assert_eq!(t.ended(1, WorkerEnd::Exited(3)), [failed, Effect::Signal(Signal::SIGTERM)]);
+        assert_eq!(t.ended(1, WorkerEnd::Exited(3)), [failed, Effect::Signal(Signal::TERM)]);
         assert_eq!(t.ended(0, WorkerEnd::Signaled(15)), []);
         assert_eq!(t.handle(Input::Quiet), [Effect::Sweep]);
         assert_eq!(t.handle(Input::Reaped), [Effect::Finish(GroupEnd::Stopped)]);
@@ -277,7 +276,7 @@ mod tests {
     #[test]
     fn stubborn_worker_is_killed() {
         let mut t = Fixture::new();
-        assert_eq!(t.handle(stop(3 * SECOND)), [Effect::Signal(Signal::SIGINT)]);
+        assert_eq!(t.handle(stop(3 * SECOND)), [Effect::Signal(Signal::INT)]);
         assert_eq!(t.advance(2 * SECOND), []);
         assert_eq!(t.advance(SECOND), [Effect::Sweep]);
         assert_eq!(t.advance(SECOND), []);

@@ -20,7 +20,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        let now = crate::clock::now_blocking();
+        let now = crate::some_instant();
         let settings = AgentSettings {
             stop_grace: GRACE,
             join_timeout: 600 * SECOND,
@@ -98,7 +98,7 @@ impl Fixture {
     }
 
     fn signal(&mut self) -> Vec<Effect> {
-        self.agent.handle_signal(self.now, Signal::SIGTERM);
+        self.agent.handle_signal(self.now, Signal::TERM);
         self.effects()
     }
 }
@@ -149,7 +149,7 @@ fn outcome() -> Outcome {
     }
 }
 
-const TERM: Effect = Effect::Stop { signal: Signal::SIGTERM, grace: GRACE };
+const TERM: Effect = Effect::Stop { signal: Signal::TERM, grace: GRACE };
 
 /// A node that is ready runs what it is admitted to, once, however often it is told.
 #[test]
@@ -251,11 +251,11 @@ fn lost_lease_kills() {
 #[test]
 fn leaving_is_told_first_and_waits_to_be_dismissed() {
     let mut t = Fixture::running();
-    let stop = Effect::Stop { signal: Signal::SIGTERM, grace: GRACE };
+    let stop = Effect::Stop { signal: Signal::TERM, grace: GRACE };
     assert_eq!(t.signal(), [t.says(NodeState::Leaving { reaped: false }), stop]);
     assert_eq!(t.signal(), []);
     assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Leaving { reaped: true })]);
-    let left = Effect::Finish(Ending::Left(Signal::SIGTERM));
+    let left = Effect::Finish(Ending::Left(Signal::TERM));
     assert_eq!(t.assign(Assignment::Dismiss), [Effect::Say(FromNode::Goodbye), left]);
 }
 
@@ -263,13 +263,13 @@ fn leaving_is_told_first_and_waits_to_be_dismissed() {
 #[test]
 fn leaving_unattended_waits_for_nobody() {
     let mut t = Fixture::new();
-    assert_eq!(t.signal(), [Effect::Finish(Ending::Left(Signal::SIGTERM))]);
+    assert_eq!(t.signal(), [Effect::Finish(Ending::Left(Signal::TERM))]);
     let mut t = Fixture::running();
     t.signal();
     t.agent.handle_unattended(t.now);
     t.agent.handle_lease_lost();
     assert_eq!(t.effects(), [Effect::Kill]);
-    let left = Effect::Finish(Ending::Left(Signal::SIGTERM));
+    let left = Effect::Finish(Ending::Left(Signal::TERM));
     assert_eq!(t.finished(GroupEnd::Stopped), [left]);
 }
 
@@ -288,7 +288,7 @@ fn second_interrupt_kills() {
     let mut t = Fixture::running();
     t.signal();
     assert_eq!(t.signal(), []);
-    t.agent.handle_signal(t.now, Signal::SIGINT);
+    t.agent.handle_signal(t.now, Signal::INT);
     assert_eq!(t.effects(), [Effect::Kill]);
 }
 
@@ -308,7 +308,7 @@ fn leaving_node_outlives_no_lease() {
     t.finished(GroupEnd::Stopped);
     t.agent.handle_unattended(t.now);
     t.agent.handle_lease_lost();
-    assert_eq!(t.effects(), [Effect::Finish(Ending::Left(Signal::SIGTERM))]);
+    assert_eq!(t.effects(), [Effect::Finish(Ending::Left(Signal::TERM))]);
 }
 
 /// When the job closes, workers are ended first, and the outcome is acknowledged when nothing is
@@ -416,4 +416,20 @@ fn progress_is_passed_on_at_intervals() {
     assert!(t.welcome(1).contains(&said("step 3")));
     t.agent.handle_finished(t.now, GroupEnd::Stopped);
     assert!(t.effects().contains(&said("")));
+}
+
+/// Only a job that would fail again keeps a service manager from starting the agent again.
+#[test]
+fn endings_worth_another_start_have_another_exit_code() {
+    let code = |result| {
+        let outcome = Outcome { result, first_failure: None, other_failures: 0, restarts_used: 0 };
+        Ending::Refused(RefuseReason::Closed(outcome)).exit_code()
+    };
+    assert_eq!(code(JobResult::BudgetSpent), 4);
+    assert_eq!(code(JobResult::FinalFailure), 4);
+    assert_eq!(code(JobResult::AllLeft), 1);
+    let waited = Duration::ZERO;
+    assert_eq!(code(JobResult::JoinTimeout { present: 1, min: 2, waited }), 1);
+    let unreachable = |was_attended| Ending::Unreachable { waited, was_attended }.exit_code();
+    assert_eq!((unreachable(true), unreachable(false)), (3, 1));
 }

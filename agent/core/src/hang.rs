@@ -149,7 +149,7 @@ mod tests {
 
     impl Fixture {
         fn new() -> Self {
-            let now = crate::clock::now_blocking();
+            let now = crate::some_instant();
             let activities = [0, 1].map(|rank| (LocalRank(rank), Activity::default()));
             Self { watch: HangWatch::new(now, 2, 8 * SECOND), now, activities: activities.into() }
         }

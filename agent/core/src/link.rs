@@ -254,7 +254,7 @@ mod tests {
 
     impl Fixture {
         fn new() -> Self {
-            let now = crate::clock::now_blocking();
+            let now = crate::some_instant();
             Self { link: Link::new(now), now, start: now }
         }
 

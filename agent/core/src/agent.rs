@@ -18,7 +18,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::signal::Signal;
 use ragent_rendezvous::{
     ids::{JobUid, Round, RoundId, Term},
     message::{
@@ -27,7 +26,7 @@ use ragent_rendezvous::{
     },
 };
 
-use crate::{limits, supervisor::machine::GroupEnd};
+use crate::{limits, signal::Signal, supervisor::GroupEnd};
 
 /// What must be done.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -88,6 +87,30 @@ pub enum Ending {
         /// Whether it had been reached before.
         was_attended: bool,
     },
+}
+
+/// The exit code of an agent whose coordinator's host left or was lost and did not come back: starting
+/// the same job again can succeed.
+const HOST_GONE: u8 = 3;
+/// The exit code of an agent that came after its job had failed for good: starting it again cannot
+/// succeed.
+pub const CLOSED_BEFORE: u8 = 4;
+
+impl Ending {
+    /// The exit code of an agent that ends in this way although its job has not succeeded, as in
+    /// docs/exit-codes.md.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Unreachable { was_attended: true, .. } => HOST_GONE,
+            Self::Refused(RefuseReason::Closed(outcome)) if outcome.result.is_lasting() => {
+                CLOSED_BEFORE
+            }
+            Self::Closed(_)
+            | Self::Left(_)
+            | Self::Refused(_)
+            | Self::Unreachable { was_attended: false, .. } => 1,
+        }
+    }
 }
 
 /// What holds on the node.
@@ -405,9 +428,7 @@ impl Agent {
                 self.reaped_to_leave(now, signal);
             }
             // Who presses Ctrl-C again does not want to wait.
-            State::Leaving { reaped: false, .. } | State::Closing(_)
-                if signal == Signal::SIGINT =>
-            {
+            State::Leaving { reaped: false, .. } | State::Closing(_) if signal == Signal::INT => {
                 self.effects.push_back(Effect::Kill);
             }
             State::Leaving { .. } | State::Closing(_) | State::Finished => {}
@@ -490,7 +511,7 @@ impl Agent {
                 self.state = State::Stopping;
                 self.say_standing(now);
                 let grace = self.settings.stop_grace;
-                self.effects.push_back(Effect::Stop { signal: Signal::SIGTERM, grace });
+                self.effects.push_back(Effect::Stop { signal: Signal::TERM, grace });
             }
             State::Succeeded if concerns_this => {
                 self.announce(News::Restarting(round, reason));
@@ -533,7 +554,7 @@ impl Agent {
         match self.state {
             State::Running => {
                 let grace = self.settings.stop_grace;
-                self.effects.push_back(Effect::Stop { signal: Signal::SIGTERM, grace });
+                self.effects.push_back(Effect::Stop { signal: Signal::TERM, grace });
                 self.state = State::Closing(Box::new(outcome));
             }
             State::Stopping | State::Leaving { reaped: false, .. } => {

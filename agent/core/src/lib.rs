@@ -1,0 +1,26 @@
+//! The decisions of one node, as state machines without I/O, clock or runtime.
+//!
+//! [`Agent`](agent::Agent) decides when the node joins, starts, stops and leaves,
+//! [`Link`](link::Link) when it sends keep-alives and dials, [`Supervisor`](supervisor::Supervisor)
+//! when the local worker group has failed or ended, and [`HangWatch`](hang::HangWatch) when it makes
+//! no progress. Each takes the time as an argument and returns effects; the crate `ragent` carries
+//! them out, and `tests/simulation` runs the same machines against a simulated network.
+//!
+//! The crate links neither a runtime nor a system interface; `tests/purity` verifies that.
+
+#![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod hang;
+pub mod limits;
+pub mod link;
+pub mod process_end;
+pub mod signal;
+pub mod supervisor;
+
+/// An instant to start a test's clock from.
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a made-up clock needs some instant to start from")]
+fn some_instant() -> std::time::Instant {
+    std::time::Instant::now()
+}

@@ -1,0 +1,81 @@
+//! How a process ended, and the exit codes that stand for it.
+
+use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
+
+use ragent_rendezvous::message::WorkerEnd;
+use serde::{Deserialize, Serialize};
+
+use crate::signal::Signal;
+
+/// How a process ended, as the kernel reports it.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum ProcessEnd {
+    /// It exited with this code.
+    Exited(i32),
+    /// This signal killed it.
+    Signaled(i32),
+}
+
+impl ProcessEnd {
+    /// The end of a process whose status cannot be read: not a success.
+    pub const UNKNOWN: Self = Self::Exited(255);
+}
+
+impl From<ExitStatus> for ProcessEnd {
+    fn from(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self::Exited(code),
+            (None, Some(signal)) => Self::Signaled(signal),
+            // Stopped or continued, which a plain wait does not report.
+            (None, None) => Self::UNKNOWN,
+        }
+    }
+}
+
+impl From<ProcessEnd> for WorkerEnd {
+    fn from(end: ProcessEnd) -> Self {
+        match end {
+            ProcessEnd::Exited(code) => Self::Exited(code),
+            ProcessEnd::Signaled(signal) => Self::Signaled(signal),
+        }
+    }
+}
+
+/// The exit code that event logs and error files name for a worker: torchrun's convention, a signal's
+/// number negated.
+///
+/// A worker that could not be started has 127, as in a shell; one that the agent killed has that of
+/// SIGKILL.
+pub fn exit_code(end: &WorkerEnd) -> i32 {
+    match end {
+        WorkerEnd::Exited(code) => *code,
+        WorkerEnd::Signaled(signal) => signal.saturating_neg(),
+        WorkerEnd::NotStarted(_) => 127,
+        WorkerEnd::KeeperLost | WorkerEnd::Hung(_) => -Signal::KILL.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A status of the kernel becomes the end that it describes.
+    #[test]
+    fn status_becomes_an_end() {
+        assert_eq!(ProcessEnd::from(ExitStatus::from_raw(3 << 8)), ProcessEnd::Exited(3));
+        assert_eq!(ProcessEnd::from(ExitStatus::from_raw(9)), ProcessEnd::Signaled(9));
+        assert_eq!(ProcessEnd::from(ExitStatus::from_raw(0xffff)), ProcessEnd::UNKNOWN);
+    }
+
+    /// Signals are negative, and what was killed or never ran does not look like a success.
+    #[test]
+    fn exit_codes_follow_torchrun() {
+        assert_eq!(exit_code(&WorkerEnd::Exited(3)), 3);
+        assert_eq!(exit_code(&WorkerEnd::Signaled(11)), -11);
+        assert_eq!(exit_code(&WorkerEnd::NotStarted("no such file".to_owned())), 127);
+        assert_eq!(exit_code(&WorkerEnd::Hung(Duration::ZERO)), -9);
+        assert_eq!(exit_code(&WorkerEnd::KeeperLost), -9);
+    }
+}
