@@ -29,6 +29,8 @@ pub struct Chronicle {
     pub failed_rounds: BTreeSet<Round>,
     /// How the job ended, once any node was told.
     pub outcome: Option<Outcome>,
+    /// Streams that agents have begun to open.
+    pub dials: u64,
     /// Whether something has been noted since the rules were last looked at.
     pub has_news: bool,
 }

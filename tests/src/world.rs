@@ -1,10 +1,10 @@
 //! A job in a world of its own: clock, network, agents, keepers, and the machine between them.
 
-mod agent;
 mod coordinator;
 mod fault;
 mod keeper;
 mod network;
+mod node;
 
 use std::{
     collections::BTreeMap,
@@ -20,10 +20,10 @@ use ragent_rendezvous::{
 };
 
 use crate::{chronicle::Chronicle, random::Random, sabotage::Sabotage};
-use agent::{Agent, Alarm};
 use fault::Fault;
 use keeper::Processes;
-use network::{FromAgent, Link};
+use network::{FromAgent, Stream};
+use node::{Agent, Input};
 
 /// A job and everything around it.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub struct World {
     /// The rank that each machine was given, where ranks are fixed.
     node_ranks: BTreeMap<u64, u32>,
     machines: BTreeMap<u64, Heard>,
-    links: BTreeMap<Peer, Link>,
+    streams: BTreeMap<Peer, Stream>,
     processes: BTreeMap<NodeId, Processes>,
     /// The newest round that ran on each node.
     ran: BTreeMap<NodeId, Round>,
@@ -73,6 +73,8 @@ enum Stage {
 /// Something that happens at a moment.
 #[derive(Debug)]
 enum Event {
+    /// A connection is made, or refused.
+    Connect(Peer),
     /// Arrives at the coordinator.
     Up { from: Peer, message: FromAgent },
     /// Arrives at an agent.
@@ -81,12 +83,16 @@ enum Event {
     Detached(Peer),
     /// A keeper reports a death.
     Obituary(NodeId),
-    /// An agent's own deadline.
-    Alarm { node: NodeId, alarm: Alarm },
+    /// An agent takes something in.
+    Input(NodeId, Input),
+    /// A worker of a round fails on a node.
+    WorkerFails(NodeId, RoundId),
+    /// The workers of a round exit with 0 on a node.
+    Succeeds(NodeId, RoundId),
     /// A keeper looks at its lease.
     Lease(NodeId),
-    /// The last process of a round is gone.
-    Reaped { node: NodeId, round: RoundId },
+    /// The last process of a round is gone from a node, by a sweep or otherwise.
+    Gone { node: NodeId, round: RoundId, is_swept: bool },
     /// An agent is started on a machine.
     StartAgent { machine: u64 },
     /// The coordinator's process is started.
@@ -153,7 +159,7 @@ impl World {
             descriptions: BTreeMap::new(),
             node_ranks: BTreeMap::new(),
             machines: BTreeMap::new(),
-            links: BTreeMap::new(),
+            streams: BTreeMap::new(),
             processes: BTreeMap::new(),
             ran: BTreeMap::new(),
             shared,
@@ -245,7 +251,8 @@ impl World {
         let newest = self.chronicle.newest;
         self.processes.get(node).is_some_and(|processes| processes.round == newest)
             && self.agents.get(node).is_some_and(|agent| {
-                agent.standing.round == newest && agent.standing.state == NodeState::Running
+                let standing = agent.standing(self.now);
+                standing.round == newest && standing.state == NodeState::Running
             })
     }
 
@@ -287,13 +294,18 @@ impl World {
 
     fn happen(&mut self, event: Event) {
         match event {
+            Event::Connect(peer) => self.connect(&peer),
             Event::Up { from, message } => self.arrive_up(from, message),
             Event::Down { to, message } => self.arrive_down(to, message),
             Event::Detached(peer) => self.detach(peer),
             Event::Obituary(node) => self.arrive_obituary(&node),
-            Event::Alarm { node, alarm } => self.alarm(&node, alarm),
+            Event::Input(node, input) => self.input(&node, input),
+            Event::WorkerFails(node, round) => self.fail_a_worker(&node, round),
+            Event::Succeeds(node, round) => self.finish_workers(&node, round),
             Event::Lease(node) => self.look_at_lease(&node),
-            Event::Reaped { node, round } => self.reap(&node, round),
+            Event::Gone { node, round, is_swept } => {
+                self.remove_processes(&node, round, is_swept);
+            }
             Event::StartAgent { machine } => self.start_agent(machine),
             Event::StartCoordinator => self.start_coordinator(),
             Event::Fault(fault) => self.go_wrong(fault),

@@ -1,6 +1,6 @@
 //! The decisions of one node, as state machines without I/O, clock or runtime.
 //!
-//! [`Agent`](agent::Agent) decides when the node joins, starts, stops and leaves,
+//! [`Node`](node::Node) joins two of them and is what a driver feeds: [`Agent`](agent::Agent) decides when the node joins, starts, stops and leaves,
 //! [`Link`](link::Link) when it sends keep-alives and dials, [`Supervisor`](supervisor::Supervisor)
 //! when the local worker group has failed or ended, and [`HangWatch`](hang::HangWatch) when it makes
 //! no progress. Each takes the time as an argument and returns effects; the crate `ragent` carries
@@ -14,6 +14,7 @@ pub mod agent;
 pub mod hang;
 pub mod limits;
 pub mod link;
+pub mod node;
 pub mod process_end;
 pub mod signal;
 pub mod supervisor;

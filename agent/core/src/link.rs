@@ -85,6 +85,11 @@ impl Link {
         self.current
     }
 
+    /// Whether a stream counts or is being opened, and was not dropped.
+    pub fn knows(&self, attend: AttendNumber) -> bool {
+        self.current == Some(attend) || self.dials.contains_key(&attend)
+    }
+
     /// The attend has been sent on a stream that was dialed.
     pub fn handle_opened(&mut self, now: Instant, attend: AttendNumber) {
         if let Some(dial) = self.dials.get_mut(&attend) {

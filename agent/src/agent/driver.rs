@@ -11,8 +11,8 @@ use std::{
 
 use nix::sys::signal::Signal;
 use ragent_core::{
-    agent::{Agent, AgentSettings, Effect, Ending},
-    link::{self, Link},
+    agent::{AgentSettings, Ending},
+    node::{Claims, Effect, Node},
     signal,
 };
 use ragent_proto::convert::{FromCoordinator, NotHere};
@@ -85,8 +85,7 @@ pub async fn drive(
     let (sender, mut events) = mpsc::channel(limits::TASK_QUEUE);
     let now = clock::now();
     let mut driver = Driver {
-        agent: Agent::new(now, spec.settings.clone()),
-        link: Link::new(now),
+        node: Node::new(now, spec.settings.clone()),
         spec,
         stores,
         commands: supervisor.commands.clone(),
@@ -118,8 +117,7 @@ pub async fn drive(
 }
 
 struct Driver<'a> {
-    agent: Agent,
-    link: Link,
+    node: Node,
     spec: AgentSpec,
     stores: WorkerStores,
     commands: mpsc::Sender<Command>,
@@ -140,39 +138,37 @@ struct Driver<'a> {
 impl Driver<'_> {
     fn poll_timeout(&self) -> Option<Instant> {
         let of_manager = self.service_manager.poll_timeout();
-        let deadlines = [self.agent.poll_timeout(), self.link.poll_timeout(), of_manager];
-        deadlines.into_iter().flatten().min()
+        [self.node.poll_timeout(), of_manager].into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self) {
         let now = clock::now();
-        self.link.handle_timeout(now);
-        self.agent.handle_timeout(now);
+        self.node.handle_timeout(now);
         self.service_manager.handle_timeout(now);
     }
 
     fn handle_signal(&mut self, signal: Signal) {
         info!(%signal, "signal received; leaving");
-        self.agent.handle_signal(clock::now(), signal::Signal(signal as i32));
+        self.node.handle_signal(clock::now(), signal::Signal(signal as i32));
     }
 
     fn handle_told(&mut self, told: Told) {
         let now = clock::now();
         debug!(?told, "supervisor told");
         match told {
-            Told::Failed(failure) => self.agent.handle_failed(now, *failure),
-            Told::Finished(end) => self.agent.handle_finished(now, end),
-            Told::Said(text) => self.agent.handle_said(now, text),
+            Told::Failed(failure) => self.node.handle_failed(now, *failure),
+            Told::Finished(end) => self.node.handle_finished(now, end),
+            Told::Said(text) => self.node.handle_said(now, text),
         }
     }
 
     fn handle_event(&mut self, event: StreamEvent) {
         let now = clock::now();
-        // A lease that is over is over before anything that has waited meanwhile is read.
-        self.link.handle_timeout(now);
         match event {
             StreamEvent::Connected { attend, local, remote, reply } => {
-                self.attend(now, attend, local, remote, reply);
+                if let Some(claims) = self.node.handle_connected(now, attend) {
+                    self.attend(attend, claims, local, remote, reply);
+                }
             }
             StreamEvent::Message(attend, message) if self.streams.contains_key(&attend) => {
                 debug!(attend = attend.0, ?message, "coordinator");
@@ -182,9 +178,8 @@ impl Driver<'_> {
             StreamEvent::Message(..) => {}
             StreamEvent::Ended(attend, error) => {
                 self.forget(attend);
-                self.link.handle_ended(now, attend);
-                if self.link.current().is_none() {
-                    self.agent.handle_unattended(now);
+                self.node.handle_ended(now, attend);
+                if !self.node.is_attended() {
                     self.tell_cause(&error);
                 }
             }
@@ -192,7 +187,7 @@ impl Driver<'_> {
     }
 
     fn tell_cause(&mut self, error: &AttendError) {
-        if self.agent.is_leaving() {
+        if self.node.agent().is_leaving() {
             return;
         }
         let cause = news::with_causes(error);
@@ -208,8 +203,8 @@ impl Driver<'_> {
 
     fn attend(
         &mut self,
-        now: Instant,
         attend: AttendNumber,
+        claims: Claims,
         local: SocketAddr,
         remote: SocketAddr,
         reply: oneshot::Sender<(Attend, mpsc::Receiver<FromNode>)>,
@@ -223,23 +218,22 @@ impl Driver<'_> {
         node.addresses.retain(|address| *address != own);
         node.addresses.insert(0, own);
         node.addresses.truncate(limits::MAX_ADDRESSES);
-        let (restarts_used, charged_through) = self.agent.charges();
+        let Claims { job_uid, heard, restarts_used, charged_through, standing } = claims;
         let message = Attend {
             protocol_version: PROTOCOL_VERSION,
             run_id: self.spec.run_id.clone(),
-            job_uid: self.agent.job_uid().cloned(),
+            job_uid,
             attend,
             node,
             settings: self.spec.shared,
-            heard: self.agent.heard(),
+            heard,
             restarts_used,
             charged_through,
-            standing: self.agent.standing(now),
+            standing,
         };
         let (says, queue) = mpsc::channel(limits::STREAM_QUEUE);
         if reply.send((message, queue)).is_ok() {
             self.streams.insert(attend, says);
-            self.link.handle_opened(now, attend);
             self.remotes.insert(attend, remote);
             self.bury(Some(remote));
         }
@@ -250,95 +244,63 @@ impl Driver<'_> {
             FromCoordinator::Message(message) => message,
             FromCoordinator::NotHere(not_here) => return self.go_elsewhere(now, attend, &not_here),
         };
-        match message {
-            ToNode::Welcome(welcome) if welcome.term < self.agent.term() => {
-                // An agent obeys no lower term; its attend has told that coordinator the higher.
-                debug!(theirs = welcome.term.0, "coordinator of a lower term is not obeyed");
-                self.forget(attend);
-                self.link.handle_ended(now, attend);
-            }
-            ToNode::Welcome(welcome) => {
-                self.link.handle_welcome(now, attend, welcome.leases);
-                if self.link.current() != Some(attend) {
-                    return;
-                }
-                if self.agent.job_uid().is_none() || self.told_cause.is_some() {
-                    info!(
-                        endpoint = %self.spec.endpoint, run_id = %self.spec.run_id,
-                        term = welcome.term.0, "attending"
-                    );
-                    self.service_manager.tell_attending(&self.spec.endpoint.to_string());
-                }
-                self.told_cause = None;
-                self.known = self.remotes.get(&attend).copied();
-                self.agent.handle_welcome(now, &welcome);
-                self.spec.not_here.send_modify(|not_here| not_here.term = welcome.term);
-            }
-            ToNode::Refuse(reason) => self.agent.handle_refused(reason),
-            ToNode::Echo { sequence } => self.link.handle_echo(now, sequence),
-            // A newer stream may have taken over since; then it repeats what holds.
-            ToNode::Probe { .. } | ToNode::Assignment(_) | ToNode::HostLeaving
-                if self.link.current() != Some(attend) => {}
-            ToNode::Probe { round } => self.agent.handle_probe(round),
-            ToNode::Assignment(assignment) => self.agent.handle_assignment(now, assignment),
-            ToNode::HostLeaving => self.agent.handle_host_leaving(),
+        let ToNode::Welcome(welcome) = message else {
+            return self.node.handle_message(now, attend, message);
+        };
+        let is_first = self.node.agent().job_uid().is_none();
+        if !self.node.handle_welcome(now, attend, &welcome) {
+            return debug!(term = welcome.term.0, "this welcome does not count");
         }
+        if is_first || self.told_cause.is_some() {
+            info!(
+                endpoint = %self.spec.endpoint, run_id = %self.spec.run_id,
+                term = welcome.term.0, "attending"
+            );
+            self.service_manager.tell_attending(&self.spec.endpoint.to_string());
+        }
+        self.told_cause = None;
+        self.known = self.remotes.get(&attend).copied();
+        self.spec.not_here.send_modify(|not_here| not_here.term = welcome.term);
     }
 
     /// Carries out what the machines want done, and says how it ended if it has.
     async fn carry_out_all(&mut self) -> Result<Option<Ending>, DriveError> {
         let mut ending = None;
-        loop {
-            if let Some(effect) = self.link.poll_effect() {
-                self.carry_out_link(effect).await;
-            } else if let Some(effect) = self.agent.poll_effect() {
+        while let Some(effect) = self.node.poll_effect() {
+            if !matches!(effect, Effect::Send { .. }) {
                 debug!(?effect, "agent");
-                match effect {
-                    Effect::Finish(how) => ending = Some(how),
-                    effect => self.carry_out(effect).await?,
-                }
-            } else {
-                return Ok(ending);
+            }
+            match effect {
+                Effect::Finish(how) => ending = Some(how),
+                effect => self.carry_out(effect).await?,
             }
         }
-    }
-
-    async fn carry_out_link(&mut self, effect: link::Effect) {
-        match effect {
-            link::Effect::Dial(attend) => {
-                let (endpoint, events) = (self.spec.endpoint.clone(), self.events.clone());
-                let task = tokio::spawn(client::attend(endpoint, self.known, attend, events));
-                self.tasks.insert(attend, task.abort_handle());
-            }
-            link::Effect::KeepAlive { attend, sequence } => {
-                self.say_on(attend, FromNode::KeepAlive { sequence });
-            }
-            link::Effect::Drop(attend) => self.forget(attend),
-            link::Effect::Lease(until) => self.order(Command::Renew(until)).await,
-            link::Effect::LeaseLost => {
-                warn!("the lease is over: the coordinator was not heard for too long");
-                self.agent.handle_unattended(clock::now());
-                self.agent.handle_lease_lost();
-            }
-        }
+        Ok(ending)
     }
 
     async fn carry_out(&mut self, effect: Effect) -> Result<(), DriveError> {
         match effect {
-            Effect::Say(message) => {
-                if let Some(current) = self.link.current() {
-                    self.say_on(current, message);
-                }
+            Effect::Dial(attend) => {
+                let (endpoint, events) = (self.spec.endpoint.clone(), self.events.clone());
+                let task = tokio::spawn(client::attend(endpoint, self.known, attend, events));
+                self.tasks.insert(attend, task.abort_handle());
+            }
+            Effect::Send { attend, message } => self.say_on(attend, message),
+            Effect::Drop(attend) => self.forget(attend),
+            Effect::Renew(until) => self.order(Command::Renew(until)).await,
+            Effect::LeaseLost => {
+                warn!("the lease is over: the coordinator was not heard for too long");
             }
             Effect::OpenStore => {
                 let port = self.stores.open().await.map_err(DriveError::Store)?;
-                self.agent.handle_store_open(clock::now(), port);
+                self.node.handle_store_open(clock::now(), port);
             }
             Effect::Start(admission) => {
                 self.bury(None);
                 self.serve_store(&admission).await;
                 // Who is admitted was welcomed, which told it.
-                let job_uid = self.agent.job_uid().cloned().unwrap_or_else(|| JobUid::new(""));
+                let job_uid = self.node.agent().job_uid().cloned();
+                let job_uid = job_uid.unwrap_or_else(|| JobUid::new(""));
                 self.order(Command::Start { admission, job_uid }).await;
             }
             Effect::Stop { signal, grace } => self.order(Command::Stop { signal, grace }).await,
@@ -368,7 +330,7 @@ impl Driver<'_> {
         if says.try_send(message).is_err() {
             debug!(attend = attend.0, "stream dropped: it does not take what it is given");
             self.forget(attend);
-            self.link.handle_ended(clock::now(), attend);
+            self.node.handle_ended(clock::now(), attend);
         }
     }
 
@@ -378,7 +340,7 @@ impl Driver<'_> {
         self.command(Command::Bury {
             node_id: self.spec.node.node_id.to_string(),
             coordinators: self.coordinator.into_iter().collect(),
-            round: self.agent.heard().round.round,
+            round: self.node.agent().heard().round.round,
             state_file: self.spec.state_file.clone(),
         });
     }
@@ -394,11 +356,12 @@ impl Driver<'_> {
 
     /// Attends where an agent that does not coordinate, or no more, says that the coordinator is.
     fn go_elsewhere(&mut self, now: Instant, attend: AttendNumber, not_here: &NotHere) {
-        match not_here.endpoint.parse::<Endpoint>() {
-            Ok(endpoint)
-                if endpoint != self.spec.endpoint
-                    && self.agent.handle_sent_elsewhere(now, not_here.term) =>
-            {
+        let endpoint = not_here.endpoint.parse::<Endpoint>().ok();
+        let elsewhere = endpoint.filter(|endpoint| *endpoint != self.spec.endpoint);
+        let is_new = elsewhere.is_some();
+        let follows = self.node.handle_sent_elsewhere(now, attend, not_here.term, is_new);
+        match elsewhere {
+            Some(endpoint) if follows => {
                 info!(from = %self.spec.endpoint, to = %endpoint, "the coordinator is elsewhere");
                 self.spec.not_here.send_modify(|known| known.endpoint = endpoint.to_string());
                 self.spec.endpoint = endpoint;
@@ -407,10 +370,10 @@ impl Driver<'_> {
                 self.spec.node.address = self.spec.local_addr.clone().unwrap_or_default();
                 self.spec.state_file = None;
             }
-            Ok(_) | Err(_) => debug!(endpoint = not_here.endpoint, "sent elsewhere, not going"),
+            Some(_) | None => {
+                debug!(endpoint = not_here.endpoint, "sent elsewhere, not going");
+            }
         }
-        self.forget(attend);
-        self.link.handle_ended(now, attend);
     }
 
     async fn order(&self, command: Command) {
@@ -425,7 +388,7 @@ impl Driver<'_> {
 
     /// Lets the last words leave: closing our side of the streams ends them on the other.
     async fn say_farewell(mut self, events: &mut mpsc::Receiver<StreamEvent>) {
-        let current = self.link.current();
+        let current = self.node.current();
         self.streams.clear();
         let ended = async {
             while let Some(event) = events.recv().await {

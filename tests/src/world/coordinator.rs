@@ -51,9 +51,9 @@ impl World {
             return;
         }
         let open: Vec<Peer> =
-            self.links.keys().filter(|peer| self.is_open(peer)).cloned().collect();
+            self.streams.keys().filter(|peer| self.is_whole(peer)).cloned().collect();
         for peer in open {
-            self.break_link(&peer);
+            self.break_stream(&peer);
         }
         if let Some(node) = self.host_node.take() {
             // Heard by the next coordinator, if that is there by then.
@@ -69,12 +69,12 @@ impl World {
     }
 
     pub(super) fn arrive_up(&mut self, from: Peer, message: FromAgent) {
-        if !self.is_open(&from) {
+        if !self.is_whole(&from) {
             return;
         }
         let Some(coordinator) = &mut self.coordinator else {
             // The connection is refused.
-            return self.break_link(&from);
+            return self.break_stream(&from);
         };
         match message {
             FromAgent::Attend(attend) => coordinator.handle_attend(self.now, *attend),
@@ -84,6 +84,7 @@ impl World {
     }
 
     pub(super) fn detach(&mut self, peer: Peer) {
+        self.streams.remove(&peer);
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.handle_detached(self.now, peer);
             self.carry_out();

@@ -7,7 +7,7 @@ use ragent_rendezvous::{
     message::NodeState,
 };
 
-use super::{Alarm, Event, World};
+use super::{Event, World, node::Input};
 use crate::random::Random;
 
 /// Something that goes wrong, or at least happens to a job.
@@ -86,10 +86,10 @@ impl World {
                     agent.frozen_until = agent.frozen_until.max(Some(until));
                 }
             }
-            Fault::LinkBreaks => self.with_link(&node, Self::break_link),
+            Fault::LinkBreaks => self.break_streams(&node),
             Fault::BlackOut => {
                 let duration = self.random.millis(200, 6_000);
-                self.with_link(&node, |world, peer| world.black_out(peer, duration));
+                self.black_out(&node, duration);
             }
             Fault::CoordinatorCrashes => self.kill_coordinator(),
             Fault::CoordinatorDiesHalfWay => self.dies_after = Some(self.random.between(0, 40)),
@@ -97,18 +97,8 @@ impl World {
                 let machine = self.new_machine();
                 self.schedule(Duration::ZERO, Event::StartAgent { machine });
             }
-            Fault::Leaves => self.terminate(&node),
+            Fault::Leaves => self.input(&node, Input::Terminate),
             Fault::Succeeds => self.succeed(&node),
-        }
-    }
-
-    fn with_link(
-        &mut self,
-        node: &NodeId,
-        act: impl FnOnce(&mut Self, &ragent_rendezvous::ids::Peer),
-    ) {
-        if let Some(peer) = self.agents.get(node).map(|agent| agent.peer()) {
-            act(self, &peer);
         }
     }
 
@@ -116,7 +106,7 @@ impl World {
         let Some(round) = self.round_of(node) else {
             return;
         };
-        self.alarm(node, Alarm::WorkerFails(round));
+        self.fail_a_worker(node, round);
         self.echo_failure(round);
     }
 
@@ -125,13 +115,13 @@ impl World {
         for other in self.agents.keys().cloned().collect::<Vec<_>>() {
             if self.random.chance(40) {
                 let delay = self.random.millis(0, 100);
-                self.wake(&other, delay, Alarm::WorkerFails(round));
+                self.schedule(delay, Event::WorkerFails(other, round));
             }
         }
     }
 
     /// Lets a service manager start an agent again on the machine of `node`.
-    fn start_again(&mut self, node: &NodeId, percent: u64) {
+    pub(super) fn start_again(&mut self, node: &NodeId, percent: u64) {
         if let Some(round) = self.processes.get(node).map(|processes| processes.round) {
             self.echo_failure(round);
         }
@@ -147,20 +137,20 @@ impl World {
         let Some(round) = self.round_of(node) else {
             return;
         };
-        self.alarm(node, Alarm::Succeeds(round));
+        self.finish_workers(node, round);
         for other in self.agents.keys().cloned().collect::<Vec<_>>() {
             let delay = self.random.millis(1, 4_000);
-            self.wake(&other, delay, Alarm::Succeeds(round));
+            self.schedule(delay, Event::Succeeds(other, round));
         }
     }
 
     /// Lets a job succeed of which some part already has: its workers have done the same steps.
     pub(super) fn finish_what_has_begun_to_succeed(&mut self) {
-        let succeeded =
-            self.agents.values().find(|agent| agent.standing.state == NodeState::Succeeded);
-        if let Some(round) = succeeded.map(|agent| agent.standing.round) {
+        let mut standings = self.agents.values().map(|agent| agent.standing(self.now));
+        let succeeded = standings.find(|standing| standing.state == NodeState::Succeeded);
+        if let Some(round) = succeeded.map(|standing| standing.round) {
             for node in self.agents.keys().cloned().collect::<Vec<_>>() {
-                self.wake(&node, Duration::from_secs(1), Alarm::Succeeds(round));
+                self.schedule(Duration::from_secs(1), Event::Succeeds(node, round));
             }
         }
     }

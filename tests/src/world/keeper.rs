@@ -1,10 +1,11 @@
-//! The keeper's promise: when the agent is gone or its lease is over, everything is dead in time.
+//! The keepers' promise: when an agent is gone or its lease is over, its workers die in time.
 
 use std::time::Duration;
 
+use ragent_core::supervisor;
 use ragent_rendezvous::ids::{NodeId, RoundId};
 
-use super::{Event, LEASES, World};
+use super::{Event, World, node::Input};
 use crate::sabotage::Sabotage;
 
 /// The processes of a round on one node, while any of them lives.
@@ -20,74 +21,81 @@ const KILLING_MS: u64 = 500;
 
 impl World {
     /// Starts the workers of `round`.
-    pub(super) fn start_workers(&mut self, node: &NodeId, round: RoundId) {
-        self.ran.insert(node.clone(), round.round);
-        self.processes.insert(node.clone(), Processes { round, is_killed: false });
-        self.schedule(Duration::ZERO, Event::Lease(node.clone()));
+    pub(super) fn start_workers(&mut self, id: &NodeId, round: RoundId) {
+        self.ran.insert(id.clone(), round.round);
+        self.processes.insert(id.clone(), Processes { round, is_killed: false });
     }
 
-    /// Stops the workers with SIGTERM; some ignore it until their grace is over.
-    pub(super) fn stop_workers(&mut self, node: &NodeId) {
+    /// Whether workers of `round` run on a node and were not killed.
+    pub(super) fn runs_workers_of(&self, id: &NodeId, round: RoundId) -> bool {
+        let processes = self.processes.get(id);
+        processes.is_some_and(|processes| processes.round == round && !processes.is_killed)
+    }
+
+    /// Sends the workers SIGTERM; some ignore it until their grace is over.
+    pub(super) fn stop_workers(&mut self, id: &NodeId, round: RoundId) {
         let grace = self.shared.timeouts.stop_grace;
         let takes = if self.random.chance(15) {
             grace + self.random.millis(1, 100)
         } else {
             self.random.millis(1, 500)
         };
-        self.reap_after(node, takes);
+        self.schedule(takes, Event::Gone { node: id.clone(), round, is_swept: false });
     }
 
-    /// Kills the workers.
-    pub(super) fn kill_workers(&mut self, node: &NodeId, within_ms: u64) {
-        if let Some(processes) = self.processes.get_mut(node) {
+    /// Kills what is left of `round`, on the agent's order.
+    pub(super) fn sweep_workers(&mut self, id: &NodeId, round: RoundId) {
+        if let Some(processes) = self.processes.get_mut(id) {
             processes.is_killed = true;
-            let takes = self.random.millis(0, within_ms);
-            self.reap_after(node, takes);
         }
+        let takes = self.random.millis(0, 100);
+        self.schedule(takes, Event::Gone { node: id.clone(), round, is_swept: true });
     }
 
-    fn reap_after(&mut self, node: &NodeId, takes: Duration) {
-        if let Some(processes) = self.processes.get(node) {
+    /// Kills the workers without an order.
+    pub(super) fn kill_workers(&mut self, id: &NodeId, within_ms: u64) {
+        if let Some(processes) = self.processes.get_mut(id) {
+            processes.is_killed = true;
             let round = processes.round;
-            self.schedule(takes, Event::Reaped { node: node.clone(), round });
+            let takes = self.random.millis(0, within_ms);
+            self.schedule(takes, Event::Gone { node: id.clone(), round, is_swept: false });
         }
     }
 
-    /// Kills the workers of an agent whose lease is over or that is gone.
-    pub(super) fn look_at_lease(&mut self, node: &NodeId) {
+    /// Kills the workers of an agent whose lease is over.
+    pub(super) fn look_at_lease(&mut self, id: &NodeId) {
         if self.sabotage == Sabotage::NoKeeper {
             return;
         }
-        let is_needed = self.processes.get(node).is_some_and(|processes| !processes.is_killed);
-        let Some(agent) = self.agents.get_mut(node).filter(|_| is_needed) else {
+        let is_over =
+            self.agents.get(id).is_some_and(|agent| agent.lease.is_some_and(|at| at <= self.now));
+        let Some(round) = self.processes.get(id).map(|processes| processes.round) else {
             return;
         };
-        let until = agent.echoed + LEASES.agent;
-        if until <= self.now {
-            agent.standing.was_cut_off = true;
-            self.kill_workers(node, KILLING_MS);
-        } else {
-            self.schedule_at(until, Event::Lease(node.clone()));
+        if is_over && self.runs_workers_of(id, round) {
+            self.kill_workers(id, KILLING_MS);
+            self.wake(id, Duration::ZERO, Input::Group(round, supervisor::Input::Kill));
         }
     }
 
     /// What the keeper of an agent that has died does: it kills, reaps, and perhaps is heard.
-    pub(super) fn outlive_agent(&mut self, node: &NodeId, is_heard: bool) {
+    pub(super) fn outlive_agent(&mut self, id: &NodeId, is_heard: bool) {
         if self.sabotage == Sabotage::NoKeeper {
             return;
         }
-        self.kill_workers(node, 300);
+        self.kill_workers(id, 300);
         if is_heard {
             let delay = Duration::from_millis(300) + self.random.millis(1, 200);
-            self.schedule(delay, Event::Obituary(node.clone()));
+            self.schedule(delay, Event::Obituary(id.clone()));
         }
     }
 
-    /// Takes note that the last process of `round` is gone from `node`.
-    pub(super) fn reap(&mut self, node: &NodeId, round: RoundId) {
-        if self.processes.get(node).is_some_and(|processes| processes.round == round) {
-            self.processes.remove(node);
-            self.heed_reaped(node, round);
+    /// Takes note that the last process of `round` is gone from a node; the keeper reports it.
+    pub(super) fn remove_processes(&mut self, id: &NodeId, round: RoundId, is_swept: bool) {
+        if self.processes.get(id).is_some_and(|processes| processes.round == round) {
+            self.processes.remove(id);
         }
+        let report = if is_swept { supervisor::Input::Reaped } else { supervisor::Input::Quiet };
+        self.input(id, Input::Group(round, report));
     }
 }

@@ -3,23 +3,26 @@
 use std::time::{Duration, Instant};
 
 use ragent_rendezvous::{
-    ids::Peer,
+    ids::{AttendNumber, NodeId, Peer},
     message::{Attend, FromNode, ToNode},
 };
 
-use super::{Alarm, Event, World};
+use super::{Event, World, node::Input};
 
 /// One stream.
 #[derive(Debug)]
-pub(super) struct Link {
-    is_open: bool,
+pub(super) struct Stream {
+    /// Whether what is under way on it still arrives.
+    is_whole: bool,
+    /// Whether the agent reads it.
+    is_read: bool,
     /// Nothing gets through before.
     black_until: Option<Instant>,
     up_free_at: Instant,
     down_free_at: Instant,
 }
 
-/// What an agent says.
+/// What an agent sends.
 #[derive(Debug)]
 pub(super) enum FromAgent {
     /// First.
@@ -28,79 +31,149 @@ pub(super) enum FromAgent {
     Message(FromNode),
 }
 
+/// How long an agent waits for a connection.
+const DIAL_TIMEOUT: Duration = Duration::from_millis(1_800);
+
+/// After how long a lost SYN is sent again.
+const SYN_AGAIN: Duration = Duration::from_secs(1);
+
 impl World {
-    /// Opens a stream for `peer`.
-    pub(super) fn open_link(&mut self, peer: &Peer) {
+    /// Begins to open a stream for `peer`.
+    pub(super) fn open_stream(&mut self, peer: Peer) {
         let black_until = self.agents.get(&peer.node).and_then(|agent| agent.black_until);
-        let link =
-            Link { is_open: true, black_until, up_free_at: self.now, down_free_at: self.now };
-        self.links.insert(peer.clone(), link);
+        let (up_free_at, down_free_at) = (self.now, self.now);
+        let stream =
+            Stream { is_whole: true, is_read: true, black_until, up_free_at, down_free_at };
+        self.streams.insert(peer.clone(), stream);
+        match black_until.filter(|until| self.now < *until) {
+            Some(until) if self.now + SYN_AGAIN < until => {
+                self.wake(&peer.node, DIAL_TIMEOUT, Input::Ended(peer.attend));
+            }
+            Some(_) => self.schedule(SYN_AGAIN, Event::Connect(peer)),
+            None => {
+                let delay = self.delay();
+                self.schedule(delay, Event::Connect(peer));
+            }
+        }
     }
 
-    /// Says something to the coordinator.
+    /// Accepts or refuses a connection.
+    pub(super) fn connect(&mut self, peer: &Peer) {
+        if !self.is_whole(peer) {
+            return;
+        }
+        let attend = peer.attend;
+        if self.coordinator.is_some() {
+            self.input(&peer.node, Input::Connected(attend));
+        } else {
+            self.streams.remove(peer);
+            self.input(&peer.node, Input::Ended(attend));
+        }
+    }
+
+    /// Sends something to the coordinator.
     pub(super) fn send_up(&mut self, from: Peer, message: FromAgent) {
         let delay = self.delay();
-        let Some(link) = self.links.get_mut(&from).filter(|link| link.is_open) else {
+        let Some(stream) = self.streams.get_mut(&from).filter(|stream| stream.is_whole) else {
             return;
         };
-        if link.black_until.is_some_and(|until| self.now < until) {
+        if stream.black_until.is_some_and(|until| self.now < until) {
             return self.lose_later(&from);
         }
-        let at = link.up_free_at.max(self.now + delay);
-        link.up_free_at = at;
+        let at = stream.up_free_at.max(self.now + delay);
+        stream.up_free_at = at;
         self.schedule_at(at, Event::Up { from, message });
     }
 
-    /// Says something to an agent.
+    /// Sends something to an agent.
     pub(super) fn send_down(&mut self, to: Peer, message: ToNode) {
         let delay = self.delay();
-        let Some(link) = self.links.get_mut(&to).filter(|link| link.is_open) else {
+        let is_open = |stream: &&mut Stream| stream.is_whole && stream.is_read;
+        let Some(stream) = self.streams.get_mut(&to).filter(is_open) else {
             return;
         };
-        if link.black_until.is_some_and(|until| self.now < until) {
+        if stream.black_until.is_some_and(|until| self.now < until) {
             return self.lose_later(&to);
         }
-        let at = link.down_free_at.max(self.now + delay);
-        link.down_free_at = at;
+        let at = stream.down_free_at.max(self.now + delay);
+        stream.down_free_at = at;
         self.schedule_at(at, Event::Down { to, message });
     }
 
-    /// Whether what was under way on a stream still arrives.
-    pub(super) fn is_open(&self, peer: &Peer) -> bool {
-        self.links.get(peer).is_some_and(|link| link.is_open)
+    /// Hands an agent what has arrived.
+    pub(super) fn arrive_down(&mut self, to: Peer, message: ToNode) {
+        if self.streams.get(&to).is_some_and(|stream| stream.is_whole && stream.is_read) {
+            self.input(&to.node, Input::Message(to.attend, Box::new(message)));
+        }
+    }
+
+    /// Whether what is under way on a stream still arrives.
+    pub(super) fn is_whole(&self, peer: &Peer) -> bool {
+        self.streams.get(peer).is_some_and(|stream| stream.is_whole)
+    }
+
+    /// Closes a stream from the agent's side: what was sent still arrives, and then its end.
+    pub(super) fn close_stream(&mut self, peer: &Peer) {
+        let delay = self.delay();
+        let Some(stream) = self.streams.get_mut(peer).filter(|stream| stream.is_read) else {
+            return;
+        };
+        stream.is_read = false;
+        let at = stream.up_free_at.max(self.now + delay);
+        self.schedule_at(at, Event::Detached(peer.clone()));
+    }
+
+    /// Closes all streams of an agent whose process has ended in order.
+    pub(super) fn close_streams(&mut self, id: &NodeId) {
+        for peer in self.streams_of(id) {
+            self.close_stream(&peer);
+        }
+    }
+
+    /// Breaks all streams of an agent.
+    pub(super) fn break_streams(&mut self, id: &NodeId) {
+        for peer in self.streams_of(id) {
+            self.break_stream(&peer);
+        }
+    }
+
+    fn streams_of(&self, id: &NodeId) -> Vec<Peer> {
+        let first = Peer { node: id.clone(), attend: AttendNumber(0) };
+        let streams = self.streams.range(first..).map(|(peer, _)| peer);
+        streams.take_while(|peer| peer.node == *id).cloned().collect()
     }
 
     /// Breaks a stream; both ends notice, each in its time.
-    pub(super) fn break_link(&mut self, peer: &Peer) {
-        let Some(link) = self.links.get_mut(peer).filter(|link| link.is_open) else {
+    pub(super) fn break_stream(&mut self, peer: &Peer) {
+        let Some(stream) = self.streams.get_mut(peer).filter(|stream| stream.is_whole) else {
             return;
         };
-        link.is_open = false;
+        stream.is_whole = false;
         let (here, there) = (self.random.millis(0, 400), self.random.millis(0, 400));
-        let alarm = Alarm::LinkDown(peer.attend);
-        self.schedule(here, Event::Alarm { node: peer.node.clone(), alarm });
+        self.wake(&peer.node, here, Input::Ended(peer.attend));
         self.schedule(there, Event::Detached(peer.clone()));
     }
 
     /// Lets nothing through to or from an agent for a while.
-    pub(super) fn black_out(&mut self, peer: &Peer, duration: Duration) {
+    pub(super) fn black_out(&mut self, id: &NodeId, duration: Duration) {
         let until = self.now + duration;
-        if let Some(link) = self.links.get_mut(peer) {
-            link.black_until = Some(until);
+        for peer in self.streams_of(id) {
+            if let Some(stream) = self.streams.get_mut(&peer) {
+                stream.black_until = Some(until);
+            }
         }
-        if let Some(agent) = self.agents.get_mut(&peer.node) {
+        if let Some(agent) = self.agents.get_mut(id) {
             agent.black_until = Some(until);
         }
     }
 
     /// What a stream has lost, it never delivers: it breaks, though nobody may notice for long.
     fn lose_later(&mut self, peer: &Peer) {
-        if let Some(link) = self.links.get_mut(peer) {
-            link.is_open = false;
+        if let Some(stream) = self.streams.get_mut(peer) {
+            stream.is_whole = false;
         }
         let delay = self.random.millis(200, 3_000);
-        let alarm = Alarm::LinkDown(peer.attend);
-        self.schedule(delay, Event::Alarm { node: peer.node.clone(), alarm });
+        self.wake(&peer.node, delay, Input::Ended(peer.attend));
     }
 
     fn delay(&mut self) -> Duration {

@@ -1,0 +1,423 @@
+//! One node as its driver sees it: [`Agent`] and [`Link`] joined, with the streams between them.
+//!
+//! The driver passes in what happens on streams, in the supervisor and by the clock, and carries out
+//! [`Effect`]s. Which stream a message counts on, and in which order a lease ends and a message is
+//! read, is decided here, so that `tests/simulation` runs the same rules as the program.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use ragent_rendezvous::{
+    ids::{AttendNumber, JobUid, Round, Term},
+    message::{Admission, FromNode, Heard, Standing, ToNode, Welcome, WorkerFailure},
+};
+
+use crate::{
+    agent::{self, Agent, AgentSettings, Ending, News},
+    link::{self, Link},
+    signal::Signal,
+    supervisor::GroupEnd,
+};
+
+/// What a driver must do.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Effect {
+    /// Open a stream under this number.
+    Dial(AttendNumber),
+    /// Send a message on a stream.
+    Send {
+        /// The stream.
+        attend: AttendNumber,
+        /// The message.
+        message: FromNode,
+    },
+    /// Close a stream, or abandon the attempt to open it.
+    Drop(AttendNumber),
+    /// Let the keeper's lease run until then.
+    Renew(Instant),
+    /// Report that the lease is over; what follows from it has effects of its own.
+    LeaseLost,
+    /// Open a fresh worker store, in addition to the one in service.
+    OpenStore,
+    /// Start the workers of a round; group rank 0 serves the store opened last.
+    Start(Box<Admission>),
+    /// End the workers.
+    Stop {
+        /// The signal to send them.
+        signal: Signal,
+        /// How long they may take.
+        grace: Duration,
+    },
+    /// Kill the workers.
+    Kill,
+    /// Report news to the user.
+    Announce(News),
+    /// End this node's part, in this way.
+    Finish(Ending),
+}
+
+/// What a node claims when it registers on a new stream.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Claims {
+    /// The run that it belongs to, if it was in one.
+    pub job_uid: Option<JobUid>,
+    /// The newest round that it knows of.
+    pub heard: Heard,
+    /// Failures charged to the job, as far as it knows.
+    pub restarts_used: u32,
+    /// The last round that was charged, as far as it knows.
+    pub charged_through: Round,
+    /// Its present standing.
+    pub standing: Standing,
+}
+
+/// One node's registration and its part in a job.
+#[derive(Debug)]
+pub struct Node {
+    agent: Agent,
+    link: Link,
+    effects: VecDeque<Effect>,
+}
+
+impl Node {
+    /// A node that has not registered yet; it dials at once.
+    pub fn new(now: Instant, settings: AgentSettings) -> Self {
+        let (agent, link) = (Agent::new(now, settings), Link::new(now));
+        let mut node = Self { agent, link, effects: VecDeque::new() };
+        node.collect(now);
+        node
+    }
+
+    /// The agent's machine, for what it knows.
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    /// Whether a stream counts at present.
+    pub fn is_attended(&self) -> bool {
+        self.link.current().is_some()
+    }
+
+    /// The stream that counts, if any.
+    pub fn current(&self) -> Option<AttendNumber> {
+        self.link.current()
+    }
+
+    /// Notes that a connection is there for a stream; returns what to send first on it, or `None` if
+    /// the attempt has been abandoned meanwhile.
+    pub fn handle_connected(&mut self, now: Instant, attend: AttendNumber) -> Option<Claims> {
+        self.begin(now);
+        if !self.link.knows(attend) {
+            return None;
+        }
+        self.link.handle_opened(now, attend);
+        let (restarts_used, charged_through) = self.agent.charges();
+        let claims = Claims {
+            job_uid: self.agent.job_uid().cloned(),
+            heard: self.agent.heard(),
+            restarts_used,
+            charged_through,
+            standing: self.agent.standing(now),
+        };
+        self.collect(now);
+        Some(claims)
+    }
+
+    /// Takes in a welcome; returns whether its stream is now the one that counts.
+    ///
+    /// The coordinator of a lower term than the node knows of is not obeyed: its stream is dropped.
+    pub fn handle_welcome(
+        &mut self,
+        now: Instant,
+        attend: AttendNumber,
+        welcome: &Welcome,
+    ) -> bool {
+        self.begin(now);
+        if !self.link.knows(attend) {
+            return false;
+        }
+        if welcome.term < self.agent.term() {
+            self.effects.push_back(Effect::Drop(attend));
+            self.end_stream(now, attend);
+            return false;
+        }
+        self.link.handle_welcome(now, attend, welcome.leases);
+        let counts = self.link.current() == Some(attend);
+        if counts {
+            self.agent.handle_welcome(now, welcome);
+        }
+        self.collect(now);
+        counts
+    }
+
+    /// Takes in any message of the coordinator.
+    pub fn handle_message(&mut self, now: Instant, attend: AttendNumber, message: ToNode) {
+        // A lease that is over is over before anything that was waiting meanwhile is read.
+        self.begin(now);
+        if !self.link.knows(attend) {
+            return;
+        }
+        match message {
+            ToNode::Welcome(welcome) => {
+                self.handle_welcome(now, attend, &welcome);
+            }
+            ToNode::Refuse(reason) => self.agent.handle_refused(reason),
+            ToNode::Echo { sequence } => self.link.handle_echo(now, sequence),
+            // A newer stream has taken over since, and repeats what holds.
+            ToNode::Probe { .. } | ToNode::Assignment(_) | ToNode::HostLeaving
+                if self.link.current() != Some(attend) => {}
+            ToNode::Probe { round } => self.agent.handle_probe(round),
+            ToNode::Assignment(assignment) => self.agent.handle_assignment(now, assignment),
+            ToNode::HostLeaving => self.agent.handle_host_leaving(),
+        }
+        self.collect(now);
+    }
+
+    /// Notes that a stream has ended, or could not be opened.
+    pub fn handle_ended(&mut self, now: Instant, attend: AttendNumber) {
+        self.begin(now);
+        self.end_stream(now, attend);
+        self.collect(now);
+    }
+
+    /// Takes in that the answering process does not coordinate, and that its newest known term is
+    /// `term`; returns whether the node follows it. `is_new` is whether it names another endpoint than
+    /// the one dialed.
+    pub fn handle_sent_elsewhere(
+        &mut self,
+        now: Instant,
+        attend: AttendNumber,
+        term: Term,
+        is_new: bool,
+    ) -> bool {
+        self.begin(now);
+        let follows = is_new && self.agent.handle_sent_elsewhere(now, term);
+        self.effects.push_back(Effect::Drop(attend));
+        self.end_stream(now, attend);
+        self.collect(now);
+        follows
+    }
+
+    /// Notes that a fresh worker store listens on this port.
+    pub fn handle_store_open(&mut self, now: Instant, store_port: u16) {
+        self.begin(now);
+        self.agent.handle_store_open(now, store_port);
+        self.collect(now);
+    }
+
+    /// Notes the first failure of the local group.
+    pub fn handle_failed(&mut self, now: Instant, failure: WorkerFailure) {
+        self.begin(now);
+        self.agent.handle_failed(now, failure);
+        self.collect(now);
+    }
+
+    /// Notes that the local group has ended and nothing is left of it.
+    pub fn handle_finished(&mut self, now: Instant, end: GroupEnd) {
+        self.begin(now);
+        self.agent.handle_finished(now, end);
+        self.collect(now);
+    }
+
+    /// Notes the workers' progress text.
+    pub fn handle_said(&mut self, now: Instant, text: String) {
+        self.begin(now);
+        self.agent.handle_said(now, text);
+        self.collect(now);
+    }
+
+    /// Notes a signal that asks this process to end.
+    pub fn handle_signal(&mut self, now: Instant, signal: Signal) {
+        self.begin(now);
+        self.agent.handle_signal(now, signal);
+        self.collect(now);
+    }
+
+    /// The earliest moment at which something is to be done.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        [self.agent.poll_timeout(), self.link.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Applies every moment that has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.begin(now);
+        self.agent.handle_timeout(now);
+        self.collect(now);
+    }
+
+    /// Hands out what must be done, until nothing must.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// Applies the link's deadlines before an input, so that what is read late counts for nothing.
+    fn begin(&mut self, now: Instant) {
+        self.link.handle_timeout(now);
+        self.collect(now);
+    }
+
+    fn end_stream(&mut self, now: Instant, attend: AttendNumber) {
+        self.link.handle_ended(now, attend);
+        if self.link.current().is_none() {
+            self.agent.handle_unattended(now);
+        }
+    }
+
+    /// Moves the effects of both machines into one queue, the link's first.
+    fn collect(&mut self, now: Instant) {
+        loop {
+            if let Some(effect) = self.link.poll_effect() {
+                self.take_link(now, effect);
+            } else if let Some(effect) = self.agent.poll_effect() {
+                self.take_agent(effect);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn take_link(&mut self, now: Instant, effect: link::Effect) {
+        self.effects.push_back(match effect {
+            link::Effect::Dial(attend) => Effect::Dial(attend),
+            link::Effect::KeepAlive { attend, sequence } => {
+                Effect::Send { attend, message: FromNode::KeepAlive { sequence } }
+            }
+            link::Effect::Drop(attend) => Effect::Drop(attend),
+            link::Effect::Lease(until) => Effect::Renew(until),
+            link::Effect::LeaseLost => {
+                self.agent.handle_unattended(now);
+                self.agent.handle_lease_lost();
+                Effect::LeaseLost
+            }
+        });
+    }
+
+    fn take_agent(&mut self, effect: agent::Effect) {
+        self.effects.push_back(match effect {
+            agent::Effect::Say(message) => match self.link.current() {
+                Some(attend) => Effect::Send { attend, message },
+                // The next stream starts with what holds then.
+                None => return,
+            },
+            agent::Effect::OpenStore => Effect::OpenStore,
+            agent::Effect::Start(admission) => Effect::Start(admission),
+            agent::Effect::Stop { signal, grace } => Effect::Stop { signal, grace },
+            agent::Effect::Kill => Effect::Kill,
+            agent::Effect::Announce(news) => Effect::Announce(news),
+            agent::Effect::Finish(ending) => Effect::Finish(ending),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ragent_rendezvous::{
+        ids::{GlobalRank, GroupRank, RoleRank, RoundId},
+        message::{Assignment, NodeState},
+        settings::Leases,
+    };
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const ONE: AttendNumber = AttendNumber(1);
+
+    fn node() -> (Node, Instant) {
+        let settings = AgentSettings {
+            stop_grace: 1000 * MS,
+            join_timeout: 600_000 * MS,
+            heard: Heard::default(),
+        };
+        let now = crate::some_instant();
+        (Node::new(now, settings), now)
+    }
+
+    fn effects(node: &mut Node) -> Vec<Effect> {
+        std::iter::from_fn(|| node.poll_effect()).collect()
+    }
+
+    fn welcome(term: u64) -> Welcome {
+        Welcome {
+            term: Term(term),
+            job_uid: JobUid::new("uid"),
+            coordinator: "a".to_owned(),
+            leases: Leases::default(),
+            successors: Vec::new(),
+        }
+    }
+
+    fn admission(round: u64) -> Admission {
+        Admission {
+            round: RoundId { term: Term(1), round: Round(round) },
+            group_rank: GroupRank(0),
+            group_world_size: 1,
+            first_global_rank: GlobalRank(0),
+            world_size: 1,
+            first_role_rank: RoleRank(0),
+            role_world_size: 1,
+            restart_count: 0,
+            charged_through: Round(0),
+            master_address: "10.0.0.1".to_owned(),
+            master_port: 4000,
+            store_clients: Vec::new(),
+        }
+    }
+
+    /// A node that is ready on its first stream.
+    fn ready() -> (Node, Instant) {
+        let (mut node, now) = node();
+        node.handle_timeout(now);
+        node.handle_store_open(now, 4000);
+        assert!(effects(&mut node).contains(&Effect::Dial(ONE)));
+        let claims = node.handle_connected(now, ONE).expect("the attempt is under way");
+        assert_eq!(claims.standing.state, NodeState::Ready { store_port: 4000 });
+        assert!(node.handle_welcome(now, ONE, &welcome(1)));
+        assert!(effects(&mut node).contains(&Effect::Renew(now + 2400 * MS)));
+        (node, now)
+    }
+
+    fn admits(effects: &[Effect]) -> bool {
+        effects.iter().any(|effect| matches!(effect, Effect::Start(_)))
+    }
+
+    /// An admission that is read after the lease has ended starts nothing, even if no timer fired.
+    #[test]
+    fn late_admission_starts_nothing() {
+        let (mut node, now) = ready();
+        let admit = ToNode::Assignment(Assignment::Admit(admission(1)));
+        node.handle_message(now + 2400 * MS, ONE, admit.clone());
+        let late = effects(&mut node);
+        assert!(!admits(&late) && late.contains(&Effect::LeaseLost), "{late:?}");
+        let (mut node, now) = ready();
+        node.handle_message(now + 2399 * MS, ONE, admit);
+        assert!(admits(&effects(&mut node)));
+    }
+
+    /// The coordinator of a lower term is not obeyed.
+    #[test]
+    fn lower_term_is_not_obeyed() {
+        let (mut node, now) = ready();
+        node.handle_ended(now, ONE);
+        node.handle_timeout(now + 500 * MS);
+        let two = AttendNumber(2);
+        assert!(effects(&mut node).contains(&Effect::Dial(two)));
+        node.agent.handle_welcome(now, &welcome(5));
+        node.handle_connected(now + 500 * MS, two);
+        assert!(!node.handle_welcome(now + 500 * MS, two, &welcome(4)));
+        assert!(effects(&mut node).contains(&Effect::Drop(two)));
+        assert!(!node.is_attended());
+    }
+
+    /// Nothing counts that comes on a stream that was dropped.
+    #[test]
+    fn dropped_stream_is_not_read() {
+        let (mut node, now) = ready();
+        node.handle_ended(now, ONE);
+        let admit = ToNode::Assignment(Assignment::Admit(admission(1)));
+        node.handle_message(now, ONE, admit);
+        assert!(!admits(&effects(&mut node)));
+        assert_eq!(node.handle_connected(now, ONE), None);
+    }
+}
