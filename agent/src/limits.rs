@@ -2,7 +2,13 @@
 
 use std::time::Duration;
 
-pub use ragent_core::limits::{REDIAL_INTERVAL, REDIAL_INTERVAL_LOST, SWEEP_TIMEOUT};
+pub use ragent_core::limits::SWEEP_TIMEOUT;
+
+/// How long after one another an endpoint is tried at which no coordinator was found yet.
+pub const LOCATE_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a listener waits that the system refuses a connection or a datagram for want of memory or
+/// descriptors.
+pub const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A datagram of a worker to its service manager; systemd takes 4 KiB too.
 pub const MAX_NOTICE: usize = 4096;
@@ -96,7 +102,7 @@ pub const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
 /// of other nodes may be faster than the node that serves it.
 pub const STORE_DOOR_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a coordinator that stood still listens before it expires anybody: agents dial again
-/// within 600 ms and every 250 ms.
+/// within 600 ms, and twice a second until they are connected.
 pub const CATCH_UP: Duration = Duration::from_millis(1000);
 /// Addresses of one node; as many as the wire takes.
 pub const MAX_ADDRESSES: usize = 64;

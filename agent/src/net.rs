@@ -220,7 +220,7 @@ pub async fn serve_port(listener: StdTcpListener, protocols: PortProtocols) -> i
             Err(error) => {
                 // Out of descriptors or memory: what is open goes on, and the next one waits.
                 warn!(%error, "no further connection can be accepted for now");
-                clock::until(Some(clock::now() + limits::REDIAL_INTERVAL)).await;
+                clock::until(Some(clock::now() + limits::RETRY_INTERVAL)).await;
             }
         }
     }

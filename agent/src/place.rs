@@ -342,6 +342,8 @@ impl Place {
                 stop_grace: spec.shared.timeouts.stop_grace,
                 join_timeout: spec.shared.timeouts.join,
                 heard: self.heard,
+                leases: Leases::default(),
+                seed: rand::random(),
             },
             state_file: self.state_file.clone(),
             not_here: self.not_here.clone(),

@@ -3,6 +3,7 @@
 //! A failure prints the line that replays it.
 
 mod scale;
+mod storm;
 
 use std::{
     mem,

@@ -24,6 +24,7 @@ use ragent_rendezvous::{
         Admission, Assignment, EvictReason, FromNode, Heard, JobResult, NodeState, Outcome,
         RefuseReason, RestartReason, Standing, WaitReason, Welcome, WorkerFailure,
     },
+    settings::Leases,
 };
 
 use crate::{limits, signal::Signal, supervisor::GroupEnd};
@@ -143,6 +144,10 @@ pub struct AgentSettings {
     pub join_timeout: Duration,
     /// What an earlier process of this node knew, if it left a state file.
     pub heard: Heard,
+    /// How attendance is timed until a welcome names it.
+    pub leases: Leases,
+    /// Decides the jitter of dials; differs between the nodes of a job.
+    pub seed: u64,
 }
 
 /// What the workers say of their progress.

@@ -13,14 +13,28 @@ pub const HANG_LOOK_MAX: Duration = Duration::from_secs(10);
 /// A worker is busy that uses more than this part of a processor. Threads that only wait with a
 /// time-out, as of NCCL's watchdog or a data loader, stay below a thousandth.
 pub const BUSY_SHARE: u32 = 50;
-/// A fresh attempt to reach a coordinator that may be there: as architecture.md, section 4.
-pub const REDIAL_INTERVAL: Duration = Duration::from_millis(250);
-/// The same while it is known to be gone: a service manager takes about that long to restart it.
-pub const REDIAL_INTERVAL_LOST: Duration = Duration::from_millis(500);
-/// How long a keep-alive may stay unanswered before a second connection is tried.
+/// How long a keep-alive may stay unanswered before a second connection is tried: two are missing then,
+/// and three quarters of the lease are left.
 pub const SUSPECT_AFTER: Duration = Duration::from_millis(600);
-/// Attempts under way at once: those of one dial time-out at one redial interval.
-pub const MAX_DIALS: usize = 8;
+/// The longest time for which a keep-alive may stay unanswered, when that has been doubled: a quarter of
+/// the lease is left for another connection.
+pub const SUSPECT_AFTER_MAX: Duration = Duration::from_millis(1_800);
+/// An echo that takes less is prompt: the coordinator has no backlog worth speaking of.
+pub const PROMPT_ECHO: Duration = Duration::from_millis(300);
+/// The pause after the first attempt that failed; it doubles with each further one.
+pub const REDIAL_FIRST: Duration = Duration::from_millis(125);
+/// The longest pause while connections are refused or time out, which costs the coordinator nothing: a
+/// service manager takes about that long to start it again.
+pub const REDIAL_MAX: Duration = Duration::from_millis(500);
+/// The longest pause while connections are made but not welcomed: each of them is work for a
+/// coordinator that may have too much of it.
+pub const REDIAL_CONNECTED_MAX: Duration = Duration::from_secs(4);
+/// How long an attempt may take to be connected as long as there is a lease to save: longer than a slow
+/// resolver is waited for, and short enough for four attempts in one lease.
+pub const CONNECT_PATIENCE: Duration = Duration::from_millis(500);
+/// How long an attempt may take to be connected in any case: a driver gives up by itself after a look-up
+/// (6 s), a connection (1.8 s) and a handshake (3 s).
+pub const CONNECT_LIMIT: Duration = Duration::from_secs(12);
 /// How long a keeper may take to kill and reap a tree: a worker with hundreds of GiB takes seconds
 /// to be freed by the kernel.
 pub const SWEEP_TIMEOUT: Duration = Duration::from_secs(60);

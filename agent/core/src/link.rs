@@ -1,14 +1,22 @@
-//! Decides when to send keep-alives, when to dial again, and when the lease is over.
+//! Decides when to send keep-alives, when to dial, and when the lease is over.
 //!
 //! ```text
-//!         dial fails                 echo missing for 600 ms: dial beside it
-//! Dialing ──────────▶ Dialing      Attending ─────────────▶ Attending + Dialing
-//!    │  welcome                        ▲                          │ welcome on the newer one
-//!    └─────────────────────────────────┴──────────────────────────┘
+//!            attempt fails: back off           echo missing for 600 ms: dial a second stream
+//! Dialing ─────────────────▶ Dialing      Attending ─────────────▶ Attending + Dialing
+//!    │  welcome                              ▲                          │ welcome on the newer one
+//!    └───────────────────────────────────────┴──────────────────────────┘
 //! ```
 //!
-//! The lease runs from the *sending* of the last keep-alive that was echoed, on whichever stream.
-//! When it is over the keeper kills the workers; [`Effect::LeaseLost`] says so once.
+//! The lease runs from the *sending* of the last keep-alive that was echoed, on any stream. When it is
+//! over the keeper kills the workers; [`Effect::LeaseLost`] reports it once.
+//!
+//! # Load
+//!
+//! A coordinator that stalls or is short of CPU must not be given more work because of that. So there
+//! is one attempt at a time, and one that is connected is kept for as long as a welcome on it can
+//! still count: a lease. Attempts that fail are followed by others after pauses that double, with
+//! jitter. A stream that replaced a suspect one is suspected later than that, until an echo was prompt:
+//! otherwise the queue that the new streams make would be the reason for the next ones. All intervals are stretched with the lease, which grows with the size of the job.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -22,7 +30,7 @@ use crate::limits;
 /// What must be done.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {
-    /// Try to attend, under this number.
+    /// Begin to open a stream under this number.
     Dial(AttendNumber),
     /// Send a keep-alive on this stream.
     KeepAlive {
@@ -31,11 +39,11 @@ pub enum Effect {
         /// Its number.
         sequence: u64,
     },
-    /// Forget this stream.
+    /// Close this stream, or abandon the attempt to open it.
     Drop(AttendNumber),
-    /// Workers may run until then.
+    /// Let the workers run until then.
     Lease(Instant),
-    /// The lease is over.
+    /// Report that the lease is over.
     LeaseLost,
 }
 
@@ -44,9 +52,13 @@ pub enum Effect {
 pub struct Link {
     newest: AttendNumber,
     current: Option<AttendNumber>,
-    /// Attempts under way: when they were begun, and when their attend was sent.
-    dials: BTreeMap<AttendNumber, Dial>,
+    attempt: Option<Attempt>,
+    /// When to begin the next attempt; none while there is one, or none is wanted.
     next_dial: Option<Instant>,
+    /// Attempts that have failed since the last welcome.
+    failures: u32,
+    /// Times that the stream became suspect since the last prompt echo.
+    suspicions: u32,
     leases: Leases,
     sequence: u64,
     next_keep_alive: Option<Instant>,
@@ -54,28 +66,38 @@ pub struct Link {
     unanswered: BTreeMap<u64, Instant>,
     /// The end of the lease; none while there is no lease.
     lease: Option<Instant>,
+    jitter: Jitter,
     effects: VecDeque<Effect>,
 }
 
+/// An attempt to open a stream.
 #[derive(Clone, Copy, Debug)]
-struct Dial {
+struct Attempt {
+    number: AttendNumber,
     begun: Instant,
+    /// When the attend was sent on its connection; none before it is connected.
     attended: Option<Instant>,
 }
 
 impl Link {
     /// A link that dials at once.
-    pub fn new(now: Instant) -> Self {
+    ///
+    /// `leases` is how attendance is timed until a welcome names it; `seed` decides the jitter, and
+    /// differs between the nodes of a job.
+    pub fn new(now: Instant, leases: Leases, seed: u64) -> Self {
         Self {
             newest: AttendNumber(0),
             current: None,
-            dials: BTreeMap::new(),
+            attempt: None,
             next_dial: Some(now),
-            leases: Leases::default(),
+            failures: 0,
+            suspicions: 0,
+            leases,
             sequence: 0,
             next_keep_alive: None,
             unanswered: BTreeMap::new(),
             lease: None,
+            jitter: Jitter(seed),
             effects: VecDeque::new(),
         }
     }
@@ -87,92 +109,99 @@ impl Link {
 
     /// Whether a stream counts or is being opened, and was not dropped.
     pub fn knows(&self, attend: AttendNumber) -> bool {
-        self.current == Some(attend) || self.dials.contains_key(&attend)
+        self.current == Some(attend) || self.attempt.is_some_and(|attempt| attempt.number == attend)
     }
 
-    /// The attend has been sent on a stream that was dialed.
+    /// Notes that the attend has been sent on a stream that was dialed.
     pub fn handle_opened(&mut self, now: Instant, attend: AttendNumber) {
-        if let Some(dial) = self.dials.get_mut(&attend) {
-            dial.attended = Some(now);
+        if let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.number == attend) {
+            attempt.attended = Some(now);
         }
     }
 
-    /// The coordinator has welcomed a stream: it counts from now on if it is the newest.
+    /// Notes that the coordinator has welcomed a stream: it counts from now on.
     pub fn handle_welcome(&mut self, now: Instant, attend: AttendNumber, leases: Leases) {
-        let attended = self.dials.remove(&attend).and_then(|dial| dial.attended);
-        if self.current.is_some_and(|current| current >= attend) {
-            return self.effects.push_back(Effect::Drop(attend));
-        }
-        let Some(attended) = attended.filter(|attended| now < *attended + leases.agent) else {
-            // It took longer than a lease to be answered, and so proves nothing: what it says was
-            // said to a node that may be lost by now.
-            self.effects.push_back(Effect::Drop(attend));
-            self.next_dial = Some(now);
+        let Some(attempt) = self.attempt.take_if(|attempt| attempt.number == attend) else {
             return;
+        };
+        let Some(attended) = attempt.attended.filter(|attended| now < *attended + leases.agent)
+        else {
+            // It took longer than a lease to be answered, and so proves nothing: the coordinator may
+            // have given the node up since.
+            self.effects.push_back(Effect::Drop(attend));
+            return self.back_off(now, limits::REDIAL_CONNECTED_MAX);
         };
         if let Some(old) = self.current.replace(attend) {
             self.effects.push_back(Effect::Drop(old));
         }
-        let outdated: Vec<_> = self.dials.range(..attend).map(|(&older, _)| older).collect();
-        for older in outdated {
-            self.dials.remove(&older);
-            self.effects.push_back(Effect::Drop(older));
-        }
         self.leases = leases;
         self.next_dial = None;
+        self.failures = 0;
         self.unanswered.clear();
         self.extend_lease(now, attended);
         self.keep_alive(now, attend);
     }
 
-    /// The coordinator has echoed a keep-alive.
+    /// Notes the coordinator's echo of a keep-alive.
     pub fn handle_echo(&mut self, now: Instant, sequence: u64) {
         let Some(sent) = self.unanswered.remove(&sequence) else {
             return;
         };
         self.unanswered = self.unanswered.split_off(&sequence);
+        if now < sent + self.stretched(limits::PROMPT_ECHO) {
+            self.suspicions = 0;
+        }
         if self.current.is_some() {
             self.next_dial = None;
+            // An attend that was sent supersedes this stream whenever it is read, so its answer is
+            // awaited all the same.
+            if let Some(attempt) = self.attempt.take_if(|attempt| attempt.attended.is_none()) {
+                self.effects.push_back(Effect::Drop(attempt.number));
+            }
         }
         self.extend_lease(now, sent);
     }
 
-    /// A stream has ended, or could not be opened.
+    /// Notes that a stream has ended, or could not be opened.
     pub fn handle_ended(&mut self, now: Instant, attend: AttendNumber) {
-        let dialed = self.dials.remove(&attend);
         if self.current == Some(attend) {
             self.current = None;
             self.next_keep_alive = None;
-            self.next_dial = Some(now);
-        } else if let Some(dial) = dialed
-            && self.wants_dial()
+            self.dial_soon(now);
+        } else if let Some(attempt) = self.attempt.take_if(|attempt| attempt.number == attend)
+            && (self.current.is_none() || self.is_suspect(now))
         {
-            let next = (dial.begun + self.redial_interval()).max(now);
-            self.next_dial = Some(self.next_dial.map_or(next, |other| other.min(next)));
+            let longest = match attempt.attended {
+                Some(_) => limits::REDIAL_CONNECTED_MAX,
+                None => limits::REDIAL_MAX,
+            };
+            self.back_off(now, longest);
         }
     }
 
     /// The earliest moment at which something is to be done.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let suspicion = self.suspicion();
-        [self.next_dial, self.next_keep_alive, self.lease, suspicion].into_iter().flatten().min()
+        let deadlines = [
+            self.next_dial,
+            self.next_keep_alive,
+            self.lease,
+            self.suspicion(),
+            self.attempt_deadline(),
+        ];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Applies every moment that has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.lease.is_some_and(|lease| lease <= now) {
-            self.lease = None;
-            // Whatever may still be waiting on that stream was said to a node that is no longer
-            // counted; a new one starts from what holds.
-            if let Some(current) = self.current.take() {
-                self.effects.push_back(Effect::Drop(current));
-                self.next_keep_alive = None;
-                self.next_dial = Some(now);
-            }
-            self.effects.push_back(Effect::LeaseLost);
+            self.lose_lease(now);
+        }
+        if self.attempt_deadline().is_some_and(|at| at <= now) {
+            self.abandon(now);
         }
         if self.suspicion().is_some_and(|at| at <= now) {
             self.next_dial = Some(now);
+            self.suspicions = self.suspicions.saturating_add(1);
         }
         if self.next_dial.is_some_and(|at| at <= now) {
             self.dial(now);
@@ -189,35 +218,90 @@ impl Link {
         self.effects.pop_front()
     }
 
-    /// When the oldest unanswered keep-alive makes the current stream suspect, unless it is already.
+    fn lose_lease(&mut self, now: Instant) {
+        self.lease = None;
+        // What is still waiting on that stream was sent to a node that is no longer counted; a new
+        // stream starts from what holds.
+        if let Some(current) = self.current.take() {
+            self.effects.push_back(Effect::Drop(current));
+            self.next_keep_alive = None;
+            self.dial_soon(now);
+        }
+        self.effects.push_back(Effect::LeaseLost);
+    }
+
+    /// When the oldest unanswered keep-alive makes the current stream suspect, unless an attempt is
+    /// under way or due already.
     fn suspicion(&self) -> Option<Instant> {
-        if self.next_dial.is_some() || self.current.is_none() {
+        if self.next_dial.is_some() || self.attempt.is_some() {
             return None;
         }
-        let oldest = self.unanswered.values().next()?;
-        Some(*oldest + limits::SUSPECT_AFTER)
+        self.suspect_at()
     }
 
-    /// Whether a further attempt is worth it: there is no stream, or the one there is is suspect.
-    fn wants_dial(&self) -> bool {
-        self.current.is_none() || self.next_dial.is_some()
+    fn is_suspect(&self, now: Instant) -> bool {
+        self.suspect_at().is_some_and(|at| at <= now)
     }
 
-    fn redial_interval(&self) -> Duration {
-        if self.lease.is_some() { limits::REDIAL_INTERVAL } else { limits::REDIAL_INTERVAL_LOST }
+    fn suspect_at(&self) -> Option<Instant> {
+        let oldest = self.unanswered.values().next().filter(|_| self.current.is_some())?;
+        let doubled = limits::SUSPECT_AFTER.saturating_mul(1 << self.suspicions.min(16));
+        Some(*oldest + self.stretched(doubled.min(limits::SUSPECT_AFTER_MAX)))
+    }
+
+    /// When the attempt under way is abandoned.
+    ///
+    /// A connected one has as long as its welcome can count. One that is not connected by then is
+    /// replaced soon as long as there is a lease to save: its packets may have been lost, and TCP
+    /// sends them again only after a second.
+    fn attempt_deadline(&self) -> Option<Instant> {
+        let attempt = self.attempt.as_ref()?;
+        Some(match attempt.attended {
+            Some(attended) => attended + self.leases.agent,
+            None if self.lease.is_some() => {
+                attempt.begun + self.stretched(limits::CONNECT_PATIENCE)
+            }
+            None => attempt.begun + limits::CONNECT_LIMIT,
+        })
+    }
+
+    fn abandon(&mut self, now: Instant) {
+        let Some(attempt) = self.attempt.take() else {
+            return;
+        };
+        self.effects.push_back(Effect::Drop(attempt.number));
+        if attempt.attended.is_some() {
+            self.back_off(now, limits::REDIAL_CONNECTED_MAX);
+        } else if self.lease.is_some() {
+            self.next_dial = Some(now);
+        } else {
+            self.back_off(now, limits::REDIAL_MAX);
+        }
+    }
+
+    /// Dials after a moment that is zero in small jobs: in a large one all nodes may have lost their
+    /// stream at once.
+    fn dial_soon(&mut self, now: Instant) {
+        if self.attempt.is_none() {
+            let spread = self.stretched(limits::REDIAL_FIRST).saturating_sub(limits::REDIAL_FIRST);
+            self.next_dial = Some(now + spread.mul_f64(self.jitter.next()));
+        }
+    }
+
+    /// Dials after a pause that doubles with each failure, up to `longest`.
+    fn back_off(&mut self, now: Instant, longest: Duration) {
+        let doubled = limits::REDIAL_FIRST.saturating_mul(1 << self.failures.min(16));
+        self.failures = self.failures.saturating_add(1);
+        let pause = self.stretched(doubled.min(longest));
+        // From half of the pause to all of it.
+        self.next_dial = Some(now + pause.mul_f64(0.5 + self.jitter.next() / 2.0));
     }
 
     fn dial(&mut self, now: Instant) {
-        if self.dials.len() >= limits::MAX_DIALS {
-            // The oldest has been silent for longer than a connection may take to open.
-            if let Some((oldest, _)) = self.dials.pop_first() {
-                self.effects.push_back(Effect::Drop(oldest));
-            }
-        }
         self.newest = AttendNumber(self.newest.0 + 1);
-        self.dials.insert(self.newest, Dial { begun: now, attended: None });
+        self.attempt = Some(Attempt { number: self.newest, begun: now, attended: None });
+        self.next_dial = None;
         self.effects.push_back(Effect::Dial(self.newest));
-        self.next_dial = Some(now + self.redial_interval());
     }
 
     fn keep_alive(&mut self, now: Instant, attend: AttendNumber) {
@@ -238,10 +322,32 @@ impl Link {
             self.effects.push_back(Effect::Lease(until));
         }
     }
+
+    /// A time of a small job, in proportion to this job's lease.
+    fn stretched(&self, time: Duration) -> Duration {
+        let lease = Leases::default().agent;
+        time.mul_f64((self.leases.agent.as_secs_f64() / lease.as_secs_f64()).max(1.0))
+    }
 }
 
 /// Keep-alives that may be on their way: those of one lease, and then some.
 const MAX_UNANSWERED: usize = 64;
+
+/// A sequence of random numbers that its seed decides (SplitMix64).
+#[derive(Clone, Copy, Debug)]
+struct Jitter(u64);
+
+impl Jitter {
+    /// A number from 0 to 1, 1 excluded.
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        // The 53 bits that a float has room for.
+        ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -260,7 +366,7 @@ mod tests {
     impl Fixture {
         fn new() -> Self {
             let now = crate::some_instant();
-            Self { link: Link::new(now), now, start: now }
+            Self { link: Link::new(now, Leases::default(), 7), now, start: now }
         }
 
         /// A link that attends since time zero, with its first keep-alive under way.
@@ -303,6 +409,10 @@ mod tests {
         fn dials(effects: &[Effect]) -> usize {
             effects.iter().filter(|effect| matches!(effect, Effect::Dial(_))).count()
         }
+
+        fn drops(effects: &[Effect]) -> usize {
+            effects.iter().filter(|effect| matches!(effect, Effect::Drop(_))).count()
+        }
     }
 
     /// The lease runs from the sending of what was echoed, not from the echo.
@@ -318,20 +428,46 @@ mod tests {
         assert_eq!(t.echo(2), [Effect::Lease(sent + 2400 * MS)]);
     }
 
-    /// A silence of 600 ms opens a second connection, and a fresh attempt every 250 ms; the stream
-    /// that is welcomed first goes on, and the lease never ended.
+    /// A silence of 600 ms opens a second connection, once; the stream that is welcomed first goes on,
+    /// and the lease never ended.
     #[test]
     fn blip_of_1500_ms_costs_nothing() {
         let mut t = Fixture::attending();
         t.echo(1);
-        let effects = t.advance(900 + 599);
-        assert!(!effects.contains(&Effect::LeaseLost));
-        assert_eq!(Fixture::dials(&effects), 3, "{effects:?}");
+        let effects = t.advance(300 + 600);
+        assert_eq!(Fixture::dials(&effects), 1, "{effects:?}");
         t.link.handle_opened(t.now, TWO);
+        // The coordinator's kernel took the connection; its process answers when it wakes.
+        let effects = t.advance(600);
+        assert_eq!(Fixture::dials(&effects), 0, "{effects:?}");
+        assert!(!effects.contains(&Effect::LeaseLost));
+        let sent = t.now - 600 * MS;
         let effects = t.welcome(TWO);
         assert_eq!(effects[0], Effect::Drop(ONE));
-        assert_eq!(effects[1], Effect::Lease(t.now + 2400 * MS));
+        assert_eq!(effects[1], Effect::Lease(sent + 2400 * MS));
         assert_eq!(t.link.current(), Some(TWO));
+    }
+
+    /// While there is a lease to save, an attempt that is not connected is replaced twice a second.
+    #[test]
+    fn unconnected_attempts_are_replaced_while_leased() {
+        let mut t = Fixture::attending();
+        let effects = t.advance(2_399);
+        assert_eq!(Fixture::dials(&effects), 4, "{effects:?}");
+        assert_eq!(Fixture::drops(&effects), 3, "{effects:?}");
+    }
+
+    /// A connected attempt is kept as long as a welcome on it can count, and no other begins.
+    #[test]
+    fn connected_attempt_is_kept_for_a_lease() {
+        let mut t = Fixture::new();
+        t.advance(0);
+        t.link.handle_opened(t.now, ONE);
+        assert_eq!(t.advance(2_399), []);
+        assert_eq!(t.advance(1), [Effect::Drop(ONE)]);
+        // The pause is at least half of the first one.
+        assert_eq!(t.advance(62), []);
+        assert_eq!(t.advance(63), [Effect::Dial(TWO)]);
     }
 
     /// What comes back on the first stream after all ends the suspicion.
@@ -339,9 +475,39 @@ mod tests {
     fn late_echo_ends_the_suspicion() {
         let mut t = Fixture::attending();
         assert_eq!(Fixture::dials(&t.advance(700)), 1);
-        t.echo(1);
+        assert_eq!(t.echo(1), [Effect::Drop(TWO)]);
         t.echo(3);
         assert_eq!(Fixture::dials(&t.advance(500)), 0);
+    }
+
+    /// An attend that was sent supersedes the first stream, so its answer is awaited.
+    #[test]
+    fn late_echo_does_not_abandon_what_was_sent() {
+        let mut t = Fixture::attending();
+        t.advance(700);
+        t.link.handle_opened(t.now, TWO);
+        assert_eq!(t.echo(3), [Effect::Lease(t.start + 3_000 * MS)]);
+        t.welcome(TWO);
+        assert_eq!(t.link.current(), Some(TWO));
+    }
+
+    /// A stream that replaced a suspect one is given twice the time, until an echo was prompt.
+    #[test]
+    fn suspicion_doubles_until_an_echo_is_prompt() {
+        let mut t = Fixture::attending();
+        t.advance(600);
+        t.link.handle_opened(t.now, TWO);
+        t.welcome(TWO);
+        assert_eq!(Fixture::dials(&t.advance(1_199)), 0);
+        assert_eq!(Fixture::dials(&t.advance(1)), 1);
+        let three = AttendNumber(3);
+        t.link.handle_opened(t.now, three);
+        t.welcome(three);
+        let sequence = t.link.sequence;
+        t.advance(299);
+        t.echo(sequence);
+        assert_eq!(Fixture::dials(&t.advance(600)), 0);
+        assert_eq!(Fixture::dials(&t.advance(1)), 1);
     }
 
     /// Without any echo the lease ends when it was said to end, once, and dialing goes on.
@@ -352,26 +518,73 @@ mod tests {
         let lost = effects.iter().filter(|effect| **effect == Effect::LeaseLost).count();
         assert_eq!(lost, 1);
         assert_eq!(t.link.lease, None);
-        assert!(Fixture::dials(&t.advance(1000)) >= 1);
+        assert!(Fixture::dials(&t.advance(15_000)) >= 1);
     }
 
-    /// A stream that ends is replaced at once; one that cannot be opened is tried at intervals.
+    /// A stream that ends is replaced at once; refused attempts are followed by others after pauses
+    /// that double up to half a second, with jitter.
     #[test]
-    fn refused_dials_are_spaced() {
+    fn refused_dials_back_off() {
         let mut t = Fixture::attending();
         t.link.handle_ended(t.now, ONE);
         assert_eq!(t.advance(0), [Effect::Dial(TWO)]);
-        t.link.handle_ended(t.now, TWO);
-        assert_eq!(Fixture::dials(&t.advance(1000)), 4);
+        let mut pauses = Vec::new();
+        for number in 2..12 {
+            t.link.handle_ended(t.now, AttendNumber(number));
+            let next = t.link.next_dial.expect("an attempt follows");
+            pauses.push(next - t.now);
+            t.advance(500);
+        }
+        for (pause, longest) in pauses.iter().zip([125, 250, 500, 500, 500, 500, 500, 500, 500]) {
+            assert!(*pause > longest * MS / 2 - MS && *pause <= longest * MS, "{pauses:?}");
+        }
+        assert!(pauses[3] != pauses[4], "no jitter: {pauses:?}");
     }
 
-    /// Attempts that hang are bounded: the oldest makes room.
+    /// Streams that are connected and then closed without a welcome are followed by longer pauses:
+    /// each has cost the coordinator something.
+    #[test]
+    fn rejected_streams_back_off_further() {
+        let mut t = Fixture::new();
+        let mut pause = Duration::ZERO;
+        t.advance(0);
+        for number in 1..12 {
+            t.link.handle_opened(t.now, AttendNumber(number));
+            t.link.handle_ended(t.now, AttendNumber(number));
+            pause = t.link.next_dial.expect("an attempt follows") - t.now;
+            t.advance(4_000);
+        }
+        assert!(2_000 * MS <= pause && pause <= 4_000 * MS, "{pause:?}");
+    }
+
+    /// One attempt is under way at a time, and one that hangs is given up in the end.
     #[test]
     fn hanging_dials_are_bounded() {
         let mut t = Fixture::new();
         let effects = t.advance(60_000);
-        let drops = effects.iter().filter(|effect| matches!(effect, Effect::Drop(_))).count();
-        assert_eq!(Fixture::dials(&effects) - drops, limits::MAX_DIALS);
+        assert_eq!(Fixture::dials(&effects) - Fixture::drops(&effects), 1);
+        assert!((4..=6).contains(&Fixture::dials(&effects)), "{effects:?}");
+    }
+
+    /// All intervals are stretched with the lease.
+    #[test]
+    fn large_jobs_are_slower_throughout() {
+        let leases = Leases {
+            keep_alive_interval: 3_000 * MS,
+            agent: 24_000 * MS,
+            coordinator: 30_000 * MS,
+        };
+        let mut t = Fixture::new();
+        t.advance(0);
+        t.link.handle_opened(t.now, ONE);
+        t.link.handle_welcome(t.now, ONE, leases);
+        t.effects();
+        assert_eq!(Fixture::dials(&t.advance(5_999)), 0);
+        assert_eq!(Fixture::dials(&t.advance(1)), 1);
+        assert_eq!(Fixture::dials(&t.advance(4_999)), 0);
+        t.link.handle_opened(t.now, TWO);
+        t.link.handle_ended(t.now, ONE);
+        assert_eq!(Fixture::dials(&t.advance(23_999)), 0);
     }
 
     /// A welcome that comes later than a lease after its attend counts for nothing: another dial
@@ -384,7 +597,7 @@ mod tests {
         t.now += 2400 * MS;
         assert_eq!(t.welcome(ONE), [Effect::Drop(ONE)]);
         assert_eq!(t.link.current(), None);
-        assert_eq!(t.advance(0), [Effect::Dial(TWO)]);
+        assert_eq!(t.advance(125), [Effect::Dial(TWO)]);
     }
 
     /// An echo that is read after the lease is over does not stop the dialing.
@@ -395,18 +608,6 @@ mod tests {
         t.link.handle_timeout(t.now);
         t.effects();
         t.echo(1);
-        assert_eq!(Fixture::dials(&t.advance(1000)), 2);
-    }
-
-    /// An older stream that is welcomed late is dropped.
-    #[test]
-    fn newest_stream_counts() {
-        let mut t = Fixture::new();
-        t.advance(600);
-        t.link.handle_opened(t.now, TWO);
-        t.welcome(TWO);
-        t.link.handle_opened(t.now, ONE);
-        assert_eq!(t.welcome(ONE), [Effect::Drop(ONE)]);
-        assert_eq!(t.link.current(), Some(TWO));
+        assert!(t.link.next_dial.is_some() || t.link.attempt.is_some());
     }
 }

@@ -84,7 +84,8 @@ pub struct Node {
 impl Node {
     /// A node that has not registered yet; it dials at once.
     pub fn new(now: Instant, settings: AgentSettings) -> Self {
-        let (agent, link) = (Agent::new(now, settings), Link::new(now));
+        let link = Link::new(now, settings.leases, settings.seed);
+        let agent = Agent::new(now, settings);
         let mut node = Self { agent, link, effects: VecDeque::new() };
         node.collect(now);
         node
@@ -329,6 +330,8 @@ mod tests {
             stop_grace: 1000 * MS,
             join_timeout: 600_000 * MS,
             heard: Heard::default(),
+            leases: Leases::default(),
+            seed: 7,
         };
         let now = crate::some_instant();
         (Node::new(now, settings), now)

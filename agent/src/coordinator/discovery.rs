@@ -160,7 +160,7 @@ const MAX_BINDS: u32 = 4;
 const MAX_SILENCES: u32 = 2;
 
 fn retry_at(now: Instant, deadline: Instant) -> Instant {
-    (now + limits::REDIAL_INTERVAL_LOST).min(deadline)
+    (now + limits::LOCATE_INTERVAL).min(deadline)
 }
 
 enum Seen {

@@ -132,6 +132,10 @@ fn handle(
 ) {
     let now = clock::now();
     match input {
+        Input::Attend { answers, .. } if answers.is_closed() => {
+            // Its agent has given up waiting: the answer would be work for nobody.
+            debug!("skipped an attend whose stream is closed");
+        }
         Input::Attend { attend, answers } => {
             streams.open(attend.peer(), answers);
             rendezvous.handle_attend(now, *attend);

@@ -201,7 +201,7 @@ impl Search {
                 }
                 Err(error) => {
                     debug!(%error, "nothing can be heard for now");
-                    clock::until(Some(clock::now() + limits::REDIAL_INTERVAL)).await;
+                    clock::until(Some(clock::now() + limits::RETRY_INTERVAL)).await;
                 }
             },
             Some(met) = self.meetings.join_next() => self.note(met.ok().flatten()),

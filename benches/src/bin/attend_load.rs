@@ -9,6 +9,7 @@
 //! coordinator uses meanwhile is measured.
 
 use std::{
+    collections::BTreeSet,
     fs, future,
     io::{BufRead as _, BufReader, Write as _},
     net::{IpAddr, Ipv4Addr},
@@ -21,7 +22,13 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, ValueEnum};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::{
+    sys::{
+        resource::{Resource, getrlimit, setrlimit},
+        signal::{Signal, kill},
+    },
+    unistd::Pid,
+};
 use ragent::{
     agent::{
         driver::{self, AgentSpec},
@@ -38,7 +45,7 @@ use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{LocalRank, NodeId, RoundId, RunId, Term},
     message::{Admission, Heard, NodeDescription, WorkerEnd, WorkerFailure},
-    settings::{NodeRange, SharedSettings, Timeouts},
+    settings::{Leases, NodeRange, SharedSettings, Timeouts},
 };
 use ragent_store::StoreThread;
 use serde_json::{Value, json};
@@ -63,6 +70,10 @@ struct Args {
     /// For how many seconds the coordinator is watched while nothing happens.
     #[arg(long)]
     hold: Option<u64>,
+    /// For how many milliseconds the coordinator is stopped once all have been admitted; measured is
+    /// until every agent has its lease renewed, and how many connections were opened for it.
+    #[arg(long)]
+    stall: Option<u64>,
 }
 
 /// What happens to an agent.
@@ -95,7 +106,7 @@ async fn measure(args: &Args, coordinator: &Coordinator) -> Result<Value> {
         fixed_ranks: false,
     };
     let pid = coordinator.process.id();
-    let start = now();
+    let (start, opened) = (now(), connections_opened()?);
     let mut crowd = Crowd::start(&coordinator.endpoint, shared, stores);
     let admitted = crowd.admitted(count).await?;
     let mut report = json!({
@@ -104,6 +115,7 @@ async fn measure(args: &Args, coordinator: &Coordinator) -> Result<Value> {
         "p50_s": seconds_at(0.5, start, &admitted),
         "p99_s": seconds_at(0.99, start, &admitted),
         "coordinator_cpu_s": cpu_time(pid)?.as_secs_f64(),
+        "connections": connections_opened()? - opened,
     });
     if let Some(seconds) = args.hold {
         crowd.rest(CALM).await?;
@@ -115,6 +127,10 @@ async fn measure(args: &Args, coordinator: &Coordinator) -> Result<Value> {
             "rss_kb": status_kb(pid, "VmRSS")?,
             "rss_anon_kb": status_kb(pid, "RssAnon")?,
         });
+    }
+    if let Some(ms) = args.stall {
+        crowd.rest(CALM).await?;
+        report["stalled"] = crowd.stall(pid, count, Duration::from_millis(ms)).await?;
     }
     if let Some(blow) = args.then {
         crowd.rest(CALM).await?;
@@ -135,6 +151,15 @@ fn seconds_at(quantile: f64, start: Instant, sorted: &[Instant]) -> f64 {
     (sorted[index as usize] - start).as_secs_f64()
 }
 
+/// Connections that were accepted on this machine since it was started, in all.
+fn connections_opened() -> Result<u64> {
+    let counters = fs::read_to_string("/proc/net/snmp")?;
+    let mut lines = counters.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, values) = (lines.next().context("no names")?, lines.next().context("no values")?);
+    let index = names.split(' ').position(|name| name == "PassiveOpens").context("no counter")?;
+    Ok(values.split(' ').nth(index).context("no value")?.parse()?)
+}
+
 fn status_kb(pid: u32, field: &str) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find(|line| line.starts_with(field)).context("no such field")?;
@@ -152,6 +177,8 @@ struct Crowd {
     agents: JoinSet<Result<()>>,
     /// A round that one of them was admitted to, and when.
     told: mpsc::Receiver<(RoundId, Instant)>,
+    /// Agents whose lease was renewed.
+    renewed: mpsc::Receiver<u32>,
     /// What happens to the last of them.
     last: mpsc::Sender<Blow>,
 }
@@ -159,15 +186,17 @@ struct Crowd {
 impl Crowd {
     fn start(endpoint: &Endpoint, shared: SharedSettings, stores: Vec<WorkerStores>) -> Self {
         let (tell, told) = mpsc::channel(stores.len());
+        let (renew, renewed) = mpsc::channel(64 * stores.len());
         let (mut last, _) = mpsc::channel(1);
         let mut agents = JoinSet::new();
         for (number, stores) in (0..).zip(stores) {
             let spec = agent(number, endpoint.clone(), shared);
             let (sender, blows) = mpsc::channel(1);
-            agents.spawn_local(attend(spec, stores, tell.clone(), blows));
+            let tell = (tell.clone(), renew.clone(), number);
+            agents.spawn_local(attend(spec, stores, tell, blows));
             last = sender;
         }
-        Self { agents, told, last }
+        Self { agents, told, renewed, last }
     }
 
     /// Waits until `count` have been admitted to one round; returns when each was, in order.
@@ -194,6 +223,39 @@ impl Crowd {
         Ok(moments)
     }
 
+    /// Stops the coordinator for `time`, and waits until all `count` agents have their leases renewed.
+    async fn stall(&mut self, pid: u32, count: usize, time: Duration) -> Result<Value> {
+        let pid = Pid::from_raw(pid.try_into()?);
+        let opened = connections_opened()?;
+        kill(pid, Signal::SIGSTOP)?;
+        self.rest(time).await?;
+        kill(pid, Signal::SIGCONT)?;
+        let woke = now();
+        while self.renewed.try_recv().is_ok() {}
+        let mut missing: BTreeSet<u32> = (0..u32::try_from(count)?).collect();
+        let all = async {
+            while let Some(number) = self.renewed.recv().await {
+                missing.remove(&number);
+                if missing.is_empty() {
+                    return;
+                }
+            }
+        };
+        let _ = timeout(TIMEOUT, all).await;
+        let over = (now() - woke).as_secs_f64();
+        let missing = missing.len();
+        // What a storm would go on with.
+        self.rest(Duration::from_secs(5)).await?;
+        let connections = connections_opened()? - opened;
+        let again = std::iter::from_fn(|| self.told.try_recv().ok()).count();
+        Ok(json!({
+            "over_s": over,
+            "not_renewed": missing,
+            "connections": connections,
+            "admitted_again": again,
+        }))
+    }
+
     /// Lets time pass in which nothing happens.
     async fn rest(&mut self, time: Duration) -> Result<()> {
         match timeout(time, self.agents.join_next()).await {
@@ -203,18 +265,21 @@ impl Crowd {
     }
 }
 
+/// Where an agent reports its admissions and the renewals of its lease, and its number.
+type ToCrowd = (mpsc::Sender<(RoundId, Instant)>, mpsc::Sender<u32>, u32);
+
 /// Runs one agent, and tells when it has been admitted.
 async fn attend(
     spec: AgentSpec,
     stores: WorkerStores,
-    admitted: mpsc::Sender<(RoundId, Instant)>,
+    crowd: ToCrowd,
     mut blows: mpsc::Receiver<Blow>,
 ) -> Result<()> {
     let (commands, orders) = mpsc::channel(QUEUE);
     let (tell, told) = mpsc::channel(QUEUE);
     let (fail, failures) = mpsc::channel(1);
     let (_send_signal, mut signals) = mpsc::channel(1);
-    let task = tokio::spawn(supervise(orders, failures, tell, admitted));
+    let task = tokio::spawn(supervise(orders, failures, tell, crowd));
     let mut supervisor = SupervisorHandle { commands, told, task };
     let mut nobody = ServiceManager::default();
     let mut agent = pin!(driver::drive(spec, stores, &mut supervisor, &mut signals, &mut nobody));
@@ -235,7 +300,7 @@ async fn supervise(
     mut orders: mpsc::Receiver<Command>,
     mut failures: mpsc::Receiver<()>,
     tell: mpsc::Sender<Told>,
-    admitted: mpsc::Sender<(RoundId, Instant)>,
+    (admitted, renewed, number): ToCrowd,
 ) {
     let mut group = None;
     loop {
@@ -249,6 +314,10 @@ async fn supervise(
                 }
                 Some(Command::Stop { .. } | Command::Kill) if group.take().is_some() => {
                     let _ = tell.send(Told::Finished(GroupEnd::Stopped)).await;
+                }
+                Some(Command::Renew(_)) => {
+                    // Only a stall is measured by it, and it is renewed again soon.
+                    let _ = renewed.try_send(number);
                 }
                 Some(_) => {}
             },
@@ -300,6 +369,8 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
             stop_grace: shared.timeouts.stop_grace,
             join_timeout: shared.timeouts.join,
             heard: Heard::default(),
+            leases: Leases::default(),
+            seed: u64::from(number),
         },
         state_file: None,
         not_here: watch::channel(not_here).0,

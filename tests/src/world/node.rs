@@ -20,7 +20,7 @@ use ragent_rendezvous::{
     },
 };
 
-use super::{Event, World, network::FromAgent};
+use super::{Event, LEASES, World, network::FromAgent};
 use crate::sabotage::Sabotage;
 
 /// An agent's process, from its start to its end.
@@ -111,6 +111,8 @@ impl World {
             stop_grace: self.shared.timeouts.stop_grace,
             join_timeout: self.shared.timeouts.join,
             heard: self.machines.get(&machine).copied().unwrap_or_default(),
+            leases: LEASES,
+            seed: self.random.between(0, u64::MAX - 1),
         };
         self.descriptions.insert(id.clone(), description.clone());
         let agent = Agent {

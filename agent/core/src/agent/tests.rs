@@ -3,7 +3,6 @@
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, LocalRank, RoleRank},
     message::{JobResult, WorkerEnd},
-    settings::Leases,
 };
 
 use super::*;
@@ -25,6 +24,8 @@ impl Fixture {
             stop_grace: GRACE,
             join_timeout: 600 * SECOND,
             heard: Heard::default(),
+            leases: Leases::default(),
+            seed: 7,
         };
         let mut t = Self { agent: Agent::new(now, settings), now };
         assert_eq!(t.effects(), [Effect::OpenStore]);

@@ -116,6 +116,19 @@ async fn hear_assignment(stream: &mut mpsc::Receiver<FromCoordinator>) -> Assign
     }
 }
 
+/// An attend whose stream was closed while it waited is skipped.
+#[tokio::test(start_paused = true)]
+async fn closed_attend_is_skipped() {
+    let t = Fixture::new();
+    let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
+    drop(queue);
+    let attend = Box::new(attend("closed"));
+    t.inputs.send(Input::Attend { attend, answers }).await.unwrap();
+    let _stream = t.attend("open").await;
+    assert_eq!(t.standing_of("closed").await, None);
+    assert!(t.standing_of("open").await.is_some());
+}
+
 /// The last call is armed: the round completes when it is over, after 30 s of keep-alives.
 #[tokio::test(start_paused = true)]
 async fn last_call_is_armed() {

@@ -1,0 +1,296 @@
+//! Thousands of real links and a coordinator of finite speed that stalls: no retry outgrows the work.
+//!
+//! The coordinator serves one input after another and takes a fixed time for each. While it stalls,
+//! kernels go on accepting connections for it and its queue fills up. When it wakes, the queue must
+//! drain and every node must attend again, at every size of job.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::{Duration, Instant},
+};
+
+use ragent_core::link::{Effect, Link};
+use ragent_rendezvous::{ids::AttendNumber, settings::Leases};
+
+/// What an attend with its connection costs a coordinator that has a fifth of a processor.
+const ATTEND_COST: Duration = Duration::from_micros(1_000);
+/// What an attend costs whose stream is closed.
+const CLOSED_COST: Duration = Duration::from_micros(25);
+/// What a keep-alive costs.
+const KEEP_ALIVE_COST: Duration = Duration::from_micros(50);
+/// How long a packet travels.
+const LATENCY: Duration = Duration::from_micros(500);
+/// The stall, in a job of up to 1,200 nodes; longer, as everything is, in larger ones.
+const STALL: Duration = Duration::from_millis(1_400);
+/// Nodes whose keep-alives one coordinator takes at the default interval.
+const UNSTRETCHED_NODES: f64 = 1_200.0;
+
+/// A bug to plant.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Bug {
+    None,
+    /// The driver hangs up on every attempt after two seconds, and the coordinator serves attends
+    /// whose stream is closed.
+    Impatience,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// A deadline of a link.
+    Timer(usize),
+    /// A connection is there.
+    Connected(usize, AttendNumber),
+    /// Something arrives at the coordinator.
+    Arrived(Work),
+    /// The coordinator has finished an input.
+    Served(Work),
+    /// The coordinator's answer arrives.
+    Answered(Work),
+    /// The impatient driver hangs up.
+    HungUp(usize, AttendNumber),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    Attend(usize, AttendNumber),
+    KeepAlive(usize, AttendNumber, u64),
+}
+
+struct Storm {
+    bug: Bug,
+    leases: Leases,
+    links: Vec<Link>,
+    timers: Vec<Option<Instant>>,
+    /// The newest stream of each node that the coordinator knows.
+    known: Vec<AttendNumber>,
+    /// Connections that each node has opened.
+    opened: Vec<u32>,
+    now: Instant,
+    stalled_until: Option<Instant>,
+    queue: VecDeque<Work>,
+    is_busy: bool,
+    events: BTreeMap<(Instant, u64), Event>,
+    scheduled: u64,
+    leases_lost: usize,
+}
+
+impl Storm {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a made-up clock needs some instant to start from"
+    )]
+    fn new(nodes: usize, bug: Bug) -> Self {
+        let start = Instant::now();
+        let stretch = (nodes as f64 / UNSTRETCHED_NODES).max(1.0);
+        let given = Leases::default();
+        let leases = Leases {
+            keep_alive_interval: given.keep_alive_interval.mul_f64(stretch),
+            agent: given.agent.mul_f64(stretch),
+            coordinator: given.coordinator.mul_f64(stretch),
+        };
+        let link = |seed: usize| {
+            // Nodes do not start in the same instant.
+            let offset = leases.agent.mul_f64(seed as f64 / nodes as f64);
+            Link::new(start + offset, leases, seed as u64)
+        };
+        let mut storm = Self {
+            bug,
+            leases,
+            links: (0..nodes).map(link).collect(),
+            timers: vec![None; nodes],
+            known: vec![AttendNumber(0); nodes],
+            opened: vec![0; nodes],
+            now: start,
+            stalled_until: None,
+            queue: VecDeque::new(),
+            is_busy: false,
+            events: BTreeMap::new(),
+            scheduled: 0,
+            leases_lost: 0,
+        };
+        for node in 0..nodes {
+            storm.settle(node);
+        }
+        storm
+    }
+
+    fn attending(&self) -> usize {
+        self.links.iter().filter(|link| link.current().is_some()).count()
+    }
+
+    fn schedule(&mut self, delay: Duration, event: Event) {
+        self.scheduled += 1;
+        self.events.insert((self.now + delay, self.scheduled), event);
+    }
+
+    /// Lets everything happen that is due within `time`.
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= end) {
+            let ((at, _), event) = entry.remove_entry();
+            self.now = at;
+            self.happen(event);
+        }
+        self.now = end;
+    }
+
+    fn stall(&mut self, time: Duration) {
+        self.stalled_until = Some(self.now + time);
+        self.run(time);
+        self.stalled_until = None;
+        self.serve();
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Timer(node) => {
+                if self.timers[node] == Some(self.now) {
+                    self.timers[node] = None;
+                    self.links[node].handle_timeout(self.now);
+                }
+                self.settle(node);
+            }
+            Event::Connected(node, attend) => {
+                if self.links[node].knows(attend) {
+                    self.opened[node] += 1;
+                    self.links[node].handle_opened(self.now, attend);
+                    self.schedule(LATENCY, Event::Arrived(Work::Attend(node, attend)));
+                    self.settle(node);
+                }
+            }
+            Event::Arrived(work) => {
+                self.queue.push_back(work);
+                self.serve();
+            }
+            Event::Served(work) => {
+                self.is_busy = false;
+                self.answer(work);
+                self.serve();
+            }
+            Event::Answered(Work::Attend(node, attend)) => {
+                self.links[node].handle_welcome(self.now, attend, self.leases);
+                self.settle(node);
+            }
+            Event::Answered(Work::KeepAlive(node, attend, sequence)) => {
+                if self.links[node].knows(attend) {
+                    self.links[node].handle_echo(self.now, sequence);
+                    self.settle(node);
+                }
+            }
+            Event::HungUp(node, attend) => {
+                if self.links[node].current() != Some(attend) {
+                    self.links[node].handle_ended(self.now, attend);
+                    self.settle(node);
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self) {
+        if self.is_busy || self.stalled_until.is_some_and(|until| self.now < until) {
+            return;
+        }
+        let Some(work) = self.queue.pop_front() else {
+            return;
+        };
+        let cost = match work {
+            Work::Attend(node, attend) if self.is_closed(node, attend) => CLOSED_COST,
+            Work::Attend(..) => ATTEND_COST,
+            Work::KeepAlive(..) => KEEP_ALIVE_COST,
+        };
+        self.is_busy = true;
+        self.schedule(cost, Event::Served(work));
+    }
+
+    fn is_closed(&self, node: usize, attend: AttendNumber) -> bool {
+        self.bug == Bug::None && !self.links[node].knows(attend)
+    }
+
+    fn answer(&mut self, work: Work) {
+        match work {
+            Work::Attend(node, attend) if !self.is_closed(node, attend) => {
+                self.known[node] = self.known[node].max(attend);
+            }
+            Work::KeepAlive(node, attend, _) if self.known[node] == attend => {}
+            Work::Attend(..) | Work::KeepAlive(..) => return,
+        }
+        self.schedule(LATENCY, Event::Answered(work));
+    }
+
+    fn settle(&mut self, node: usize) {
+        while let Some(effect) = self.links[node].poll_effect() {
+            match effect {
+                Effect::Dial(attend) => {
+                    self.schedule(LATENCY * 2, Event::Connected(node, attend));
+                    if self.bug == Bug::Impatience {
+                        self.schedule(Duration::from_secs(2), Event::HungUp(node, attend));
+                    }
+                }
+                Effect::KeepAlive { attend, sequence } => {
+                    let work = Work::KeepAlive(node, attend, sequence);
+                    self.schedule(LATENCY, Event::Arrived(work));
+                }
+                Effect::LeaseLost => self.leases_lost += 1,
+                Effect::Drop(_) | Effect::Lease(_) => {}
+            }
+        }
+        if let Some(at) = self.links[node].poll_timeout() {
+            let at = at.max(self.now);
+            if self.timers[node].is_none_or(|timer| at < timer) {
+                self.timers[node] = Some(at);
+                self.schedule(at - self.now, Event::Timer(node));
+            }
+        }
+    }
+}
+
+/// Runs a job of `nodes` through a stall; reports what did not come right within two leases.
+fn survive(nodes: usize, bug: Bug) -> Result<(), String> {
+    let mut storm = Storm::new(nodes, bug);
+    storm.run(storm.leases.agent * 2);
+    if storm.attending() != nodes {
+        return Err(format!("{} of {nodes} attend at the start", storm.attending()));
+    }
+    let before: u32 = storm.opened.iter().sum();
+    if before as usize != nodes {
+        return Err(format!("{before} connections for {nodes} nodes at the start"));
+    }
+    let stretch = storm.leases.agent.as_secs_f64() / Leases::default().agent.as_secs_f64();
+    storm.stall(STALL.mul_f64(stretch));
+    let mut backlog = storm.queue.len();
+    storm.run(storm.leases.agent * 2);
+    let left = storm.queue.len();
+    backlog = backlog.max(1);
+    if left * 10 > backlog {
+        return Err(format!(
+            "{left} inputs wait for the coordinator, of {backlog} after the stall"
+        ));
+    }
+    if storm.attending() != nodes {
+        return Err(format!("{} of {nodes} attend two leases later", storm.attending()));
+    }
+    let most = storm.opened.iter().max().copied().unwrap_or_default();
+    if most > 3 {
+        return Err(format!("a node has opened {} connections for one stall", most - 1));
+    }
+    if storm.leases_lost > 0 {
+        return Err(format!("{} leases were lost", storm.leases_lost));
+    }
+    Ok(())
+}
+
+/// After a stall of the coordinator every node attends again within two leases, with at most two
+/// connections for it and without losing its lease, in small and in large jobs.
+#[test]
+fn load_falls_after_a_stall() {
+    for nodes in [10, 100, 1_000, 3_000, 10_000] {
+        survive(nodes, Bug::None).unwrap_or_else(|why| panic!("{nodes} nodes: {why}"));
+    }
+}
+
+/// The same job does not recover where attempts are short-lived and are served in vain.
+#[test]
+fn impatience_is_noticed() {
+    let why = survive(10_000, Bug::Impatience).expect_err("the storm goes on");
+    println!("{why}");
+}
