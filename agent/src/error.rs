@@ -347,8 +347,9 @@ fn refused(
             refused(differences(settings, ours), "give the same flags on all nodes")
         }
         RefuseReason::TooManyNodes { limit } => refused(
-            format!("it takes no more than {limit} nodes"),
-            "is something starting agents over and over?",
+            format!("the job serves {limit} nodes, and so many spares are not served"),
+            "start fewer agents, or raise MAX in `--nnodes` on all nodes; is something starting \
+             agents over and over?",
         ),
     }
 }

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::settings::Leases;
+use crate::settings::{Leases, NodeRange};
 
-/// Nodes known at once. Ten thousand agents are the goal; a node costs about a kilobyte.
+/// Nodes known at once, whatever the job. Ten thousand agents are the goal; a node costs about a kilobyte.
 pub const NODES_MAX: usize = 16_384;
 
 /// Nodes remembered after they are gone, so that what they said last cannot revive them. A late
@@ -48,15 +48,28 @@ pub(crate) const RECOVERY_MARGIN: Duration = Duration::from_secs(2);
 /// Keep-alives that one coordinator takes in a second.
 const KEEP_ALIVES_PER_SECOND: u32 = 4_000;
 
+/// Nodes that every job serves: with the default keep-alive interval they send as many keep-alives as
+/// one coordinator takes.
+const NODES_SERVED_MIN: usize = 1_200;
+
 /// The moment `wait` after `from`.
 pub(crate) fn after(from: Instant, wait: Duration) -> Instant {
     from + wait.min(WAIT_MAX)
 }
 
-/// The leases for a job of `nodes` nodes: as given, but stretched, all alike, where keep-alives at
-/// the given interval would be more than one coordinator takes.
-pub(crate) fn leases(given: Leases, nodes: usize) -> Leases {
-    let nodes = u32::try_from(nodes.min(NODES_MAX)).unwrap_or(u32::MAX);
+/// The number of nodes that a job serves, members and spares: a tenth more than a round takes.
+///
+/// Leases are sized by it, so it must not change while the job lives: a member that was promised a
+/// longer lease than another one would outlive the wait for it.
+pub(crate) fn nodes_served(nodes: NodeRange) -> usize {
+    let max = nodes.max() as usize;
+    max.saturating_add(max.div_ceil(10)).clamp(NODES_SERVED_MIN, NODES_MAX)
+}
+
+/// The leases of a job: as given, but stretched, all alike, where keep-alives of all the nodes that it
+/// serves would be more than one coordinator takes.
+pub(crate) fn leases(given: Leases, nodes: NodeRange) -> Leases {
+    let nodes = u32::try_from(nodes_served(nodes)).unwrap_or(u32::MAX);
     let interval = Duration::from_secs(1) * nodes / KEEP_ALIVES_PER_SECOND;
     if interval <= given.keep_alive_interval || given.keep_alive_interval.is_zero() {
         return given;
@@ -73,14 +86,27 @@ pub(crate) fn leases(given: Leases, nodes: usize) -> Leases {
 mod tests {
     use super::*;
 
-    /// Leases stay as given up to 1,200 nodes, and are stretched in proportion beyond.
+    fn up_to(max: u32) -> NodeRange {
+        NodeRange::new(1, max).expect("a range")
+    }
+
+    /// Leases stay as given up to 1,200 nodes with their spares, and are stretched in proportion beyond.
     #[test]
-    fn leases_are_stretched_with_the_number_of_nodes() {
+    fn leases_are_stretched_with_the_most_nodes() {
         let given = Leases::default();
-        assert_eq!(leases(given, 1_200), given);
-        let stretched = leases(given, 12_000);
-        assert_eq!(stretched.keep_alive_interval, Duration::from_secs(3));
-        assert_eq!(stretched.agent, Duration::from_secs(24));
-        assert_eq!(stretched.coordinator, Duration::from_secs(30));
+        assert_eq!(leases(given, up_to(1_090)), given);
+        let stretched = leases(given, up_to(10_000));
+        assert_eq!(stretched.keep_alive_interval, Duration::from_millis(2_750));
+        assert_eq!(stretched.agent, Duration::from_secs(22));
+        assert_eq!(stretched.coordinator, Duration::from_millis(27_500));
+        assert!((stretched.stretch() - 55.0 / 6.0).abs() < 1e-9);
+        assert!((given.stretch() - 1.0).abs() < 1e-9);
+    }
+
+    /// Spares are a tenth of the most nodes, and at least as many as default leases allow.
+    #[test]
+    fn number_of_nodes_served() {
+        let served = [1, 1_000, 1_091, 10_000, u32::MAX].map(|max| nodes_served(up_to(max)));
+        assert_eq!(served, [1_200, 1_200, 1_201, 11_000, NODES_MAX]);
     }
 }

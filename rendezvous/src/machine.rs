@@ -29,7 +29,7 @@ use crate::{
     message::{Assignment, Attend, EvictReason, FromNode, NodeState, RestartReason, ToNode},
     phase::{Gathering, Phase, Recovering},
     roster::{Node, Roster, Told},
-    settings::{Memory, Settings, SharedSettings},
+    settings::{Leases, Memory, Settings, SharedSettings},
 };
 
 /// Decides which nodes form the next worker group, and when the job is over.
@@ -105,7 +105,7 @@ impl Rendezvous {
         self.learn(now, &attend);
         let heard = attend.heard;
         let is_of_this_run = attend.job_uid.is_some();
-        let leases = leases(self.settings.leases, self.roster.len() + 1);
+        let leases = self.leases();
         let counts = self.roster.attend(now, attend, leases.coordinator);
         let id = peer.node.clone();
         self.send(peer.clone(), ToNode::Welcome(self.welcome(leases)));
@@ -354,6 +354,14 @@ impl Rendezvous {
             | Phase::Closed(_) => false,
         };
         self.roster.sort(id, is_running_member);
+    }
+
+    /// The leases of this job, the same for its whole life.
+    ///
+    /// Without shared settings no node has attended yet, so none has been promised a lease.
+    fn leases(&self) -> Leases {
+        let given = self.settings.leases;
+        self.settings.shared.map_or(given, |shared| leases(given, shared.nodes))
     }
 
     fn state(&self, id: &NodeId) -> Option<NodeState> {

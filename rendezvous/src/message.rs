@@ -380,7 +380,8 @@ pub enum RefuseReason {
         /// The coordinator's.
         ours: SharedSettings,
     },
-    /// There are as many nodes as the coordinator takes in all.
+    /// There are as many nodes as the job serves: those of a round and a tenth more as spares, at least
+    /// 1,200.
     TooManyNodes {
         /// The limit.
         limit: u32,

@@ -172,7 +172,8 @@ pub struct Settings {
     pub host: Option<NodeId>,
     /// What all must share; a coordinator that runs alone learns it from the first attend.
     pub shared: Option<SharedSettings>,
-    /// How long a silent node counts as alive, and how often it must speak.
+    /// How long a silent node counts as alive, and how often it must send a keep-alive; stretched once
+    /// `shared` is known, by the most nodes of a round.
     pub leases: Leases,
 }
 
@@ -185,6 +186,16 @@ pub struct Leases {
     pub agent: Duration,
     /// Coordinator's side, from receipt: the node is lost then.
     pub coordinator: Duration,
+}
+
+impl Leases {
+    /// How many times longer than by default an agent's lease is: 1 in a job of up to about a thousand
+    /// nodes, and constant for the life of a job. An agent that scales its own time-outs of the
+    /// connection (redial, suspicion) by this factor loads the coordinator of a large job no more than
+    /// its keep-alives do.
+    pub fn stretch(&self) -> f64 {
+        self.agent.as_secs_f64() / Self::default().agent.as_secs_f64()
+    }
 }
 
 impl Default for Leases {

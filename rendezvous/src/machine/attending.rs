@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::{
     ids::RoundId,
-    limits::{NODES_MAX, NUMBER_MAX},
+    limits::{NUMBER_MAX, nodes_served},
     machine::Rendezvous,
     message::{Attend, PROTOCOL_VERSION, RefuseReason, Welcome},
     phase::{Phase, Recovering},
@@ -34,8 +34,9 @@ impl Rendezvous {
         if let Phase::Closed(closed) = &self.phase {
             return Some(RefuseReason::Closed(closed.outcome.clone()));
         }
-        if self.roster.len() >= NODES_MAX {
-            let limit = u32::try_from(NODES_MAX).unwrap_or(u32::MAX);
+        let limit = nodes_served(attend.settings.nodes);
+        if self.roster.len() >= limit {
+            let limit = u32::try_from(limit).unwrap_or(u32::MAX);
             return Some(RefuseReason::TooManyNodes { limit });
         }
         if let Some(address) = self.unreachable(attend) {

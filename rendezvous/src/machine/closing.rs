@@ -39,7 +39,7 @@ impl Rendezvous {
             return;
         };
         info!(result = outcome.result.kind(), "the job was closed before");
-        let stays_until = recovering.goes_on_at(self.settings.leases);
+        let stays_until = recovering.goes_on_at(self.leases());
         self.enter_closed(outcome.clone(), None, stays_until);
     }
 

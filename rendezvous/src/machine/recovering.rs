@@ -16,7 +16,7 @@ use tracing::info;
 use crate::{
     group::Group,
     ids::{GroupRank, NodeId, Round, RoundId},
-    limits::{NUMBER_MAX, RECOVERY_MARGIN, after, leases},
+    limits::{NUMBER_MAX, RECOVERY_MARGIN, after},
     machine::{Rendezvous, Tenure, closing::Failures},
     message::{Assignment, Attend, Heard, JobResult, NodeState, RestartReason, WaitReason},
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering},
@@ -93,13 +93,12 @@ impl Recovering {
 
     /// When it may go on as things are: at once if every member is back itself; when all leases
     /// are over if every rank is taken again; a margin later if members are missing still.
-    pub(super) fn goes_on_at(&self, given: Leases) -> Instant {
+    pub(super) fn goes_on_at(&self, leases: Leases) -> Instant {
         if self.is_complete() && self.claimants == self.heirs {
             return self.since;
         }
-        let lease = leases(given, self.size as usize).coordinator;
         let margin = if self.is_complete() { Duration::ZERO } else { RECOVERY_MARGIN };
-        after(self.since, lease + margin)
+        after(self.since, leases.coordinator + margin)
     }
 
     fn seat(&mut self, rank: GroupRank, id: &NodeId, is_claimant: bool) {
@@ -255,11 +254,11 @@ impl Rendezvous {
                 return false;
             }
         }
-        let given = self.settings.leases;
+        let leases = self.leases();
         let Phase::Recovering(recovering) = &mut self.phase else {
             return false;
         };
-        if now < recovering.goes_on_at(given) {
+        if now < recovering.goes_on_at(leases) {
             return false;
         }
         let is_new = |id: &&NodeId| !recovering.ranks.contains_key(*id);
@@ -298,14 +297,14 @@ impl Rendezvous {
             return None;
         }
         Some(match recovering.stage {
-            RecoveryStage::Listening => recovering.goes_on_at(self.settings.leases),
+            RecoveryStage::Listening => recovering.goes_on_at(self.leases()),
             RecoveryStage::Outnumbered => after(recovering.since, shared.timeouts.join),
         })
     }
 
     /// How long until the recovery goes on, if nobody else comes.
     pub(super) fn recovery_left(&self, now: Instant, recovering: &Recovering) -> Duration {
-        recovering.goes_on_at(self.settings.leases).saturating_duration_since(now)
+        recovering.goes_on_at(self.leases()).saturating_duration_since(now)
     }
 
     /// Awaits those that are back, as after any other end of a round.

@@ -11,7 +11,7 @@ use crate::{
     machine::{Rendezvous, Tenure, closing::Failures, fate_by_standing, is_enough},
     message::{EvictReason, JobResult, NodeState},
     phase::{Phase, Regathering},
-    settings::SharedSettings,
+    settings::{Leases, SharedSettings},
 };
 
 impl Regathering {
@@ -27,8 +27,13 @@ impl Regathering {
     }
 
     /// When members that are not back are waited for no longer.
-    pub(super) fn overdue_at(&self, shared: SharedSettings) -> Instant {
-        after(self.since, shared.timeouts.rejoin())
+    ///
+    /// A member that is cut off may have received the restart late, or not at all: its workers live for
+    /// up to a lease, and those of one that has received it for the grace that begins then.
+    pub(super) fn overdue_at(&self, shared: SharedSettings, leases: Leases) -> Instant {
+        let timeouts = shared.timeouts;
+        let silent = timeouts.stop_grace.saturating_add(leases.coordinator);
+        after(self.since, timeouts.rejoin().max(silent))
     }
 
     pub(super) fn last_loss(&self) -> Instant {
@@ -144,7 +149,7 @@ impl Rendezvous {
         shared: SharedSettings,
     ) -> Option<Instant> {
         if !regathering.group.pending().is_empty() {
-            return Some(regathering.overdue_at(shared));
+            return Some(regathering.overdue_at(shared, self.leases()));
         }
         if regathering.verdict.is_some() || self.tenure != Tenure::Stays {
             return None;
@@ -165,10 +170,11 @@ impl Rendezvous {
     ///
     /// Their workers were killed when the grace was over, so the next round may start without them.
     fn evict_overdue(&mut self, now: Instant, shared: SharedSettings) {
+        let leases = self.leases();
         let Phase::Regathering(regathering) = &mut self.phase else {
             return;
         };
-        if now < regathering.overdue_at(shared) || regathering.group.pending().is_empty() {
+        if now < regathering.overdue_at(shared, leases) || regathering.group.pending().is_empty() {
             return;
         }
         let overdue: Vec<NodeId> = regathering.group.pending().iter().cloned().collect();

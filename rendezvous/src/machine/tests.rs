@@ -4,6 +4,7 @@ mod failure;
 mod first_round;
 mod fixed_ranks;
 mod fixture;
+mod leases;
 mod leaving;
 mod membership;
 mod recovery;

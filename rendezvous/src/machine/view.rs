@@ -130,7 +130,8 @@ impl Rendezvous {
         let pending = regathering.group.pending();
         if !pending.is_empty() {
             let (hosts, more) = self.host_names(pending);
-            let left = regathering.overdue_at(shared).saturating_duration_since(now);
+            let overdue_at = regathering.overdue_at(shared, self.leases());
+            let left = overdue_at.saturating_duration_since(now);
             return Incomplete::Stopping { hosts, more, left };
         }
         let ready = self.candidates(shared);

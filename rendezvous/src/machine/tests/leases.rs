@@ -1,0 +1,100 @@
+//! Leases of large jobs: one stretch for the life of a job, and what depends on it.
+
+use std::{iter, time::Duration};
+
+use super::fixture::{Did, Fixture, SECOND, describe, ready};
+use crate::{
+    effect::Effect,
+    ids::{JobUid, NodeId},
+    message::{EvictReason, RefuseReason, ToNode, Welcome},
+    settings::{Leases, Memory},
+};
+
+/// The agent and coordinator leases of a job of 10,000 nodes.
+const AGENT_LEASE: Duration = Duration::from_secs(22);
+const COORDINATOR_LEASE: Duration = Duration::from_millis(27_500);
+
+/// Ten thousand nodes are welcome, two or three have come.
+fn large_job(names: &[&'static str]) -> Fixture {
+    let mut t = Fixture::with(1, 10_000, |shared| {
+        shared.timeouts.stop_grace = 5 * SECOND;
+        shared.timeouts.last_call = SECOND;
+        shared.timeouts.shrink = Duration::ZERO;
+    });
+    t.run(names);
+    t
+}
+
+/// The welcome that `attend` receives.
+fn welcome(t: &mut Fixture, name: &'static str) -> Welcome {
+    let attend = t.attend_of(name, ready());
+    t.machine.handle_attend(t.now, attend);
+    let welcome = iter::from_fn(|| t.machine.poll_effect()).find_map(|effect| match effect {
+        Effect::Send { message: ToNode::Welcome(welcome), .. } => Some(welcome),
+        Effect::Send { .. } | Effect::Remember(_) | Effect::Finish { .. } => None,
+    });
+    welcome.expect("it is welcomed")
+}
+
+/// The first agent of a large job is promised the same lease as the last one.
+#[test]
+fn lease_does_not_depend_on_who_has_come() {
+    let mut t = Fixture::new(1, 10_000);
+    let leases = welcome(&mut t, "a").leases;
+    assert_eq!((leases.agent, leases.coordinator), (AGENT_LEASE, COORDINATOR_LEASE));
+    assert_eq!(welcome(&mut t, "b").leases, leases);
+}
+
+/// A coordinator alone learns from the first attend how large the job may be.
+#[test]
+fn coordinator_alone_learns_its_leases() {
+    let mut t = Fixture::new(1, 10_000);
+    t.settings.shared = None;
+    let memory = Memory::fresh(JobUid::new("uid"));
+    t = Fixture::start(t.settings.clone(), t.shared, memory);
+    t.drain();
+    assert_eq!(welcome(&mut t, "a").leases.agent, AGENT_LEASE);
+}
+
+/// A member that was cut off when the round ended is not evicted as overdue while its workers may run,
+/// however short the grace is.
+#[test]
+fn overdue_member_has_lost_its_lease() {
+    let mut t = large_job(&["a", "b", "c"]);
+    t.keep_alive(&["a", "b", "c"]);
+    t.die("c");
+    t.back("a");
+    // The grace and its margin are over after 10 s.
+    assert_eq!(t.live(&["a"], AGENT_LEASE), []);
+    let did = t.live(&["a"], COORDINATOR_LEASE - AGENT_LEASE);
+    let next = [Did::Remember(2, 0), Did::Admit("a", 2, 0)];
+    assert_eq!(did, [&[Did::Evict("b", EvictReason::Silent)][..], &next].concat());
+}
+
+/// A recovery waits for the lease that members were promised, however few they were.
+#[test]
+fn recovery_waits_for_the_lease_of_a_large_job() {
+    let mut t = large_job(&["a", "b", "c"]);
+    t.restart_coordinator();
+    t.join("a");
+    t.join("b");
+    assert_eq!(t.live(&["a", "b"], COORDINATOR_LEASE), []);
+    assert_eq!(t.live(&["a", "b"], 2 * SECOND).len(), 3);
+}
+
+/// More spares than the leases are made for are refused.
+#[test]
+fn spares_beyond_what_is_served_are_refused() {
+    let mut t = Fixture::new(2, 2);
+    let attend = t.attend_of("a", ready());
+    for n in 0..1_200 {
+        let mut attend = attend.clone();
+        attend.node = describe("a");
+        attend.node.node_id = NodeId::new(format!("a{n}"));
+        t.machine.handle_attend(t.now, attend);
+        while t.machine.poll_effect().is_some() {}
+    }
+    let refused = Did::Refuse("x", RefuseReason::TooManyNodes { limit: 1_200 });
+    assert_eq!(t.join("x"), [refused]);
+    assert_eq!(welcome(&mut Fixture::new(2, 2), "x").leases, Leases::default());
+}
