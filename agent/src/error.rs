@@ -284,6 +284,16 @@ pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
             ),
             Some("start the missing ones, lower MIN in `--nnodes`, or raise `join_timeout`"),
         ),
+        JobResult::RecoveryTimeout { present, needed, waited } => with_hint(
+            format!(
+                "error: the coordinator was started without the job's state, and only {present} of \
+                 at least {needed} nodes were there after {} s\n  caused by: the other nodes may \
+                 run the job elsewhere, so fewer than half of the last round do not go on without \
+                 them",
+                waited.as_secs()
+            ),
+            Some("start the missing nodes, or end all agents and start the job again"),
+        ),
         JobResult::AllLeft => "ragent: all nodes were told to leave".to_owned(),
         JobResult::LoopbackMaster { address, host_name } => loopback(address, host_name),
         JobResult::AllSetAside => {

@@ -18,6 +18,7 @@ pub fn failure(outcome: &Outcome, title: &str) -> String {
         JobResult::Succeeded
         | JobResult::BudgetSpent
         | JobResult::JoinTimeout { .. }
+        | JobResult::RecoveryTimeout { .. }
         | JobResult::AllLeft
         | JobResult::LoopbackMaster { .. }
         | JobResult::AllSetAside => "none is left",

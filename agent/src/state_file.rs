@@ -26,6 +26,8 @@ struct Remembered {
     term: u64,
     round: u64,
     round_size: u32,
+    #[serde(default)]
+    is_adopted: bool,
     host_rank: Option<u32>,
     /// Files of builds that did not know these two lack them.
     #[serde(default)]
@@ -150,6 +152,7 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
         term: Term(remembered.term),
         round: Round(remembered.round),
         round_size: remembered.round_size,
+        is_adopted: remembered.is_adopted,
         host: remembered.host_rank.map(|rank| HostSeat {
             rank: GroupRank(rank),
             node: NodeId::new(remembered.host_node),
@@ -176,6 +179,7 @@ pub fn write_memory(path: &Path, memory: &Memory) -> io::Result<()> {
         term: memory.term.0,
         round: memory.round.0,
         round_size: memory.round_size,
+        is_adopted: memory.is_adopted,
         host_rank: memory.host.as_ref().map(|seat| seat.rank.0),
         host_node: memory.host.as_ref().map(|seat| seat.node.to_string()).unwrap_or_default(),
         is_host_buried: memory.host.as_ref().is_some_and(|seat| seat.is_buried),

@@ -25,12 +25,13 @@ pub enum Incomplete {
         /// How long it waits for the others.
         left: Duration,
     },
-    /// The coordinator was started anew, and too few members are back to go on without the others.
+    /// The coordinator was started without the state of the last round, and too few nodes are there to
+    /// go on without the others.
     RecoveringMinority {
-        /// Members that are back.
-        back: u32,
-        /// Members that the last round had.
-        size: u32,
+        /// Members that are back, and nodes that came in the place of others.
+        present: u32,
+        /// How many of them are needed.
+        needed: u32,
         /// How long until the job fails.
         left: Duration,
     },
@@ -106,10 +107,10 @@ impl fmt::Display for Incomplete {
                 "recovering: {back} of {size} members of the last round are back, {} left",
                 Seconds(*left)
             ),
-            Self::RecoveringMinority { back, size, left } => write!(
+            Self::RecoveringMinority { present, needed, left } => write!(
                 f,
-                "recovering: {back} of {size} members of the last round are back, more than half \
-                 are needed, {} left",
+                "recovering a round that this coordinator has no state of: {present} of at least \
+                 {needed} nodes are there, {} left",
                 Seconds(*left)
             ),
             Self::Settling { waiting, left } => {

@@ -12,7 +12,7 @@
 //!  Gathering ────────────────────────────▶ Running       Recovering
 //!      ▲                                   │     ▲            │
 //!      │        failure, loss, leave, room │     │ all back   │ all back, or lease over
-//!      │                                   ▼     │            │ and a majority back
+//!      │                                   ▼     │            │ and a member back
 //!      │                                 Regathering ◀────────┤
 //!      └─────────────── nobody remembers the last round ──────┘
 //!

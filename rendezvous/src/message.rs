@@ -20,8 +20,8 @@ use crate::{
 /// How much of what workers say of their progress is passed on, in bytes: one line.
 pub const SAID_MAX: usize = 200;
 
-/// Version of the attend protocol that this build speaks.
-pub const PROTOCOL_VERSION: u32 = 2;
+/// Version of the attend protocol that this build speaks; `docs/protocol.md` lists them.
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// What an agent says first on each of its streams.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -480,6 +480,16 @@ pub enum JobResult {
         /// How long they waited.
         waited: Duration,
     },
+    /// A coordinator that was started without the state of the last round found too few of its nodes in
+    /// time to rule out that the others run it elsewhere.
+    RecoveryTimeout {
+        /// How many nodes were there.
+        present: u32,
+        /// How many were needed.
+        needed: u32,
+        /// How long they waited.
+        waited: Duration,
+    },
     /// All nodes were told to leave.
     AllLeft,
     /// Members on two machines, and a master address that reaches only one of them.
@@ -501,7 +511,10 @@ impl JobResult {
             | Self::FinalFailure
             | Self::LoopbackMaster { .. }
             | Self::AllSetAside => true,
-            Self::Succeeded | Self::JoinTimeout { .. } | Self::AllLeft => false,
+            Self::Succeeded
+            | Self::JoinTimeout { .. }
+            | Self::RecoveryTimeout { .. }
+            | Self::AllLeft => false,
         }
     }
 
@@ -512,6 +525,7 @@ impl JobResult {
             Self::BudgetSpent => "budget_spent",
             Self::FinalFailure => "final_failure",
             Self::JoinTimeout { .. } => "join_timeout",
+            Self::RecoveryTimeout { .. } => "recovery_timeout",
             Self::AllLeft => "all_left",
             Self::LoopbackMaster { .. } => "loopback_master",
             Self::AllSetAside => "all_set_aside",

@@ -219,6 +219,9 @@ pub struct Memory {
     pub round: Round,
     /// How many nodes that round had.
     pub round_size: u32,
+    /// Whether this coordinator only heard of that round from a node: it neither completed it itself nor
+    /// found it in its state file.
+    pub is_adopted: bool,
     /// The seat in it of the node in the coordinator's own process, if that was a member.
     pub host: Option<HostSeat>,
     /// Failures charged so far.
@@ -248,6 +251,7 @@ impl Memory {
             term: Term(0),
             round: Round(0),
             round_size: 0,
+            is_adopted: false,
             host: None,
             restarts_used: 0,
             charged_through: Round(0),

@@ -103,6 +103,7 @@ impl Ending {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Unreachable { was_attended: true, .. } => HOST_GONE,
+            Self::Closed(Outcome { result: JobResult::RecoveryTimeout { .. }, .. }) => HOST_GONE,
             Self::Refused(RefuseReason::Closed(outcome)) if outcome.result.is_lasting() => {
                 CLOSED_BEFORE
             }

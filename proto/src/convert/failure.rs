@@ -98,6 +98,10 @@ impl From<Outcome> for v1::Outcome {
                 let waited_ms = to_millis(waited);
                 Result::JoinTimeout(outcome::JoinTimeout { present, min, waited_ms })
             }
+            JobResult::RecoveryTimeout { present, needed, waited } => {
+                let waited_ms = to_millis(waited);
+                Result::RecoveryTimeout(outcome::RecoveryTimeout { present, needed, waited_ms })
+            }
             JobResult::AllLeft => Result::AllLeft(outcome::AllLeft {}),
             JobResult::LoopbackMaster { address, host_name } => {
                 Result::LoopbackMaster(outcome::LoopbackMaster { address, host_name })
@@ -125,6 +129,10 @@ impl TryFrom<v1::Outcome> for Outcome {
             Wire::JoinTimeout(outcome::JoinTimeout { present, min, waited_ms }) => {
                 let waited = millis(waited_ms, "outcome.waited_ms")?;
                 JobResult::JoinTimeout { present, min, waited }
+            }
+            Wire::RecoveryTimeout(outcome::RecoveryTimeout { present, needed, waited_ms }) => {
+                let waited = millis(waited_ms, "outcome.waited_ms")?;
+                JobResult::RecoveryTimeout { present, needed, waited }
             }
             Wire::AllLeft(outcome::AllLeft {}) => JobResult::AllLeft,
             Wire::LoopbackMaster(outcome::LoopbackMaster { address, host_name }) => {

@@ -59,6 +59,7 @@ fn outcomes() -> Vec<Outcome> {
         JobResult::Succeeded,
         JobResult::BudgetSpent,
         JobResult::JoinTimeout { present: 1, min: 2, waited: Duration::from_secs(600) },
+        JobResult::RecoveryTimeout { present: 1, needed: 3, waited: Duration::from_secs(600) },
         JobResult::AllLeft,
         JobResult::LoopbackMaster { address: "::1".to_owned(), host_name: "a".to_owned() },
         JobResult::AllSetAside,

@@ -93,6 +93,7 @@ impl Rendezvous {
             let size = attend.heard.size_by_member().unwrap_or_else(|| attend.settings.nodes.max());
             self.memory.round = heard.round;
             self.memory.round_size = size;
+            self.memory.is_adopted = true;
             self.memory.host = None;
             match &mut self.phase {
                 Phase::Gathering(_) => {

@@ -125,6 +125,7 @@ impl Rendezvous {
         let nodes = placed.len();
         info!(%round, nodes, workers = table.world_size(), "round complete");
         self.memory.round = round.round;
+        self.memory.is_adopted = false;
         self.memory.round_size = u32::try_from(nodes).unwrap_or(u32::MAX);
         let host = placed.iter().zip(0..).find(|(id, _)| self.is_host(id));
         self.memory.host = host.map(|(id, rank)| HostSeat {

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::{
     group::Group,
@@ -46,14 +46,15 @@ impl Recovering {
         self.members.len() + self.left as usize
     }
 
-    /// Whether so many are back, or have come in their place, that no other group is the job.
-    ///
-    /// Those that have come are agents of machines whose former agents died while nobody was there
-    /// to be told of it, and of machines that are new. They count where a member is there that
-    /// remembers the round.
-    fn has_majority(&self, newcomers: usize) -> bool {
-        let newcomers = if self.is_heard { newcomers } else { 0 };
-        self.accounted_for() + newcomers > self.size as usize / 2
+    /// Members that are back and nodes that came in their place: agents of machines whose former agents
+    /// died while no coordinator was there, and of machines that are new.
+    pub(super) fn present(&self, newcomers: usize) -> u32 {
+        u32::try_from(self.accounted_for() + newcomers).unwrap_or(u32::MAX)
+    }
+
+    /// The number of nodes of which no two groups exist: more than half of the round.
+    pub(super) fn majority(&self) -> u32 {
+        self.size / 2 + 1
     }
 
     /// Whether nobody else can come back.
@@ -261,12 +262,6 @@ impl Rendezvous {
         if now < recovering.goes_on_at(leases) {
             return false;
         }
-        let is_new = |id: &&NodeId| !recovering.ranks.contains_key(*id);
-        let newcomers = self.roster.ready().iter().filter(is_new).count();
-        if recovering.has_majority(newcomers) {
-            self.recover();
-            return true;
-        }
         if !recovering.is_heard {
             self.reopen();
             info!("nobody has heard of the last round");
@@ -274,17 +269,67 @@ impl Rendezvous {
             self.enter(Phase::Gathering(Gathering { forgotten, ..Gathering::default() }));
             return true;
         }
+        let (present, needed) = (self.present_in_recovery(), self.needed_in_recovery(shared));
+        if present >= needed || !self.memory.is_adopted {
+            if present < needed {
+                warn!(present, needed, "too few nodes for a round; waiting for more");
+            }
+            self.recover();
+            return true;
+        }
+        self.wait_for_majority(now, shared, present, needed)
+    }
+
+    /// How many nodes must be there for the recovery to go on to a round.
+    ///
+    /// A coordinator that has the round in its own state file is the only one that could go on with it.
+    /// One that only heard of it may be one of two: see `docs/rendezvous.md`, *Recovery*.
+    pub(super) fn needed_in_recovery(&self, shared: SharedSettings) -> u32 {
+        match &self.phase {
+            Phase::Recovering(recovering) if self.memory.is_adopted => recovering.majority(),
+            Phase::Recovering(_)
+            | Phase::Gathering(_)
+            | Phase::Running(_)
+            | Phase::Regathering(_)
+            | Phase::Closed(_) => shared.nodes.min(),
+        }
+    }
+
+    /// Members that are back and nodes that came in the place of others.
+    pub(super) fn present_in_recovery(&self) -> u32 {
+        let Phase::Recovering(recovering) = &self.phase else {
+            return 0;
+        };
+        let is_new = |id: &&NodeId| !recovering.ranks.contains_key(*id);
+        recovering.present(self.roster.ready().iter().filter(is_new).count())
+    }
+
+    /// Waits for more members; closes the job when the join timeout is over.
+    fn wait_for_majority(
+        &mut self,
+        now: Instant,
+        shared: SharedSettings,
+        present: u32,
+        needed: u32,
+    ) -> bool {
+        let Phase::Recovering(recovering) = &mut self.phase else {
+            return false;
+        };
+        if recovering.stage == RecoveryStage::Listening {
+            warn!(
+                present,
+                needed,
+                size = recovering.size,
+                "too few nodes of a round that this coordinator has no state of; waiting for more"
+            );
+        }
         recovering.stage = RecoveryStage::Outnumbered;
-        let (since, back, size) = (recovering.since, recovering.members.len(), recovering.size);
+        let since = recovering.since;
         if now < after(since, shared.timeouts.join) {
             return false;
         }
-        let result = JobResult::JoinTimeout {
-            present: u32::try_from(back).unwrap_or(u32::MAX),
-            min: size / 2 + 1,
-            waited: now.saturating_duration_since(since),
-        };
-        self.close(result, Failures::default());
+        let waited = now.saturating_duration_since(since);
+        self.close(JobResult::RecoveryTimeout { present, needed, waited }, Failures::default());
         true
     }
 

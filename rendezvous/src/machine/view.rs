@@ -81,7 +81,9 @@ impl Rendezvous {
             }
             RecoveryStage::Outnumbered => {
                 let left = left(now, recovering.since, shared.timeouts.join);
-                Incomplete::RecoveringMinority { back, size, left }
+                let (present, needed) =
+                    (self.present_in_recovery(), self.needed_in_recovery(shared));
+                Incomplete::RecoveringMinority { present, needed, left }
             }
         }
     }

@@ -43,17 +43,73 @@ fn recovery_waits_for_leases() {
     assert_eq!(did, [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)]);
 }
 
-/// Half of the last round is not enough: the other half may be a job of its own.
+/// With the round in its own state file a coordinator goes on with `min` nodes, however few they are of
+/// the last round: no other coordinator can go on with it.
 #[test]
-fn recovery_needs_a_majority() {
-    let mut t = restarted(&["a", "b"]);
+fn recovery_needs_min_nodes() {
+    let mut t = restarted(&["a", "b", "c"]);
     t.join("a");
-    assert_eq!(t.live(&["a"], 599 * SECOND), []);
-    let why = "recovering: 1 of 2 members of the last round are back, more than half are needed";
-    assert_eq!(t.why(), format!("{why}, 1 s left"));
-    assert_eq!(t.live(&["a"], SECOND), [Did::Remember(1, 0), Did::Close("a")]);
+    assert_eq!(t.live(&["a"], 4 * SECOND), []);
+    assert_eq!(t.live(&["a"], SECOND), [Did::Remember(2, 0), Did::Admit("a", 2, 0)]);
+}
+
+/// Below `min` the members wait for the join timeout, as for any other loss.
+#[test]
+fn recovery_below_min_waits_and_fails() {
+    let mut t = Fixture::new(2, 3);
+    t.run(&["a", "b", "c"]);
+    t.restart_coordinator();
+    t.join("a");
+    t.live(&["a"], 10 * SECOND);
+    assert_eq!(t.why(), "waiting for 1 more node (1 of at least 2 are ready), 590 s left");
+    assert_eq!(t.live(&["a"], 590 * SECOND), [Did::Remember(1, 0), Did::Close("a")]);
     let result = t.outcome().expect("closed").result;
     assert_eq!(result, JobResult::JoinTimeout { present: 1, min: 2, waited: 600 * SECOND });
+}
+
+/// A coordinator that was started without the state of a round of three, and hears of it from `a`.
+fn adopted() -> Fixture {
+    let mut t = Fixture::new(1, 3);
+    let mut attend = t.attend_of("a", ready());
+    let round = RoundId { term: Term(1), round: Round(1) };
+    attend.heard = heard(round, 3, 0);
+    attend.standing.round = round;
+    t.rounds.insert("a".to_owned(), round);
+    t.attend_with(attend);
+    t
+}
+
+/// A coordinator that only heard of the round needs a majority: a second one may hear of it too. The
+/// failure has a text of its own, and survives a restart of that coordinator.
+#[test]
+fn recovery_of_an_adopted_round_needs_a_majority() {
+    let mut t = adopted();
+    assert!(t.memory.is_adopted);
+    t.live(&["a"], 10 * SECOND);
+    let why = "recovering a round that this coordinator has no state of: 1 of at least 2 nodes are \
+               there, 590 s left";
+    assert_eq!(t.why(), why);
+    t.restart_coordinator();
+    let mut attend = t.attend_of("a", ready());
+    attend.heard = heard(t.rounds["a"], 3, 0);
+    t.attend_with(attend);
+    t.live(&["a"], 600 * SECOND);
+    let result = t.outcome().expect("closed").result;
+    assert_eq!(result, JobResult::RecoveryTimeout { present: 1, needed: 2, waited: 600 * SECOND });
+}
+
+/// Nodes that came in the place of others count towards the majority; the round that follows is this
+/// coordinator's own.
+#[test]
+fn newcomers_make_up_the_majority_of_an_adopted_round() {
+    let mut t = adopted();
+    t.live(&["a"], 10 * SECOND);
+    let did = t.join("x");
+    assert!(
+        did.contains(&Did::Admit("a", 2, 0)) && did.contains(&Did::Admit("x", 2, 1)),
+        "{did:?}"
+    );
+    assert!(!t.memory.is_adopted);
 }
 
 /// Agents that have come in the place of members count, once none of these can be running any more:
@@ -350,14 +406,15 @@ fn late_member_is_recovered() {
     assert!(complete.iter().all(|one| did.contains(one)), "{did:?}");
 }
 
-/// One late member of several is a minority still.
+/// A late member is waited for like any other: for the leases, and then `min` decides.
 #[test]
-fn late_minority_forms_no_round() {
+fn late_member_waits_for_the_others() {
     let mut t = restarted(&["a", "b", "c"]);
     t.advance(6 * SECOND);
     t.join("b");
-    assert_eq!(t.live(&["b"], 60 * SECOND), []);
+    assert_eq!(t.live(&["b"], 4 * SECOND), []);
     assert!(t.why().starts_with("recovering: 1 of 3 members"), "{}", t.why());
+    assert_eq!(t.live(&["b"], SECOND), [Did::Remember(2, 0), Did::Admit("b", 2, 0)]);
 }
 
 /// The seat that the host's new agent claimed is kept for members that come late.
