@@ -12,6 +12,11 @@ pub enum Effect {
         /// What to say.
         message: ToNode,
     },
+    /// Ends one stream without a message; its agent attends again and learns what holds now.
+    HangUp {
+        /// The stream.
+        to: Peer,
+    },
     /// Writes this to the state file before any later effect is carried out.
     Remember(Memory),
     /// The coordinator may go: everyone has acknowledged that the job is closed, its process is to end,

@@ -24,7 +24,7 @@ use crate::{
     effect::Effect,
     flapping::Pace,
     group::{Fate, Group},
-    ids::{NodeId, Peer, Round, RoundId, Term},
+    ids::{JobUid, NodeId, Peer, Round, RoundId, Term},
     limits::leases,
     message::{Assignment, Attend, EvictReason, FromNode, NodeState, RestartReason, ToNode},
     phase::{Gathering, Phase, Recovering},
@@ -44,6 +44,8 @@ pub struct Rendezvous {
     effects: VecDeque<Effect>,
     has_news: bool,
     clock: Instant,
+    /// The job uid that was given to nodes before that of an earlier coordinator was adopted.
+    given_before: Option<JobUid>,
 }
 
 /// Whether this coordinator is there for a further round.
@@ -80,6 +82,7 @@ impl Rendezvous {
             effects: VecDeque::new(),
             has_news: false,
             clock: now,
+            given_before: None,
         };
         rendezvous.remember();
         rendezvous
@@ -102,6 +105,7 @@ impl Rendezvous {
             return;
         }
         self.settings.shared.get_or_insert(attend.settings);
+        self.adopt(&attend);
         self.learn(now, &attend);
         let heard = attend.heard;
         let is_of_this_run = attend.job_uid.is_some();

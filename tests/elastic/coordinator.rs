@@ -44,6 +44,32 @@ fn killed_host_comes_back() {
     sandbox.assert_nothing_left();
 }
 
+/// A host that comes back without its state file, as after a reboot, goes on with the job of the nodes
+/// that waited for it: none is refused, and round and restarts used go on.
+#[test]
+fn host_without_its_state_adopts_the_job() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 2 --shutdown-timeout 300");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    workers([&mut host, &mut guest])[1].signal(Signal::SIGKILL);
+    assert_eq!(numbers(&workers([&mut host, &mut guest]), "restart"), [1, 1]);
+    let before = job.status();
+    host.signal(Signal::SIGKILL);
+    host.wait_until_silent();
+    let elsewhere = sandbox.path("rebooted");
+    let start = job.agent("--no-python stay.sh").env("XDG_RUNTIME_DIR", &elsewhere);
+    let mut host = hosting(start);
+    host.logs("adopted the run of a node");
+    let both = workers([&mut host, &mut guest]);
+    assert_eq!(numbers(&both, "restart"), [1, 1]);
+    let after = job.status();
+    assert_eq!(after["round"], 3);
+    assert_eq!(after["job_uid"], before["job_uid"]);
+    let said = guest.text(Stream::Stderr);
+    assert!(!said.contains("refuses this node"), "{said}");
+}
+
 /// Without word of the old agent's end, because its keeper was killed with it, the leases are waited
 /// for: what it had started might live.
 #[test]

@@ -12,7 +12,7 @@ use crate::support::{End, Sandbox, free_port};
 /// How rows are provoked, each by one or several ends.
 type Provocation = fn(&Sandbox) -> Vec<End>;
 
-const PROVOCATIONS: [(&str, Provocation); 34] = [
+const PROVOCATIONS: [(&str, Provocation); 35] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
     ("`ragent status` has printed how the job stands", |sandbox| {
         let mut agent = sandbox.ragent("--no-python stay.sh").start();
@@ -151,6 +151,31 @@ const PROVOCATIONS: [(&str, Provocation); 34] = [
             let stays = guest();
             host.signal(Signal::SIGTERM);
             vec![lost, stays.end()]
+        },
+    ),
+    (
+        "the host came back without its state, and too few nodes of the last round within \
+         `join_timeout`",
+        |sandbox| {
+            let endpoint = format!("127.0.0.1:{}", free_port());
+            let words = format!(
+                "--nnodes 1:4 --rdzv-endpoint {endpoint} --rdzv-conf join_timeout=10 --no-python \
+                 stay.sh"
+            );
+            let mut host = sandbox.ragent(&words).start();
+            host.endpoint();
+            let mut guests = [(); 3].map(|()| sandbox.ragent(&words).start());
+            for guest in &mut guests {
+                guest.worker();
+            }
+            let [stays, second, third] = guests;
+            for agent in [&host, &second, &third] {
+                agent.signal(Signal::SIGKILL);
+            }
+            host.wait_until_silent();
+            let without = sandbox.path("rebooted");
+            let host = sandbox.ragent(&words).env("XDG_RUNTIME_DIR", without).start();
+            vec![host.end(), stays.end()]
         },
     ),
     ("the job was closed as failed before this agent came", |sandbox| {

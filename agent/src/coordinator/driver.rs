@@ -82,6 +82,7 @@ pub async fn drive(
         {
             match effect {
                 Effect::Send { to, message } => streams.send(&to, message),
+                Effect::HangUp { to } => streams.hang_up(&to),
                 Effect::Remember(memory) => file.remember(memory),
                 Effect::Finish { is_over } => {
                     // A job that is over is not to be recovered by the next one of the same name.
@@ -183,6 +184,11 @@ impl Streams {
         if failed || refused {
             self.0.remove(to);
         }
+    }
+
+    /// Ends a stream; its task drops the connection when it finds the queue closed.
+    fn hang_up(&mut self, to: &Peer) {
+        self.0.remove(to);
     }
 
     /// Tells everyone where the coordinator is now.

@@ -1,11 +1,14 @@
 //! Who is taken in, what is learned from an attend, and what it is answered.
 
-use std::time::Instant;
+use std::{mem, time::Instant};
+
+use tracing::info;
 
 use crate::{
-    ids::RoundId,
+    effect::Effect,
+    ids::{JobUid, Round, RoundId},
     limits::{NUMBER_MAX, nodes_served},
-    machine::Rendezvous,
+    machine::{Rendezvous, Tenure},
     message::{Attend, PROTOCOL_VERSION, RefuseReason, Welcome},
     phase::{Phase, Recovering},
     roster::Node,
@@ -22,7 +25,7 @@ impl Rendezvous {
         if attend.run_id != self.settings.run_id {
             return Some(RefuseReason::RunId { ours: self.settings.run_id.clone() });
         }
-        if attend.job_uid.as_ref().is_some_and(|uid| *uid != self.memory.job_uid) {
+        if attend.job_uid.as_ref().is_some_and(|uid| !self.is_own(uid)) && !self.may_adopt(attend) {
             return Some(RefuseReason::EarlierRun);
         }
         if let Some(ours) = self.settings.shared.filter(|ours| *ours != attend.settings) {
@@ -77,11 +80,47 @@ impl Rendezvous {
             .then(|| master.node.address.clone())
     }
 
+    /// Whether `uid` names this run.
+    fn is_own(&self, uid: &JobUid) -> bool {
+        *uid == self.memory.job_uid || self.given_before.as_ref() == Some(uid)
+    }
+
+    /// Whether this coordinator knows of no round, and `attend` names one of a run that is not over.
+    ///
+    /// Its state was lost then, as by a reboot: the run that the node belongs to is this job's.
+    fn may_adopt(&self, attend: &Attend) -> bool {
+        let is_unbound = self.memory.round == Round(0)
+            && self.given_before.is_none()
+            && matches!(self.phase, Phase::Gathering(_))
+            && self.tenure == Tenure::Stays;
+        let heard = attend.heard.round.max(attend.standing.round);
+        is_unbound && heard.round != Round(0) && is_credible(heard)
+    }
+
+    /// Makes the run that `attend` belongs to this coordinator's own, if there is none yet. The first
+    /// one counts; what it knows of round and charges is learned as from any node of the run.
+    ///
+    /// Nodes that wait here already know another uid. They attend again, and learn this one.
+    pub(super) fn adopt(&mut self, attend: &Attend) {
+        let Some(uid) = attend.job_uid.clone().filter(|uid| !self.is_own(uid)) else {
+            return;
+        };
+        info!(
+            node = %attend.node.node_id, round = %attend.heard.round, job_uid = %uid,
+            "adopted the run of a node: this coordinator was started without state"
+        );
+        self.given_before = Some(mem::replace(&mut self.memory.job_uid, uid));
+        let id = &attend.node.node_id;
+        let others = self.roster.iter().filter(|(other, _)| *other != id);
+        let peers: Vec<_> = others.map(|(_, node)| node.peer()).collect();
+        self.effects.extend(peers.into_iter().map(|to| Effect::HangUp { to }));
+    }
+
     /// Learns from a node what an earlier coordinator had agreed on with it.
     pub(super) fn learn(&mut self, now: Instant, attend: &Attend) {
         let before = self.memory.clone();
         let heard = attend.heard.round.max(attend.standing.round);
-        if heard.term.0 > NUMBER_MAX || heard.round.0 > NUMBER_MAX {
+        if !is_credible(heard) {
             return;
         }
         if heard > (RoundId { term: self.memory.term, round: self.memory.round }) {
@@ -127,4 +166,9 @@ impl Rendezvous {
             successors: Vec::new(),
         }
     }
+}
+
+/// Whether a round that a node names leaves room for a next one.
+fn is_credible(heard: RoundId) -> bool {
+    heard.term.0 <= NUMBER_MAX && heard.round.0 <= NUMBER_MAX
 }

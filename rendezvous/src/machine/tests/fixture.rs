@@ -66,6 +66,8 @@ pub(super) enum Did {
     Echo(&'static str),
     /// The state file was written: round, restarts used.
     Remember(u64, u32),
+    /// The stream of `node` was ended.
+    HangUp(&'static str),
     /// The coordinator may go.
     Finish,
 }
@@ -296,6 +298,7 @@ impl Fixture {
     fn shorten(&mut self, effect: Effect) -> Did {
         let (to, message) = match effect {
             Effect::Finish { .. } => return Did::Finish,
+            Effect::HangUp { to } => return Did::HangUp(known(&to)),
             Effect::Remember(memory) => {
                 self.memory = memory;
                 return Did::Remember(self.memory.round.0, self.memory.restarts_used);
@@ -303,7 +306,7 @@ impl Fixture {
             Effect::Send { to, message } => (to, message),
         };
         assert_eq!(Some(&to.attend), self.attends.get(to.node.as_str()), "an old stream");
-        let name = NAMES.iter().find(|name| **name == to.node.as_str()).expect("a known name");
+        let name = known(&to);
         match message {
             ToNode::Welcome(_) => Did::Welcome(name),
             ToNode::Refuse(reason) => Did::Refuse(name, reason),
@@ -318,9 +321,9 @@ impl Fixture {
             ToNode::Assignment(Assignment::Dismiss) => Did::Dismiss(name),
             ToNode::Assignment(Assignment::Close(_)) => Did::Close(name),
             ToNode::Assignment(Assignment::Admit(admission)) => {
-                self.rounds.insert((*name).to_owned(), admission.round);
+                self.rounds.insert(name.to_owned(), admission.round);
                 let did = Did::Admit(name, admission.round.round.0, admission.group_rank.0);
-                self.admissions.insert((*name).to_owned(), admission);
+                self.admissions.insert(name.to_owned(), admission);
                 did
             }
         }
@@ -329,6 +332,10 @@ impl Fixture {
 
 /// The names that tests give to nodes.
 const NAMES: [&str; 12] = ["a", "a2", "b", "b2", "b3", "b4", "c", "d", "e", "f", "x", "y"];
+
+fn known(peer: &Peer) -> &'static str {
+    NAMES.iter().find(|name| **name == peer.node.as_str()).expect("a known name")
+}
 
 #[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
 fn some_instant() -> Instant {

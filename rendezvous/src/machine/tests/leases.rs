@@ -31,7 +31,10 @@ fn welcome(t: &mut Fixture, name: &'static str) -> Welcome {
     t.machine.handle_attend(t.now, attend);
     let welcome = iter::from_fn(|| t.machine.poll_effect()).find_map(|effect| match effect {
         Effect::Send { message: ToNode::Welcome(welcome), .. } => Some(welcome),
-        Effect::Send { .. } | Effect::Remember(_) | Effect::Finish { .. } => None,
+        Effect::Send { .. }
+        | Effect::HangUp { .. }
+        | Effect::Remember(_)
+        | Effect::Finish { .. } => None,
     });
     welcome.expect("it is welcomed")
 }

@@ -494,3 +494,67 @@ fn stale_outcome_is_forgotten() {
     assert_eq!(t.memory.closed, None);
     assert_eq!(t.live(&["x"], 30 * SECOND), [Did::Remember(3, 0), Did::Admit("x", 3, 0)]);
 }
+
+/// An agent of an earlier run with this uid attends, ready again; it was a member of a round of two.
+fn attend_from(t: &mut Fixture, name: &'static str, uid: &str, rank: u32) -> Vec<Did> {
+    let mut attend = t.attend_of(name, ready());
+    let round = RoundId { term: Term(3), round: Round(8) };
+    attend.job_uid = Some(JobUid::new(uid));
+    attend.heard = heard(round, 2, rank);
+    attend.standing.round = round;
+    attend.restarts_used = 2;
+    attend.charged_through = Round(7);
+    t.rounds.insert(name.to_owned(), round);
+    t.attend_with(attend)
+}
+
+/// A host that lost its state adopts the run of the first member that comes: its uid, its round and
+/// what was charged. Nodes that came before attend again and learn the uid.
+#[test]
+fn coordinator_without_state_adopts_the_run_of_a_member() {
+    let mut t = Fixture::new(2, 2).host("x");
+    t.join("x");
+    let did = attend_from(&mut t, "b", "earlier", 1);
+    assert_eq!(
+        did,
+        [
+            Did::HangUp("x"),
+            Did::Remember(8, 2),
+            Did::Welcome("b"),
+            Did::Wait("b", WaitReason::Recovering),
+            Did::Wait("x", WaitReason::Recovering),
+        ]
+    );
+    assert_eq!(t.memory.job_uid, JobUid::new("earlier"));
+    assert!(t.memory.is_adopted && t.memory.term > Term(3));
+    // The node that waited attends once more, with the uid that it was given before.
+    let mut attend = t.attend_of("x", ready());
+    attend.job_uid = Some(JobUid::new("uid"));
+    let wait = Did::Wait("x", WaitReason::Recovering);
+    assert_eq!(t.attend_with(attend), [Did::Welcome("x"), wait]);
+    assert_eq!(t.live(&["b", "x"], 4 * SECOND), []);
+    let did = t.live(&["b", "x"], SECOND);
+    assert_eq!(did, [Did::Remember(9, 2), Did::Admit("b", 9, 0), Did::Admit("x", 9, 1)]);
+    assert_eq!(t.admissions["b"].restart_count, 2);
+}
+
+/// Only one run is adopted, and none by a coordinator that has a round of its own.
+#[test]
+fn second_run_is_refused() {
+    let refused = |name| [Did::Refuse(name, RefuseReason::EarlierRun)];
+    let mut t = Fixture::new(2, 2);
+    attend_from(&mut t, "a", "earlier", 0);
+    assert_eq!(attend_from(&mut t, "b", "another", 1), refused("b"));
+    let mut t = Fixture::new(1, 1);
+    t.run(&["a"]);
+    assert_eq!(attend_from(&mut t, "b", "earlier", 0), refused("b"));
+}
+
+/// A run is not adopted from an agent that names no round: nothing of it is known.
+#[test]
+fn run_without_a_round_is_refused() {
+    let mut t = Fixture::new(2, 2);
+    let mut attend = t.attend_of("a", ready());
+    attend.job_uid = Some(JobUid::new("earlier"));
+    assert_eq!(t.attend_with(attend), [Did::Refuse("a", RefuseReason::EarlierRun)]);
+}
