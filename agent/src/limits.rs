@@ -23,6 +23,15 @@ pub const MAX_SOCKET_PATH: usize = 108;
 /// How long a coordinator waits for the disk of its state file before it goes on: a good part of what
 /// a lease can spare, and far more than a disk takes that is well.
 pub const STATE_FILE_PATIENCE: Duration = Duration::from_secs(1);
+/// How often a coordinator rewrites its state file, so that its age tells whether agents may still wait
+/// for the job: one small write in place, and far more often than they give up.
+pub const STATE_FILE_INTERVAL: Duration = Duration::from_secs(10);
+/// Entries of the folder of state files that are looked at when it is cleaned: the files of a thousand
+/// killed jobs.
+pub const MAX_STATE_ENTRIES: usize = 4096;
+/// How long ago a file of that folder was changed that belongs to no job, and is removed: longer than
+/// any process takes between two files that belong together.
+pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
 /// How long reading what a failed worker has left may take.
 pub const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a resolver may take before an agent that dials again uses the address that it knows.

@@ -6,7 +6,7 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use ragent_core::agent::AgentSettings;
@@ -249,6 +249,7 @@ impl Place {
             coordinator: node_id.to_string(),
             host: Some(node_id.clone()),
             shared: Some(spec.shared),
+            keeps_charges: ThisHost.service_dir().is_some(),
             leases: Leases::default(),
         };
         let (door, store) = match spec.meeting {
@@ -404,6 +405,10 @@ pub(crate) fn host_endpoint(
     store: StoreDoor,
     not_here: watch::Sender<NotHere>,
 ) -> Result<(Hosted, Server), LaunchError> {
+    if let Some(folder) = state_file.as_deref().and_then(Path::parent).map(Path::to_owned) {
+        // A slow disk keeps nobody, and what stays is removed next time.
+        drop(tokio::task::spawn_blocking(move || state_file::clean(&folder)));
+    }
     let (inputs, queue) = mpsc::channel::<Input>(limits::COORDINATOR_QUEUE);
     let run_id = settings.run_id.clone();
     let memory = memory.unwrap_or_else(|| Memory::fresh(JobUid::new(random_id())));

@@ -79,6 +79,7 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
             coordinator: format!("{}_{}", ThisHost.name(), std::process::id()),
             host: None,
             shared: None,
+            keeps_charges: ThisHost.service_dir().is_some(),
             leases: Leases::default(),
         };
         let store = place::plain_store(&stores)?;

@@ -1,12 +1,15 @@
 //! The small files by which a restarted coordinator remembers its job, and `ragent status` finds
 //! the jobs of this machine. They live in a folder that only their user can read.
 
+mod age;
+mod cleaning;
+
 use std::{
     fs::{self, File},
-    hash::{DefaultHasher, Hash, Hasher},
     io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use nix::{fcntl::OFlag, unistd::geteuid};
@@ -16,12 +19,25 @@ use ragent_rendezvous::{
     settings::{HostSeat, Memory},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use sha2::{Digest, Sha256};
 
+use tracing::info;
+
+use self::age::Stamp;
+pub use self::cleaning::clean;
 use crate::{host::ThisHost, job_spec::Endpoint, limits};
 
 /// What a coordinator's state file holds.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 struct Remembered {
+    /// [`SCHEMA`]; zero in files of builds that did not know it.
+    #[serde(default)]
+    schema: u32,
+    #[serde(default)]
+    written: Stamp,
+    /// How long agents of the run may be waiting for the next coordinator after that.
+    #[serde(default)]
+    kept_ms: u64,
     job_uid: String,
     term: u64,
     round: u64,
@@ -104,9 +120,9 @@ pub fn memory_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
 
 /// Tells jobs apart in names of files.
 fn job_key(run_id: &RunId, endpoint: &Endpoint) -> String {
-    let mut hasher = DefaultHasher::new();
-    (run_id.as_str(), endpoint.port).hash(&mut hasher);
-    format!("{:016x}", hasher.finish())
+    // The same in every build, so that an agent that was upgraded finds its job.
+    let digest = Sha256::digest(format!("{run_id}\0{}", endpoint.port));
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The word that a job has failed for good, in a folder that a service manager keeps for as long as
@@ -144,9 +160,49 @@ impl ClosedJob {
     }
 }
 
-/// Reads what an earlier coordinator remembered; nothing if there was none, or it cannot be read.
+/// The form of a state file that this build reads and writes.
+const SCHEMA: u32 = 1;
+
+/// Whether agents may be waiting for the next coordinator of a state file.
+pub(crate) enum Age {
+    /// They may.
+    Fresh,
+    /// All of them have given up.
+    Outdated,
+    /// This build cannot tell: the file is of another form, or cannot be read.
+    Unknown,
+}
+
+impl Remembered {
+    fn age(&self, path: &Path) -> Age {
+        if self.schema != SCHEMA {
+            return Age::Unknown;
+        }
+        let age = self.written.age(&Stamp::now(), age::changed(path));
+        let kept = Duration::from_millis(self.kept_ms).saturating_add(limits::STATE_FILE_INTERVAL);
+        if age > kept { Age::Outdated } else { Age::Fresh }
+    }
+}
+
+pub(crate) fn age_of_memory(path: &Path) -> Age {
+    read::<Remembered>(path).map_or(Age::Unknown, |remembered| remembered.age(path))
+}
+
+/// Reads what an earlier coordinator remembered; nothing if there was none, it cannot be read, or it is
+/// so old that no agent can be waiting for that run.
 pub fn read_memory(path: &Path) -> Option<Memory> {
     let remembered: Remembered = read(path)?;
+    match remembered.age(path) {
+        Age::Fresh => {}
+        Age::Outdated => {
+            info!(path = %path.display(), "the state file is of a run that no agent waits for; ignored");
+            return None;
+        }
+        Age::Unknown => {
+            info!(path = %path.display(), "the state file has an unknown form; ignored");
+            return None;
+        }
+    }
     Some(Memory {
         job_uid: JobUid::new(remembered.job_uid),
         term: Term(remembered.term),
@@ -164,7 +220,7 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
     })
 }
 
-/// Replaces what is remembered.
+/// Replaces what is remembered; agents of the run may wait for `kept` for the next coordinator.
 ///
 /// This stands between a group that is complete and its start, and renaming over a file makes some
 /// file systems (ext4) begin to write it out there and then: milliseconds, and more on a busy disk.
@@ -173,8 +229,11 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
 /// # Errors
 ///
 /// Returns the system's refusal.
-pub fn write_memory(path: &Path, memory: &Memory) -> io::Result<()> {
+pub fn write_memory(path: &Path, memory: &Memory, kept: Duration) -> io::Result<()> {
     let mut remembered = Remembered {
+        schema: SCHEMA,
+        written: Stamp::now(),
+        kept_ms: u64::try_from(kept.as_millis()).unwrap_or(u64::MAX),
         job_uid: memory.job_uid.to_string(),
         term: memory.term.0,
         round: memory.round.0,
@@ -253,6 +312,8 @@ impl Registration {
     ///
     /// Returns the system's refusal.
     pub fn new(agent: &RunningAgent) -> io::Result<Self> {
+        // What agents that were killed could not remove themselves.
+        drop(running_agents());
         let path = ThisHost.runtime_dir().join(format!("agent-{}.json", agent.pid));
         let registration = Self(path);
         registration.renew(agent)?;
@@ -278,14 +339,18 @@ impl Drop for Registration {
 
 /// The agents of this user that run on this machine.
 pub fn running_agents() -> Vec<RunningAgent> {
-    let entries = fs::read_dir(ThisHost.runtime_dir());
+    running_agents_in(&ThisHost.runtime_dir())
+}
+
+fn running_agents_in(folder: &Path) -> Vec<RunningAgent> {
+    let entries = fs::read_dir(folder);
     let is_registration = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| name.starts_with("agent-"))
+        name.is_some_and(|name| name.starts_with("agent-") && name.ends_with(".json"))
     };
     let mut agents = Vec::new();
-    let paths = entries.into_iter().flatten().flatten().map(|entry| entry.path());
-    for path in paths.filter(is_registration) {
+    let entries = entries.into_iter().flatten().flatten().take(limits::MAX_STATE_ENTRIES);
+    for path in entries.map(|entry| entry.path()).filter(is_registration) {
         match read::<RunningAgent>(&path) {
             Some(agent) if agent.is_alive() => agents.push(agent),
             // It was killed, and could not do it itself.
@@ -363,10 +428,94 @@ mod tests {
         };
         let closed = Memory { closed: Some(outcome), ..memory.clone() };
         for written in [first, memory, closed] {
-            write_memory(&path, &written).unwrap();
+            write_memory(&path, &written, Duration::from_secs(600)).unwrap();
             assert_eq!(read_memory(&path), Some(written));
         }
         fs::write(&path, "{").unwrap();
         assert_eq!(read_memory(&path), None);
+    }
+
+    /// Writes a state file whose stamp is `age` seconds old, of a run whose agents wait for ten minutes.
+    fn write_aged(path: &Path, age: u64, change: impl FnOnce(&mut Remembered)) {
+        let memory = Memory::fresh(JobUid::new("u"));
+        write_memory(path, &memory, Duration::from_secs(600)).unwrap();
+        let mut remembered: Remembered = read(path).unwrap();
+        let now = u64::try_from(crate::clock::boot_time().as_millis()).unwrap();
+        remembered.written = serde_json::from_value(serde_json::json!({
+            "boot_id": serde_json::to_value(&remembered.written).unwrap()["boot_id"],
+            "boot_time_ms": now.saturating_sub(age * 1000),
+        }))
+        .unwrap();
+        change(&mut remembered);
+        fs::write(path, serde_json::to_vec(&remembered).unwrap()).unwrap();
+    }
+
+    /// A state file is read while agents may wait for its run, and no longer; not one of another form.
+    #[test]
+    fn old_memory_is_ignored() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job-1.json");
+        write_aged(&path, 600, |_| {});
+        assert!(read_memory(&path).is_some());
+        write_aged(&path, 620, |_| {});
+        assert!(read_memory(&path).is_none());
+        write_aged(&path, 0, |remembered| remembered.schema = SCHEMA + 1);
+        assert!(read_memory(&path).is_none());
+        // After a reboot the time of the last change decides.
+        let of_another_boot = |remembered: &mut Remembered| remembered.written = Stamp::default();
+        write_aged(&path, 620, of_another_boot);
+        assert!(read_memory(&path).is_some());
+        let changed = std::time::UNIX_EPOCH + crate::clock::wall_time() - Duration::from_secs(620);
+        File::options().append(true).open(&path).unwrap().set_modified(changed).unwrap();
+        assert!(read_memory(&path).is_none());
+    }
+
+    /// Names of state files do not depend on the build.
+    #[test]
+    fn names_are_fixed() {
+        let endpoint = Endpoint { host: "h".into(), port: 29400 };
+        assert_eq!(job_key(&RunId::new("run"), &endpoint), "66a9e947e24ea6ea");
+    }
+
+    /// What nobody needs is removed, and nothing else.
+    #[test]
+    fn cleaning_removes_what_is_outdated() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        write_aged(&path("job-fresh.json"), 0, |_| {});
+        write_aged(&path("job-old.json"), 620, |_| {});
+        let forgotten = std::time::UNIX_EPOCH;
+        for name in ["job-fresh.buried", "job-old.buried", "job-lone.buried", "job-x.9.tmp", "else"]
+        {
+            fs::write(path(name), "n 1").unwrap();
+            let file = File::options().append(true).open(path(name)).unwrap();
+            file.set_modified(forgotten).unwrap();
+        }
+        fs::write(path("job-new.buried"), "n 1").unwrap();
+        fs::write(path("job-other.json"), "{}").unwrap();
+        clean(folder.path());
+        let mut left: Vec<String> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        let expected =
+            ["else", "job-fresh.buried", "job-fresh.json", "job-new.buried", "job-other.json"];
+        assert_eq!(left, expected);
+    }
+
+    /// Registrations of agents that are gone are removed, those of agents that run are found.
+    #[test]
+    fn stale_registrations_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let endpoint = Endpoint { host: "h".into(), port: 1 };
+        let alive = RunningAgent::this(&RunId::new("run"), &endpoint, Stage::Attending);
+        let gone = RunningAgent { began: alive.began + 1, ..alive.clone() };
+        for (name, agent) in [("agent-1.json", &gone), ("agent-2.json", &alive)] {
+            fs::write(folder.path().join(name), serde_json::to_vec(agent).unwrap()).unwrap();
+        }
+        assert_eq!(running_agents_in(folder.path()), [alive]);
+        assert!(!folder.path().join("agent-1.json").exists());
+        assert!(folder.path().join("agent-2.json").exists());
     }
 }

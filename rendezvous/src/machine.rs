@@ -16,7 +16,11 @@ mod running;
 mod tests;
 mod view;
 
-use std::{collections::VecDeque, mem, time::Instant};
+use std::{
+    collections::VecDeque,
+    mem,
+    time::{Duration, Instant},
+};
 
 use tracing::{debug, info};
 
@@ -214,6 +218,13 @@ impl Rendezvous {
         }
         self.forgive(now);
         self.advance(now);
+    }
+
+    /// How long after the end of this coordinator agents may be waiting for the next one: a lease, and
+    /// then the join timeout. What is remembered is of use to nobody after that.
+    pub fn kept_for(&self) -> Duration {
+        let timeouts = self.settings.shared.map(|shared| shared.timeouts).unwrap_or_default();
+        timeouts.join.saturating_add(self.leases().coordinator)
     }
 
     /// The earliest deadline.

@@ -172,6 +172,9 @@ pub struct Settings {
     pub host: Option<NodeId>,
     /// What all must share; a coordinator that runs alone learns it from the first attend.
     pub shared: Option<SharedSettings>,
+    /// Whether failures charged to a run that nobody remembers are charged to the next one: a service
+    /// manager started both, and not a person who wants the job to run once more.
+    pub keeps_charges: bool,
     /// How long a silent node counts as alive, and how often it must send a keep-alive; stretched once
     /// `shared` is known, by the most nodes of a round.
     pub leases: Leases,

@@ -1,13 +1,17 @@
 //! The coordinator's process is lost and started again: the others stay, and one round follows.
 
-use std::time::Duration;
+use std::{
+    fs,
+    os::unix::fs::DirBuilderExt,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use nix::sys::signal::Signal;
 use ragent::clock;
 
 use crate::{
     job::{Job, hosting, numbers, workers},
-    support::{Sandbox, Stream, keeper_of, kill},
+    support::{PATIENCE, Sandbox, Stream, keeper_of, kill, let_pass},
 };
 
 /// The agent that coordinates is killed and started again. The other agent stays; one new round
@@ -185,6 +189,46 @@ fn job_that_was_killed_as_a_whole_starts_again() {
     let after = job.status();
     assert!(after["round"].as_u64() > before["round"].as_u64(), "{before} {after}");
     assert!(after["term"].as_u64() > before["term"].as_u64(), "{before} {after}");
+}
+
+/// A budget that was used by a run that was killed as a whole is not charged to the same command line
+/// typed once more; it is where a service manager starts the agent again.
+#[test]
+fn budget_of_a_killed_run_is_not_charged_to_the_next() {
+    for (is_service, restarts) in [(false, 0), (true, 1)] {
+        let sandbox = Sandbox::new();
+        let job = Job::new(&sandbox, "--max-restarts 1");
+        let service = sandbox.path("service");
+        let start = || {
+            let agent = job.agent("--no-python stay.sh");
+            hosting(if is_service { agent.env("RUNTIME_DIRECTORY", &service) } else { agent })
+        };
+        let mut agent = start();
+        agent.worker().signal(Signal::SIGKILL);
+        assert_eq!(agent.worker().number("restart"), 1);
+        agent.signal(Signal::SIGKILL);
+        agent.wait_until_silent();
+        assert_eq!(start().worker().number("restart"), restarts, "{is_service}");
+    }
+}
+
+/// State files of jobs that nobody can be waiting for are removed when a coordinator starts.
+#[test]
+fn state_files_of_forgotten_jobs_are_removed() {
+    let sandbox = Sandbox::new();
+    let folder = sandbox.path("run/ragent");
+    fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
+    let forgotten = folder.join("job-0123456789abcdef.buried");
+    fs::write(&forgotten, "node 1").unwrap();
+    let file = fs::File::options().append(true).open(&forgotten).unwrap();
+    file.set_modified(UNIX_EPOCH).unwrap();
+    let mut host = Job::new(&sandbox, "").host("--no-python stay.sh");
+    host.worker();
+    let deadline = clock::now_blocking() + PATIENCE;
+    while forgotten.exists() {
+        assert!(clock::now_blocking() < deadline, "it stays");
+        let_pass(Duration::from_millis(10));
+    }
 }
 
 /// What a coordinator remembers is for the job it belongs to: after the job's end nothing is left

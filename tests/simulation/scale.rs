@@ -86,6 +86,7 @@ fn thousand_nodes_cost_a_few_messages_each() {
         coordinator: "c".to_owned(),
         host: None,
         shared: Some(shared()),
+        keeps_charges: true,
         leases: Leases::default(),
     };
     let mut rendezvous = Rendezvous::new(now, settings, Memory::fresh(JobUid::new("job")));

@@ -83,7 +83,7 @@ pub async fn drive(
             match effect {
                 Effect::Send { to, message } => streams.send(&to, message),
                 Effect::HangUp { to } => streams.hang_up(&to),
-                Effect::Remember(memory) => file.remember(memory),
+                Effect::Remember(memory) => file.remember(memory, rendezvous.kept_for()),
                 Effect::Finish { is_over } => {
                     // A job that is over is not to be recovered by the next one of the same name.
                     if is_over {
@@ -98,7 +98,7 @@ pub async fn drive(
             stalled_until = None;
         }
         let due = deadline.map(|deadline| stalled_until.map_or(deadline, |at| deadline.max(at)));
-        let patience = file.poll_timeout();
+        let (patience, touch_at) = (file.poll_timeout(), file.touch_at());
         tokio::select! {
             // Inputs first, so that what has come is heard before anybody is expired. A flood of
             // them cannot delay a deadline for long: every input is bounded work, and a stream's
@@ -110,6 +110,7 @@ pub async fn drive(
             },
             () = file.written() => {}
             () = clock::until(patience) => file.handle_timeout(),
+            () = clock::until(touch_at) => file.touch(),
             () = clock::until(due) => {
                 let now = clock::now();
                 let is_late = deadline.is_some_and(|deadline| deadline + STALL < now);

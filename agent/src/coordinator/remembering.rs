@@ -4,7 +4,11 @@
 //! What the machine wants to be remembered before anyone is told is written before anyone is told;
 //! but a disk that takes longer than [`limits::STATE_FILE_PATIENCE`] is not waited for.
 
-use std::{io, path::PathBuf, time::Instant};
+use std::{
+    io, mem,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use ragent_rendezvous::settings::Memory;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -17,26 +21,60 @@ use crate::{clock, limits, state_file};
 pub(super) struct Remembering {
     path: Option<PathBuf>,
     writing: Option<JoinHandle<io::Result<()>>>,
+    /// Whether what is being written was written before, and nobody waits for it.
+    is_touch: bool,
     /// What is to be written next; older wishes are out of date.
     next: Option<Memory>,
+    /// What was written last.
+    last: Option<Memory>,
+    /// When that is written again, so that the file does not look forgotten.
+    touch_at: Option<Instant>,
+    /// How long agents may wait for the next coordinator.
+    kept: Duration,
     /// Until when others wait for the write that is under way.
     patience: Option<Instant>,
 }
 
 impl Remembering {
     pub(super) fn new(path: Option<PathBuf>) -> Self {
-        Self { path, writing: None, next: None, patience: None }
+        Self {
+            path,
+            writing: None,
+            is_touch: false,
+            next: None,
+            last: None,
+            touch_at: None,
+            kept: Duration::ZERO,
+            patience: None,
+        }
     }
 
-    /// Begins to write `memory`.
-    pub(super) fn remember(&mut self, memory: Memory) {
+    /// Begins to write `memory`; agents may wait for `kept` for the next coordinator.
+    pub(super) fn remember(&mut self, memory: Memory, kept: Duration) {
         if self.path.is_none() {
             return;
         }
+        self.kept = kept;
         self.next = Some(memory);
-        if self.writing.is_none() {
+        if self.writing.is_none() || mem::take(&mut self.is_touch) {
             self.patience = Some(clock::now() + limits::STATE_FILE_PATIENCE);
+        }
+        if self.writing.is_none() {
             self.write_next();
+        }
+    }
+
+    /// When the file is to be written again although nothing has changed.
+    pub(super) fn touch_at(&self) -> Option<Instant> {
+        self.touch_at.filter(|_| self.writing.is_none())
+    }
+
+    /// Writes the file again. Nobody waits for that.
+    pub(super) fn touch(&mut self) {
+        if self.writing.is_none() {
+            self.next = self.last.take();
+            self.write_next();
+            self.is_touch = true;
         }
     }
 
@@ -91,11 +129,15 @@ impl Remembering {
     }
 
     fn write_next(&mut self) {
+        self.is_touch = false;
         let Some((path, memory)) = self.path.clone().zip(self.next.take()) else {
             self.patience = None;
             return;
         };
-        self.writing = Some(spawn_blocking(move || state_file::write_memory(&path, &memory)));
+        let kept = self.kept;
+        self.last = Some(memory.clone());
+        self.touch_at = Some(clock::now() + limits::STATE_FILE_INTERVAL);
+        self.writing = Some(spawn_blocking(move || state_file::write_memory(&path, &memory, kept)));
     }
 }
 
@@ -104,6 +146,8 @@ mod tests {
     use ragent_rendezvous::ids::{JobUid, Round};
 
     use super::*;
+
+    const KEPT: Duration = Duration::from_secs(600);
 
     fn memory(round: u64) -> Memory {
         Memory { round: Round(round), ..Memory::fresh(JobUid::new("u")) }
@@ -116,7 +160,7 @@ mod tests {
         let path = folder.path().join("run/job.json");
         let mut file = Remembering::new(Some(path.clone()));
         assert!(!file.is_awaited());
-        file.remember(memory(1));
+        file.remember(memory(1), KEPT);
         assert!(file.is_awaited() && file.poll_timeout().is_some());
         file.written().await;
         assert!(!file.is_awaited());
@@ -132,7 +176,7 @@ mod tests {
         let path = folder.path().join("job.json");
         let mut file = Remembering::new(Some(path.clone()));
         for round in 1..=3 {
-            file.remember(memory(round));
+            file.remember(memory(round), KEPT);
         }
         file.written().await;
         assert!(file.is_awaited());
@@ -146,15 +190,39 @@ mod tests {
     #[tokio::test]
     async fn disk_keeps_nobody() {
         let mut file = Remembering::new(Some("/proc/no/job.json".into()));
-        file.remember(memory(1));
+        file.remember(memory(1), KEPT);
         file.handle_timeout();
         assert!(!file.is_awaited());
-        file.remember(memory(2));
+        file.remember(memory(2), KEPT);
         file.written().await;
         file.written().await;
         assert!(!file.is_awaited());
         let mut nowhere = Remembering::new(None);
-        nowhere.remember(memory(1));
+        nowhere.remember(memory(1), KEPT);
         assert!(!nowhere.is_awaited());
+    }
+
+    /// What was written is written again at intervals, so that its age stays small; nobody waits for
+    /// that, but for what comes meanwhile.
+    #[tokio::test]
+    async fn file_is_kept_young() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.json");
+        let mut file = Remembering::new(Some(path.clone()));
+        assert_eq!(file.touch_at(), None);
+        file.remember(memory(1), KEPT);
+        assert_eq!(file.touch_at(), None);
+        file.written().await;
+        assert!(file.touch_at().is_some_and(|at| at > clock::now()));
+        std::fs::remove_file(&path).unwrap();
+        file.touch();
+        assert!(!file.is_awaited());
+        file.remember(memory(2), KEPT);
+        assert!(file.is_awaited());
+        file.written().await;
+        assert!(file.is_awaited());
+        file.written().await;
+        assert!(!file.is_awaited());
+        assert_eq!(state_file::read_memory(&path), Some(memory(2)));
     }
 }

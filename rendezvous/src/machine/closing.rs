@@ -43,13 +43,21 @@ impl Rendezvous {
         self.enter_closed(outcome.clone(), None, stays_until);
     }
 
-    /// Lets a new run begin where nobody is left of the one that an earlier coordinator had closed.
+    /// Lets a new run begin where nobody is left of the one that an earlier coordinator had: with a fresh
+    /// budget if that run was closed, or whoever started it again is a person.
+    ///
+    /// A member of that run that comes after all brings along what was charged.
     pub(super) fn reopen(&mut self) {
-        if self.memory.closed.take().is_some() {
+        let was_closed = self.memory.closed.take().is_some();
+        if was_closed {
             info!("nobody is left of the job that was closed");
-            self.memory.restarts_used = 0;
-            self.remember();
         }
+        if !was_closed && (self.settings.keeps_charges || self.memory.charged_through == Round(0)) {
+            return;
+        }
+        self.memory.restarts_used = 0;
+        self.memory.charged_through = Round(0);
+        self.remember();
     }
 
     fn enter_closed(&mut self, outcome: Outcome, group: Option<Group>, stays_until: Instant) {

@@ -28,6 +28,7 @@ impl World {
             coordinator: format!("coordinator {}", self.events_scheduled),
             host: self.host_node.clone(),
             shared: Some(self.shared),
+            keeps_charges: true,
             leases: LEASES,
         };
         // What its predecessor told, and perhaps nobody has heard, does not bind it.

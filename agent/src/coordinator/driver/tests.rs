@@ -31,6 +31,7 @@ impl Fixture {
             coordinator: "c".to_owned(),
             host: None,
             shared: None,
+            keeps_charges: true,
             leases: Leases::default(),
         };
         let memory = Memory::fresh(JobUid::new("uid"));

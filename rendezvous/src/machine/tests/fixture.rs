@@ -93,6 +93,7 @@ impl Fixture {
             coordinator: "c".to_owned(),
             host: None,
             shared: Some(shared),
+            keeps_charges: true,
             leases: Leases::default(),
         };
         let mut fixture = Self::start(settings, shared, Memory::fresh(JobUid::new("uid")));

@@ -558,3 +558,39 @@ fn run_without_a_round_is_refused() {
     attend.job_uid = Some(JobUid::new("earlier"));
     assert_eq!(t.attend_with(attend), [Did::Refuse("a", RefuseReason::EarlierRun)]);
 }
+
+/// Two restarts were used when everything was killed; then somebody starts the job again.
+fn killed_as_a_whole(keeps_charges: bool) -> Fixture {
+    let mut t = Fixture::new(1, 2);
+    t.settings.keeps_charges = keeps_charges;
+    t.run(&["a"]);
+    t.fail("a", Duration::ZERO);
+    t.back("a");
+    t.restart_coordinator();
+    let mut attend = t.attend_of("x", ready());
+    attend.heard = heard(t.rounds["a"], 1, 0);
+    t.attend_with(attend);
+    t.live(&["x"], 6 * SECOND);
+    t
+}
+
+/// What was charged to a run that nobody remembers is not charged to the next one, unless a service
+/// manager starts both. The next run has a last call of its own.
+#[test]
+fn forgotten_run_leaves_its_charges() {
+    let t = killed_as_a_whole(false);
+    assert_eq!((t.memory.restarts_used, t.memory.charged_through), (0, Round(0)));
+    assert!(t.why().starts_with("last call"), "{}", t.why());
+    let t = killed_as_a_whole(true);
+    assert_eq!((t.memory.restarts_used, t.memory.charged_through), (1, Round(1)));
+}
+
+/// A member that comes after all brings the charges back.
+#[test]
+fn late_member_brings_back_its_charges() {
+    let mut t = killed_as_a_whole(false);
+    let mut attend = t.attend_of("a", ready());
+    attend.charged_through = Round(1);
+    t.attend_with(attend);
+    assert_eq!((t.memory.restarts_used, t.memory.charged_through), (1, Round(1)));
+}

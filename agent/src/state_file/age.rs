@@ -1,0 +1,76 @@
+//! The age of a state file, so that a run that nobody can be waiting for is not gone on with.
+
+use std::{fs, path::Path, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock;
+
+/// When a file was written: on which boot of the machine, and how long after its start.
+///
+/// Suspended time counts. The wall clock, which people and daemons set, decides only across boots.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) struct Stamp {
+    boot_id: String,
+    boot_time_ms: u64,
+}
+
+impl Stamp {
+    /// The present moment.
+    pub(super) fn now() -> Self {
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot_time_ms = u64::try_from(clock::boot_time().as_millis()).unwrap_or(u64::MAX);
+        Self { boot_id: boot_id.trim().to_owned(), boot_time_ms }
+    }
+
+    /// How old at `now` a file is that has this stamp, and was changed so long ago by the wall clock.
+    ///
+    /// What lies in the future counts as now: a clock was set, and the file may be fresh.
+    pub(super) fn age(&self, now: &Self, changed: Duration) -> Duration {
+        if self.boot_id.is_empty() || self.boot_id != now.boot_id {
+            return changed;
+        }
+        Duration::from_millis(now.boot_time_ms.saturating_sub(self.boot_time_ms))
+    }
+}
+
+/// How long ago a file was changed, by the wall clock; zero where that cannot be told.
+pub(super) fn changed(path: &Path) -> Duration {
+    let modified = fs::symlink_metadata(path).and_then(|metadata| metadata.modified()).ok();
+    let since_1970 = modified.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+    since_1970.map_or(Duration::ZERO, |at| clock::wall_time().saturating_sub(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn stamp(boot_id: &str, seconds: u64) -> Stamp {
+        Stamp { boot_id: boot_id.to_owned(), boot_time_ms: seconds * 1000 }
+    }
+
+    /// Within a boot the boot clock decides, across boots the time of the last change; a stamp of the
+    /// future counts as now.
+    #[test]
+    fn ages() {
+        let now = stamp("a", 100);
+        assert_eq!(stamp("a", 60).age(&now, 7 * SECOND), 40 * SECOND);
+        assert_eq!(stamp("a", 101).age(&now, 7 * SECOND), Duration::ZERO);
+        assert_eq!(stamp("b", 60).age(&now, 7 * SECOND), 7 * SECOND);
+        assert_eq!(stamp("", 60).age(&stamp("", 100), 7 * SECOND), 7 * SECOND);
+    }
+
+    /// A file that was changed in the future has no age, nor has one that is not there.
+    #[test]
+    fn future_counts_as_now() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let future = std::time::UNIX_EPOCH + clock::wall_time() + 3600 * SECOND;
+        file.as_file().set_modified(future).unwrap();
+        assert_eq!(changed(file.path()), Duration::ZERO);
+        assert_eq!(changed(Path::new("/proc/no")), Duration::ZERO);
+        file.as_file().set_modified(std::time::UNIX_EPOCH).unwrap();
+        assert!(changed(file.path()) > 3600 * SECOND);
+    }
+}
