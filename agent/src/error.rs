@@ -296,6 +296,16 @@ pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
         ),
         JobResult::AllLeft => "ragent: all nodes were told to leave".to_owned(),
         JobResult::LoopbackMaster { address, host_name } => loopback(address, host_name),
+        JobResult::RestartLoop { rounds } => with_hint(
+            format!(
+                "error: the job was restarted {rounds} times in a row because nodes or the \
+                 coordinator were lost, and never ran for 10 minutes in between"
+            ),
+            Some(
+                "look for what ends agents or cuts them off (out of memory? a watchdog? the \
+                 network?): `round is over` in the agents' logs names the nodes",
+            ),
+        ),
         JobResult::AllSetAside => {
             let what = "error: every node that could take part kept failing and was set aside";
             match &outcome.first_failure {

@@ -21,7 +21,8 @@ pub fn failure(outcome: &Outcome, title: &str) -> String {
         | JobResult::RecoveryTimeout { .. }
         | JobResult::AllLeft
         | JobResult::LoopbackMaster { .. }
-        | JobResult::AllSetAside => "none is left",
+        | JobResult::AllSetAside
+        | JobResult::RestartLoop { .. } => "none is left",
     };
     let restarts = match outcome.restarts_used {
         0 if outcome.result == JobResult::FinalFailure => left.to_owned(),

@@ -16,7 +16,7 @@ use nix::{fcntl::OFlag, unistd::geteuid};
 use ragent_rendezvous::{
     ids::{GroupRank, JobUid, NodeId, Round, RunId, Term},
     message::Outcome,
-    settings::{HostSeat, Memory},
+    settings::{HostSeat, HostTally, Memory},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
@@ -52,9 +52,26 @@ struct Remembered {
     is_host_buried: bool,
     restarts_used: u32,
     charged_through: u64,
+    #[serde(default)]
+    host_tallies: Vec<RememberedTally>,
+    #[serde(default)]
+    free_rounds: u32,
+    #[serde(default)]
+    early_free_rounds: u32,
+    #[serde(default)]
+    is_early: bool,
     /// Files of builds that did not know it lack it.
     #[serde(default)]
     closed: Option<Outcome>,
+}
+
+/// One machine's early failures and losses.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+struct RememberedTally {
+    host_name: String,
+    address: String,
+    strikes: u32,
+    early_losses: u32,
 }
 
 /// What an agent that runs leaves for `ragent status`.
@@ -116,6 +133,19 @@ pub(crate) fn began(pid: u32) -> Option<u64> {
 /// The file in which the coordinator of a job at `endpoint` remembers.
 pub fn memory_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
     ThisHost.state_dir().join(format!("job-{}.json", job_key(run_id, endpoint)))
+}
+
+impl From<HostTally> for RememberedTally {
+    fn from(HostTally { host_name, address, strikes, early_losses }: HostTally) -> Self {
+        Self { host_name, address, strikes, early_losses }
+    }
+}
+
+impl From<RememberedTally> for HostTally {
+    fn from(tally: RememberedTally) -> Self {
+        let RememberedTally { host_name, address, strikes, early_losses } = tally;
+        Self { host_name, address, strikes, early_losses }
+    }
 }
 
 /// Tells jobs apart in names of files.
@@ -216,6 +246,10 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
         }),
         restarts_used: remembered.restarts_used,
         charged_through: Round(remembered.charged_through),
+        host_tallies: remembered.host_tallies.into_iter().map(Into::into).collect(),
+        free_rounds: remembered.free_rounds,
+        early_free_rounds: remembered.early_free_rounds,
+        is_early: remembered.is_early,
         closed: remembered.closed,
     })
 }
@@ -244,6 +278,10 @@ pub fn write_memory(path: &Path, memory: &Memory, kept: Duration) -> io::Result<
         is_host_buried: memory.host.as_ref().is_some_and(|seat| seat.is_buried),
         restarts_used: memory.restarts_used,
         charged_through: memory.charged_through.0,
+        host_tallies: memory.host_tallies.iter().cloned().map(Into::into).collect(),
+        free_rounds: memory.free_rounds,
+        early_free_rounds: memory.early_free_rounds,
+        is_early: memory.is_early,
         closed: memory.closed.clone(),
     };
     let mut text = serde_json::to_vec(&remembered)?;
@@ -256,10 +294,16 @@ pub fn write_memory(path: &Path, memory: &Memory, kept: Duration) -> io::Result<
         failure.stderr_tail.clear();
         text = serde_json::to_vec(&remembered)?;
     }
+    if text.len() as u64 > limits::MAX_STATE_FILE {
+        remembered.host_tallies.clear();
+        text = serde_json::to_vec(&remembered)?;
+    }
     text.resize(text.len().max(MEMORY_LEN), b' ');
     let in_place = File::options().write(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(path);
     match in_place {
-        Ok(file) if file.metadata()?.len() == text.len() as u64 => file.write_all_at(&text, 0),
+        Ok(file) if text.len() == MEMORY_LEN && file.metadata()?.len() == MEMORY_LEN as u64 => {
+            file.write_all_at(&text, 0)
+        }
         Ok(_) | Err(_) => replace(path, &text),
     }
 }
@@ -398,8 +442,9 @@ fn check_private(folder: &Path) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, "others may write to its folder"))
 }
 
-/// What is remembered takes less, and the kernel writes as much at once: within one page.
-const MEMORY_LEN: usize = 1024;
+/// What is remembered takes less unless many machines have failed, and the kernel writes as much at once:
+/// one page. What takes more is written beside and renamed.
+const MEMORY_LEN: usize = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -416,6 +461,15 @@ mod tests {
         let memory = Memory {
             round: Round(7),
             host: Some(HostSeat { rank: GroupRank(2), node: NodeId::new("n"), is_buried: true }),
+            host_tallies: vec![HostTally {
+                host_name: "n".into(),
+                address: "10.0.0.1".into(),
+                strikes: 2,
+                early_losses: 5,
+            }],
+            free_rounds: 3,
+            early_free_rounds: 2,
+            is_early: true,
             ..Memory::fresh(JobUid::new("u"))
         };
         // The second is shorter, and nothing of the first is left.

@@ -2,15 +2,17 @@
 
 use std::{
     collections::VecDeque,
+    iter,
     time::{Duration, Instant},
 };
 
 use crate::{
     limits::{
-        EARLY, EARLY_LOSSES_MAX, HEIRLOOMS_MAX, QUIET_TIME, STRIKES_MAX, VOLUNTARY_SPACING_MAX,
-        after,
+        EARLY, EARLY_LOSSES_MAX, HEIRLOOMS_MAX, HOST_TALLIES_MAX, QUIET_TIME, STRIKES_MAX,
+        VOLUNTARY_SPACING_MAX, after,
     },
     message::NodeDescription,
+    settings::HostTally,
 };
 
 /// How often a node has failed or been lost shortly after a start.
@@ -75,6 +77,31 @@ impl Tally {
         self.strikes.is_empty() && self.aside_since.is_none()
     }
 
+    /// What another coordinator had counted. When that happened is not known; so it counts as just now.
+    fn restored(now: Instant, counted: &HostTally) -> Self {
+        let strikes = (counted.strikes as usize).min(STRIKES_MAX);
+        Self {
+            strikes: iter::repeat_n(now, strikes).collect(),
+            early_losses: counted.early_losses,
+            aside_since: (strikes >= STRIKES_MAX).then_some(now),
+        }
+    }
+
+    /// What is remembered of it; none if there is nothing recent.
+    pub(crate) fn to_host(&self, now: Instant, node: &NodeDescription) -> Option<HostTally> {
+        let (host_name, address) = machine(node);
+        self.to_machine(now, host_name, address)
+    }
+
+    fn to_machine(&self, now: Instant, host_name: String, address: String) -> Option<HostTally> {
+        (!self.is_stale(now)).then(|| HostTally {
+            host_name,
+            address,
+            strikes: u32::try_from(self.strikes.len()).unwrap_or(u32::MAX),
+            early_losses: self.early_losses,
+        })
+    }
+
     fn is_stale(&self, now: Instant) -> bool {
         let newest = self.strikes.back().copied().max(self.aside_since);
         newest.is_none_or(|at| after(at, QUIET_TIME) <= now)
@@ -97,6 +124,23 @@ fn machine(description: &NodeDescription) -> Machine {
 }
 
 impl Heirlooms {
+    /// Takes over what another coordinator had counted.
+    pub(crate) fn restore(&mut self, now: Instant, counted: &[HostTally]) {
+        self.left = counted
+            .iter()
+            .take(HOST_TALLIES_MAX)
+            .map(|of| ((of.host_name.clone(), of.address.clone()), Tally::restored(now, of)))
+            .collect();
+    }
+
+    /// What is remembered of the agents that are gone.
+    pub(crate) fn to_hosts(&self, now: Instant) -> impl Iterator<Item = HostTally> {
+        let left = self.left.iter();
+        left.filter_map(move |((host_name, address), tally)| {
+            tally.to_machine(now, host_name.clone(), address.clone())
+        })
+    }
+
     /// Keeps `tally` of an agent that is gone.
     pub(crate) fn leave(&mut self, description: &NodeDescription, tally: Tally) {
         if self.left.len() >= HEIRLOOMS_MAX {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     time::Instant,
 };
 
@@ -31,6 +32,7 @@ pub(crate) struct Group {
     pending: BTreeSet<NodeId>,
     unstopped: BTreeSet<NodeId>,
     leavers: BTreeSet<NodeId>,
+    cut_off: BTreeMap<NodeId, Instant>,
 }
 
 /// A member's seat.
@@ -140,6 +142,7 @@ impl Group {
             pending: ids.clone(),
             unstopped: ids,
             leavers: BTreeSet::new(),
+            cut_off: BTreeMap::new(),
         }
     }
 
@@ -209,6 +212,24 @@ impl Group {
     /// Members of which processes may live.
     pub(crate) fn unstopped(&self) -> &BTreeSet<NodeId> {
         &self.unstopped
+    }
+
+    /// Notes that the lease of `node` was over on its own side.
+    pub(crate) fn note_cut_off(&mut self, node: &NodeId, now: Instant) {
+        if self.held(node).is_some() {
+            self.cut_off.entry(node.clone()).or_insert(now);
+        }
+    }
+
+    /// Takes the members that were cut off and are members still, with when that was noticed; none if
+    /// that happened to most of them: then the coordinator stood still, or its network did.
+    pub(crate) fn take_cut_off(&mut self) -> Vec<(NodeId, Instant)> {
+        let cut_off = mem::take(&mut self.cut_off);
+        let held = self.seats.keys().filter(|node| self.held(node).is_some()).count();
+        if cut_off.len() * 2 > held {
+            return Vec::new();
+        }
+        cut_off.into_iter().filter(|(node, _)| self.held(node).is_some()).collect()
     }
 
     /// Members that were told to leave, and are not gone yet or went in order.

@@ -34,6 +34,20 @@ pub(crate) const STRIKES_MAX: usize = 3;
 /// forever; failures need no such limit, because each of them is charged.
 pub(crate) const EARLY_LOSSES_MAX: u32 = 10;
 
+/// Rounds that end within [`EARLY`] of their start and are followed by another one for free, in a row.
+/// Nodes that are lost or cut off are set aside long before; this ends a job whose coordinator's host
+/// is lost each time. At most 100 minutes of all nodes are spent for nothing.
+pub(crate) const EARLY_FREE_ROUNDS_MAX: u32 = 100;
+
+/// The same of rounds that end within [`QUIET_TIME`] of their start, whenever that is: a node that runs
+/// out of memory two minutes after each start is neither charged nor set aside. The largest jobs on the
+/// worst machines, losing a node every five minutes, run for a quiet time after ten rounds on average.
+pub(crate) const FREE_ROUNDS_MAX: u32 = 1_000;
+
+/// Machines whose tallies are remembered across a restart of the coordinator: those with the most
+/// losses, as many as a state file easily holds.
+pub(crate) const HOST_TALLIES_MAX: usize = 64;
+
 /// The longest distance between voluntary rounds: a node that joins is not kept waiting longer.
 pub(crate) const VOLUNTARY_SPACING_MAX: Duration = Duration::from_secs(300);
 

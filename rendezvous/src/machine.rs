@@ -11,6 +11,7 @@ mod gathering;
 mod judging;
 mod recovering;
 mod regathering;
+mod restlessness;
 mod running;
 #[cfg(test)]
 mod tests;
@@ -50,6 +51,8 @@ pub struct Rendezvous {
     clock: Instant,
     /// The job uid that was given to nodes before that of an earlier coordinator was adopted.
     given_before: Option<JobUid>,
+    /// Whether the machine of this coordinator was lost with the one before it, shortly after a start.
+    has_lost_host: bool,
 }
 
 /// Whether this coordinator is there for a further round.
@@ -75,6 +78,7 @@ impl Rendezvous {
             let last = RoundId { term: Term(0), round: memory.round };
             Phase::Recovering(Recovering::new(now, last, memory.round_size))
         };
+        let has_lost_host = memory.host.is_some() && memory.is_early && memory.closed.is_none();
         info!(term = %memory.term, round = %memory.round, "rendezvous opened");
         let mut rendezvous = Self {
             settings,
@@ -87,7 +91,9 @@ impl Rendezvous {
             has_news: false,
             clock: now,
             given_before: None,
+            has_lost_host,
         };
+        rendezvous.roster.restore_tallies(now, &rendezvous.memory.host_tallies);
         rendezvous.remember();
         rendezvous
     }
@@ -116,6 +122,7 @@ impl Rendezvous {
         let leases = self.leases();
         let counts = self.roster.attend(now, attend, leases.coordinator);
         let id = peer.node.clone();
+        self.count_loss_of_host(now, &id);
         self.send(peer.clone(), ToNode::Welcome(self.welcome(leases)));
         if self.tenure != Tenure::Stays {
             self.send(peer, ToNode::HostLeaving);
@@ -407,6 +414,7 @@ impl Rendezvous {
     }
 
     fn remember(&mut self) {
+        self.memory.host_tallies = self.roster.host_tallies(self.clock);
         self.effects.push_back(Effect::Remember(self.memory.clone()));
     }
 }

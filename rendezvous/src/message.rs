@@ -501,6 +501,11 @@ pub enum JobResult {
     },
     /// Every node that could take part kept failing and was set aside.
     AllSetAside,
+    /// Round after round was restarted for free, and none ran for a quiet time (10 minutes).
+    RestartLoop {
+        /// How many.
+        rounds: u32,
+    },
 }
 
 impl JobResult {
@@ -510,7 +515,8 @@ impl JobResult {
             Self::BudgetSpent
             | Self::FinalFailure
             | Self::LoopbackMaster { .. }
-            | Self::AllSetAside => true,
+            | Self::AllSetAside
+            | Self::RestartLoop { .. } => true,
             Self::Succeeded
             | Self::JoinTimeout { .. }
             | Self::RecoveryTimeout { .. }
@@ -529,6 +535,7 @@ impl JobResult {
             Self::AllLeft => "all_left",
             Self::LoopbackMaster { .. } => "loopback_master",
             Self::AllSetAside => "all_set_aside",
+            Self::RestartLoop { .. } => "restart_loop",
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Every node that the coordinator knows, until when each counts as alive, and who could take part.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry},
     mem,
     time::{Duration, Instant},
@@ -9,8 +10,9 @@ use std::{
 use crate::{
     flapping::{Heirlooms, Tally},
     ids::{AttendNumber, NodeId, Peer, RoundId},
-    limits::{FORMER_MAX, after},
+    limits::{FORMER_MAX, HOST_TALLIES_MAX, after},
     message::{Assignment, Attend, NodeDescription, NodeState, Standing, WaitReason},
+    settings::HostTally,
 };
 
 /// Every node that the coordinator knows.
@@ -334,6 +336,32 @@ impl Roster {
         let node = self.lose(now, id);
         self.former.insert(id, AttendNumber(u64::MAX));
         node
+    }
+
+    /// Takes over what another coordinator had counted.
+    pub(crate) fn restore_tallies(&mut self, now: Instant, counted: &[HostTally]) {
+        self.heirlooms.restore(now, counted);
+    }
+
+    /// How often machines failed or were lost, for the next coordinator: those with the most losses.
+    pub(crate) fn host_tallies(&self, now: Instant) -> Vec<HostTally> {
+        let here = self.nodes.values().filter(|node| !node.tally.is_clean());
+        let here = here.filter_map(|node| node.tally.to_host(now, &node.description));
+        let mut tallies: Vec<HostTally> = here.chain(self.heirlooms.to_hosts(now)).collect();
+        tallies.sort_by_key(|tally| Reverse((tally.early_losses, tally.strikes)));
+        tallies.truncate(HOST_TALLIES_MAX);
+        tallies
+    }
+
+    /// Forgets all tallies: another run begins.
+    pub(crate) fn forget_tallies(&mut self) {
+        self.heirlooms = Heirlooms::default();
+        for node in self.nodes.values_mut() {
+            node.tally.forgive();
+        }
+        for (_, id) in mem::take(&mut self.aside) {
+            self.sort(&id, false);
+        }
     }
 
     /// Gives what an agent left to an agent of the same machine that was there before it went.

@@ -231,6 +231,14 @@ pub struct Memory {
     pub restarts_used: u32,
     /// The last round that was charged.
     pub charged_through: Round,
+    /// How often machines failed or were lost early; at most 64.
+    pub host_tallies: Vec<HostTally>,
+    /// Rounds in a row that were followed by another one for free, and did not run for a quiet time.
+    pub free_rounds: u32,
+    /// The same of rounds that ended shortly after their start.
+    pub early_free_rounds: u32,
+    /// Whether the newest round had run for a short time only when this was written.
+    pub is_early: bool,
     /// How the job ended, from then until everyone has heard it.
     pub closed: Option<Outcome>,
 }
@@ -246,6 +254,19 @@ pub struct HostSeat {
     pub is_buried: bool,
 }
 
+/// How often a machine failed or was lost shortly after a start, whichever agent it had.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HostTally {
+    /// Its host name.
+    pub host_name: String,
+    /// Its address, by which machines of one name differ.
+    pub address: String,
+    /// Recent early failures and losses.
+    pub strikes: u32,
+    /// Early losses, which are free.
+    pub early_losses: u32,
+}
+
 impl Memory {
     /// The memory of a job that has just begun.
     pub fn fresh(job_uid: JobUid) -> Self {
@@ -258,6 +279,10 @@ impl Memory {
             host: None,
             restarts_used: 0,
             charged_through: Round(0),
+            host_tallies: Vec::new(),
+            free_rounds: 0,
+            early_free_rounds: 0,
+            is_early: false,
             closed: None,
         }
     }

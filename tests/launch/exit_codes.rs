@@ -12,7 +12,7 @@ use crate::support::{End, Sandbox, free_port};
 /// How rows are provoked, each by one or several ends.
 type Provocation = fn(&Sandbox) -> Vec<End>;
 
-const PROVOCATIONS: [(&str, Provocation); 35] = [
+const PROVOCATIONS: [(&str, Provocation); 36] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
     ("`ragent status` has printed how the job stands", |sandbox| {
         let mut agent = sandbox.ragent("--no-python stay.sh").start();
@@ -129,6 +129,33 @@ const PROVOCATIONS: [(&str, Provocation); 35] = [
         );
         vec![sandbox.ragent(&words).run()]
     }),
+    (
+        "rounds were restarted for free, one after the other, and none ran for 10 minutes",
+        |sandbox| {
+            let words =
+                format!("--nnodes 2 --rdzv-endpoint 127.0.0.1:{} --no-python stay.sh", free_port());
+            let mut host = sandbox.ragent(&words).start();
+            host.endpoint();
+            let mut guest = sandbox.ragent(&words).start();
+            guest.worker();
+            host.signal(Signal::SIGKILL);
+            host.wait_until_silent();
+            // As if it had been lost so often.
+            let files = fs::read_dir(sandbox.path("run/ragent")).unwrap().flatten();
+            let mut paths = files.map(|file| file.path());
+            let path = paths.find(|path| {
+                let name = path.file_name().unwrap().to_str().unwrap();
+                name.starts_with("job-") && name.ends_with(".json")
+            });
+            let path = path.expect("the host left its state file");
+            let text = fs::read_to_string(&path).unwrap();
+            let often = text.replace("\"free_rounds\":0", "\"free_rounds\":1000");
+            assert_ne!(text, often);
+            fs::write(&path, often).unwrap();
+            let host = sandbox.ragent(&words).start();
+            vec![host.end(), guest.end()]
+        },
+    ),
     (
         "the coordinator's host was lost or left, and was not back within `join_timeout`",
         |sandbox| {

@@ -107,6 +107,9 @@ impl From<Outcome> for v1::Outcome {
                 Result::LoopbackMaster(outcome::LoopbackMaster { address, host_name })
             }
             JobResult::AllSetAside => Result::AllSetAside(outcome::AllSetAside {}),
+            JobResult::RestartLoop { rounds } => {
+                Result::RestartLoop(outcome::RestartLoop { rounds })
+            }
             JobResult::FinalFailure => Result::FinalFailure(outcome::FinalFailure {}),
         };
         Self {
@@ -142,6 +145,7 @@ impl TryFrom<v1::Outcome> for Outcome {
                 }
             }
             Wire::AllSetAside(outcome::AllSetAside {}) => JobResult::AllSetAside,
+            Wire::RestartLoop(outcome::RestartLoop { rounds }) => JobResult::RestartLoop { rounds },
             Wire::FinalFailure(outcome::FinalFailure {}) => JobResult::FinalFailure,
         };
         Ok(Self {

@@ -64,6 +64,7 @@ fn outcomes() -> Vec<Outcome> {
         JobResult::LoopbackMaster { address: "::1".to_owned(), host_name: "a".to_owned() },
         JobResult::AllSetAside,
         JobResult::FinalFailure,
+        JobResult::RestartLoop { rounds: 100 },
     ];
     let outcome = |result| Outcome {
         result,

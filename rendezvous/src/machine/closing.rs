@@ -52,11 +52,14 @@ impl Rendezvous {
         if was_closed {
             info!("nobody is left of the job that was closed");
         }
-        if !was_closed && (self.settings.keeps_charges || self.memory.charged_through == Round(0)) {
+        if !was_closed && self.settings.keeps_charges {
             return;
         }
         self.memory.restarts_used = 0;
         self.memory.charged_through = Round(0);
+        self.memory.free_rounds = 0;
+        self.memory.early_free_rounds = 0;
+        self.roster.forget_tallies();
         self.remember();
     }
 

@@ -31,6 +31,9 @@ impl Rendezvous {
                 return false;
             }
         }
+        if !is_enough(self.candidates(shared), shared) && self.reaches_min(shared) {
+            self.recall();
+        }
         let ready = self.candidates(shared);
         let is_empty = self.roster.is_empty();
         let Phase::Gathering(gathering) = &mut self.phase else {
@@ -122,10 +125,14 @@ impl Rendezvous {
             self.close(JobResult::LoopbackMaster { address, host_name }, Failures::default());
             return true;
         }
+        if self.count_free_round() {
+            return true;
+        }
         let nodes = placed.len();
         info!(%round, nodes, workers = table.world_size(), "round complete");
         self.memory.round = round.round;
         self.memory.is_adopted = false;
+        self.memory.is_early = true;
         self.memory.round_size = u32::try_from(nodes).unwrap_or(u32::MAX);
         let host = placed.iter().zip(0..).find(|(id, _)| self.is_host(id));
         self.memory.host = host.map(|(id, rank)| HostSeat {

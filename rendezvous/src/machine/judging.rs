@@ -161,6 +161,22 @@ impl Rendezvous {
         }
     }
 
+    /// Counts members whose leases were over on their own side like losses: that is free, too.
+    pub(super) fn count_cut_offs(&mut self, now: Instant) {
+        let Phase::Regathering(regathering) = &mut self.phase else {
+            return;
+        };
+        let Some(started) = regathering.group.started else { return };
+        for (id, at) in regathering.group.take_cut_off() {
+            let is_third =
+                self.roster.get_mut(&id).is_some_and(|node| node.tally.lost(at, started));
+            if is_third {
+                info!(node = %id, "node keeps being cut off: set aside");
+                self.set_aside(now, &id);
+            }
+        }
+    }
+
     /// Whether the job reaches its fewest nodes without `id`.
     fn can_do_without(&self, id: &NodeId, shared: SharedSettings) -> bool {
         let Some(group) = self.phase.group() else {

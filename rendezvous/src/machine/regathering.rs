@@ -58,6 +58,9 @@ impl Rendezvous {
             return;
         }
         let was_cut_off = node.standing.was_cut_off && node.standing.round == group.round;
+        if was_cut_off {
+            group.note_cut_off(id, self.clock);
+        }
         if let Some(fate) = fate_by_standing(group, node) {
             group.set_fate(id, fate);
         }
@@ -125,6 +128,10 @@ impl Rendezvous {
         if regathering.verdict.is_some() || !regathering.group.pending().is_empty() {
             return false;
         }
+        self.count_cut_offs(now);
+        let Phase::Regathering(regathering) = &self.phase else {
+            return false;
+        };
         let ready = self.candidates(shared);
         if ready >= regathering.wanted(shared) {
             return self.complete(now, shared);

@@ -52,6 +52,7 @@ impl Rendezvous {
             }
             NodeState::Stopping | NodeState::Preparing | NodeState::Ready { .. } => {
                 if !has_succeeded {
+                    group.note_cut_off(id, now);
                     // Its keeper found the lease over, although here it was not.
                     let reason = RestartReason::NodeLost { host_name, how: EvictReason::Silent };
                     self.restart(now, reason, None, None);
@@ -97,6 +98,10 @@ impl Rendezvous {
             self.close(JobResult::AllLeft, Failures::default());
             return true;
         }
+        self.calm_down(now);
+        let Phase::Running(Running { group, .. }) = &self.phase else {
+            return false;
+        };
         let waiting = self.roster.ready().len();
         let has_room = self.has_room(group);
         let Phase::Running(running) = &mut self.phase else {
@@ -120,7 +125,10 @@ impl Rendezvous {
         running: &Running,
         shared: SharedSettings,
     ) -> Option<Instant> {
-        self.voluntary_at(running, shared)
+        [self.voluntary_at(running, shared), self.calms_down_at(running)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// When the round is interrupted for the nodes that wait, if nothing else happens.

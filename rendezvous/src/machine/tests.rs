@@ -8,4 +8,5 @@ mod leases;
 mod leaving;
 mod membership;
 mod recovery;
+mod restlessness;
 mod units;

@@ -171,7 +171,7 @@ fn flapping_node_is_set_aside() {
     let did = t.live(&["a", "b"], 600 * SECOND);
     let forgiven = Did::Wait("b", WaitReason::NextRound);
     let wait = Did::Wait("b", WaitReason::Gathering);
-    assert_eq!(did, [forgiven, Did::Restart("a", 4), wait]);
+    assert_eq!(did, [Did::Remember(4, 3), forgiven, Did::Restart("a", 4), wait]);
 }
 
 /// A node that the job needs is not set aside, so that the budget decides, as in torchrun.

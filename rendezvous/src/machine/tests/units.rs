@@ -52,7 +52,7 @@ fn group_grows_by_whole_units() {
         t.say(name, NodeState::Running);
     }
     t.join("c");
-    assert_eq!(t.live(&["a", "b", "c"], 60 * SECOND), []);
+    assert_eq!(t.live(&["a", "b", "c"], 60 * SECOND), [Did::Remember(1, 0)]);
     t.join("d");
     assert_eq!(t.live(&["a", "b", "c", "d"], 2 * SECOND), []);
     let did = t.live(&["a", "b", "c", "d"], SECOND);

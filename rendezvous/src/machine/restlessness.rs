@@ -1,0 +1,126 @@
+//! A job that keeps being restarted for free is closed: a bound on rounds without a quiet time.
+
+use std::time::Instant;
+
+use tracing::info;
+
+use crate::{
+    group::Group,
+    ids::{NodeId, Round},
+    limits::{EARLY, EARLY_FREE_ROUNDS_MAX, FREE_ROUNDS_MAX, QUIET_TIME, after},
+    machine::{Rendezvous, closing::Failures},
+    message::{JobResult, RestartReason},
+    phase::{Phase, Running},
+};
+
+/// What the end of the last round means for the count of free rounds.
+enum Ending {
+    /// It was asked for, or there was none.
+    Voluntary,
+    /// It was charged, so the budget bounds it.
+    Charged,
+    /// It was free: a node, or the coordinator, was lost or cut off.
+    Free { is_early: bool },
+}
+
+impl Rendezvous {
+    /// Counts the round that is to follow; true if it would be one too many, and the job is closed.
+    pub(super) fn count_free_round(&mut self) -> bool {
+        match self.ending() {
+            Ending::Voluntary => return false,
+            Ending::Charged => {
+                self.memory.free_rounds = 0;
+                self.memory.early_free_rounds = 0;
+                return false;
+            }
+            Ending::Free { is_early } => {
+                let early = if is_early { self.memory.early_free_rounds + 1 } else { 0 };
+                self.memory.early_free_rounds = early;
+                self.memory.free_rounds += 1;
+            }
+        }
+        let rounds = if self.memory.early_free_rounds > EARLY_FREE_ROUNDS_MAX {
+            self.memory.early_free_rounds
+        } else if self.memory.free_rounds > FREE_ROUNDS_MAX {
+            self.memory.free_rounds
+        } else {
+            return false;
+        };
+        self.close(JobResult::RestartLoop { rounds: rounds - 1 }, Failures::default());
+        true
+    }
+
+    fn ending(&self) -> Ending {
+        match &self.phase {
+            // Nobody remembers the last round, whose coordinator was lost.
+            Phase::Gathering(_) if self.memory.round == Round(0) => Ending::Voluntary,
+            Phase::Gathering(_) => Ending::Free { is_early: self.memory.is_early },
+            Phase::Regathering(regathering) => match regathering.reason {
+                RestartReason::NodesWaiting { .. }
+                | RestartReason::NodeLeft { .. }
+                | RestartReason::HostLeft => Ending::Voluntary,
+                RestartReason::CoordinatorRestarted
+                | RestartReason::NodeLost { .. }
+                | RestartReason::WorkerFailed { .. } => {
+                    let group = &regathering.group;
+                    if group.round.round <= self.memory.charged_through {
+                        return Ending::Charged;
+                    }
+                    let is_early = match group.started {
+                        Some(at) => regathering.since.saturating_duration_since(at) < EARLY,
+                        None => self.memory.is_early,
+                    };
+                    Ending::Free { is_early }
+                }
+            },
+            Phase::Recovering(_) | Phase::Running(_) | Phase::Closed(_) => Ending::Voluntary,
+        }
+    }
+
+    /// Forgets free rounds when the running one has lasted for a quiet time.
+    ///
+    /// That it is not early any more is remembered too: a coordinator that is started again cannot know
+    /// how long the round had run.
+    pub(super) fn calm_down(&mut self, now: Instant) {
+        let Phase::Running(Running { group, .. }) = &self.phase else {
+            return;
+        };
+        let (is_settled, is_quiet) = (has_run(group, now, EARLY), has_run(group, now, QUIET_TIME));
+        let has_free_rounds = self.memory.free_rounds > 0;
+        if is_settled && self.memory.is_early || is_quiet && has_free_rounds {
+            self.memory.is_early = false;
+            self.memory.early_free_rounds = 0;
+            if is_quiet {
+                self.memory.free_rounds = 0;
+            }
+            self.remember();
+        }
+    }
+
+    pub(super) fn calms_down_at(&self, running: &Running) -> Option<Instant> {
+        let started = running.group.started?;
+        if self.memory.is_early {
+            return Some(after(started, EARLY));
+        }
+        (self.memory.free_rounds > 0).then(|| after(started, QUIET_TIME))
+    }
+
+    /// Counts the loss of the machine on which this coordinator's predecessor ended shortly after a start,
+    /// against the first agent that it has again.
+    pub(super) fn count_loss_of_host(&mut self, now: Instant, id: &NodeId) {
+        if !self.has_lost_host || !self.is_host(id) {
+            return;
+        }
+        self.has_lost_host = false;
+        if let Some(node) = self.roster.get_mut(id)
+            && node.tally.lost(now, now)
+        {
+            info!(node = %id, "the coordinator's node keeps being lost: set aside");
+            node.tally.set_aside(now);
+        }
+    }
+}
+
+fn has_run(group: &Group, now: Instant, time: std::time::Duration) -> bool {
+    group.started.is_some_and(|started| after(started, time) <= now)
+}

@@ -1,0 +1,187 @@
+//! Rounds that are free do not go on for ever.
+
+use std::time::Duration;
+
+use super::fixture::{Did, Fixture, SECOND, heard, ready};
+use crate::{
+    ids::NodeId,
+    message::{FromNode, JobResult, NodeState, Standing},
+    settings::HostTally,
+    snapshot::StandingName,
+};
+
+fn standing_of(t: &Fixture, name: &str) -> Option<StandingName> {
+    let nodes = t.machine.snapshot(t.now).nodes;
+    nodes.iter().find(|node| node.node_id.as_str() == name).map(|node| node.standing)
+}
+
+/// The keeper of `name` found the lease over and killed the workers.
+fn cut_off(t: &mut Fixture, name: &str) {
+    let state = NodeState::Preparing;
+    let round = t.rounds[name];
+    t.message(
+        name,
+        FromNode::Standing(Standing { round, state, failure: None, was_cut_off: true }),
+    );
+}
+
+/// The coordinator is killed and started again; its nodes come back, and the next round begins.
+fn lose_coordinator(t: &mut Fixture, names: &[&'static str]) -> Vec<Did> {
+    t.restart_coordinator();
+    for name in names {
+        t.attend(name, NodeState::Running);
+    }
+    names.iter().flat_map(|name| t.back(name)).collect()
+}
+
+/// A member whose lease keeps ending on its own side is set aside like one that is lost.
+#[test]
+fn member_that_keeps_being_cut_off_is_set_aside() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a", "b"]);
+    for _ in 0..3 {
+        cut_off(&mut t, "b");
+        t.back("a");
+        t.back("b");
+    }
+    t.live(&["a", "b"], 5 * SECOND);
+    assert_eq!(standing_of(&t, "b"), Some(StandingName::SetAside));
+}
+
+/// Cut-offs are counted too where the end of the round was noticed otherwise, and once in a round.
+#[test]
+fn cut_off_is_counted_once_a_round() {
+    let mut t = Fixture::with(1, 3, |shared| shared.max_restarts = 9);
+    t.run(&["a", "b", "c"]);
+    for _ in 0..2 {
+        t.fail("a", Duration::ZERO);
+        cut_off(&mut t, "b");
+        cut_off(&mut t, "b");
+        for name in ["a", "b", "c"] {
+            t.back(name);
+        }
+    }
+    assert_eq!(standing_of(&t, "b"), Some(StandingName::Running));
+    let tally = |early_losses| HostTally {
+        host_name: "b".to_owned(),
+        address: "b.example".to_owned(),
+        strikes: early_losses,
+        early_losses,
+    };
+    assert_eq!(t.memory.host_tallies, [tally(2)]);
+}
+
+/// If all members were cut off, the coordinator or its network stood still: none of them is counted.
+#[test]
+fn cut_off_of_all_is_nobodys() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a", "b"]);
+    for _ in 0..3 {
+        cut_off(&mut t, "a");
+        cut_off(&mut t, "b");
+        t.back("a");
+        t.back("b");
+    }
+    assert_eq!(standing_of(&t, "b"), Some(StandingName::Running));
+}
+
+/// Losses of a machine are counted on across a restart of the coordinator.
+#[test]
+fn tallies_survive_the_coordinator() {
+    let mut t = Fixture::with(1, 2, |shared| shared.timeouts.shrink = Duration::ZERO);
+    t.run(&["a", "b"]);
+    for new in ["b2", "b3", "b4"] {
+        let old = t.rounds.keys().find(|name| name.starts_with('b')).cloned().expect("a member");
+        t.die(&old);
+        t.rounds.remove(&old);
+        t.back("a");
+        t.restart_coordinator();
+        t.attend("a", NodeState::Running);
+        t.join(new);
+        t.back("a");
+    }
+    assert_eq!(standing_of(&t, "b4"), Some(StandingName::SetAside));
+}
+
+/// The coordinator's own machine is set aside when it is lost shortly after one start after the other.
+#[test]
+fn host_that_keeps_being_lost_is_set_aside() {
+    let mut t = Fixture::new(1, 2).host("b");
+    t.run(&["a", "b"]);
+    let mut old = "b";
+    for new in ["b2", "b3", "b4"] {
+        t.settings.host = Some(NodeId::new(new));
+        let (round, rank) = (t.rounds[old], t.admissions[old].group_rank.0);
+        t.restart_coordinator();
+        let mut attend = t.attend_of(new, ready());
+        attend.heard = heard(round, 2, rank);
+        t.attend_with(attend);
+        t.attend("a", NodeState::Running);
+        t.back("a");
+        t.live(&["a", new], 9 * SECOND);
+        old = new;
+    }
+    assert_eq!(standing_of(&t, "b4"), Some(StandingName::SetAside));
+}
+
+/// A hundred free rounds shortly after one another are enough, whatever ended them.
+#[test]
+fn early_free_rounds_end_the_job() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    for _ in 0..100 {
+        let did = lose_coordinator(&mut t, &["a", "b"]);
+        assert!(matches!(did.last(), Some(Did::Admit("b", ..))), "{did:?}");
+    }
+    let did = lose_coordinator(&mut t, &["a", "b"]);
+    assert_eq!(did.last(), Some(&Did::Close("b")));
+    assert_eq!(t.outcome().expect("closed").result, JobResult::RestartLoop { rounds: 100 });
+}
+
+/// So are a thousand that last longer, but never for a quiet time.
+#[test]
+fn late_free_rounds_end_the_job() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    t.memory.free_rounds = 998;
+    for _ in 0..2 {
+        lose_coordinator(&mut t, &["a", "b"]);
+        assert!(t.outcome().is_none());
+        t.live(&["a", "b"], 120 * SECOND);
+        assert!(!t.memory.is_early && t.memory.early_free_rounds == 0);
+    }
+    lose_coordinator(&mut t, &["a", "b"]);
+    assert_eq!(t.outcome().expect("closed").result, JobResult::RestartLoop { rounds: 1_000 });
+}
+
+/// A quiet time forgets them, and so does a failure that is charged.
+#[test]
+fn free_rounds_are_forgotten() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    lose_coordinator(&mut t, &["a", "b"]);
+    assert_eq!((t.memory.free_rounds, t.memory.early_free_rounds), (1, 1));
+    t.live(&["a", "b"], 599 * SECOND);
+    assert_eq!((t.memory.free_rounds, t.memory.early_free_rounds), (1, 0));
+    t.live(&["a", "b"], SECOND);
+    assert_eq!(t.memory.free_rounds, 0);
+    lose_coordinator(&mut t, &["a", "b"]);
+    assert_eq!(t.memory.free_rounds, 1);
+    t.fail("a", Duration::ZERO);
+    t.back("b");
+    t.back("a");
+    assert_eq!(t.memory.free_rounds, 0);
+}
+
+/// Nodes that join or are told to leave were asked to: such rounds are not counted.
+#[test]
+fn rounds_that_were_asked_for_are_not_counted() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a"]);
+    t.join("b");
+    t.live(&["a", "b"], 3 * SECOND);
+    t.back("a");
+    t.say("b", NodeState::Leaving { reaped: true });
+    t.back("a");
+    assert_eq!((t.memory.round.0, t.memory.free_rounds), (3, 0));
+}
