@@ -52,8 +52,8 @@ fn other_run_id() {
     assert_eq!(end.stdout, "");
 }
 
-/// An agent that has outlived its job is told so by the next job of the same name: it would bring
-/// workers of another run along.
+/// An agent that has outlived its job is refused by the next job of the same name once that has a round
+/// of its own: it would bring workers of another run along.
 #[test]
 fn agent_of_an_earlier_run() {
     let sandbox = Sandbox::new();
@@ -61,13 +61,17 @@ fn agent_of_an_earlier_run() {
     let mut host = job.host("--no-python stay.sh");
     let mut guest = job.guest("--no-python stay.sh");
     workers([&mut host, &mut guest]);
+    guest.signal(Signal::SIGSTOP);
     host.signal(Signal::SIGKILL);
     host.wait_until_silent();
     // Whoever starts it next knows nothing of the run before.
     for file in fs::read_dir(sandbox.path("run/ragent")).unwrap() {
         fs::remove_file(file.unwrap().path()).unwrap();
     }
-    let _host = job.host("--no-python stay.sh");
+    let mut host = job.host("--no-python stay.sh");
+    let mut other = job.guest("--no-python stay.sh");
+    workers([&mut host, &mut other]);
+    guest.signal(Signal::SIGCONT);
     let end = guest.end();
     end.assert_code(1);
     end.assert_stderr(&["it belongs to an earlier run of the job", "hint: "]);
