@@ -352,6 +352,10 @@ fn refused(
             format!("{host_name} has `--node-rank {node_rank}` already"),
             "give each node a rank of its own, from 0 on",
         ),
+        RefuseReason::NodeRankTooHigh { node_rank, nodes } => refused(
+            format!("`--node-rank {node_rank}` is no rank of a job of {nodes} nodes"),
+            "give each node a rank of its own, from 0 on",
+        ),
         RefuseReason::ProtocolVersion { ours } => refused(
             format!(
                 "it speaks version {} of the protocol, the coordinator version {ours}",

@@ -10,8 +10,8 @@ pub(crate) const MAX_TEXT_LEN: usize = 8192;
 pub(crate) const MAX_NODE_ADDRESSES: usize = 64;
 /// Workers of one node, so that those of all nodes can be counted; no machine runs as many.
 pub(crate) const MAX_LOCAL_WORLD_SIZE: u32 = 65_536;
-/// Addresses that a worker store lets in: those of 10,000 nodes with a few each.
-pub(crate) const MAX_STORE_CLIENTS: usize = 65_536;
+/// Addresses that a worker store lets in: as many as a coordinator sends.
+pub(crate) const MAX_STORE_CLIENTS: usize = ragent_rendezvous::limits::STORE_CLIENTS_MAX;
 /// Nodes in a snapshot, and successors.
 pub(crate) const MAX_NODES: usize = 65_536;
 /// Waits and ages: a year is no time-out any more.

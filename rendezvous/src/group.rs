@@ -189,6 +189,13 @@ impl Group {
         self.succeeded.contains(node)
     }
 
+    /// Whether a member has succeeded and was silent for longer than its lease afterwards.
+    pub(crate) fn has_lost_success(&self) -> bool {
+        let is_silent =
+            |id: &NodeId| self.seat(id).is_some_and(|s| s.fate == Fate::Lost(EvictReason::Silent));
+        self.succeeded.iter().any(is_silent)
+    }
+
     /// Whether any member has succeeded.
     pub(crate) fn any_succeeded(&self) -> bool {
         !self.succeeded.is_empty()

@@ -18,6 +18,20 @@ pub(crate) const HEIRLOOMS_MAX: usize = 1_024;
 /// so a higher one is a mistake; believing it would leave no number for the next.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
+/// How far ahead of what is known a term or round may be that a node names: one a second for twelve
+/// days, all of them completed while the state file could not be written.
+pub(crate) const AHEAD_MAX: u64 = 1 << 20;
+
+/// Keep-alive intervals after which a silent node may be lost: one may be late, the second one is not
+/// without a reason.
+pub(crate) const KEEP_ALIVES_MISSED: u32 = 2;
+
+/// Addresses that a worker store lets in. The wire takes as many.
+pub const STORE_CLIENTS_MAX: usize = 65_536;
+
+/// Addresses of one node that a worker store lets in, its first ones: eight interfaces with two each.
+pub(crate) const STORE_ADDRESSES_MAX: usize = 16;
+
 /// The longest wait that a deadline is computed for; longer ones could overflow the clock.
 const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 

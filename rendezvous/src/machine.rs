@@ -116,9 +116,12 @@ impl Rendezvous {
         }
         self.settings.shared.get_or_insert(attend.settings);
         self.adopt(&attend);
-        self.learn(now, &attend);
+        // A stranger may name any round and any charges.
+        let is_of_this_run = self.is_of_this_run(&attend);
+        if is_of_this_run {
+            self.learn(now, &attend);
+        }
         let heard = attend.heard;
-        let is_of_this_run = attend.job_uid.is_some();
         let leases = self.leases();
         let counts = self.roster.attend(now, attend, leases.coordinator);
         let id = peer.node.clone();
@@ -130,7 +133,10 @@ impl Rendezvous {
         if is_of_this_run {
             self.close_again();
         }
-        self.claim(&id, heard);
+        // The agent of this process has read the state file, and learns the run from the welcome.
+        if is_of_this_run || self.is_host(&id) {
+            self.claim(&id, heard);
+        }
         if counts {
             self.heed(now, &id);
         } else {
@@ -281,7 +287,8 @@ impl Rendezvous {
             return;
         };
         info!(node = %id, host = %node.description.host_name, reason = how.kind(), "lost a node");
-        if how == EvictReason::Silent {
+        // An obituary may be wrong, by mistake or by malice: an agent that lives must not run on.
+        if how == EvictReason::Silent || how == EvictReason::Obituary && node.attached {
             let evict = Assignment::Evict { round: node.floor, reason: how };
             self.send(node.peer(), ToNode::Assignment(evict));
         }

@@ -365,6 +365,13 @@ pub enum RefuseReason {
         /// Who has it.
         host_name: String,
     },
+    /// Ranks are fixed, and the node's is none of the job's.
+    NodeRankTooHigh {
+        /// The rank.
+        node_rank: u32,
+        /// How many nodes the job has.
+        nodes: u32,
+    },
     /// The two speak different versions of the protocol.
     ProtocolVersion {
         /// The coordinator's.
@@ -396,6 +403,7 @@ impl RefuseReason {
             Self::EarlierRun => "earlier_run",
             Self::LoopbackAddress { .. } => "loopback_address",
             Self::NodeRankTaken { .. } => "node_rank_taken",
+            Self::NodeRankTooHigh { .. } => "node_rank_too_high",
             Self::ProtocolVersion { .. } => "protocol_version",
             Self::RunId { .. } => "run_id",
             Self::Settings { .. } => "settings",

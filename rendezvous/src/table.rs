@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use crate::{
     ids::{GlobalRank, GroupRank, NodeId, RoleRank, Round, RoundId},
+    limits::{STORE_ADDRESSES_MAX, STORE_CLIENTS_MAX},
     message::{Admission, NodeDescription},
 };
 
@@ -58,6 +59,7 @@ impl Table {
         let mut role_world_sizes: BTreeMap<String, u32> = BTreeMap::new();
         let mut store_clients = Vec::new();
         let mut places = Vec::with_capacity(members.len());
+        let addresses_max = (STORE_CLIENTS_MAX / members.len()).clamp(1, STORE_ADDRESSES_MAX);
         for node in members {
             let role_world_size = role_world_sizes.entry(node.role.clone()).or_default();
             let first_global_rank = GlobalRank(world_size);
@@ -65,8 +67,7 @@ impl Table {
             let workers = node.local_world_size.get();
             world_size = world_size.saturating_add(workers);
             *role_world_size = role_world_size.saturating_add(workers);
-            store_clients.extend(node.address.parse::<IpAddr>());
-            store_clients.extend(&node.addresses);
+            store_clients.extend(reachable(&node).take(addresses_max));
             places.push(Place { node, first_global_rank, first_role_rank });
         }
         store_clients.sort_unstable();
@@ -134,6 +135,23 @@ impl Table {
     }
 }
 
+/// Addresses from which the workers of `node` reach a store on another machine: the one that it is known
+/// by first.
+fn reachable(node: &NodeDescription) -> impl Iterator<Item = IpAddr> {
+    let known_by = node.address.parse::<IpAddr>().ok();
+    let further = node.addresses.iter().copied();
+    let further = further.filter(move |ip| Some(*ip) != known_by && !stays_on_link(*ip));
+    known_by.into_iter().chain(further)
+}
+
+/// Whether no other machine, or none beyond the next router, is reached from `ip`.
+fn stays_on_link(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unicast_link_local(),
+    }
+}
+
 /// Whether other machines cannot reach `address`, because every machine has it.
 pub(crate) fn is_loopback(address: &str) -> bool {
     let address = address.trim_start_matches('[').trim_end_matches(']');
@@ -184,6 +202,32 @@ mod tests {
         let addresses: Vec<String> = clients(0).iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["10.0.0.1", "10.0.0.3", "10.0.0.9"]);
         assert_eq!(clients(1), Vec::<IpAddr>::new());
+    }
+
+    /// A node has its first addresses let in, those that lead to other machines; of the largest job as
+    /// many as the wire takes.
+    #[test]
+    fn store_clients_are_bounded() {
+        let many = |n: u32| {
+            let mut node = node(&format!("n{n}"), "", 1);
+            node.address = format!("10.{}.{}.1", n / 256, n % 256);
+            node.addresses = vec!["127.0.0.1", "169.254.0.1", "fe80::1", "::1"]
+                .into_iter()
+                .map(|ip| ip.parse().expect("an address"))
+                .chain((0..40_u32).map(|k| IpAddr::from((0x1400_0000 + n * 64 + k).to_be_bytes())))
+                .collect();
+            node
+        };
+        let clients = |nodes| {
+            let table = table((0..nodes).map(many).collect());
+            table.admission(GroupRank(0)).expect("a member").store_clients
+        };
+        let of_one = clients(1);
+        assert_eq!(of_one.len(), 16);
+        assert_eq!(of_one[0].to_string(), "10.0.0.1");
+        assert_eq!(of_one[15].to_string(), "20.0.0.14");
+        assert_eq!(clients(4_096).len(), 65_536);
+        assert_eq!(clients(10_000).len(), 60_000);
     }
 
     /// An address that every machine has is known in all its spellings.

@@ -141,6 +141,9 @@ impl From<RefuseReason> for v1::Refusal {
             RefuseReason::NodeRankTaken { node_rank, host_name } => {
                 Reason::NodeRankTaken(refusal::NodeRankTaken { node_rank, host_name })
             }
+            RefuseReason::NodeRankTooHigh { node_rank, nodes } => {
+                Reason::NodeRankTooHigh(refusal::NodeRankTooHigh { node_rank, nodes })
+            }
             RefuseReason::ProtocolVersion { ours } => {
                 Reason::ProtocolVersion(refusal::ProtocolVersion { ours })
             }
@@ -169,6 +172,9 @@ impl TryFrom<v1::Refusal> for RefuseReason {
             }
             Reason::NodeRankTaken(refusal::NodeRankTaken { node_rank, host_name }) => {
                 Self::NodeRankTaken { node_rank, host_name: name(host_name, "refusal.host_name")? }
+            }
+            Reason::NodeRankTooHigh(refusal::NodeRankTooHigh { node_rank, nodes }) => {
+                Self::NodeRankTooHigh { node_rank, nodes }
             }
             Reason::ProtocolVersion(refusal::ProtocolVersion { ours }) => {
                 Self::ProtocolVersion { ours }

@@ -187,6 +187,7 @@ fn from_coordinator() -> Vec<FromCoordinator> {
         RefuseReason::RunId { ours: RunId::new("other") },
         RefuseReason::Settings { ours: settings() },
         RefuseReason::TooManyNodes { limit: 9 },
+        RefuseReason::NodeRankTooHigh { node_rank: 7, nodes: 2 },
     ];
     refusals.extend(outcomes().into_iter().map(RefuseReason::Closed));
     let mut all = vec![

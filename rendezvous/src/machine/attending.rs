@@ -7,7 +7,7 @@ use tracing::info;
 use crate::{
     effect::Effect,
     ids::{JobUid, Round, RoundId},
-    limits::{NUMBER_MAX, nodes_served},
+    limits::{AHEAD_MAX, KEEP_ALIVES_MISSED, NUMBER_MAX, nodes_served},
     machine::{Rendezvous, Tenure},
     message::{Attend, PROTOCOL_VERSION, RefuseReason, Welcome},
     phase::{Phase, Recovering},
@@ -45,18 +45,25 @@ impl Rendezvous {
         if let Some(address) = self.unreachable(attend) {
             return Some(RefuseReason::LoopbackAddress { address });
         }
+        let nodes = attend.settings.nodes.max();
+        let fixed_rank = attend.node.node_rank.filter(|_| attend.settings.fixed_ranks);
+        if let Some(node_rank) = fixed_rank.filter(|rank| *rank >= nodes) {
+            return Some(RefuseReason::NodeRankTooHigh { node_rank, nodes });
+        }
         let (node_rank, host_name) = self.rank_taken(attend)?;
         Some(RefuseReason::NodeRankTaken { node_rank, host_name })
     }
 
     /// The node's rank, and which other node has it, where ranks are fixed.
     ///
-    /// One whose stream has ended may be the same node before its agent was started anew, and one
-    /// that leaves makes room for it.
+    /// One whose stream has ended may be the same node before its agent was started anew, one whose
+    /// keep-alives are overdue may be lost, and one that leaves makes room: the newcomer waits then.
     fn rank_taken(&self, attend: &Attend) -> Option<(u32, String)> {
         let node_rank = attend.node.node_rank.filter(|_| attend.settings.fixed_ranks)?;
+        let overdue = self.leases().keep_alive_interval * KEEP_ALIVES_MISSED;
         let has_it = |node: &&Node| {
-            let is_there = node.attached && !node.is_leaving();
+            let is_heard = self.clock.saturating_duration_since(node.last_seen) <= overdue;
+            let is_there = node.attached && is_heard && !node.is_leaving();
             is_there && node.description.node_rank == Some(node_rank)
         };
         let taken_by = self.roster.iter().map(|(_, node)| node).find(has_it)?;
@@ -94,7 +101,7 @@ impl Rendezvous {
             && matches!(self.phase, Phase::Gathering(_))
             && self.tenure == Tenure::Stays;
         let heard = attend.heard.round.max(attend.standing.round);
-        is_unbound && heard.round != Round(0) && is_credible(heard)
+        is_unbound && heard.round != Round(0) && self.is_credible(heard)
     }
 
     /// Makes the run that `attend` belongs to this coordinator's own, if there is none yet. The first
@@ -116,11 +123,11 @@ impl Rendezvous {
         self.effects.extend(peers.into_iter().map(|to| Effect::HangUp { to }));
     }
 
-    /// Learns from a node what an earlier coordinator had agreed on with it.
+    /// Learns from a node of this run what an earlier coordinator had agreed on with it.
     pub(super) fn learn(&mut self, now: Instant, attend: &Attend) {
         let before = self.memory.clone();
         let heard = attend.heard.round.max(attend.standing.round);
-        if !is_credible(heard) {
+        if !self.is_credible(heard) {
             return;
         }
         if heard > (RoundId { term: self.memory.term, round: self.memory.round }) {
@@ -157,6 +164,19 @@ impl Rendezvous {
         }
     }
 
+    /// Whether a round that a node names can be, by what is known here.
+    pub(super) fn is_credible(&self, heard: RoundId) -> bool {
+        let fits = |number: u64, known: u64| {
+            number <= known.saturating_add(AHEAD_MAX) && number <= NUMBER_MAX
+        };
+        fits(heard.term.0, self.memory.term.0) && fits(heard.round.0, self.memory.round.0)
+    }
+
+    /// Whether `attend` comes from an agent of this run, whose memories of it count.
+    pub(super) fn is_of_this_run(&self, attend: &Attend) -> bool {
+        attend.job_uid.as_ref() == Some(&self.memory.job_uid)
+    }
+
     pub(super) fn welcome(&self, leases: Leases) -> Welcome {
         Welcome {
             term: self.memory.term,
@@ -166,9 +186,4 @@ impl Rendezvous {
             successors: Vec::new(),
         }
     }
-}
-
-/// Whether a round that a node names leaves room for a next one.
-fn is_credible(heard: RoundId) -> bool {
-    heard.term.0 <= NUMBER_MAX && heard.round.0 <= NUMBER_MAX
 }

@@ -66,6 +66,10 @@ impl Rendezvous {
     fn enter_closed(&mut self, outcome: Outcome, group: Option<Group>, stays_until: Instant) {
         let timeouts = self.settings.shared.map(|shared| shared.timeouts).unwrap_or_default();
         let goes_at = after(self.clock, timeouts.rejoin()).max(stays_until);
+        // A member that was cut off when all its workers had succeeded may come back to hear that the
+        // job has; without an answer it waits for the join timeout, and fails.
+        let awaits_success = group.as_ref().is_some_and(Group::has_lost_success);
+        let stays_until = if awaits_success { goes_at } else { stays_until };
         self.enter(Phase::Closed(Closed { outcome, group, stays_until, goes_at }));
     }
 

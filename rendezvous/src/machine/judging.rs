@@ -9,7 +9,8 @@ use std::{collections::BTreeSet, time::Instant};
 use tracing::info;
 
 use crate::{
-    ids::{NodeId, RoundId},
+    group::Seat,
+    ids::{GroupRank, NodeId, RoundId},
     limits::EARLY,
     machine::{Rendezvous, closing::Failures},
     message::{JobResult, RestartReason, ToNode, WorkerFailure},
@@ -34,9 +35,13 @@ impl Rendezvous {
         };
         // It stops by itself, so the restart would tell it nothing.
         node.told = Some(Told::Restart(group.round));
-        // A member that had succeeded is missed by nobody, so its loss explains no failure.
-        let by_membership =
-            group.seats().any(|(other, seat)| !seat.fate.stays() && !group.has_succeeded(other));
+        // A member that had succeeded is missed by nobody, so its loss explains no failure; unless it
+        // served the round's store, as group rank 0 does.
+        let is_missed = |other: &NodeId, seat: &Seat| {
+            let serves_store = seat.rank == GroupRank(0);
+            !seat.fate.stays() && (serves_store || !group.has_succeeded(other))
+        };
+        let by_membership = group.seats().any(|(other, seat)| is_missed(other, &seat));
         let round = group.round;
         let awaited: BTreeSet<NodeId> = group
             .seats()

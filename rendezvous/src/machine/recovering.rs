@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use crate::{
     group::Group,
     ids::{GroupRank, NodeId, Round, RoundId},
-    limits::{NUMBER_MAX, RECOVERY_MARGIN, after},
+    limits::{RECOVERY_MARGIN, after},
     machine::{Rendezvous, Tenure, closing::Failures},
     message::{Assignment, Attend, Heard, JobResult, NodeState, RestartReason, WaitReason},
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering},
@@ -164,6 +164,7 @@ impl Rendezvous {
     /// A node that itself was a member comes before one that only knows the rank from its state
     /// file, a new agent of the same machine.
     pub(super) fn claim(&mut self, id: &NodeId, heard: Heard) {
+        let is_credible = self.is_credible(heard.round);
         let Phase::Recovering(recovering) = &mut self.phase else {
             return;
         };
@@ -172,7 +173,7 @@ impl Rendezvous {
             return;
         }
         let is_member = self.roster.get(id).is_some_and(|node| node.standing.round == heard.round);
-        if heard.round.round.0 > NUMBER_MAX || !recovering.takes(heard.round, is_member) {
+        if !is_credible || !recovering.takes(heard.round, is_member) {
             return;
         }
         if let Some(size) = heard.size_by_member().filter(|_| recovering.accounted_for() == 0) {

@@ -44,6 +44,38 @@ fn rank_that_is_taken_is_refused() {
     assert_eq!(t.join_as("b", 1), [Did::Refuse("b", reason)]);
 }
 
+/// A replacement waits while the keep-alives of the node that has the rank are overdue: that one may be
+/// lost, and then the replacement takes its place.
+#[test]
+fn replacement_of_a_silent_node_waits() {
+    let mut t = fixture(2);
+    t.join_as("a", 0);
+    t.join_as("b", 1);
+    for name in ["a", "b"] {
+        t.say(name, NodeState::Running);
+    }
+    t.live(&["a"], SECOND);
+    assert_eq!(t.join_as("x", 1), [Did::Welcome("x"), Did::Wait("x", WaitReason::Spare)]);
+    t.live(&["a", "x"], 2 * SECOND);
+    let did = t.back("a");
+    assert!(
+        did.contains(&Did::Admit("a", 2, 0)) && did.contains(&Did::Admit("x", 2, 1)),
+        "{did:?}"
+    );
+}
+
+/// A rank that no node of the job can have is refused: nothing else would ever fill its place.
+#[test]
+fn rank_beyond_the_job_is_refused() {
+    let mut t = fixture(2);
+    t.join_as("a", 0);
+    let reason = RefuseReason::NodeRankTooHigh { node_rank: 7, nodes: 2 };
+    assert_eq!(t.join_as("b", 7), [Did::Refuse("b", reason)]);
+    // Where ranks are not fixed it only orders the nodes.
+    let mut t = Fixture::new(2, 2);
+    assert_eq!(t.join_as("b", 7), [Did::Welcome("b"), Did::Wait("b", WaitReason::Gathering)]);
+}
+
 /// A node that leaves makes room: its successor waits, and takes its rank when it has gone.
 #[test]
 fn successor_of_a_leaver_waits() {

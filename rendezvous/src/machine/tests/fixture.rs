@@ -161,7 +161,11 @@ impl Fixture {
         self.attend_with(attend)
     }
 
-    pub(super) fn attend_with(&mut self, attend: Attend) -> Vec<Did> {
+    /// Opens a stream. An agent that has heard of a round also knows the run.
+    pub(super) fn attend_with(&mut self, mut attend: Attend) -> Vec<Did> {
+        if attend.heard.round.round > Round(0) && attend.job_uid.is_none() {
+            attend.job_uid = Some(self.memory.job_uid.clone());
+        }
         self.machine.handle_attend(self.now, attend);
         self.drain()
     }
@@ -233,8 +237,15 @@ impl Fixture {
         self.message(name, FromNode::Alive { round })
     }
 
-    /// The keeper of `name` reports its death.
+    /// The stream of `name` ends, and its keeper reports its death.
     pub(super) fn die(&mut self, name: &str) -> Vec<Did> {
+        let peer = self.peer(name);
+        self.machine.handle_detached(self.now, peer);
+        self.obituary(name)
+    }
+
+    /// Somebody reports the death of `name`.
+    pub(super) fn obituary(&mut self, name: &str) -> Vec<Did> {
         let round = self.rounds.get(name).map(|round| round.round).unwrap_or_default();
         self.machine.handle_obituary(self.now, &NodeId::new(name), round);
         self.drain()

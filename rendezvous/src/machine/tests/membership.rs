@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::fixture::{Did, Fixture, SECOND, ready};
-use crate::message::{EvictReason, FromNode, JobResult, NodeState, WaitReason};
+use crate::message::{EvictReason, FromNode, JobResult, NodeState, RefuseReason, WaitReason};
 
 /// An obituary proves a death at once, whatever the lease; a spare takes the hole at once.
 #[test]
@@ -14,6 +14,16 @@ fn spare_takes_the_hole_of_a_dead_member() {
     assert_eq!(t.die("a"), [Did::Restart("b", 1), Did::Wait("x", WaitReason::Gathering)]);
     let complete = [Did::Remember(2, 0), Did::Admit("b", 2, 0), Did::Admit("x", 2, 1)];
     assert_eq!(t.back("b"), complete);
+}
+
+/// An agent whose death was reported although it lives is told so on its stream: it kills its workers
+/// at once, not when its lease is over.
+#[test]
+fn obituary_of_the_living_evicts_it() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    let did = t.obituary("b");
+    assert_eq!(did, [Did::Evict("b", EvictReason::Obituary), Did::Restart("a", 1)]);
 }
 
 /// A silent member is lost exactly when its lease has passed, and is told so.
@@ -180,6 +190,23 @@ fn lost_success_counts() {
     let closed = [Did::Remember(1, 0), Did::Close("b")];
     assert_eq!(t.say("b", NodeState::Succeeded), closed);
     assert_eq!(t.outcome().expect("closed").result, JobResult::Succeeded);
+}
+
+/// The coordinator of a job that has succeeded stays for a member that was cut off after its success, so
+/// that it hears of it when it is back.
+#[test]
+fn success_that_was_cut_off_hears_the_outcome() {
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    t.say("b", NodeState::Succeeded);
+    t.live(&["a"], 4 * SECOND);
+    t.say("a", NodeState::Succeeded);
+    assert_eq!(t.message("a", FromNode::Goodbye), []);
+    assert_eq!(t.advance(20 * SECOND), []);
+    let outcome = t.outcome().expect("closed");
+    let told = Did::Refuse("b", RefuseReason::Closed(outcome));
+    assert_eq!(t.attend("b", NodeState::Succeeded), [told]);
+    assert_eq!(t.advance(15 * SECOND), [Did::Finish]);
 }
 
 /// Nodes that had succeeded take part again when a failure ends the round.

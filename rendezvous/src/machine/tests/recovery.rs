@@ -340,6 +340,35 @@ fn absurd_numbers_are_not_believed() {
     assert_eq!(did, [Did::Welcome("a"), Did::Remember(1, 0), Did::Admit("a", 1, 0)]);
 }
 
+/// What an agent claims to have heard counts only if it belongs to this run.
+#[test]
+fn claims_of_strangers_do_not_count() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a"]);
+    t.restart_coordinator();
+    let mut attend = t.attend_of("x", ready());
+    attend.heard = heard(RoundId { term: Term(9), round: Round(99) }, 1, 0);
+    attend.restarts_used = 3;
+    attend.charged_through = Round(99);
+    t.machine.handle_attend(t.now, attend);
+    assert_eq!(t.drain(), [Did::Welcome("x"), Did::Wait("x", WaitReason::Recovering)]);
+    assert_eq!((t.memory.round, t.memory.term), (Round(1), Term(2)));
+    assert_eq!((t.memory.restarts_used, t.memory.charged_through), (0, Round(0)));
+    assert_eq!(t.why(), "recovering: 0 of 1 members of the last round are back, 5 s left");
+}
+
+/// No round is believed that is further ahead than any coordinator could have come.
+#[test]
+fn far_rounds_are_not_believed() {
+    for (ahead, is_believed) in [(1 << 20, true), ((1 << 20) + 1, false)] {
+        let mut t = restarted(&["a"]);
+        let mut attend = t.attend_of("x", ready());
+        attend.heard = heard(RoundId { term: Term(1), round: Round(1 + ahead) }, 1, 0);
+        t.attend_with(attend);
+        assert_eq!(t.memory.round != Round(1), is_believed);
+    }
+}
+
 /// The size of the last round is the word of its members, not of one that has only heard of it.
 #[test]
 fn spare_does_not_know_the_size() {
