@@ -343,7 +343,7 @@ impl Place {
                 stop_grace: spec.shared.timeouts.stop_grace,
                 join_timeout: spec.shared.timeouts.join,
                 heard: self.heard,
-                leases: Leases::default(),
+                leases: Leases::default().for_nodes(spec.shared.nodes),
                 seed: rand::random(),
             },
             state_file: self.state_file.clone(),

@@ -56,6 +56,7 @@ fn gather(now: Instant, attends: Vec<Attend>) -> usize {
         coordinator: "coordinator".to_owned(),
         host: None,
         shared: None,
+        keeps_charges: false,
         leases: Leases::default(),
     };
     let nodes = attends.len();

@@ -388,7 +388,8 @@ impl Rendezvous {
     /// The leases of this job, the same for its whole life.
     ///
     /// Without shared settings no node has attended yet, so none has been promised a lease.
-    fn leases(&self) -> Leases {
+    /// How attendance is timed in this job; as for a small one until its settings are known.
+    pub fn leases(&self) -> Leases {
         let given = self.settings.leases;
         self.settings.shared.map_or(given, |shared| leases(given, shared.nodes))
     }

@@ -4,6 +4,7 @@ use std::{fmt, num::NonZeroU32, str::FromStr, time::Duration};
 
 use crate::{
     ids::{GroupRank, JobUid, NodeId, Round, RunId, Term},
+    limits,
     message::Outcome,
 };
 
@@ -192,6 +193,12 @@ pub struct Leases {
 }
 
 impl Leases {
+    /// These leases, stretched to what a job of so many nodes needs. Agents and coordinator compute the
+    /// same.
+    pub fn for_nodes(self, nodes: NodeRange) -> Self {
+        limits::leases(self, nodes)
+    }
+
     /// How many times longer than by default an agent's lease is: 1 in a job of up to about a thousand
     /// nodes, and constant for the life of a job. An agent that scales its own time-outs of the
     /// connection (redial, suspicion) by this factor loads the coordinator of a large job no more than

@@ -10,7 +10,10 @@ use std::{
 };
 
 use ragent_core::link::{Effect, Link};
-use ragent_rendezvous::{ids::AttendNumber, settings::Leases};
+use ragent_rendezvous::{
+    ids::AttendNumber,
+    settings::{Leases, NodeRange},
+};
 
 /// What an attend with its connection costs a coordinator that has a fifth of a processor.
 const ATTEND_COST: Duration = Duration::from_micros(1_000);
@@ -20,10 +23,8 @@ const CLOSED_COST: Duration = Duration::from_micros(25);
 const KEEP_ALIVE_COST: Duration = Duration::from_micros(50);
 /// How long a packet travels.
 const LATENCY: Duration = Duration::from_micros(500);
-/// The stall, in a job of up to 1,200 nodes; longer, as everything is, in larger ones.
+/// The stall in a small job; longer, as everything is, in larger ones.
 const STALL: Duration = Duration::from_millis(1_400);
-/// Nodes whose keep-alives one coordinator takes at the default interval.
-const UNSTRETCHED_NODES: f64 = 1_200.0;
 
 /// A bug to plant.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -81,13 +82,9 @@ impl Storm {
     )]
     fn new(nodes: usize, bug: Bug) -> Self {
         let start = Instant::now();
-        let stretch = (nodes as f64 / UNSTRETCHED_NODES).max(1.0);
-        let given = Leases::default();
-        let leases = Leases {
-            keep_alive_interval: given.keep_alive_interval.mul_f64(stretch),
-            agent: given.agent.mul_f64(stretch),
-            coordinator: given.coordinator.mul_f64(stretch),
-        };
+        let size = u32::try_from(nodes).expect("a size of a job");
+        let range = NodeRange::new(size, size).expect("min is max");
+        let leases = Leases::default().for_nodes(range);
         let link = |seed: usize| {
             // Nodes do not start in the same instant.
             let offset = leases.agent.mul_f64(seed as f64 / nodes as f64);
@@ -255,8 +252,7 @@ fn survive(nodes: usize, bug: Bug) -> Result<(), String> {
     if before as usize != nodes {
         return Err(format!("{before} connections for {nodes} nodes at the start"));
     }
-    let stretch = storm.leases.agent.as_secs_f64() / Leases::default().agent.as_secs_f64();
-    storm.stall(STALL.mul_f64(stretch));
+    storm.stall(STALL.mul_f64(storm.leases.stretch()));
     let mut backlog = storm.queue.len();
     storm.run(storm.leases.agent * 2);
     let left = storm.queue.len();

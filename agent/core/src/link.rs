@@ -325,8 +325,7 @@ impl Link {
 
     /// A time of a small job, in proportion to this job's lease.
     fn stretched(&self, time: Duration) -> Duration {
-        let lease = Leases::default().agent;
-        time.mul_f64((self.leases.agent.as_secs_f64() / lease.as_secs_f64()).max(1.0))
+        time.mul_f64(self.leases.stretch().max(1.0))
     }
 }
 

@@ -116,7 +116,8 @@ pub async fn drive(
                 let is_late = deadline.is_some_and(|deadline| deadline + STALL < now);
                 if is_late && stalled_until.is_none() {
                     warn!("the coordinator stood still; hearing everyone before anyone is given up");
-                    stalled_until = Some(now + limits::CATCH_UP);
+                    let stretch = rendezvous.leases().stretch().max(1.0);
+                    stalled_until = Some(now + limits::CATCH_UP.mul_f64(stretch));
                 } else {
                     stalled_until = None;
                     rendezvous.handle_timeout(now);

@@ -119,7 +119,7 @@ impl World {
             }
             match effect {
                 Effect::Send { to, message } => self.deliver(to, message),
-                Effect::HangUp { to } => self.break_link(&to),
+                Effect::HangUp { to } => self.break_stream(&to),
                 Effect::Remember(memory) => self.remember(memory),
                 Effect::Finish { .. } => self.stage = Stage::Finished,
             }

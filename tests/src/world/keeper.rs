@@ -19,6 +19,9 @@ pub(super) struct Processes {
 /// How long killing takes at most.
 const KILLING_MS: u64 = 500;
 
+/// How long it takes at most when an agent is gone: less than the rest of its lease.
+const SLOW_KILLING_MS: u64 = 2_000;
+
 impl World {
     /// Starts the workers of `round`.
     pub(super) fn start_workers(&mut self, id: &NodeId, round: RoundId) {
@@ -83,9 +86,19 @@ impl World {
         if self.sabotage == Sabotage::NoKeeper {
             return;
         }
-        self.kill_workers(id, 300);
+        // A tree with much memory takes the kernel seconds to free.
+        let takes = if self.random.chance(20) {
+            self.random.millis(300, SLOW_KILLING_MS)
+        } else {
+            self.random.millis(0, 300)
+        };
+        if let Some(processes) = self.processes.get_mut(id) {
+            processes.is_killed = true;
+            let round = processes.round;
+            self.schedule(takes, Event::Gone { node: id.clone(), round, is_swept: false });
+        }
         if is_heard {
-            let delay = Duration::from_millis(300) + self.random.millis(1, 200);
+            let delay = takes + self.random.millis(1, 200);
             self.schedule(delay, Event::Obituary(id.clone()));
         }
     }
