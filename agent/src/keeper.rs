@@ -31,7 +31,7 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         prctl,
-        signal::{SaFlags, SigAction, SigHandler, SigSet, Signal},
+        signal::{SigSet, Signal},
         signalfd::{SfdFlags, SignalFd},
         time::TimeSpec,
         timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
@@ -46,7 +46,10 @@ use self::{
     socket::{OrderSocket, Streams},
     workers::Workers,
 };
-use crate::{clock, limits, supervisor::unix};
+use crate::{
+    clock, limits,
+    supervisor::unix::{self, Disposition},
+};
 
 /// Runs the keeper until its agent is gone and everything that it started with it.
 ///
@@ -58,23 +61,13 @@ pub fn run() -> io::Result<()> {
     // Fails only where it leads a process group already, which changes nothing.
     let _ = unistd::setsid();
     prctl::set_child_subreaper(true)?;
-    ignore_signals()?;
+    // The agent decides what a signal means. One that reaches the keeper too, as when a service
+    // manager signals every process of a unit, must not end it.
+    unix::set_all_dispositions(Disposition::Ignore);
     unix::keep_descriptors_private();
     let mut keeper = Keeper::new()?;
     keeper.serve()?;
     keeper.bury()
-}
-
-/// The agent decides what a signal means; one that reaches the keeper too, as when a service
-/// manager signals a whole group, must not end it.
-fn ignore_signals() -> io::Result<()> {
-    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-    for signal in
-        [Signal::SIGHUP, Signal::SIGINT, Signal::SIGPIPE, Signal::SIGQUIT, Signal::SIGTERM]
-    {
-        unix::set_disposition(signal, &ignore)?;
-    }
-    Ok(())
 }
 
 struct Keeper {
@@ -180,7 +173,8 @@ impl Keeper {
                 self.workers.sweep(Some(number));
                 self.reap();
             }
-            Order::Renew { until_ns } => self.renew(Duration::from_nanos(until_ns))?,
+            Order::Renew { until_ns } => self.renew(until_ns.map(Duration::from_nanos))?,
+            Order::Ping => self.socket.send(&Report::Pong),
             Order::Bury { node_id, coordinators, round, state_file } => {
                 self.obituary = Some(Obituary { node_id, coordinators, round, state_file });
             }
@@ -240,7 +234,11 @@ impl Keeper {
     }
 
     /// Moves the lease; one that is over already fires at once.
-    fn renew(&mut self, until: Duration) -> io::Result<()> {
+    fn renew(&mut self, until: Option<Duration>) -> io::Result<()> {
+        let Some(until) = until else {
+            self.lease_until = Duration::MAX;
+            return Ok(self.lease.unset()?);
+        };
         self.lease_until = until;
         let left = until.saturating_sub(clock::boot_time()).max(Duration::from_nanos(1));
         let once = Expiration::OneShot(TimeSpec::from_duration(left));

@@ -343,6 +343,7 @@ impl Place {
                 stop_grace: spec.shared.timeouts.stop_grace,
                 join_timeout: spec.shared.timeouts.join,
                 heard: self.heard,
+                runs_unleased: self.runs_unleased(spec),
                 leases: Leases::default().for_nodes(spec.shared.nodes),
                 seed: rand::random(),
             },
@@ -361,6 +362,15 @@ impl Place {
                 is_served: spec.shares_store,
             },
         }
+    }
+
+    /// Whether workers need no lease: the job has one node, whose process is the coordinator's too, so
+    /// where one of them stands still the other cannot start a second group.
+    ///
+    /// A host that was found by search may still give way to another one.
+    fn runs_unleased(&self, spec: &JobSpec) -> bool {
+        let may_give_way = matches!(spec.meeting, Meeting::Search(_));
+        self.hosted.is_some() && spec.shared.nodes.max() == 1 && !may_give_way
     }
 
     /// Where the coordinator is: where it was found, until this agent is sent elsewhere.

@@ -175,3 +175,44 @@ fn broken_newcomer_is_set_aside() {
     let status = job.status();
     assert_eq!(status["nodes"][1]["standing"], "set_aside", "{status}");
 }
+
+/// The workers of an agent that is frozen are killed when its lease is over, while it is frozen
+/// still. When it thaws, the job goes on with a new round, and nothing is charged.
+#[test]
+fn workers_do_not_outlive_the_lease_of_a_frozen_agent() {
+    let sandbox = Sandbox::new();
+    let lifeline = sandbox.lifeline("lifeline");
+    let job = Job::new(&sandbox, "--nnodes 1:2 --rdzv-conf last_call_timeout=1");
+    let words = "--nproc-per-node 2 --shutdown-timeout 300 --no-python stubborn.sh";
+    let mut agent = job.agent(words).hold(&lifeline).start();
+    let first = agent.workers(2);
+    agent.signal(Signal::SIGSTOP);
+    lifeline.wait_until_broken();
+    agent.signal(Signal::SIGCONT);
+    let second = agent.workers(2);
+    assert_eq!(second[0].number("restart"), 0);
+    assert_ne!(first[0].pid(), second[0].pid());
+    // The first have died, so these two are all there is.
+    agent.signal(Signal::SIGKILL);
+    agent.wait_until_silent();
+    sandbox.assert_nothing_left();
+}
+
+/// A keeper that stands still when the lease of its node ends is killed, and the workers with it: they
+/// must not outlive the lease by a minute.
+#[test]
+fn workers_of_a_frozen_keeper_die_with_the_lease() {
+    let sandbox = Sandbox::new();
+    let lifeline = sandbox.lifeline("lifeline");
+    let job = Job::new(&sandbox, "--nnodes 2");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.agent("--no-python stubborn.sh").hold(&lifeline).start();
+    workers([&mut host, &mut guest]);
+    kill(keeper_of(guest.pid()), Signal::SIGSTOP);
+    host.signal(Signal::SIGSTOP);
+    guest.logs("the lease is over and the keeper does not react; killing it");
+    lifeline.wait_until_broken();
+    host.signal(Signal::SIGCONT);
+    let again = workers([&mut host, &mut guest]);
+    assert_eq!(numbers(&again, "restart"), [0, 0]);
+}

@@ -3,7 +3,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::support::{LEASE, Sandbox, is_there, keeper_of, kill, let_pass};
+use crate::support::{LEASE, Sandbox, is_alive, is_there, keeper_of, kill, let_pass};
 
 /// When the agent is killed, everything that it started dies, directly or not: what ignores
 /// signals, and what has left its session.
@@ -80,23 +80,37 @@ fn workers_do_not_outlive_agent_and_keeper() {
     sandbox.assert_nothing_left();
 }
 
-/// The workers of an agent that is frozen are killed when its lease is over, while it is frozen
-/// still. When it thaws, the job goes on with a new round, and nothing is charged.
+/// A job of one node has no lease: while its agent stands still nothing can start a second group, so
+/// its workers run on.
 #[test]
-fn workers_do_not_outlive_the_lease_of_a_frozen_agent() {
+fn frozen_agent_of_a_single_node_keeps_its_workers() {
     let sandbox = Sandbox::new();
-    let lifeline = sandbox.lifeline("lifeline");
-    let words = "--nproc-per-node 2 --shutdown-timeout 300 --no-python stubborn.sh";
-    let mut agent = sandbox.ragent(words).hold(&lifeline).start();
-    let first = agent.workers(2);
-    agent.signal(Signal::SIGSTOP);
-    lifeline.wait_until_broken();
-    agent.signal(Signal::SIGCONT);
-    let second = agent.workers(2);
-    assert_eq!(second[0].number("restart"), 0);
-    assert_ne!(first[0].pid(), second[0].pid());
-    // The first have died, so these two are all there is.
-    agent.signal(Signal::SIGKILL);
-    agent.wait_until_silent();
+    let orders = sandbox.orders(0);
+    let mut agent = sandbox.ragent("--no-python obey.sh").start();
+    let worker = agent.worker();
+    agent.freeze(2 * LEASE);
+    // The agent is there again once it has handled this.
+    orders.give("echo still here");
+    agent.says("still here");
+    assert!(is_alive(worker.pid()));
+    orders.give("exit 0");
+    let end = agent.end();
+    end.assert_code(0);
+    assert_eq!(end.stdout.matches("worker rank=").count(), 1, "{}", end.stdout);
+}
+
+/// A keeper that stands still is reported within seconds, and its answer as well.
+#[test]
+fn keeper_that_does_not_answer_is_reported() {
+    let sandbox = Sandbox::new();
+    let mut agent = sandbox.ragent("--no-python stay.sh").start();
+    agent.worker();
+    let keeper = keeper_of(agent.pid());
+    kill(keeper, Signal::SIGSTOP);
+    agent.logs("the keeper of the workers does not answer");
+    kill(keeper, Signal::SIGCONT);
+    agent.logs("the keeper of the workers answers again");
+    agent.signal(Signal::SIGTERM);
+    agent.end().assert_code(1);
     sandbox.assert_nothing_left();
 }

@@ -4,11 +4,12 @@ use std::{
     fs::OpenOptions,
     io::{BufRead, BufReader, PipeWriter, Write, pipe},
     os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
+    process::Command,
 };
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Sandbox, is_there};
+use crate::support::{Sandbox, is_there, keeper_of};
 
 /// On a signal the workers are told the same signal and may save their work; the agent ends as soon
 /// as they have, although it would wait for 5 minutes.
@@ -266,4 +267,47 @@ fn forwarded_signals_reach_the_workers() {
         order.give("exit 0");
     }
     agent.end().assert_code(0);
+}
+
+/// A signal that reaches the keeper too, as when a service manager signals every process of a unit,
+/// ends nothing: neither the keeper nor the job.
+#[test]
+fn signals_to_the_keeper_end_nothing() {
+    let sandbox = Sandbox::new();
+    let orders = sandbox.orders(0);
+    let mut agent = sandbox.ragent("--no-python obey.sh").start();
+    agent.worker();
+    let keeper = keeper_of(agent.pid());
+    // All but SIGKILL and SIGSTOP, which nothing can ignore; real-time ones from 34 on.
+    for signal in (1..=31).chain(34..=64).filter(|signal| ![9, 19].contains(signal)) {
+        let words = [format!("-{signal}"), keeper.to_string()];
+        let sent = Command::new("/bin/kill").args(words).status();
+        assert!(sent.unwrap().success(), "signal {signal}");
+    }
+    orders.give("echo still here; exit 0");
+    agent.says("still here");
+    let end = agent.end();
+    end.assert_code(0);
+    assert!(!end.stderr.contains("the keeper is gone"), "{}", end.stderr);
+}
+
+/// Workers start with every signal at its default, whatever the agent's parent ignores; libc
+/// reserves 32 and 33.
+#[test]
+fn workers_ignore_no_signal() {
+    let sandbox = Sandbox::new();
+    let python = "import os, signal, sys\n\
+                  fixed = {signal.SIGKILL, signal.SIGSTOP, 32, 33}\n\
+                  for number in signal.valid_signals() - fixed:\n\
+                  \x20   signal.signal(number, signal.SIG_IGN)\n\
+                  os.execv(sys.argv[1], sys.argv[1:])";
+    let ragent = env!("CARGO_BIN_EXE_ragent");
+    let words = ["-c", python, ragent, "--no-python", "/bin/grep", "SigIgn", "/proc/self/status"];
+    let start =
+        words.iter().fold(sandbox.program("/usr/bin/python3"), |start, word| start.arg(word));
+    let end = start.run();
+    end.assert_code(0);
+    let mask = end.stdout.trim().trim_start_matches("SigIgn:\t");
+    let mask = u64::from_str_radix(mask, 16).unwrap();
+    assert_eq!(mask & !(0b11 << 31), 0, "{mask:x}");
 }

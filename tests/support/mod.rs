@@ -31,7 +31,7 @@ pub use self::{
 
 /// How long something may take that must happen. It says nothing about how long it does take: a
 /// machine that is busy with other things may need most of it.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Longer than a node may stay silent before it is lost, and than workers run on by themselves.
 pub const LEASE: Duration = Duration::from_millis(3200);

@@ -145,6 +145,9 @@ pub struct AgentSettings {
     pub join_timeout: Duration,
     /// What an earlier process of this node knew, if it left a state file.
     pub heard: Heard,
+    /// Whether workers run on without a lease: nothing can start a second group, because this process
+    /// hosts the coordinator of a job of one node.
+    pub runs_unleased: bool,
     /// How attendance is timed until a welcome names it.
     pub leases: Leases,
     /// Decides the jitter of dials; differs between the nodes of a job.
@@ -295,7 +298,10 @@ impl Agent {
     /// The lease is over: whatever runs here may not run.
     pub fn handle_lease_lost(&mut self) {
         self.is_leased = false;
-        self.was_cut_off |= self.state == State::Running;
+        if self.settings.runs_unleased {
+            return;
+        }
+        self.handle_cut_off();
         match self.state {
             State::Running | State::Stopping => {
                 self.state = State::Stopping;
@@ -309,6 +315,12 @@ impl Agent {
             | State::Closing(_)
             | State::Finished => {}
         }
+    }
+
+    /// Notes that the keeper kills the workers because their lease is over: others may fail because of
+    /// it, and no failure here is a cause.
+    pub fn handle_cut_off(&mut self) {
+        self.was_cut_off |= self.state == State::Running;
     }
 
     /// The coordinator does not take this node, and never will.

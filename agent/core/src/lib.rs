@@ -3,7 +3,7 @@
 //! [`Node`](node::Node) joins two of them and is what a driver feeds: [`Agent`](agent::Agent) decides when the node joins, starts, stops and leaves,
 //! [`Link`](link::Link) when it sends keep-alives and dials, [`Supervisor`](supervisor::Supervisor)
 //! when the local worker group has failed or ended, and [`HangWatch`](hang::HangWatch) when it makes
-//! no progress. Each takes the time as an argument and returns effects; the crate `ragent` carries
+//! no progress, [`KeeperWatch`](keeper_watch::KeeperWatch) when the keeper does not answer. Each takes the time as an argument and returns effects; the crate `ragent` carries
 //! them out, and `tests/simulation` runs the same machines against a simulated network.
 //!
 //! The crate links neither a runtime nor a system interface; `tests/purity` verifies that.
@@ -12,6 +12,7 @@
 
 pub mod agent;
 pub mod hang;
+pub mod keeper_watch;
 pub mod limits;
 pub mod link;
 pub mod node;

@@ -38,3 +38,10 @@ pub const CONNECT_LIMIT: Duration = Duration::from_secs(12);
 /// How long a keeper may take to kill and reap a tree: a worker with hundreds of GiB takes seconds
 /// to be freed by the kernel.
 pub const SWEEP_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often a keeper with workers is pinged.
+pub const KEEPER_PING_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a ping may stay without an answer: a keeper that stands still is reported within two seconds.
+pub const KEEPER_PATIENCE: Duration = Duration::from_millis(900);
+/// How long after the end of the lease a keeper may take to react: half of what the coordinator waits
+/// beyond it.
+pub const KEEPER_LEASE_MARGIN: Duration = Duration::from_millis(300);

@@ -35,8 +35,8 @@ pub enum Effect {
     },
     /// Close a stream, or abandon the attempt to open it.
     Drop(AttendNumber),
-    /// Let the keeper's lease run until then.
-    Renew(Instant),
+    /// Let the keeper's lease run until then; without an end where the node needs no lease.
+    Renew(Option<Instant>),
     /// Report that the lease is over; what follows from it has effects of its own.
     LeaseLost,
     /// Open a fresh worker store, in addition to the one in service.
@@ -78,6 +78,7 @@ pub struct Claims {
 pub struct Node {
     agent: Agent,
     link: Link,
+    runs_unleased: bool,
     effects: VecDeque<Effect>,
 }
 
@@ -85,8 +86,9 @@ impl Node {
     /// A node that has not registered yet; it dials at once.
     pub fn new(now: Instant, settings: AgentSettings) -> Self {
         let link = Link::new(now, settings.leases, settings.seed);
+        let runs_unleased = settings.runs_unleased;
         let agent = Agent::new(now, settings);
-        let mut node = Self { agent, link, effects: VecDeque::new() };
+        let mut node = Self { agent, link, runs_unleased, effects: VecDeque::new() };
         node.collect(now);
         node
     }
@@ -222,6 +224,13 @@ impl Node {
         self.collect(now);
     }
 
+    /// Notes that the keeper kills the workers because their lease is over.
+    pub fn handle_cut_off(&mut self, now: Instant) {
+        self.begin(now);
+        self.agent.handle_cut_off();
+        self.collect(now);
+    }
+
     /// Notes the workers' progress text.
     pub fn handle_said(&mut self, now: Instant, text: String) {
         self.begin(now);
@@ -286,7 +295,8 @@ impl Node {
                 Effect::Send { attend, message: FromNode::KeepAlive { sequence } }
             }
             link::Effect::Drop(attend) => Effect::Drop(attend),
-            link::Effect::Lease(until) => Effect::Renew(until),
+            link::Effect::Lease(_) if self.runs_unleased => Effect::Renew(None),
+            link::Effect::Lease(until) => Effect::Renew(Some(until)),
             link::Effect::LeaseLost => {
                 self.agent.handle_unattended(now);
                 self.agent.handle_lease_lost();
@@ -330,6 +340,7 @@ mod tests {
             stop_grace: 1000 * MS,
             join_timeout: 600_000 * MS,
             heard: Heard::default(),
+            runs_unleased: false,
             leases: Leases::default(),
             seed: 7,
         };
@@ -377,7 +388,7 @@ mod tests {
         let claims = node.handle_connected(now, ONE).expect("the attempt is under way");
         assert_eq!(claims.standing.state, NodeState::Ready { store_port: 4000 });
         assert!(node.handle_welcome(now, ONE, &welcome(1)));
-        assert!(effects(&mut node).contains(&Effect::Renew(now + 2400 * MS)));
+        assert!(effects(&mut node).contains(&Effect::Renew(Some(now + 2400 * MS))));
         (node, now)
     }
 
@@ -396,6 +407,32 @@ mod tests {
         let (mut node, now) = ready();
         node.handle_message(now + 2399 * MS, ONE, admit);
         assert!(admits(&effects(&mut node)));
+    }
+
+    /// A node that needs no lease renews the keeper's without an end, and its workers outlive a silence.
+    #[test]
+    fn unleased_workers_run_on() {
+        let settings = AgentSettings {
+            stop_grace: 1000 * MS,
+            join_timeout: 600_000 * MS,
+            heard: Heard::default(),
+            runs_unleased: true,
+            leases: Leases::default(),
+            seed: 7,
+        };
+        let now = crate::some_instant();
+        let mut node = Node::new(now, settings);
+        node.handle_timeout(now);
+        node.handle_store_open(now, 4000);
+        node.handle_connected(now, ONE);
+        node.handle_welcome(now, ONE, &welcome(1));
+        assert!(effects(&mut node).contains(&Effect::Renew(None)));
+        node.handle_message(now, ONE, ToNode::Assignment(Assignment::Admit(admission(1))));
+        effects(&mut node);
+        node.handle_timeout(now + 60_000 * MS);
+        let late = effects(&mut node);
+        assert!(late.contains(&Effect::LeaseLost) && !late.contains(&Effect::Kill), "{late:?}");
+        assert!(!node.agent().standing(now).was_cut_off);
     }
 
     /// The coordinator of a lower term is not obeyed.

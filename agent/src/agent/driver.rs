@@ -158,6 +158,7 @@ impl Driver<'_> {
         match told {
             Told::Failed(failure) => self.node.handle_failed(now, *failure),
             Told::Finished(end) => self.node.handle_finished(now, end),
+            Told::CutOff => self.node.handle_cut_off(now),
             Told::Said(text) => self.node.handle_said(now, text),
         }
     }

@@ -30,9 +30,11 @@ pub enum Order {
     },
     /// The lease runs until then.
     Renew {
-        /// Nanoseconds of `CLOCK_BOOTTIME`.
-        until_ns: u64,
+        /// Nanoseconds of `CLOCK_BOOTTIME`; none: it has no end.
+        until_ns: Option<u64>,
     },
+    /// Answered with [`Report::Pong`] at once.
+    Ping,
     /// Whom to tell, should the agent be gone.
     Bury {
         /// The agent's identity.
@@ -100,4 +102,6 @@ pub enum Report {
     },
     /// The lease has passed; the tree is being killed.
     LeaseOver,
+    /// Answers [`Order::Ping`].
+    Pong,
 }

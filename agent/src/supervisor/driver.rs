@@ -17,6 +17,7 @@ use nix::{
 };
 use ragent_core::{
     hang::{Activity, Hang, HangWatch},
+    keeper_watch::KeeperWatch,
     process_end::{self, ProcessEnd},
     signal,
     supervisor::{Effect, GroupEnd, Input, Supervisor},
@@ -73,8 +74,8 @@ pub enum Command {
     Forward(Signal),
     /// End the group at once.
     Kill,
-    /// Workers may run until then, should the agent say nothing more.
-    Renew(Instant),
+    /// Workers may run until then unless it is renewed; without an end where they need no lease.
+    Renew(Option<Instant>),
     /// Whom the keeper tells, should the agent be gone.
     Bury {
         /// The agent's identity.
@@ -95,6 +96,8 @@ pub enum Told {
     Failed(Box<WorkerFailure>),
     /// The group has ended, and nothing is left of it.
     Finished(GroupEnd),
+    /// The keeper kills the workers because their lease is over.
+    CutOff,
     /// The workers say how far they are.
     Said(String),
 }
@@ -170,6 +173,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
         group: None,
         bury: None,
         renewed: None,
+        lease: None,
         sweeps: 0,
         idle_since: clock::now(),
         timers: Timers::default(),
@@ -191,6 +195,8 @@ struct Driver {
     /// What a new keeper must be told that the last one knew.
     bury: Option<Order>,
     renewed: Option<Order>,
+    /// When the lease ends, if it does.
+    lease: Option<Instant>,
     /// Sweeps ordered so far.
     sweeps: u64,
     /// Since when no group runs.
@@ -222,6 +228,7 @@ struct Group {
     choices: [Option<Choice>; 2],
     hang: Option<HangWatch>,
     is_looking: bool,
+    keeper: KeeperWatch,
 }
 
 /// What is known of one worker.
@@ -260,10 +267,11 @@ impl Driver {
             let deadline = self.group.as_ref().and_then(|group| group.machine.poll_timeout());
             let timer = self.timers.poll_timeout();
             let look = self.group.as_ref().and_then(Group::next_look);
+            let keeper = self.group.as_ref().and_then(|group| group.keeper.poll_timeout());
             tokio::select! {
                 // Ends before commands and deadlines, so that what has ended is not killed again.
                 biased;
-                Some(report) = from_keeper.recv() => self.handle_keeper(report),
+                Some(report) = from_keeper.recv() => self.handle_keeper(report).await,
                 () = clock::until(deadline) => self.handle_timeout(),
                 command = commands.recv() => match command {
                     Some(command) => self.handle_command(command).await,
@@ -271,6 +279,7 @@ impl Driver {
                 },
                 () = clock::until(timer) => self.kill_expired(),
                 () = clock::until(look) => self.look(),
+                () = clock::until(keeper) => self.watch_keeper().await,
                 Some((round, done)) = done.recv() => self.handle_done(round, done).await,
                 request = next_timer(&mut self.spec.timer_pipe) => {
                     self.timers.handle(clock::now(), clock::wall_time(), request);
@@ -279,13 +288,22 @@ impl Driver {
                 notice = next_notice(&mut self.notices) => self.handle_notice(notice),
             }
             self.carry_out_all().await;
+            self.carry_out_keeper().await;
             self.spec.events.flush();
         }
         self.end(from_keeper).await;
     }
 
-    fn handle_keeper(&mut self, report: FromKeeper) {
+    async fn handle_keeper(&mut self, report: FromKeeper) {
         debug!(?report, "keeper");
+        if let Some(group) = &mut self.group {
+            match report {
+                FromKeeper::Report(Report::Pong) => group.keeper.handle_pong(),
+                FromKeeper::Report(_) | FromKeeper::Lost => {
+                    group.keeper.handle_report(clock::now());
+                }
+            }
+        }
         let report = match report {
             FromKeeper::Report(report) => report,
             FromKeeper::Lost => {
@@ -326,8 +344,10 @@ impl Driver {
             Report::Reaped { .. } => {}
             Report::LeaseOver => {
                 warn!("the lease is over; the keeper kills the workers");
+                self.tell(Told::CutOff).await;
                 self.input(Input::Kill);
             }
+            Report::Pong => {}
         }
     }
 
@@ -440,6 +460,36 @@ impl Driver {
         });
     }
 
+    async fn watch_keeper(&mut self) {
+        if let Some(group) = &mut self.group {
+            group.keeper.handle_timeout(clock::now());
+        }
+        self.carry_out_keeper().await;
+    }
+
+    async fn carry_out_keeper(&mut self) {
+        use ragent_core::keeper_watch::Effect;
+        while let Some(effect) = self.group.as_mut().and_then(|group| group.keeper.poll_effect()) {
+            let pid = self.keeper.as_ref().map(KeeperLink::pid).unwrap_or_default();
+            match effect {
+                Effect::Ping => self.order(Order::Ping, Vec::new()).await,
+                Effect::ReportSilence => warn!(
+                    pid,
+                    "the keeper of the workers does not answer; until it does, no end of a worker \
+                     is noticed (is it stopped, or does a file system hang?)"
+                ),
+                Effect::ReportAnswer => info!(pid, "the keeper of the workers answers again"),
+                Effect::Kill => {
+                    warn!(pid, "the lease is over and the keeper does not react; killing it");
+                    self.input(Input::Kill);
+                    if let Some(keeper) = &self.keeper {
+                        keeper.kill();
+                    }
+                }
+            }
+        }
+    }
+
     fn input(&mut self, input: Input) {
         if let Some(group) = &mut self.group {
             group.machine.handle(clock::now(), input);
@@ -457,9 +507,15 @@ impl Driver {
             }
             Command::Kill => self.input(Input::Kill),
             Command::Renew(until) => {
-                let left = until.saturating_duration_since(clock::now());
-                let until = clock::boot_time() + left;
-                let until_ns = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+                // The boot clock first: a pause between the two must not lengthen the lease.
+                let boot = clock::boot_time();
+                let left = until.map(|until| until.saturating_duration_since(clock::now()));
+                let until_ns = left.map(|left| boot.saturating_add(left).as_nanos());
+                let until_ns = until_ns.map(|ns| u64::try_from(ns).unwrap_or(u64::MAX));
+                self.lease = until;
+                if let (Some(group), Some(until)) = (&mut self.group, until) {
+                    group.keeper.handle_renewed(until);
+                }
                 let order = Order::Renew { until_ns };
                 self.renewed = Some(order.clone());
                 self.order(order, Vec::new()).await;
@@ -486,9 +542,17 @@ impl Driver {
         self.spec.events.agent(&admission, AgentEvent::Assigned);
         let (round, restart_count) = (admission.round, admission.restart_count);
         let (workers, choices) = (BTreeMap::new(), [None, None]);
-        let (hang, is_looking) = (None, false);
-        self.group =
-            Some(Group { machine, admission, job_uid, workers, choices, hang, is_looking });
+        let keeper = KeeperWatch::new(clock::now(), self.lease);
+        self.group = Some(Group {
+            machine,
+            admission,
+            job_uid,
+            workers,
+            choices,
+            hang: None,
+            is_looking: false,
+            keeper,
+        });
         if self.keeper.is_none() {
             match KeeperLink::start(self.drains.clone(), self.reports.clone()) {
                 Ok(keeper) => self.keeper = Some(keeper),

@@ -110,6 +110,11 @@ impl KeeperLink {
         pid != self.pid && tree::descendants().contains(&pid)
     }
 
+    /// Its process.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid.as_raw()
+    }
+
     /// Kills it. It is reaped only when its end has been told, so its number is its own until then.
     pub(super) fn kill(&self) {
         let _ = kill(self.pid, Signal::SIGKILL);

@@ -20,9 +20,7 @@ use nix::{
     sys::{
         prctl,
         resource::{Resource, getrlimit, setrlimit},
-        signal::{
-            SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction, sigprocmask,
-        },
+        signal::{SigAction, SigSet, SigmaskHow, Signal, sigaction, sigprocmask},
     },
     unistd,
 };
@@ -90,6 +88,32 @@ pub(crate) fn set_disposition(signal: Signal, action: &SigAction) -> Result<(), 
     unsafe { sigaction(signal, action) }.map(drop)
 }
 
+/// What a signal does to a process that has no handler for it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Disposition {
+    /// The signal's own default.
+    Default,
+    /// Nothing.
+    Ignore,
+}
+
+/// Sets what every signal does to this process, real-time signals included, but `SIGCHLD`: ignoring
+/// that would reap children unseen. Async-signal-safe.
+pub(crate) fn set_all_dispositions(disposition: Disposition) {
+    let handler = match disposition {
+        Disposition::Default => libc::SIG_DFL,
+        Disposition::Ignore => libc::SIG_IGN,
+    };
+    for signal in (1..=LAST_SIGNAL).filter(|signal| *signal != libc::SIGCHLD) {
+        // SAFETY: no handler runs at all. The call is refused for SIGKILL, SIGSTOP and the two signals
+        // that libc reserves, which nothing can change.
+        unsafe { libc::signal(signal, handler) };
+    }
+}
+
+/// The last real-time signal of Linux.
+const LAST_SIGNAL: libc::c_int = 64;
+
 /// Starts a worker as the leader of a session of its own, which the kernel kills when the calling
 /// thread ends. `cgroup` is the `cgroup.procs` of the cgroup that it is to be in.
 ///
@@ -127,10 +151,7 @@ pub(crate) fn spawn_worker(
             // The parent ended before the line above, so its end will not be told.
             return Err(Errno::ESRCH.into());
         }
-        for signal in INHERITED_AS_IGNORED {
-            let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-            set_disposition(signal, &default)?;
-        }
+        set_all_dispositions(Disposition::Default);
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
         setrlimit(Resource::RLIMIT_NOFILE, open_files.min(hard), hard)?;
@@ -156,13 +177,3 @@ pub(crate) fn lead_session(command: &mut tokio::process::Command) {
     // SAFETY: between fork and exec one async-signal-safe system call is made.
     unsafe { command.pre_exec(|| Ok(unistd::setsid().map(drop)?)) };
 }
-
-/// What the keeper ignores for itself, and what `nohup` may have made the agent ignore.
-const INHERITED_AS_IGNORED: [Signal; 6] = [
-    Signal::SIGHUP,
-    Signal::SIGINT,
-    Signal::SIGPIPE,
-    Signal::SIGQUIT,
-    Signal::SIGTERM,
-    Signal::SIGXFSZ,
-];

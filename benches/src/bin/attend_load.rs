@@ -369,6 +369,7 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
             stop_grace: shared.timeouts.stop_grace,
             join_timeout: shared.timeouts.join,
             heard: Heard::default(),
+            runs_unleased: false,
             leases: Leases::default().for_nodes(shared.nodes),
             seed: u64::from(number),
         },

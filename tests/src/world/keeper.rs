@@ -77,7 +77,7 @@ impl World {
         };
         if is_over && self.runs_workers_of(id, round) {
             self.kill_workers(id, KILLING_MS);
-            self.wake(id, Duration::ZERO, Input::Group(round, supervisor::Input::Kill));
+            self.wake(id, Duration::ZERO, Input::CutOff(round));
         }
     }
 

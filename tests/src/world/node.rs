@@ -62,6 +62,8 @@ pub(super) enum Input {
     Prepared(RoundId),
     /// Something happened to the worker group of this round.
     Group(RoundId, supervisor::Input),
+    /// The keeper has found the lease of this round's workers over.
+    CutOff(RoundId),
     /// SIGTERM.
     Terminate,
     /// The deadline for which this timer was set.
@@ -111,6 +113,7 @@ impl World {
             stop_grace: self.shared.timeouts.stop_grace,
             join_timeout: self.shared.timeouts.join,
             heard: self.machines.get(&machine).copied().unwrap_or_default(),
+            runs_unleased: false,
             leases: LEASES,
             seed: self.random.between(0, u64::MAX - 1),
         };
@@ -185,6 +188,12 @@ impl World {
                     group.supervisor.handle(now, input);
                 }
             }
+            Input::CutOff(round) => {
+                if let Some(group) = agent.group.as_mut().filter(|group| group.round == round) {
+                    group.supervisor.handle(now, supervisor::Input::Kill);
+                    agent.node.handle_cut_off(now);
+                }
+            }
             Input::Terminate => agent.node.handle_signal(now, Signal::TERM),
             // A deadline that came first has replaced this one.
             Input::Timer(at) if agent.timer != Some(at) => return,
@@ -241,8 +250,10 @@ impl World {
             }
             Effect::Drop(attend) => self.close_stream(&peer(attend)),
             Effect::Renew(until) => {
-                agent.lease = Some(until);
-                self.schedule_at(until, Event::Lease(id.clone()));
+                agent.lease = until;
+                if let Some(until) = until {
+                    self.schedule_at(until, Event::Lease(id.clone()));
+                }
             }
             Effect::LeaseLost => {}
             Effect::OpenStore => {

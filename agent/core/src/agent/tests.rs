@@ -24,6 +24,7 @@ impl Fixture {
             stop_grace: GRACE,
             join_timeout: 600 * SECOND,
             heard: Heard::default(),
+            runs_unleased: false,
             leases: Leases::default(),
             seed: 7,
         };

@@ -1,0 +1,237 @@
+//! Decides when a keeper that does not answer is reported, and when it is killed.
+//!
+//! A keeper that stands still (stopped, or blocked while it starts a program from a dead file system)
+//! notices neither the end of a worker nor the end of the lease. So it is pinged while it has workers;
+//! and if it has not reacted shortly after the end of the lease it is killed, which kills the workers.
+
+use std::{collections::VecDeque, time::Instant};
+
+use crate::limits;
+
+/// What must be done.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Effect {
+    /// Ping the keeper, which answers at once.
+    Ping,
+    /// Report that it does not answer.
+    ReportSilence,
+    /// Report that it answers again.
+    ReportAnswer,
+    /// Kill it: the lease is over, and its workers must not run on.
+    Kill,
+}
+
+/// Watches the keeper of one worker group.
+#[derive(Debug)]
+pub struct KeeperWatch {
+    next_ping: Instant,
+    /// When the oldest ping without an answer was sent.
+    pinged: Option<Instant>,
+    is_reported: bool,
+    lease: Lease,
+    effects: VecDeque<Effect>,
+}
+
+/// The lease, from the keeper's point of view.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Lease {
+    /// Workers may run on without one.
+    Unlimited,
+    Until(Instant),
+    /// It is over, and noticed since then; the keeper has not reacted yet.
+    Over(Instant),
+    /// It is over, and the keeper has reacted or was killed.
+    Settled,
+}
+
+impl KeeperWatch {
+    /// Watches a keeper that is given workers at `now`; `lease` is when their lease ends, if they have
+    /// one.
+    pub fn new(now: Instant, lease: Option<Instant>) -> Self {
+        Self {
+            next_ping: now + limits::KEEPER_PING_INTERVAL,
+            pinged: None,
+            is_reported: false,
+            lease: lease.map_or(Lease::Unlimited, Lease::Until),
+            effects: VecDeque::new(),
+        }
+    }
+
+    /// Notes that the lease now runs until `until`.
+    pub fn handle_renewed(&mut self, until: Instant) {
+        self.lease = Lease::Until(until);
+    }
+
+    /// Notes the answer to a ping.
+    pub fn handle_pong(&mut self) {
+        self.pinged = None;
+        if std::mem::take(&mut self.is_reported) {
+            self.effects.push_back(Effect::ReportAnswer);
+        }
+    }
+
+    /// Notes that the keeper has reported something else, which it does when it kills workers.
+    ///
+    /// A pong would not do: it may have been sent just before the keeper was stopped.
+    pub fn handle_report(&mut self, now: Instant) {
+        self.handle_pong();
+        let is_over = match self.lease {
+            Lease::Until(until) => until <= now,
+            Lease::Over(_) => true,
+            Lease::Unlimited | Lease::Settled => false,
+        };
+        if is_over {
+            self.lease = Lease::Settled;
+        }
+    }
+
+    /// The earliest moment at which something is to be done.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let silence = self.pinged.filter(|_| !self.is_reported);
+        let silence = silence.map(|at| at + limits::KEEPER_PATIENCE);
+        let lease = match self.lease {
+            Lease::Until(until) => Some(until),
+            Lease::Over(since) => Some(since + limits::KEEPER_LEASE_MARGIN),
+            Lease::Unlimited | Lease::Settled => None,
+        };
+        [Some(self.next_ping), silence, lease].into_iter().flatten().min()
+    }
+
+    /// Applies every moment that has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.next_ping <= now {
+            self.next_ping = now + limits::KEEPER_PING_INTERVAL;
+            // One that is not answered is not repeated.
+            if self.pinged.is_none() {
+                self.pinged = Some(now);
+                self.effects.push_back(Effect::Ping);
+            }
+        }
+        if self.pinged.is_some_and(|at| at + limits::KEEPER_PATIENCE <= now) && !self.is_reported {
+            self.is_reported = true;
+            self.effects.push_back(Effect::ReportSilence);
+        }
+        match self.lease {
+            // The margin begins when the agent itself notices: one that stood still has not waited.
+            Lease::Until(until) if until <= now => self.lease = Lease::Over(now),
+            Lease::Over(since) if since + limits::KEEPER_LEASE_MARGIN <= now => {
+                self.lease = Lease::Settled;
+                self.effects.push_back(Effect::Kill);
+            }
+            Lease::Until(_) | Lease::Over(_) | Lease::Unlimited | Lease::Settled => {}
+        }
+    }
+
+    /// Hands out what must be done, until nothing must.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    struct Fixture {
+        watch: KeeperWatch,
+        now: Instant,
+    }
+
+    impl Fixture {
+        /// A keeper whose lease ends after `ms`.
+        fn new(ms: Option<u32>) -> Self {
+            let now = crate::some_instant();
+            Self { watch: KeeperWatch::new(now, ms.map(|ms| now + ms * MS)), now }
+        }
+
+        /// Lets `ms` pass; the keeper answers pings if it `runs`.
+        fn advance(&mut self, ms: u32, runs: bool) -> Vec<Effect> {
+            let end = self.now + ms * MS;
+            let mut effects = Vec::new();
+            while let Some(next) = self.watch.poll_timeout().filter(|next| *next <= end) {
+                self.now = next.max(self.now);
+                self.watch.handle_timeout(self.now);
+                while let Some(effect) = self.watch.poll_effect() {
+                    if effect == Effect::Ping && runs {
+                        self.watch.handle_pong();
+                    }
+                    effects.push(effect);
+                }
+            }
+            self.now = end;
+            effects.retain(|effect| *effect != Effect::Ping);
+            effects
+        }
+    }
+
+    /// A keeper that answers is pinged on and on, and nothing is reported.
+    #[test]
+    fn answers_are_no_news() {
+        let mut t = Fixture::new(None);
+        assert_eq!(t.advance(60_000, true), []);
+    }
+
+    /// A silent keeper is reported within two seconds, once, and so is its answer.
+    #[test]
+    fn silence_is_reported_once() {
+        let mut t = Fixture::new(None);
+        t.advance(10_000, true);
+        assert_eq!(t.advance(2_000, false), [Effect::ReportSilence]);
+        assert_eq!(t.advance(60_000, false), []);
+        t.watch.handle_pong();
+        assert_eq!(t.watch.poll_effect(), Some(Effect::ReportAnswer));
+    }
+
+    /// A keeper that does not react to the end of the lease is killed 300 ms later, once.
+    #[test]
+    fn silent_keeper_is_killed_after_the_lease() {
+        let mut t = Fixture::new(Some(700));
+        assert_eq!(t.advance(999, false), []);
+        assert_eq!(t.advance(1, false), [Effect::Kill]);
+        assert_eq!(t.advance(800, false), []);
+    }
+
+    /// A keeper that reports what it kills after the end of the lease does its work, also where the
+    /// report is read before the timer; a pong proves nothing.
+    #[test]
+    fn reacting_keeper_is_not_killed() {
+        let mut t = Fixture::new(Some(700));
+        t.now += 700 * MS;
+        t.watch.handle_report(t.now);
+        assert_eq!(t.advance(60_000, true), []);
+        let mut t = Fixture::new(Some(700));
+        t.advance(800, true);
+        t.watch.handle_pong();
+        assert_eq!(t.advance(300, true), [Effect::Kill]);
+        let mut t = Fixture::new(Some(700));
+        t.advance(800, false);
+        t.watch.handle_report(t.now);
+        assert_eq!(t.advance(60_000, true), []);
+    }
+
+    /// What the keeper reported before the end of the lease does not count, and a renewal does.
+    #[test]
+    fn renewal_moves_the_end() {
+        let mut t = Fixture::new(Some(700));
+        t.watch.handle_report(t.now);
+        t.advance(600, false);
+        t.watch.handle_renewed(t.now + 700 * MS);
+        assert_eq!(t.advance(999, false), []);
+        assert_eq!(t.advance(1, false), [Effect::Kill]);
+    }
+
+    /// An agent that stood still gives the keeper the margin from its own waking on.
+    #[test]
+    fn stalled_agent_does_not_kill_its_keeper() {
+        let mut t = Fixture::new(Some(700));
+        t.now += 10_000 * MS;
+        t.watch.handle_timeout(t.now);
+        assert_eq!(t.advance(299, true), []);
+        t.watch.handle_report(t.now);
+        assert_eq!(t.advance(5_000, true), []);
+    }
+}
