@@ -35,6 +35,11 @@ pub fn failure(outcome: &Outcome, title: &str) -> String {
         let others = format!("{} more failed by themselves in that round", outcome.other_failures);
         row(&mut text, "others", &others);
     }
+    for failure in &outcome.further_failures {
+        let ended = news::ended(&failure.end);
+        let what = format!("rank {} on {}: {ended}", failure.global_rank, failure.host_name);
+        row(&mut text, "also", &printable(&what));
+    }
     text.push_str(RULE);
     text
 }
@@ -105,11 +110,18 @@ mod tests {
             error_file: Some("/l/error.json".into()),
             stderr_tail: "one\n\u{1b}[31mtwo".into(),
             is_final: false,
+            error_file_age: None,
         };
         let outcome = Outcome {
             result: JobResult::BudgetSpent,
-            first_failure: Some(failure),
+            first_failure: Some(failure.clone()),
             other_failures: 2,
+            further_failures: vec![WorkerFailure {
+                host_name: "node2".into(),
+                global_rank: GlobalRank(9),
+                end: WorkerEnd::Exited(1),
+                ..failure.clone()
+            }],
             restarts_used: 1,
         };
         let expected = "\
@@ -129,6 +141,7 @@ Root cause (first observed failure):
     [31mtwo
   restarts  : 1 restart was used, none is left
   others    : 2 more failed by themselves in that round
+  also      : rank 9 on node2: exited with code 1
 ============================================================";
         assert_eq!(super::failure(&outcome, "train.py"), expected);
     }

@@ -194,6 +194,7 @@ mod tests {
             error_file,
             stderr_tail: String::new(),
             is_final: false,
+            error_file_age: None,
         }
     }
 

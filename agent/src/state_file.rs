@@ -289,12 +289,15 @@ pub fn write_memory(path: &Path, memory: &Memory, kept: Duration) -> io::Result<
         && let Some(failure) =
             remembered.closed.as_mut().and_then(|closed| closed.first_failure.as_mut())
     {
-        // What a worker wrote may be long; that it failed must be readable.
+        // What workers wrote may be long; that they failed must be readable.
         failure.message = None;
         failure.stderr_tail.clear();
         text = serde_json::to_vec(&remembered)?;
     }
     if text.len() as u64 > limits::MAX_STATE_FILE {
+        if let Some(closed) = &mut remembered.closed {
+            closed.further_failures.clear();
+        }
         remembered.host_tallies.clear();
         text = serde_json::to_vec(&remembered)?;
     }
@@ -478,6 +481,7 @@ mod tests {
             result: JobResult::AllLeft,
             first_failure: None,
             other_failures: 1,
+            further_failures: Vec::new(),
             restarts_used: 2,
         };
         let closed = Memory { closed: Some(outcome), ..memory.clone() };

@@ -32,6 +32,18 @@ pub const STORE_CLIENTS_MAX: usize = 65_536;
 /// Addresses of one node that a worker store lets in, its first ones: eight interfaces with two each.
 pub(crate) const STORE_ADDRESSES_MAX: usize = 16;
 
+/// Failures beside the first that an outcome lists: enough to see that all nodes of a switch or a file
+/// system failed at once.
+pub const FURTHER_FAILURES_MAX: usize = 16;
+
+/// Failures so close together are listed together: clocks of error files and exits of different
+/// machines are compared by ages, over messages that take their time.
+pub(crate) const SAME_TIME: Duration = Duration::from_secs(1);
+
+/// What is kept of the message of such a failure, in bytes: an exception's last line. An outcome goes to
+/// every node.
+pub(crate) const FURTHER_MESSAGE_MAX: usize = 512;
+
 /// The longest wait that a deadline is computed for; longer ones could overflow the clock.
 const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 

@@ -103,6 +103,25 @@ pub struct Standing {
     /// What the node does.
     pub state: NodeState,
     /// The first failure among its workers in that round.
+    ///
+    /// What an agent sends, and when:
+    ///
+    /// 1. `Stopping` with the first worker that ended badly, at once, as it is known then. This ends the
+    ///    round on all nodes; `error_file_age` may be none.
+    /// 2. When all its workers are reaped, and before it sends anything else but keep-alives, the agent
+    ///    reads the error files of *all* its workers of that round. A worker whose error file was written
+    ///    before the node began to stop (on request, or because of 1) has failed too, even if it was
+    ///    killed while it took its time to exit: its failure has `end` as it was reaped, and
+    ///    `error_file_age`. The time of a file is compared with the wall clock of the same machine, as an
+    ///    age; a file of the future has age zero. Files written later are echoes of the stop and do not
+    ///    count.
+    /// 3. `Preparing` with the failure of the largest [`WorkerFailure::event_age`], be it the one of 1 or
+    ///    another one; also on a node that had none in 1. Ages are those at the time of sending, here and
+    ///    in every repetition (`Ready`, attends) until the next round.
+    ///
+    /// The coordinator keeps the oldest event of each node. It judges the round once all members have
+    /// stopped or are lost, so what a node sends after its first `Preparing` or `Ready` of the round may
+    /// come too late. The next round waits for that anyway.
     pub failure: Option<WorkerFailure>,
     /// Whether its workers of that round were killed because its lease was over: others may have
     /// failed because of it.
@@ -454,6 +473,18 @@ pub struct WorkerFailure {
     /// Whether its exit code asks for no restart.
     #[serde(default)]
     pub is_final: bool,
+    /// How long ago its script wrote the error file, when this was sent; none if it wrote none, or the
+    /// node has not looked yet.
+    #[serde(default)]
+    pub error_file_age: Option<Duration>,
+}
+
+impl WorkerFailure {
+    /// How long ago it failed, when this was sent: when it wrote its error file, if it ended only after
+    /// that. A worker may take seconds to exit, and its peers fail of it meanwhile.
+    pub fn event_age(&self) -> Duration {
+        self.error_file_age.map_or(self.age, |age| age.max(self.age))
+    }
 }
 
 /// How the job ended.
@@ -461,10 +492,14 @@ pub struct WorkerFailure {
 pub struct Outcome {
     /// In which way.
     pub result: JobResult,
-    /// The first failure that counted, if any did.
+    /// The first failure that counted, if any did: that of the oldest event on any node.
     pub first_failure: Option<WorkerFailure>,
-    /// How many other workers failed by themselves in the same round.
+    /// How many other nodes had a failure of their own in the same round.
     pub other_failures: u32,
+    /// Those of them that failed within a second of the first, oldest first, at most 16: which of them
+    /// was the cause cannot be told from their times. Shortened: without stderr.
+    #[serde(default)]
+    pub further_failures: Vec<WorkerFailure>,
     /// Failures charged in all.
     pub restarts_used: u32,
 }

@@ -99,10 +99,14 @@ pub(crate) struct Regathering {
     pub(crate) verdict: Option<Verdict>,
 }
 
-/// A failed round, until it is known whether its failure or its membership ended it.
+/// A failed round, until it is known whether its failure or its membership ended it, and which failure
+/// came first.
+///
+/// Once nobody is awaited it is known that no member was gone; the failures are complete when all have
+/// stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
-    /// The first failure on each node, and when it happened.
+    /// The failure of the oldest event on each node, and when that was.
     pub(crate) failures: BTreeMap<NodeId, (Instant, WorkerFailure)>,
     /// Members that have not given a sign of life since.
     pub(crate) awaited: BTreeSet<NodeId>,

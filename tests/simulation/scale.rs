@@ -69,6 +69,7 @@ fn failure(round: RoundId) -> WorkerFailure {
         error_file: None,
         stderr_tail: String::new(),
         is_final: false,
+        error_file_age: None,
     }
 }
 

@@ -742,6 +742,7 @@ impl Driver {
             message,
             stderr_tail,
             is_final,
+            error_file_age: None,
         }
     }
 

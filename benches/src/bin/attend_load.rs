@@ -342,6 +342,7 @@ fn failure(admission: &Admission) -> WorkerFailure {
         error_file: None,
         stderr_tail: String::new(),
         is_final: false,
+        error_file_age: None,
     }
 }
 

@@ -7,7 +7,7 @@ use ragent_rendezvous::{
     message::{JobResult, Outcome, WorkerEnd, WorkerFailure},
 };
 
-use super::{millis, name, required, round, text, to_millis, to_round};
+use super::{list, millis, name, required, round, text, to_millis, to_round};
 use crate::{
     Malformed, limits,
     v1::{self, outcome, worker_end},
@@ -53,13 +53,25 @@ impl From<WorkerFailure> for v1::WorkerFailure {
             local_rank: failure.local_rank.0,
             pid: failure.pid,
             end: Some(failure.end.into()),
-            age_us: u64::try_from(failure.age.as_micros()).unwrap_or(u64::MAX),
+            age_us: to_micros(failure.age),
             message: failure.message,
             error_file: failure.error_file,
             stderr_tail: failure.stderr_tail,
             is_final: failure.is_final,
+            error_file_age_us: failure.error_file_age.map(to_micros),
         }
     }
+}
+
+fn to_micros(age: Duration) -> u64 {
+    u64::try_from(age.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn micros(age_us: u64, field: &'static str) -> Result<Duration, Malformed> {
+    if age_us / 1000 > limits::MAX_DURATION_MS {
+        return Err(Malformed::OutOfRange(field));
+    }
+    Ok(Duration::from_micros(age_us))
 }
 
 impl TryFrom<v1::WorkerFailure> for WorkerFailure {
@@ -69,9 +81,6 @@ impl TryFrom<v1::WorkerFailure> for WorkerFailure {
         let limited = |value: Option<String>, field, limit| {
             value.map(|value| text(value, field, limit)).transpose()
         };
-        if failure.age_us / 1000 > limits::MAX_DURATION_MS {
-            return Err(Malformed::OutOfRange("failure.age_us"));
-        }
         Ok(Self {
             host_name: name(failure.host_name, "failure.host_name")?,
             round: round(failure.round, "failure.round")?,
@@ -79,11 +88,15 @@ impl TryFrom<v1::WorkerFailure> for WorkerFailure {
             local_rank: LocalRank(failure.local_rank),
             pid: failure.pid,
             end: required(failure.end, "failure.end")?.try_into()?,
-            age: Duration::from_micros(failure.age_us),
+            age: micros(failure.age_us, "failure.age_us")?,
             message: limited(failure.message, "failure.message", limits::MAX_TEXT_LEN)?,
             error_file: limited(failure.error_file, "failure.error_file", limits::MAX_PATH_LEN)?,
             stderr_tail: text(failure.stderr_tail, "failure.stderr_tail", limits::MAX_TEXT_LEN)?,
             is_final: failure.is_final,
+            error_file_age: failure
+                .error_file_age_us
+                .map(|age| micros(age, "failure.error_file_age_us"))
+                .transpose()?,
         })
     }
 }
@@ -117,6 +130,7 @@ impl From<Outcome> for v1::Outcome {
             first_failure: outcome.first_failure.map(Into::into),
             other_failures: outcome.other_failures,
             restarts_used: outcome.restarts_used,
+            further_failures: outcome.further_failures.into_iter().map(Into::into).collect(),
         }
     }
 }
@@ -152,6 +166,12 @@ impl TryFrom<v1::Outcome> for Outcome {
             result,
             first_failure: outcome.first_failure.map(TryInto::try_into).transpose()?,
             other_failures: outcome.other_failures,
+            further_failures: list(
+                outcome.further_failures,
+                "outcome.further_failures",
+                ragent_rendezvous::limits::FURTHER_FAILURES_MAX,
+                TryInto::try_into,
+            )?,
             restarts_used: outcome.restarts_used,
         })
     }

@@ -51,6 +51,7 @@ fn failure(end: WorkerEnd) -> WorkerFailure {
         error_file: None,
         stderr_tail: "one\ntwo".to_owned(),
         is_final: true,
+        error_file_age: Some(Duration::from_micros(1_500_001)),
     }
 }
 
@@ -70,6 +71,7 @@ fn outcomes() -> Vec<Outcome> {
         result,
         first_failure: Some(failure(WorkerEnd::Exited(1))),
         other_failures: 2,
+        further_failures: vec![failure(WorkerEnd::Signaled(9))],
         restarts_used: 3,
     };
     results.into_iter().map(outcome).collect()

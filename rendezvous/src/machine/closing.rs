@@ -8,7 +8,7 @@ use crate::{
     effect::Effect,
     group::{Fate, Group},
     ids::{Round, Term},
-    limits::after,
+    limits::{FURTHER_FAILURES_MAX, FURTHER_MESSAGE_MAX, SAME_TIME, after},
     machine::{Rendezvous, Tenure},
     message::{JobResult, Outcome, WorkerFailure},
     phase::{Closed, Phase},
@@ -22,6 +22,7 @@ impl Rendezvous {
             result,
             first_failure: failures.first,
             other_failures: failures.others,
+            further_failures: failures.further,
             restarts_used: self.memory.restarts_used,
         };
         let group = self.phase.take_group();
@@ -132,4 +133,37 @@ pub(super) struct Failures {
     pub(super) first: Option<WorkerFailure>,
     /// How many others there were.
     pub(super) others: u32,
+    /// Those of them that happened at the same time as the first.
+    pub(super) further: Vec<WorkerFailure>,
+}
+
+impl Failures {
+    /// The failures of a round and when they happened, oldest first.
+    pub(super) fn new(failures: impl IntoIterator<Item = (Instant, WorkerFailure)>) -> Self {
+        let mut failures = failures.into_iter();
+        let Some((begin, first)) = failures.next() else {
+            return Self::default();
+        };
+        let mut further = Vec::new();
+        let mut others: u32 = 0;
+        for (happened, failure) in failures {
+            others = others.saturating_add(1);
+            if happened <= after(begin, SAME_TIME) && further.len() < FURTHER_FAILURES_MAX {
+                further.push(shortened(failure));
+            }
+        }
+        Self { first: Some(first), others, further }
+    }
+}
+
+/// A failure with what fits into a list.
+fn shortened(failure: WorkerFailure) -> WorkerFailure {
+    let message = failure.message.map(|mut message| {
+        let end = (0..=FURTHER_MESSAGE_MAX.min(message.len()))
+            .rev()
+            .find(|end| message.is_char_boundary(*end));
+        message.truncate(end.unwrap_or(0));
+        message
+    });
+    WorkerFailure { message, stderr_tail: String::new(), ..failure }
 }

@@ -2,9 +2,14 @@
 //!
 //! A worker's failure may be the echo of a node that is gone. So everyone stops at once, but the
 //! verdict waits until every member has given a sign of life since, or one of them is known to be
-//! lost, leaving or evicted; then the round was ended by its membership, which is free.
+//! lost, leaving or evicted; then the round was ended by its membership, which is free. It may also be
+//! the echo of a worker elsewhere that has failed and not ended yet; so which failure came first is
+//! decided when all members have stopped.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::{
+    collections::{BTreeSet, btree_map::Entry},
+    time::Instant,
+};
 
 use tracing::info;
 
@@ -72,8 +77,18 @@ impl Rendezvous {
             return;
         };
         // Bounded by the round: an age is a stranger's word.
-        let happened = now.checked_sub(failure.age).max(regathering.group.started).unwrap_or(now);
-        verdict.failures.entry(id.clone()).or_insert((happened, failure));
+        let happened =
+            now.checked_sub(failure.event_age()).max(regathering.group.started).unwrap_or(now);
+        match verdict.failures.entry(id.clone()) {
+            Entry::Vacant(entry) => {
+                entry.insert((happened, failure));
+            }
+            // The node has read its error files since, and found an older one.
+            Entry::Occupied(mut entry) if happened < entry.get().0 => {
+                entry.insert((happened, failure));
+            }
+            Entry::Occupied(_) => {}
+        }
     }
 
     /// Notes that `id` lives, as it was asked about `round`.
@@ -93,28 +108,39 @@ impl Rendezvous {
     }
 
     /// Drops the verdict: the round was ended by its membership.
+    ///
+    /// Not if every member has given a sign of life since the failure: what is lost now, while they
+    /// stop, did not cause it.
     pub(super) fn acquit(&mut self) {
         if let Phase::Regathering(regathering) = &mut self.phase
-            && regathering.verdict.take().is_some()
+            && regathering.verdict.take_if(|verdict| !verdict.awaited.is_empty()).is_some()
         {
             info!(round = %regathering.group.round, "failure not charged: a member is gone");
         }
     }
 
-    /// Judges the round once every member has given a sign of life; true if that closed the job.
+    /// Judges the round once every member has given a sign of life, and has stopped or is lost; true if
+    /// that closed the job.
+    ///
+    /// Only then it is known which failure came first: a node reads its workers' error files when they
+    /// have ended. The next round waits for the same, so this delays no restart.
     pub(super) fn judge(&mut self, now: Instant, shared: SharedSettings) -> bool {
         let Phase::Regathering(regathering) = &mut self.phase else {
             return false;
         };
+        if !regathering.group.unstopped().is_empty() {
+            return false;
+        }
         let Some(verdict) = regathering.verdict.take_if(|verdict| verdict.awaited.is_empty())
         else {
             return false;
         };
-        let others = u32::try_from(verdict.failures.len().saturating_sub(1)).unwrap_or(u32::MAX);
-        let first = verdict.failures.into_iter().min_by_key(|(_, (happened, _))| *happened);
-        let Some((id, (happened, failure))) = first else {
+        let mut failures: Vec<_> = verdict.failures.into_iter().collect();
+        failures.sort_by_key(|(_, (happened, _))| *happened);
+        let Some((id, (happened, failure))) = failures.first().cloned() else {
             return false;
         };
+        let failures = Failures::new(failures.into_iter().map(|(_, failure)| failure));
         let group = &regathering.group;
         let (round, is_newcomer) = (group.round, group.is_newcomer(&id));
         let Some(started) = group.started else {
@@ -128,17 +154,20 @@ impl Rendezvous {
             return false;
         }
         if failure.is_final {
-            self.close(JobResult::FinalFailure, Failures { first: Some(failure), others });
+            self.close(JobResult::FinalFailure, failures);
             return true;
         }
         if round.round > self.memory.charged_through {
             if self.memory.restarts_used >= shared.max_restarts {
-                self.close(JobResult::BudgetSpent, Failures { first: Some(failure), others });
+                self.close(JobResult::BudgetSpent, failures);
                 return true;
             }
             self.memory.restarts_used += 1;
             self.memory.charged_through = round.round;
-            info!(%round, node = %id, restarts = self.memory.restarts_used, "failure charged");
+            info!(
+                %round, node = %id, host = %failure.host_name, rank = %failure.global_rank,
+                others = failures.others, restarts = self.memory.restarts_used, "failure charged"
+            );
             self.remember();
         }
         let is_third =

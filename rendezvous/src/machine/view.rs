@@ -125,7 +125,7 @@ impl Rendezvous {
         regathering: &Regathering,
         shared: SharedSettings,
     ) -> Incomplete {
-        if let Some(verdict) = &regathering.verdict {
+        if let Some(verdict) = regathering.verdict.as_ref().filter(|v| !v.awaited.is_empty()) {
             let (hosts, more) = self.host_names(&verdict.awaited);
             return Incomplete::Verdict { hosts, more };
         }

@@ -310,6 +310,7 @@ impl World {
                     error_file: None,
                     stderr_tail: String::new(),
                     is_final,
+                    error_file_age: None,
                 };
                 agent.node.handle_failed(now, failure);
             }

@@ -139,6 +139,7 @@ fn failure(round: RoundId) -> WorkerFailure {
         error_file: None,
         stderr_tail: String::new(),
         is_final: false,
+        error_file_age: None,
     }
 }
 
@@ -147,6 +148,7 @@ fn outcome() -> Outcome {
         result: JobResult::BudgetSpent,
         first_failure: None,
         other_failures: 0,
+        further_failures: Vec::new(),
         restarts_used: 3,
     }
 }
@@ -424,7 +426,13 @@ fn progress_is_passed_on_at_intervals() {
 #[test]
 fn endings_worth_another_start_have_another_exit_code() {
     let code = |result| {
-        let outcome = Outcome { result, first_failure: None, other_failures: 0, restarts_used: 0 };
+        let outcome = Outcome {
+            result,
+            first_failure: None,
+            other_failures: 0,
+            further_failures: Vec::new(),
+            restarts_used: 0,
+        };
         Ending::Refused(RefuseReason::Closed(outcome)).exit_code()
     };
     assert_eq!(code(JobResult::BudgetSpent), 4);

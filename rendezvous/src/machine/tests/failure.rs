@@ -21,7 +21,8 @@ fn failure_stops_the_others_at_once() {
     assert_eq!(t.fail("b", Duration::ZERO), stop);
 }
 
-/// The charge waits for a sign of life of every member, and the round for the charge.
+/// The charge waits for a sign of life of every member and for all to have stopped, and the round for the
+/// charge.
 #[test]
 fn charge_waits_for_every_sign_of_life() {
     let mut t = Fixture::new(2, 2);
@@ -29,7 +30,9 @@ fn charge_waits_for_every_sign_of_life() {
     t.fail("b", Duration::ZERO);
     assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::Gathering)]);
     assert_eq!(t.why(), "a worker failed: waiting for a sign of life of a");
-    assert_eq!(t.alive("a"), [Did::Remember(1, 1)]);
+    assert_eq!(t.alive("a"), []);
+    assert_eq!(t.why(), "waiting for a to stop and be ready again, 35 s left");
+    assert_eq!(t.say("a", NodeState::Preparing), [Did::Remember(1, 1)]);
     let complete = [Did::Remember(2, 1), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];
     assert_eq!(t.back("a"), complete);
     let counts: Vec<u32> = t.admissions.values().map(|told| told.restart_count).collect();
@@ -84,7 +87,9 @@ fn spent_budget_closes_with_the_first_failure() {
     t.run(&["a", "b"]);
     t.live(&["a", "b"], 9 * SECOND);
     t.fail("a", Duration::ZERO);
-    let did = t.fail("b", 5 * SECOND);
+    assert_eq!(t.fail("b", 5 * SECOND), []);
+    assert_eq!(t.say("a", NodeState::Preparing), []);
+    let did = t.say("b", NodeState::Preparing);
     assert_eq!(did, [Did::Remember(1, 0), Did::Close("a"), Did::Close("b")]);
     let outcome = t.outcome().expect("closed");
     assert_eq!(outcome.result, JobResult::BudgetSpent);
@@ -119,6 +124,8 @@ fn final_failure_closes_the_job() {
         let last = WorkerFailure { is_final: true, ..failure("b", age_of_final) };
         let standing = t.standing("b", NodeState::Stopping, Some(last.clone()));
         t.message("b", standing);
+        t.say("a", NodeState::Preparing);
+        t.say("b", NodeState::Preparing);
         let outcome = t.outcome();
         assert_eq!(outcome.is_some(), is_closed);
         if let Some(outcome) = outcome {
@@ -147,7 +154,8 @@ fn final_failure_beside_a_lost_node_closes_nothing() {
 fn age_is_bounded_by_the_round() {
     let mut t = Fixture::with(1, 1, |shared| shared.max_restarts = 0);
     t.run(&["a"]);
-    assert_eq!(t.fail("a", Duration::MAX), [Did::Remember(1, 0), Did::Close("a")]);
+    t.fail("a", Duration::MAX);
+    assert_eq!(t.back("a"), [Did::Remember(1, 0), Did::Close("a")]);
 }
 
 /// The node that fails three times within 60 s of a start is left out, spares or not.
@@ -164,7 +172,7 @@ fn flapping_node_is_set_aside() {
     }
     t.fail("b", Duration::ZERO);
     t.back("a");
-    assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::SetAside)]);
+    assert_eq!(t.back("b"), [Did::Remember(3, 3), Did::Wait("b", WaitReason::SetAside)]);
     assert_eq!(t.why(), "the group would shrink from 2 to 1: waiting 5 s for a replacement");
     let shrunk = [Did::Remember(4, 3), Did::Admit("a", 4, 0), Did::Wait("b", WaitReason::SetAside)];
     assert_eq!(t.live(&["a", "b"], 5 * SECOND), shrunk);
@@ -183,7 +191,8 @@ fn needed_node_is_not_set_aside() {
         t.fail("a", Duration::ZERO);
         t.back("a");
     }
-    assert_eq!(t.fail("a", Duration::ZERO), [Did::Remember(6, 5), Did::Close("a")]);
+    t.fail("a", Duration::ZERO);
+    assert_eq!(t.back("a"), [Did::Remember(6, 5), Did::Close("a")]);
     assert_eq!(t.outcome().expect("closed").result, JobResult::BudgetSpent);
 }
 
@@ -260,9 +269,9 @@ fn attend_is_a_sign_of_life() {
     t.say("a", NodeState::Running);
     t.fail("a", Duration::ZERO);
     t.back("a");
-    let charged = [Did::Welcome("b"), Did::Remember(1, 1), Did::Restart("b", 1)];
-    assert_eq!(t.join("b"), charged);
-    assert_eq!(t.back("b"), [Did::Remember(2, 1), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)]);
+    assert_eq!(t.join("b"), [Did::Welcome("b"), Did::Restart("b", 1)]);
+    let complete = [Did::Remember(2, 1), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];
+    assert_eq!(t.back("b"), [&[Did::Remember(1, 1)][..], &complete].concat());
 }
 
 /// A failure is charged although a node that had succeeded was lost before it; not if that one served the
@@ -280,4 +289,126 @@ fn failure_after_a_lost_success_is_charged() {
         let result = t.outcome().map(|outcome| outcome.result);
         assert_eq!(result, is_charged.then_some(JobResult::BudgetSpent), "{succeeded}");
     }
+}
+
+/// `name` has stopped, and one of its workers had written an error file `age` ago.
+fn stop_with_error_file(t: &mut Fixture, name: &str, age: Duration) -> Vec<Did> {
+    let failure = WorkerFailure {
+        error_file_age: Some(age),
+        message: Some("CUDA out of memory".to_owned()),
+        ..failure(name, Duration::ZERO)
+    };
+    let standing = t.standing(name, NodeState::Preparing, Some(failure));
+    t.message(name, standing)
+}
+
+/// The report names the worker that wrote its error file first, although another one ended before it,
+/// and although its node had another failure until then.
+#[test]
+fn report_names_the_oldest_event() {
+    for has_failed_before in [false, true] {
+        let mut t = Fixture::with(2, 2, |shared| shared.max_restarts = 0);
+        t.run(&["a", "b"]);
+        t.live(&["a", "b"], 9 * SECOND);
+        t.fail("a", Duration::ZERO);
+        if has_failed_before {
+            t.fail("b", Duration::ZERO);
+        }
+        t.alive("b");
+        t.say("a", NodeState::Preparing);
+        assert_eq!(t.outcome(), None);
+        stop_with_error_file(&mut t, "b", 3 * SECOND);
+        let outcome = t.outcome().expect("closed");
+        let first = outcome.first_failure.expect("a worker failed");
+        assert_eq!((first.host_name.as_str(), first.event_age()), ("b", 3 * SECOND));
+        assert_eq!((outcome.other_failures, outcome.further_failures), (1, Vec::new()));
+    }
+}
+
+/// An error file that is younger than the failure changes nothing.
+#[test]
+fn younger_error_file_is_an_echo() {
+    let mut t = Fixture::with(2, 2, |shared| shared.max_restarts = 0);
+    t.run(&["a", "b"]);
+    t.live(&["a", "b"], 9 * SECOND);
+    t.fail("a", 4 * SECOND);
+    stop_with_error_file(&mut t, "b", SECOND);
+    t.say("a", NodeState::Preparing);
+    assert_eq!(
+        t.outcome().and_then(|outcome| outcome.first_failure).map(|f| f.host_name),
+        Some("a".into())
+    );
+}
+
+/// What a node sends of its error files decides who is set aside, too.
+#[test]
+fn late_evidence_decides_who_is_set_aside() {
+    let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 9);
+    t.run(&["a"]);
+    t.join("b");
+    t.live(&["a", "b"], 3 * SECOND);
+    t.back("a");
+    t.live(&["a", "b"], 5 * SECOND);
+    t.fail("a", Duration::ZERO);
+    stop_with_error_file(&mut t, "b", 2 * SECOND);
+    assert_eq!(t.back("a"), [Did::Wait("a", WaitReason::Gathering)]);
+    assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::SetAside)]);
+    assert_eq!(t.memory.restarts_used, 0);
+}
+
+/// Failures of the same second are listed, oldest first and shortened; later ones are counted only.
+#[test]
+fn failures_of_the_same_second_are_listed() {
+    let names = ["a", "b", "c", "d"];
+    let mut t = Fixture::with(4, 4, |shared| shared.max_restarts = 0);
+    t.run(&names);
+    t.live(&names, 9 * SECOND);
+    for (name, age) in names.iter().zip([2_000, 5_000, 4_100, 4_500]) {
+        let long = WorkerFailure {
+            message: Some("\u{e9}".repeat(400)),
+            stderr_tail: "line".to_owned(),
+            ..failure(name, Duration::from_millis(age))
+        };
+        let standing = t.standing(name, NodeState::Stopping, Some(long));
+        t.message(name, standing);
+    }
+    for name in names {
+        t.say(name, NodeState::Preparing);
+    }
+    let outcome = t.outcome().expect("closed");
+    let further: Vec<&str> =
+        outcome.further_failures.iter().map(|f| f.host_name.as_str()).collect();
+    assert_eq!((further, outcome.other_failures), (vec!["d", "c"], 3));
+    assert_eq!(outcome.first_failure.expect("failed").host_name, "b");
+    for failure in outcome.further_failures {
+        assert_eq!(failure.message.map(|message| message.len()), Some(512));
+        assert_eq!(failure.stderr_tail, "");
+    }
+}
+
+/// A member that is lost while it stops, after its sign of life, did not cause the failure: it is
+/// charged, and the report does not wait for it.
+#[test]
+fn loss_after_the_sign_of_life_does_not_acquit() {
+    let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 0);
+    t.run(&["a", "b"]);
+    t.fail("a", Duration::ZERO);
+    t.alive("b");
+    t.say("a", NodeState::Preparing);
+    let did = t.die("b");
+    assert_eq!(did, [Did::Remember(1, 0), Did::Close("a")]);
+    assert_eq!(t.outcome().expect("closed").result, JobResult::BudgetSpent);
+}
+
+/// A member that does not stop in time is not waited for by the report either.
+#[test]
+fn overdue_member_does_not_hold_the_report() {
+    let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 0);
+    t.run(&["a", "b"]);
+    t.fail("a", Duration::ZERO);
+    t.alive("b");
+    t.say("a", NodeState::Preparing);
+    assert_eq!(t.live(&["a", "b"], 34 * SECOND), []);
+    t.live(&["a", "b"], SECOND);
+    assert_eq!(t.outcome().expect("closed").result, JobResult::BudgetSpent);
 }

@@ -386,6 +386,7 @@ pub(super) fn failure(name: &str, age: Duration) -> WorkerFailure {
         error_file: None,
         stderr_tail: String::new(),
         is_final: false,
+        error_file_age: None,
     }
 }
 

@@ -499,7 +499,8 @@ fn spent_budget_survives_a_restart() {
     let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 0);
     t.run(&["a", "b"]);
     t.fail("a", Duration::ZERO);
-    t.alive("b");
+    t.back("a");
+    t.back("b");
     t.restart_coordinator();
     let did = attend_again(&mut t, "a", NodeState::Stopping);
     assert_eq!(did, [Did::Welcome("a"), Did::Close("a")]);
@@ -511,9 +512,10 @@ fn spent_budget_survives_a_restart() {
 fn stale_outcome_is_forgotten() {
     let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 1);
     t.run(&["a"]);
-    t.fail("a", Duration::ZERO);
-    t.back("a");
-    t.fail("a", Duration::ZERO);
+    for _ in 0..2 {
+        t.fail("a", Duration::ZERO);
+        t.back("a");
+    }
     assert!(t.memory.closed.is_some());
     t.restart_coordinator();
     t.join("x");
