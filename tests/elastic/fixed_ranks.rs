@@ -3,10 +3,12 @@
 use std::fs;
 
 use nix::sys::signal::Signal;
+use ragent::clock;
+use serde_json::Value;
 
 use crate::{
     job::{numbers, workers},
-    support::{Program, Sandbox, Start, free_port},
+    support::{PATIENCE, Program, Sandbox, Start, free_port},
 };
 
 /// The agents of a job with fixed ranks, by the flags that scripts for torchrun have.
@@ -61,6 +63,34 @@ fn replacement_has_the_rank_of_the_lost() {
     host.logs("is lost");
     let mut guest = job.start(1, "stay.sh");
     let both = workers([&mut host, &mut guest]);
+    assert_eq!(numbers(&both, "rank"), [0, 1]);
+    assert_eq!(numbers(&both, "restart"), [0, 0]);
+}
+
+/// A replacement that comes while the node with its rank is silent, and not lost yet, waits for the end of
+/// that one's lease.
+#[test]
+fn replacement_of_a_silent_node_waits() {
+    let sandbox = Sandbox::new();
+    let job = StaticJob::new(&sandbox, "--nnodes 2");
+    let mut host = job.start(0, "stay.sh");
+    let mut guest = job.start(1, "stay.sh");
+    workers([&mut host, &mut guest]);
+    guest.signal(Signal::SIGSTOP);
+    let words = format!("status --json --rdzv-endpoint localhost:{}", job.port);
+    let deadline = clock::now_blocking() + PATIENCE;
+    loop {
+        let end = sandbox.ragent(&words).run();
+        let status: Value = serde_json::from_str(&end.stdout).unwrap();
+        let nodes = status["nodes"].as_array().unwrap();
+        let silent = |node: &Value| node["last_seen_ms"].as_u64() > Some(600);
+        if nodes.len() == 1 || nodes.iter().any(silent) {
+            break;
+        }
+        assert!(clock::now_blocking() < deadline, "{status}");
+    }
+    let mut other = job.start(1, "stay.sh");
+    let both = workers([&mut host, &mut other]);
     assert_eq!(numbers(&both, "rank"), [0, 1]);
     assert_eq!(numbers(&both, "restart"), [0, 0]);
 }
