@@ -197,6 +197,10 @@ pub struct LaunchArgs {
     /// Address at which the other nodes reach this one [default: the one that reaches the endpoint]
     #[arg(long, alias = "local_addr", value_name = "ADDR")]
     pub local_addr: Option<String>,
+    /// Who may connect to the workers' store: `members` (addresses of the job's nodes, and this user
+    /// on the node that serves it) or `any`; all nodes must give the same [default: members]
+    #[arg(long, alias = "store_access", value_name = "WHO")]
+    pub store_access: Option<String>,
     /// Rank of this node with `static`, where 0 hosts the job; with `c10d`, where it would like to
     /// stand among newcomers [default: 0]
     #[arg(long, alias = "node_rank", allow_negative_numbers = true, value_name = "N")]

@@ -395,6 +395,7 @@ fn differences(here: &SharedSettings, there: &SharedSettings) -> String {
             seconds(here.timeouts.stop_grace),
             seconds(there.timeouts.stop_grace),
         ),
+        ("--store-access", here.store_access.to_string(), there.store_access.to_string()),
     ];
     let differing = rows.into_iter().filter(|(_, here, there)| here != there);
     differing

@@ -188,6 +188,7 @@ impl JobSpec {
                 max_restarts,
                 timeouts,
                 fixed_ranks: matches!(meeting, Meeting::Static { .. }),
+                store_access: errors.or_default(given.store_access()),
             },
             placed,
             local_world_size,

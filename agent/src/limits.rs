@@ -234,3 +234,8 @@ pub const SUCCESS_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long hosts that are told to start may wait for each other where some were not reached: they
 /// are all told in the same moment.
 pub const LAUNCH_LAST_CALL: Duration = Duration::from_secs(5);
+/// Connections to a store that may be silent at once, where a round has `world_size` workers: each
+/// opens a few, all of them at once, and a resolver that does not answer holds up each for a while.
+pub fn silent_store_clients(world_size: u32) -> usize {
+    usize::try_from(world_size).unwrap_or(usize::MAX).saturating_mul(4).saturating_add(256)
+}

@@ -7,7 +7,8 @@ use std::{
     sync::Arc,
 };
 
-use axum::Router;
+use axum::{Router, extract::Request};
+use hyper::body::Incoming;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
@@ -20,6 +21,7 @@ use tokio::{
     sync::{Semaphore, watch},
     time::timeout,
 };
+use tower::ServiceExt;
 use tracing::{debug, warn};
 
 use crate::{clock, host::ThisHost, job_spec::Endpoint, limits};
@@ -256,13 +258,21 @@ async fn serve_store(stream: TcpStream, peer: SocketAddr, mut door: StoreDoor) {
     debug!(%peer, ?served, "connection closed: the store does not take it");
 }
 
+/// Where a request comes from, as each carries it among its extensions.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerAddress(pub SocketAddr);
+
 async fn serve_http(stream: TcpStream, peer: SocketAddr, http: Router) {
     // Without it answers wait for the peer's delayed acknowledgement.
     let _ = stream.set_nodelay(true);
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(limits::FIRST_BYTE_TIMEOUT);
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(16);
-    let service = TowerToHyperService::new(http);
+    let service = http.map_request(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(PeerAddress(peer));
+        request
+    });
+    let service = TowerToHyperService::new(service);
     if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
         debug!(%peer, error, "connection ended");
     }

@@ -8,7 +8,7 @@ use ragent_rendezvous::{
     Rendezvous,
     ids::{AttendNumber, JobUid, NodeId, Round, RoundId, RunId},
     message::{Attend, Heard, NodeDescription, NodeState, PROTOCOL_VERSION, Standing},
-    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, Timeouts},
+    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
 };
 use ragent_store::{
     Engine,
@@ -94,6 +94,7 @@ fn attend(number: u32, nodes: u32) -> Attend {
             max_restarts: 0,
             timeouts: Timeouts::default(),
             fixed_ranks: false,
+            store_access: StoreAccess::Members,
         },
         heard: Heard::default(),
         restarts_used: 0,

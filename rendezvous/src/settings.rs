@@ -160,6 +160,27 @@ pub struct SharedSettings {
     pub timeouts: Timeouts,
     /// Whether each node's group rank is its `--node-rank`, as with torchrun's static backend.
     pub fixed_ranks: bool,
+    /// Who may connect to the workers' store.
+    pub store_access: StoreAccess,
+}
+
+/// Who may connect to the workers' store: `--store-access`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum StoreAccess {
+    /// Addresses of the round's members, and on its own host the agent's user.
+    #[default]
+    Members,
+    /// Everybody.
+    Any,
+}
+
+impl fmt::Display for StoreAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Members => "members",
+            Self::Any => "any",
+        })
+    }
 }
 
 /// What one coordinator's machine is built from.

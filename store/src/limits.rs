@@ -92,7 +92,15 @@ pub const LISTEN_BACKLOG: i32 = 4096;
 pub const READ_LEN: usize = 64 << 10;
 
 /// Time within which a connection must have said `VALIDATE`. Afterwards it may be silent for days.
-pub const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
+///
+/// torch looks up the names of both ends of its connection before it says so, and a resolver that
+/// does not answer takes 6 s and more for each.
+pub const GREETING_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time between two readings of the kernel's table of all sockets, where it does not answer for one:
+/// with 16,000 of them a reading takes 36 ms.
+#[cfg(feature = "net")]
+pub const SOCKET_TABLE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Silence after which the kernel asks whether the peer is still there: a machine that lost its
 /// power says no goodbye, and its waits would stay for ever.

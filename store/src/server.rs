@@ -11,6 +11,9 @@
 //!                                              └─────────────────────────────────────────────┘
 //! ```
 //!
+//! Who may connect is decided once, before a byte is read: see [`Admission`]. A connection that is
+//! refused is reset, since the protocol has no word for it; [`Options::refusals`] reports it.
+//!
 //! No handle ever waits for the thread, except to see a store closed. No peer's name is looked up:
 //! upstream does so for each connection, and a slow resolver stalls everyone.
 
@@ -20,9 +23,11 @@ mod connection;
 mod driver;
 mod entrance;
 mod listen;
+mod owner;
 mod store;
 mod thread;
 
 pub use admission::Admission;
 pub use listen::listen;
-pub use thread::{OpenError, ServeError, StoreHandle, StoreThread};
+pub use owner::{Owner, Owners};
+pub use thread::{OpenError, Options, ServeError, StoreHandle, StoreThread};

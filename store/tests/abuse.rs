@@ -24,7 +24,7 @@ use ragent_store::{Admission, StoreThread, listen};
 use socket2::SockRef;
 
 /// A time that only a failing test takes.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(180);
 
 /// What a process takes beside what is counted: allocators round, and keep some of what is freed.
 const MARGIN: usize = 24 << 20;
@@ -358,6 +358,7 @@ fn pipelines_wait_in_the_kernel() {
 /// Who says nothing, or only the beginning of `VALIDATE`, is disconnected in time and named; the silence
 /// of who has said it is its own affair.
 #[test]
+#[ignore = "takes a minute: make test-all"]
 fn silence_ends_in_time() {
     let server = Server::start();
     let mut idle = server.greeted();

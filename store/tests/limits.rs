@@ -13,6 +13,7 @@ fn limits_are_documented() {
         };
     }
     let seconds = |time: Duration| format!("{} s", time.as_secs());
+    let millis = |time: Duration| format!("{} ms", time.as_millis());
     let bytes = |n: usize| match n.trailing_zeros() {
         30.. => format!("{} GiB", n >> 30),
         20.. => format!("{} MiB", n >> 20),
@@ -28,6 +29,7 @@ fn limits_are_documented() {
         number: KEYS_MAX CONNECTIONS_MAX REFUSED_LOGGED_MAX LISTEN_BACKLOG HANDED_OVER_MAX
             OPENING_MAX PIECE_OVERHEAD ENTRY_OVERHEAD AWAITED_OVERHEAD CONNECTION_OVERHEAD KEEPALIVE_PROBES;
         seconds: GREETING_TIMEOUT KEEPALIVE_IDLE KEEPALIVE_INTERVAL;
+        millis: SOCKET_TABLE_INTERVAL;
     };
     let document = include_str!("../../docs/store.md");
     for (name, value) in &documented {

@@ -1,8 +1,7 @@
 //! The server over loopback: what one client does, or fails to do, is of no concern to another.
 
-use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -10,7 +9,8 @@ use ragent_store::client::{ConnectError, RequestError, WaitError};
 use ragent_store::limits::{KEYS_MAX, VALUE_LEN_MAX};
 use ragent_store::server::OpenError;
 use ragent_store::wire::{GREETING, Query};
-use ragent_store::{Admission, Client, StoreHandle, StoreThread, listen};
+use ragent_store::{Admission, Client, Options, StoreHandle, StoreThread, listen};
+use tokio::sync::mpsc;
 
 /// A time that only a failing test takes.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -53,6 +53,19 @@ impl Fixture {
         ping(&mut stream);
         stream
     }
+}
+
+/// Admits these addresses, and these users of this host.
+fn only(addresses: &[&str], uids: &[u32]) -> Admission {
+    Admission::Only {
+        addresses: addresses.iter().map(|text| text.parse().expect("an address")).collect(),
+        local_uids: uids.iter().copied().collect(),
+        silent_max: 4,
+    }
+}
+
+fn own_uid() -> u32 {
+    nix::unistd::geteuid().as_raw()
 }
 
 /// Lets the store come to rest: what is handed over after all that came before is refused.
@@ -288,22 +301,95 @@ async fn hundreds_of_waiters_are_woken() {
     }
 }
 
-/// Only who is admitted is served; a change counts for who comes later.
+/// Only who is admitted is served; a change counts for who comes later. On this host the user
+/// decides, whatever addresses are listed.
 #[tokio::test]
 async fn only_members_are_admitted() {
-    let other = || Admission::Only(BTreeSet::from([Ipv4Addr::new(10, 0, 0, 1).into()]));
-    let fixture = Fixture::with(other());
-    let local = IpAddr::from(Ipv4Addr::LOCALHOST);
+    let others_user = || only(&["10.0.0.1", "127.0.0.1"], &[own_uid() + 1]);
+    let fixture = Fixture::with(others_user());
     let refused = async || {
         let result = Client::connect(fixture.addr, DEADLINE).await;
         assert!(matches!(result, Err(ConnectError::Greeting { .. })), "{result:?}");
     };
     refused().await;
-    fixture.store.admit(Admission::Only(BTreeSet::from([local])));
+    fixture.store.admit(only(&[], &[own_uid()]));
     let mut member = fixture.client().await;
-    fixture.store.admit(other());
+    fixture.store.admit(others_user());
     refused().await;
     assert_eq!(member.ping(1).await.unwrap(), 1);
+}
+
+/// A connection that was closed before it was accepted is nobody's, and is not executed: the kernel
+/// would name user 0 for it.
+#[tokio::test]
+async fn closed_connections_are_refused() {
+    let fixture = Fixture::with(Admission::Nobody);
+    let mut gone = fixture.raw();
+    gone.write_all(&GREETING).unwrap();
+    gone.write_all(&encode(&Query::Set { key: b"planted", value: b"1" })).unwrap();
+    gone.shutdown(std::net::Shutdown::Write).unwrap();
+    settle(&fixture.store);
+    fixture.store.admit(only(&[], &[0, own_uid()]));
+    assert_closed(&mut gone);
+    assert_eq!(fixture.client().await.num_keys().await.unwrap(), 0);
+}
+
+/// A refused connection is reset at once, and its address reported, once.
+#[tokio::test]
+async fn refusals_are_reported() {
+    let thread = StoreThread::start("store").unwrap();
+    let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (refusals, mut refused) = mpsc::channel(8);
+    let options = Options {
+        admission: only(&[], &[own_uid() + 1]),
+        refusals: Some(refusals),
+        ..Options::default()
+    };
+    let store = thread.open_with(Some(listener), options).unwrap();
+    for _ in 0..2 {
+        let mut stranger = TcpStream::connect(addr).unwrap();
+        stranger.set_read_timeout(Some(DEADLINE)).unwrap();
+        let error = stranger.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+    assert_eq!(refused.recv().await, Some(addr.ip()));
+    store.close().await;
+    assert_eq!(refused.recv().await, None);
+}
+
+/// Of those that are silent only so many are kept: the first one makes room.
+#[test]
+fn silent_connections_are_bounded() {
+    let fixture = Fixture::with(only(&[], &[own_uid()]));
+    let mut greeted = fixture.greeted();
+    let mut silent: Vec<TcpStream> = (0..5).map(|_| fixture.raw()).collect();
+    assert_closed(&mut silent[0]);
+    for stream in &mut silent[1..] {
+        stream.write_all(&GREETING).unwrap();
+        ping(stream);
+    }
+    ping(&mut greeted);
+}
+
+/// A store that may hold little holds little, whatever it is sent.
+#[tokio::test]
+async fn memory_is_bounded() {
+    const MAX: usize = 64 << 20;
+    let fixture = Fixture::new();
+    let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let admission = Admission::Anybody;
+    let options = Options { admission, memory_max: MAX, ..Options::default() };
+    let _store = fixture.thread.open_with(Some(listener), options).unwrap();
+    let value = vec![7; VALUE_LEN_MAX];
+    let mut stored = 0;
+    for n in 0..2 * MAX / VALUE_LEN_MAX {
+        let mut client = Client::connect(addr, DEADLINE).await.unwrap();
+        let set = client.set(format!("{n}").as_bytes(), &value).await;
+        stored += usize::from(set.is_ok() && client.ping(1).await.is_ok());
+    }
+    assert_eq!(stored, MAX * 3 / 4 / VALUE_LEN_MAX - 1, "three quarters are for values");
 }
 
 /// Who comes before anybody is admitted is neither served nor refused, but waits: to be served once
@@ -311,7 +397,7 @@ async fn only_members_are_admitted() {
 #[tokio::test]
 async fn early_comers_wait_for_admission() {
     let fixture = Fixture::with(Admission::Nobody);
-    for admission in [Admission::Only([Ipv4Addr::LOCALHOST.into()].into()), Admission::Anybody] {
+    for admission in [only(&[], &[own_uid()]), Admission::Anybody] {
         let mut early = fixture.raw();
         early.write_all(&GREETING).unwrap();
         early.write_all(b"\x0dping").unwrap();
@@ -416,9 +502,7 @@ async fn both_families_are_served() {
     let fixture = Fixture::new();
     let listener = listen("[::]:0".parse().unwrap()).unwrap();
     let addr = listener.local_addr().unwrap();
-    let members =
-        Admission::Only([IpAddr::from(Ipv4Addr::LOCALHOST), "::1".parse().unwrap()].into());
-    let _store = fixture.thread.open(listener, members).unwrap();
+    let _store = fixture.thread.open(listener, only(&[], &[own_uid()])).unwrap();
     for host in ["127.0.0.1", "::1"] {
         if addr.is_ipv4() && host == "::1" {
             continue;

@@ -14,14 +14,20 @@ use ragent_rendezvous::{
         Assignment, Attend, FromNode, Heard, NodeDescription, NodeState, PROTOCOL_VERSION,
         Standing, ToNode, WorkerEnd, WorkerFailure,
     },
-    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, Timeouts},
+    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
 };
 
 const NODES: u32 = 1_000;
 
 fn shared() -> SharedSettings {
     let nodes = NodeRange::new(NODES, NODES).expect("min is max");
-    SharedSettings { nodes, max_restarts: 3, timeouts: Timeouts::default(), fixed_ranks: false }
+    SharedSettings {
+        nodes,
+        max_restarts: 3,
+        timeouts: Timeouts::default(),
+        fixed_ranks: false,
+        store_access: StoreAccess::Members,
+    }
 }
 
 fn peer(n: u32) -> Peer {

@@ -15,7 +15,7 @@ use ragent_rendezvous::{
     Rendezvous,
     ids::{JobUid, NodeId, Peer, Round, RoundId, RunId},
     message::{Heard, JobResult, NodeDescription, NodeState, ToNode},
-    settings::{Leases, Memory, NodeRange, SharedSettings, Timeouts},
+    settings::{Leases, Memory, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{PhaseName, Snapshot},
 };
 
@@ -140,7 +140,8 @@ impl World {
             stop_grace: Duration::from_secs(2),
         };
         let max_restarts = bound(random.between(0, 6));
-        let shared = SharedSettings { nodes, max_restarts, timeouts, fixed_ranks };
+        let store_access = StoreAccess::Members;
+        let shared = SharedSettings { nodes, max_restarts, timeouts, fixed_ranks, store_access };
         let start = Instant::now();
         let mut world = Self {
             start,

@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use nix::sys::signal::Signal;
+use nix::{sys::signal::Signal, unistd::geteuid};
 use ragent_core::{
     agent::{AgentSettings, Ending},
     node::{Claims, Effect, Node},
@@ -19,7 +19,7 @@ use ragent_proto::convert::{FromCoordinator, NotHere};
 use ragent_rendezvous::{
     ids::{AttendNumber, JobUid, RunId},
     message::{Admission, Attend, FromNode, NodeDescription, PROTOCOL_VERSION, ToNode},
-    settings::SharedSettings,
+    settings::{SharedSettings, StoreAccess},
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -31,6 +31,7 @@ use super::worker_stores::WorkerStores;
 use crate::{
     clock,
     coordinator::client::{self, AttendError, StreamEvent},
+    host::ThisHost,
     job_spec::Endpoint,
     limits, news,
     service_manager::ServiceManager,
@@ -211,6 +212,8 @@ impl Driver<'_> {
         reply: oneshot::Sender<(Attend, mpsc::Receiver<FromNode>)>,
     ) {
         let mut node = self.spec.node.clone();
+        // Those of IPv6 may change while an agent runs.
+        node.addresses = ThisHost.addresses();
         let own = local.ip().to_canonical();
         if node.address.is_empty() {
             node.address = own.to_string();
@@ -317,8 +320,10 @@ impl Driver<'_> {
 
     async fn serve_store(&mut self, admission: &Admission) {
         if admission.group_rank.0 == 0 {
-            let own: Vec<IpAddr> = self.spec.node.addresses.clone();
-            self.stores.serve(admission.store_clients.iter().copied().chain(own)).await;
+            let (members, world_size) = (&admission.store_clients, admission.world_size);
+            let access = self.spec.shared.store_access;
+            let access = store_admission(access, members, world_size, |ip| ThisHost.owns(ip));
+            self.stores.serve(admission.round.round, access).await;
         } else {
             self.stores.close_all().await;
         }
@@ -401,5 +406,48 @@ impl Driver<'_> {
         if current.is_some() {
             let _ = tokio::time::timeout(limits::FAREWELL_TIMEOUT, ended).await;
         }
+    }
+}
+
+/// Whom the store of a round lets in; `is_own` names the addresses of this host, which all of its
+/// users have.
+fn store_admission(
+    access: StoreAccess,
+    members: &[IpAddr],
+    world_size: u32,
+    is_own: impl Fn(IpAddr) -> bool,
+) -> ragent_store::Admission {
+    match access {
+        StoreAccess::Any => ragent_store::Admission::Anybody,
+        StoreAccess::Members => {
+            let addresses = members.iter().copied().filter(|address| !is_own(*address));
+            ragent_store::Admission::Only {
+                addresses: addresses.collect(),
+                local_uids: [geteuid().as_raw(), 0].into(),
+                silent_max: limits::silent_store_clients(world_size),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Addresses that all users of this host have let nobody in; its user is asked for instead.
+    #[test]
+    fn own_addresses_are_no_members() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let members = ["10.0.0.1", "10.0.0.2"].map(ip);
+        let is_own = |address| address == ip("10.0.0.1");
+        let admission = store_admission(StoreAccess::Members, &members, 8, is_own);
+        let expected = ragent_store::Admission::Only {
+            addresses: [ip("10.0.0.2")].into(),
+            local_uids: [geteuid().as_raw(), 0].into(),
+            silent_max: 4 * 8 + 256,
+        };
+        assert_eq!(admission, expected);
+        let any = store_admission(StoreAccess::Any, &members, 8, is_own);
+        assert_eq!(any, ragent_store::Admission::Anybody);
     }
 }

@@ -3,10 +3,12 @@
 //! Each round has a fresh and empty one on another port than the round before. The next is opened
 //! beside the one that still serves, so a round's store outlives the stopping of its round.
 
-use std::{collections::BTreeSet, io, net::IpAddr};
+use std::{io, net::IpAddr};
 
-use ragent_store::{Admission, StoreHandle, StoreThread};
-use tokio::sync::watch;
+use ragent_rendezvous::ids::Round;
+use ragent_store::{Admission, Options, StoreHandle, StoreThread};
+use tokio::sync::{mpsc, watch};
+use tracing::warn;
 
 use crate::{
     job_spec::StorePorts,
@@ -42,7 +44,15 @@ pub struct WorkerStores {
     /// The port of a pinned range that was used last.
     last_port: Option<u16>,
     serving: Option<StoreHandle>,
-    next: Option<StoreHandle>,
+    next: Option<Next>,
+}
+
+/// A store that is open and admits nobody yet.
+#[derive(Debug)]
+struct Next {
+    store: StoreHandle,
+    /// Addresses from which it refuses connections.
+    refused: mpsc::Receiver<IpAddr>,
 }
 
 impl WorkerStores {
@@ -57,15 +67,15 @@ impl WorkerStores {
     ///
     /// Returns the system's refusal, or the last one where a range of ports is pinned.
     pub async fn open(&mut self) -> io::Result<u16> {
-        close(self.next.take()).await;
+        self.close_next().await;
         let (reach, ports) = match &self.place {
             StorePlace::Ports { reach, ports, .. } => (*reach, *ports),
             StorePlace::OnePort { port, door } => {
                 // Who comes from now on waits; whoever is there still uses the old one.
                 self.serving = door.send_replace(None).or_else(|| self.serving.take());
-                let store = self.thread.open_without_listener(Admission::Nobody);
-                self.next = Some(store.map_err(io::Error::other)?);
-                return Ok(*port);
+                let port = *port;
+                self.next = Some(self.open_next(None)?);
+                return Ok(port);
             }
         };
         let listener = match self.listen(reach, ports) {
@@ -78,17 +88,18 @@ impl WorkerStores {
             Err(error) => return Err(error),
         };
         let port = listener.local_addr()?.port();
-        let store = self.thread.open(listener, Admission::Nobody).map_err(io::Error::other)?;
-        self.next = Some(store);
+        self.next = Some(self.open_next(Some(listener))?);
         self.last_port = Some(port);
         Ok(port)
     }
 
-    /// Serves the store opened last to workers from `clients`; the one before it closes.
-    pub async fn serve(&mut self, clients: impl Iterator<Item = IpAddr>) {
+    /// Serves the store opened last to the workers of `round`, as `admission` lists them; the one
+    /// before it closes.
+    pub async fn serve(&mut self, round: Round, admission: Admission) {
         close(self.serving.take()).await;
-        let Some(store) = self.next.take() else { return };
-        store.admit(Admission::Only(clients.collect::<BTreeSet<_>>()));
+        let Some(Next { store, refused }) = self.next.take() else { return };
+        store.admit(admission);
+        tokio::spawn(report_refusals(round, refused));
         match &self.place {
             StorePlace::Ports { is_served: true, .. } => self.serving = Some(store),
             StorePlace::Ports { is_served: false, .. } => store.close().await,
@@ -99,7 +110,18 @@ impl WorkerStores {
     /// Closes all: another node serves this round.
     pub async fn close_all(&mut self) {
         close(self.serving.take()).await;
-        close(self.next.take()).await;
+        self.close_next().await;
+    }
+
+    async fn close_next(&mut self) {
+        close(self.next.take().map(|next| next.store)).await;
+    }
+
+    fn open_next(&self, listener: Option<std::net::TcpListener>) -> io::Result<Next> {
+        let (refusals, refused) = mpsc::channel(REFUSALS);
+        let options = Options { refusals: Some(refusals), ..Options::default() };
+        let store = self.thread.open_with(listener, options).map_err(io::Error::other)?;
+        Ok(Next { store, refused })
     }
 
     fn listen(&self, reach: Reach, ports: StorePorts) -> io::Result<std::net::TcpListener> {
@@ -121,6 +143,20 @@ impl WorkerStores {
         Err(error)
     }
 }
+
+/// Logs whom the store of `round` refuses, each address once, until it is closed.
+async fn report_refusals(round: Round, mut refused: mpsc::Receiver<IpAddr>) {
+    while let Some(address) = refused.recv().await {
+        warn!(
+            "the store of round {round} refused {address}, which is neither an address of a member \
+             nor a socket of this user; if a worker of this job runs there, name its address with \
+             `--local-addr` on its node, or give `--store-access any` on all nodes"
+        );
+    }
+}
+
+/// Refused addresses that wait to be logged; a store reports no more than that.
+const REFUSALS: usize = ragent_store::limits::REFUSED_LOGGED_MAX;
 
 /// Closes a store and waits until its port is free.
 async fn close(store: Option<StoreHandle>) {
@@ -161,7 +197,7 @@ mod tests {
         let mut ports = Vec::new();
         for _ in 0..4 {
             ports.push(stores.open().await.unwrap());
-            stores.serve(std::iter::empty()).await;
+            stores.serve(Round(1), Admission::Anybody).await;
         }
         assert!(ports.windows(2).all(|pair| pair[0] != pair[1]), "{ports:?}");
         assert_eq!(ports, [first, first + 1, first + 2, first]);
@@ -177,7 +213,7 @@ mod tests {
         let mut stores = WorkerStores::new(thread, on(range));
         for _ in 0..2 {
             assert_eq!(stores.open().await.unwrap(), port.get());
-            stores.serve(std::iter::empty()).await;
+            stores.serve(Round(1), Admission::Anybody).await;
         }
     }
 
@@ -188,7 +224,7 @@ mod tests {
         let mut stores = WorkerStores::new(StoreThread::start("stores").unwrap(), place);
         let port = stores.open().await.unwrap();
         assert!(net::listen(LOOPBACK, port).is_err());
-        stores.serve(std::iter::empty()).await;
+        stores.serve(Round(1), Admission::Anybody).await;
         net::listen(LOOPBACK, port).unwrap();
     }
 
@@ -201,7 +237,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(stores.open().await.unwrap(), 29_500);
             assert!(seen.borrow().is_none());
-            stores.serve(std::iter::empty()).await;
+            stores.serve(Round(1), Admission::Anybody).await;
             assert!(seen.borrow().is_some());
         }
     }

@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    net::IpAddr,
     path::PathBuf,
     time::Duration,
 };
@@ -30,6 +31,8 @@ pub enum Input {
     Attend {
         /// The message.
         attend: Box<Attend>,
+        /// The address that the stream comes from.
+        observed: Option<IpAddr>,
         /// Where answers go.
         answers: mpsc::Sender<FromCoordinator>,
     },
@@ -139,7 +142,12 @@ fn handle(
             // Its agent has given up waiting: the answer would be work for nobody.
             debug!("skipped an attend whose stream is closed");
         }
-        Input::Attend { attend, answers } => {
+        Input::Attend { mut attend, observed, answers } => {
+            // Its workers come from there, too, where its host is behind NAT.
+            if let Some(observed) = observed.filter(|observed| !observed.is_loopback()) {
+                attend.node.addresses.retain(|address| *address != observed);
+                attend.node.addresses.insert(0, observed);
+            }
             streams.open(attend.peer(), answers);
             rendezvous.handle_attend(now, *attend);
         }

@@ -32,7 +32,14 @@ use super::{
     driver::{Input, Inputs},
     reach::{self, REACH_PATH, ReachReport},
 };
-use crate::{clock, job_spec::Endpoint, keeper::obituary::OBITUARY_PATH, limits, net, state_file};
+use crate::{
+    clock,
+    job_spec::Endpoint,
+    keeper::obituary::OBITUARY_PATH,
+    limits,
+    net::{self, PeerAddress},
+    state_file,
+};
 
 /// The path at which an agent says who it is.
 pub const IDENTITY_PATH: &str = "/v1/identity";
@@ -116,6 +123,8 @@ impl Coordination for Service {
         &self,
         request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Answers>, Status> {
+        let peer_address = request.extensions().get::<PeerAddress>().copied();
+        let observed = peer_address.map(|PeerAddress(peer)| peer.ip().to_canonical());
         let mut messages = request.into_inner();
         let inputs = match self.role.coordinator() {
             Ok(inputs) => inputs.clone(),
@@ -132,7 +141,7 @@ impl Coordination for Service {
         };
         let peer = attend.peer();
         let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
-        send(&inputs, Input::Attend { attend, answers }).await?;
+        send(&inputs, Input::Attend { attend, observed, answers }).await?;
         tokio::spawn(forward(messages, peer, inputs));
         let answers = ReceiverStream::new(queue).map(|message| Ok(message.into()));
         Ok(Response::new(Box::pin(answers)))

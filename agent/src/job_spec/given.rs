@@ -1,5 +1,7 @@
 //! Reads what was typed, with the `PET_*` variables behind it.
 
+use ragent_rendezvous::settings::StoreAccess;
+
 use super::JobSpecError;
 use crate::{cli::LaunchArgs, host::Host, placement::Placement};
 
@@ -111,6 +113,18 @@ impl<H: Host> Given<'_, H> {
         default: u32,
     ) -> Result<u32, JobSpecError> {
         Ok(self.optional_number(name, typed)?.unwrap_or(default))
+    }
+
+    /// Who may connect to the workers' store.
+    pub(super) fn store_access(&self) -> Result<StoreAccess, JobSpecError> {
+        let choose = |text: &str| match text {
+            "members" => Some(StoreAccess::Members),
+            "any" => Some(StoreAccess::Any),
+            _ => None,
+        };
+        let choices = "`members` or `any`";
+        let given = self.choice("store_access", &self.args.store_access, choices, choose)?;
+        Ok(given.unwrap_or_default())
     }
 
     /// One of a few words.

@@ -45,7 +45,7 @@ use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{LocalRank, NodeId, RoundId, RunId, Term},
     message::{Admission, Heard, NodeDescription, WorkerEnd, WorkerFailure},
-    settings::{Leases, NodeRange, SharedSettings, Timeouts},
+    settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
 };
 use ragent_store::StoreThread;
 use serde_json::{Value, json};
@@ -104,6 +104,7 @@ async fn measure(args: &Args, coordinator: &Coordinator) -> Result<Value> {
         max_restarts: 1,
         timeouts: Timeouts { shrink: Duration::ZERO, ..Timeouts::default() },
         fixed_ranks: false,
+        store_access: StoreAccess::Members,
     };
     let pid = coordinator.process.id();
     let (start, opened) = (now(), connections_opened()?);

@@ -1,13 +1,13 @@
 //! The settings that all nodes of a job share.
 
-use ragent_rendezvous::settings::{NodeRange, SharedSettings, Timeouts};
+use ragent_rendezvous::settings::{NodeRange, SharedSettings, StoreAccess, Timeouts};
 
 use super::{millis, to_millis};
 use crate::{Malformed, v1};
 
 impl From<SharedSettings> for v1::SharedSettings {
     fn from(settings: SharedSettings) -> Self {
-        let SharedSettings { nodes, max_restarts, timeouts, fixed_ranks } = settings;
+        let SharedSettings { nodes, max_restarts, timeouts, fixed_ranks, store_access } = settings;
         Self {
             min_nodes: nodes.min(),
             max_nodes: nodes.max(),
@@ -19,6 +19,7 @@ impl From<SharedSettings> for v1::SharedSettings {
             stop_grace_ms: to_millis(timeouts.stop_grace),
             fixed_ranks,
             node_unit: nodes.unit(),
+            store_access_any: store_access == StoreAccess::Any,
         }
     }
 }
@@ -43,6 +44,11 @@ impl TryFrom<v1::SharedSettings> for SharedSettings {
                 stop_grace: millis(settings.stop_grace_ms, "settings.stop_grace_ms")?,
             },
             fixed_ranks: settings.fixed_ranks,
+            store_access: if settings.store_access_any {
+                StoreAccess::Any
+            } else {
+                StoreAccess::Members
+            },
         })
     }
 }

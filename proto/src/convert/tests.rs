@@ -14,7 +14,7 @@ use ragent_rendezvous::{
         NodeState, Outcome, RefuseReason, RestartReason, Standing, ToNode, WaitReason, Welcome,
         WorkerEnd, WorkerFailure,
     },
-    settings::{Leases, NodeRange, SharedSettings, Timeouts},
+    settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName},
 };
 
@@ -26,7 +26,13 @@ fn round() -> RoundId {
 
 fn settings() -> SharedSettings {
     let nodes = NodeRange::new(2, 8).unwrap();
-    SharedSettings { nodes, max_restarts: 3, timeouts: Timeouts::default(), fixed_ranks: false }
+    SharedSettings {
+        nodes,
+        max_restarts: 3,
+        timeouts: Timeouts::default(),
+        fixed_ranks: false,
+        store_access: StoreAccess::Any,
+    }
 }
 
 fn ends() -> [WorkerEnd; 4] {

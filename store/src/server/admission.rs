@@ -3,39 +3,80 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// From which addresses connections are accepted.
+/// Whose connections are accepted.
 ///
 /// It is asked once, when a connection begins. Addresses of IPv4 are the same written as IPv6
-/// (`::ffff:10.0.0.1`). Loopback is an address like any other: list it if the own host takes part.
+/// (`::ffff:10.0.0.1`).
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Admission {
-    /// From none yet: a connection waits in the listener's backlog until some are admitted or the
+    /// Nobody's yet: a connection waits in the listener's backlog until some are admitted or the
     /// store is closed. One that was handed over cannot go back there, and is refused.
     #[default]
     Nobody,
-    /// From all.
+    /// Everybody's.
     Anybody,
-    /// From these.
-    Only(BTreeSet<IpAddr>),
+    /// Those of other hosts by their address, and those of this host by their user.
+    Only {
+        /// Addresses of other hosts. Every host has the loopback addresses, so they count for
+        /// nothing here; leave this host's own addresses out, too, as all its users have them.
+        addresses: BTreeSet<IpAddr>,
+        /// The users of this host.
+        local_uids: BTreeSet<u32>,
+        /// How many may be connected without having sent their `VALIDATE`; the one that has waited
+        /// longest is closed for a further one.
+        silent_max: usize,
+    },
+}
+
+/// What is known of a connection by its address.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Verdict {
+    /// It is accepted.
+    Admitted,
+    /// It is refused.
+    Refused,
+    /// It is accepted if it belongs to one of the listed users of this host.
+    DependsOnOwner,
 }
 
 impl Admission {
-    /// Returns the same with one spelling of each address.
+    /// Returns the same with one spelling of each address, and without those that every host has.
     pub(super) fn canonical(self) -> Self {
         match self {
             Self::Nobody | Self::Anybody => self,
-            Self::Only(members) => {
-                Self::Only(members.into_iter().map(|member| member.to_canonical()).collect())
+            Self::Only { addresses, local_uids, silent_max } => {
+                let is_ones_own = |ip: &IpAddr| !ip.is_loopback() && !ip.is_unspecified();
+                let addresses = addresses.into_iter().map(|ip| ip.to_canonical());
+                let addresses = addresses.filter(is_ones_own).collect();
+                Self::Only { addresses, local_uids, silent_max }
             }
         }
     }
 
-    /// Tells whether a connection from `peer` is accepted; both are in their canonical spelling.
-    pub(super) fn admits(&self, peer: IpAddr) -> bool {
+    /// Decides on a connection from `peer`, as far as its address goes.
+    pub(super) fn of_address(&self, peer: IpAddr) -> Verdict {
+        match self {
+            Self::Nobody => Verdict::Refused,
+            Self::Anybody => Verdict::Admitted,
+            Self::Only { addresses, .. } if addresses.contains(&peer) => Verdict::Admitted,
+            Self::Only { .. } => Verdict::DependsOnOwner,
+        }
+    }
+
+    /// Decides on a connection whose other end is known to belong to `uid` of this host.
+    pub(super) fn of_user(&self, uid: u32) -> bool {
         match self {
             Self::Nobody => false,
             Self::Anybody => true,
-            Self::Only(members) => members.contains(&peer),
+            Self::Only { local_uids, .. } => local_uids.contains(&uid),
+        }
+    }
+
+    /// How many connections may be silent.
+    pub(super) fn silent_max(&self) -> usize {
+        match self {
+            Self::Nobody | Self::Anybody => usize::MAX,
+            Self::Only { silent_max, .. } => *silent_max,
         }
     }
 }
@@ -48,17 +89,36 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Members may be listed under either spelling of their address; others are not admitted.
+    fn only(addresses: &[&str]) -> Admission {
+        let addresses = addresses.iter().map(|text| ip(text)).collect();
+        Admission::Only { addresses, local_uids: [7].into(), silent_max: 1 }.canonical()
+    }
+
+    /// Members may be listed under either spelling of their address; others are admitted only if
+    /// they are a user of this host.
     #[test]
     fn spelling_does_not_matter() {
-        let plain = Admission::Only([ip("10.0.0.1"), ip("2001:db8::1")].into()).canonical();
-        let mapped = Admission::Only([ip("::ffff:10.0.0.1")].into()).canonical();
-        assert!(plain.admits(ip("10.0.0.1")) && mapped.admits(ip("10.0.0.1")));
-        assert!(plain.admits(ip("2001:db8::1")));
+        let plain = only(&["10.0.0.1", "2001:db8::1"]);
+        let mapped = only(&["::ffff:10.0.0.1"]);
+        assert_eq!(plain.of_address(ip("10.0.0.1")), Verdict::Admitted);
+        assert_eq!(mapped.of_address(ip("10.0.0.1")), Verdict::Admitted);
+        assert_eq!(plain.of_address(ip("2001:db8::1")), Verdict::Admitted);
         for peer in ["10.0.0.2", "127.0.0.1", "::1", "2001:db8::2"] {
-            assert!(!plain.admits(ip(peer)) && !mapped.admits(ip(peer)));
-            assert!(Admission::Anybody.admits(ip(peer)));
-            assert!(!Admission::Nobody.admits(ip(peer)));
+            for some in [&plain, &mapped] {
+                assert_eq!(some.of_address(ip(peer)), Verdict::DependsOnOwner);
+            }
+            assert_eq!(Admission::Anybody.of_address(ip(peer)), Verdict::Admitted);
+            assert_eq!(Admission::Nobody.of_address(ip(peer)), Verdict::Refused);
+        }
+        assert!(plain.of_user(7) && !plain.of_user(0) && !Admission::Nobody.of_user(7));
+    }
+
+    /// An address that every host has makes nobody a member.
+    #[test]
+    fn loopback_is_no_address() {
+        let lax = only(&["127.0.0.1", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::"]);
+        for peer in ["127.0.0.1", "::1", "0.0.0.0", "::"] {
+            assert_eq!(lax.of_address(ip(peer)), Verdict::DependsOnOwner);
         }
     }
 }

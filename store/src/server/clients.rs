@@ -20,7 +20,7 @@ use slab::Slab;
 use super::connection::{Backlog, Connection, End, Readiness, Sent, is_paused};
 use crate::engine::{ClientId, Engine};
 use crate::limits::{
-    BUFFER_LEN_FREE, BUFFERS_LEN_MAX, CONNECTIONS_MAX, GREETING_TIMEOUT, READ_LEN,
+    BUFFER_LEN_FREE, BUFFERS_LEN_MAX, CONNECTIONS_MAX, GREETING_TIMEOUT, READ_LEN, STORE_MEMORY_MAX,
 };
 use crate::output::Output;
 use crate::session::{Step, Violation};
@@ -43,6 +43,7 @@ pub(super) struct Clients {
     /// Until when those may be silent. Names grow, and so do the times beside them.
     silent: BTreeMap<ClientId, Instant>,
     pub(super) buffered: usize,
+    buffered_max: usize,
     entered: u64,
 }
 
@@ -55,20 +56,27 @@ enum Next {
 
 impl Default for Clients {
     fn default() -> Self {
+        Self::with_memory_max(STORE_MEMORY_MAX + BUFFERS_LEN_MAX)
+    }
+}
+
+impl Clients {
+    /// Clients, none yet, that let the server hold at most `memory_max` bytes for all of them.
+    pub(super) fn with_memory_max(memory_max: usize) -> Self {
+        let buffered_max = BUFFERS_LEN_MAX.min(memory_max / 4);
         Self {
-            engine: Engine::default(),
+            engine: Engine::with_memory_max(STORE_MEMORY_MAX.min(memory_max - buffered_max)),
             connections: Slab::new(),
             scratch: vec![0; READ_LEN].into(),
             output: Output::default(),
             line: VecDeque::new(),
             silent: BTreeMap::new(),
             buffered: 0,
+            buffered_max,
             entered: 0,
         }
     }
-}
 
-impl Clients {
     /// Returns how many there are.
     pub(super) fn len(&self) -> usize {
         self.connections.len()
@@ -98,6 +106,15 @@ impl Clients {
         while let Some(first) = self.silent.first_entry().filter(|first| *first.get() <= now) {
             let (client, _) = first.remove_entry();
             self.leave(place_of(client), End::Silent);
+        }
+    }
+
+    /// Closes those who have been silent longest until no more than `most` are.
+    pub(super) fn make_room(&mut self, most: usize) {
+        while most < self.silent.len()
+            && let Some((client, _)) = self.silent.pop_first()
+        {
+            self.leave(place_of(client), End::MadeRoom);
         }
     }
 
@@ -331,7 +348,7 @@ impl Clients {
     fn rebuffer(&mut self, before: usize, now: usize) -> Result<(), Violation> {
         self.buffered = self.buffered - before + now;
         // Who shrinks is not the one to blame, nor is who holds little.
-        let full = BUFFERS_LEN_MAX < self.buffered && before < now && BUFFER_LEN_FREE < now;
+        let full = self.buffered_max < self.buffered && before < now && BUFFER_LEN_FREE < now;
         if full { Err(Violation::BuffersFull) } else { Ok(()) }
     }
 }

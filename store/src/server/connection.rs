@@ -55,6 +55,7 @@ pub(super) struct Readiness {
 pub(super) enum End {
     Failed(io::Error),
     HungUp,
+    MadeRoom,
     Silent,
     Violation(Violation),
 }
@@ -188,6 +189,11 @@ impl End {
             }
             Self::Silent => {
                 warn!(%peer, rule = "no VALIDATE in time", "closed a connection to the store");
+            }
+            // Whoever connects and is silent, over and over, fills no log.
+            Self::MadeRoom => {
+                let rule = "too many connections without VALIDATE";
+                debug!(%peer, rule, "closed a connection to the store");
             }
             Self::Violation(rule) => warn!(%peer, %rule, "closed a connection to the store"),
         }

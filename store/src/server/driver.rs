@@ -176,7 +176,14 @@ mod tests {
     fn failures_are_contained() {
         let (_handle, policy) = watch::channel(Policy::Open(Admission::Anybody));
         let (_handed_over, taken_over) = mpsc::channel(1);
-        let mut store = Store::new(Opened { id: StoreId(0), listener: None, policy, taken_over });
+        let mut store = Store::new(Opened {
+            id: StoreId(0),
+            listener: None,
+            policy,
+            taken_over,
+            memory_max: usize::MAX,
+            refusals: None,
+        });
         assert_eq!(attempt(&mut store, Store::hear), State::Open);
         assert_eq!(attempt(&mut store, |_| unreachable!("but it happens")), State::Closed);
     }

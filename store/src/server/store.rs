@@ -1,21 +1,23 @@
 //! One store: takes connections in, and turns them away.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::net::{self, IpAddr, SocketAddr};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use std::{io, mem};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry};
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, warn};
 
-use super::Admission;
+use super::admission::{Admission, Verdict};
 use super::clients::Clients;
 use super::connection::Readiness;
 use super::driver::{Source, StoreId};
 use super::entrance::Entrance;
+use super::owner::{Owner, Owners};
 use crate::limits::{
     CONNECTIONS_MAX, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, REFUSED_LOGGED_MAX,
 };
@@ -27,6 +29,8 @@ pub(super) struct Opened {
     pub(super) listener: Option<TcpListener>,
     pub(super) policy: watch::Receiver<Policy>,
     pub(super) taken_over: mpsc::Receiver<net::TcpStream>,
+    pub(super) memory_max: usize,
+    pub(super) refusals: Option<mpsc::Sender<IpAddr>>,
 }
 
 /// What the holder of a store wants; only the latest counts.
@@ -39,7 +43,7 @@ pub(super) enum Policy {
 impl Policy {
     /// Tells whether there may be a peer to accept.
     fn admits_some(&self) -> bool {
-        matches!(self, Self::Open(Admission::Anybody | Admission::Only(_)))
+        matches!(self, Self::Open(Admission::Anybody | Admission::Only { .. }))
     }
 }
 
@@ -60,6 +64,14 @@ pub(super) struct Store {
     /// Whether there may be something in `taken_over`.
     hears: bool,
     refused: Refused,
+    /// Where the first refusal of each address is reported; if nowhere, in the log.
+    refusals: Option<mpsc::Sender<IpAddr>>,
+    /// Asked for the first connection that depends on it.
+    owners: Option<Owners>,
+    /// A connection whose owner is not known before that moment; nobody is accepted meanwhile.
+    held: Option<(Instant, TcpStream, SocketAddr)>,
+    /// Whether it was said that the kernel cannot be asked.
+    told_unknown: bool,
     /// Looked at for each who comes: what was said before it came counts. The last field, hence
     /// dropped when all others are, which is what `StoreHandle::close` waits for.
     policy: watch::Receiver<Policy>,
@@ -67,26 +79,32 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn new(opened: Opened) -> Self {
-        let Opened { id, listener, policy, taken_over } = opened;
+        let Opened { id, listener, policy, taken_over, memory_max, refusals } = opened;
         Self {
             id,
             entrance: Entrance::new(listener),
-            clients: Clients::default(),
+            clients: Clients::with_memory_max(memory_max),
             taken_over,
             hears: false,
             refused: Refused::default(),
+            refusals,
+            owners: None,
+            held: None,
+            told_unknown: false,
             policy,
         }
     }
 
     /// Tells whether there is something to do without an event.
     pub(super) fn is_busy(&self) -> bool {
-        self.clients.is_busy() || self.hears || self.may_accept()
+        self.clients.is_busy() || self.held.is_none() && (self.hears || self.may_accept())
     }
 
     /// Returns when there is something to do without an event.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.entrance.poll_timeout().into_iter().chain(self.clients.poll_timeout()).min()
+        let held = self.held.as_ref().map(|(until, ..)| *until);
+        let deadlines = [self.entrance.poll_timeout(), self.clients.poll_timeout(), held];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Takes note that deadlines have passed.
@@ -121,7 +139,13 @@ impl Store {
 
     /// Takes in `most` of those who wait at the listener, and of those that were handed over.
     pub(super) fn accept(&mut self, registry: &Registry, now: Instant, most: usize) {
+        if let Some((_, stream, peer)) = self.held.take_if(|(until, ..)| *until <= now) {
+            self.take_in(registry, now, stream, peer);
+        }
         for _ in 0..most {
+            if self.held.is_some() {
+                return;
+            }
             let Ok(stream) = self.taken_over.try_recv() else {
                 self.hears = false;
                 break;
@@ -133,7 +157,7 @@ impl Store {
             }
         }
         for _ in 0..most {
-            if !self.may_accept() {
+            if self.held.is_some() || !self.may_accept() {
                 break;
             }
             if let Some((stream, peer)) = self.entrance.accept(now) {
@@ -148,7 +172,48 @@ impl Store {
         self.entrance.is_ready() && self.policy.borrow().admits_some()
     }
 
-    fn take_in(
+    fn take_in(&mut self, registry: &Registry, now: Instant, stream: TcpStream, peer: SocketAddr) {
+        match self.decide(now, &stream, peer) {
+            None => {}
+            Some(Decision::Admit) => self.enter(registry, now, stream, peer),
+            Some(Decision::Refuse) => self.refuse_stranger(&stream, peer),
+            Some(Decision::Hold(until)) => self.held = Some((until, stream, peer)),
+        }
+    }
+
+    /// Decides on a connection; not at all once the store is being closed.
+    fn decide(&mut self, now: Instant, stream: &TcpStream, peer: SocketAddr) -> Option<Decision> {
+        let policy = self.policy.borrow();
+        let Policy::Open(admission) = &*policy else { return None };
+        let ip = peer.ip().to_canonical();
+        let is_admitted = match admission.of_address(ip) {
+            Verdict::Admitted => true,
+            Verdict::Refused => false,
+            Verdict::DependsOnOwner => {
+                // One that was reset meanwhile has no end any more.
+                let Ok(local) = stream.local_addr() else { return Some(Decision::Refuse) };
+                let owners = self.owners.get_or_insert_with(Owners::new);
+                match owners.of_peer(now, local, peer) {
+                    Owner::User(uid) => admission.of_user(uid),
+                    Owner::Nobody => false,
+                    Owner::Later(until) => return Some(Decision::Hold(until)),
+                    Owner::Unknown => {
+                        if !mem::replace(&mut self.told_unknown, true) {
+                            warn!(
+                                "this kernel does not tell whose a local connection is (neither \
+                                 NETLINK_SOCK_DIAG nor /proc/net/tcp): every user of this host may \
+                                 connect to the store"
+                            );
+                        }
+                        is_own_address(ip)
+                    }
+                }
+            }
+        };
+        Some(if is_admitted { Decision::Admit } else { Decision::Refuse })
+    }
+
+    fn enter(
         &mut self,
         registry: &Registry,
         now: Instant,
@@ -156,30 +221,66 @@ impl Store {
         peer: SocketAddr,
     ) {
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-        let is_member = match &*self.policy.borrow() {
-            Policy::Open(admission) => admission.admits(peer.ip()),
-            Policy::Closed => return,
-        };
-        if !is_member {
-            return self.refuse(peer, "not a member of the round");
-        }
         if CONNECTIONS_MAX <= self.clients.len() {
-            return self.refuse(peer, "too many connections");
+            return self.refuse(&stream, peer, "too many connections");
         }
         let token = Source::Connection(self.id, self.clients.next_place()).into();
         match registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE) {
             Ok(()) => self.clients.enter(now, stream, peer),
             Err(cause) => warn!(%peer, %cause, "failed to serve a connection to the store"),
         }
+        let silent_max = match &*self.policy.borrow() {
+            Policy::Open(admission) => admission.silent_max(),
+            Policy::Closed => usize::MAX,
+        };
+        self.clients.make_room(silent_max);
     }
 
-    fn refuse(&mut self, peer: SocketAddr, rule: &'static str) {
+    fn refuse_stranger(&mut self, stream: &TcpStream, peer: SocketAddr) {
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        let Some(refusals) = &self.refusals else {
+            return self.refuse(stream, peer, "neither a member's address nor a user of the job");
+        };
+        reset(stream);
+        if self.refused.is_new(peer.ip()) {
+            // Whoever hears of them may have gone, or be late: then there were others before.
+            let _ = refusals.try_send(peer.ip());
+        }
+        debug!(%peer, "refused a connection to the store");
+    }
+
+    fn refuse(&mut self, stream: &TcpStream, peer: SocketAddr, rule: &'static str) {
+        reset(stream);
         if self.refused.is_new(peer.ip()) {
             warn!(%peer, rule, "refused a connection to the store");
         } else {
             debug!(%peer, rule, "refused a connection to the store");
         }
     }
+}
+
+/// What becomes of a connection.
+enum Decision {
+    Admit,
+    Refuse,
+    Hold(Instant),
+}
+
+/// Makes the end of a connection a reset, which a client takes for what it is.
+fn reset(stream: &TcpStream) {
+    // Else it ends without one, which is nearly as good.
+    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}
+
+/// Tells whether `ip` is an address of this host.
+fn is_own_address(ip: IpAddr) -> bool {
+    let has_it = |interface: InterfaceAddress| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+        let own = v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))?;
+        (own == ip).then_some(())
+    };
+    ip.is_loopback() || getifaddrs().is_ok_and(|mut all| all.any(|one| has_it(one).is_some()))
 }
 
 /// The first addresses that were refused: whoever tries again and again fills no log.

@@ -1,7 +1,7 @@
 //! The thread of the stores, and the handles that the rest of the program holds.
 
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
@@ -14,7 +14,7 @@ use tracing::error;
 use super::Admission;
 use super::driver::{Driver, Source, StoreId};
 use super::store::{self, Opened, Policy};
-use crate::limits::{HANDED_OVER_MAX, OPENING_MAX};
+use crate::limits::{BUFFERS_LEN_MAX, HANDED_OVER_MAX, OPENING_MAX, STORE_MEMORY_MAX};
 
 /// A thread that serves any number of independent stores.
 ///
@@ -36,6 +36,25 @@ pub struct StoreHandle {
     policy: watch::Sender<Policy>,
     handed_over: mpsc::Sender<TcpStream>,
     waker: Arc<Waker>,
+}
+
+/// How a store is opened.
+#[derive(Debug)]
+pub struct Options {
+    /// Who may connect.
+    pub admission: Admission,
+    /// Most that the store may hold in all: what it stores, unfinished requests and unsent answers.
+    pub memory_max: usize,
+    /// Where the address of a refused connection is reported, each address once; if nowhere, the
+    /// log has it.
+    pub refusals: Option<mpsc::Sender<IpAddr>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let memory_max = STORE_MEMORY_MAX + BUFFERS_LEN_MAX;
+        Self { admission: Admission::Nobody, memory_max, refusals: None }
+    }
 }
 
 /// A store cannot be opened.
@@ -95,13 +114,7 @@ impl StoreThread {
         listener: TcpListener,
         admission: Admission,
     ) -> Result<StoreHandle, OpenError> {
-        if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
-            return Err(OpenError::Ended);
-        }
-        let id = self.next_id();
-        // Here, not on the thread, where nobody would hear that it failed.
-        let listener = self.register(listener, id).map_err(OpenError::Listener)?;
-        self.open_with(id, Some(listener), admission)
+        self.open_with(Some(listener), Options { admission, ..Options::default() })
     }
 
     /// Opens a fresh, empty store that only serves connections handed to it by
@@ -111,7 +124,27 @@ impl StoreThread {
     ///
     /// Returns [`OpenError`] if the thread takes nothing more.
     pub fn open_without_listener(&self, admission: Admission) -> Result<StoreHandle, OpenError> {
-        self.open_with(self.next_id(), None, admission)
+        self.open_with(None, Options { admission, ..Options::default() })
+    }
+
+    /// Opens a fresh, empty store; without a listener it only serves connections handed to it by
+    /// [`StoreHandle::serve`].
+    ///
+    /// # Errors
+    ///
+    /// Returns [`OpenError`] if the listener cannot be used or the thread takes nothing more.
+    pub fn open_with(
+        &self,
+        listener: Option<TcpListener>,
+        options: Options,
+    ) -> Result<StoreHandle, OpenError> {
+        if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+            return Err(OpenError::Ended);
+        }
+        let id = self.next_id();
+        // Here, not on the thread, where nobody would hear that it failed.
+        let listener = listener.map(|listener| self.register(listener, id)).transpose();
+        self.begin(id, listener.map_err(OpenError::Listener)?, options)
     }
 
     fn next_id(&self) -> StoreId {
@@ -126,15 +159,16 @@ impl StoreThread {
         Ok(listener)
     }
 
-    fn open_with(
+    fn begin(
         &self,
         id: StoreId,
         listener: Option<net::TcpListener>,
-        admission: Admission,
+        options: Options,
     ) -> Result<StoreHandle, OpenError> {
+        let Options { admission, memory_max, refusals } = options;
         let (policy, policy_seen) = watch::channel(Policy::Open(admission.canonical()));
         let (handed_over, taken_over) = mpsc::channel(HANDED_OVER_MAX);
-        let opened = Opened { id, listener, policy: policy_seen, taken_over };
+        let opened = Opened { id, listener, policy: policy_seen, taken_over, memory_max, refusals };
         let opening = self.opening.as_ref().ok_or(OpenError::Ended)?;
         opening.try_send(opened).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => OpenError::Busy,

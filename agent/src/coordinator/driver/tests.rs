@@ -7,7 +7,7 @@ use ragent_rendezvous::{
     message::{
         Assignment, Heard, NodeDescription, NodeState, PROTOCOL_VERSION, Standing, WaitReason,
     },
-    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, Timeouts},
+    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     snapshot::StandingName,
 };
 use tokio::task::JoinHandle;
@@ -45,9 +45,18 @@ impl Fixture {
 
     /// A node that is ready, of a job of one to three.
     async fn attend(&self, name: &str) -> mpsc::Receiver<FromCoordinator> {
+        self.attend_from(name, None).await
+    }
+
+    /// The same over a stream that comes from an address.
+    async fn attend_from(
+        &self,
+        name: &str,
+        observed: Option<IpAddr>,
+    ) -> mpsc::Receiver<FromCoordinator> {
         let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
         let attend = Box::new(attend(name));
-        self.inputs.send(Input::Attend { attend, answers }).await.unwrap();
+        self.inputs.send(Input::Attend { attend, observed, answers }).await.unwrap();
         queue
     }
 
@@ -88,6 +97,7 @@ fn attend(name: &str) -> Attend {
             max_restarts: 0,
             timeouts: Timeouts::default(),
             fixed_ranks: false,
+            store_access: StoreAccess::Members,
         },
         heard: Heard::default(),
         restarts_used: 0,
@@ -124,10 +134,26 @@ async fn closed_attend_is_skipped() {
     let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
     drop(queue);
     let attend = Box::new(attend("closed"));
-    t.inputs.send(Input::Attend { attend, answers }).await.unwrap();
+    t.inputs.send(Input::Attend { attend, observed: None, answers }).await.unwrap();
     let _stream = t.attend("open").await;
     assert_eq!(t.standing_of("closed").await, None);
     assert!(t.standing_of("open").await.is_some());
+}
+
+/// Rank 0 lets in workers from where the coordinator sees a member's stream come, as behind NAT.
+#[tokio::test(start_paused = true)]
+async fn observed_addresses_are_members() {
+    let t = Fixture::new();
+    let nat: IpAddr = "192.0.2.7".parse().unwrap();
+    let mut first = t.attend_from("a", Some("127.0.0.1".parse().unwrap())).await;
+    let _others = (t.attend_from("b", Some(nat)).await, t.attend_from("c", None).await);
+    let admission = loop {
+        if let Assignment::Admit(admission) = hear_assignment(&mut first).await {
+            break admission;
+        }
+    };
+    assert_eq!(admission.group_rank.0, 0);
+    assert_eq!(admission.store_clients, ["10.0.0.1".parse::<IpAddr>().unwrap(), nat]);
 }
 
 /// The last call is armed: the round completes when it is over, after 30 s of keep-alives.

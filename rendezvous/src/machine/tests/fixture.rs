@@ -18,7 +18,7 @@ use crate::{
         Outcome, PROTOCOL_VERSION, RefuseReason, Standing, ToNode, WaitReason, WorkerEnd,
         WorkerFailure,
     },
-    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, Timeouts},
+    settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
 };
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
@@ -86,6 +86,7 @@ impl Fixture {
             max_restarts: 3,
             timeouts: Timeouts::default(),
             fixed_ranks: false,
+            store_access: StoreAccess::Members,
         };
         change(&mut shared);
         let settings = Settings {

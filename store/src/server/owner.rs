@@ -1,0 +1,311 @@
+//! Asks the kernel which user the other end of a connection from this machine belongs to.
+//!
+//! `SO_PEERCRED` exists for Unix sockets only. For TCP the kernel answers the same question by
+//! `NETLINK_SOCK_DIAG`: an exact look-up of one four-tuple, without privilege, that takes the same
+//! time with ten sockets as with ten thousand. Kernels without it (gVisor) may still have
+//! `/proc/net/tcp`, which lists all sockets and is therefore read only so often.
+
+use std::fs;
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::time::Instant;
+
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendmsg, socket,
+};
+
+use crate::limits::SOCKET_TABLE_INTERVAL;
+
+/// The answer to the question whose a connection is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Owner {
+    /// The connection is established, and its other end belongs to this user of this machine.
+    User(u32),
+    /// No established socket of this machine is the other end.
+    Nobody,
+    /// Not known before this moment; ask again then.
+    Later(Instant),
+    /// The kernel has no means to tell.
+    Unknown,
+}
+
+/// Looks up the users to whom connections from this machine belong.
+#[derive(Debug)]
+pub struct Owners {
+    source: Source,
+    /// Differs from request to request, so that no old answer is taken for a new one.
+    sequence: u32,
+    table: Vec<Established>,
+    /// When `table` may be read again.
+    table_due: Option<Instant>,
+}
+
+/// Where the answers come from.
+#[derive(Debug)]
+enum Source {
+    /// The kernel, which has answered at least once if `is_proven`.
+    SockDiag { socket: OwnedFd, is_proven: bool },
+    /// The table of all sockets.
+    Table,
+    /// Nowhere.
+    Nowhere,
+}
+
+/// One established connection, as a row of `/proc/net/tcp`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Established {
+    local: SocketAddr,
+    remote: SocketAddr,
+    uid: u32,
+}
+
+impl Default for Owners {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Owners {
+    /// Prepares to ask; nothing is asked yet.
+    pub fn new() -> Self {
+        let opened = socket(
+            AddressFamily::Netlink,
+            SockType::Datagram,
+            SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
+            SockProtocol::NetlinkSockDiag,
+        );
+        let source = match opened {
+            Ok(socket) => Source::SockDiag { socket, is_proven: false },
+            Err(_) => Source::Table,
+        };
+        Self { source, sequence: 0, table: Vec::new(), table_due: None }
+    }
+
+    /// Returns to whom the socket at the other end of a connection belongs: `local` is this end,
+    /// `peer` the other one.
+    pub fn of_peer(&mut self, now: Instant, local: SocketAddr, peer: SocketAddr) -> Owner {
+        let (local, peer) = (canonical(local), canonical(peer));
+        if matches!(self.source, Source::SockDiag { .. }) {
+            match self.ask(peer, local) {
+                Ok(Some(socket)) => return socket.owner(),
+                Ok(None) if self.can_answer(local, peer) => return Owner::Nobody,
+                // One that has answered before is short of memory for now.
+                Err(_) if self.is_proven() => {}
+                Ok(None) | Err(_) => self.source = Source::Table,
+            }
+        }
+        self.look_up(now, local, peer)
+    }
+
+    /// Whether the kernel answers at all: one without the module for TCP does not find anything. It
+    /// would find the own end of the connection, which is surely there.
+    fn can_answer(&mut self, local: SocketAddr, peer: SocketAddr) -> bool {
+        self.is_proven() || matches!(self.ask(local, peer), Ok(Some(_)))
+    }
+
+    fn is_proven(&self) -> bool {
+        matches!(self.source, Source::SockDiag { is_proven: true, .. })
+    }
+
+    /// Asks the kernel for the socket with this end and that other one.
+    fn ask(&mut self, own: SocketAddr, other: SocketAddr) -> io::Result<Option<Socket>> {
+        let Source::SockDiag { socket, is_proven } = &mut self.source else {
+            return Ok(None);
+        };
+        self.sequence = self.sequence.wrapping_add(1);
+        let request = request(self.sequence, own, other);
+        let kernel = NetlinkAddr::new(0, 0);
+        let slices = [IoSlice::new(&request)];
+        sendmsg(socket.as_raw_fd(), &slices, &[], MsgFlags::empty(), Some(&kernel))?;
+        let mut answer = [0; ANSWER_LEN_MAX];
+        // The kernel answers while it is asked. What else there may be are older answers.
+        for _ in 0..OLD_ANSWERS_MAX {
+            let len = recv(socket.as_raw_fd(), &mut answer, MsgFlags::MSG_DONTWAIT)?;
+            match parse(&answer[..len], self.sequence) {
+                Answer::Other => {}
+                Answer::Missing => return Ok(None),
+                Answer::Failed(errno) => return Err(io::Error::from_raw_os_error(errno)),
+                Answer::Found(found) => {
+                    *is_proven = true;
+                    return Ok(Some(found));
+                }
+            }
+        }
+        Err(io::ErrorKind::InvalidData.into())
+    }
+
+    /// Looks the connection up in the table of all sockets.
+    fn look_up(&mut self, now: Instant, local: SocketAddr, peer: SocketAddr) -> Owner {
+        if matches!(self.source, Source::Nowhere) {
+            return Owner::Unknown;
+        }
+        let find = |table: &[Established]| {
+            let is_it = |row: &&Established| row.local == peer && row.remote == local;
+            table.iter().find(is_it).map(|row| Owner::User(row.uid))
+        };
+        if let Some(due) = self.table_due.filter(|due| now < *due) {
+            return find(&self.table).unwrap_or(Owner::Later(due));
+        }
+        let files: Vec<String> = TABLES.iter().flat_map(fs::read_to_string).collect();
+        if files.is_empty() {
+            self.source = Source::Nowhere;
+            return Owner::Unknown;
+        }
+        self.table = files.iter().flat_map(|text| text.lines()).filter_map(row).collect();
+        self.table_due = Some(now + SOCKET_TABLE_INTERVAL);
+        find(&self.table).unwrap_or(Owner::Nobody)
+    }
+}
+
+/// The addresses of sockets in both spellings are the same; a port of IPv6 may have a scope.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
+        IpAddr::V6(_) => address,
+    }
+}
+
+/// A socket that the kernel has found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Socket {
+    state: u8,
+    uid: u32,
+}
+
+impl Socket {
+    /// In other states (`FIN_WAIT2`, `TIME_WAIT`) the kernel names user 0, whoever it was.
+    fn owner(self) -> Owner {
+        if self.state == ESTABLISHED { Owner::User(self.uid) } else { Owner::Nobody }
+    }
+}
+
+#[derive(Debug, Eq, PartialEq)]
+enum Answer {
+    Found(Socket),
+    Missing,
+    Failed(i32),
+    /// To another request, or none at all.
+    Other,
+}
+
+/// `struct nlmsghdr` and `struct inet_diag_req_v2`, for one socket.
+fn request(sequence: u32, own: SocketAddr, other: SocketAddr) -> [u8; REQUEST_LEN] {
+    let mut bytes = [0; REQUEST_LEN];
+    let mut at = 0;
+    let mut put = |part: &[u8]| {
+        bytes[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    };
+    put(&(REQUEST_LEN as u32).to_ne_bytes());
+    put(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    put(&NLM_F_REQUEST.to_ne_bytes());
+    put(&sequence.to_ne_bytes());
+    put(&0_u32.to_ne_bytes());
+    let family = if own.is_ipv4() { AF_INET } else { AF_INET6 };
+    put(&[family, IPPROTO_TCP, 0, 0]);
+    put(&u32::MAX.to_ne_bytes());
+    put(&own.port().to_be_bytes());
+    put(&other.port().to_be_bytes());
+    put(&octets(own.ip()));
+    put(&octets(other.ip()));
+    // An address of one link means something on its interface only.
+    let interface = match own {
+        SocketAddr::V6(own) => own.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    put(&interface.to_ne_bytes());
+    // Any socket with these ends, whatever its cookie is.
+    put(&[0xff; 8]);
+    bytes
+}
+
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => {
+            let mut octets = [0; 16];
+            octets[..4].copy_from_slice(&v4.octets());
+            octets
+        }
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// Reads one message of the kernel.
+fn parse(message: &[u8], sequence: u32) -> Answer {
+    let u16_at = |at: usize| {
+        let bytes = message.get(at..at + 2)?.try_into().ok()?;
+        Some(u16::from_ne_bytes(bytes))
+    };
+    let u32_at = |at: usize| {
+        let bytes = message.get(at..at + 4)?.try_into().ok()?;
+        Some(u32::from_ne_bytes(bytes))
+    };
+    if u32_at(8) != Some(sequence) {
+        return Answer::Other;
+    }
+    match u16_at(4) {
+        Some(NLMSG_ERROR) => match u32_at(HEADER_LEN).map(|errno| -errno.cast_signed()) {
+            Some(ENOENT) => Answer::Missing,
+            Some(errno) => Answer::Failed(errno),
+            None => Answer::Other,
+        },
+        Some(SOCK_DIAG_BY_FAMILY) => match (message.get(HEADER_LEN + 1), u32_at(UID_AT)) {
+            (Some(&state), Some(uid)) => Answer::Found(Socket { state, uid }),
+            (_, None) | (None, _) => Answer::Other,
+        },
+        Some(_) | None => Answer::Other,
+    }
+}
+
+/// Reads a row of `/proc/net/tcp` or `/proc/net/tcp6`; none if it is the heading, or the connection
+/// is not established.
+fn row(line: &str) -> Option<Established> {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let (local, remote, state) = (fields.next()?, fields.next()?, fields.next()?);
+    if u8::from_str_radix(state, 16).ok()? != ESTABLISHED {
+        return None;
+    }
+    let uid = fields.nth(3)?.parse().ok()?;
+    Some(Established { local: end(local)?, remote: end(remote)?, uid })
+}
+
+/// Reads an address as the kernel prints it: words of the machine's own order, and a port.
+fn end(text: &str) -> Option<SocketAddr> {
+    let (address, port) = text.split_once(':')?;
+    let word = |at: usize| {
+        let digits = address.get(8 * at..8 * (at + 1))?;
+        Some(u32::from_str_radix(digits, 16).ok()?.to_ne_bytes())
+    };
+    let ip: IpAddr = match address.len() {
+        8 => Ipv4Addr::from(word(0)?).into(),
+        32 => {
+            let words = [word(0)?, word(1)?, word(2)?, word(3)?];
+            let octets: [u8; 16] = words.concat().try_into().ok()?;
+            Ipv6Addr::from(octets).into()
+        }
+        _ => return None,
+    };
+    let port = u16::from_str_radix(port, 16).ok()?;
+    Some(SocketAddr::new(ip.to_canonical(), port))
+}
+
+const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
+const HEADER_LEN: usize = 16;
+const REQUEST_LEN: usize = HEADER_LEN + 56;
+/// Behind the header, four bytes, the ends (48 bytes), and three counters of four bytes.
+const UID_AT: usize = HEADER_LEN + 4 + 48 + 12;
+/// A found socket has 72 bytes and a few attributes; what is longer is cut off.
+const ANSWER_LEN_MAX: usize = 512;
+const OLD_ANSWERS_MAX: usize = 16;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLMSG_ERROR: u16 = 2;
+const NLM_F_REQUEST: u16 = 1;
+const IPPROTO_TCP: u8 = 6;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+const ESTABLISHED: u8 = 1;
+const ENOENT: i32 = 2;
+
+#[cfg(test)]
+mod tests;
