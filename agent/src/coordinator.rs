@@ -1,11 +1,12 @@
 //! Hosts the rendezvous for all agents of a job, and reaches it from them.
 //!
 //! [`driver`] owns the machine; [`service`] is its gRPC and HTTP side, [`client`] the agents'.
-//! [`discovery`] finds out who hosts, [`reach`] how one node reaches the others.
+//! `guard` keeps web pages away from it. [`discovery`] finds out who hosts, [`reach`] how one node reaches the others.
 
 pub mod client;
 pub mod discovery;
 pub mod driver;
+mod guard;
 pub mod reach;
 mod remembering;
 pub mod service;

@@ -105,8 +105,31 @@ pub const MAX_CONSOLE_LINE: usize = 64 * 1024;
 /// A message between agent and keeper: Linux takes at most 2 MiB of arguments, and JSON spells each
 /// byte as up to four.
 pub const MAX_KEEPER_FRAME: usize = 16 * 1024 * 1024;
-/// How long a connection may stay silent before it has said which protocol it speaks.
-pub const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection may take from its beginning to its first whole request, body included: a few
+/// lost packets, and no more.
+pub const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same for a client of a store: torch looks up the names of both ends before it says a word, and a
+/// resolver that does not answer takes 6 s and more for each.
+pub const STORE_SILENCE: Duration = Duration::from_secs(60);
+/// How long each later request may take, body included.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection may be open on which nothing is asked.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a peer that speaks HTTP/2 is asked whether it is there, and how long it may take to answer.
+pub const PING_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a stranger may take to ask before it counts towards the quotas: a member that comes for the
+/// first time asks at once.
+pub const STRANGER_GRACE: Duration = Duration::from_secs(1);
+/// Strangers that have not asked yet, in all: more than come by accident, and a small part of all places.
+pub const MAX_STRANGERS: usize = 512;
+/// The same of one address, or network of IPv6: one host is not to use up what there is for all.
+pub const MAX_STRANGERS_PER_ADDRESS: usize = 64;
+/// Files that are kept free for other things than connections, where as many may be open.
+pub const SPARE_FILES: usize = 1024;
+/// Words on how far connections have come, on their way to whoever keeps count; the connections wait.
+pub const PROGRESS_QUEUE: usize = 256;
+/// How often a job's state is written out for those who ask, at most: all who wait get the same.
+pub const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a client of the store waits for one, where a port serves another one each round: workers
 /// of other nodes may be faster than the node that serves it.
 pub const STORE_DOOR_TIMEOUT: Duration = Duration::from_secs(10);
@@ -234,6 +257,8 @@ pub const SUCCESS_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long hosts that are told to start may wait for each other where some were not reached: they
 /// are all told in the same moment.
 pub const LAUNCH_LAST_CALL: Duration = Duration::from_secs(5);
+/// What the store on the endpoint's port may hold in all: a few keys of those who look whether it is one.
+pub const MAX_PLAIN_STORE: usize = 64 * 1024 * 1024;
 /// Connections to a store that may be silent at once, where a round has `world_size` workers: each
 /// opens a few, all of them at once, and a resolver that does not answer holds up each for a while.
 pub fn silent_store_clients(world_size: u32) -> usize {

@@ -1,30 +1,24 @@
 //! Makes every listener and every connection of the program, so that what must hold for all of them
 //! (bounds now, authentication and TLS later) has one place.
+//!
+//! [`port`] serves the protocols of one port, [`door`] decides which connections it keeps.
+
+mod door;
+mod http;
+pub mod port;
 
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdTcpListener, UdpSocket},
-    sync::Arc,
 };
 
-use axum::{Router, extract::Request};
-use hyper::body::Incoming;
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::conn::auto,
-    service::TowerToHyperService,
-};
-use ragent_store::StoreHandle;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream, lookup_host},
-    sync::{Semaphore, watch},
+    net::{TcpStream, lookup_host},
     time::timeout,
 };
-use tower::ServiceExt;
-use tracing::{debug, warn};
 
-use crate::{clock, host::ThisHost, job_spec::Endpoint, limits};
+use crate::{host::ThisHost, job_spec::Endpoint, limits};
 
 /// Which connections an own listener takes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -186,94 +180,4 @@ pub async fn get_on(
     let read = stream.take(limit as u64).read_to_end(answer).await;
     sent?;
     read.map(drop)
-}
-
-/// The store that takes connections from now on; while there is none, they wait.
-pub type StoreDoor = watch::Receiver<Option<StoreHandle>>;
-
-/// Who serves the protocols that share one port.
-#[derive(Debug)]
-pub struct PortProtocols {
-    /// gRPC and HTTP.
-    pub http: Router,
-    /// `TCPStore`; none: such connections are closed.
-    pub store: Option<StoreDoor>,
-}
-
-/// Serves one port until it is cancelled.
-///
-/// # Errors
-///
-/// Returns the system's refusal to watch the listener.
-pub async fn serve_port(listener: StdTcpListener, protocols: PortProtocols) -> io::Result<()> {
-    let listener = TcpListener::from_std(listener)?;
-    let protocols = Arc::new(protocols);
-    let places = Arc::new(Semaphore::new(limits::MAX_CONNECTIONS));
-    loop {
-        let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                let protocols = Arc::clone(&protocols);
-                tokio::spawn(async move {
-                    serve_connection(stream, peer, &protocols).await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                // Out of descriptors or memory: what is open goes on, and the next one waits.
-                warn!(%error, "no further connection can be accepted for now");
-                clock::until(Some(clock::now() + limits::RETRY_INTERVAL)).await;
-            }
-        }
-    }
-}
-
-async fn serve_connection(stream: TcpStream, peer: SocketAddr, protocols: &PortProtocols) {
-    let mut first = [0];
-    let first = match timeout(limits::FIRST_BYTE_TIMEOUT, stream.peek(&mut first)).await {
-        Ok(Ok(1)) => first[0],
-        Ok(Ok(_) | Err(_)) => return,
-        Err(_) => return debug!(%peer, "connection closed: it said nothing"),
-    };
-    match first {
-        // The first message of a `TCPStore` client is VALIDATE, code zero.
-        0 => match &protocols.store {
-            Some(door) => serve_store(stream, peer, door.clone()).await,
-            None => debug!(%peer, "connection closed: no store is served here"),
-        },
-        b'A'..=b'Z' => serve_http(stream, peer, protocols.http.clone()).await,
-        byte => debug!(%peer, byte, "connection closed: no protocol begins like this"),
-    }
-}
-
-async fn serve_store(stream: TcpStream, peer: SocketAddr, mut door: StoreDoor) {
-    let Ok(Ok(store)) = timeout(limits::STORE_DOOR_TIMEOUT, door.wait_for(Option::is_some)).await
-    else {
-        return debug!(%peer, "connection closed: no store is open");
-    };
-    let served = stream.into_std().map(|stream| store.as_ref().map(|store| store.serve(stream)));
-    if let Ok(Some(Ok(()))) = served {
-        return;
-    }
-    debug!(%peer, ?served, "connection closed: the store does not take it");
-}
-
-/// Where a request comes from, as each carries it among its extensions.
-#[derive(Clone, Copy, Debug)]
-pub struct PeerAddress(pub SocketAddr);
-
-async fn serve_http(stream: TcpStream, peer: SocketAddr, http: Router) {
-    // Without it answers wait for the peer's delayed acknowledgement.
-    let _ = stream.set_nodelay(true);
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits::FIRST_BYTE_TIMEOUT);
-    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(16);
-    let service = http.map_request(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(PeerAddress(peer));
-        request
-    });
-    let service = TowerToHyperService::new(service);
-    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
-        debug!(%peer, error, "connection ended");
-    }
 }

@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use nix::unistd::geteuid;
 use ragent_core::agent::AgentSettings;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
@@ -17,7 +18,7 @@ use ragent_rendezvous::{
     message::{Heard, NodeDescription},
     settings::{Leases, Memory, Settings},
 };
-use ragent_store::{Admission, StoreHandle, StoreThread};
+use ragent_store::{Admission, Options, StoreHandle, StoreThread};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -36,7 +37,10 @@ use crate::{
     host::ThisHost,
     job_spec::{Endpoint, JobSpec, Meeting, Placed, SearchSpec},
     limits,
-    net::{self, PortProtocols, Reach, StoreDoor},
+    net::{
+        self, Reach,
+        port::{self, Attended, PortProtocols, StoreDoor},
+    },
     search::driver::{Beacon, Found, Search},
     state_file,
 };
@@ -76,7 +80,7 @@ pub(crate) struct Server(JoinHandle<()>);
 impl Server {
     fn start(listener: TcpListener, protocols: PortProtocols) -> Self {
         Self(tokio::spawn(async move {
-            if let Err(error) = net::serve_port(listener, protocols).await {
+            if let Err(error) = port::serve_port(listener, protocols).await {
                 error!(%error, "the agent's port cannot be served");
             }
         }))
@@ -252,6 +256,7 @@ impl Place {
             keeps_charges: ThisHost.service_dir().is_some(),
             leases: Leases::default(),
         };
+        let attended = watch::Sender::new(Attended::default());
         let (door, store) = match spec.meeting {
             // A store each round, by this node's workers' stores.
             Meeting::Static { .. } => {
@@ -259,13 +264,14 @@ impl Place {
                 (Some(door), store)
             }
             Meeting::Standalone | Meeting::Endpoint { .. } | Meeting::Search(_) => {
-                (None, plain_store(stores)?)
+                (None, plain_store(stores, attended.subscribe())?)
             }
         };
         let not_here = NotHere { term: heard.round.term, endpoint: endpoint.to_string() };
         let (not_here, _) = watch::channel(not_here);
+        let port = ServedPort { listener, store, attended };
         let (hosted, server) =
-            host_endpoint(listener, settings, memory, state_file.clone(), store, not_here.clone())?;
+            host_endpoint(port, settings, memory, state_file.clone(), not_here.clone())?;
         info!(
             %endpoint, run_id = %spec.run_id, nodes = %spec.shared.nodes, "coordinating the job"
         );
@@ -314,7 +320,14 @@ impl Place {
             not_here,
             hosted: None,
             door: None,
-            server: Server::start(listener, PortProtocols { http, store: None }),
+            server: Server::start(
+                listener,
+                PortProtocols {
+                    http,
+                    store: None,
+                    attended: watch::channel(Attended::default()).1,
+                },
+            ),
             beacon: None,
         })
     }
@@ -398,21 +411,53 @@ fn reachable_here(bound: SocketAddr) -> IpAddr {
     }
 }
 
-/// A store for any PyTorch client that takes the endpoint for one.
-pub(crate) fn plain_store(stores: &StoreThread) -> Result<StoreDoor, LaunchError> {
+/// A store for PyTorch clients of the job that take the endpoint for one.
+pub(crate) fn plain_store(
+    stores: &StoreThread,
+    attended: watch::Receiver<Attended>,
+) -> Result<StoreDoor, LaunchError> {
+    let admission = plain_admission(&attended.borrow());
+    let options = Options { admission, memory_max: limits::MAX_PLAIN_STORE, ..Options::default() };
     let store = stores
-        .open_without_listener(Admission::Anybody)
+        .open_with(None, options)
         .map_err(|error| system("open the endpoint's store")(io::Error::other(error)))?;
-    Ok(watch::channel(Some(store)).1)
+    let (_, door) = watch::channel(Some(store));
+    tokio::spawn(admit_attended(door.clone(), attended));
+    Ok(door)
+}
+
+/// Lets the nodes that attend into the endpoint's store, until the coordinator has ended.
+async fn admit_attended(door: StoreDoor, mut attended: watch::Receiver<Attended>) {
+    while attended.changed().await.is_ok() {
+        let admission = plain_admission(&attended.borrow_and_update());
+        if let Some(store) = &*door.borrow() {
+            store.admit(admission);
+        }
+    }
+}
+
+fn plain_admission(attended: &Attended) -> Admission {
+    Admission::Only {
+        addresses: attended.addresses.clone(),
+        local_uids: [geteuid().as_raw(), 0].into(),
+        silent_max: limits::silent_store_clients(attended.world_size),
+    }
+}
+
+/// The endpoint's port, and what is served there beside the coordinator.
+pub(crate) struct ServedPort {
+    pub(crate) listener: TcpListener,
+    pub(crate) store: StoreDoor,
+    /// What the port is told of the nodes that attend.
+    pub(crate) attended: watch::Sender<Attended>,
 }
 
 /// Starts a coordinator, known by the endpoint that `not_here` has, and serves its port.
 pub(crate) fn host_endpoint(
-    listener: TcpListener,
+    port: ServedPort,
     settings: Settings,
     memory: Option<Memory>,
     state_file: Option<PathBuf>,
-    store: StoreDoor,
     not_here: watch::Sender<NotHere>,
 ) -> Result<(Hosted, Server), LaunchError> {
     if let Some(folder) = state_file.as_deref().and_then(Path::parent).map(Path::to_owned) {
@@ -425,10 +470,13 @@ pub(crate) fn host_endpoint(
     let rendezvous = Rendezvous::new(clock::now(), settings, memory);
     let (known, endpoint) = (not_here.subscribe(), not_here.borrow().endpoint.clone());
     let role = Role::Coordinator { inputs: inputs.clone(), endpoint, known };
-    let coordinator = coordinator_driver::drive(rendezvous, queue, state_file, not_here);
+    let ServedPort { listener, store, attended } = port;
+    let protocols_attended = attended.subscribe();
+    let coordinator = coordinator_driver::drive(rendezvous, queue, state_file, not_here, attended);
     let coordinator = tokio::spawn(coordinator);
     let http = service::router(run_id.as_str(), role);
-    let server = Server::start(listener, PortProtocols { http, store: Some(store) });
+    let protocols = PortProtocols { http, store: Some(store), attended: protocols_attended };
+    let server = Server::start(listener, protocols);
     Ok((Hosted { inputs, coordinator }, server))
 }
 
@@ -441,4 +489,23 @@ fn new_node_id() -> NodeId {
 /// Sixteen hexadecimal digits that nobody else has.
 pub(crate) fn random_id() -> String {
     format!("{:016x}", rand::random::<u64>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The endpoint's store is for the job's own nodes and user, and not for all who find the port.
+    #[test]
+    fn plain_store_is_for_the_job() {
+        let node: IpAddr = "10.0.0.1".parse().unwrap();
+        let attended = Attended { addresses: [node].into(), world_size: 2 };
+        let admission = plain_admission(&attended);
+        let expected = Admission::Only {
+            addresses: [node].into(),
+            local_uids: [geteuid().as_raw(), 0].into(),
+            silent_max: 4 * 2 + 256,
+        };
+        assert_eq!(admission, expected);
+    }
 }

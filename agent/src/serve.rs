@@ -25,7 +25,9 @@ use crate::{
     error::{LaunchError, system},
     host::ThisHost,
     job_spec::Endpoint,
-    net, place, run, state_file,
+    net::{self, port::Attended},
+    place::{self, ServedPort},
+    run, state_file,
 };
 
 const SIGNALS: [Signal; 2] = [Signal::SIGTERM, Signal::SIGINT];
@@ -82,11 +84,13 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
             keeps_charges: ThisHost.service_dir().is_some(),
             leases: Leases::default(),
         };
-        let store = place::plain_store(&stores)?;
+        let attended = watch::Sender::new(Attended::default());
+        let store = place::plain_store(&stores, attended.subscribe())?;
+        let port = ServedPort { listener, store, attended };
         let here = NotHere { term: Term(0), endpoint: endpoint.to_string() };
         let (not_here, _) = watch::channel(here);
         let (mut hosted, server) =
-            place::host_endpoint(listener, settings, memory, Some(path), store, not_here)?;
+            place::host_endpoint(port, settings, memory, Some(path), not_here)?;
         say(address)?;
         info!(%address, run_id = args.rdzv_id, "coordinating the job");
         tokio::select! {

@@ -1,5 +1,7 @@
 //! All that a person or a scraper may see of a job, as one value.
 
+use std::net::IpAddr;
+
 use serde::Serialize;
 
 use crate::{
@@ -63,6 +65,9 @@ pub struct NodeSnapshot {
     pub host_name: String,
     /// Its address.
     pub address: String,
+    /// The address that its stream comes from, where the coordinator's driver knows it; for a stream
+    /// from the coordinator's own machine the named address, if that is one of that machine.
+    pub observed: Option<IpAddr>,
     /// The port that its agent listens on.
     pub agent_port: u16,
     /// Its rank in the newest completed round, if it is a member.

@@ -58,7 +58,9 @@ fn status_over_http() {
     let mut guest = job.guest("--no-python stay.sh");
     workers([&mut host, &mut guest]);
     let mut stream = TcpStream::connect(&job.endpoint).unwrap();
-    stream.write_all(b"GET /status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    stream
+        .write_all(b"GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();

@@ -186,7 +186,10 @@ async fn connect_to(address: SocketAddr) -> Result<Connection, AttendError> {
         let stream = stream.take().ok_or_else(|| std::io::Error::other("the connection is lost"));
         std::future::ready(stream)
     });
-    let grpc = GrpcEndpoint::from_static("http://ragent");
+    // Without the scope of an address of one link, which a name of a host cannot have.
+    let authority = SocketAddr::new(address.ip(), address.port());
+    let grpc = GrpcEndpoint::from_shared(format!("http://{authority}"))
+        .map_err(|source| AttendError::Protocol { address, source: Box::new(source) })?;
     let channel = grpc.connect_with_connector(connector);
     let channel = match timeout(limits::IDENTIFY_TIMEOUT, channel).await {
         Ok(Ok(channel)) => channel,

@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    mem,
     net::IpAddr,
     path::PathBuf,
     time::Duration,
@@ -15,14 +16,21 @@ use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
     ids::{NodeId, Peer, Round},
-    message::{Attend, FromNode, ToNode},
+    limits::NODES_MAX,
+    message::{Assignment, Attend, FromNode, ToNode},
     snapshot::Snapshot,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, warn};
 
 use super::remembering::Remembering;
-use crate::{clock, job_spec::Endpoint, limits};
+use crate::{
+    clock,
+    host::ThisHost,
+    job_spec::Endpoint,
+    limits,
+    net::port::{Attended, PeerAddress},
+};
 
 /// What reaches the coordinator.
 #[derive(Debug)]
@@ -31,8 +39,8 @@ pub enum Input {
     Attend {
         /// The message.
         attend: Box<Attend>,
-        /// The address that the stream comes from.
-        observed: Option<IpAddr>,
+        /// Where the stream comes from.
+        from: Option<PeerAddress>,
         /// Where answers go.
         answers: mpsc::Sender<FromCoordinator>,
     },
@@ -61,8 +69,9 @@ pub async fn drive(
     mut inputs: mpsc::Receiver<Input>,
     state_file: Option<PathBuf>,
     not_here: watch::Sender<NotHere>,
+    attended: watch::Sender<Attended>,
 ) {
-    let mut streams = Streams::default();
+    let mut streams = Streams { open: BTreeMap::new(), attended };
     let mut file = Remembering::new(state_file);
     let mut effects = VecDeque::new();
     let mut stalled_until = None;
@@ -142,23 +151,28 @@ fn handle(
             // Its agent has given up waiting: the answer would be work for nobody.
             debug!("skipped an attend whose stream is closed");
         }
-        Input::Attend { mut attend, observed, answers } => {
+        Input::Attend { mut attend, from, answers } => {
             // Its workers come from there, too, where its host is behind NAT.
-            if let Some(observed) = observed.filter(|observed| !observed.is_loopback()) {
-                attend.node.addresses.retain(|address| *address != observed);
-                attend.node.addresses.insert(0, observed);
+            if let Some(PeerAddress { ip, is_here: false }) = from {
+                attend.node.addresses.retain(|address| *address != ip);
+                attend.node.addresses.insert(0, ip);
             }
-            streams.open(attend.peer(), answers);
+            let observed = from.map(|from| observed(from, &attend.node.address));
+            streams.open.insert(attend.peer(), Stream { answers, from, observed });
             rendezvous.handle_attend(now, *attend);
         }
         Input::Message(peer, message) => rendezvous.handle_message(now, peer, message),
         Input::Detached(peer) => {
-            streams.0.remove(&peer);
+            streams.open.remove(&peer);
             rendezvous.handle_detached(now, peer);
         }
         Input::Obituary(node, round) => rendezvous.handle_obituary(now, &node, round),
         // Whoever asked may have gone.
-        Input::Snapshot(answer) => drop(answer.send(rendezvous.snapshot(now))),
+        Input::Snapshot(answer) => {
+            let mut snapshot = rendezvous.snapshot(now);
+            streams.add_observed(&mut snapshot);
+            drop(answer.send(snapshot));
+        }
         Input::GiveWay(to) => {
             if let Some(term) = rendezvous.handle_rival(now) {
                 let elsewhere = NotHere { term, endpoint: to.to_string() };
@@ -173,26 +187,49 @@ fn handle(
 /// A deadline that is missed by this much was missed because the whole process stood still.
 const STALL: Duration = Duration::from_millis(500);
 
-/// The open streams. Each has a bounded queue and a task that writes it out.
-#[derive(Default)]
-struct Streams(BTreeMap<Peer, mpsc::Sender<FromCoordinator>>);
+/// The address by which a node's stream came here. From this machine itself it may be any of its own;
+/// then the one that the node names counts, if that is one, too.
+fn observed(from: PeerAddress, named: &str) -> IpAddr {
+    let named = named.parse().ok().filter(|named| from.is_here && ThisHost.owns(*named));
+    named.unwrap_or(from.ip)
+}
+
+/// The open streams.
+struct Streams {
+    open: BTreeMap<Peer, Stream>,
+    /// What the port is told of those that were welcomed.
+    attended: watch::Sender<Attended>,
+}
+
+/// One of them. It has a bounded queue and a task that writes it out.
+struct Stream {
+    answers: mpsc::Sender<FromCoordinator>,
+    from: Option<PeerAddress>,
+    observed: Option<IpAddr>,
+}
 
 impl Streams {
-    fn open(&mut self, peer: Peer, answers: mpsc::Sender<FromCoordinator>) {
-        self.0.insert(peer, answers);
-    }
-
     fn send(&mut self, to: &Peer, message: ToNode) {
         let refused = matches!(message, ToNode::Refuse(_));
-        let Some(answers) = self.0.get(to) else {
+        let Some(stream) = self.open.get(to) else {
             return;
         };
-        let failed = answers.try_send(FromCoordinator::Message(message)).is_err();
+        publish(&self.attended, stream.from, &message);
+        let failed = stream.answers.try_send(FromCoordinator::Message(message)).is_err();
         if failed {
             debug!(node = %to.node, "stream dropped: its reader does not keep up, or is gone");
         }
         if failed || refused {
-            self.0.remove(to);
+            self.open.remove(to);
+        }
+    }
+
+    /// Says of each node where its stream comes from.
+    fn add_observed(&self, snapshot: &mut Snapshot) {
+        let observed: BTreeMap<_, _> =
+            self.open.iter().map(|(peer, stream)| (&peer.node, stream.observed)).collect();
+        for node in &mut snapshot.nodes {
+            node.observed = observed.get(&node.node_id).copied().flatten();
         }
     }
 
@@ -204,20 +241,36 @@ impl Streams {
     /// Tells everyone where the coordinator is now.
     fn send_elsewhere(&mut self, not_here: &NotHere) {
         // Who does not keep up attends anew, and is told then.
-        self.0.retain(|_, answers| {
-            answers.try_send(FromCoordinator::NotHere(not_here.clone())).is_ok()
+        self.open.retain(|_, stream| {
+            stream.answers.try_send(FromCoordinator::NotHere(not_here.clone())).is_ok()
         });
     }
 
     /// Lets the last words leave.
     async fn close(self) {
         let closed = async {
-            for answers in self.0.values() {
+            for stream in self.open.values() {
                 // Its capacity is whole again once everything has been taken.
-                let _ = answers.reserve_many(limits::STREAM_QUEUE).await;
+                let _ = stream.answers.reserve_many(limits::STREAM_QUEUE).await;
             }
         };
         let _ = tokio::time::timeout(limits::FAREWELL_TIMEOUT, closed).await;
+    }
+}
+
+/// Tells the port whom it knows by what is said to a node.
+fn publish(attended: &watch::Sender<Attended>, from: Option<PeerAddress>, message: &ToNode) {
+    if let (ToNode::Welcome(_), Some(PeerAddress { ip, is_here: false })) = (message, from) {
+        attended.send_if_modified(|attended| {
+            // As many as there are nodes; who comes after that is known by its requests alone.
+            attended.addresses.len() < NODES_MAX && attended.addresses.insert(ip)
+        });
+    }
+    if let ToNode::Assignment(Assignment::Admit(admission)) = message {
+        attended.send_if_modified(|attended| {
+            let before = mem::replace(&mut attended.world_size, admission.world_size);
+            before != admission.world_size
+        });
     }
 }
 

@@ -55,9 +55,16 @@ pub async fn measure(snapshot: &Snapshot) -> Vec<Reached> {
 
 async fn reach(node: &NodeSnapshot) -> Reached {
     let node_id = node.node_id.to_string();
-    let tried = match node.address.parse::<IpAddr>() {
-        Ok(ip) => best_of_some((ip, node.agent_port).into()).await,
-        Err(_) => Err(format!("`{}` is no address", node.address)),
+    // An address that a node only names may be anything: nobody is to be asked to knock there.
+    let tried = match (node.address.parse::<IpAddr>(), node.observed) {
+        (Ok(ip), Some(observed)) if ip.to_canonical() == observed => {
+            best_of_some((ip, node.agent_port).into()).await
+        }
+        (Ok(ip), Some(observed)) => {
+            Err(format!("not tried: it names {ip}, but its stream comes from {observed}"))
+        }
+        (Ok(_), None) => Err("not tried: it does not attend".to_owned()),
+        (Err(_), _) => Err(format!("`{}` is no address", node.address)),
     };
     match tried {
         Ok(millis) => Reached { node_id, millis: Some(millis), error: None },
@@ -74,4 +81,40 @@ async fn best_of_some(address: std::net::SocketAddr) -> Result<f64, String> {
         best = best.min((clock::now() - begun).as_secs_f64() * 1000.0);
     }
     Ok(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use ragent_rendezvous::snapshot::StandingName;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Nobody is made to knock where a node only says that it is: else whoever attends could have the
+    /// agents look at any port that they reach.
+    #[tokio::test]
+    async fn only_observed_addresses_are_tried() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let node = |observed: Option<&str>| NodeSnapshot {
+            node_id: ragent_rendezvous::ids::NodeId::new("n"),
+            host_name: "h".to_owned(),
+            address: "127.0.0.1".to_owned(),
+            observed: observed.map(|observed| observed.parse().unwrap()),
+            agent_port: listener.local_addr().unwrap().port(),
+            group_rank: None,
+            first_global_rank: None,
+            local_world_size: 1,
+            standing: StandingName::Joined,
+            last_seen_ms: 0,
+            reason: None,
+            said: None,
+        };
+        for elsewhere in [Some("192.0.2.1"), None] {
+            let reached = reach(&node(elsewhere)).await;
+            assert!(reached.error.unwrap().starts_with("not tried"));
+        }
+        let nobody = tokio::time::timeout(std::time::Duration::ZERO, listener.accept()).await;
+        assert!(nobody.is_err(), "somebody has knocked");
+        assert!(reach(&node(Some("127.0.0.1"))).await.millis.is_some());
+    }
 }

@@ -4,12 +4,15 @@ use std::{
     net::{IpAddr, SocketAddr},
     pin::Pin,
     sync::Arc,
+    time::Instant,
 };
 
 use axum::{
     Json, Router,
+    body::Bytes,
     extract::State,
-    http::StatusCode,
+    http::{StatusCode, header::CONTENT_TYPE},
+    middleware,
     response::{IntoResponse, Response as HttpResponse},
     routing::{get, post},
 };
@@ -22,7 +25,7 @@ use ragent_proto::{
 };
 use ragent_rendezvous::{ids::Peer, message::PROTOCOL_VERSION, snapshot::Snapshot};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Mutex, Semaphore, mpsc, oneshot, watch};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming, service::Routes};
 use tracing::warn;
@@ -30,6 +33,7 @@ use tracing::warn;
 use super::{
     client,
     driver::{Input, Inputs},
+    guard::{self, Guard},
     reach::{self, REACH_PATH, ReachReport},
 };
 use crate::{
@@ -37,7 +41,7 @@ use crate::{
     job_spec::Endpoint,
     keeper::obituary::OBITUARY_PATH,
     limits,
-    net::{self, PeerAddress},
+    net::{self, port::PeerAddress},
     state_file,
 };
 
@@ -75,6 +79,13 @@ pub enum Role {
 }
 
 impl Role {
+    /// The newest that is known of where the coordinator is.
+    pub(super) fn known(&self) -> NotHere {
+        match self {
+            Self::Coordinator { known, .. } | Self::Elsewhere(known) => known.borrow().clone(),
+        }
+    }
+
     /// The way to the coordinator, or where it is if it is not here.
     fn coordinator(&self) -> Result<&Inputs, NotHere> {
         match self {
@@ -99,14 +110,22 @@ pub fn router(run_id: &str, role: Role) -> Router {
     let now = || u64::try_from(clock::wall_time().as_millis()).ok();
     let identity = move || async move { Json(Identity { unix_ms: now(), ..identity }) };
     let role = Arc::new(role);
+    let status = Arc::new(StatusPage { role: Arc::clone(&role), last: Mutex::default() });
     let pages = Router::new()
-        .route("/status", get(status_page))
         .route(REACH_PATH, get(reach))
         .route(OBITUARY_PATH, post(obituary))
         .with_state(Arc::clone(&role))
+        .route("/status", get(status_page).with_state(status))
         .route(IDENTITY_PATH, get(identity));
+    let guard = Guard::new(Arc::clone(&role));
     let grpc = CoordinationServer::new(Service { role });
-    Routes::new(grpc).into_axum_router().merge(pages)
+    let routes = Routes::new(grpc).into_axum_router().merge(pages).fallback(not_found);
+    routes.layer(middleware::from_fn_with_state(Arc::new(guard), guard::check))
+}
+
+/// An unknown path is no call of gRPC, whose routes would answer it with 200.
+async fn not_found() -> StatusCode {
+    StatusCode::NOT_FOUND
 }
 
 struct Service {
@@ -123,8 +142,7 @@ impl Coordination for Service {
         &self,
         request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Answers>, Status> {
-        let peer_address = request.extensions().get::<PeerAddress>().copied();
-        let observed = peer_address.map(|PeerAddress(peer)| peer.ip().to_canonical());
+        let from = request.extensions().get::<PeerAddress>().copied();
         let mut messages = request.into_inner();
         let inputs = match self.role.coordinator() {
             Ok(inputs) => inputs.clone(),
@@ -141,7 +159,7 @@ impl Coordination for Service {
         };
         let peer = attend.peer();
         let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
-        send(&inputs, Input::Attend { attend, observed, answers }).await?;
+        send(&inputs, Input::Attend { attend, from, answers }).await?;
         tokio::spawn(forward(messages, peer, inputs));
         let answers = ReceiverStream::new(queue).map(|message| Ok(message.into()));
         Ok(Response::new(Box::pin(answers)))
@@ -195,14 +213,45 @@ async fn snapshot(inputs: &Inputs) -> Option<Snapshot> {
     snapshot.await.ok()
 }
 
-async fn status_page(State(role): State<Arc<Role>>) -> HttpResponse {
-    match role.coordinator() {
+/// The job's state as JSON, written out at most ten times a second for all who ask.
+struct StatusPage {
+    role: Arc<Role>,
+    last: Mutex<Option<Written>>,
+}
+
+/// What was written out, and when that was begun.
+struct Written {
+    begun: Instant,
+    text: Bytes,
+}
+
+impl StatusPage {
+    /// The state at this moment or later; none if the job is over.
+    async fn text(&self, inputs: &Inputs) -> Option<Bytes> {
+        let asked = clock::now();
+        let mut last = self.last.lock().await;
+        if let Some(written) = &*last {
+            if asked <= written.begun {
+                return Some(written.text.clone());
+            }
+            clock::until(Some(written.begun + limits::STATUS_INTERVAL)).await;
+        }
+        let begun = clock::now();
+        let snapshot = snapshot(inputs).await?;
+        let text = Bytes::from(serde_json::to_vec(&snapshot).ok()?);
+        *last = Some(Written { begun, text: text.clone() });
+        Some(text)
+    }
+}
+
+async fn status_page(State(page): State<Arc<StatusPage>>) -> HttpResponse {
+    match page.role.coordinator() {
         Err(NotHere { endpoint, .. }) => {
             (StatusCode::MISDIRECTED_REQUEST, format!("ask the coordinator at {endpoint}\n"))
                 .into_response()
         }
-        Ok(inputs) => match snapshot(inputs).await {
-            Some(snapshot) => Json(snapshot).into_response(),
+        Ok(inputs) => match page.text(inputs).await {
+            Some(text) => ([(CONTENT_TYPE, "application/json")], text).into_response(),
             None => (StatusCode::SERVICE_UNAVAILABLE, "the job is over\n").into_response(),
         },
     }
@@ -254,5 +303,83 @@ async fn obituary(State(role): State<Arc<Role>>, text: String) -> HttpResponse {
     match inputs.send(Input::Obituary(node, round)).await {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
         Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use axum::{body::Body, extract::Request};
+    use ragent_rendezvous::ids::Term;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    fn elsewhere() -> Role {
+        let endpoint = "10.0.0.1:29400".to_owned();
+        Role::Elsewhere(watch::channel(NotHere { term: Term(0), endpoint }).1)
+    }
+
+    async fn get_status(router: Router, path: &str) -> StatusCode {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        router.oneshot(request).await.unwrap().status()
+    }
+
+    /// An unknown path is answered as HTTP has it, not as an unknown call of gRPC.
+    #[tokio::test]
+    async fn unknown_paths_are_not_found() {
+        let router = router("job", elsewhere());
+        for path in ["/", "/v1", "/v2/identity", "/ragent"] {
+            assert_eq!(get_status(router.clone(), path).await, StatusCode::NOT_FOUND, "{path}");
+        }
+        assert_eq!(get_status(router, IDENTITY_PATH).await, StatusCode::OK);
+    }
+
+    /// However many ask for the state of a job, it is written out ten times a second, and nobody gets
+    /// one that is older than the question.
+    #[tokio::test(start_paused = true)]
+    async fn status_is_written_out_rarely() {
+        let (inputs, mut asked) = mpsc::channel(limits::COORDINATOR_QUEUE);
+        let (endpoint, term) = ("10.0.0.1:1".to_owned(), Term(0));
+        let (_known, known) = watch::channel(NotHere { term, endpoint: endpoint.clone() });
+        let router = router("job", Role::Coordinator { inputs, endpoint, known });
+        let begun = clock::now();
+        let answering = tokio::spawn(async move {
+            let mut times = Vec::new();
+            while let Some(input) = asked.recv().await {
+                let Input::Snapshot(answer) = input else { panic!("{input:?}") };
+                times.push((clock::now() - begun).as_millis());
+                let _ = answer.send(snapshot_of_nothing());
+            }
+            times
+        });
+        for _ in 0..3 {
+            clock::until(Some(clock::now() + Duration::from_millis(1))).await;
+            let some = (0..50).map(|_| tokio::spawn(get_status(router.clone(), "/status")));
+            for answered in some.collect::<Vec<_>>() {
+                assert_eq!(answered.await.unwrap(), StatusCode::OK);
+            }
+        }
+        drop(router);
+        assert_eq!(answering.await.unwrap(), [1, 101, 201]);
+    }
+
+    fn snapshot_of_nothing() -> Snapshot {
+        Snapshot {
+            run_id: ragent_rendezvous::ids::RunId::new("job"),
+            job_uid: ragent_rendezvous::ids::JobUid::new("u"),
+            term: Term(0),
+            round: ragent_rendezvous::ids::Round(0),
+            phase: ragent_rendezvous::snapshot::PhaseName::Gathering,
+            min_nodes: 1,
+            max_nodes: 1,
+            restarts_used: 0,
+            max_restarts: 0,
+            world_size: 0,
+            nodes: Vec::new(),
+            incomplete: None,
+            outcome: None,
+        }
     }
 }

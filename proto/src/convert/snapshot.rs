@@ -111,6 +111,7 @@ impl From<NodeSnapshot> for v1::NodeStatus {
             last_seen_ms: node.last_seen_ms,
             reason: node.reason,
             said: node.said,
+            observed: node.observed.map(|observed| observed.to_string()),
         }
     }
 }
@@ -124,6 +125,11 @@ impl TryFrom<v1::NodeStatus> for NodeSnapshot {
             node_id: NodeId::new(name(node.node_id, "node.node_id")?),
             host_name: name(node.host_name, "node.host_name")?,
             address: name(node.address, "node.address")?,
+            observed: node
+                .observed
+                .map(|observed| observed.parse())
+                .transpose()
+                .map_err(|_| Malformed::OutOfRange("node.observed"))?,
             agent_port: port(node.agent_port, "node.agent_port")?,
             group_rank: node.group_rank.map(GroupRank),
             first_global_rank: node.first_global_rank.map(GlobalRank),

@@ -217,6 +217,7 @@ fn snapshot() -> Snapshot {
         node_id: NodeId::new("n"),
         host_name: "node1".to_owned(),
         address: "10.0.0.1".to_owned(),
+        observed: Some("10.0.0.1".parse().unwrap()),
         agent_port: 29400,
         group_rank: Some(GroupRank(1)),
         first_global_rank: None,

@@ -258,6 +258,7 @@ fn node_snapshot(
         node_id: description.node_id.clone(),
         host_name: description.host_name.clone(),
         address: description.address.clone(),
+        observed: None,
         agent_port: description.agent_port,
         group_rank: ranks.map(|(group_rank, _)| group_rank),
         first_global_rank: ranks.map(|(_, first_global_rank)| first_global_rank),

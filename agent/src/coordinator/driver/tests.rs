@@ -8,7 +8,7 @@ use ragent_rendezvous::{
         Assignment, Heard, NodeDescription, NodeState, PROTOCOL_VERSION, Standing, WaitReason,
     },
     settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
-    snapshot::StandingName,
+    snapshot::{NodeSnapshot, StandingName},
 };
 use tokio::task::JoinHandle;
 
@@ -21,6 +21,8 @@ struct Fixture {
     inputs: Inputs,
     /// Where the coordinator is, as others are told.
     known: watch::Receiver<NotHere>,
+    /// Whom the port knows.
+    attended: watch::Receiver<Attended>,
     task: JoinHandle<()>,
 }
 
@@ -39,8 +41,9 @@ impl Fixture {
         let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
         let here = NotHere { term: Term(0), endpoint: "here:1".to_owned() };
         let (not_here, known) = watch::channel(here);
-        let task = tokio::spawn(drive(rendezvous, queue, None, not_here));
-        Self { inputs, known, task }
+        let (attended, port_knows) = watch::channel(Attended::default());
+        let task = tokio::spawn(drive(rendezvous, queue, None, not_here, attended));
+        Self { inputs, known, attended: port_knows, task }
     }
 
     /// A node that is ready, of a job of one to three.
@@ -52,11 +55,11 @@ impl Fixture {
     async fn attend_from(
         &self,
         name: &str,
-        observed: Option<IpAddr>,
+        from: Option<PeerAddress>,
     ) -> mpsc::Receiver<FromCoordinator> {
         let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
         let attend = Box::new(attend(name));
-        self.inputs.send(Input::Attend { attend, observed, answers }).await.unwrap();
+        self.inputs.send(Input::Attend { attend, from, answers }).await.unwrap();
         queue
     }
 
@@ -134,7 +137,7 @@ async fn closed_attend_is_skipped() {
     let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
     drop(queue);
     let attend = Box::new(attend("closed"));
-    t.inputs.send(Input::Attend { attend, observed: None, answers }).await.unwrap();
+    t.inputs.send(Input::Attend { attend, from: None, answers }).await.unwrap();
     let _stream = t.attend("open").await;
     assert_eq!(t.standing_of("closed").await, None);
     assert!(t.standing_of("open").await.is_some());
@@ -145,8 +148,10 @@ async fn closed_attend_is_skipped() {
 async fn observed_addresses_are_members() {
     let t = Fixture::new();
     let nat: IpAddr = "192.0.2.7".parse().unwrap();
-    let mut first = t.attend_from("a", Some("127.0.0.1".parse().unwrap())).await;
-    let _others = (t.attend_from("b", Some(nat)).await, t.attend_from("c", None).await);
+    let here = PeerAddress { ip: "127.0.0.1".parse().unwrap(), is_here: true };
+    let far = PeerAddress { ip: nat, is_here: false };
+    let mut first = t.attend_from("a", Some(here)).await;
+    let _others = (t.attend_from("b", Some(far)).await, t.attend_from("c", None).await);
     let admission = loop {
         if let Assignment::Admit(admission) = hear_assignment(&mut first).await {
             break admission;
@@ -154,6 +159,14 @@ async fn observed_addresses_are_members() {
     };
     assert_eq!(admission.group_rank.0, 0);
     assert_eq!(admission.store_clients, ["10.0.0.1".parse::<IpAddr>().unwrap(), nat]);
+    // The port knows the address, and not those of its own machine, which others have, too.
+    assert_eq!(*t.attended.borrow(), Attended { addresses: [nat].into(), world_size: 3 });
+    let (answer, snapshot) = oneshot::channel();
+    t.inputs.send(Input::Snapshot(answer)).await.unwrap();
+    let observed = |node: &NodeSnapshot| (node.host_name.clone(), node.observed);
+    let observed: Vec<_> = snapshot.await.unwrap().nodes.iter().map(observed).collect();
+    let (a, b, c) = (Some(here.ip), Some(nat), None);
+    assert_eq!(observed, [("a".to_owned(), a), ("b".to_owned(), b), ("c".to_owned(), c)]);
 }
 
 /// The last call is armed: the round completes when it is over, after 30 s of keep-alives.

@@ -1,0 +1,148 @@
+//! Refuses what a web page may have made a browser ask.
+//!
+//! A page of any site can let a browser send requests to this machine and the networks that it
+//! reaches. It cannot read the answers, unless a name of its site comes to mean our address (DNS
+//! rebinding): so a request has to name us by a name that is ours. And it can cause effects without
+//! reading anything: so a request that does more than ask must not come from a page.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, Method, StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+
+use super::service::Role;
+use crate::{host::ThisHost, job_spec::Endpoint};
+
+/// The names by which a port may be called.
+#[derive(Debug)]
+pub(super) struct Guard {
+    role: Arc<Role>,
+    host_name: String,
+}
+
+impl Guard {
+    pub(super) fn new(role: Arc<Role>) -> Self {
+        Self { role, host_name: ThisHost.name() }
+    }
+
+    fn is_ours(&self, host: &str) -> bool {
+        let endpoint = self.role.known().endpoint.parse::<Endpoint>();
+        let endpoint = endpoint.map(|endpoint| endpoint.host).unwrap_or_default();
+        let names = ["localhost", RAGENT, &self.host_name, &endpoint];
+        names.iter().any(|name| name.eq_ignore_ascii_case(host))
+    }
+}
+
+/// How agents of version 0.1 call a coordinator over gRPC, whatever its address is.
+const RAGENT: &str = "ragent";
+
+/// Passes a request on unless it may be a web page's.
+pub(super) async fn check(
+    State(guard): State<Arc<Guard>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let authority = request.uri().authority().map(ToString::to_string);
+    let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("?"));
+    // In HTTP/2 it is a part of the path; where there is none, no browser has asked.
+    let named = authority.as_deref().or(host);
+    let is_ours = named.is_none_or(|named| {
+        let host = host_of(named);
+        host.parse::<IpAddr>().is_ok() || guard.is_ours(host)
+    });
+    if !is_ours {
+        return (StatusCode::MISDIRECTED_REQUEST, "no host of that name is here\n").into_response();
+    }
+    if request.method() != Method::GET && is_of_a_page(request.headers()) {
+        return (StatusCode::FORBIDDEN, "not from a web page\n").into_response();
+    }
+    next.run(request).await
+}
+
+/// Whether a browser has sent a request for a page.
+fn is_of_a_page(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site").map(axum::http::HeaderValue::as_bytes);
+    headers.contains_key(header::ORIGIN) || site == Some(b"cross-site")
+}
+
+/// The name or address in `HOST[:PORT]`, of which the former may have brackets.
+fn host_of(authority: &str) -> &str {
+    if authority.parse::<SocketAddr>().is_ok() || !authority.starts_with('[') {
+        let (host, _) = authority.rsplit_once(':').unwrap_or((authority, ""));
+        return host.trim_start_matches('[').trim_end_matches(']');
+    }
+    authority.trim_start_matches('[').trim_end_matches(']')
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{Router, body::Body, routing::any};
+    use ragent_proto::convert::NotHere;
+    use ragent_rendezvous::ids::Term;
+    use tokio::sync::watch;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    async fn status(request: axum::http::request::Builder) -> u16 {
+        let endpoint = "node0.cluster:29400".to_owned();
+        let role = Role::Elsewhere(watch::channel(NotHere { term: Term(0), endpoint }).1);
+        let guard = Guard { role: Arc::new(role), host_name: "node7".to_owned() };
+        let layer = axum::middleware::from_fn_with_state(Arc::new(guard), check);
+        let router: Router = Router::new().route("/", any(|| async {})).layer(layer);
+        let request = request.body(Body::empty()).unwrap();
+        router.oneshot(request).await.unwrap().status().as_u16()
+    }
+
+    /// A name that is not ours is misdirected: it may be one of another site that means our address.
+    #[tokio::test]
+    async fn foreign_names_are_refused() {
+        for host in [
+            "10.0.0.1",
+            "10.0.0.1:29400",
+            "[::1]",
+            "[::1]:1",
+            "localhost:29400",
+            "LocalHost",
+            "node7",
+            "node7:1",
+            "node0.cluster:29400",
+            "ragent",
+        ] {
+            assert_eq!(status(Request::get("/").header("host", host)).await, 200, "{host}");
+            let uri = format!("http://{host}/");
+            assert_eq!(status(Request::get(uri)).await, 200, "{host}");
+        }
+        for host in
+            ["evil.example", "evil.example:29400", "node7.evil.example", "10.0.0.1.evil", "[", ""]
+        {
+            assert_eq!(status(Request::get("/").header("host", host)).await, 421, "{host}");
+        }
+        assert_eq!(status(Request::get("http://evil.example/")).await, 421);
+        assert_eq!(status(Request::get("/")).await, 200, "HTTP/1.0 needs no name");
+    }
+
+    /// Whatever a page makes a browser send, it changes nothing.
+    #[tokio::test]
+    async fn pages_may_only_ask() {
+        for (name, value) in [
+            ("origin", "http://evil.example"),
+            ("origin", "null"),
+            ("sec-fetch-site", "cross-site"),
+        ] {
+            for method in [Method::POST, Method::PUT, Method::OPTIONS, Method::HEAD] {
+                let request = Request::builder().method(method).uri("/").header(name, value);
+                assert_eq!(status(request).await, 403, "{name}");
+            }
+            assert_eq!(status(Request::get("/").header(name, value)).await, 200);
+        }
+        assert_eq!(status(Request::post("/").header("sec-fetch-site", "none")).await, 200);
+    }
+}

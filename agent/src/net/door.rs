@@ -1,0 +1,398 @@
+//! Decides which connections a port keeps: how long each may take to say what it wants, and how many
+//! strangers may be about it at once.
+//!
+//! ```text
+//! accepted ──▶ waiting ── first whole request ──▶ served ──▶ ended
+//!                 │ too late, or too many wait
+//!                 └──────────▶ to be closed ────────────────▶ ended
+//! ```
+//!
+//! A pure machine: it is told the time, and says which connections are to be closed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    net::IpAddr,
+    time::Instant,
+};
+
+use crate::limits;
+
+/// A connection of one port; numbers grow, in the order of arrival.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct Visitor(u64);
+
+/// What is known of a connection when it is accepted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Origin {
+    /// A socket of this user on this machine, or the address of a node that attends.
+    Known,
+    /// Anything else.
+    Stranger,
+}
+
+/// The bounds of one port.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Quotas {
+    /// Connections in all.
+    pub(crate) places: usize,
+    /// Strangers that wait, in all.
+    pub(crate) strangers: usize,
+    /// Strangers of one address that wait.
+    pub(crate) strangers_per_address: usize,
+}
+
+impl Default for Quotas {
+    fn default() -> Self {
+        Self {
+            places: limits::MAX_CONNECTIONS,
+            strangers: limits::MAX_STRANGERS,
+            strangers_per_address: limits::MAX_STRANGERS_PER_ADDRESS,
+        }
+    }
+}
+
+/// The connections of one port.
+///
+/// Invariant: `deadlines` has all that wait, `strangers` those of them that are; `overdue` has those
+/// strangers that are not in `young` any more; `leaving` is a part of the `len` connections.
+#[derive(Debug)]
+pub(crate) struct Door {
+    quotas: Quotas,
+    next: u64,
+    len: usize,
+    waiting: BTreeMap<Visitor, Waiting>,
+    deadlines: BTreeSet<(Instant, Visitor)>,
+    /// By arrival, so that the first has waited longest.
+    strangers: BTreeSet<Visitor>,
+    /// Connections that have come a moment ago, of which some may not wait any more.
+    young: VecDeque<(Instant, Visitor)>,
+    /// Strangers that have waited for longer, for whom the quotas are.
+    overdue: BTreeSet<Visitor>,
+    overdue_by_network: BTreeMap<IpAddr, BTreeSet<Visitor>>,
+    /// Of those that wait, how many may be silent for long.
+    patient: usize,
+    closing: VecDeque<Visitor>,
+    /// Those that are to be closed, until they have ended.
+    leaving: BTreeSet<Visitor>,
+}
+
+/// A connection that has not sent a whole request.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    deadline: Instant,
+    /// Of a stranger.
+    network: Option<IpAddr>,
+    is_patient: bool,
+}
+
+impl Door {
+    pub(crate) fn new(quotas: Quotas) -> Self {
+        Self {
+            quotas,
+            next: 0,
+            len: 0,
+            waiting: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            strangers: BTreeSet::new(),
+            young: VecDeque::new(),
+            overdue: BTreeSet::new(),
+            overdue_by_network: BTreeMap::new(),
+            patient: 0,
+            closing: VecDeque::new(),
+            leaving: BTreeSet::new(),
+        }
+    }
+
+    /// A connection was accepted. One that is known may be silent for long if no more than
+    /// `patient_max` are at once: clients of a store that is served here.
+    pub(crate) fn handle_accepted(
+        &mut self,
+        now: Instant,
+        peer: IpAddr,
+        origin: Origin,
+        patient_max: usize,
+    ) -> Visitor {
+        let visitor = Visitor(self.next);
+        self.next += 1;
+        self.len += 1;
+        let is_patient = origin == Origin::Known && self.patient < patient_max;
+        let patience =
+            if is_patient { limits::STORE_SILENCE } else { limits::FIRST_REQUEST_TIMEOUT };
+        let network = (origin == Origin::Stranger).then(|| network_of(peer));
+        let deadline = now + patience;
+        self.waiting.insert(visitor, Waiting { deadline, network, is_patient });
+        self.deadlines.insert((deadline, visitor));
+        self.patient += usize::from(is_patient);
+        if network.is_some() {
+            self.strangers.insert(visitor);
+            self.young.push_back((now + limits::STRANGER_GRACE, visitor));
+        }
+        while self.quotas.places < self.len - self.leaving.len() && self.make_room() {}
+        visitor
+    }
+
+    /// A connection turned out to be no client of a store: it is as short of time as others are.
+    pub(crate) fn handle_hurried(&mut self, now: Instant, visitor: Visitor) {
+        let Some(waiting) = self.waiting.get_mut(&visitor).filter(|one| one.is_patient) else {
+            return;
+        };
+        let deadline = waiting.deadline.min(now + limits::FIRST_REQUEST_TIMEOUT);
+        self.deadlines.remove(&(waiting.deadline, visitor));
+        self.deadlines.insert((deadline, visitor));
+        waiting.deadline = deadline;
+        waiting.is_patient = false;
+        self.patient -= 1;
+    }
+
+    /// A connection has sent its first request, body and all.
+    pub(crate) fn handle_served(&mut self, visitor: Visitor) {
+        self.forget(visitor);
+    }
+
+    /// A connection has ended, whether that was wanted or not.
+    pub(crate) fn handle_ended(&mut self, visitor: Visitor) {
+        self.forget(visitor);
+        self.leaving.remove(&visitor);
+        self.len -= 1;
+    }
+
+    /// Whether another connection may be accepted.
+    pub(crate) fn has_room(&self) -> bool {
+        self.len < self.quotas.places || !self.strangers.is_empty()
+    }
+
+    /// The stranger that has waited longest is to be closed; tells whether there is one.
+    pub(crate) fn make_room(&mut self) -> bool {
+        let longest = self.strangers.first().copied();
+        longest.inspect(|visitor| self.close(*visitor)).is_some()
+    }
+
+    /// The earliest moment at which something is to be done.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
+        let grown = self.young.front().map(|(grown, _)| *grown);
+        deadline.into_iter().chain(grown).min()
+    }
+
+    /// Applies every moment that has passed.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        while let Some((_, visitor)) = self.young.pop_front_if(|(grown, _)| *grown <= now) {
+            let Some(network) = self.waiting.get(&visitor).and_then(|one| one.network) else {
+                continue;
+            };
+            self.overdue.insert(visitor);
+            let of_network = self.overdue_by_network.entry(network).or_default();
+            of_network.insert(visitor);
+            let longest = of_network.first().copied();
+            if of_network.len() > self.quotas.strangers_per_address {
+                longest.into_iter().for_each(|longest| self.close(longest));
+            }
+            if self.overdue.len() > self.quotas.strangers {
+                let longest = self.overdue.first().copied();
+                longest.into_iter().for_each(|longest| self.close(longest));
+            }
+        }
+        while let Some(&(deadline, visitor)) = self.deadlines.first()
+            && deadline <= now
+        {
+            self.close(visitor);
+        }
+    }
+
+    /// Hands out the connections that are to be closed; each ends afterwards.
+    pub(crate) fn poll_closing(&mut self) -> Option<Visitor> {
+        self.closing.pop_front()
+    }
+
+    fn close(&mut self, visitor: Visitor) {
+        self.forget(visitor);
+        self.closing.push_back(visitor);
+        self.leaving.insert(visitor);
+    }
+
+    fn forget(&mut self, visitor: Visitor) {
+        let Some(waiting) = self.waiting.remove(&visitor) else { return };
+        self.deadlines.remove(&(waiting.deadline, visitor));
+        self.patient -= usize::from(waiting.is_patient);
+        self.strangers.remove(&visitor);
+        self.overdue.remove(&visitor);
+        let Some(network) = waiting.network else { return };
+        if let Some(of_network) = self.overdue_by_network.get_mut(&network) {
+            of_network.remove(&visitor);
+            if of_network.is_empty() {
+                self.overdue_by_network.remove(&network);
+            }
+        }
+    }
+}
+
+/// The address whose connections count together: one customer has a whole /64 of IPv6.
+fn network_of(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            std::net::Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    struct Fixture {
+        door: Door,
+        now: Instant,
+    }
+
+    impl Fixture {
+        fn new(quotas: Quotas) -> Self {
+            Self { door: Door::new(quotas), now: crate::clock::now_blocking() }
+        }
+
+        fn accept(&mut self, peer: &str, origin: Origin) -> Visitor {
+            self.door.handle_accepted(self.now, peer.parse().unwrap(), origin, 2)
+        }
+
+        fn stranger(&mut self, peer: &str) -> Visitor {
+            self.accept(peer, Origin::Stranger)
+        }
+
+        fn closed(&mut self) -> Vec<Visitor> {
+            let closed: Vec<_> = std::iter::from_fn(|| self.door.poll_closing()).collect();
+            closed.iter().for_each(|visitor| self.door.handle_ended(*visitor));
+            closed
+        }
+
+        /// Lets time pass, stopping at every deadline on the way.
+        fn advance(&mut self, time: Duration) -> Vec<Visitor> {
+            let end = self.now + time;
+            let mut closed = Vec::new();
+            while let Some(next) = self.door.poll_timeout().filter(|next| *next <= end) {
+                self.now = next;
+                self.door.handle_timeout(next);
+                closed.extend(self.closed());
+            }
+            self.now = end;
+            closed
+        }
+    }
+
+    /// A stranger has 5 s for its first request, however it spends them; one that was served has all
+    /// the time.
+    #[test]
+    fn first_request_has_a_deadline() {
+        let mut t = Fixture::new(Quotas::default());
+        let (slow, quick) = (t.stranger("10.0.0.1"), t.stranger("10.0.0.1"));
+        t.door.handle_served(quick);
+        assert_eq!(t.advance(5 * SECOND - Duration::from_nanos(1)), []);
+        assert_eq!(t.advance(SECOND), [slow]);
+        assert_eq!(t.advance(100 * SECOND), []);
+        assert_eq!(t.door.len, 1);
+        t.door.handle_ended(quick);
+        assert_eq!(t.door.len, 0);
+    }
+
+    /// A client of the store whose resolver does not answer is silent for 12 s and more before it says
+    /// a word. So many may be; once one has said that it is something else, it has to be quick.
+    #[test]
+    fn store_clients_may_be_silent() {
+        let mut t = Fixture::new(Quotas::default());
+        let known = [(); 3].map(|()| t.accept("10.0.0.1", Origin::Known));
+        assert_eq!(t.advance(15 * SECOND), known[2..], "only two may take their time");
+        t.door.handle_hurried(t.now, known[0]);
+        let next = t.accept("10.0.0.1", Origin::Known);
+        assert_eq!(t.advance(6 * SECOND), [known[0]]);
+        assert_eq!(t.advance(60 * SECOND), [known[1], next]);
+        assert_eq!((t.door.patient, t.door.len), (0, 0));
+    }
+
+    /// Of one address only so many may wait for longer than a moment, and the first makes room; an
+    /// address of IPv6 is a network.
+    #[test]
+    fn one_address_has_a_quota() {
+        let quotas = Quotas { places: 100, strangers: 50, strangers_per_address: 2 };
+        for (same, other) in [
+            (["10.0.0.1", "10.0.0.1", "::ffff:10.0.0.1"], "10.0.0.2"),
+            (["2001:db8::1", "2001:db8::2", "2001:db8::3"], "2001:db8:0:1::1"),
+        ] {
+            let mut t = Fixture::new(quotas);
+            let first = t.stranger(same[0]);
+            t.stranger(other);
+            t.stranger(same[1]);
+            t.stranger(same[2]);
+            for _ in 0..5 {
+                t.accept(same[0], Origin::Known);
+            }
+            assert_eq!(t.advance(SECOND - Duration::from_nanos(1)), []);
+            assert_eq!(t.advance(Duration::from_nanos(1)), [first]);
+        }
+    }
+
+    /// Whoever asks at once is not counted: thousands of agents of one machine, before any is known.
+    #[test]
+    fn those_who_ask_at_once_do_not_count() {
+        let quotas = Quotas { places: 5000, strangers: 2, strangers_per_address: 1 };
+        let mut t = Fixture::new(quotas);
+        for _ in 0..4000 {
+            let visitor = t.stranger("10.0.0.1");
+            t.door.handle_served(visitor);
+        }
+        assert_eq!(t.advance(10 * SECOND), []);
+        assert_eq!(t.door.len, 4000);
+    }
+
+    /// Strangers of many addresses together have a quota, too.
+    #[test]
+    fn strangers_have_a_quota() {
+        let quotas = Quotas { places: 100, strangers: 3, strangers_per_address: 2 };
+        let mut t = Fixture::new(quotas);
+        let all: Vec<_> = (0..5).map(|n| t.stranger(&format!("10.0.0.{n}"))).collect();
+        assert_eq!(t.advance(SECOND), all[..2]);
+    }
+
+    /// Where all places are taken, the stranger that has waited longest makes room, also a young one;
+    /// one that is known does not, nor one that is served.
+    #[test]
+    fn full_house_makes_room() {
+        let mut t = Fixture::new(Quotas { places: 3, ..Quotas::default() });
+        let known = t.accept("10.0.0.1", Origin::Known);
+        let (first, second) = (t.stranger("10.0.0.2"), t.stranger("10.0.0.2"));
+        t.stranger("10.0.0.3");
+        assert_eq!(t.closed(), [first]);
+        let newcomer = t.accept("10.0.0.4", Origin::Known);
+        assert_eq!(t.closed(), [second]);
+        let last = t.stranger("10.0.0.5");
+        assert_eq!(t.closed().len(), 1);
+        t.door.handle_served(last);
+        assert!(!t.door.has_room(), "all are served or known");
+        t.door.handle_ended(newcomer);
+        assert!(t.door.has_room());
+        t.door.handle_ended(known);
+        t.door.handle_ended(last);
+        assert_eq!(t.door.len, 0);
+    }
+
+    /// A flood of strangers that say nothing never holds more than its quota for longer than a moment,
+    /// and closes nobody who is known.
+    #[test]
+    fn flood_leaves_the_known_alone() {
+        let mut t = Fixture::new(Quotas::default());
+        let known: Vec<_> = (0..100).map(|_| t.accept("10.0.0.9", Origin::Known)).collect();
+        known.iter().for_each(|visitor| t.door.handle_served(*visitor));
+        for _ in 0..25_000 {
+            t.stranger("10.0.0.1");
+            t.closed();
+        }
+        assert!(t.door.len <= limits::MAX_CONNECTIONS);
+        let closed = t.advance(SECOND);
+        assert!(closed.iter().all(|visitor| !known.contains(visitor)));
+        assert_eq!(t.door.len, known.len() + limits::MAX_STRANGERS_PER_ADDRESS);
+        assert!(t.door.has_room());
+    }
+}

@@ -1,0 +1,156 @@
+//! Serves gRPC and HTTP on one connection, within bounds of time.
+
+use std::{
+    convert::Infallible,
+    pin::{Pin, pin},
+    task::{Context, Poll},
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::Request,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use hyper::{
+    body::{Body as HttpBody, Frame, Incoming, SizeHint},
+    service::service_fn,
+};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+};
+use tokio::{net::TcpStream, sync::watch, time::timeout};
+use tower::ServiceExt;
+use tracing::debug;
+
+use super::port::{PeerAddress, Progress};
+use crate::limits;
+
+/// Serves a connection until it ends, or nothing is asked on it for a while.
+pub(super) async fn serve(
+    stream: TcpStream,
+    peer: PeerAddress,
+    router: Router,
+    progress: &Progress,
+) {
+    // Without it answers wait for the peer's delayed acknowledgement.
+    let _ = stream.set_nodelay(true);
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits::REQUEST_TIMEOUT);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(16)
+        .keep_alive_interval(limits::PING_INTERVAL)
+        .keep_alive_timeout(limits::PING_INTERVAL);
+    let (requests, busy) = watch::channel(0);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
+        let served = BeingServed::new(&requests);
+        let answer = answer(request, router.clone(), progress.clone());
+        async move { Ok::<_, Infallible>(answer.await.map(|body| Body::new(Answer { body, served }))) }
+    });
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        ended = &mut connection => ended,
+        () = idle(busy) => {
+            debug!(peer = %peer.ip, "connection closed: nothing is asked on it");
+            connection.as_mut().graceful_shutdown();
+            timeout(limits::FAREWELL_TIMEOUT, connection).await.unwrap_or(Ok(()))
+        }
+    };
+    if let Err(error) = ended {
+        debug!(peer = %peer.ip, error, "connection ended");
+    }
+}
+
+/// Answers a request whose body comes in time.
+async fn answer(request: Request<Incoming>, router: Router, progress: Progress) -> Response {
+    let has_body = !request.body().is_end_stream();
+    let answer = router.oneshot(request);
+    if !has_body {
+        progress.served().await;
+        return infallible(answer.await);
+    }
+    // Whatever takes longer to answer has no body: the only one that has none and goes on for long,
+    // a stream, is answered when its first message has come.
+    match timeout(limits::REQUEST_TIMEOUT, answer).await {
+        Ok(response) => {
+            progress.served().await;
+            infallible(response)
+        }
+        Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
+    }
+}
+
+fn infallible(response: Result<Response, Infallible>) -> Response {
+    match response {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}
+
+/// Returns when nothing has been asked on a connection for a while.
+async fn idle(mut requests: watch::Receiver<usize>) {
+    loop {
+        let is_idle = *requests.borrow_and_update() == 0;
+        let change = requests.changed();
+        let changed = if is_idle {
+            match timeout(limits::IDLE_TIMEOUT, change).await {
+                Ok(changed) => changed,
+                Err(_) => return,
+            }
+        } else {
+            change.await
+        };
+        if changed.is_err() {
+            // The service has ended, so the connection does.
+            return std::future::pending().await;
+        }
+    }
+}
+
+/// A request that counts as being answered for as long as this is there.
+struct BeingServed(watch::Sender<usize>);
+
+impl BeingServed {
+    fn new(requests: &watch::Sender<usize>) -> Self {
+        requests.send_modify(|count| *count += 1);
+        Self(requests.clone())
+    }
+}
+
+impl Drop for BeingServed {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+/// What is answered, and word that it is being sent.
+struct Answer {
+    body: Body,
+    #[expect(dead_code, reason = "it counts while it is there")]
+    served: BeingServed,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,299 @@
+//! Serves the protocols that share one port: tells them apart by their first byte, and carries out
+//! what [`Door`] decides.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    io,
+    net::{IpAddr, SocketAddr, TcpListener as StdTcpListener},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use axum::Router;
+use nix::{
+    sys::resource::{Resource, getrlimit},
+    unistd::geteuid,
+};
+use ragent_store::{
+    StoreHandle,
+    server::{Owner, Owners},
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{mpsc, watch},
+    task::{self, AbortHandle, JoinSet},
+    time::timeout,
+};
+use tracing::{debug, warn};
+
+use super::{
+    door::{Door, Origin, Quotas, Visitor},
+    http,
+};
+use crate::{clock, limits};
+
+/// The store that takes connections from now on; while there is none, they wait.
+pub type StoreDoor = watch::Receiver<Option<StoreHandle>>;
+
+/// What a coordinator's port knows of the nodes that attend.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Attended {
+    /// The addresses from which agents of the job have attended; those of this machine, which all
+    /// its users have, are not among them.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Workers of the newest round.
+    pub world_size: u32,
+}
+
+/// Who serves the protocols that share one port.
+#[derive(Debug)]
+pub struct PortProtocols {
+    /// gRPC and HTTP.
+    pub http: Router,
+    /// `TCPStore`; none: such connections are closed.
+    pub store: Option<StoreDoor>,
+    /// Who is known.
+    pub attended: watch::Receiver<Attended>,
+}
+
+/// Where a request comes from, as each carries it among its extensions.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PeerAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// Whether it is one of this machine.
+    pub is_here: bool,
+}
+
+impl PeerAddress {
+    fn new(local: SocketAddr, peer: SocketAddr) -> Self {
+        let ip = peer.ip().to_canonical();
+        Self { ip, is_here: ip.is_loopback() || ip == local.ip().to_canonical() }
+    }
+}
+
+/// Serves one port until it is cancelled.
+///
+/// # Errors
+///
+/// Returns the system's refusal to watch the listener.
+pub async fn serve_port(listener: StdTcpListener, protocols: PortProtocols) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    let (progress, mut progressed) = mpsc::channel(limits::PROGRESS_QUEUE);
+    let quotas = Quotas { places: places(), ..Quotas::default() };
+    let mut port = Port {
+        door: Door::new(quotas),
+        owners: Owners::new(),
+        protocols: Arc::new(protocols),
+        tasks: JoinSet::new(),
+        visitors: HashMap::new(),
+        handles: BTreeMap::new(),
+        progress,
+        rest_until: None,
+        is_failing: false,
+    };
+    loop {
+        port.close_all();
+        let may_accept = port.rest_until.is_none() && port.door.has_room();
+        tokio::select! {
+            // What has happened before what is due, and that before there are any more.
+            biased;
+            Some(ended) = port.tasks.join_next_with_id() => {
+                port.handle_ended(ended.map_or_else(|error| error.id(), |(id, ())| id));
+            }
+            Some((visitor, step)) = progressed.recv() => port.handle_step(visitor, step),
+            () = clock::until(port.door.poll_timeout()) => port.door.handle_timeout(clock::now()),
+            () = clock::until(port.rest_until) => port.rest_until = None,
+            accepted = listener.accept(), if may_accept => port.handle_accepted(accepted),
+        }
+    }
+}
+
+/// How many connections this process has files for, with some to spare.
+fn places() -> usize {
+    let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+    let files = usize::try_from(files).unwrap_or(usize::MAX);
+    limits::MAX_CONNECTIONS.min(files - (files / 4).min(limits::SPARE_FILES))
+}
+
+struct Port {
+    door: Door,
+    owners: Owners,
+    protocols: Arc<PortProtocols>,
+    tasks: JoinSet<()>,
+    visitors: HashMap<task::Id, Visitor>,
+    handles: BTreeMap<Visitor, AbortHandle>,
+    progress: mpsc::Sender<(Visitor, Step)>,
+    /// Until when nothing is accepted, after a failure.
+    rest_until: Option<Instant>,
+    is_failing: bool,
+}
+
+/// How far a connection has come.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// It speaks HTTP.
+    Hurried,
+    /// Its first request is there.
+    Served,
+}
+
+/// Reports how far one connection has come.
+#[derive(Clone, Debug)]
+pub(super) struct Progress {
+    visitor: Visitor,
+    is_served: Arc<AtomicBool>,
+    steps: mpsc::Sender<(Visitor, Step)>,
+}
+
+impl Progress {
+    /// The first request is there; whatever follows is not reported.
+    pub(super) async fn served(&self) {
+        if !self.is_served.swap(true, Ordering::Relaxed) {
+            self.report(Step::Served).await;
+        }
+    }
+
+    async fn report(&self, step: Step) {
+        // The port may have been closed.
+        let _ = self.steps.send((self.visitor, step)).await;
+    }
+}
+
+impl Port {
+    fn close_all(&mut self) {
+        while let Some(visitor) = self.door.poll_closing() {
+            if let Some(handle) = self.handles.get(&visitor) {
+                debug!(?visitor, "connection closed: no request in time, or too many wait");
+                handle.abort();
+            }
+        }
+    }
+
+    fn handle_ended(&mut self, id: task::Id) {
+        if let Some(visitor) = self.visitors.remove(&id) {
+            self.handles.remove(&visitor);
+            self.door.handle_ended(visitor);
+        }
+    }
+
+    fn handle_step(&mut self, visitor: Visitor, step: Step) {
+        match step {
+            Step::Hurried => self.door.handle_hurried(clock::now(), visitor),
+            Step::Served => self.door.handle_served(visitor),
+        }
+    }
+
+    fn handle_accepted(&mut self, accepted: io::Result<(TcpStream, SocketAddr)>) {
+        match accepted {
+            Ok((stream, peer)) => {
+                self.is_failing = false;
+                self.take_in(stream, peer);
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    warn!(%error, "no further connection can be accepted for now");
+                }
+                // Out of descriptors or memory: what is open goes on, strangers that say nothing go,
+                // and the next one waits.
+                let has_some =
+                    (0..limits::MAX_STRANGERS_PER_ADDRESS).all(|_| self.door.make_room());
+                let rest = if has_some { ROOM_REST } else { limits::RETRY_INTERVAL };
+                self.rest_until = Some(clock::now() + rest);
+            }
+        }
+    }
+
+    fn take_in(&mut self, stream: TcpStream, peer: SocketAddr) {
+        // It was reset meanwhile.
+        let Ok(local) = stream.local_addr() else { return };
+        let now = clock::now();
+        let address = PeerAddress::new(local, peer);
+        let origin = self.origin(now, local, peer, address);
+        let patient_max = match self.protocols.store {
+            Some(_) => {
+                let world_size = self.protocols.attended.borrow().world_size;
+                limits::silent_store_clients(world_size)
+            }
+            None => 0,
+        };
+        let visitor = self.door.handle_accepted(now, address.ip, origin, patient_max);
+        let (is_served, steps) = (Arc::default(), self.progress.clone());
+        let progress = Progress { visitor, is_served, steps };
+        let protocols = Arc::clone(&self.protocols);
+        let handle = self.tasks.spawn(async move {
+            serve_connection(stream, address, &protocols, &progress).await;
+        });
+        self.visitors.insert(handle.id(), visitor);
+        self.handles.insert(visitor, handle);
+    }
+
+    fn origin(
+        &mut self,
+        now: Instant,
+        local: SocketAddr,
+        peer: SocketAddr,
+        address: PeerAddress,
+    ) -> Origin {
+        let is_known = if address.is_here {
+            match self.owners.of_peer(now, local, peer) {
+                Owner::User(uid) => uid == 0 || uid == geteuid().as_raw(),
+                Owner::Nobody => false,
+                // Where the kernel does not tell, the machine is taken to have one user.
+                Owner::Later(_) | Owner::Unknown => true,
+            }
+        } else {
+            self.protocols.attended.borrow().addresses.contains(&address.ip)
+        };
+        if is_known { Origin::Known } else { Origin::Stranger }
+    }
+}
+
+/// How long nothing is accepted while connections are closed to make room.
+const ROOM_REST: Duration = Duration::from_millis(10);
+
+async fn serve_connection(
+    stream: TcpStream,
+    peer: PeerAddress,
+    protocols: &PortProtocols,
+    progress: &Progress,
+) {
+    let mut first = [0];
+    // How long that may take is decided at the door.
+    let first = match stream.peek(&mut first).await {
+        Ok(1) => first[0],
+        Ok(_) | Err(_) => return,
+    };
+    match first {
+        // The first message of a `TCPStore` client is VALIDATE, code zero.
+        0 => match &protocols.store {
+            Some(door) => serve_store(stream, peer, door.clone()).await,
+            None => debug!(peer = %peer.ip, "connection closed: no store is served here"),
+        },
+        b'A'..=b'Z' => {
+            progress.report(Step::Hurried).await;
+            http::serve(stream, peer, protocols.http.clone(), progress).await;
+        }
+        byte => {
+            debug!(peer = %peer.ip, byte, "connection closed: no protocol begins like this");
+        }
+    }
+}
+
+async fn serve_store(stream: TcpStream, peer: PeerAddress, mut door: StoreDoor) {
+    let Ok(Ok(store)) = timeout(limits::STORE_DOOR_TIMEOUT, door.wait_for(Option::is_some)).await
+    else {
+        return debug!(peer = %peer.ip, "connection closed: no store is open");
+    };
+    let served = stream.into_std().map(|stream| store.as_ref().map(|store| store.serve(stream)));
+    if let Ok(Some(Ok(()))) = served {
+        return;
+    }
+    debug!(peer = %peer.ip, ?served, "connection closed: the store does not take it");
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! The clock is paused: it jumps to the next deadline when nothing else is to be done, so that what is
+//! silent for a minute takes none.
+
+use std::net::Ipv4Addr;
+
+use axum::routing::{get, post};
+use ragent_store::{Admission, Options, StoreThread, wire::GREETING};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+struct Fixture {
+    address: SocketAddr,
+    /// Kept open while the test runs.
+    _stores: StoreThread,
+    _attended: watch::Sender<Attended>,
+    server: task::JoinHandle<io::Result<()>>,
+}
+
+impl Fixture {
+    /// A port whose store admits the own user.
+    fn new() -> Self {
+        let stores = StoreThread::start("stores").unwrap();
+        let admission = Admission::Only {
+            addresses: BTreeSet::new(),
+            local_uids: [geteuid().as_raw()].into(),
+            silent_max: 8,
+        };
+        let options = Options { admission, ..Options::default() };
+        let store = stores.open_with(None, options).unwrap();
+        let listener = crate::net::listen_on((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (attended, known) = watch::channel(Attended::default());
+        let http = Router::new()
+            .route("/", get(|| async { "hello" }))
+            .route("/slow", get(|| async { clock::until(Some(clock::now() + 30 * SECOND)).await }))
+            .route("/", post(|text: String| async { text }));
+        let protocols =
+            PortProtocols { http, store: Some(watch::channel(Some(store)).1), attended: known };
+        let server = tokio::spawn(serve_port(listener, protocols));
+        Self { address, _stores: stores, _attended: attended, server }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+}
+
+async fn pass(seconds: u32) {
+    clock::until(Some(clock::now() + seconds * SECOND)).await;
+}
+
+/// Sends `bytes`, and says how long it takes until the connection is closed, and what was answered.
+async fn closed_after(stream: &mut TcpStream, bytes: &[u8]) -> (u64, Vec<u8>) {
+    let begun = clock::now();
+    stream.write_all(bytes).await.unwrap();
+    let mut answer = Vec::new();
+    // A reset ends it as well.
+    let _ = stream.read_to_end(&mut answer).await;
+    ((clock::now() - begun).as_secs(), answer)
+}
+
+/// A client of torch whose resolver does not answer is silent for 12 s and more before its first word,
+/// and is served all the same.
+#[tokio::test(start_paused = true)]
+async fn silent_store_client_is_served() {
+    let t = Fixture::new();
+    let mut client = t.connect().await;
+    pass(15).await;
+    client.write_all(&GREETING).await.unwrap();
+    client.write_all(b"\x0dping").await.unwrap();
+    let mut answer = [0; 4];
+    client.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"ping");
+    let mut forgotten = t.connect().await;
+    assert_eq!(closed_after(&mut forgotten, b"").await, (60, vec![]));
+}
+
+/// A request that does not come to its end is closed, however it begins.
+#[tokio::test(start_paused = true)]
+async fn unfinished_requests_are_closed() {
+    let t = Fixture::new();
+    for beginning in [
+        &b"G"[..],
+        b"GET / HTTP/1.1\r\nHost: x\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+        b"PRI * HTTP/2.0\r\n",
+    ] {
+        let mut client = t.connect().await;
+        let (seconds, _) = closed_after(&mut client, beginning).await;
+        assert_eq!(seconds, 5, "{}", beginning.escape_ascii());
+    }
+    // A connection of HTTP/2 that is set up, and on which nothing is asked.
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let mut client = t.connect().await;
+    assert_eq!(closed_after(&mut client, preface).await.0, 5);
+}
+
+/// A connection on which nothing more is asked is closed; one that is being answered is not, however
+/// long that takes.
+#[tokio::test(start_paused = true)]
+async fn idle_connections_are_closed() {
+    let t = Fixture::new();
+    let mut client = t.connect().await;
+    let (seconds, answer) = closed_after(&mut client, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    assert!(answer.ends_with(b"hello"), "{}", answer.escape_ascii());
+    assert_eq!(seconds, 10);
+    let mut client = t.connect().await;
+    let slow = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n";
+    let (seconds, answer) = closed_after(&mut client, slow).await;
+    assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", answer.escape_ascii());
+    assert_eq!(seconds, 30 + 10);
+}
+
+/// A later request whose body does not come is given up after 10 s.
+#[tokio::test(start_paused = true)]
+async fn later_requests_have_a_deadline() {
+    let t = Fixture::new();
+    let mut client = t.connect().await;
+    client.write_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi").await.unwrap();
+    let mut answer = vec![0; 1000];
+    let len = client.read(&mut answer).await.unwrap();
+    assert!(answer[..len].ends_with(b"hi"));
+    let half = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf";
+    let (seconds, answer) = closed_after(&mut client, half).await;
+    assert!(answer.starts_with(b"HTTP/1.1 408"), "{}", answer.escape_ascii());
+    assert_eq!(seconds, 10);
+}
+
+/// Closing the port closes its connections.
+#[tokio::test(start_paused = true)]
+async fn port_closes_its_connections() {
+    let t = Fixture::new();
+    let mut client = t.connect().await;
+    pass(1).await;
+    t.server.abort();
+    assert_eq!(closed_after(&mut client, b"").await, (0, vec![]));
+}
