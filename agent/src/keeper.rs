@@ -175,8 +175,8 @@ impl Keeper {
             }
             Order::Renew { until_ns } => self.renew(until_ns.map(Duration::from_nanos))?,
             Order::Ping => self.socket.send(&Report::Pong),
-            Order::Bury { node_id, coordinators, round, state_file } => {
-                self.obituary = Some(Obituary { node_id, coordinators, round, state_file });
+            Order::Bury { node_id, coordinators, round, proof, state_file } => {
+                self.obituary = Some(Obituary { node_id, coordinators, round, proof, state_file });
             }
         }
         Ok(())

@@ -31,6 +31,7 @@ use crate::{
     coordinator::{
         discovery::{self, LocateError, Located},
         driver::{self as coordinator_driver, Input, Inputs},
+        proofs::{Key, Proofs},
         service::{self, Role},
     },
     error::{LaunchError, system},
@@ -269,7 +270,8 @@ impl Place {
         };
         let not_here = NotHere { term: heard.round.term, endpoint: endpoint.to_string() };
         let (not_here, _) = watch::channel(not_here);
-        let port = ServedPort { listener, store, attended };
+        let key = state_file.as_deref().and_then(state_file::read_key);
+        let port = ServedPort { listener, store, attended, key };
         let (hosted, server) =
             host_endpoint(port, settings, memory, state_file.clone(), not_here.clone())?;
         info!(
@@ -450,6 +452,8 @@ pub(crate) struct ServedPort {
     pub(crate) store: StoreDoor,
     /// What the port is told of the nodes that attend.
     pub(crate) attended: watch::Sender<Attended>,
+    /// What makes proofs, where an earlier coordinator has left it.
+    pub(crate) key: Option<Key>,
 }
 
 /// Starts a coordinator, known by the endpoint that `not_here` has, and serves its port.
@@ -470,9 +474,11 @@ pub(crate) fn host_endpoint(
     let rendezvous = Rendezvous::new(clock::now(), settings, memory);
     let (known, endpoint) = (not_here.subscribe(), not_here.borrow().endpoint.clone());
     let role = Role::Coordinator { inputs: inputs.clone(), endpoint, known };
-    let ServedPort { listener, store, attended } = port;
+    let ServedPort { listener, store, attended, key } = port;
     let protocols_attended = attended.subscribe();
-    let coordinator = coordinator_driver::drive(rendezvous, queue, state_file, not_here, attended);
+    let proofs = Proofs::new(key);
+    let coordinator =
+        coordinator_driver::drive(rendezvous, queue, state_file, not_here, attended, proofs);
     let coordinator = tokio::spawn(coordinator);
     let http = service::router(run_id.as_str(), role);
     let protocols = PortProtocols { http, store: Some(store), attended: protocols_attended };
@@ -481,7 +487,7 @@ pub(crate) fn host_endpoint(
 }
 
 /// A name that no other agent process has; those of one machine are in the order of their numbers.
-fn new_node_id() -> NodeId {
+pub(crate) fn new_node_id() -> NodeId {
     let host_name: String = ThisHost.name().chars().take(128).collect();
     NodeId::new(format!("{host_name}_{:010}_{}", std::process::id(), random_id()))
 }

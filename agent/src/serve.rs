@@ -86,7 +86,8 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
         };
         let attended = watch::Sender::new(Attended::default());
         let store = place::plain_store(&stores, attended.subscribe())?;
-        let port = ServedPort { listener, store, attended };
+        let key = state_file::read_key(&path);
+        let port = ServedPort { listener, store, attended, key };
         let here = NotHere { term: Term(0), endpoint: endpoint.to_string() };
         let (not_here, _) = watch::channel(here);
         let (mut hosted, server) =

@@ -13,6 +13,7 @@ use std::{
 };
 
 use nix::{fcntl::OFlag, unistd::geteuid};
+use ragent_proto::Proof;
 use ragent_rendezvous::{
     ids::{GroupRank, JobUid, NodeId, Round, RunId, Term},
     message::Outcome,
@@ -25,7 +26,7 @@ use tracing::info;
 
 use self::age::Stamp;
 pub use self::cleaning::clean;
-use crate::{host::ThisHost, job_spec::Endpoint, limits};
+use crate::{coordinator::proofs::Key, host::ThisHost, job_spec::Endpoint, limits};
 
 /// What a coordinator's state file holds.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
@@ -63,6 +64,9 @@ struct Remembered {
     /// Files of builds that did not know it lack it.
     #[serde(default)]
     closed: Option<Outcome>,
+    /// Files of builds that did not know it lack it.
+    #[serde(default)]
+    proof_key: String,
 }
 
 /// One machine's early failures and losses.
@@ -254,6 +258,11 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
     })
 }
 
+/// Reads the key with which an earlier coordinator made proofs; nothing if there is none.
+pub(crate) fn read_key(path: &Path) -> Option<Key> {
+    Key::from_hex(&read::<Remembered>(path)?.proof_key)
+}
+
 /// Replaces what is remembered; agents of the run may wait for `kept` for the next coordinator.
 ///
 /// This stands between a group that is complete and its start, and renaming over a file makes some
@@ -263,7 +272,12 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
 /// # Errors
 ///
 /// Returns the system's refusal.
-pub fn write_memory(path: &Path, memory: &Memory, kept: Duration) -> io::Result<()> {
+pub(crate) fn write_memory(
+    path: &Path,
+    memory: &Memory,
+    kept: Duration,
+    key: &Key,
+) -> io::Result<()> {
     let mut remembered = Remembered {
         schema: SCHEMA,
         written: Stamp::now(),
@@ -283,6 +297,7 @@ pub fn write_memory(path: &Path, memory: &Memory, kept: Duration) -> io::Result<
         early_free_rounds: memory.early_free_rounds,
         is_early: memory.is_early,
         closed: memory.closed.clone(),
+        proof_key: key.to_hex(),
     };
     let mut text = serde_json::to_vec(&remembered)?;
     if text.len() as u64 > limits::MAX_STATE_FILE
@@ -327,14 +342,33 @@ pub fn write_grave(state_file: &Path, obituary: &str) -> io::Result<()> {
 pub fn is_buried(state_file: &Path, memory: &Memory) -> bool {
     let Some(seat) = &memory.host else { return false };
     let text = fs::read_to_string(grave(state_file)).unwrap_or_default();
-    parse_obituary(&text) == Some((seat.node.clone(), memory.round))
+    // Only the user that has the proof could write it there.
+    parse_obituary(&text)
+        .is_some_and(|obituary| obituary.node == seat.node && obituary.round == memory.round)
 }
 
-/// Reads what a keeper says of its agent: who it was, and the newest round that ran there.
-pub fn parse_obituary(text: &str) -> Option<(NodeId, Round)> {
-    let (node, round) = text.rsplit_once(' ')?;
-    let is_sound = !node.is_empty() && node.len() <= 256;
-    Some((NodeId::new(node), Round(round.parse().ok()?))).filter(|_| is_sound)
+/// What a keeper says of its agent: that it is gone, and nothing of it is left.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Obituary {
+    /// Who it was.
+    pub node: NodeId,
+    /// The newest round that ran there.
+    pub round: Round,
+    /// What shows that it was said for that agent.
+    pub proof: Option<Proof>,
+}
+
+/// Reads `NODE ROUND PROOF`.
+pub fn parse_obituary(text: &str) -> Option<Obituary> {
+    let (rest, last) = text.rsplit_once(' ')?;
+    let (rest, proof) = match last.parse() {
+        Ok(proof) => (rest, Some(proof)),
+        Err(_) => (text, None),
+    };
+    let (node, round) = rest.rsplit_once(' ')?;
+    let is_sound = !node.is_empty() && node.len() <= 256 && !node.chars().any(char::is_control);
+    let (node, round) = (NodeId::new(node), Round(round.parse().ok()?));
+    Some(Obituary { node, round, proof }).filter(|_| is_sound)
 }
 
 /// Forgets the job of a state file; there may be none.
@@ -460,6 +494,7 @@ mod tests {
     fn memory_survives() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/job.json");
+        let key = Key::from_hex(&"0f".repeat(32)).unwrap();
         assert_eq!(read_memory(&path), None);
         let memory = Memory {
             round: Round(7),
@@ -486,7 +521,7 @@ mod tests {
         };
         let closed = Memory { closed: Some(outcome), ..memory.clone() };
         for written in [first, memory, closed] {
-            write_memory(&path, &written, Duration::from_secs(600)).unwrap();
+            write_memory(&path, &written, Duration::from_secs(600), &key).unwrap();
             assert_eq!(read_memory(&path), Some(written));
         }
         fs::write(&path, "{").unwrap();
@@ -496,7 +531,8 @@ mod tests {
     /// Writes a state file whose stamp is `age` seconds old, of a run whose agents wait for ten minutes.
     fn write_aged(path: &Path, age: u64, change: impl FnOnce(&mut Remembered)) {
         let memory = Memory::fresh(JobUid::new("u"));
-        write_memory(path, &memory, Duration::from_secs(600)).unwrap();
+        let key = Key::from_hex(&"ab".repeat(32)).unwrap();
+        write_memory(path, &memory, Duration::from_secs(600), &key).unwrap();
         let mut remembered: Remembered = read(path).unwrap();
         let now = u64::try_from(crate::clock::boot_time().as_millis()).unwrap();
         remembered.written = serde_json::from_value(serde_json::json!({
@@ -575,5 +611,21 @@ mod tests {
         assert_eq!(running_agents_in(folder.path()), [alive]);
         assert!(!folder.path().join("agent-1.json").exists());
         assert!(folder.path().join("agent-2.json").exists());
+    }
+
+    /// An obituary may have no proof, and then it proves nothing; a node's name may have spaces.
+    #[test]
+    fn obituaries_are_read() {
+        let proof = "000102030405060708090a0b0c0d0e0f";
+        let read =
+            |text: &str| parse_obituary(text).map(|o| (o.node.to_string(), o.round.0, o.proof));
+        let parsed: Proof = proof.parse().unwrap();
+        assert_eq!(read(&format!("n 7 {proof}")), Some(("n".to_owned(), 7, Some(parsed))));
+        assert_eq!(read(&format!("n m 7 {proof}")), Some(("n m".to_owned(), 7, Some(parsed))));
+        assert_eq!(read("n 7"), Some(("n".to_owned(), 7, None)));
+        let wrong = ["", "n", "7", " 7", "n x", "n\x1b[2J 7", &format!("7 {proof}")];
+        for wrong in wrong {
+            assert_eq!(read(wrong), None, "{wrong:?}");
+        }
     }
 }

@@ -8,8 +8,10 @@
 pub mod convert;
 mod error;
 mod limits;
+mod proof;
 
 pub use error::Malformed;
+pub use proof::{NoProof, Proof};
 
 /// The generated types and the gRPC client and server.
 #[allow(

@@ -192,6 +192,11 @@ impl Rendezvous {
         }
     }
 
+    /// The run that this coordinates.
+    pub fn job_uid(&self) -> &JobUid {
+        &self.memory.job_uid
+    }
+
     /// Takes in the word of a node's keeper that the agent is gone and all its processes are reaped.
     ///
     /// Only of an agent that is gone: it names no round, so one that comes late must not be able to

@@ -15,10 +15,13 @@ use ragent_core::{
     node::{Claims, Effect, Node},
     signal,
 };
-use ragent_proto::convert::{FromCoordinator, NotHere};
+use ragent_proto::{
+    Proof,
+    convert::{FromCoordinator, NotHere},
+};
 use ragent_rendezvous::{
     ids::{AttendNumber, JobUid, RunId},
-    message::{Admission, Attend, FromNode, NodeDescription, PROTOCOL_VERSION, ToNode},
+    message::{Admission, Attend, FromNode, NodeDescription, PROTOCOL_VERSION, ToNode, Welcome},
     settings::{SharedSettings, StoreAccess},
 };
 use tokio::{
@@ -30,10 +33,10 @@ use tracing::{debug, info, warn};
 use super::worker_stores::WorkerStores;
 use crate::{
     clock,
-    coordinator::client::{self, AttendError, StreamEvent},
+    coordinator::client::{self, AttendError, FirstWords, StreamEvent},
     host::ThisHost,
     job_spec::Endpoint,
-    limits, news,
+    limits, news, place,
     service_manager::ServiceManager,
     supervisor::driver::{Command, SupervisorHandle, Told},
 };
@@ -91,6 +94,8 @@ pub async fn drive(
         stores,
         commands: supervisor.commands.clone(),
         streams: BTreeMap::new(),
+        proof: None,
+        shown: BTreeMap::new(),
         remotes: BTreeMap::new(),
         tasks: BTreeMap::new(),
         events: sender,
@@ -123,6 +128,10 @@ struct Driver<'a> {
     stores: WorkerStores,
     commands: mpsc::Sender<Command>,
     streams: BTreeMap<AttendNumber, mpsc::Sender<FromNode>>,
+    /// What shows that the node id is this agent's, once it was welcomed.
+    proof: Option<Proof>,
+    /// The proof that was shown on each stream.
+    shown: BTreeMap<AttendNumber, Option<Proof>>,
     remotes: BTreeMap<AttendNumber, SocketAddr>,
     /// The task of each stream; a stream that is dropped ends with it.
     tasks: BTreeMap<AttendNumber, AbortHandle>,
@@ -209,7 +218,7 @@ impl Driver<'_> {
         claims: Claims,
         local: SocketAddr,
         remote: SocketAddr,
-        reply: oneshot::Sender<(Attend, mpsc::Receiver<FromNode>)>,
+        reply: oneshot::Sender<FirstWords>,
     ) {
         let mut node = self.spec.node.clone();
         // Those of IPv6 may change while an agent runs.
@@ -226,7 +235,8 @@ impl Driver<'_> {
         let message = Attend {
             protocol_version: PROTOCOL_VERSION,
             run_id: self.spec.run_id.clone(),
-            job_uid,
+            // Under a new node id it is a newcomer to the job.
+            job_uid: job_uid.filter(|_| self.proof.is_some()),
             attend,
             node,
             settings: self.spec.shared,
@@ -236,8 +246,10 @@ impl Driver<'_> {
             standing,
         };
         let (says, queue) = mpsc::channel(limits::STREAM_QUEUE);
-        if reply.send((message, queue)).is_ok() {
+        let first = FirstWords { attend: message, proof: self.proof, queue };
+        if reply.send(first).is_ok() {
             self.streams.insert(attend, says);
+            self.shown.insert(attend, self.proof);
             self.remotes.insert(attend, remote);
             self.bury(Some(remote));
         }
@@ -247,12 +259,32 @@ impl Driver<'_> {
         let message = match message {
             FromCoordinator::Message(message) => message,
             FromCoordinator::NotHere(not_here) => return self.go_elsewhere(now, attend, &not_here),
+            FromCoordinator::OtherAgent => return self.become_another(now, attend),
+            FromCoordinator::Welcomed(welcome, proof) => {
+                return self.handle_welcome(now, attend, &welcome, proof);
+            }
         };
-        let ToNode::Welcome(welcome) = message else {
-            return self.node.handle_message(now, attend, message);
-        };
+        match message {
+            // A welcome comes with its proof, above.
+            ToNode::Welcome(_) => {}
+            message => self.node.handle_message(now, attend, message),
+        }
+    }
+
+    fn handle_welcome(
+        &mut self,
+        now: Instant,
+        attend: AttendNumber,
+        welcome: &Welcome,
+        proof: Proof,
+    ) {
         let is_first = self.node.agent().job_uid().is_none();
-        if !self.node.handle_welcome(now, attend, &welcome) {
+        let counts = self.node.handle_welcome(now, attend, welcome);
+        if welcome.term >= self.node.agent().term() && self.proof.replace(proof) != Some(proof) {
+            // At once: an agent that is gone in a moment cannot hand it on.
+            self.bury(None);
+        }
+        if !counts {
             return debug!(term = welcome.term.0, "this welcome does not count");
         }
         if is_first || self.told_cause.is_some() {
@@ -347,6 +379,7 @@ impl Driver<'_> {
             node_id: self.spec.node.node_id.to_string(),
             coordinators: self.coordinator.into_iter().collect(),
             round: self.node.agent().heard().round.round,
+            proof: self.proof,
             state_file: self.spec.state_file.clone(),
         });
     }
@@ -355,9 +388,28 @@ impl Driver<'_> {
     fn forget(&mut self, attend: AttendNumber) {
         self.streams.remove(&attend);
         self.remotes.remove(&attend);
+        self.shown.remove(&attend);
         if let Some(task) = self.tasks.remove(&attend) {
             task.abort();
         }
+    }
+
+    /// Attends under a new node id, as the present one is another agent's. Unless the proof of it came
+    /// after that attend was sent: then only this stream is in vain.
+    fn become_another(&mut self, now: Instant, attend: AttendNumber) {
+        let shown = self.shown.get(&attend).copied().flatten();
+        if shown == self.proof && !self.node.is_attended() {
+            let node_id = place::new_node_id();
+            warn!(
+                old = %self.spec.node.node_id, new = %node_id,
+                "the node id is another agent's; attending under a new one"
+            );
+            self.spec.node.node_id = node_id;
+            self.proof = None;
+            self.bury(None);
+        }
+        self.forget(attend);
+        self.node.handle_ended(now, attend);
     }
 
     /// Attends where an agent that does not coordinate, or no more, says that the coordinator is.
@@ -372,6 +424,7 @@ impl Driver<'_> {
                 self.spec.not_here.send_modify(|known| known.endpoint = endpoint.to_string());
                 self.spec.endpoint = endpoint;
                 self.known = None;
+                self.proof = None;
                 // What was said as a host, alone maybe, says nothing of the way to the new one.
                 self.spec.node.address = self.spec.local_addr.clone().unwrap_or_default();
                 self.spec.state_file = None;

@@ -4,6 +4,7 @@ use std::{net::SocketAddr, pin::pin};
 
 use hyper_util::rt::TokioIo;
 use ragent_proto::{
+    Proof,
     convert::{FromAgent, FromCoordinator, StatusAnswer},
     v1::{AgentMessage, StatusRequest, coordination_client::CoordinationClient},
 };
@@ -83,12 +84,23 @@ pub enum StreamEvent {
         /// The address of the other end.
         remote: SocketAddr,
         /// Takes the first message, and gives what feeds the stream afterwards.
-        reply: oneshot::Sender<(Attend, mpsc::Receiver<FromNode>)>,
+        reply: oneshot::Sender<FirstWords>,
     },
     /// It says something.
     Message(AttendNumber, FromCoordinator),
     /// It has ended.
     Ended(AttendNumber, AttendError),
+}
+
+/// What an agent has to say on a stream that is connected.
+#[derive(Debug)]
+pub struct FirstWords {
+    /// The first message.
+    pub attend: Attend,
+    /// What shows that its node id is its own, once it was welcomed.
+    pub proof: Option<Proof>,
+    /// What feeds the stream afterwards.
+    pub queue: mpsc::Receiver<FromNode>,
 }
 
 /// Opens a stream under `attend` and serves it until it ends, which is its last event.
@@ -119,8 +131,9 @@ async fn stream(
     let (reply, replied) = oneshot::channel();
     let connected = StreamEvent::Connected { attend, local, remote, reply };
     events.send(connected).await.map_err(|_| AttendError::GivenUp)?;
-    let (first, queue) = replied.await.map_err(|_| AttendError::GivenUp)?;
-    let first = AgentMessage::from(FromAgent::Attend(Box::new(first)));
+    let FirstWords { attend: first, proof, queue } =
+        replied.await.map_err(|_| AttendError::GivenUp)?;
+    let first = AgentMessage::from(FromAgent::Attend(Box::new(first), proof));
     let rest = ReceiverStream::new(queue).map(|m| AgentMessage::from(FromAgent::Message(m)));
     let failed = |status: tonic::Status| match status.code() {
         // What the connection itself says, in many words.

@@ -11,25 +11,29 @@ use std::{
     time::Duration,
 };
 
-use ragent_proto::convert::{FromCoordinator, NotHere};
+use ragent_proto::{
+    Proof,
+    convert::{FromCoordinator, NotHere},
+};
 use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
-    ids::{NodeId, Peer, Round},
+    ids::Peer,
     limits::NODES_MAX,
-    message::{Assignment, Attend, FromNode, ToNode},
+    message::{Assignment, Attend, FromNode, PROTOCOL_VERSION, ToNode},
     snapshot::Snapshot,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, warn};
 
-use super::remembering::Remembering;
+use super::{proofs::Proofs, remembering::Remembering};
 use crate::{
     clock,
     host::ThisHost,
     job_spec::Endpoint,
     limits,
     net::port::{Attended, PeerAddress},
+    state_file::Obituary,
 };
 
 /// What reaches the coordinator.
@@ -39,6 +43,8 @@ pub enum Input {
     Attend {
         /// The message.
         attend: Box<Attend>,
+        /// What shows that its node id is its own.
+        proof: Option<Proof>,
         /// Where the stream comes from.
         from: Option<PeerAddress>,
         /// Where answers go.
@@ -50,7 +56,7 @@ pub enum Input {
     Detached(Peer),
     /// A keeper has told that its agent is gone and nothing of it is left, and which round was the
     /// newest that ran there.
-    Obituary(NodeId, Round),
+    Obituary(Obituary),
     /// Somebody wants to know how the job stands.
     Snapshot(oneshot::Sender<Snapshot>),
     /// Another agent coordinates the same job there: this coordinator is to give way, if it can.
@@ -64,15 +70,16 @@ pub type Inputs = mpsc::Sender<Input>;
 
 /// Drives `rendezvous` until its job is over and everyone knows, until it gives way to another one,
 /// which `not_here` then names, or until nobody can reach it.
-pub async fn drive(
+pub(crate) async fn drive(
     mut rendezvous: Rendezvous,
     mut inputs: mpsc::Receiver<Input>,
     state_file: Option<PathBuf>,
     not_here: watch::Sender<NotHere>,
     attended: watch::Sender<Attended>,
+    proofs: Proofs,
 ) {
-    let mut streams = Streams { open: BTreeMap::new(), attended };
-    let mut file = Remembering::new(state_file);
+    let mut file = Remembering::new(state_file, proofs.key().clone());
+    let mut streams = Streams { open: BTreeMap::new(), attended, proofs };
     let mut effects = VecDeque::new();
     let mut stalled_until = None;
     loop {
@@ -151,7 +158,15 @@ fn handle(
             // Its agent has given up waiting: the answer would be work for nobody.
             debug!("skipped an attend whose stream is closed");
         }
-        Input::Attend { mut attend, from, answers } => {
+        Input::Attend { attend, proof, answers, .. }
+            if attend.protocol_version == PROTOCOL_VERSION
+                && !streams.proofs.admit(rendezvous.job_uid(), &attend, proof) =>
+        {
+            warn!(node = %attend.node.node_id, "attend refused: it lacks the proof of its node id");
+            // The stream ends with this.
+            let _ = answers.try_send(FromCoordinator::OtherAgent);
+        }
+        Input::Attend { mut attend, from, answers, .. } => {
             // Its workers come from there, too, where its host is behind NAT.
             if let Some(PeerAddress { ip, is_here: false }) = from {
                 attend.node.addresses.retain(|address| *address != ip);
@@ -161,12 +176,23 @@ fn handle(
             streams.open.insert(attend.peer(), Stream { answers, from, observed });
             rendezvous.handle_attend(now, *attend);
         }
-        Input::Message(peer, message) => rendezvous.handle_message(now, peer, message),
+        Input::Message(peer, message) => {
+            if streams.open.contains_key(&peer) {
+                streams.proofs.confirm(&peer.node);
+            }
+            rendezvous.handle_message(now, peer, message);
+        }
         Input::Detached(peer) => {
             streams.open.remove(&peer);
             rendezvous.handle_detached(now, peer);
         }
-        Input::Obituary(node, round) => rendezvous.handle_obituary(now, &node, round),
+        Input::Obituary(Obituary { node, round, proof }) => {
+            if streams.proofs.are_of(rendezvous.job_uid(), &node, proof) {
+                rendezvous.handle_obituary(now, &node, round);
+            } else {
+                debug!(%node, "obituary ignored: it lacks the proof of its node id");
+            }
+        }
         // Whoever asked may have gone.
         Input::Snapshot(answer) => {
             let mut snapshot = rendezvous.snapshot(now);
@@ -199,6 +225,7 @@ struct Streams {
     open: BTreeMap<Peer, Stream>,
     /// What the port is told of those that were welcomed.
     attended: watch::Sender<Attended>,
+    proofs: Proofs,
 }
 
 /// One of them. It has a bounded queue and a task that writes it out.
@@ -215,7 +242,17 @@ impl Streams {
             return;
         };
         publish(&self.attended, stream.from, &message);
-        let failed = stream.answers.try_send(FromCoordinator::Message(message)).is_err();
+        if let ToNode::Assignment(Assignment::Admit(_)) = message {
+            self.proofs.handle_admission();
+        }
+        let message = match message {
+            ToNode::Welcome(welcome) => {
+                let proof = self.proofs.of(&welcome.job_uid, &to.node);
+                FromCoordinator::Welcomed(welcome, proof)
+            }
+            message => FromCoordinator::Message(message),
+        };
+        let failed = stream.answers.try_send(message).is_err();
         if failed {
             debug!(node = %to.node, "stream dropped: its reader does not keep up, or is gone");
         }
@@ -235,7 +272,7 @@ impl Streams {
 
     /// Ends a stream; its task drops the connection when it finds the queue closed.
     fn hang_up(&mut self, to: &Peer) {
-        self.0.remove(to);
+        self.open.remove(to);
     }
 
     /// Tells everyone where the coordinator is now.
@@ -275,4 +312,4 @@ fn publish(attended: &watch::Sender<Attended>, from: Option<PeerAddress>, messag
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -14,12 +14,14 @@ use ragent_rendezvous::settings::Memory;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::warn;
 
+use super::proofs::Key;
 use crate::{clock, limits, state_file};
 
 /// The state file of one coordinator, if it has one.
 #[derive(Debug)]
 pub(super) struct Remembering {
     path: Option<PathBuf>,
+    key: Key,
     writing: Option<JoinHandle<io::Result<()>>>,
     /// Whether what is being written was written before, and nobody waits for it.
     is_touch: bool,
@@ -36,9 +38,10 @@ pub(super) struct Remembering {
 }
 
 impl Remembering {
-    pub(super) fn new(path: Option<PathBuf>) -> Self {
+    pub(super) fn new(path: Option<PathBuf>, key: Key) -> Self {
         Self {
             path,
+            key,
             writing: None,
             is_touch: false,
             next: None,
@@ -134,10 +137,11 @@ impl Remembering {
             self.patience = None;
             return;
         };
-        let kept = self.kept;
+        let (key, kept) = (self.key.clone(), self.kept);
         self.last = Some(memory.clone());
         self.touch_at = Some(clock::now() + limits::STATE_FILE_INTERVAL);
-        self.writing = Some(spawn_blocking(move || state_file::write_memory(&path, &memory, kept)));
+        self.writing =
+            Some(spawn_blocking(move || state_file::write_memory(&path, &memory, kept, &key)));
     }
 }
 
@@ -149,6 +153,10 @@ mod tests {
 
     const KEPT: Duration = Duration::from_secs(600);
 
+    fn key() -> Key {
+        Key::from_hex(&"ab".repeat(32)).unwrap()
+    }
+
     fn memory(round: u64) -> Memory {
         Memory { round: Round(round), ..Memory::fresh(JobUid::new("u")) }
     }
@@ -158,13 +166,14 @@ mod tests {
     async fn writing_is_awaited() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run/job.json");
-        let mut file = Remembering::new(Some(path.clone()));
+        let mut file = Remembering::new(Some(path.clone()), key());
         assert!(!file.is_awaited());
         file.remember(memory(1), KEPT);
         assert!(file.is_awaited() && file.poll_timeout().is_some());
         file.written().await;
         assert!(!file.is_awaited());
         assert_eq!(state_file::read_memory(&path), Some(memory(1)));
+        assert_eq!(state_file::read_key(&path), Some(key()));
         file.forget().await;
         assert_eq!(state_file::read_memory(&path), None);
     }
@@ -174,7 +183,7 @@ mod tests {
     async fn newest_is_written_last() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.json");
-        let mut file = Remembering::new(Some(path.clone()));
+        let mut file = Remembering::new(Some(path.clone()), key());
         for round in 1..=3 {
             file.remember(memory(round), KEPT);
         }
@@ -189,7 +198,7 @@ mod tests {
     /// state file wait for one.
     #[tokio::test]
     async fn disk_keeps_nobody() {
-        let mut file = Remembering::new(Some("/proc/no/job.json".into()));
+        let mut file = Remembering::new(Some("/proc/no/job.json".into()), key());
         file.remember(memory(1), KEPT);
         file.handle_timeout();
         assert!(!file.is_awaited());
@@ -197,7 +206,7 @@ mod tests {
         file.written().await;
         file.written().await;
         assert!(!file.is_awaited());
-        let mut nowhere = Remembering::new(None);
+        let mut nowhere = Remembering::new(None, key());
         nowhere.remember(memory(1), KEPT);
         assert!(!nowhere.is_awaited());
     }
@@ -208,7 +217,7 @@ mod tests {
     async fn file_is_kept_young() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.json");
-        let mut file = Remembering::new(Some(path.clone()));
+        let mut file = Remembering::new(Some(path.clone()), key());
         assert_eq!(file.touch_at(), None);
         file.remember(memory(1), KEPT);
         assert_eq!(file.touch_at(), None);

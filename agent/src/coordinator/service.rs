@@ -154,12 +154,12 @@ impl Coordination for Service {
         };
         let first = messages.message().await?;
         let first = first.ok_or_else(|| Status::invalid_argument("the stream says nothing"))?;
-        let FromAgent::Attend(attend) = first.try_into()? else {
+        let FromAgent::Attend(attend, proof) = first.try_into()? else {
             return Err(Status::failed_precondition("the first message is not an attend"));
         };
         let peer = attend.peer();
         let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
-        send(&inputs, Input::Attend { attend, from, answers }).await?;
+        send(&inputs, Input::Attend { attend, proof, from, answers }).await?;
         tokio::spawn(forward(messages, peer, inputs));
         let answers = ReceiverStream::new(queue).map(|message| Ok(message.into()));
         Ok(Response::new(Box::pin(answers)))
@@ -190,7 +190,7 @@ async fn forward(mut messages: Streaming<AgentMessage>, peer: Peer, inputs: Inpu
     while let Ok(Some(message)) = messages.message().await {
         let message = match FromAgent::try_from(message) {
             Ok(FromAgent::Message(message)) => message,
-            Ok(FromAgent::Attend(_)) => {
+            Ok(FromAgent::Attend(..)) => {
                 warn!(node = %peer.node, "stream closed: it attends twice");
                 break;
             }
@@ -297,10 +297,10 @@ async fn obituary(State(role): State<Arc<Role>>, text: String) -> HttpResponse {
     let Ok(inputs) = role.coordinator() else {
         return StatusCode::MISDIRECTED_REQUEST.into_response();
     };
-    let Some((node, round)) = state_file::parse_obituary(&text) else {
+    let Some(obituary) = state_file::parse_obituary(&text) else {
         return StatusCode::BAD_REQUEST.into_response();
     };
-    match inputs.send(Input::Obituary(node, round)).await {
+    match inputs.send(Input::Obituary(obituary)).await {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
         Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
     }

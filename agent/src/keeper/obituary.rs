@@ -19,6 +19,8 @@ pub(super) struct Obituary {
     pub(super) coordinators: Vec<SocketAddr>,
     /// The newest round that ran here.
     pub(super) round: u64,
+    /// What shows that this is said for that agent; empty before it was welcomed.
+    pub(super) proof: String,
     /// The state file beside which it is written too.
     pub(super) state_file: Option<PathBuf>,
 }
@@ -46,7 +48,8 @@ impl Obituary {
     }
 
     fn text(&self) -> String {
-        format!("{} {}", self.node_id, self.round)
+        // Nothing at the end where there is no proof.
+        format!("{} {} {}", self.node_id, self.round, self.proof).trim_end().to_owned()
     }
 
     fn deliver_to(&self, coordinator: SocketAddr) -> std::io::Result<()> {

@@ -84,6 +84,8 @@ pub enum Command {
         coordinators: Vec<std::net::SocketAddr>,
         /// The newest round that ran here.
         round: Round,
+        /// What shows the coordinator that this is said for that agent, once it was welcomed.
+        proof: Option<ragent_proto::Proof>,
         /// The state file of the coordinator that this agent hosts, if it does.
         state_file: Option<PathBuf>,
     },
@@ -520,8 +522,10 @@ impl Driver {
                 self.renewed = Some(order.clone());
                 self.order(order, Vec::new()).await;
             }
-            Command::Bury { node_id, coordinators, round, state_file } => {
-                let order = Order::Bury { node_id, coordinators, round: round.0, state_file };
+            Command::Bury { node_id, coordinators, round, proof, state_file } => {
+                let proof = proof.map(|proof| proof.to_string()).unwrap_or_default();
+                let round = round.0;
+                let order = Order::Bury { node_id, coordinators, round, proof, state_file };
                 self.bury = Some(order.clone());
                 self.order(order, Vec::new()).await;
             }
@@ -750,8 +754,9 @@ impl Driver {
     async fn end(mut self, mut from_keeper: mpsc::Receiver<FromKeeper>) {
         self.spec.events.flush();
         // An agent that ends in order leaves in order: no coordinator needs an obituary.
-        if let Some(Order::Bury { node_id, round, state_file, .. }) = self.bury.take() {
-            let order = Order::Bury { node_id, coordinators: Vec::new(), round, state_file };
+        if let Some(Order::Bury { node_id, round, proof, state_file, .. }) = self.bury.take() {
+            let coordinators = Vec::new();
+            let order = Order::Bury { node_id, coordinators, round, proof, state_file };
             self.order(order, Vec::new()).await;
         }
         if self.keeper.take().is_some() {

@@ -9,15 +9,15 @@ use ragent_rendezvous::{
 
 use super::{list, name, nonempty, port, required, round, text, to_round};
 use crate::{
-    Malformed, limits,
+    Malformed, Proof, limits,
     v1::{self, agent_message, standing},
 };
 
 /// One message of an attend stream, on the coordinator's side.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum FromAgent {
-    /// The first one.
-    Attend(Box<Attend>),
+    /// The first one, with the proof of its node id once there is one.
+    Attend(Box<Attend>, Option<Proof>),
     /// Any further one.
     Message(FromNode),
 }
@@ -28,7 +28,13 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
     fn try_from(message: v1::AgentMessage) -> Result<Self, Malformed> {
         use agent_message::Message;
         Ok(match required(message.message, "message")? {
-            Message::Attend(attend) => Self::Attend(Box::new(attend.try_into()?)),
+            Message::Attend(attend) => {
+                let proof = Proof::from_wire(&attend.proof);
+                if proof.is_none() && !attend.proof.is_empty() {
+                    return Err(Malformed::OutOfRange("attend.proof"));
+                }
+                Self::Attend(Box::new(attend.try_into()?), proof)
+            }
             Message::KeepAlive(v1::KeepAlive { sequence }) => {
                 Self::Message(FromNode::KeepAlive { sequence })
             }
@@ -49,7 +55,10 @@ impl From<FromAgent> for v1::AgentMessage {
     fn from(message: FromAgent) -> Self {
         use agent_message::Message;
         let message = match message {
-            FromAgent::Attend(attend) => Message::Attend((*attend).into()),
+            FromAgent::Attend(attend, proof) => {
+                let proof = proof.map(|Proof(bytes)| bytes.to_vec()).unwrap_or_default();
+                Message::Attend(v1::Attend { proof, ..(*attend).into() })
+            }
             FromAgent::Message(FromNode::KeepAlive { sequence }) => {
                 Message::KeepAlive(v1::KeepAlive { sequence })
             }
@@ -81,6 +90,7 @@ impl From<Attend> for v1::Attend {
             restarts_used: attend.restarts_used,
             charged_through: attend.charged_through.0,
             standing: Some(attend.standing.into()),
+            proof: Vec::new(),
         }
     }
 }

@@ -13,7 +13,7 @@ use ragent_rendezvous::{
 
 use super::{list, millis, name, nonempty, port, required, round, to_millis, to_round};
 use crate::{
-    Malformed, limits,
+    Malformed, Proof, limits,
     v1::{self, assignment, coordinator_message, refusal, restart},
 };
 
@@ -23,6 +23,10 @@ use crate::{
 pub enum FromCoordinator {
     /// The one who was dialed coordinates, and says this.
     Message(ToNode),
+    /// The same, where it is a welcome: with the proof of the node id that attends.
+    Welcomed(Welcome, Proof),
+    /// The node id that attends is another agent's: its proof is missing or wrong.
+    OtherAgent,
     /// The one who was dialed is an agent of the job, but does not coordinate it.
     NotHere(NotHere),
 }
@@ -56,6 +60,13 @@ impl From<FromCoordinator> for v1::CoordinatorMessage {
         use coordinator_message::Message;
         let message = match message {
             FromCoordinator::NotHere(not_here) => Message::NotHere(not_here.into()),
+            FromCoordinator::Welcomed(welcome, Proof(proof)) => {
+                Message::Welcome(v1::Welcome { proof: proof.to_vec(), ..welcome.into() })
+            }
+            FromCoordinator::OtherAgent => {
+                let reason = refusal::Reason::OtherAgent(refusal::OtherAgent {});
+                Message::Refusal(v1::Refusal { reason: Some(reason) })
+            }
             FromCoordinator::Message(message) => match message {
                 ToNode::Welcome(welcome) => Message::Welcome(welcome.into()),
                 ToNode::Refuse(reason) => Message::Refusal(reason.into()),
@@ -76,7 +87,14 @@ impl TryFrom<v1::CoordinatorMessage> for FromCoordinator {
         use coordinator_message::Message;
         Ok(Self::Message(match required(message.message, "message")? {
             Message::NotHere(not_here) => return Ok(Self::NotHere(not_here.try_into()?)),
-            Message::Welcome(welcome) => ToNode::Welcome(welcome.try_into()?),
+            Message::Welcome(welcome) => {
+                let proof = Proof::from_wire(&welcome.proof);
+                let proof = proof.ok_or(Malformed::OutOfRange("welcome.proof"))?;
+                return Ok(Self::Welcomed(welcome.try_into()?, proof));
+            }
+            Message::Refusal(v1::Refusal { reason: Some(refusal::Reason::OtherAgent(_)) }) => {
+                return Ok(Self::OtherAgent);
+            }
             Message::Refusal(refusal) => ToNode::Refuse(refusal.try_into()?),
             Message::Echo(v1::KeepAlive { sequence }) => ToNode::Echo { sequence },
             Message::Probe(probe) => ToNode::Probe { round: round(probe.round, "probe.round")? },
@@ -96,6 +114,7 @@ impl From<Welcome> for v1::Welcome {
             agent_lease_ms: to_millis(welcome.leases.agent),
             coordinator_lease_ms: to_millis(welcome.leases.coordinator),
             successors: welcome.successors.iter().map(NodeId::to_string).collect(),
+            proof: Vec::new(),
         }
     }
 }
@@ -168,6 +187,10 @@ impl TryFrom<v1::Refusal> for RefuseReason {
         Ok(match required(refusal.reason, "refusal.reason")? {
             Reason::Closed(outcome) => Self::Closed(outcome.try_into()?),
             Reason::EarlierRun(refusal::EarlierRun {}) => Self::EarlierRun,
+            // No reason of the machine's: see `FromCoordinator`.
+            Reason::OtherAgent(refusal::OtherAgent {}) => {
+                return Err(Malformed::OutOfRange("refusal.reason"));
+            }
             Reason::LoopbackAddress(refusal::LoopbackAddress { address }) => {
                 Self::LoopbackAddress { address: name(address, "refusal.address")? }
             }

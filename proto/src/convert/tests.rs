@@ -19,6 +19,7 @@ use ragent_rendezvous::{
 };
 
 use super::*;
+use crate::Proof;
 
 fn round() -> RoundId {
     RoundId { term: Term(3), round: Round(41) }
@@ -116,7 +117,9 @@ fn from_agent() -> Vec<FromAgent> {
         NodeState::Succeeded,
         NodeState::Leaving { reaped: true },
     ];
-    let attends = states.map(|state| FromAgent::Attend(Box::new(attend(state))));
+    let proofs = [None, Some(Proof([7; 16]))].into_iter().cycle();
+    let attends = states.into_iter().zip(proofs);
+    let attends = attends.map(|(state, proof)| FromAgent::Attend(Box::new(attend(state)), proof));
     let standings = ends().map(|end| {
         let failure = Some(failure(end));
         let standing =
@@ -129,7 +132,7 @@ fn from_agent() -> Vec<FromAgent> {
         FromNode::Goodbye,
         FromNode::Said { text: "step 120".to_owned() },
     ];
-    attends.into_iter().chain(standings).chain(others.map(FromAgent::Message)).collect()
+    attends.chain(standings).chain(others.map(FromAgent::Message)).collect()
 }
 
 fn assignments() -> Vec<Assignment> {
@@ -198,17 +201,15 @@ fn from_coordinator() -> Vec<FromCoordinator> {
         RefuseReason::NodeRankTooHigh { node_rank: 7, nodes: 2 },
     ];
     refusals.extend(outcomes().into_iter().map(RefuseReason::Closed));
-    let mut all = vec![
-        ToNode::Welcome(welcome),
-        ToNode::Echo { sequence: 7 },
-        ToNode::Probe { round: round() },
-        ToNode::HostLeaving,
-    ];
+    let mut all =
+        vec![ToNode::Echo { sequence: 7 }, ToNode::Probe { round: round() }, ToNode::HostLeaving];
     all.extend(refusals.into_iter().map(ToNode::Refuse));
     all.extend(assignments().into_iter().map(ToNode::Assignment));
     let not_here = NotHere { term: Term(3), endpoint: "node0:29400".to_owned() };
     let mut all: Vec<_> = all.into_iter().map(FromCoordinator::Message).collect();
     all.push(FromCoordinator::NotHere(not_here));
+    all.push(FromCoordinator::Welcomed(welcome, Proof([8; 16])));
+    all.push(FromCoordinator::OtherAgent);
     all
 }
 

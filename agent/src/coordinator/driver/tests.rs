@@ -3,7 +3,7 @@
 //! deadline when nothing else is to be done.
 
 use ragent_rendezvous::{
-    ids::{AttendNumber, JobUid, RoundId, RunId, Term},
+    ids::{AttendNumber, JobUid, NodeId, Round, RoundId, RunId, Term},
     message::{
         Assignment, Heard, NodeDescription, NodeState, PROTOCOL_VERSION, Standing, WaitReason,
     },
@@ -42,7 +42,8 @@ impl Fixture {
         let here = NotHere { term: Term(0), endpoint: "here:1".to_owned() };
         let (not_here, known) = watch::channel(here);
         let (attended, port_knows) = watch::channel(Attended::default());
-        let task = tokio::spawn(drive(rendezvous, queue, None, not_here, attended));
+        let task =
+            tokio::spawn(drive(rendezvous, queue, None, not_here, attended, Proofs::new(None)));
         Self { inputs, known, attended: port_knows, task }
     }
 
@@ -59,7 +60,7 @@ impl Fixture {
     ) -> mpsc::Receiver<FromCoordinator> {
         let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
         let attend = Box::new(attend(name));
-        self.inputs.send(Input::Attend { attend, from, answers }).await.unwrap();
+        self.inputs.send(Input::Attend { attend, proof: None, from, answers }).await.unwrap();
         queue
     }
 
@@ -78,7 +79,7 @@ impl Fixture {
     }
 }
 
-fn attend(name: &str) -> Attend {
+pub(crate) fn attend(name: &str) -> Attend {
     let round = RoundId::default();
     Attend {
         protocol_version: PROTOCOL_VERSION,
@@ -118,6 +119,7 @@ fn attend(name: &str) -> Attend {
 async fn hear(stream: &mut mpsc::Receiver<FromCoordinator>) -> ToNode {
     match stream.recv().await {
         Some(FromCoordinator::Message(message)) => message,
+        Some(FromCoordinator::Welcomed(welcome, _)) => ToNode::Welcome(welcome),
         other => panic!("not a message of a coordinator: {other:?}"),
     }
 }
@@ -137,10 +139,39 @@ async fn closed_attend_is_skipped() {
     let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
     drop(queue);
     let attend = Box::new(attend("closed"));
-    t.inputs.send(Input::Attend { attend, from: None, answers }).await.unwrap();
+    t.inputs.send(Input::Attend { attend, proof: None, from: None, answers }).await.unwrap();
     let _stream = t.attend("open").await;
     assert_eq!(t.standing_of("closed").await, None);
     assert!(t.standing_of("open").await.is_some());
+}
+
+/// Without the proof that came with its welcome, nobody speaks for a node: neither by an attend of a
+/// later number nor by an obituary.
+#[tokio::test(start_paused = true)]
+async fn proof_is_needed() {
+    let t = Fixture::new();
+    let mut stream = t.attend("a").await;
+    let Some(FromCoordinator::Welcomed(_, proof)) = stream.recv().await else { panic!() };
+    t.keep_alive("a", 1).await;
+    let obituary = |proof| {
+        let (node, round) = (NodeId::new("a"), Round(0));
+        t.inputs.send(Input::Obituary(Obituary { node, round, proof }))
+    };
+    for wrong in [None, Some(Proof([9; 16]))] {
+        let (answers, mut impostor) = mpsc::channel(limits::STREAM_QUEUE);
+        let mut later = Box::new(attend("a"));
+        later.attend = AttendNumber(1_000_000_000);
+        let input = Input::Attend { attend: later, proof: wrong, from: None, answers };
+        t.inputs.send(input).await.unwrap();
+        assert_eq!(impostor.recv().await, Some(FromCoordinator::OtherAgent));
+        assert_eq!(impostor.recv().await, None);
+        obituary(wrong).await.unwrap();
+        assert_eq!(t.standing_of("a").await, Some(StandingName::Joined));
+    }
+    t.keep_alive("a", 2).await;
+    while hear(&mut stream).await != (ToNode::Echo { sequence: 2 }) {}
+    obituary(Some(proof)).await.unwrap();
+    assert_eq!(t.standing_of("a").await, None);
 }
 
 /// Rank 0 lets in workers from where the coordinator sees a member's stream come, as behind NAT.
