@@ -377,8 +377,8 @@ pub struct StatusArgs {
 /// Flags of `ragent store`.
 #[derive(Args, Clone, Debug)]
 pub struct StoreArgs {
-    /// Address to listen on
-    #[arg(long, value_name = "ADDR", default_value = "::")]
+    /// Address to listen on; `::` takes connections from other hosts, too, and from all who can reach it
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     pub host: String,
     /// Port to listen on; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 29500)]

@@ -175,7 +175,7 @@ impl Findings {
 
     fn tell(&mut self, finding: Finding) {
         if !self.is_json && self.printed.is_ok() {
-            self.printed = stdout::print(&line(&finding));
+            self.printed = stdout::print(&ragent_proto::printable(&line(&finding)));
         }
         self.all.push(finding);
     }

@@ -3,6 +3,7 @@
 use std::{fmt::Write, io, path::PathBuf, process::ExitCode};
 
 use ragent_core::agent::{CLOSED_BEFORE, Ending};
+use ragent_proto::printable;
 use ragent_rendezvous::{
     message::{JobResult, Outcome, RefuseReason},
     settings::SharedSettings,
@@ -128,6 +129,11 @@ impl LaunchError {
 
     /// What people read: what was attempted, why it failed, what to try.
     pub fn report(&self) -> String {
+        // It may repeat what others have sent, or left in a file.
+        printable(&self.raw_report())
+    }
+
+    fn raw_report(&self) -> String {
         match self {
             Self::Usage(errors) => usage(errors, JobSpecError::hint),
             Self::LaunchUsage(mistakes) => usage(mistakes, Mistake::hint),

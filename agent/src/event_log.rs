@@ -1,7 +1,7 @@
 //! Tells what happens to workers as torchrun's events: one JSON object a line.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io,
     sync::Arc,
     time::{Duration, Instant},
@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::json;
 use tracing::warn;
 
-use crate::{clock, job_spec, job_spec::Stream, limits, supervisor::console::Console};
+use crate::{clock, files, job_spec, job_spec::Stream, limits, supervisor::console::Console};
 
 /// What all events of one agent have in common.
 #[derive(Clone, Debug)]
@@ -124,7 +124,7 @@ impl EventLog {
             job_spec::EventLog::Null => Sink::Null,
             job_spec::EventLog::Console => Sink::Console(console.clone()),
             job_spec::EventLog::File(path) => {
-                let file = OpenOptions::new().append(true).create(true).open(path)?;
+                let file = files::append(path)?;
                 Sink::File(console.clone(), Arc::new(file))
             }
         };

@@ -13,6 +13,7 @@ pub mod coordinator;
 pub mod doctor;
 pub mod error;
 pub mod event_log;
+mod files;
 pub mod host;
 pub mod hostfile;
 pub mod job_spec;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use ragent_proto::printable;
 use ragent_rendezvous::message::{JobResult, Outcome, WorkerFailure};
 
 use crate::news;
@@ -41,7 +42,7 @@ pub fn failure(outcome: &Outcome, title: &str) -> String {
         row(&mut text, "also", &printable(&what));
     }
     text.push_str(RULE);
-    text
+    printable(&text)
 }
 
 const RULE: &str = "============================================================";
@@ -75,13 +76,8 @@ fn row(text: &mut String, label: &str, value: &str) {
 fn block(text: &mut String, label: &str, lines: &str) {
     let _ = writeln!(text, "  {label}:");
     for line in lines.lines() {
-        let _ = writeln!(text, "    {}", printable(line));
+        let _ = writeln!(text, "    {line}");
     }
-}
-
-/// What a worker wrote must not move the reader's cursor or change their terminal.
-fn printable(line: &str) -> String {
-    line.chars().filter(|c| !c.is_control() || *c == '\t').collect()
 }
 
 #[cfg(test)]

@@ -1,11 +1,7 @@
 //! Tells files how the job ended: the one of `--report`, for programs, and torch's own error file,
 //! for an elastic agent that has started this one.
 
-use std::{
-    fs::{self, File, OpenOptions},
-    io,
-    path::Path,
-};
+use std::{fs, io, path::Path};
 
 use ragent_core::{agent::Ending, process_end};
 use ragent_rendezvous::message::{JobResult, Outcome, RefuseReason, WorkerEnd, WorkerFailure};
@@ -13,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tracing::warn;
 
-use crate::{clock, error::LaunchError, job_spec::JobSpec, limits, news};
+use crate::{clock, error::LaunchError, files, job_spec::JobSpec, limits, news};
 
 /// What `--report` holds. Fields are only ever added.
 #[derive(Serialize)]
@@ -81,7 +77,7 @@ impl<'a> From<&'a WorkerFailure> for Failure<'a> {
 ///
 /// Returns the system's refusal.
 pub(crate) fn prepare(path: &Path) -> io::Result<()> {
-    File::create(path).map(drop)
+    files::rewrite(path).map(drop)
 }
 
 /// Tells the files that `spec` names how its launch has ended.
@@ -163,7 +159,7 @@ fn torch_error(failure: &WorkerFailure) -> Option<Value> {
 
 /// Writes over what is there: the path may be a pipe.
 fn rewrite(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    let mut file = files::rewrite(path)?;
     io::Write::write_all(&mut file, text.as_bytes())
 }
 

@@ -1,7 +1,7 @@
 //! The story of a launch, from a [`JobSpec`] to an exit code.
 
 use std::{
-    convert::Infallible, fs, future::Future, io, path::Path, process::ExitCode, sync::Arc,
+    convert::Infallible, future::Future, io, path::Path, process::ExitCode, sync::Arc,
     time::Duration,
 };
 
@@ -29,6 +29,7 @@ use crate::{
     coordinator::driver::{Input, Inputs},
     error::{Ended, LaunchError, system},
     event_log::{EventLog, EventSource},
+    files,
     host::ThisHost,
     job_spec::{self, Endpoint, JobFiles, JobSpec, JobSpecError, LaunchMethod, Meeting, TimerFile},
     keeper::tree,
@@ -63,7 +64,7 @@ pub fn launch(mut spec: JobSpec) -> Result<ExitCode, LaunchError> {
         spec.run_id = own_id;
     }
     for (flag, folder) in spec.files.folders(&spec.launch_method) {
-        fs::create_dir_all(&folder).map_err(output_file(flag, &folder))?;
+        files::make_folder(&folder).map_err(output_file(flag, &folder))?;
     }
     if let Some(path) = &spec.report {
         result_file::prepare(path).map_err(output_file("--report", path))?;
@@ -115,6 +116,7 @@ fn say_what_is_meant(spec: &JobSpec) {
 
 fn launch_with_logs(spec: &JobSpec) -> Result<Outcome, LaunchError> {
     let (open_files, limit) = ThisHost.raise_open_files();
+    let given = GivenLimits { open_files, core_dump: ThisHost.forgo_core_dumps() };
     let workers = u64::from(spec.local_world_size.get());
     let needed = limits::MIN_OPEN_FILES + limits::OPEN_FILES_PER_WORKER * workers;
     if limit < needed {
@@ -142,7 +144,14 @@ fn launch_with_logs(spec: &JobSpec) -> Result<Outcome, LaunchError> {
     {
         info!(folder = %folder.display(), "what workers say is kept");
     }
-    block_on(launch_on_runtime(spec, open_files, logs))?
+    block_on(launch_on_runtime(spec, given, logs))?
+}
+
+/// Limits that this process was given and has changed for itself; workers get them back.
+#[derive(Clone, Copy, Debug)]
+struct GivenLimits {
+    open_files: u64,
+    core_dump: u64,
 }
 
 fn output_file(source_: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LaunchError {
@@ -165,13 +174,13 @@ pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output, LaunchError> {
 
 async fn launch_on_runtime(
     spec: &JobSpec,
-    open_files: u64,
+    given: GivenLimits,
     logs: LogFolder,
 ) -> Result<Outcome, LaunchError> {
     let mut signals = watch_signals(&spec.signals.signals)?;
     let forwarded = watch_signals(&spec.forwarded)?;
     let (console, console_end) = Console::start().map_err(system("start a thread"))?;
-    let supervisor_spec = supervisor_spec(spec, open_files, logs, console)?;
+    let supervisor_spec = supervisor_spec(spec, given, logs, console)?;
     let mut supervisor =
         supervisor_driver::start(supervisor_spec).map_err(system("start the keeper process"))?;
     let forwarding = tokio::spawn(forward(forwarded, supervisor.commands.clone()));
@@ -329,7 +338,7 @@ async fn knows(coordinator: &Inputs, node: &NodeId) -> bool {
 
 fn supervisor_spec(
     spec: &JobSpec,
-    open_files: u64,
+    given: GivenLimits,
     logs: LogFolder,
     console: Console,
 ) -> Result<SupervisorSpec, LaunchError> {
@@ -378,7 +387,8 @@ fn supervisor_spec(
         final_codes: spec.final_codes.clone(),
         hang: spec.hang.clone(),
         socket_dir: ThisHost.socket_dir(),
-        open_files,
+        open_files: given.open_files,
+        core_dump: given.core_dump,
         host_name: ThisHost.name(),
         console,
     })

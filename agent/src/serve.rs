@@ -68,6 +68,7 @@ pub fn store(args: &StoreArgs) -> Result<ExitCode, LaunchError> {
 /// Returns [`LaunchError`] if the address cannot be bound.
 pub fn coordinator(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
     ThisHost.raise_open_files();
+    ThisHost.forgo_core_dumps();
     let (listener, address) = bind(&args.host, args.port)?;
     let stores = StoreThread::start("store").map_err(system("start a thread"))?;
     run::block_on(async {

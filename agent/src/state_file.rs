@@ -1,18 +1,18 @@
 //! The small files by which a restarted coordinator remembers its job, and `ragent status` finds
-//! the jobs of this machine. They live in a folder that only their user can read.
+//! the jobs of this machine. They live in a folder that only their user can read: [`PrivateFolder`].
 
 mod age;
 mod cleaning;
+mod private;
 
 use std::{
-    fs::{self, File},
-    io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
+    ffi::{OsStr, OsString},
+    fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use nix::{fcntl::OFlag, unistd::geteuid};
+pub(crate) use private::PrivateFolder;
 use ragent_proto::Proof;
 use ragent_rendezvous::{
     ids::{GroupRank, JobUid, NodeId, Round, RunId, Term},
@@ -317,13 +317,10 @@ pub(crate) fn write_memory(
         text = serde_json::to_vec(&remembered)?;
     }
     text.resize(text.len().max(MEMORY_LEN), b' ');
-    let in_place = File::options().write(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(path);
-    match in_place {
-        Ok(file) if text.len() == MEMORY_LEN && file.metadata()?.len() == MEMORY_LEN as u64 => {
-            file.write_all_at(&text, 0)
-        }
-        Ok(_) | Err(_) => replace(path, &text),
-    }
+    let (folder, name) = (PrivateFolder::make(folder_of(path))?, name_of(path));
+    // Only a file of the usual length is overwritten in place.
+    let is_usual = text.len() == MEMORY_LEN;
+    if is_usual && folder.write_over(name, &text)? { Ok(()) } else { folder.replace(name, &text) }
 }
 
 /// Leaves word, beside the state file of a job, that nothing of an agent runs any more.
@@ -334,14 +331,18 @@ pub(crate) fn write_memory(
 ///
 /// Returns the system's refusal.
 pub fn write_grave(state_file: &Path, obituary: &str) -> io::Result<()> {
-    if state_file.exists() { replace(&grave(state_file), obituary.as_bytes()) } else { Ok(()) }
+    let folder = PrivateFolder::open(folder_of(state_file))?;
+    if !folder.has(name_of(state_file)) {
+        return Ok(());
+    }
+    folder.replace(name_of(&grave(state_file)), obituary.as_bytes())
 }
 
 /// Whether such word was left of the host that `memory` knows, and of the round that it knows: one that
 /// ran a later one may have others that run.
 pub fn is_buried(state_file: &Path, memory: &Memory) -> bool {
     let Some(seat) = &memory.host else { return false };
-    let text = fs::read_to_string(grave(state_file)).unwrap_or_default();
+    let text = read_text(&grave(state_file)).unwrap_or_default();
     // Only the user that has the proof could write it there.
     parse_obituary(&text)
         .is_some_and(|obituary| obituary.node == seat.node && obituary.round == memory.round)
@@ -373,8 +374,9 @@ pub fn parse_obituary(text: &str) -> Option<Obituary> {
 
 /// Forgets the job of a state file; there may be none.
 pub fn forget(state_file: &Path) {
+    let Ok(folder) = PrivateFolder::open(folder_of(state_file)) else { return };
     for path in [state_file, &grave(state_file)] {
-        let _ = fs::remove_file(path);
+        folder.remove(name_of(path));
     }
 }
 
@@ -414,7 +416,9 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         // Readers check that the process lives, so what stays does no harm.
-        let _ = fs::remove_file(&self.0);
+        if let Ok(folder) = PrivateFolder::open(folder_of(&self.0)) {
+            folder.remove(name_of(&self.0));
+        }
     }
 }
 
@@ -424,18 +428,18 @@ pub fn running_agents() -> Vec<RunningAgent> {
 }
 
 fn running_agents_in(folder: &Path) -> Vec<RunningAgent> {
-    let entries = fs::read_dir(folder);
-    let is_registration = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str());
+    let Ok(folder) = PrivateFolder::open(folder) else { return Vec::new() };
+    let is_registration = |name: &OsString| {
+        let name = name.to_str();
         name.is_some_and(|name| name.starts_with("agent-") && name.ends_with(".json"))
     };
     let mut agents = Vec::new();
-    let entries = entries.into_iter().flatten().flatten().take(limits::MAX_STATE_ENTRIES);
-    for path in entries.map(|entry| entry.path()).filter(is_registration) {
-        match read::<RunningAgent>(&path) {
+    for name in folder.names().into_iter().filter(is_registration) {
+        let text = folder.read(&name).ok();
+        match text.and_then(|text| serde_json::from_str::<RunningAgent>(&text).ok()) {
             Some(agent) if agent.is_alive() => agents.push(agent),
             // It was killed, and could not do it itself.
-            Some(_) => drop(fs::remove_file(&path)),
+            Some(_) => folder.remove(&name),
             None => {}
         }
     }
@@ -444,39 +448,23 @@ fn running_agents_in(folder: &Path) -> Vec<RunningAgent> {
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    let mut text = String::new();
-    File::open(path).ok()?.take(limits::MAX_STATE_FILE).read_to_string(&mut text).ok()?;
-    serde_json::from_str(&text).ok()
+    serde_json::from_str(&read_text(path)?).ok()
 }
 
-/// Writes a whole file beside and renames it, so that a reader sees the old one or the new one.
+fn read_text(path: &Path) -> Option<String> {
+    PrivateFolder::open(folder_of(path)).ok()?.read(name_of(path)).ok()
+}
+
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    make_private(path.parent().unwrap_or_else(|| Path::new("/")))?;
-    let draft = path.with_extension(format!("{}.tmp", std::process::id()));
-    // What a process with the same number left.
-    let _ = fs::remove_file(&draft);
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&draft)?;
-    file.write_all(text)?;
-    fs::rename(&draft, path)
+    PrivateFolder::make(folder_of(path))?.replace(name_of(path), text)
 }
 
-/// Makes `folder` if it is not there, and makes sure that only this user can put anything into it.
-///
-/// # Errors
-///
-/// Returns the system's refusal, or [`io::ErrorKind::PermissionDenied`] where it is somebody else's.
-pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    check_private(folder)
+fn folder_of(path: &Path) -> &Path {
+    path.parent().unwrap_or_else(|| Path::new("/"))
 }
 
-/// Makes sure that nobody else could have put anything into `folder`.
-fn check_private(folder: &Path) -> io::Result<()> {
-    let folder = fs::symlink_metadata(folder)?;
-    if folder.is_dir() && folder.uid() == geteuid().as_raw() && folder.mode() & 0o022 == 0 {
-        return Ok(());
-    }
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, "others may write to its folder"))
+fn name_of(path: &Path) -> &OsStr {
+    path.file_name().unwrap_or_default()
 }
 
 /// What is remembered takes less unless many machines have failed, and the kernel writes as much at once:
@@ -486,6 +474,8 @@ const MEMORY_LEN: usize = 4096;
 #[cfg(test)]
 mod tests {
     use ragent_rendezvous::message::JobResult;
+
+    use std::fs::File;
 
     use super::*;
 

@@ -3,6 +3,7 @@
 use std::{fmt::Write as _, process::ExitCode};
 
 use ragent_proto::convert::StatusAnswer;
+use ragent_proto::printable;
 use ragent_rendezvous::snapshot::{NodeSnapshot, PhaseName, Snapshot, StandingName};
 
 use crate::{
@@ -161,7 +162,8 @@ pub fn text(snapshot: &Snapshot) -> String {
     if let Some(outcome) = &snapshot.outcome {
         let _ = writeln!(text, "{}", error::closed(outcome, snapshot.run_id.as_str()));
     }
-    text
+    // Whoever answers may be anybody.
+    printable(&text)
 }
 
 fn row(node: &NodeSnapshot) -> [String; 6] {

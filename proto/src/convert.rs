@@ -39,17 +39,24 @@ pub use self::{
     coordinator::{FromCoordinator, NotHere},
     snapshot::StatusAnswer,
 };
-use crate::{Malformed, limits, v1};
+use crate::{
+    Malformed, limits,
+    printable::{is_unfit, printable, turns_text},
+    v1,
+};
 
 /// A field that must be there.
 fn required<T>(value: Option<T>, field: &'static str) -> Result<T, Malformed> {
     value.ok_or(Malformed::Missing(field))
 }
 
-/// A text of at most `limit` bytes.
+/// A text of at most `limit` bytes, without characters that move the reader's cursor.
 fn text(value: String, field: &'static str, limit: usize) -> Result<String, Malformed> {
     if value.len() > limit {
         return Err(Malformed::TooLong { field, len: value.len(), limit });
+    }
+    if value.chars().any(is_unfit) {
+        return Err(Malformed::OutOfRange(field));
     }
     Ok(value)
 }
@@ -57,7 +64,7 @@ fn text(value: String, field: &'static str, limit: usize) -> Result<String, Malf
 /// A name of at most [`limits::MAX_NAME_LEN`] bytes, on one line.
 fn name(value: String, field: &'static str) -> Result<String, Malformed> {
     let value = text(value, field, limits::MAX_NAME_LEN)?;
-    if value.chars().any(char::is_control) {
+    if value.chars().any(|c| c.is_control() || turns_text(c)) {
         return Err(Malformed::OutOfRange(field));
     }
     Ok(value)

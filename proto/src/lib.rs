@@ -8,9 +8,11 @@
 pub mod convert;
 mod error;
 mod limits;
+mod printable;
 mod proof;
 
 pub use error::Malformed;
+pub use printable::printable;
 pub use proof::{NoProof, Proof};
 
 /// The generated types and the gRPC client and server.

@@ -1,5 +1,7 @@
 //! How much of a message is believed.
 
+use std::time::Duration;
+
 /// Names that people give: run ids, roles, host names, addresses. A DNS name has 253 bytes.
 pub(crate) const MAX_NAME_LEN: usize = 256;
 /// A path in a report; Linux' own limit.
@@ -16,3 +18,5 @@ pub(crate) const MAX_STORE_CLIENTS: usize = ragent_rendezvous::limits::STORE_CLI
 pub(crate) const MAX_NODES: usize = 65_536;
 /// Waits and ages: a year is no time-out any more.
 pub(crate) const MAX_DURATION_MS: u64 = 366 * 24 * 3600 * 1000;
+/// The lease of a coordinator: twice that of a job with as many nodes as there may be.
+pub(crate) const MAX_LEASE: Duration = Duration::from_secs(60);

@@ -8,6 +8,7 @@ mod endpoint;
 mod environment;
 mod exit_codes;
 mod hangs;
+mod hardening;
 mod held_gpus;
 mod launch_methods;
 mod logs;

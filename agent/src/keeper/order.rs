@@ -67,6 +67,8 @@ pub struct Program {
     pub unset: Vec<String>,
     /// How many files it may open, softly: what the agent itself was given.
     pub open_files: u64,
+    /// How large its core dump may be, softly: likewise.
+    pub core_dump: u64,
     /// How many of its pipes come along.
     pub pipes: u8,
 }

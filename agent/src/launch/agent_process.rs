@@ -35,7 +35,7 @@ pub(super) struct AgentProcess {
 }
 
 impl AgentProcess {
-    /// Starts the agent of `host`; its lines go to `reports`.
+    /// Starts the agent of `host`; its lines go to `reports`. `core_dump` is what this process was given.
     ///
     /// # Errors
     ///
@@ -43,6 +43,7 @@ impl AgentProcess {
     pub(super) fn start(
         job: &Job,
         host: &HostJob,
+        core_dump: u64,
         reports: &mpsc::Sender<Report>,
     ) -> Result<Self, String> {
         let folder = job.folder.display();
@@ -65,6 +66,7 @@ impl AgentProcess {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.process_group(0);
         unix::end_with_this_thread(&mut command);
+        unix::allow_core_dump(&mut command, core_dump);
         let spawned = command.spawn();
         let mut child = spawned
             .map_err(|error| format!("its agent cannot be started in `{folder}`: {error}"))?;

@@ -126,8 +126,8 @@ impl<'a> Listener<'a> {
 
 /// What another host says, as it can be shown: it must neither move the reader's cursor nor fill a page.
 fn printable(text: &str) -> String {
-    let text = text.chars().take(limits::SSH_LAST_WORDS);
-    text.map(|c| if c.is_control() { ' ' } else { c }).collect()
+    let text: String = text.chars().take(limits::SSH_LAST_WORDS).collect();
+    ragent_proto::printable(&text).replace(['\n', '\t'], " ")
 }
 
 /// What `future` gives, or nothing if it does not by `deadline`.

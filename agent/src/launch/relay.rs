@@ -108,12 +108,15 @@ struct Relay {
     held: Option<TcpListener>,
     /// How long the agent may take to end.
     stop: Duration,
+    /// How large core dumps may be, by the limit that this process was given; the agent gets it back.
+    core_dump: u64,
 }
 
 impl Relay {
     fn new(reports: mpsc::Sender<Report>) -> Self {
         let (me, branches, agent, held) = (None, None, None, None);
-        Self { me, reports, branches, agent, held, stop: Duration::ZERO }
+        let core_dump = ThisHost.forgo_core_dumps();
+        Self { me, reports, branches, agent, held, stop: Duration::ZERO, core_dump }
     }
 
     async fn serve(
@@ -183,7 +186,7 @@ impl Relay {
             // Nobody orders it twice; a second one would be nobody's.
             return;
         }
-        match AgentProcess::start(job, own, &self.reports) {
+        match AgentProcess::start(job, own, self.core_dump, &self.reports) {
             Ok(agent) => self.agent = Some(agent),
             Err(why) => self.say_end(AgentEnd::NotStarted(why)),
         }

@@ -1,28 +1,32 @@
 //! Removes what killed coordinators and agents left in the folder of the state files.
 
-use std::{
-    ffi::OsStr,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{ffi::OsStr, path::Path};
 
-use super::{Age, age, age_of_memory, forget};
+use super::{Age, PrivateFolder, age, age_of_memory, grave, name_of};
 use crate::limits;
 
 /// Removes state files of runs that nobody can be waiting for, and what belongs to none.
 ///
 /// A coordinator that runs rewrites its own file every [`limits::STATE_FILE_INTERVAL`], so that is not
-/// among them. Looks at the first [`limits::MAX_STATE_ENTRIES`] of the folder only.
+/// among them. Looks at the first [`limits::MAX_STATE_ENTRIES`] of the folder only, and at none of a
+/// folder that is not private.
 pub fn clean(folder: &Path) {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    for path in entries.take(limits::MAX_STATE_ENTRIES).map(|entry| entry.path()) {
-        match kind(&path) {
-            Kind::Memory if is_outdated(&path) => forget(&path),
-            Kind::Grave if !path.with_extension("json").exists() && is_forgotten(&path) => {
-                remove(&path);
+    let Ok(private) = PrivateFolder::open(folder) else { return };
+    for name in private.names() {
+        let path = folder.join(&name);
+        let is_outdated = match kind(&path) {
+            Kind::Memory => is_outdated(&path),
+            Kind::Grave => {
+                !private.has(name_of(&path.with_extension("json"))) && is_forgotten(&path)
             }
-            Kind::Draft if is_forgotten(&path) => remove(&path),
-            Kind::Memory | Kind::Grave | Kind::Draft | Kind::Other => {}
+            Kind::Draft => is_forgotten(&path),
+            Kind::Other => false,
+        };
+        if is_outdated {
+            private.remove(&name);
+            if let Kind::Memory = kind(&path) {
+                private.remove(name_of(&grave(&path)));
+            }
         }
     }
 }
@@ -60,9 +64,4 @@ fn is_outdated(path: &Path) -> bool {
 
 fn is_forgotten(path: &Path) -> bool {
     age::changed(path) > limits::FORGOTTEN_AFTER
-}
-
-fn remove(path: &PathBuf) {
-    // Another process may have removed it already.
-    let _ = fs::remove_file(path);
 }

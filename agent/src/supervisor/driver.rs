@@ -135,6 +135,8 @@ pub struct SupervisorSpec {
     pub socket_dir: PathBuf,
     /// How many files each may open, softly.
     pub open_files: u64,
+    /// How large their core dumps may be, softly.
+    pub core_dump: u64,
     /// This machine's name, for reports.
     pub host_name: String,
     /// Where the console's part of their output goes.
@@ -639,6 +641,7 @@ impl Driver {
             env,
             unset: NOT_INHERITED.map(str::to_owned).to_vec(),
             open_files: self.spec.open_files,
+            core_dump: self.spec.core_dump,
             pipes: u8::try_from(plumbing.pipes.len()).unwrap_or(0),
         };
         let worker = Worker { folder, stderr: plumbing.stderr, ..Worker::default() };

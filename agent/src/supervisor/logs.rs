@@ -2,7 +2,7 @@
 //! `<log-dir>/<run id>_<random>/attempt_<restart count>/<local rank>/`.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
@@ -11,7 +11,7 @@ use std::{
 use ragent_rendezvous::ids::{LocalRank, RunId};
 use rand::{RngExt, distr::Alphanumeric};
 
-use crate::job_spec::Stream;
+use crate::{files, job_spec::Stream};
 
 /// Where one run of an agent keeps its workers' files.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl LogFolder {
             Some(path) if path == Path::new("/dev/null") => Ok(Self::Nowhere),
             Some(log_dir) => {
                 let run = log_dir.join(name);
-                make(&run, 0o777).map_err(|(_, error)| (log_dir.to_owned(), error))?;
+                make(&run, files::FOLDER).map_err(|(_, error)| (log_dir.to_owned(), error))?;
                 Ok(Self::Kept(run))
             }
             None => {
@@ -87,7 +87,7 @@ impl LogFolder {
             return Ok(None);
         };
         let folder = attempt.join(local_rank.to_string());
-        fs::create_dir_all(&folder)?;
+        files::make_folder(&folder)?;
         let folder = WorkerFolder(folder);
         match fs::remove_file(folder.error_file()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -104,7 +104,7 @@ impl LogFolder {
         let Some(attempt) = self.attempt(restart_count) else {
             return Ok(None);
         };
-        fs::create_dir_all(&attempt)?;
+        files::make_folder(&attempt)?;
         append(&attempt.join(format!("filtered_{}", file_name(stream)))).map(Some)
     }
 
@@ -161,7 +161,7 @@ fn file_name(stream: Stream) -> &'static str {
 }
 
 fn append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).open(path)
+    files::append(path)
 }
 
 fn random_name() -> String {

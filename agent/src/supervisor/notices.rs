@@ -11,7 +11,10 @@ use std::{
 use ragent_rendezvous::{ids::LocalRank, message::SAID_MAX};
 use tokio::{net::UnixDatagram, sync::mpsc, task::AbortHandle};
 
-use crate::{limits, state_file};
+use crate::{
+    limits,
+    state_file::{self, PrivateFolder},
+};
 
 /// What one worker says at once.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -63,7 +66,7 @@ impl NoticeSockets {
     ///
     /// Returns the system's refusal.
     pub(super) fn open(dir: &Path, local_world_size: u32) -> io::Result<Self> {
-        state_file::make_private(dir)?;
+        PrivateFolder::make(dir)?;
         remove_left(dir);
         let folder = dir.join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir(&folder)?;

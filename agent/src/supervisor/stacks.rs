@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Write},
     path::{Path, PathBuf},
     process::Stdio,
@@ -21,7 +21,7 @@ use tokio::{
 use tracing::warn;
 
 use super::unix;
-use crate::{clock, keeper::tree, limits};
+use crate::{clock, files, keeper::tree, limits};
 
 /// How stacks are taken.
 #[derive(Clone, Debug, Default)]
@@ -101,7 +101,7 @@ async fn run_py_spy(py_spy: &Path, pid: u32, file: File) -> io::Result<()> {
 
 /// What the kernel says of the threads of a worker and everything below it. Blocks.
 fn write_kernel_view(path: &Path, pid: u32) -> io::Result<File> {
-    let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+    let mut file = files::append(path)?;
     let worker = Pid::from_raw(pid.cast_signed());
     let mut all = tree::descendants_of(worker);
     all.insert(worker);

@@ -133,7 +133,7 @@ pub(crate) fn spawn_worker(
     }
     command.envs(program.env);
     let parent = unistd::getpid();
-    let open_files = program.open_files;
+    let (open_files, core_dump) = (program.open_files, program.core_dump);
     let mut cpus = (!program.cpus.is_empty()).then(CpuSet::new);
     for cpu in program.cpus {
         if let Some(cpus) = &mut cpus {
@@ -155,6 +155,8 @@ pub(crate) fn spawn_worker(
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
         setrlimit(Resource::RLIMIT_NOFILE, open_files.min(hard), hard)?;
+        let (_, hard) = getrlimit(Resource::RLIMIT_CORE)?;
+        setrlimit(Resource::RLIMIT_CORE, core_dump.min(hard), hard)?;
         if let Some(cpus) = &cpus {
             sched_setaffinity(unistd::Pid::from_raw(0), cpus)?;
         }
@@ -170,6 +172,16 @@ pub(crate) fn spawn_worker(
 pub(crate) fn end_with_this_thread(command: &mut tokio::process::Command) {
     // SAFETY: between fork and exec one async-signal-safe system call is made.
     unsafe { command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)) };
+}
+
+/// Lets what `command` starts have core dumps of this size, softly.
+pub(crate) fn allow_core_dump(command: &mut tokio::process::Command, size: u64) {
+    let allow = move || {
+        let (_, hard) = getrlimit(Resource::RLIMIT_CORE)?;
+        Ok(setrlimit(Resource::RLIMIT_CORE, size.min(hard), hard)?)
+    };
+    // SAFETY: between fork and exec two async-signal-safe system calls are made.
+    unsafe { command.pre_exec(allow) };
 }
 
 /// Makes what `command` starts the leader of a session of its own, without a terminal.

@@ -7,7 +7,7 @@ use ragent_rendezvous::{
     message::{Attend, FromNode, Heard, NodeDescription, NodeState, SAID_MAX, Standing},
 };
 
-use super::{list, name, nonempty, port, required, round, text, to_round};
+use super::{list, name, nonempty, port, printable, required, round, text, to_round};
 use crate::{
     Malformed, Proof, limits,
     v1::{self, agent_message, standing},
@@ -67,7 +67,9 @@ impl From<FromAgent> for v1::AgentMessage {
                 Message::Alive(v1::Alive { round: to_round(round) })
             }
             FromAgent::Message(FromNode::Goodbye) => Message::Goodbye(v1::Goodbye {}),
-            FromAgent::Message(FromNode::Said { text }) => Message::Said(v1::Said { text }),
+            FromAgent::Message(FromNode::Said { text }) => {
+                Message::Said(v1::Said { text: printable(&text) })
+            }
         };
         Self { message: Some(message) }
     }

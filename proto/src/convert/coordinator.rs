@@ -134,6 +134,11 @@ impl TryFrom<v1::Welcome> for Welcome {
         if leases.keep_alive_interval.is_zero() || leases.agent <= leases.keep_alive_interval {
             return Err(Malformed::OutOfRange("welcome.agent_lease_ms"));
         }
+        // Workers may run for as long as this says after their coordinator was heard last, while it
+        // lets others start in their place after its own.
+        if leases.coordinator > limits::MAX_LEASE || leases.agent >= leases.coordinator {
+            return Err(Malformed::OutOfRange("welcome.coordinator_lease_ms"));
+        }
         Ok(Self {
             term: Term(welcome.term),
             job_uid: JobUid::new(nonempty(welcome.job_uid, "welcome.job_uid")?),

@@ -7,7 +7,7 @@ use ragent_rendezvous::{
     message::{JobResult, Outcome, WorkerEnd, WorkerFailure},
 };
 
-use super::{list, millis, name, required, round, text, to_millis, to_round};
+use super::{list, millis, name, printable, required, round, text, to_millis, to_round};
 use crate::{
     Malformed, limits,
     v1::{self, outcome, worker_end},
@@ -19,7 +19,7 @@ impl From<WorkerEnd> for v1::WorkerEnd {
         let end = match end {
             WorkerEnd::Exited(code) => End::Exited(code),
             WorkerEnd::Signaled(signal) => End::Signaled(signal),
-            WorkerEnd::NotStarted(reason) => End::NotStarted(reason),
+            WorkerEnd::NotStarted(reason) => End::NotStarted(printable(&reason)),
             WorkerEnd::KeeperLost => End::KeeperLost(worker_end::KeeperLost {}),
             WorkerEnd::Hung(time) => End::HungMs(to_millis(time)),
         };
@@ -54,9 +54,10 @@ impl From<WorkerFailure> for v1::WorkerFailure {
             pid: failure.pid,
             end: Some(failure.end.into()),
             age_us: to_micros(failure.age),
-            message: failure.message,
-            error_file: failure.error_file,
-            stderr_tail: failure.stderr_tail,
+            // What a worker wrote may be anything.
+            message: failure.message.as_deref().map(printable),
+            error_file: failure.error_file.as_deref().map(printable),
+            stderr_tail: printable(&failure.stderr_tail),
             is_final: failure.is_final,
             error_file_age_us: failure.error_file_age.map(to_micros),
         }

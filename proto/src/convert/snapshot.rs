@@ -6,7 +6,7 @@ use ragent_rendezvous::{
     snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName},
 };
 
-use super::{NotHere, list, name, port, required, round, text, to_round};
+use super::{NotHere, list, name, port, printable, required, round, text, to_round};
 use crate::{
     Malformed, limits,
     v1::{self, status_reply},
@@ -60,7 +60,7 @@ impl From<Snapshot> for v1::Snapshot {
             nodes: snapshot.nodes.into_iter().map(Into::into).collect(),
             incomplete: snapshot
                 .incomplete
-                .map(|Explanation { kind, text }| v1::Explanation { kind, text }),
+                .map(|Explanation { kind, text }| v1::Explanation { kind, text: printable(&text) }),
             outcome: snapshot.outcome.map(Into::into),
         }
     }
@@ -109,8 +109,8 @@ impl From<NodeSnapshot> for v1::NodeStatus {
             local_world_size: node.local_world_size,
             standing: v1::StandingName::from(node.standing).into(),
             last_seen_ms: node.last_seen_ms,
-            reason: node.reason,
-            said: node.said,
+            reason: node.reason.as_deref().map(printable),
+            said: node.said.as_deref().map(printable),
             observed: node.observed.map(|observed| observed.to_string()),
         }
     }

@@ -312,6 +312,48 @@ fn malformed_messages_are_refused_by_name() {
     );
 }
 
+/// What would move the cursor of whoever reads it is refused in every text, and never sent.
+#[test]
+fn terminals_are_left_alone() {
+    for bad in ["\u{1b}[2J", "\r", "\u{9b}", "\u{7}", "\0"] {
+        let mut status = v1::Snapshot::from(snapshot());
+        status.incomplete.as_mut().unwrap().text = bad.to_owned();
+        assert_eq!(Snapshot::try_from(status), Err(Malformed::OutOfRange("incomplete.text")));
+        let mut status = v1::Snapshot::from(snapshot());
+        status.nodes[0].reason = Some(bad.to_owned());
+        assert_eq!(Snapshot::try_from(status), Err(Malformed::OutOfRange("node.reason")));
+        let said = FromAgent::Message(FromNode::Said { text: format!("a{bad}b") });
+        let heard = FromAgent::try_from(v1::AgentMessage::from(said)).unwrap();
+        let FromAgent::Message(FromNode::Said { text }) = heard else { panic!("{heard:?}") };
+        assert!(text.starts_with('a') && text.ends_with('b') && !text.contains(bad));
+    }
+    assert_eq!(text("a\tb\n".to_owned(), "x", 9), Ok("a\tb\n".to_owned()));
+    for bad in ["\n", "\u{202e}", "\u{2066}"] {
+        assert_eq!(name(bad.to_owned(), "x"), Err(Malformed::OutOfRange("x")));
+    }
+}
+
+/// A coordinator may not hand out a lease on which workers would run while others have their place.
+#[test]
+fn endless_leases_are_refused() {
+    let welcome = |agent: u64, coordinator: u64| {
+        let from = from_coordinator().into_iter();
+        let welcome = from.filter(|said| matches!(said, FromCoordinator::Welcomed(..)));
+        let mut message = v1::CoordinatorMessage::from(welcome.last().unwrap());
+        let Some(v1::coordinator_message::Message::Welcome(welcome)) = &mut message.message else {
+            panic!("{message:?}")
+        };
+        (welcome.agent_lease_ms, welcome.coordinator_lease_ms) = (agent, coordinator);
+        FromCoordinator::try_from(message)
+    };
+    assert!(welcome(2_400, 3_000).is_ok() && welcome(59_999, 60_000).is_ok());
+    for (agent, coordinator) in [(2_400, 60_001), (60_000, 70_000), (3_000, 3_000), (3_001, 3_000)]
+    {
+        let refused = Err(Malformed::OutOfRange("welcome.coordinator_lease_ms"));
+        assert_eq!(welcome(agent, coordinator), refused);
+    }
+}
+
 proptest! {
     /// No bytes make a conversion panic, whatever they were cut from or changed to.
     #[test]

@@ -1,0 +1,216 @@
+//! The folder that only its user can put anything into, and the files in it.
+//!
+//! Other users may be able to write to the folder above, as to `/tmp`: what lies there under our name
+//! may be theirs, or a link to anywhere. So the folder is opened once, without following a link, its
+//! owner and mode are looked at on what was opened, and all else happens below that descriptor.
+
+use std::{
+    ffi::OsStr,
+    fs::{self, DirBuilder, File, Metadata},
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::fs::{DirBuilderExt, FileExt, MetadataExt},
+    },
+    path::Path,
+    sync::Once,
+};
+
+use nix::{
+    fcntl::{OFlag, open, openat, renameat},
+    sys::stat::Mode,
+    unistd::{UnlinkatFlags, geteuid, unlinkat},
+};
+use tracing::warn;
+
+use crate::limits;
+
+/// A folder that belongs to this user, and that nobody else can write to.
+#[derive(Debug)]
+pub(crate) struct PrivateFolder(OwnedFd);
+
+impl PrivateFolder {
+    /// Opens the folder at `path`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's refusal, or [`io::ErrorKind::PermissionDenied`] where it is somebody else's.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        let found = match open(path, flags, Mode::empty()) {
+            Ok(folder) => File::from(folder),
+            Err(errno) => {
+                let error = io::Error::from(errno);
+                if error.kind() != io::ErrorKind::NotFound {
+                    warn_once(path, &error.to_string());
+                }
+                return Err(error);
+            }
+        };
+        let about = found.metadata()?;
+        let (owner, mode) = (about.uid(), about.mode() & 0o7777);
+        if owner != geteuid().as_raw() || mode & 0o022 != 0 {
+            warn_once(path, &format!("it belongs to uid {owner} and has mode {mode:04o}"));
+            let error = "others may write to its folder";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, error));
+        }
+        Ok(Self(found.into()))
+    }
+
+    /// Makes the folder if it is not there, and opens it.
+    ///
+    /// # Errors
+    ///
+    /// As [`PrivateFolder::open`].
+    pub(crate) fn make(path: &Path) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        Self::open(path)
+    }
+
+    /// Reads a file, as far as one is read at all.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's refusal, or [`io::ErrorKind::PermissionDenied`] if it is no file of this
+    /// user's own.
+    pub(crate) fn read(&self, name: &OsStr) -> io::Result<String> {
+        let (file, _) = self.open_file(name, OFlag::O_RDONLY)?;
+        let mut text = String::new();
+        file.take(limits::MAX_STATE_FILE).read_to_string(&mut text)?;
+        Ok(text)
+    }
+
+    /// Whether there is something of that name.
+    pub(crate) fn has(&self, name: &OsStr) -> bool {
+        self.open_file(name, OFlag::O_RDONLY).is_ok()
+    }
+
+    /// Writes over a file that has the length of `text` already; tells whether there is one.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's refusal to write.
+    pub(crate) fn write_over(&self, name: &OsStr, text: &[u8]) -> io::Result<bool> {
+        match self.open_file(name, OFlag::O_WRONLY) {
+            Ok((file, about)) if about.len() == text.len() as u64 => {
+                file.write_all_at(text, 0).map(|()| true)
+            }
+            Ok(_) | Err(_) => Ok(false),
+        }
+    }
+
+    /// Writes a whole file beside and renames it, so that a reader sees the old one or the new one.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's refusal.
+    pub(crate) fn replace(&self, name: &OsStr, text: &[u8]) -> io::Result<()> {
+        let mut draft = name.to_owned();
+        draft.push(format!(".{}.tmp", std::process::id()));
+        // What a process with the same number left.
+        self.remove(&draft);
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+        let file = openat(&self.0, draft.as_os_str(), flags | OFlag::O_NOFOLLOW, mode)?;
+        File::from(file).write_all(text)?;
+        renameat(&self.0, draft.as_os_str(), &self.0, name)?;
+        Ok(())
+    }
+
+    /// Removes a file; there may be none.
+    pub(crate) fn remove(&self, name: &OsStr) {
+        let _ = unlinkat(&self.0, name, UnlinkatFlags::NoRemoveDir);
+    }
+
+    /// The first [`limits::MAX_STATE_ENTRIES`] names in it.
+    pub(crate) fn names(&self) -> Vec<std::ffi::OsString> {
+        let here = format!("/proc/self/fd/{}", self.0.as_fd().as_raw_fd());
+        let entries = fs::read_dir(here).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name()).take(limits::MAX_STATE_ENTRIES).collect()
+    }
+
+    /// Opens a file of this user's own, which has no other name.
+    fn open_file(&self, name: &OsStr, how: OFlag) -> io::Result<(File, Metadata)> {
+        // Without waiting for whoever may be at the other end of a pipe.
+        let flags = how | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file = File::from(openat(&self.0, name, flags, Mode::empty())?);
+        let about = file.metadata()?;
+        if about.is_file() && about.uid() == geteuid().as_raw() && about.nlink() == 1 {
+            return Ok((file, about));
+        }
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is no file of this user's own"))
+    }
+}
+
+/// Says once in the life of a process why its folder is not used.
+fn warn_once(path: &Path, why: &str) {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        warn!(
+            "the folder {} is not used for state: {why}; it has to be a folder of uid {} that nobody \
+             else can write to",
+            path.display(),
+            geteuid()
+        );
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    fn chmod(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// A folder that others can write to, or that is reached by a link, is not used at all.
+    #[test]
+    fn folders_of_others_are_not_used() {
+        let temp = tempfile::tempdir().unwrap();
+        let (own, link) = (temp.path().join("own"), temp.path().join("link"));
+        assert!(PrivateFolder::open(&own).is_err());
+        PrivateFolder::make(&own).unwrap();
+        symlink(&own, &link).unwrap();
+        for open in [PrivateFolder::open, PrivateFolder::make] {
+            assert!(open(&own).is_ok());
+            assert!(open(&link).is_err());
+            for mode in [0o777, 0o720, 0o702, 0o1777] {
+                chmod(&own, mode);
+                let error = open(&own).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{mode:o}");
+            }
+            chmod(&own, 0o755);
+            assert!(open(&own).is_ok());
+        }
+    }
+
+    /// Nothing but a file of the user's own with one name is read or written over.
+    #[test]
+    fn strange_files_are_no_files() {
+        let temp = tempfile::tempdir().unwrap();
+        let (own, elsewhere) = (temp.path().join("own"), temp.path().join("elsewhere"));
+        let folder = PrivateFolder::make(&own).unwrap();
+        fs::write(&elsewhere, "secret").unwrap();
+        symlink(&elsewhere, own.join("link")).unwrap();
+        fs::hard_link(&elsewhere, own.join("hard")).unwrap();
+        fs::create_dir(own.join("folder")).unwrap();
+        mkfifo(&own.join("pipe"), Mode::S_IRWXU).unwrap();
+        for name in ["link", "hard", "folder", "pipe", "nothing"].map(OsStr::new) {
+            assert!(folder.read(name).is_err(), "{name:?}");
+            assert!(!folder.has(name));
+            assert!(!folder.write_over(name, b"public").unwrap());
+        }
+        assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "secret");
+        // Whatever had the name, it is another file afterwards.
+        folder.replace(OsStr::new("hard"), b"mine").unwrap();
+        assert_eq!(folder.read(OsStr::new("hard")).unwrap(), "mine");
+        assert!(folder.write_over(OsStr::new("hard"), b"ours").unwrap());
+        assert_eq!(folder.read(OsStr::new("hard")).unwrap(), "ours");
+        assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "secret");
+        assert_eq!(folder.names().len(), 4);
+    }
+}
