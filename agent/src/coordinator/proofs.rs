@@ -19,7 +19,7 @@ use sha2::Sha256;
 
 /// The secret that proofs are made with.
 #[derive(Clone, Eq, PartialEq)]
-pub(crate) struct Key([u8; Key::LEN]);
+pub(crate) struct Key([u8; Self::LEN]);
 
 impl Key {
     const LEN: usize = 32;

@@ -1,0 +1,149 @@
+//! Coordinators that are none.
+
+use std::{net::SocketAddr, pin::Pin, sync::mpsc, thread};
+
+use axum::{Json, routing::get};
+use ragent_proto::v1::{
+    self, AgentMessage, CoordinatorMessage, StatusReply, StatusRequest,
+    coordination_server::{Coordination, CoordinationServer},
+    coordinator_message::Message,
+};
+use ragent_rendezvous::message::PROTOCOL_VERSION;
+use tokio::net::TcpListener;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{
+    Request, Response, Status, Streaming,
+    service::Routes,
+    transport::{Server, server::TcpIncoming},
+};
+
+use crate::support::Sandbox;
+
+/// Welcomes everybody with these leases, and shows a job whose texts are not for terminals.
+struct Fake {
+    agent_lease_ms: u64,
+    coordinator_lease_ms: u64,
+}
+
+const CURSED: &str = "\u{1b}[2J\u{1b}]0;owned\u{7}";
+
+type Answers = Pin<Box<dyn Stream<Item = Result<CoordinatorMessage, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Coordination for Fake {
+    type AttendStream = Answers;
+
+    async fn attend(
+        &self,
+        _: Request<Streaming<AgentMessage>>,
+    ) -> Result<Response<Answers>, Status> {
+        let round = Some(v1::RoundId { term: 1, round: 1 });
+        let welcome = v1::Welcome {
+            term: 1,
+            job_uid: "u".to_owned(),
+            coordinator: "fake".to_owned(),
+            keep_alive_interval_ms: 300,
+            agent_lease_ms: self.agent_lease_ms,
+            coordinator_lease_ms: self.coordinator_lease_ms,
+            successors: Vec::new(),
+            proof: vec![7; 16],
+        };
+        let admission = v1::Admission {
+            round,
+            group_world_size: 1,
+            world_size: 1,
+            role_world_size: 1,
+            master_address: "198.51.100.66".to_owned(),
+            master_port: 6666,
+            ..v1::Admission::default()
+        };
+        let admission =
+            v1::Assignment { assignment: Some(v1::assignment::Assignment::Admit(admission)) };
+        let said = [Message::Welcome(welcome), Message::Assignment(admission)];
+        let said = said.map(|message| Ok(CoordinatorMessage { message: Some(message) }));
+        let answers = tokio_stream::iter(said).chain(tokio_stream::pending());
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusReply>, Status> {
+        let snapshot = v1::Snapshot {
+            run_id: "job".to_owned(),
+            job_uid: "u".to_owned(),
+            round: Some(v1::RoundId { term: 1, round: 1 }),
+            phase: v1::Phase::Gathering.into(),
+            incomplete: Some(v1::Explanation { kind: "x".to_owned(), text: CURSED.to_owned() }),
+            ..v1::Snapshot::default()
+        };
+        let answer = Some(v1::status_reply::Answer::Snapshot(snapshot));
+        Ok(Response::new(StatusReply { answer }))
+    }
+}
+
+/// Serves a fake coordinator until the tests end.
+fn serve(fake: Fake) -> SocketAddr {
+    let (bound, address) = mpsc::channel();
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            bound.send(listener.local_addr().unwrap()).unwrap();
+            let identity = serde_json::json!({
+                "ragent": env!("CARGO_PKG_VERSION"), "protocol": PROTOCOL_VERSION, "run_id": "job",
+            });
+            let identity = get(|| async move { Json(identity) });
+            let routes = Routes::new(CoordinationServer::new(fake));
+            let routes = routes.into_axum_router().route("/v1/identity", identity);
+            let server = Server::builder().accept_http1(true).add_routes(Routes::from(routes));
+            server.serve_with_incoming(TcpIncoming::from(listener)).await.unwrap();
+        });
+    });
+    address.recv().unwrap()
+}
+
+/// 9: a coordinator that hands out an endless lease, or one that lasts longer for the workers than for
+/// whoever counts them, is not believed, and no worker starts.
+#[test]
+fn endless_leases() {
+    for (agent_lease_ms, coordinator_lease_ms) in
+        [(59_000, 600_000), (60_000, 60_000), (9_000, 3_000)]
+    {
+        let address = serve(Fake { agent_lease_ms, coordinator_lease_ms });
+        let sandbox = Sandbox::new();
+        let words = format!(
+            "--nnodes 2 --rdzv-id job --rdzv-endpoint {address} --rdzv-conf is_host=0,join_timeout=3 \
+             --no-python stay.sh"
+        );
+        let end = sandbox.ragent(&words).run();
+        end.assert_code(1);
+        assert!(!end.stderr.contains("198.51.100.66"), "{}", end.stderr);
+        assert_eq!(end.stdout, "");
+    }
+}
+
+/// 19: what a coordinator says does not reach the terminal as it is.
+#[test]
+fn cursed_status() {
+    let address = serve(Fake { agent_lease_ms: 1, coordinator_lease_ms: 2 });
+    let sandbox = Sandbox::new();
+    let end = sandbox.ragent(&format!("status --rdzv-endpoint {address}")).run();
+    for text in [&end.stdout, &end.stderr] {
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+    }
+}
+
+/// 19: nor does what a worker writes, by the report of its failure.
+#[test]
+fn cursed_worker() {
+    let sandbox = Sandbox::new();
+    let words = "--nnodes 1 --rdzv-endpoint 127.0.0.1:0 --rdzv-id job --report report.json \
+                 --redirects 2 --log-dir logs --no-python bash -c";
+    let script = format!("printf '%s' '{CURSED}\u{202e}words' >&2; exit 1");
+    let end = sandbox.ragent(words).arg(script).run();
+    end.assert_code(1);
+    let report = end.report();
+    assert!(report.contains("words"), "{report}");
+    assert!(
+        !report.contains(|c: char| c.is_control() && c != '\n' || c == '\u{202e}'),
+        "{report:?}"
+    );
+}

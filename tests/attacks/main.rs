@@ -1,0 +1,14 @@
+//! What others can do to a job: a real attacker against the real program, as another user of the host
+//! or from another host, a network namespace. None of it may succeed.
+#![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
+
+mod attacker;
+mod coordinator;
+mod files;
+mod members;
+mod port;
+mod store;
+mod victim;
+
+#[path = "../support/mod.rs"]
+mod support;

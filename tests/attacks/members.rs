@@ -1,0 +1,127 @@
+//! Speaking for a node of the job.
+
+use std::{
+    io::Read,
+    net::{TcpListener, TcpStream},
+};
+
+use ragent_proto::v1::{coordinator_message::Message, refusal::Reason};
+
+use crate::{
+    attacker::{attend, attending, here, http},
+    support::{LEASE, let_pass},
+    victim::{ATTACKER, ENDPOINT, Victim},
+};
+
+/// Posts an obituary, and gives the status of the answer.
+fn obituary(text: &str, headers: &str) -> u16 {
+    let mut stream = TcpStream::connect(ENDPOINT).unwrap();
+    let request = format!(
+        "POST /v1/obituary HTTP/1.1\r\nHost: 10.77.0.1\r\nConnection: close\r\n{headers}\
+         Content-Length: {}\r\n\r\n{text}",
+        text.len()
+    );
+    http(&mut stream, &request);
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+/// 3: a forged obituary, also as a form in a browser, declares nobody dead.
+#[test]
+fn forged_obituary() {
+    let Some(mut victim) = Victim::new("obit") else { return };
+    let guest = victim.guest_id();
+    here(&victim.network, ATTACKER, || {
+        for proof in ["", " 00000000000000000000000000000000", " 0", " x"] {
+            obituary(&format!("{guest} 1{proof}"), "");
+        }
+        let form = "Origin: http://evil.example\r\nContent-Type: text/plain\r\n";
+        assert_eq!(obituary(&format!("{guest} 1"), form), 403);
+        assert_eq!(obituary(&format!("{guest} 1"), "Sec-Fetch-Site: cross-site\r\n"), 403);
+    });
+    victim.assert_unharmed();
+}
+
+/// 4: nor does one with the proof of another node, once or twice.
+#[test]
+fn obituary_with_the_proof_of_another() {
+    let Some(mut victim) = Victim::new("proof") else { return };
+    let guest = victim.guest_id();
+    here(&victim.network, ATTACKER, || {
+        let own = attend("evil_1", "10.77.0.3", 1);
+        attending(ENDPOINT, own, |answer| {
+            let Some(Message::Welcome(welcome)) = answer.message else { panic!("{answer:?}") };
+            let proof: String = welcome.proof.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(proof.len(), 32);
+            for _ in 0..2 {
+                assert_eq!(obituary(&format!("{guest} 1 {proof}"), ""), 204);
+            }
+        });
+    });
+    victim.assert_unharmed();
+}
+
+/// 5: an attend under the id of a member is refused, however high its number is, and the member goes on.
+#[test]
+fn stream_of_a_member_is_not_taken_over() {
+    let Some(mut victim) = Victim::new("take") else { return };
+    let (guest, uid) = (victim.guest_id(), victim.status()["job_uid"].as_str().unwrap().to_owned());
+    here(&victim.network, ATTACKER, || {
+        for (uid, proof) in [("", vec![]), (&*uid, vec![]), (&*uid, vec![7; 16])] {
+            let mut impostor = attend(&guest, "10.77.0.2", 1);
+            (impostor.attend, impostor.job_uid, impostor.proof) =
+                (1_000_000_000, uid.into(), proof);
+            attending(ENDPOINT, impostor, |answer| {
+                let Some(Message::Refusal(refusal)) = answer.message else { panic!("{answer:?}") };
+                assert!(matches!(refusal.reason, Some(Reason::OtherAgent(_))), "{refusal:?}");
+            });
+        }
+    });
+    let_pass(LEASE);
+    victim.assert_unharmed();
+}
+
+/// 9: who knows the job, but has no proof, claims neither a far round nor a spent budget.
+#[test]
+fn far_claims() {
+    let Some(mut victim) = Victim::new("claim") else { return };
+    let uid = victim.status()["job_uid"].as_str().unwrap().to_owned();
+    here(&victim.network, ATTACKER, || {
+        let mut far = attend("evil_1", "10.77.0.3", 1);
+        let round = ragent_proto::v1::RoundId { term: 1 << 61, round: 1 << 61 };
+        far.job_uid = uid;
+        far.heard.as_mut().unwrap().round = Some(round);
+        (far.restarts_used, far.charged_through) = (99, 1 << 61);
+        attending(ENDPOINT, far, |answer| {
+            assert!(matches!(answer.message, Some(Message::Refusal(_))), "{answer:?}");
+        });
+    });
+    victim.assert_unharmed();
+}
+
+/// 21: nobody makes the agents look at ports: an address that a node only names is not tried.
+#[test]
+fn reach_is_no_port_scanner() {
+    let Some(mut victim) = Victim::new("reach") else { return };
+    let target = here(&victim.network, 1, || TcpListener::bind("10.77.0.1:0").unwrap());
+    target.set_nonblocking(true).unwrap();
+    let port = target.local_addr().unwrap().port();
+    let report = here(&victim.network, ATTACKER, || {
+        let scanner = attend("evil_1", "10.77.0.1", port.into());
+        attending(ENDPOINT, scanner, |answer| {
+            assert!(matches!(answer.message, Some(Message::Welcome(_))), "{answer:?}");
+            let mut stream = TcpStream::connect(ENDPOINT).unwrap();
+            http(
+                &mut stream,
+                "GET /v1/reach HTTP/1.1\r\nHost: 10.77.0.1\r\nConnection: close\r\n\r\n",
+            );
+            let mut report = String::new();
+            stream.read_to_string(&mut report).unwrap();
+            report
+        })
+    });
+    assert!(report.contains("its stream comes from 10.77.0.3"), "{report}");
+    assert!(target.accept().is_err(), "an agent has knocked there");
+    victim.assert_unharmed();
+}

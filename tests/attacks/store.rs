@@ -1,0 +1,92 @@
+//! Reading and writing the stores of a job.
+
+use crate::{
+    attacker::{OTHER, python},
+    victim::{ATTACKER, Victim},
+};
+
+/// Speaks to a store, and says how that ends: `pong`, or `refused`.
+const KNOCK: &str = "
+import socket, struct
+def knock(host, port, words=b'\\x0dpong'):
+    greeting = b'\\0' + struct.pack('<I', 0x3C85F7CE)
+    stream = socket.create_connection((host, port))
+    stream.settimeout(60)
+    try:
+        stream.sendall(greeting + words)
+        answer = stream.recv(100)
+    except ConnectionError:
+        return 'refused'
+    return answer.decode() or 'refused'
+";
+
+fn knock(victim: &Victim, node: u32, uid: u32, host: &str, port: u16) -> String {
+    let script = format!("{KNOCK}\nprint(knock('{host}', {port}))");
+    python(&victim.network, node, uid, &script).trim().to_owned()
+}
+
+/// 10: another user of the host does not get into the round's store, whichever address it takes.
+#[test]
+fn store_from_another_uid() {
+    let Some(mut victim) = Victim::new("uid") else { return };
+    let port = victim.store_port;
+    for host in ["127.0.0.1", "::1", "10.77.0.1"] {
+        assert_eq!(knock(&victim, 1, 0, host, port), "pong", "{host}");
+        assert_eq!(knock(&victim, 1, OTHER, host, port), "refused", "{host}");
+    }
+    let line = victim.host.logs("the store of round 1 refused");
+    assert!(line.contains("--store-access any"), "{line}");
+    victim.assert_unharmed();
+}
+
+/// 11: nor does anybody on a host that is no member's.
+#[test]
+fn store_from_no_members_address() {
+    let Some(mut victim) = Victim::new("addr") else { return };
+    let port = victim.store_port;
+    assert_eq!(knock(&victim, 2, 0, "10.77.0.1", port), "pong");
+    assert_eq!(knock(&victim, ATTACKER, 0, "10.77.0.1", port), "refused");
+    victim.host.logs("the store of round 1 refused 10.77.0.3");
+    victim.assert_unharmed();
+}
+
+/// 12: a connection that is closed before it is accepted plants nothing, although the kernel names user 0
+/// for what is left of it.
+#[test]
+fn store_and_gone() {
+    let Some(mut victim) = Victim::new("gone") else { return };
+    let port = victim.store_port;
+    let script = format!(
+        "
+import socket, struct
+greeting = b'\\0' + struct.pack('<I', 0x3C85F7CE)
+key, value = b'planted', b'1'
+plant = b'\\x01' + struct.pack('<Q', len(key)) + key + struct.pack('<Q', len(value)) + value
+for turn in range(300):
+    stream = socket.create_connection(('127.0.0.1', {port}))
+    try:
+        stream.sendall(greeting + plant)
+        stream.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+    stream.close()
+"
+    );
+    python(&victim.network, 1, OTHER, &script);
+    // How many keys there are: of all that came before, as connections are accepted in turn.
+    let count = format!("{KNOCK}\nprint(knock('127.0.0.1', {port}, b'\\x07').encode())");
+    let count = python(&victim.network, 1, 0, &count);
+    assert_eq!(count.trim(), format!("b'{}'", "\\x00".repeat(8)));
+    victim.assert_unharmed();
+}
+
+/// 13: the endpoint's store is for the job's nodes and user, too.
+#[test]
+fn endpoints_store() {
+    let Some(mut victim) = Victim::new("plain") else { return };
+    assert_eq!(knock(&victim, 1, 0, "10.77.0.1", 29_400), "pong");
+    assert_eq!(knock(&victim, 2, 0, "10.77.0.1", 29_400), "pong");
+    assert_eq!(knock(&victim, 1, OTHER, "10.77.0.1", 29_400), "refused");
+    assert_eq!(knock(&victim, ATTACKER, 0, "10.77.0.1", 29_400), "refused");
+    victim.assert_unharmed();
+}

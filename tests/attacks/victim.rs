@@ -1,0 +1,101 @@
+//! A job that is attacked: two agents on two nodes of a network, and a third node for the attacker.
+
+use std::{io::Read, net::TcpStream};
+
+use serde_json::Value;
+
+use crate::{
+    attacker::{here, http},
+    support::{Network, Program, Sandbox, Worker, may_make_networks},
+};
+
+/// Where the job is coordinated.
+pub(crate) const ENDPOINT: &str = "10.77.0.1:29400";
+
+/// A job whose workers run.
+pub(crate) struct Victim {
+    _sandbox: Sandbox,
+    pub(crate) network: Network,
+    pub(crate) host: Program,
+    pub(crate) guest: Program,
+    pub(crate) workers: [Worker; 2],
+    /// The port of the round's store.
+    pub(crate) store_port: u16,
+}
+
+/// The node from which the attacker comes.
+pub(crate) const ATTACKER: u32 = 3;
+
+/// The flags that all nodes share.
+const SHARED: &str = "--nnodes 2:3 --max-restarts 3 --rdzv-id job --rdzv-endpoint 10.77.0.1:29400 \
+                      --rdzv-conf last_call_timeout=600,join_settle=0.1,shrink_timeout=0";
+
+impl Victim {
+    /// One; none where networks cannot be made.
+    pub(crate) fn new(name: &str) -> Option<Self> {
+        if !may_make_networks() {
+            return None;
+        }
+        let network = Network::new(name, 3);
+        let sandbox = Sandbox::new();
+        let words = format!("{} --no-python stay.sh", SHARED.replace("2:3", "2"));
+        let mut host = network.ragent(&sandbox, 1, &words).start();
+        let mut guest = network.ragent(&sandbox, 2, &words).start();
+        let line = host.logs("nodes=2 world_size=2 master=10.77.0.1:");
+        let (_, port) = line.split_once("master=10.77.0.1:").unwrap();
+        let digits: String = port.chars().take_while(char::is_ascii_digit).collect();
+        let workers = [host.worker(), guest.worker()];
+        let store_port = digits.parse().unwrap();
+        Some(Self { _sandbox: sandbox, network, host, guest, workers, store_port })
+    }
+
+    /// How the job stands, as anybody may see.
+    pub(crate) fn status(&self) -> Value {
+        let answer = here(&self.network, 1, || {
+            let mut stream = TcpStream::connect(ENDPOINT).unwrap();
+            http(
+                &mut stream,
+                "GET /status HTTP/1.1\r\nHost: 10.77.0.1\r\nConnection: close\r\n\r\n",
+            );
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer
+        });
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str(body).unwrap()
+    }
+
+    /// The id of the guest's agent.
+    pub(crate) fn guest_id(&self) -> String {
+        let status = self.status();
+        let nodes = status["nodes"].as_array().unwrap();
+        let guest = nodes.iter().find(|node| node["address"] == "10.77.0.2").unwrap();
+        guest["node_id"].as_str().unwrap().to_owned()
+    }
+
+    /// Nothing has happened to the job.
+    #[track_caller]
+    pub(crate) fn assert_unharmed(&mut self) {
+        let status = self.status();
+        assert_eq!(
+            (&status["round"], &status["phase"]),
+            (&1.into(), &"running".into()),
+            "{status}"
+        );
+        assert_eq!(status["restarts_used"], 0, "{status}");
+        let running = |node: &&Value| node["standing"] == "running";
+        assert_eq!(
+            status["nodes"].as_array().unwrap().iter().filter(running).count(),
+            2,
+            "{status}"
+        );
+        for worker in &self.workers {
+            assert!(crate::support::is_alive(worker.pid()), "a worker was killed");
+        }
+        let (host, guest) = (&self.host, &self.guest);
+        for agent in [host, guest] {
+            let text = agent.text(crate::support::Stream::Stderr);
+            assert!(!text.contains("round ends") && !text.contains("lost a node"), "{text}");
+        }
+    }
+}
