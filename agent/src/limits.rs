@@ -32,6 +32,9 @@ pub const MAX_STATE_ENTRIES: usize = 4096;
 /// How long ago a file of that folder was changed that belongs to no job, and is removed: longer than
 /// any process takes between two files that belong together.
 pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
+/// The granularity of a file's times, which follow the kernel's tick: what was written that shortly before
+/// a group began to stop cannot be told from an echo of it.
+pub const FILE_TIME_GRANULARITY: Duration = Duration::from_millis(10);
 /// How long reading what a failed worker has left may take.
 pub const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a resolver may take before an agent that dials again uses the address that it knows.

@@ -45,6 +45,13 @@ pub fn log(news: &News) {
             end = ended(&failure.end),
             "worker failed"
         ),
+        News::Cause(failure) => error!(
+            round = %failure.round,
+            rank = failure.global_rank.0,
+            local_rank = failure.local_rank.0,
+            error_file = failure.error_file,
+            "worker failed first: it wrote its error file before the round was stopped"
+        ),
     }
 }
 

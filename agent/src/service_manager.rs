@@ -143,7 +143,7 @@ fn status(news: &News) -> String {
         News::Waiting(id, reason) => {
             format!("round {}: waiting, {}", id.round.0, news::waiting(*reason))
         }
-        News::WorkerFailed(failure) => {
+        News::WorkerFailed(failure) | News::Cause(failure) => {
             let (rank, end) = (failure.global_rank.0, news::ended(&failure.end));
             format!("round {}: rank {rank} {end}", failure.round.round.0)
         }

@@ -195,3 +195,47 @@ fn garbage_does_not_hide_a_failure() {
         sandbox.assert_nothing_left();
     }
 }
+
+/// The root cause is the worker that failed first, not the one that exited first: its error file is
+/// older, wherever it is, although it takes its time to exit and is killed in the end.
+#[test]
+fn oldest_error_file_is_the_root_cause() {
+    let sandbox = Sandbox::new();
+    let orders = [0, 1, 2, 3].map(|rank| sandbox.orders(rank));
+    let job = Job::new(&sandbox, "--nnodes 2 --nproc-per-node 2 --shutdown-timeout 300");
+    let mut host = job.host("--no-python obey.sh");
+    let mut guest = job.guest("--no-python obey.sh");
+    host.workers(2);
+    guest.workers(2);
+    let write =
+        |what: &str| format!("echo '{{\"message\": \"{what}\"}}' >$TORCHELASTIC_ERROR_FILE");
+    // As if that had been two seconds ago: what was written milliseconds before a stop cannot be told
+    // from its echoes.
+    let age = "touch -d '2 seconds ago' $TORCHELASTIC_ERROR_FILE";
+    orders[3].give(&format!("{}; {age}; echo first", write("CUDA out of memory")));
+    guest.says("first");
+    orders[1].give(&format!("{}; exit 7", write("connection closed by peer")));
+    let (host, guest) = (host.end(), guest.end());
+    host.assert_code(1);
+    guest.assert_code(1);
+    assert_eq!(host.report(), guest.report());
+    for part in ["rank      : 3 (local_rank: 1)", "    CUDA out of memory"] {
+        assert!(host.report().contains(part), "no `{part}` in:\n{}", host.report());
+    }
+    sandbox.assert_nothing_left();
+}
+
+/// What a worker writes to its error file because it is being stopped is an echo, and no cause.
+#[test]
+fn error_files_of_stopped_workers_do_not_count() {
+    let sandbox = Sandbox::new();
+    let orders = [0, 1].map(|rank| sandbox.orders(rank));
+    let words = "--nproc-per-node 2 --shutdown-timeout 300 --no-python obey.sh";
+    let mut agent = sandbox.ragent(words).start();
+    agent.workers(2);
+    orders[1].give("trap 'echo \"{}\" >$TORCHELASTIC_ERROR_FILE; exit 1' TERM; echo armed");
+    agent.says("armed");
+    orders[0].give("exit 7");
+    let end = agent.end();
+    assert!(end.report().contains("rank      : 0 (local_rank: 0)"), "{}", end.report());
+}

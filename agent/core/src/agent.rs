@@ -70,6 +70,8 @@ pub enum News {
     Waiting(RoundId, WaitReason),
     /// One of its own workers failed.
     WorkerFailed(Box<WorkerFailure>),
+    /// One of its own workers has failed before all others here, as their error files show.
+    Cause(Box<WorkerFailure>),
 }
 
 /// How one node's part ended.
@@ -170,6 +172,7 @@ pub struct Agent {
     state: State,
     /// The newest round in which this node was a member.
     round: RoundId,
+    /// The failure of the oldest event here in that round, with ages as of that moment.
     failure: Option<(WorkerFailure, Instant)>,
     /// Whether the lease ended while workers of that round ran.
     was_cut_off: bool,
@@ -258,7 +261,7 @@ impl Agent {
             State::Finished => NodeState::Leaving { reaped: true },
         };
         let failure = self.failure.clone().map(|(mut failure, at)| {
-            failure.age = now.saturating_duration_since(at);
+            grow_older(&mut failure, now.saturating_duration_since(at));
             failure
         });
         Standing { round: self.round, state, failure, was_cut_off: self.was_cut_off }
@@ -412,6 +415,27 @@ impl Agent {
             self.failure = Some((failure, now));
             self.state = State::Stopping;
             self.say_standing(now);
+        }
+    }
+
+    /// Notes the failure of the oldest event among all workers of the round, known once they have ended.
+    ///
+    /// It replaces the one that was seen first: a worker may write its error file, close its connections
+    /// and take its time to exit, and the others fail of that first.
+    pub fn handle_cause(&mut self, now: Instant, cause: WorkerFailure) {
+        if cause.round != self.round {
+            return;
+        }
+        let known = self.failure.as_ref().map(|(failure, at)| {
+            failure.event_age().saturating_add(now.saturating_duration_since(*at))
+        });
+        if known.is_none_or(|known| known <= cause.event_age()) {
+            let is_other =
+                |(known, _): &(WorkerFailure, Instant)| known.local_rank != cause.local_rank;
+            if self.failure.as_ref().is_none_or(is_other) {
+                self.announce(News::Cause(Box::new(cause.clone())));
+            }
+            self.failure = Some((cause, now));
         }
     }
 
@@ -630,6 +654,12 @@ impl Agent {
         self.state = State::Finished;
         self.effects.push_back(Effect::Finish(ending));
     }
+}
+
+/// Adds `time` to both ages of a failure.
+fn grow_older(failure: &mut WorkerFailure, time: Duration) {
+    failure.age = failure.age.saturating_add(time);
+    failure.error_file_age = failure.error_file_age.map(|age| age.saturating_add(time));
 }
 
 #[cfg(test)]

@@ -217,6 +217,13 @@ impl Node {
         self.collect(now);
     }
 
+    /// Notes the failure of the oldest event in the local group, before its end.
+    pub fn handle_cause(&mut self, now: Instant, cause: WorkerFailure) {
+        self.begin(now);
+        self.agent.handle_cause(now, cause);
+        self.collect(now);
+    }
+
     /// Notes that the local group has ended and nothing is left of it.
     pub fn handle_finished(&mut self, now: Instant, end: GroupEnd) {
         self.begin(now);

@@ -167,6 +167,7 @@ impl Driver<'_> {
         debug!(?told, "supervisor told");
         match told {
             Told::Failed(failure) => self.node.handle_failed(now, *failure),
+            Told::Cause(cause) => self.node.handle_cause(now, *cause),
             Told::Finished(end) => self.node.handle_finished(now, end),
             Told::CutOff => self.node.handle_cut_off(now),
             Told::Said(text) => self.node.handle_said(now, text),

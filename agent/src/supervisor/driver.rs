@@ -96,6 +96,9 @@ pub enum Command {
 pub enum Told {
     /// The group's first failure; the others are being stopped.
     Failed(Box<WorkerFailure>),
+    /// The failure of the oldest event in the group, as the error files of all its workers show; sent
+    /// before the end of the group.
+    Cause(Box<WorkerFailure>),
     /// The group has ended, and nothing is left of it.
     Finished(GroupEnd),
     /// The keeper kills the workers because their lease is over.
@@ -233,6 +236,8 @@ struct Group {
     hang: Option<HangWatch>,
     is_looking: bool,
     keeper: KeeperWatch,
+    /// Since when it is being ended.
+    stopped: Option<Instant>,
 }
 
 /// What is known of one worker.
@@ -240,6 +245,8 @@ struct Group {
 struct Worker {
     pid: u32,
     fate: Fate,
+    /// How it ended, and when that was reported.
+    end: Option<(WorkerEnd, Instant)>,
     folder: Option<WorkerFolder>,
     stderr: StderrTail,
     /// What it last said of its progress.
@@ -334,6 +341,7 @@ impl Driver {
                     .as_mut()
                     .and_then(|group| group.workers.get_mut(&LocalRank(local_rank)));
                 if let Some(worker) = worker {
+                    worker.end = Some((end.into(), clock::now()));
                     worker.fate =
                         if end == ProcessEnd::Exited(0) { Fate::Succeeded } else { Fate::Ended };
                 }
@@ -558,6 +566,7 @@ impl Driver {
             hang: None,
             is_looking: false,
             keeper,
+            stopped: None,
         });
         if self.keeper.is_none() {
             match KeeperLink::start(self.drains.clone(), self.reports.clone()) {
@@ -655,6 +664,10 @@ impl Driver {
     async fn carry_out_all(&mut self) {
         while let Some(effect) = self.group.as_mut().and_then(|group| group.machine.poll_effect()) {
             debug!(?effect, "supervisor");
+            if let Some(group) = &mut self.group {
+                // Whatever it does first, it ends.
+                group.stopped.get_or_insert_with(clock::now);
+            }
             match effect {
                 Effect::Failed(local_rank, end) => {
                     let failure = self.failure(local_rank, end).await;
@@ -675,6 +688,7 @@ impl Driver {
                     }
                 }
                 Effect::Finish(end) => {
+                    self.tell_cause(end).await;
                     self.tell_finished(end);
                     self.group = None;
                     self.timers.clear();
@@ -753,6 +767,35 @@ impl Driver {
         }
     }
 
+    /// Tells the agent which worker failed first, by the error files of all of them.
+    ///
+    /// Only files count that were written before the group began to stop: later ones are echoes of that.
+    async fn tell_cause(&self, end: GroupEnd) {
+        let Some(group) = self.group.as_ref().filter(|_| end == GroupEnd::Stopped) else {
+            return;
+        };
+        let now = clock::now();
+        let stopped = group.stopped.unwrap_or(now);
+        let files = group.workers.iter().filter_map(|(&local_rank, worker)| {
+            Some((local_rank, worker.folder.as_ref()?.error_file()))
+        });
+        let files: Vec<_> = files.collect();
+        let Some((local_rank, file_age)) = oldest_error_file(files).await else {
+            return;
+        };
+        let stop_age = now.saturating_duration_since(stopped);
+        if file_age < stop_age.saturating_add(limits::FILE_TIME_GRANULARITY) {
+            return;
+        }
+        let ended = group.workers.get(&local_rank).and_then(|worker| worker.end.clone());
+        // A worker whose end was not reported went with its keeper.
+        let (end, at) = ended.unwrap_or((WorkerEnd::KeeperLost, now));
+        let mut cause = self.failure(local_rank, end).await;
+        cause.age = now.saturating_duration_since(at);
+        cause.error_file_age = Some(file_age);
+        self.tell(Told::Cause(Box::new(cause))).await;
+    }
+
     /// Ends the keeper, which ends everything below it, and waits until nothing is left.
     async fn end(mut self, mut from_keeper: mpsc::Receiver<FromKeeper>) {
         self.spec.events.flush();
@@ -818,6 +861,18 @@ async fn next_timer(pipe: &mut Option<TimerPipe>) -> TimerRequest {
         *pipe = None;
     }
     future::pending().await
+}
+
+/// The worker whose error file is the oldest, and its age; nothing if there is none, or the disk does not
+/// answer soon.
+async fn oldest_error_file(files: Vec<(LocalRank, PathBuf)>) -> Option<(LocalRank, Duration)> {
+    let looking = spawn_blocking(move || {
+        let ages =
+            files.into_iter().filter_map(|(rank, path)| Some((rank, error_file::age(&path)?)));
+        // The lowest rank of several of the same age.
+        ages.rev().max_by_key(|(_, age)| *age)
+    });
+    timeout(limits::LAST_WORDS_TIMEOUT, looking).await.ok()?.ok().flatten()
 }
 
 /// What a worker wrote to its error file; nothing if the disk does not give it soon.

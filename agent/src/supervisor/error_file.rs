@@ -1,17 +1,30 @@
 //! Reads what a script wrote to `TORCHELASTIC_ERROR_FILE`.
 
-use std::{fs::File, io::Read, path::Path};
+use std::{
+    fs::{self, File},
+    io::Read,
+    path::Path,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use serde_json::Value;
 
 use super::tail::last_bytes;
-use crate::limits;
+use crate::{clock, limits};
 
 /// The message in the error file at `path`; none if there is none that can be read.
 pub(super) fn message(path: &Path) -> Option<String> {
     let mut text = String::new();
     File::open(path).ok()?.take(limits::MAX_ERROR_FILE).read_to_string(&mut text).ok()?;
     Some(parse(&text))
+}
+
+/// How long ago the error file at `path` was last written, by this machine's wall clock; none if there is
+/// none, zero if that lies in the future.
+pub(super) fn age(path: &Path) -> Option<Duration> {
+    let written = fs::metadata(path).ok()?.modified().ok()?;
+    let written = written.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Some(clock::wall_time().saturating_sub(written))
 }
 
 /// torch writes `{"message": {"message": …, "extraInfo": {"py_callstack": …}}}`, and reads

@@ -10,13 +10,13 @@ use ragent_core::{
     agent::{AgentSettings, Ending, News},
     node::{Claims, Effect, Node},
     signal::Signal,
-    supervisor::{self, Supervisor},
+    supervisor::{self, GroupEnd, Supervisor},
 };
 use ragent_rendezvous::{
     ids::{AttendNumber, GlobalRank, LocalRank, NodeId, Peer, RoundId},
     message::{
-        Admission, Attend, Heard, NodeDescription, NodeState, PROTOCOL_VERSION, Standing, ToNode,
-        WorkerEnd, WorkerFailure,
+        Attend, Heard, NodeDescription, NodeState, PROTOCOL_VERSION, Standing, ToNode, WorkerEnd,
+        WorkerFailure,
     },
 };
 
@@ -43,7 +43,6 @@ pub(super) struct Agent {
 #[derive(Debug)]
 struct Group {
     round: RoundId,
-    admission: Admission,
     supervisor: Supervisor,
 }
 
@@ -263,7 +262,7 @@ impl World {
             Effect::Start(admission) => {
                 let (round, size) = (admission.round, agent.description.local_world_size.get());
                 let supervisor = Supervisor::new(size, self.shared.timeouts.stop_grace);
-                agent.group = Some(Group { round, admission: *admission, supervisor });
+                agent.group = Some(Group { round, supervisor });
                 let takes = self.random.millis(0, 100);
                 self.wake(id, takes, Input::Prepared(round));
             }
@@ -277,7 +276,7 @@ impl World {
                     group.supervisor.handle(now, supervisor::Input::Kill);
                 }
             }
-            Effect::Announce(News::WorkerFailed(failure)) => {
+            Effect::Announce(News::WorkerFailed(failure) | News::Cause(failure)) => {
                 self.chronicle.failed_rounds.insert(failure.round.round);
             }
             Effect::Announce(_) => {}
@@ -297,27 +296,22 @@ impl World {
         let round = group.round;
         match effect {
             supervisor::Effect::Failed(local_rank, end) => {
-                let first = group.admission.first_global_rank.0;
-                let failure = WorkerFailure {
-                    host_name: agent.description.host_name.clone(),
-                    round,
-                    global_rank: GlobalRank(first + local_rank.0),
-                    local_rank,
-                    pid: 1,
-                    end,
-                    age: Duration::ZERO,
-                    message: None,
-                    error_file: None,
-                    stderr_tail: String::new(),
-                    is_final,
-                    error_file_age: None,
-                };
+                let mut failure = failure(&agent.description, round, local_rank, is_final);
+                failure.end = end;
                 agent.node.handle_failed(now, failure);
             }
             supervisor::Effect::Signal(_) => self.stop_workers(id, round),
             supervisor::Effect::Sweep => self.sweep_workers(id, round),
             supervisor::Effect::KillKeeper => {}
             supervisor::Effect::Finish(end) => {
+                let is_cause = end == GroupEnd::Stopped && self.random.chance(5);
+                let agent = self.agents.get_mut(id).expect("it was there above");
+                if is_cause {
+                    // Another worker than the first to exit had written its error file before.
+                    let mut cause = failure(&agent.description, round, LocalRank(0), is_final);
+                    cause.error_file_age = Some(Duration::from_secs(3));
+                    agent.node.handle_cause(now, cause);
+                }
                 agent.group = None;
                 agent.node.handle_finished(now, end);
             }
@@ -415,5 +409,28 @@ impl World {
             let ended = supervisor::Input::Ended(local_rank, WorkerEnd::Exited(0));
             self.wake(id, Duration::ZERO, Input::Group(round, ended));
         }
+    }
+}
+
+/// A failure on a node, of just now.
+fn failure(
+    node: &NodeDescription,
+    round: RoundId,
+    local_rank: LocalRank,
+    is_final: bool,
+) -> WorkerFailure {
+    WorkerFailure {
+        host_name: node.host_name.clone(),
+        round,
+        global_rank: GlobalRank(local_rank.0),
+        local_rank,
+        pid: 1,
+        end: WorkerEnd::Exited(1),
+        age: Duration::ZERO,
+        message: None,
+        error_file: None,
+        stderr_tail: String::new(),
+        is_final,
+        error_file_age: None,
     }
 }

@@ -443,3 +443,45 @@ fn endings_worth_another_start_have_another_exit_code() {
     let unreachable = |was_attended| Ending::Unreachable { waited, was_attended }.exit_code();
     assert_eq!((unreachable(true), unreachable(false)), (3, 1));
 }
+
+/// The failure of the oldest event is the one that counts, whichever was seen first, and its ages grow.
+#[test]
+fn oldest_event_is_the_cause() {
+    let mut t = Fixture::running();
+    t.failed(round(1, 1));
+    t.now += SECOND;
+    let mut cause = failure(round(1, 1));
+    cause.local_rank = LocalRank(1);
+    cause.error_file_age = Some(3 * SECOND);
+    t.agent.handle_cause(t.now, cause.clone());
+    t.now += SECOND;
+    let sent = t.agent.standing(t.now).failure.expect("a failure is known");
+    assert_eq!((sent.local_rank, sent.error_file_age), (LocalRank(1), Some(4 * SECOND)));
+    assert_eq!(sent.age, SECOND);
+    // What happened later than that, or in another round, changes nothing.
+    cause.local_rank = LocalRank(2);
+    cause.error_file_age = Some(2 * SECOND);
+    t.agent.handle_cause(t.now, cause.clone());
+    cause.round = round(1, 7);
+    cause.error_file_age = Some(90 * SECOND);
+    t.agent.handle_cause(t.now, cause);
+    let sent = t.agent.standing(t.now).failure.expect("a failure is known");
+    assert_eq!(sent.local_rank, LocalRank(1));
+}
+
+/// A node whose workers were stopped on request has a failure too, if one of them wrote an error file
+/// before.
+#[test]
+fn stopped_node_may_have_the_cause() {
+    let mut t = Fixture::running();
+    t.restart(round(1, 1));
+    let mut cause = failure(round(1, 1));
+    cause.error_file_age = Some(SECOND);
+    t.agent.handle_cause(t.now, cause);
+    let effects = t.finished(GroupEnd::Stopped);
+    let said = |effect: &Effect| match effect {
+        Effect::Say(FromNode::Standing(standing)) => standing.failure.is_some(),
+        _ => false,
+    };
+    assert!(effects.iter().any(said), "{effects:?}");
+}
