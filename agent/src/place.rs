@@ -3,13 +3,13 @@
 //! Either it hosts the coordinator on the endpoint's port, or it joins one that is there, and tells
 //! whoever asks on its own port where that is.
 
+mod plain_store;
+
 use std::{
-    io,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
 };
 
-use nix::unistd::geteuid;
 use ragent_core::agent::AgentSettings;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
@@ -18,13 +18,14 @@ use ragent_rendezvous::{
     message::{Heard, NodeDescription},
     settings::{Leases, Memory, Settings},
 };
-use ragent_store::{Admission, Options, StoreHandle, StoreThread};
+use ragent_store::{StoreHandle, StoreThread};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
 };
 use tracing::{error, info, warn};
 
+pub(crate) use self::plain_store::plain_store;
 use crate::{
     agent::{driver::AgentSpec, worker_stores::StorePlace},
     clock,
@@ -413,39 +414,6 @@ fn reachable_here(bound: SocketAddr) -> IpAddr {
     }
 }
 
-/// A store for PyTorch clients of the job that take the endpoint for one.
-pub(crate) fn plain_store(
-    stores: &StoreThread,
-    attended: watch::Receiver<Attended>,
-) -> Result<StoreDoor, LaunchError> {
-    let admission = plain_admission(&attended.borrow());
-    let options = Options { admission, memory_max: limits::MAX_PLAIN_STORE, ..Options::default() };
-    let store = stores
-        .open_with(None, options)
-        .map_err(|error| system("open the endpoint's store")(io::Error::other(error)))?;
-    let (_, door) = watch::channel(Some(store));
-    tokio::spawn(admit_attended(door.clone(), attended));
-    Ok(door)
-}
-
-/// Lets the nodes that attend into the endpoint's store, until the coordinator has ended.
-async fn admit_attended(door: StoreDoor, mut attended: watch::Receiver<Attended>) {
-    while attended.changed().await.is_ok() {
-        let admission = plain_admission(&attended.borrow_and_update());
-        if let Some(store) = &*door.borrow() {
-            store.admit(admission);
-        }
-    }
-}
-
-fn plain_admission(attended: &Attended) -> Admission {
-    Admission::Only {
-        addresses: attended.addresses.clone(),
-        local_uids: [geteuid().as_raw(), 0].into(),
-        silent_max: limits::silent_store_clients(attended.world_size),
-    }
-}
-
 /// The endpoint's port, and what is served there beside the coordinator.
 pub(crate) struct ServedPort {
     pub(crate) listener: TcpListener,
@@ -495,23 +463,4 @@ pub(crate) fn new_node_id() -> NodeId {
 /// Sixteen hexadecimal digits that nobody else has.
 pub(crate) fn random_id() -> String {
     format!("{:016x}", rand::random::<u64>())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The endpoint's store is for the job's own nodes and user, and not for all who find the port.
-    #[test]
-    fn plain_store_is_for_the_job() {
-        let node: IpAddr = "10.0.0.1".parse().unwrap();
-        let attended = Attended { addresses: [node].into(), world_size: 2 };
-        let admission = plain_admission(&attended);
-        let expected = Admission::Only {
-            addresses: [node].into(),
-            local_uids: [geteuid().as_raw(), 0].into(),
-            silent_max: 4 * 2 + 256,
-        };
-        assert_eq!(admission, expected);
-    }
 }

@@ -110,12 +110,23 @@ pub(crate) fn attending<T>(
     attend: v1::Attend,
     act: impl FnOnce(CoordinatorMessage) -> T,
 ) -> T {
+    attending_with(endpoint, attend, Vec::new(), act)
+}
+
+/// The same, saying more at once.
+pub(crate) fn attending_with<T>(
+    endpoint: &str,
+    attend: v1::Attend,
+    more: Vec<Message>,
+    act: impl FnOnce(CoordinatorMessage) -> T,
+) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let channel = tonic::transport::Endpoint::from_shared(format!("http://{endpoint}"));
         let channel = channel.unwrap().connect().await.unwrap();
-        let first = AgentMessage { message: Some(Message::Attend(attend)) };
-        let stream = tokio_stream::once(first).chain(tokio_stream::pending());
+        let said = [Message::Attend(attend)].into_iter().chain(more);
+        let said = said.map(|message| AgentMessage { message: Some(message) });
+        let stream = tokio_stream::iter(said).chain(tokio_stream::pending());
         let mut client = CoordinationClient::new(channel);
         let answers = tokio::time::timeout(PATIENCE, client.attend(stream)).await.unwrap();
         let mut answers = answers.unwrap().into_inner();

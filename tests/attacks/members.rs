@@ -5,10 +5,13 @@ use std::{
     net::{TcpListener, TcpStream},
 };
 
-use ragent_proto::v1::{coordinator_message::Message, refusal::Reason};
+use ragent_proto::v1::{
+    self, agent_message::Message as Said, coordinator_message::Message, refusal::Reason,
+};
+use ragent_rendezvous::message::PROTOCOL_VERSION;
 
 use crate::{
-    attacker::{attend, attending, here, http},
+    attacker::{attend, attending, attending_with, here, http},
     support::{LEASE, let_pass},
     victim::{ATTACKER, ENDPOINT, Victim},
 };
@@ -68,14 +71,23 @@ fn stream_of_a_member_is_not_taken_over() {
     let Some(mut victim) = Victim::new("take") else { return };
     let (guest, uid) = (victim.guest_id(), victim.status()["job_uid"].as_str().unwrap().to_owned());
     here(&victim.network, ATTACKER, || {
-        for (uid, proof) in [("", vec![]), (&*uid, vec![]), (&*uid, vec![7; 16])] {
-            let mut impostor = attend(&guest, "10.77.0.2", 1);
-            (impostor.attend, impostor.job_uid, impostor.proof) =
-                (1_000_000_000, uid.into(), proof);
-            attending(ENDPOINT, impostor, |answer| {
-                let Some(Message::Refusal(refusal)) = answer.message else { panic!("{answer:?}") };
-                assert!(matches!(refusal.reason, Some(Reason::OtherAgent(_))), "{refusal:?}");
-            });
+        // The member's own number would make the two streams one.
+        for number in [1, 2, 1_000_000_000] {
+            for (uid, proof) in [("", vec![]), (&*uid, vec![]), (&*uid, vec![7; 16])] {
+                for version in [2, PROTOCOL_VERSION] {
+                    let mut impostor = attend(&guest, "10.77.0.2", 1);
+                    impostor.protocol_version = version;
+                    (impostor.attend, impostor.job_uid) = (number, uid.into());
+                    impostor.proof.clone_from(&proof);
+                    let goodbye = vec![Said::Goodbye(v1::Goodbye {})];
+                    attending_with(ENDPOINT, impostor, goodbye, |answer| {
+                        let Some(Message::Refusal(refusal)) = answer.message else {
+                            panic!("{answer:?}")
+                        };
+                        assert!(matches!(refusal.reason, Some(Reason::OtherAgent(_))));
+                    });
+                }
+            }
         }
     });
     let_pass(LEASE);
@@ -89,7 +101,7 @@ fn far_claims() {
     let uid = victim.status()["job_uid"].as_str().unwrap().to_owned();
     here(&victim.network, ATTACKER, || {
         let mut far = attend("evil_1", "10.77.0.3", 1);
-        let round = ragent_proto::v1::RoundId { term: 1 << 61, round: 1 << 61 };
+        let round = v1::RoundId { term: 1 << 61, round: 1 << 61 };
         far.job_uid = uid;
         far.heard.as_mut().unwrap().round = Some(round);
         (far.restarts_used, far.charged_through) = (99, 1 << 61);

@@ -1,15 +1,9 @@
 //! Drives the agent machine and its link: one task that owns both, the node's worker stores, and
 //! the streams to the coordinator.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    net::{IpAddr, SocketAddr},
-    path::PathBuf,
-    time::Instant,
-};
+use std::{collections::BTreeMap, io, net::SocketAddr, path::PathBuf, time::Instant};
 
-use nix::{sys::signal::Signal, unistd::geteuid};
+use nix::sys::signal::Signal;
 use ragent_core::{
     agent::{AgentSettings, Ending},
     node::{Claims, Effect, Node},
@@ -22,7 +16,7 @@ use ragent_proto::{
 use ragent_rendezvous::{
     ids::{AttendNumber, JobUid, RunId},
     message::{Admission, Attend, FromNode, NodeDescription, PROTOCOL_VERSION, ToNode, Welcome},
-    settings::{SharedSettings, StoreAccess},
+    settings::SharedSettings,
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -30,7 +24,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::worker_stores::WorkerStores;
+use super::worker_stores::{WorkerStores, admission_of};
 use crate::{
     clock,
     coordinator::client::{self, AttendError, FirstWords, StreamEvent},
@@ -355,7 +349,7 @@ impl Driver<'_> {
         if admission.group_rank.0 == 0 {
             let (members, world_size) = (&admission.store_clients, admission.world_size);
             let access = self.spec.shared.store_access;
-            let access = store_admission(access, members, world_size, |ip| ThisHost.owns(ip));
+            let access = admission_of(access, members, world_size, |ip| ThisHost.owns(ip));
             self.stores.serve(admission.round.round, access).await;
         } else {
             self.stores.close_all().await;
@@ -460,48 +454,5 @@ impl Driver<'_> {
         if current.is_some() {
             let _ = tokio::time::timeout(limits::FAREWELL_TIMEOUT, ended).await;
         }
-    }
-}
-
-/// Whom the store of a round lets in; `is_own` names the addresses of this host, which all of its
-/// users have.
-fn store_admission(
-    access: StoreAccess,
-    members: &[IpAddr],
-    world_size: u32,
-    is_own: impl Fn(IpAddr) -> bool,
-) -> ragent_store::Admission {
-    match access {
-        StoreAccess::Any => ragent_store::Admission::Anybody,
-        StoreAccess::Members => {
-            let addresses = members.iter().copied().filter(|address| !is_own(*address));
-            ragent_store::Admission::Only {
-                addresses: addresses.collect(),
-                local_uids: [geteuid().as_raw(), 0].into(),
-                silent_max: limits::silent_store_clients(world_size),
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Addresses that all users of this host have let nobody in; its user is asked for instead.
-    #[test]
-    fn own_addresses_are_no_members() {
-        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        let members = ["10.0.0.1", "10.0.0.2"].map(ip);
-        let is_own = |address| address == ip("10.0.0.1");
-        let admission = store_admission(StoreAccess::Members, &members, 8, is_own);
-        let expected = ragent_store::Admission::Only {
-            addresses: [ip("10.0.0.2")].into(),
-            local_uids: [geteuid().as_raw(), 0].into(),
-            silent_max: 4 * 8 + 256,
-        };
-        assert_eq!(admission, expected);
-        let any = store_admission(StoreAccess::Any, &members, 8, is_own);
-        assert_eq!(any, ragent_store::Admission::Anybody);
     }
 }

@@ -5,13 +5,15 @@
 
 use std::{io, net::IpAddr};
 
-use ragent_rendezvous::ids::Round;
+use nix::unistd::geteuid;
+use ragent_rendezvous::{ids::Round, settings::StoreAccess};
 use ragent_store::{Admission, Options, StoreHandle, StoreThread};
 use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
 use crate::{
     job_spec::StorePorts,
+    limits,
     net::{self, Reach},
 };
 
@@ -144,6 +146,27 @@ impl WorkerStores {
     }
 }
 
+/// Whom the store of a round lets in; `is_own` names the addresses of this host, which all of its
+/// users have.
+pub(super) fn admission_of(
+    access: StoreAccess,
+    members: &[IpAddr],
+    world_size: u32,
+    is_own: impl Fn(IpAddr) -> bool,
+) -> Admission {
+    match access {
+        StoreAccess::Any => Admission::Anybody,
+        StoreAccess::Members => {
+            let addresses = members.iter().copied().filter(|address| !is_own(*address));
+            Admission::Only {
+                addresses: addresses.collect(),
+                local_uids: [geteuid().as_raw(), 0].into(),
+                silent_max: limits::silent_store_clients(world_size),
+            }
+        }
+    }
+}
+
 /// Logs whom the store of `round` refuses, each address once, until it is closed.
 async fn report_refusals(round: Round, mut refused: mpsc::Receiver<IpAddr>) {
     while let Some(address) = refused.recv().await {
@@ -240,5 +263,22 @@ mod tests {
             stores.serve(Round(1), Admission::Anybody).await;
             assert!(seen.borrow().is_some());
         }
+    }
+
+    /// Addresses that all users of this host have let nobody in; its user is asked for instead.
+    #[test]
+    fn own_addresses_are_no_members() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let members = ["10.0.0.1", "10.0.0.2"].map(ip);
+        let is_own = |address| address == ip("10.0.0.1");
+        let admission = admission_of(StoreAccess::Members, &members, 8, is_own);
+        let expected = Admission::Only {
+            addresses: [ip("10.0.0.2")].into(),
+            local_uids: [geteuid().as_raw(), 0].into(),
+            silent_max: 4 * 8 + 256,
+        };
+        assert_eq!(admission, expected);
+        let any = admission_of(StoreAccess::Any, &members, 8, is_own);
+        assert_eq!(any, Admission::Anybody);
     }
 }

@@ -20,7 +20,7 @@ use ragent_rendezvous::{
     effect::Effect,
     ids::Peer,
     limits::NODES_MAX,
-    message::{Assignment, Attend, FromNode, PROTOCOL_VERSION, ToNode},
+    message::{Assignment, Attend, FromNode, ToNode},
     snapshot::Snapshot,
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -49,6 +49,8 @@ pub enum Input {
         from: Option<PeerAddress>,
         /// Where answers go.
         answers: mpsc::Sender<FromCoordinator>,
+        /// Told if what follows on the stream counts: not where its node id is another's.
+        taken: oneshot::Sender<()>,
     },
     /// A stream has said something more.
     Message(Peer, FromNode),
@@ -158,15 +160,17 @@ fn handle(
             // Its agent has given up waiting: the answer would be work for nobody.
             debug!("skipped an attend whose stream is closed");
         }
+        // Before anything else: its stream may have the name of another's.
         Input::Attend { attend, proof, answers, .. }
-            if attend.protocol_version == PROTOCOL_VERSION
-                && !streams.proofs.admit(rendezvous.job_uid(), &attend, proof) =>
+            if !streams.proofs.admit(rendezvous.job_uid(), &attend, proof) =>
         {
             warn!(node = %attend.node.node_id, "attend refused: it lacks the proof of its node id");
             // The stream ends with this.
             let _ = answers.try_send(FromCoordinator::OtherAgent);
         }
-        Input::Attend { mut attend, from, answers, .. } => {
+        Input::Attend { mut attend, from, answers, taken, .. } => {
+            // The stream may have ended.
+            let _ = taken.send(());
             // Its workers come from there, too, where its host is behind NAT.
             if let Some(PeerAddress { ip, is_here: false }) = from {
                 attend.node.addresses.retain(|address| *address != ip);

@@ -13,7 +13,7 @@ use ragent_proto::Proof;
 use ragent_rendezvous::{
     ids::{JobUid, NodeId},
     limits::NODES_MAX,
-    message::Attend,
+    message::{Attend, PROTOCOL_VERSION},
 };
 use sha2::Sha256;
 
@@ -113,7 +113,9 @@ impl Proofs {
         if self.are_of(uid, node, proof) {
             return true;
         }
-        let knows_the_job = attend.job_uid.as_ref() == Some(uid);
+        // One that speaks another version knows no proofs, and is refused for that.
+        let knows_the_job =
+            attend.protocol_version == PROTOCOL_VERSION && attend.job_uid.as_ref() == Some(uid);
         !self.confirmed.contains(node) && (self.is_lenient || !knows_the_job)
     }
 
@@ -180,6 +182,10 @@ mod tests {
         }
         assert!(!proofs.admit(&uid(), &attend("m", true), Some(proof)), "nor is it another's");
         assert!(proofs.admit(&uid(), &attend("m", false), None));
+        for (name, is_admitted) in [("n", false), ("m", true)] {
+            let old = Attend { protocol_version: 2, ..attend(name, true) };
+            assert_eq!(proofs.admit(&uid(), &old, None), is_admitted, "what is refused otherwise");
+        }
     }
 
     /// Until it has spoken, an agent may have lost its welcome, and comes again without a proof.

@@ -159,8 +159,14 @@ impl Coordination for Service {
         };
         let peer = attend.peer();
         let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
-        send(&inputs, Input::Attend { attend, proof, from, answers }).await?;
-        tokio::spawn(forward(messages, peer, inputs));
+        let (taken, is_taken) = oneshot::channel();
+        send(&inputs, Input::Attend { attend, proof, from, answers, taken }).await?;
+        tokio::spawn(async move {
+            // Else it would speak, and end, in the name of the stream that has the same name.
+            if is_taken.await.is_ok() {
+                forward(messages, peer, inputs).await;
+            }
+        });
         let answers = ReceiverStream::new(queue).map(|message| Ok(message.into()));
         Ok(Response::new(Box::pin(answers)))
     }

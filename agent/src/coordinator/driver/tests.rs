@@ -60,7 +60,10 @@ impl Fixture {
     ) -> mpsc::Receiver<FromCoordinator> {
         let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
         let attend = Box::new(attend(name));
-        self.inputs.send(Input::Attend { attend, proof: None, from, answers }).await.unwrap();
+        self.inputs
+            .send(Input::Attend { attend, proof: None, from, answers, taken: oneshot::channel().0 })
+            .await
+            .unwrap();
         queue
     }
 
@@ -139,7 +142,9 @@ async fn closed_attend_is_skipped() {
     let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
     drop(queue);
     let attend = Box::new(attend("closed"));
-    t.inputs.send(Input::Attend { attend, proof: None, from: None, answers }).await.unwrap();
+    let taken = oneshot::channel().0;
+    let input = Input::Attend { attend, proof: None, from: None, answers, taken };
+    t.inputs.send(input).await.unwrap();
     let _stream = t.attend("open").await;
     assert_eq!(t.standing_of("closed").await, None);
     assert!(t.standing_of("open").await.is_some());
@@ -161,8 +166,10 @@ async fn proof_is_needed() {
         let (answers, mut impostor) = mpsc::channel(limits::STREAM_QUEUE);
         let mut later = Box::new(attend("a"));
         later.attend = AttendNumber(1_000_000_000);
-        let input = Input::Attend { attend: later, proof: wrong, from: None, answers };
+        let (taken, is_taken) = oneshot::channel();
+        let input = Input::Attend { attend: later, proof: wrong, from: None, answers, taken };
         t.inputs.send(input).await.unwrap();
+        assert!(is_taken.await.is_err(), "what it says afterwards counts");
         assert_eq!(impostor.recv().await, Some(FromCoordinator::OtherAgent));
         assert_eq!(impostor.recv().await, None);
         obituary(wrong).await.unwrap();
