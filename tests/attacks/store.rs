@@ -39,6 +39,16 @@ fn store_from_another_uid() {
     victim.assert_unharmed();
 }
 
+/// Whoever wants it lets all in.
+#[test]
+fn store_for_all() {
+    let Some(mut victim) = Victim::with("any", "--store-access any") else { return };
+    let port = victim.store_port;
+    assert_eq!(knock(&victim, 1, OTHER, "127.0.0.1", port), "pong");
+    assert_eq!(knock(&victim, ATTACKER, 0, "10.77.0.1", port), "pong");
+    victim.assert_unharmed();
+}
+
 /// 11: nor does anybody on a host that is no member's.
 #[test]
 fn store_from_no_members_address() {

@@ -27,18 +27,23 @@ pub(crate) struct Victim {
 pub(crate) const ATTACKER: u32 = 3;
 
 /// The flags that all nodes share.
-const SHARED: &str = "--nnodes 2:3 --max-restarts 3 --rdzv-id job --rdzv-endpoint 10.77.0.1:29400 \
+const SHARED: &str = "--nnodes 2 --max-restarts 3 --rdzv-id job --rdzv-endpoint 10.77.0.1:29400 \
                       --rdzv-conf last_call_timeout=600,join_settle=0.1,shrink_timeout=0";
 
 impl Victim {
     /// One; none where networks cannot be made.
     pub(crate) fn new(name: &str) -> Option<Self> {
+        Self::with(name, "")
+    }
+
+    /// One with further flags on all nodes.
+    pub(crate) fn with(name: &str, flags: &str) -> Option<Self> {
         if !may_make_networks() {
             return None;
         }
         let network = Network::new(name, 3);
         let sandbox = Sandbox::new();
-        let words = format!("{} --no-python stay.sh", SHARED.replace("2:3", "2"));
+        let words = format!("{SHARED} {flags} --no-python stay.sh");
         let mut host = network.ragent(&sandbox, 1, &words).start();
         let mut guest = network.ragent(&sandbox, 2, &words).start();
         let line = host.logs("nodes=2 world_size=2 master=10.77.0.1:");
