@@ -128,6 +128,7 @@ fn every_rule_notices_its_bug() {
         (Sabotage::FalseGrave, "rule 5"),
         (Sabotage::ForgottenCharges, "rule 7"),
         (Sabotage::NoTimeouts, "rule 8"),
+        (Sabotage::OthersCharges, "rule 11"),
     ];
     for (sabotage, rule) in bugs {
         let (_, why) = first_broken(0..SEEDS_TO_FIND_A_BUG, sabotage)

@@ -288,5 +288,5 @@ fn load_falls_after_a_stall() {
 #[test]
 fn impatience_is_noticed() {
     let why = survive(10_000, Bug::Impatience).expect_err("the storm goes on");
-    println!("{why}");
+    assert!(why.contains("wait for the coordinator"), "{why}");
 }

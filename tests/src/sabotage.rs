@@ -24,4 +24,6 @@ pub enum Sabotage {
     ForgottenCharges,
     /// No deadline is ever applied. Breaks rule 8.
     NoTimeouts,
+    /// What another run was charged is charged to this one. Breaks rule 11.
+    OthersCharges,
 }

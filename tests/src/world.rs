@@ -13,7 +13,7 @@ use std::{
 
 use ragent_rendezvous::{
     Rendezvous,
-    ids::{JobUid, NodeId, Peer, Round, RoundId, RunId},
+    ids::{JobUid, NodeId, Peer, Round, RoundId, RunId, Term},
     message::{Heard, JobResult, NodeDescription, NodeState, ToNode},
     settings::{Leases, Memory, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{PhaseName, Snapshot},
@@ -38,6 +38,8 @@ pub struct World {
     /// Whether the coordinator's process dies after so many further effects.
     dies_after: Option<u64>,
     memory: Memory,
+    /// The state file of another run that was there at the start.
+    planted: Option<Memory>,
     host: Option<u64>,
     host_node: Option<NodeId>,
     agents: BTreeMap<NodeId, Agent>,
@@ -153,6 +155,7 @@ impl World {
             coordinator: None,
             dies_after: None,
             memory: Memory::fresh(JobUid::new("job")),
+            planted: None,
             host: None,
             host_node: None,
             agents: BTreeMap::new(),
@@ -243,6 +246,11 @@ impl World {
         self.min_nodes
     }
 
+    /// The state file of another run that was there at the start, if one was.
+    pub fn planted(&self) -> Option<&Memory> {
+        self.planted.as_ref()
+    }
+
     /// How much time has passed.
     pub fn elapsed(&self) -> Duration {
         self.now.saturating_duration_since(self.start)
@@ -260,6 +268,10 @@ impl World {
     /// Starts the coordinator and some of the nodes, and decides what will go wrong.
     fn populate(&mut self, max: u64) {
         self.host = self.random.chance(50).then_some(1);
+        if self.random.chance(10) {
+            self.memory = self.memory_of_another_run();
+            self.planted = Some(self.memory.clone());
+        }
         self.schedule(Duration::ZERO, Event::StartCoordinator);
         let nodes = self.random.between(1, max + 1);
         for machine in 1..=nodes {
@@ -274,6 +286,21 @@ impl World {
             let at = self.random.millis(0, 30_000);
             let fault = Fault::roll(&mut self.random);
             self.schedule(at, Event::Fault(fault));
+        }
+    }
+
+    /// What the coordinator of a run left that was killed as a whole.
+    fn memory_of_another_run(&mut self) -> Memory {
+        let size = self.random.between(1, 4);
+        let round = self.random.between(1, 9);
+        let restarts_used = self.random.between(0, u64::from(self.shared.max_restarts));
+        Memory {
+            term: Term(self.random.between(1, 5)),
+            round: Round(round),
+            round_size: u32::try_from(size).unwrap_or(u32::MAX),
+            restarts_used: u32::try_from(restarts_used).unwrap_or(u32::MAX),
+            charged_through: Round(round - 1),
+            ..Memory::fresh(JobUid::new("another"))
         }
     }
 

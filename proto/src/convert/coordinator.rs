@@ -18,7 +18,6 @@ use crate::{
 };
 
 /// One message of an attend stream, on the agent's side.
-#[expect(clippy::large_enum_variant, reason = "nearly all messages are of the larger variant")]
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum FromCoordinator {
     /// The one who was dialed coordinates, and says this.

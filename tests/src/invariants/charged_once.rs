@@ -16,6 +16,10 @@ pub(super) fn check(world: &World) -> Result<(), String> {
         // Nobody was left of the run that was over: another has begun.
         return Ok(());
     }
+    if world.planted().is_some() && newest.restarts_used == 0 && newest.charged_through.0 == 0 {
+        // Nobody knew of the run whose state file was there.
+        return Ok(());
+    }
     if newest.restarts_used < before.restarts_used
         || newest.charged_through < before.charged_through
     {

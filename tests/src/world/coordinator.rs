@@ -28,7 +28,8 @@ impl World {
             coordinator: format!("coordinator {}", self.events_scheduled),
             host: self.host_node.clone(),
             shared: Some(self.shared),
-            keeps_charges: true,
+            // As under a service manager, but where the file is of another run.
+            keeps_charges: self.planted.is_none() || self.sabotage == Sabotage::OthersCharges,
             leases: LEASES,
         };
         // What its predecessor told, and perhaps nobody has heard, does not bind it.

@@ -348,7 +348,8 @@ impl World {
             | Sabotage::FewerThanMin
             | Sabotage::NoKeeper
             | Sabotage::FalseGrave
-            | Sabotage::NoTimeouts => {}
+            | Sabotage::NoTimeouts
+            | Sabotage::OthersCharges => {}
         }
         let peer = Peer { node: id.clone(), attend };
         self.send_up(peer, FromAgent::Attend(Box::new(message)));
