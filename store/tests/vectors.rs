@@ -89,7 +89,7 @@ fn replay(addr: SocketAddr, case: &Case) {
 impl Connection {
     fn new(addr: SocketAddr, greeted: bool) -> Self {
         let stream = TcpStream::connect(addr).expect("the server listens");
-        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
+        stream.set_read_timeout(Some(Duration::from_secs(300))).expect("a time-out");
         stream.set_nodelay(true).expect("a socket");
         let mut connection = Self { stream, unfinished: Vec::new(), open: true };
         if greeted {

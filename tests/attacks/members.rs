@@ -94,20 +94,27 @@ fn stream_of_a_member_is_not_taken_over() {
     victim.assert_unharmed();
 }
 
-/// 9: who knows the job, but has no proof, claims neither a far round nor a spent budget.
+/// 9: whether an attacker names the run or not, it claims neither a far round nor a spent budget.
 #[test]
 fn far_claims() {
     let Some(mut victim) = Victim::new("claim") else { return };
     let uid = victim.status()["job_uid"].as_str().unwrap().to_owned();
     here(&victim.network, ATTACKER, || {
-        let mut far = attend("evil_1", "10.77.0.3", 1);
-        let round = v1::RoundId { term: 1 << 61, round: 1 << 61 };
-        far.job_uid = uid;
-        far.heard.as_mut().unwrap().round = Some(round);
-        (far.restarts_used, far.charged_through) = (99, 1 << 61);
-        attending(ENDPOINT, far, |answer| {
-            assert!(matches!(answer.message, Some(Message::Refusal(_))), "{answer:?}");
-        });
+        for (uid, number) in [(&*uid, 1), ("", 2)] {
+            let mut far = attend("evil_1", "10.77.0.3", 1);
+            let round = v1::RoundId { term: 1 << 61, round: 1 << 61 };
+            (far.job_uid, far.attend) = (uid.into(), number);
+            far.heard.as_mut().unwrap().round = Some(round);
+            (far.restarts_used, far.charged_through) = (99, 1 << 61);
+            attending(ENDPOINT, far, |answer| match answer.message {
+                // Without the proof nobody is of the run; a newcomer is taken in, its claims are not.
+                Some(Message::Refusal(_)) => assert!(!uid.is_empty()),
+                Some(Message::Welcome(welcome)) => {
+                    assert!(uid.is_empty() && welcome.term < 100, "{welcome:?}");
+                }
+                answer => panic!("{answer:?}"),
+            });
+        }
     });
     victim.assert_unharmed();
 }
