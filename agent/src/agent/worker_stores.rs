@@ -3,7 +3,7 @@
 //! Each round has a fresh and empty one on another port than the round before. The next is opened
 //! beside the one that still serves, so a round's store outlives the stopping of its round.
 
-use std::{io, net::IpAddr};
+use std::{io, net::IpAddr, sync::Arc};
 
 use nix::unistd::geteuid;
 use ragent_rendezvous::{ids::Round, settings::StoreAccess};
@@ -41,7 +41,7 @@ pub enum StorePlace {
 /// One node's worker stores.
 #[derive(Debug)]
 pub struct WorkerStores {
-    thread: StoreThread,
+    thread: Arc<StoreThread>,
     place: StorePlace,
     /// The port of a pinned range that was used last.
     last_port: Option<u16>,
@@ -59,8 +59,8 @@ struct Next {
 
 impl WorkerStores {
     /// Stores at `place`, none open yet.
-    pub fn new(thread: StoreThread, place: StorePlace) -> Self {
-        Self { thread, place, last_port: None, serving: None, next: None }
+    pub fn new(thread: impl Into<Arc<StoreThread>>, place: StorePlace) -> Self {
+        Self { thread: thread.into(), place, last_port: None, serving: None, next: None }
     }
 
     /// Opens the next store, which admits nobody yet, and says its port.

@@ -17,6 +17,7 @@ use std::{
     path::{Path, PathBuf},
     pin::pin,
     process::{Child, Command as Program, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -97,7 +98,15 @@ async fn main() -> Result<()> {
 
 async fn measure(args: &Args, coordinator: &Coordinator) -> Result<Value> {
     let count = usize::from(args.agents);
-    let stores = (0..count).map(|_| open_stores()).collect::<Result<Vec<_>>>()?;
+    // A thread has descriptors of its own, of which thousands of agents may not take several each.
+    let mut thread = Arc::new(StoreThread::start("stores")?);
+    let mut stores = Vec::with_capacity(count);
+    for number in 1..=count {
+        stores.push(open_stores(Arc::clone(&thread)));
+        if number % AGENTS_PER_THREAD == 0 {
+            thread = Arc::new(StoreThread::start("stores")?);
+        }
+    }
     let left = if args.then == Some(Blow::Lose) { count - 1 } else { count };
     let shared = SharedSettings {
         nodes: NodeRange::new(left as u32, count as u32).context("there must be an agent left")?,
@@ -167,10 +176,13 @@ fn status_kb(pid: u32, field: &str) -> Result<u64> {
     Ok(line.split_whitespace().nth(1).context("a field without a value")?.parse()?)
 }
 
-fn open_stores() -> Result<WorkerStores> {
+/// Agents whose stores share a thread: no more than may wait to be opened by it at once.
+const AGENTS_PER_THREAD: usize = 32;
+
+fn open_stores(thread: Arc<StoreThread>) -> WorkerStores {
     let reach = Reach::Loopback(Ipv4Addr::LOCALHOST.into());
     let place = StorePlace::Ports { reach, ports: StorePorts::Any, is_served: true };
-    Ok(WorkerStores::new(StoreThread::start("stores")?, place))
+    WorkerStores::new(thread, place)
 }
 
 /// Agents that attend one coordinator.
