@@ -14,6 +14,12 @@ pub(crate) fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(FILE).open(path)
 }
 
+/// Opens a file to write at its end, and makes it if it is not there. Unlike one that is opened to append,
+/// it can be spliced to; whoever writes moves to its end first.
+pub(crate) fn extend(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(false).mode(FILE).open(path)
+}
+
 /// Opens a file to write it anew, and makes it if it is not there.
 pub(crate) fn rewrite(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(FILE).open(path)

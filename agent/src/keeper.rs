@@ -184,13 +184,13 @@ impl Keeper {
 
     /// Takes note of a worker that is to be started, and starts it as soon as it can be.
     fn want(&mut self, program: Program) {
-        let Some((streams, spilled)) = self.socket.take_streams(program.pipes) else {
+        let Some((streams, flows)) = self.socket.take_streams(&program.flows) else {
             return self.not_spawned(program.local_rank, "its streams were not handed over");
         };
         if self.workers.is_empty() && self.wanted.is_empty() {
             self.refusals = 0;
         }
-        self.workers.keep(spilled);
+        self.workers.keep(flows);
         self.wanted.push_back(Wanted { program, streams });
         self.start_wanted();
     }

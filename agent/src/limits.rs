@@ -46,14 +46,16 @@ pub const FORK_ATTEMPTS: u32 = 10;
 pub const FORK_INTERVAL: Duration = Duration::from_millis(100);
 /// Files that an agent has open without workers, and some to spare.
 pub const MIN_OPEN_FILES: u64 = 64;
-/// Files that it has open for each worker at most, while they are started: pipes and log files of two
-/// streams, a socket, and what is on its way to the keeper.
-pub const OPEN_FILES_PER_WORKER: u64 = 14;
+/// Files that it has open for each worker at most, while they are started: thirteen for each of two streams
+/// that go to a file and, line by line, to the console; a socket; and what is on its way to the keeper.
+pub const OPEN_FILES_PER_WORKER: u64 = 52;
 /// How often a driver is asked whether a GPU is free: a call takes tens of microseconds.
 pub const HELD_GPU_INTERVAL: Duration = Duration::from_millis(20);
 /// What a keeper copies at once of a pipe that its agent has not emptied: what any pipe takes whole
 /// where it is ready to be written to.
 pub const SPILLED_CHUNK: usize = 4096;
+/// Descriptors that go with one order to start a worker: three, and at most ten for each of two streams.
+pub const SPAWN_FDS: usize = 32;
 /// How long a keeper waits in all for consoles that take nothing.
 pub const SPILLED_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long the files of a round may take to be opened before workers start without them: a disk that
@@ -95,6 +97,13 @@ pub const MAX_PENDING_EVENTS: usize = 4 * 1024 * 1024;
 pub const CONSOLE_QUEUE: usize = 64;
 /// Log lines that wait for the console: what a busy minute of `info` has.
 pub const LOG_QUEUE: usize = 1024;
+/// Lines of workers on their way to the console: some chunks with a prefix for each line. Few enough for a
+/// user with many agents, whose pipes the kernel bounds (`pipe-user-pages-soft`).
+pub const STAGED_LINES: usize = 512 * 1024;
+/// One read from a worker's pipe where it goes to a file: two threads take turns with each, or the worker and one.
+pub const TEE_CHUNK: usize = 256 * 1024;
+/// Chunks of one stream that are copied before another stream's turn.
+pub const COPY_BURST: usize = 16;
 /// One read from a worker's pipe: the kernel's pipe buffer.
 pub const CONSOLE_CHUNK: usize = 64 * 1024;
 /// What is kept of a worker's stderr for the report; with the rest a failure stays near 4 KiB.

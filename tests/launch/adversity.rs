@@ -172,15 +172,15 @@ fn few_descriptors() {
         let script = format!("ulimit -n {limit}; exec {agent} {words}");
         sandbox.program("bash").arg("-c").arg(script).run()
     };
-    for limit in [16, 60, 91] {
+    for limit in [16, 60, 167] {
         let end = run(limit);
         end.assert_code(2);
-        let what = format!("this process may have {limit} files open, and needs 92");
+        let what = format!("this process may have {limit} files open, and needs 168");
         end.assert_stderr(&[&what, "hint: raise `ulimit -n`"]);
     }
-    run(92).assert_code(0);
+    run(168).assert_code(0);
     let script = format!(
-        "ulimit -n 288; exec {} --nproc-per-node 16 --log-dir logs -t 3 --hang-timeout 60 \
+        "ulimit -n 896; exec {} --nproc-per-node 16 --log-dir logs -t 3 --hang-timeout 60 \
          --no-python true",
         env!("CARGO_BIN_EXE_ragent")
     );

@@ -4,7 +4,9 @@ use std::{fs, path::Path};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Sandbox, Stream};
+use ragent::clock;
+
+use crate::support::{PATIENCE, Sandbox, Stream};
 
 /// The files below the run's own folder in `logs`, without that folder's random name.
 fn log_files(sandbox: &Sandbox) -> Vec<(String, String)> {
@@ -164,5 +166,52 @@ fn killed_agent_loses_no_output() {
             text = log_files(&sandbox).into_iter().map(|(_, text)| text).collect();
         }
         assert_eq!(text.lines().filter(is_number).count(), 1000, "{words}");
+    }
+}
+
+/// Wherever its agent is killed, every line that a worker has written is on the console and in the log file
+/// once, in order: what the agent has copied, and what its keeper copies after it, join without a gap.
+#[test]
+fn killed_agent_neither_loses_nor_repeats_output() {
+    for lines in (1..=8).map(|round| round * 97) {
+        for words in ["--log-dir logs -t 1", "--log-dir logs -r 1", "--mark-lines"] {
+            kill_after(lines, words);
+        }
+    }
+}
+
+/// Kills the agent of a worker that counts, when that has come to `lines`; nothing waits for the test, so it
+/// happens at any point of the agent's work.
+fn kill_after(lines: usize, words: &str) {
+    let sandbox = Sandbox::new();
+    let job = "--rdzv-id my-job --rdzv-endpoint 127.0.0.1:0";
+    let mut agent = sandbox.ragent(&format!("{job} {words} --no-python count.sh")).start();
+    let noted = || {
+        let noted = fs::read_to_string(sandbox.path("noted")).unwrap_or_default();
+        noted.trim_start_matches('0').parse().unwrap_or(0)
+    };
+    let deadline = clock::now_blocking() + PATIENCE;
+    while noted() < lines {
+        assert!(clock::now_blocking() < deadline, "the worker does not write");
+        std::thread::yield_now();
+    }
+    agent.signal(Signal::SIGKILL);
+    agent.wait_until_silent();
+    sandbox.wait_until_nothing_left();
+    let mut texts = Vec::new();
+    if words.contains("logs") {
+        texts.extend(log_files(&sandbox).into_iter().map(|(_, text)| text));
+    }
+    if !words.contains("-r") {
+        texts.push(agent.text(Stream::Stdout).replace("[default0]:", ""));
+    }
+    for text in texts {
+        let written: Vec<&str> = text.lines().collect();
+        // One more may have been written that was not noted, and half of another one.
+        let surplus = written.len().checked_sub(noted());
+        assert!(surplus.is_some_and(|surplus| surplus <= 2), "{words}: {surplus:?}, {}", noted());
+        for (number, line) in (1..=noted()).zip(written) {
+            assert_eq!(line, format!("count {number:09} {}", "x".repeat(number % 97)), "{words}");
+        }
     }
 }

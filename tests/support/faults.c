@@ -115,3 +115,8 @@ ssize_t pwrite64(int fd, const void *bytes, size_t len, off64_t at) {
     if (access_fd(fd)) return errno = ENOSPC, -1;
     return syscall(SYS_pwrite64, fd, bytes, len, at);
 }
+
+ssize_t splice(int from, off64_t *from_at, int to, off64_t *to_at, size_t len, unsigned flags) {
+    if (access_fd(to)) return errno = ENOSPC, -1;
+    return syscall(SYS_splice, from, from_at, to, to_at, len, flags);
+}

@@ -1,10 +1,11 @@
 //! What agent and keeper say to each other: one JSON object a line.
 //!
 //! A [`Order::Spawn`] travels with file descriptors: the worker's stdin, stdout, stderr, and for each
-//! of its pipes that the keeper empties when the agent is gone that pipe and where it belongs.
+//! of its streams that the agent copies what the keeper needs to go on with that when the agent is gone.
 
 use std::{collections::BTreeSet, ffi::OsString, net::SocketAddr, path::PathBuf};
 
+use crate::supervisor::flow::FlowOrder;
 use ragent_core::process_end::ProcessEnd;
 use serde::{Deserialize, Serialize};
 
@@ -69,8 +70,8 @@ pub struct Program {
     pub open_files: u64,
     /// How large its core dump may be, softly: likewise.
     pub core_dump: u64,
-    /// How many of its pipes come along.
-    pub pipes: u8,
+    /// Its streams that the agent copies.
+    pub(crate) flows: Vec<FlowOrder>,
 }
 
 /// What happened.

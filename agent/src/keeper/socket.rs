@@ -15,17 +15,16 @@ use nix::{
 };
 
 use super::order::{Order, Report};
-use crate::{limits, supervisor::unix};
+use crate::{
+    limits,
+    supervisor::{
+        flow::{Flow, FlowOrder, HandedOver},
+        unix,
+    },
+};
 
 /// A worker's stdin, stdout and stderr.
 pub(super) type Streams = [OwnedFd; 3];
-
-/// A pipe that the agent reads, and where what is in it belongs.
-#[derive(Debug)]
-pub(super) struct Spilled {
-    pub(super) pipe: OwnedFd,
-    pub(super) target: OwnedFd,
-}
 
 /// The socket, with what has arrived and what has not left yet.
 #[derive(Debug)]
@@ -52,17 +51,16 @@ impl OrderSocket {
         !self.output.is_empty()
     }
 
-    /// The streams that came with the last [`Order::Spawn`], and as many pipes.
-    pub(super) fn take_streams(&mut self, pipes: u8) -> Option<(Streams, Vec<Spilled>)> {
-        let count = (3 + 2 * usize::from(pipes)).min(self.streams.len());
-        let mut fds = self.streams.drain(..count);
+    /// The streams that came with the last [`Order::Spawn`], and what goes with `flows`.
+    pub(super) fn take_streams(
+        &mut self,
+        flows: &[FlowOrder],
+    ) -> Option<(Streams, Vec<HandedOver>)> {
+        let mut fds = std::iter::from_fn(|| self.streams.pop_front());
         let streams: Vec<OwnedFd> = fds.by_ref().take(3).collect();
         let streams = streams.try_into().ok()?;
-        let mut spilled = Vec::new();
-        while let (Some(pipe), Some(target)) = (fds.next(), fds.next()) {
-            spilled.push(Spilled { pipe, target });
-        }
-        Some((streams, spilled))
+        let flows = flows.iter().map(|flow| Flow::adopt(flow, &mut fds)).collect::<Option<_>>()?;
+        Some((streams, flows))
     }
 
     /// Takes the next order, or nothing if it has not arrived whole.
@@ -91,7 +89,7 @@ impl OrderSocket {
 
     fn read(&mut self) -> Result<usize, Errno> {
         let mut chunk = vec![0; 64 * 1024];
-        let mut control = cmsg_space!([i32; 16]);
+        let mut control = cmsg_space!([i32; limits::SPAWN_FDS]);
         let mut slices = [IoSliceMut::new(&mut chunk)];
         let message = recvmsg::<()>(
             self.fd.as_raw_fd(),

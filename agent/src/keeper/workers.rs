@@ -1,17 +1,10 @@
 //! The workers that a keeper holds, and everything that they left behind.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    os::fd::{AsFd, OwnedFd},
-    process::Child,
-    time::Instant,
-};
+use std::{collections::BTreeMap, io, os::fd::OwnedFd, process::Child};
 
 use nix::{
-    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::signal::{Signal, killpg},
-    unistd::{self, Pid, getpid},
+    unistd::{Pid, getpid},
 };
 
 use ragent_core::process_end::ProcessEnd;
@@ -19,10 +12,16 @@ use ragent_core::process_end::ProcessEnd;
 use super::{
     cgroup::Cgroup,
     order::{Program, Report},
-    socket::{Spilled, Streams},
+    socket::Streams,
     tree,
 };
-use crate::{clock, limits, supervisor::unix};
+use crate::{
+    clock, limits,
+    supervisor::{
+        flow::{self, HandedOver},
+        unix,
+    },
+};
 
 /// The tree below a keeper.
 ///
@@ -33,8 +32,8 @@ pub(super) struct Workers {
     running: BTreeMap<u32, Child>,
     /// Process groups of workers, also of those that ended and left something in it.
     groups: Vec<Pid>,
-    /// Pipes of the workers that were started last.
-    spilled: Vec<Spilled>,
+    /// Streams of the workers that were started last.
+    flows: Vec<HandedOver>,
     /// A sweep is under way: whatever shows up is killed.
     sweeping: bool,
     /// The last sweep that was ordered.
@@ -45,7 +44,7 @@ impl Workers {
     /// Nothing runs yet; what will is in `cgroup`, if there is one.
     pub(super) fn new(cgroup: Option<Cgroup>) -> Self {
         let (running, groups) = (BTreeMap::new(), Vec::new());
-        Self { cgroup, running, groups, spilled: Vec::new(), sweeping: false, sweep: 0 }
+        Self { cgroup, running, groups, flows: Vec::new(), sweeping: false, sweep: 0 }
     }
 
     /// Whether nothing runs below this process.
@@ -71,22 +70,19 @@ impl Workers {
         Ok(Report::Spawned { local_rank, pid })
     }
 
-    /// Keeps pipes of a worker that is to be started, should the agent not empty them.
-    pub(super) fn keep(&mut self, spilled: Vec<Spilled>) {
+    /// Keeps streams of a worker that is to be started, should the agent not copy them to their end.
+    pub(super) fn keep(&mut self, flows: Vec<HandedOver>) {
         if self.is_empty() {
-            // The agent has read those of the round before.
-            self.spilled.clear();
+            // The agent has copied those of the round before.
+            self.flows.clear();
         }
-        self.spilled.extend(spilled);
+        self.flows.extend(flows);
     }
 
     /// Writes what the agent has not read any more to where it belongs. All writers are dead.
     pub(super) fn empty_pipes(&mut self) {
         let deadline = clock::now_blocking() + limits::SPILLED_TIMEOUT;
-        for spilled in self.spilled.drain(..) {
-            // What cannot be written is lost.
-            let _ = spilled.empty(deadline);
-        }
+        flow::finish_all(std::mem::take(&mut self.flows), deadline);
     }
 
     /// Signals the groups of all workers, and what ended ones left in theirs.
@@ -165,30 +161,6 @@ impl Workers {
                 self.running.values().any(|child| child.id().cast_signed() == pid.as_raw());
             if !worker {
                 tree::reap(pid);
-            }
-        }
-    }
-}
-
-impl Spilled {
-    fn empty(&self, deadline: Instant) -> io::Result<()> {
-        let mut chunk = [0; limits::SPILLED_CHUNK];
-        loop {
-            let len = unistd::read(&self.pipe, &mut chunk)?;
-            let mut rest = &chunk[..len];
-            if len == 0 {
-                return Ok(());
-            }
-            while !rest.is_empty() {
-                // A console that blocks must not keep the keeper.
-                let mut target = [PollFd::new(self.target.as_fd(), PollFlags::POLLOUT)];
-                let left = deadline.saturating_duration_since(clock::now_blocking());
-                let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
-                if poll(&mut target, left)? == 0 {
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
-                let written = unistd::write(&self.target, rest)?;
-                rest = &rest[written..];
             }
         }
     }

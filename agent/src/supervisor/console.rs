@@ -16,13 +16,24 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
+use super::{flow::Flow, pipes::Pipe};
 use crate::{job_spec::Stream, limits};
 
 /// Queues of what is to be written; clones feed the same ones.
 #[derive(Clone, Debug)]
 pub struct Console {
-    streams: mpsc::Sender<(Stream, Bytes)>,
-    files: mpsc::Sender<(Arc<File>, Bytes)>,
+    streams: mpsc::Sender<ToWrite<Stream>>,
+    files: mpsc::Sender<ToWrite<Arc<File>>>,
+    /// Lines on their way to stdout and to stderr.
+    staged: [Arc<Pipe>; 2],
+}
+
+/// What a thread is to write.
+#[derive(Debug)]
+enum ToWrite<T> {
+    Bytes(T, Bytes),
+    /// What there is of a stream, which is given back.
+    Flow(Box<Flow>, oneshot::Sender<Box<Flow>>),
 }
 
 /// Tells when everything has been written.
@@ -36,16 +47,30 @@ impl Console {
     ///
     /// Returns the system's refusal to start a thread.
     pub fn start() -> io::Result<(Self, ConsoleEnd)> {
-        let (streams, streams_end) = writer("console", |(stream, chunk): (Stream, Bytes)| {
-            // A console that is gone (EPIPE) is no reason to stop reading from workers.
-            let _ = match stream {
-                Stream::Stdout => write_flushed(io::stdout().lock(), &chunk),
-                Stream::Stderr => write_flushed(io::stderr().lock(), &chunk),
-            };
+        // A console that is gone (EPIPE) is no reason to stop reading from workers.
+        let (streams, streams_end) = writer("console", |next| match next {
+            ToWrite::Bytes(Stream::Stdout, chunk) => {
+                let _ = write_flushed(io::stdout().lock(), &chunk);
+            }
+            ToWrite::Bytes(Stream::Stderr, chunk) => {
+                let _ = write_flushed(io::stderr().lock(), &chunk);
+            }
+            ToWrite::Flow(mut flow, back) => {
+                let _ = flow.copy_to_console();
+                // A task that is gone was ended with its runtime.
+                let _ = back.send(flow);
+            }
         })?;
         let mut is_well = true;
-        let (files, files_end) = writer("log-files", move |(file, chunk): (Arc<File>, Bytes)| {
-            let written = file.as_ref().write_all(&chunk);
+        let (files, files_end) = writer("log-files", move |next: ToWrite<Arc<File>>| {
+            let written = match next {
+                ToWrite::Bytes(file, chunk) => file.as_ref().write_all(&chunk),
+                ToWrite::Flow(mut flow, back) => {
+                    let written = flow.copy_to_file();
+                    let _ = back.send(flow);
+                    written
+                }
+            };
             if let Err(error) = &written
                 && is_well
             {
@@ -53,7 +78,9 @@ impl Console {
             }
             is_well = written.is_ok();
         })?;
-        Ok((Self { streams, files }, ConsoleEnd([streams_end, files_end])))
+        let pipe = || Pipe::new(limits::STAGED_LINES).map(Arc::new);
+        let staged = [pipe()?, pipe()?];
+        Ok((Self { streams, files, staged }, ConsoleEnd([streams_end, files_end])))
     }
 
     /// Queues `chunk` for the console; waits where that is slow.
@@ -63,17 +90,17 @@ impl Console {
     /// A cancelled call has queued nothing.
     pub(crate) async fn write(&self, stream: Stream, chunk: Bytes) {
         // The thread lives as long as there is a sender.
-        let _ = self.streams.send((stream, chunk)).await;
+        let _ = self.streams.send(ToWrite::Bytes(stream, chunk)).await;
     }
 
     /// Queues `chunk` for the console; false if that is blocked.
     pub(crate) fn try_write(&self, stream: Stream, chunk: Bytes) -> bool {
-        self.streams.try_send((stream, chunk)).is_ok()
+        self.streams.try_send(ToWrite::Bytes(stream, chunk)).is_ok()
     }
 
     /// Queues `chunk` for a file; false if files are blocked.
     pub(crate) fn try_write_file(&self, file: &Arc<File>, chunk: Bytes) -> bool {
-        self.files.try_send((Arc::clone(file), chunk)).is_ok()
+        self.files.try_send(ToWrite::Bytes(Arc::clone(file), chunk)).is_ok()
     }
 
     /// Queues `chunk` for a file; waits where that is slow.
@@ -82,7 +109,35 @@ impl Console {
     ///
     /// A cancelled call has queued nothing.
     pub(super) async fn write_file(&self, file: &Arc<File>, chunk: Bytes) {
-        let _ = self.files.send((Arc::clone(file), chunk)).await;
+        let _ = self.files.send(ToWrite::Bytes(Arc::clone(file), chunk)).await;
+    }
+
+    /// Lines on their way to `stream`.
+    pub(super) fn staged(&self, stream: Stream) -> Arc<Pipe> {
+        let [stdout, stderr] = &self.staged;
+        Arc::clone(match stream {
+            Stream::Stdout => stdout,
+            Stream::Stderr => stderr,
+        })
+    }
+
+    /// Copies what there is of a stream to its destinations; waits where they are slow. None if the
+    /// threads are gone.
+    pub(super) async fn copy(&self, mut flow: Box<Flow>) -> Option<Box<Flow>> {
+        if flow.has_file() {
+            let (back, given_back) = oneshot::channel();
+            self.files.send(ToWrite::Flow(flow, back)).await.ok()?;
+            flow = given_back.await.ok()?;
+        }
+        if flow.has_console() {
+            let (back, given_back) = oneshot::channel();
+            self.streams.send(ToWrite::Flow(flow, back)).await.ok()?;
+            flow = given_back.await.ok()?;
+        }
+        if let Some((file, chosen)) = flow.chosen() {
+            self.write_file(&file, chosen.into()).await;
+        }
+        Some(flow)
     }
 }
 

@@ -31,12 +31,12 @@ use tracing::{debug, error, info, warn};
 
 use super::{
     arguments::{ArgumentSpec, Place},
-    capture::Choice,
     console::Console,
     environment::{self, EnvironmentSpec, NOT_INHERITED},
     error_file,
     held_gpus::HeldGpus,
     keeper_link::{Drains, FromKeeper, KeeperLink},
+    lines::Choice,
     logs::{LogFolder, WorkerFolder},
     notices::{Notice, NoticeSockets},
     plumbing::{Prepared, StderrTail, WorkerFiles, plumb, prepare},
@@ -641,6 +641,7 @@ impl Driver {
             local_rank,
             shown_rank: self.spec.environment.shown_rank(local_rank),
         };
+        let (flows, fds): (Vec<_>, Vec<_>) = plumbing.flows.into_iter().unzip();
         let cpus = self.spec.cpus_by_rank.get(local_rank.0 as usize);
         let program = Program {
             local_rank: local_rank.0,
@@ -651,12 +652,12 @@ impl Driver {
             unset: NOT_INHERITED.map(str::to_owned).to_vec(),
             open_files: self.spec.open_files,
             core_dump: self.spec.core_dump,
-            pipes: u8::try_from(plumbing.pipes.len()).unwrap_or(0),
+            flows,
         };
         let worker = Worker { folder, stderr: plumbing.stderr, ..Worker::default() };
         group.workers.insert(local_rank, worker);
         self.drains.add(local_rank.0, plumbing.drains);
-        let fds = plumbing.fds.into_iter().chain(plumbing.pipes.into_iter().flatten()).collect();
+        let fds = plumbing.fds.into_iter().chain(fds.into_iter().flatten()).collect();
         self.order(Order::Spawn(program), fds).await;
         Ok(())
     }

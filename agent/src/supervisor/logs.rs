@@ -143,13 +143,13 @@ impl WorkerFolder {
         self.0.join(file_name(stream))
     }
 
-    /// Opens a stream's file at its end.
+    /// Opens a stream's file to write at its end.
     ///
     /// # Errors
     ///
     /// Returns the system's refusal.
     pub fn open(&self, stream: Stream) -> io::Result<File> {
-        append(&self.log_file(stream))
+        files::extend(&self.log_file(stream))
     }
 }
 

@@ -15,8 +15,10 @@ use ragent_rendezvous::{ids::LocalRank, message::Admission};
 use tracing::warn;
 
 use super::{
-    capture::{self, Choice, Copies, Drain, Lines, SharedTail, Shown},
+    capture::{self, Drain, SharedTail},
     driver::SupervisorSpec,
+    flow::{Destination, FlowOrder},
+    lines::Choice,
     logs::{LogFolder, WorkerFolder},
 };
 use crate::job_spec::{Output, PrefixValues, Sink, Stream};
@@ -82,11 +84,22 @@ pub(super) fn prepare(
     prepared
 }
 
+/// How a stream that is copied looks on the console.
+#[derive(Clone, Copy, Debug)]
+enum Shown {
+    /// Not at all.
+    Nothing,
+    /// Untouched.
+    Bytes,
+    /// Line by line.
+    Lines,
+}
+
 /// A worker's streams, connected.
 pub(super) struct Plumbing {
     pub(super) fds: [OwnedFd; 3],
-    /// Pipes, each with where it belongs, for the keeper.
-    pub(super) pipes: Vec<[OwnedFd; 2]>,
+    /// Streams that are copied, for the keeper, each with its descriptors.
+    pub(super) flows: Vec<(FlowOrder, Vec<OwnedFd>)>,
     pub(super) drains: Vec<Drain>,
     pub(super) stderr: StderrTail,
 }
@@ -103,7 +116,7 @@ pub(super) fn plumb(
     local_rank: LocalRank,
     files: &WorkerFiles,
 ) -> io::Result<Plumbing> {
-    let (mut drains, mut pipes) = (Vec::new(), Vec::new());
+    let (mut drains, mut flows) = (Vec::new(), Vec::new());
     let stdin = io::stdin().as_fd().try_clone_to_owned()?;
     let prefix = spec.output.prefix(PrefixValues {
         role: &spec.environment.role,
@@ -111,26 +124,29 @@ pub(super) fn plumb(
         global_rank: admission.first_global_rank.0.saturating_add(local_rank.0),
         host_name: &spec.host_name,
     });
-    let mut captured = |stream, shown, file: Option<Arc<File>>, tail| {
-        let console = spec.console.clone();
-        // Lines for the console are not cut by anybody else.
-        let target = match (&file, &shown) {
-            (Some(file), _) => Some(file.as_fd().try_clone_to_owned()?),
-            (None, Shown::Bytes) => Some(io::stderr().as_fd().try_clone_to_owned()?),
-            (None, Shown::Nothing | Shown::Lines(_)) => None,
+    let mut captured = |stream, shown, file: Option<&Arc<File>>, tail| {
+        let file = file.map(|file| file.as_fd().try_clone_to_owned()).transpose()?;
+        let console = match stream {
+            Stream::Stdout => io::stdout().as_fd().try_clone_to_owned()?,
+            Stream::Stderr => io::stderr().as_fd().try_clone_to_owned()?,
         };
-        let capture = capture::start(Copies { console, stream, shown, file, tail })?;
+        let destination = match (shown, file) {
+            (Shown::Nothing, Some(file)) => Destination::File(file),
+            (Shown::Nothing | Shown::Bytes, _) => Destination::Console(console),
+            (Shown::Lines, file) => {
+                let [stdout, stderr] = choices;
+                let choice = match stream {
+                    Stream::Stdout => stdout.clone(),
+                    Stream::Stderr => stderr.clone(),
+                };
+                let (staged, prefix) = (spec.console.staged(stream), prefix.as_bytes().to_vec());
+                Destination::Lines { console, staged, prefix, choice, file }
+            }
+        };
+        let capture = capture::start(spec.console.clone(), destination, tail)?;
         drains.push(capture.drain);
-        pipes.extend(target.map(|target| [capture.pipe, target]));
+        flows.push(capture.handed_over);
         io::Result::Ok(capture.fd)
-    };
-    let lines = |stream| {
-        let [stdout, stderr] = choices;
-        let choice = match stream {
-            Stream::Stdout => stdout,
-            Stream::Stderr => stderr,
-        };
-        Shown::Lines(Lines::new(prefix.as_bytes().to_vec(), choice.clone()))
     };
     let null = || OpenOptions::new().write(true).open("/dev/null").map(OwnedFd::from);
     let sink = |stream, file: &Option<Arc<File>>| match spec.output.sink(local_rank, stream) {
@@ -143,13 +159,9 @@ pub(super) fn plumb(
         sink => sink,
     };
     let stdout = match sink(Stream::Stdout, &files.stdout) {
-        Sink::File => {
-            let (file, tail) = (files.stdout.clone(), SharedTail::default());
-            captured(Stream::Stdout, Shown::Nothing, file, tail)?
-        }
+        Sink::File => captured(Stream::Stdout, Shown::Nothing, files.stdout.as_ref(), None)?,
         Sink::Tee | Sink::Lines => {
-            let (file, tail) = (files.stdout.clone(), SharedTail::default());
-            captured(Stream::Stdout, lines(Stream::Stdout), file, tail)?
+            captured(Stream::Stdout, Shown::Lines, files.stdout.as_ref(), None)?
         }
         Sink::Null => null()?,
         Sink::Console => io::stdout().as_fd().try_clone_to_owned()?,
@@ -157,13 +169,13 @@ pub(super) fn plumb(
     let tail = SharedTail::default();
     let shown = match sink(Stream::Stderr, &files.stderr) {
         Sink::File => Some(Shown::Nothing),
-        Sink::Tee | Sink::Lines => Some(lines(Stream::Stderr)),
+        Sink::Tee | Sink::Lines => Some(Shown::Lines),
         Sink::Console if !io::stderr().is_terminal() => Some(Shown::Bytes),
         Sink::Null | Sink::Console => None,
     };
     let (stderr, stderr_tail) = match shown {
         Some(shown) => {
-            let fd = captured(Stream::Stderr, shown, files.stderr.clone(), tail.clone())?;
+            let fd = captured(Stream::Stderr, shown, files.stderr.as_ref(), Some(tail.clone()))?;
             (fd, StderrTail::Captured(tail))
         }
         None if sink(Stream::Stderr, &files.stderr) == Sink::Null => {
@@ -171,5 +183,5 @@ pub(super) fn plumb(
         }
         None => (io::stderr().as_fd().try_clone_to_owned()?, StderrTail::NotCaptured),
     };
-    Ok(Plumbing { fds: [stdin, stdout, stderr], pipes, drains, stderr: stderr_tail })
+    Ok(Plumbing { fds: [stdin, stdout, stderr], flows, drains, stderr: stderr_tail })
 }

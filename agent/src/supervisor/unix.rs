@@ -5,7 +5,7 @@ use std::{
     ffi::{CStr, CString},
     fs, io,
     os::{
-        fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd},
+        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
         unix::{ffi::OsStrExt, net::UnixStream, process::CommandExt},
     },
     path::Path,
@@ -44,6 +44,25 @@ pub(crate) fn watch(socket: UnixStream, interest: Interest) -> io::Result<AsyncF
     // SAFETY: a stream owns its descriptor, names the same one as long as it lives, and lives as long
     // as the value that watches it.
     Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
+}
+
+/// Watches the end of a pipe that is read, on this runtime.
+///
+/// # Errors
+///
+/// Returns the system's refusal to watch it.
+pub(crate) fn watch_pipe(pipe: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: it owns its descriptor, names the same one as long as it lives, and lives as long as the
+    // value that watches it.
+    Ok(unsafe { AsyncFd::register_with_interest(pipe, Interest::READABLE) }?)
+}
+
+/// How many bytes are in a pipe; none where that cannot be known.
+pub(crate) fn pipe_fill(pipe: BorrowedFd<'_>) -> usize {
+    let mut len: libc::c_int = 0;
+    // SAFETY: the call writes one `int`, to `len`.
+    let result = unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &raw mut len) };
+    if result == 0 { usize::try_from(len).unwrap_or_default() } else { 0 }
 }
 
 /// Takes ownership of a descriptor that whoever has started this process left open for it, and named

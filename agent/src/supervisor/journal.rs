@@ -1,0 +1,137 @@
+//! What an agent intends to do with lines of a worker: memory that it shares with its keeper.
+
+use std::{
+    fs::File,
+    io,
+    os::{fd::OwnedFd, unix::fs::FileExt},
+};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::limits;
+
+/// A file in memory with one [`Record`] and the beginning of a line.
+#[derive(Debug)]
+pub(super) struct Journal(File);
+
+/// How far the lines of a stream are.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct Record {
+    /// What is taken out of the worker's pipe is on its way to the file, too.
+    pub(super) is_filed: bool,
+    /// Which of two places has the beginning of the next line.
+    pub(super) slot: bool,
+    /// How long that is.
+    pub(super) rest: u64,
+    /// What is about to be done.
+    pub(super) pending: Option<Pending>,
+}
+
+/// Lines that are about to be staged.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Pending {
+    /// How much is taken before.
+    pub(super) taken: u64,
+    /// How much of that is replaced by lines.
+    pub(super) used: u64,
+    /// How long the beginning of the next line is then, which stands in the other place.
+    pub(super) rest: u64,
+}
+
+const RECORD: usize = 7 * 8;
+const FIRST_SLOT: u64 = 4096;
+const SLOT: u64 = 2 * limits::MAX_CONSOLE_LINE as u64;
+
+impl Journal {
+    pub(super) fn new() -> io::Result<Self> {
+        let fd = memfd_create("ragent-output", MFdFlags::MFD_CLOEXEC)?;
+        let journal = Self::from(fd);
+        journal.write(&Record::default())?;
+        Ok(journal)
+    }
+
+    pub(super) fn try_clone(&self) -> io::Result<OwnedFd> {
+        Ok(self.0.try_clone()?.into())
+    }
+
+    /// Replaces the record, by one call within one page: a kill leaves the old one or the new one.
+    pub(super) fn write(&self, record: &Record) -> io::Result<()> {
+        let pending = record.pending.unwrap_or(Pending { taken: 0, used: 0, rest: 0 });
+        let words = [
+            u64::from(record.is_filed),
+            u64::from(record.slot),
+            record.rest,
+            u64::from(record.pending.is_some()),
+            pending.taken,
+            pending.used,
+            pending.rest,
+        ];
+        let mut bytes = [0; RECORD];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        self.0.write_all_at(&bytes, 0)
+    }
+
+    /// The record, or that of a fresh journal where none can be read.
+    pub(super) fn record(&self) -> Record {
+        let mut bytes = [0; RECORD];
+        if self.0.read_exact_at(&mut bytes, 0).is_err() {
+            return Record::default();
+        }
+        let mut words = bytes
+            .chunks_exact(8)
+            .map(|word| word.iter().rev().fold(0_u64, |sum, &byte| (sum << 8) | u64::from(byte)));
+        let mut next = || words.next().unwrap_or_default();
+        let (is_filed, slot, rest) = (next() == 1, next() == 1, next());
+        let is_pending = next() == 1;
+        let pending = Pending { taken: next(), used: next(), rest: next() };
+        Record { is_filed, slot, rest, pending: is_pending.then_some(pending) }
+    }
+
+    /// Writes the beginning of a line to a place that no record names.
+    pub(super) fn write_rest(&self, slot: bool, rest: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(rest, offset(slot))
+    }
+
+    /// The beginning of the next line.
+    pub(super) fn rest(&self, record: &Record) -> Vec<u8> {
+        let len = usize::try_from(record.rest.min(SLOT)).unwrap_or_default();
+        let mut rest = vec![0; len];
+        match self.0.read_exact_at(&mut rest, offset(record.slot)) {
+            Ok(()) => rest,
+            Err(_) => Vec::new(),
+        }
+    }
+}
+
+impl From<OwnedFd> for Journal {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd.into())
+    }
+}
+
+fn offset(slot: bool) -> u64 {
+    FIRST_SLOT + if slot { SLOT } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever shares the journal reads what was written to it.
+    #[test]
+    fn records_are_shared() {
+        let journal = Journal::new().unwrap();
+        let other = Journal::from(journal.try_clone().unwrap());
+        assert_eq!(other.record(), Record::default());
+        let pending = Some(Pending { taken: 65_536, used: 300, rest: 4 });
+        let record = Record { is_filed: true, slot: true, rest: 3, pending };
+        journal.write_rest(true, b"old").unwrap();
+        journal.write_rest(false, b"next").unwrap();
+        journal.write(&record).unwrap();
+        assert_eq!(other.record(), record);
+        assert_eq!(other.rest(&record), b"old");
+        assert_eq!(other.rest(&Record { slot: false, rest: 4, ..record }), b"next");
+    }
+}
