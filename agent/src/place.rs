@@ -215,6 +215,15 @@ fn own_address(spec: &JobSpec, endpoint: &Endpoint, resolved: IpAddr) -> IpAddr 
     own
 }
 
+/// Which connections a store takes that listeners of this agent with `reach` go with, so that workers reach
+/// it at `local_addr`, the address that the user has given this node.
+fn store_reach(reach: Reach, local_addr: Option<&str>) -> Reach {
+    match (reach, local_addr) {
+        (Reach::Everywhere, _) | (Reach::Loopback(_), None | Some("localhost")) => reach,
+        (Reach::Loopback(_), Some(address)) => address.parse().map_or(Reach::Everywhere, Reach::of),
+    }
+}
+
 impl Place {
     fn host(
         spec: &JobSpec,
@@ -373,7 +382,7 @@ impl Place {
         match self.door.take() {
             Some(door) => StorePlace::OnePort { port: self.port, door },
             None => StorePlace::Ports {
-                reach: self.reach,
+                reach: store_reach(self.reach, spec.local_addr.as_deref()),
                 ports: spec.store_ports,
                 is_served: spec.shares_store,
             },

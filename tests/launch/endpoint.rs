@@ -173,3 +173,15 @@ fn signal_ends_the_search() {
     end.assert_stderr(&["SIGTERM"]);
     sandbox.assert_nothing_left();
 }
+
+/// The store of a round listens at the address that the user has given the node, also where the endpoint is
+/// another loopback address.
+#[test]
+fn store_listens_at_the_local_address() {
+    let sandbox = Sandbox::new();
+    let words = "--nnodes 1 --rdzv-endpoint localhost:0 --local-addr 127.0.0.2 --no-python bash -c";
+    let connect = "exec 3<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT && echo connected to $MASTER_ADDR";
+    let end = sandbox.ragent(words).arg(connect).run();
+    end.assert_code(0);
+    assert_eq!(end.stdout.trim_end(), "connected to 127.0.0.2");
+}
