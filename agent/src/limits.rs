@@ -110,6 +110,12 @@ pub const CONSOLE_CHUNK: usize = 64 * 1024;
 pub const STDERR_TAIL: usize = 3 * 1024;
 /// What is kept of a worker's error message.
 pub const ERROR_MESSAGE: usize = 2 * 1024;
+/// Attempts whose folders stay in a temporary folder although nothing was written there.
+pub const KEPT_ATTEMPTS: u32 = 16;
+/// Entries of the folder for temporary files that are looked at when an agent starts.
+pub const MAX_TEMP_ENTRIES: usize = 4096;
+/// How old a temporary folder is that nobody uses: one that is younger may not be locked yet.
+pub const UNUSED_AFTER: Duration = Duration::from_secs(60);
 /// An error file that is read at all; a traceback has a few KiB.
 pub const MAX_ERROR_FILE: u64 = 1024 * 1024;
 /// A line without an end is printed in pieces of this size when it carries a prefix.

@@ -43,6 +43,7 @@ use crate::{
         console::Console,
         driver::{self as supervisor_driver, Command, SupervisorHandle, SupervisorSpec},
         environment::EnvironmentSpec,
+        leftovers,
         logs::LogFolder,
         timers::TimerPipe,
     },
@@ -126,6 +127,7 @@ fn launch_with_logs(spec: &JobSpec) -> Result<Outcome, LaunchError> {
     // Whatever outlives a keeper that was killed becomes this process's child, and is swept.
     nix::sys::prctl::set_child_subreaper(true)
         .map_err(|errno| system("become a subreaper")(errno.into()))?;
+    leftovers::clean(&ThisHost.temp_dir());
     let logs = LogFolder::create(spec.log_dir.as_deref(), &ThisHost.temp_dir(), &spec.run_id);
     let logs = match logs {
         Ok(logs) => logs,

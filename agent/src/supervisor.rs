@@ -13,6 +13,7 @@ pub(crate) mod flow;
 mod held_gpus;
 mod journal;
 mod keeper_link;
+pub(crate) mod leftovers;
 mod lines;
 pub mod logs;
 mod notices;

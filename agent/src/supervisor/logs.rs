@@ -11,7 +11,8 @@ use std::{
 use ragent_rendezvous::ids::{LocalRank, RunId};
 use rand::{RngExt, distr::Alphanumeric};
 
-use crate::{files, job_spec::Stream};
+use super::leftovers;
+use crate::{files, job_spec::Stream, limits};
 
 /// Where one run of an agent keeps its workers' files.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub enum LogFolder {
         base: PathBuf,
         /// The run's own folder in it.
         run: PathBuf,
+        /// The temporary folder again, locked for as long as this process lives, where it can be.
+        lock: Option<File>,
     },
 }
 
@@ -53,11 +56,12 @@ impl LogFolder {
                 Ok(Self::Kept(run))
             }
             None => {
-                let base = temp_dir.join(format!("ragent_{}", random_name()));
+                let base = temp_dir.join(format!("{}{}", leftovers::PREFIX, random_name()));
                 make(&base, 0o700)?;
+                let lock = leftovers::lock(&base).ok();
                 let run = base.join(name);
                 make(&run, 0o700)?;
-                Ok(Self::Temporary { base, run })
+                Ok(Self::Temporary { base, run, lock })
             }
         }
     }
@@ -114,11 +118,17 @@ impl LogFolder {
 
     /// Removes a temporary folder in which nothing was written.
     pub fn clean_up(&self) {
-        if let Self::Temporary { base, .. } = self
-            && !holds_files(base)
-        {
+        if let Self::Temporary { base, .. } = self {
             // What cannot be removed does no harm.
-            let _ = fs::remove_dir_all(base);
+            leftovers::remove_unused(base);
+        }
+    }
+
+    /// Removes the folders of attempts long before `restart_count` from a temporary folder, unless
+    /// something was written there.
+    pub(super) fn forget_before(&self, restart_count: u32) {
+        if let Self::Temporary { run, .. } = self {
+            leftovers::remove_attempts(run, restart_count.saturating_sub(limits::KEPT_ATTEMPTS));
         }
     }
 }
@@ -166,18 +176,4 @@ fn append(path: &Path) -> io::Result<File> {
 
 fn random_name() -> String {
     rand::rng().sample_iter(Alphanumeric).take(8).map(char::from).collect()
-}
-
-/// Whether anything but folders stands below `folder`; true where that cannot be known.
-fn holds_files(folder: &Path) -> bool {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return true;
-    };
-    entries.into_iter().any(|entry| {
-        let Ok(entry) = entry else { return true };
-        match entry.file_type() {
-            Ok(kind) if kind.is_dir() => holds_files(&entry.path()),
-            Ok(_) | Err(_) => true,
-        }
-    })
 }

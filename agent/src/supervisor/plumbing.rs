@@ -56,6 +56,7 @@ pub(super) fn prepare(
     restart_count: u32,
     size: u32,
 ) -> Prepared {
+    logs.forget_before(restart_count);
     let mut errors = BTreeSet::new();
     let mut prepared = Prepared::default();
     for local_rank in (0..size).map(LocalRank) {
