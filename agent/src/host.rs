@@ -3,6 +3,7 @@
 //! Nothing else reads the environment. Tests pass a struct of their own.
 
 mod accelerators;
+pub(crate) mod bridges;
 pub mod numa;
 
 use std::{
@@ -268,18 +269,25 @@ impl ThisHost {
 
     /// The addresses of all interfaces, loopback last.
     pub fn addresses(self) -> Vec<IpAddr> {
-        let mut addresses: Vec<IpAddr> = getifaddrs()
+        let mut addresses: Vec<IpAddr> =
+            self.interface_addresses().into_iter().map(|(_, address)| address).collect();
+        addresses.sort_by_key(|address| (address.is_loopback(), *address));
+        addresses.dedup();
+        addresses
+    }
+
+    /// The addresses of this machine, each with the name of its interface.
+    pub fn interface_addresses(self) -> Vec<(String, IpAddr)> {
+        getifaddrs()
             .into_iter()
             .flatten()
             .filter_map(|interface| {
                 let address = interface.address?;
                 let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
-                v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
+                let ip = v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))?;
+                Some((interface.interface_name, ip))
             })
-            .collect();
-        addresses.sort_by_key(|address| (address.is_loopback(), *address));
-        addresses.dedup();
-        addresses
+            .collect()
     }
 
     /// The interfaces by which others may be reached without knowing their addresses; the loopback one

@@ -36,7 +36,7 @@ use crate::{
         service::{self, Role},
     },
     error::{LaunchError, system},
-    host::ThisHost,
+    host::{ThisHost, bridges::bridge_with},
     job_spec::{Endpoint, JobSpec, Meeting, Placed, SearchSpec},
     limits,
     net::{
@@ -196,6 +196,15 @@ fn own_address(spec: &JobSpec, endpoint: &Endpoint, resolved: IpAddr) -> IpAddr 
             warn!(
                 %endpoint,
                 "the endpoint is a loopback address: only agents of this machine reach it"
+            );
+        }
+        let all = ThisHost.interface_addresses();
+        let bridge = bridge_with(resolved, &all).filter(|_| spec.shared.nodes.max() > 1);
+        if let Some(interface) = bridge {
+            warn!(
+                %endpoint, interface, address = %resolved,
+                "the endpoint is the address of a container bridge: only this machine reaches it; use \
+                 the address of another interface in `--rdzv-endpoint`"
             );
         }
         if ThisHost.owns(resolved) {

@@ -264,3 +264,24 @@ fn doctor_names_the_broken_way() {
     let line = end.stdout.lines().find(|line| line.contains("does not reach"));
     assert!(line.is_some_and(|line| line.contains("10.77.0.3")), "{}", end.stdout);
 }
+
+/// A host whose endpoint is the address of a container bridge warns that only its own machine reaches it.
+#[test]
+fn endpoint_on_a_container_bridge_is_warned_about() {
+    if !may_make_networks() {
+        return;
+    }
+    let network = Network::new("bridge", 1);
+    network.ip(1, "link add docker0 type bridge");
+    network.ip(1, "addr add 172.17.0.1/16 dev docker0");
+    network.ip(1, "link set docker0 up");
+    let sandbox = Sandbox::new();
+    for (address, warned) in [("172.17.0.1", true), ("10.77.0.1", false)] {
+        let words = format!(
+            "--nnodes 1:2 --rdzv-endpoint {address}:29400 --rdzv-conf last_call_timeout=0.1 --no-python true"
+        );
+        let end = network.ragent(&sandbox, 1, &words).run();
+        end.assert_code(0);
+        assert_eq!(end.stderr.contains("interface=\"docker0\""), warned, "{}", end.stderr);
+    }
+}

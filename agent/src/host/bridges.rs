@@ -1,0 +1,52 @@
+//! Bridges that container engines and hypervisors make: what is behind them is on this machine.
+
+use std::net::IpAddr;
+
+/// Beginnings of the names that they give to bridges, as their documentation has them.
+const BRIDGES: [&str; 5] = ["docker0", "cni0", "virbr", "podman", "br-"];
+
+/// The bridge whose own address is `address`, if other interfaces have addresses that lead to other
+/// machines.
+pub(crate) fn bridge_with(address: IpAddr, all: &[(String, IpAddr)]) -> Option<&str> {
+    let is_bridge = |name: &str| BRIDGES.iter().any(|bridge| name.starts_with(bridge));
+    let (bridge, _) = all.iter().find(|(name, own)| is_bridge(name) && *own == address)?;
+    let leads_out = |(name, own): &(String, IpAddr)| !is_bridge(name) && is_global(*own);
+    all.iter().any(leads_out).then_some(bridge.as_str())
+}
+
+fn is_global(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
+        IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found<'a>(address: &str, all: &'a [(String, IpAddr)]) -> Option<&'a str> {
+        bridge_with(address.parse().unwrap(), all)
+    }
+
+    /// A bridge is found by its address, unless nothing else leads to other machines.
+    #[test]
+    fn bridges_are_found() {
+        let of = |(name, address): (&str, &str)| (name.to_owned(), address.parse().unwrap());
+        let mut all = [
+            ("lo", "127.0.0.1"),
+            ("docker0", "172.17.0.1"),
+            ("br-3a07f1", "172.18.0.1"),
+            ("br0", "10.0.0.5"),
+            ("eth0", "fe80::1"),
+        ]
+        .map(of)
+        .to_vec();
+        assert_eq!(found("172.17.0.1", &all), Some("docker0"));
+        assert_eq!(found("172.18.0.1", &all), Some("br-3a07f1"));
+        assert_eq!(found("10.0.0.5", &all), None);
+        assert_eq!(found("127.0.0.1", &all), None);
+        all.retain(|(name, _)| name != "br0");
+        assert_eq!(found("172.17.0.1", &all), None);
+    }
+}
