@@ -17,6 +17,7 @@ pub mod limits;
 pub mod link;
 pub mod node;
 pub mod process_end;
+pub mod reported_causes;
 pub mod signal;
 pub mod supervisor;
 

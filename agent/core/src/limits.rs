@@ -45,3 +45,6 @@ pub const KEEPER_PATIENCE: Duration = Duration::from_millis(900);
 /// How long after the end of the lease a keeper may take to react: half of what the coordinator waits
 /// beyond it.
 pub const KEEPER_LEASE_MARGIN: Duration = Duration::from_millis(300);
+/// Causes for which the coordinator is not reached that are reported between two welcomes: more than a
+/// network has ways to fail.
+pub const MAX_REPORTED_CAUSES: usize = 16;

@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 use ragent_core::{
     agent::{AgentSettings, Ending},
     node::{Claims, Effect, Node},
+    reported_causes::ReportedCauses,
     signal,
 };
 use ragent_proto::{
@@ -95,7 +96,7 @@ pub async fn drive(
         events: sender,
         known: None,
         coordinator: None,
-        told_cause: None,
+        causes: ReportedCauses::default(),
         service_manager,
     };
     loop {
@@ -134,8 +135,8 @@ struct Driver<'a> {
     known: Option<SocketAddr>,
     /// Whom the keeper is to tell.
     coordinator: Option<SocketAddr>,
-    /// Why the coordinator could not be reached, as last told.
-    told_cause: Option<String>,
+    /// Why the coordinator could not be reached since it last was.
+    causes: ReportedCauses,
     service_manager: &'a mut ServiceManager,
 }
 
@@ -197,13 +198,12 @@ impl Driver<'_> {
             return;
         }
         let cause = news::with_causes(error);
-        if self.told_cause.as_ref() != Some(&cause) {
+        if self.causes.insert(&cause) {
             let seconds = self.spec.shared.timeouts.join.as_secs();
             warn!(
                 endpoint = %self.spec.endpoint, cause, give_up_after_s = seconds,
                 "the coordinator is not reached; trying on"
             );
-            self.told_cause = Some(cause);
         }
     }
 
@@ -282,14 +282,14 @@ impl Driver<'_> {
         if !counts {
             return debug!(term = welcome.term.0, "this welcome does not count");
         }
-        if is_first || self.told_cause.is_some() {
+        if is_first || !self.causes.is_empty() {
             info!(
                 endpoint = %self.spec.endpoint, run_id = %self.spec.run_id,
                 term = welcome.term.0, "attending"
             );
             self.service_manager.tell_attending(&self.spec.endpoint.to_string());
         }
-        self.told_cause = None;
+        self.causes.clear();
         self.known = self.remotes.get(&attend).copied();
         self.spec.not_here.send_modify(|not_here| not_here.term = welcome.term);
     }

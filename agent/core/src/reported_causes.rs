@@ -1,0 +1,51 @@
+//! The causes for which the coordinator is not reached, each reported once.
+
+use std::collections::BTreeSet;
+
+use crate::limits;
+
+/// Causes that were reported since the coordinator was last reached.
+#[derive(Clone, Debug, Default)]
+pub struct ReportedCauses(BTreeSet<String>);
+
+impl ReportedCauses {
+    /// Takes note of `cause`; whether it is to be reported.
+    pub fn insert(&mut self, cause: &str) -> bool {
+        self.0.len() < limits::MAX_REPORTED_CAUSES && self.0.insert(cause.to_owned())
+    }
+
+    /// Whether none was reported.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Forgets all: the coordinator is reached.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Causes that alternate are reported once each, and again after the coordinator was reached.
+    #[test]
+    fn alternating_causes_are_reported_once() {
+        let mut causes = ReportedCauses::default();
+        let alternating = ["no answer", "no route to host"].repeat(20);
+        let mut report = || alternating.iter().filter(|cause| causes.insert(cause)).count();
+        assert_eq!((report(), report()), (2, 0));
+        causes.clear();
+        assert!(causes.is_empty());
+        assert!(causes.insert("no answer"));
+    }
+
+    /// However many causes there are, the lines are bounded.
+    #[test]
+    fn causes_are_bounded() {
+        let mut causes = ReportedCauses::default();
+        let reported = (0..1000).filter(|number| causes.insert(&number.to_string())).count();
+        assert_eq!(reported, limits::MAX_REPORTED_CAUSES);
+    }
+}
