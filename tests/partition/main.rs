@@ -265,6 +265,34 @@ fn doctor_names_the_broken_way() {
     assert!(line.is_some_and(|line| line.contains("10.77.0.3")), "{}", end.stdout);
 }
 
+/// A node that gets another address while it is attended, which its system prefers from then on, has it let
+/// in by the store of the next round.
+#[test]
+fn new_address_is_known_in_the_next_round() {
+    if !may_make_networks() {
+        return;
+    }
+    let network = Network::new("renew", 2);
+    let sandbox = Sandbox::new();
+    let words = format!(
+        "--nnodes 2 --max-restarts 1 --rdzv-endpoint {}:29400 --no-python bash -c",
+        Network::address(1)
+    );
+    let worker = "if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then exec reach.sh; fi; exec stay.sh";
+    let [mut host, mut other] =
+        [1, 2].map(|node| network.ragent(&sandbox, node, &words).arg(worker).start());
+    let first = host.worker();
+    other.worker();
+    network.ip(2, "addr add 10.77.0.102/24 dev eth0");
+    network.ip(2, "route change 10.77.0.0/24 dev eth0 src 10.77.0.102");
+    first.signal(Signal::SIGKILL);
+    for agent in [host, other] {
+        let end = agent.end();
+        end.assert_code(0);
+        assert!(end.stdout.contains("reached 10.77.0.1"), "{}", end.stdout);
+    }
+}
+
 /// A host whose endpoint is the address of a container bridge warns that only its own machine reaches it.
 #[test]
 fn endpoint_on_a_container_bridge_is_warned_about() {

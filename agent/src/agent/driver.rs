@@ -97,6 +97,7 @@ pub async fn drive(
         known: None,
         coordinator: None,
         causes: ReportedCauses::default(),
+        addresses: Vec::new(),
         service_manager,
     };
     loop {
@@ -137,6 +138,8 @@ struct Driver<'a> {
     coordinator: Option<SocketAddr>,
     /// Why the coordinator could not be reached since it last was.
     causes: ReportedCauses,
+    /// This machine's addresses when it last attended.
+    addresses: Vec<IpAddr>,
     service_manager: &'a mut ServiceManager,
 }
 
@@ -218,6 +221,7 @@ impl Driver<'_> {
         let mut node = self.spec.node.clone();
         // Those of IPv6 may change while an agent runs.
         node.addresses = ThisHost.addresses();
+        self.addresses.clone_from(&node.addresses);
         let own = local.ip().to_canonical();
         if node.address.is_empty() {
             node.address = own.to_string();
@@ -323,6 +327,7 @@ impl Driver<'_> {
                 warn!("the lease is over: the coordinator was not heard for too long");
             }
             Effect::OpenStore => {
+                self.refresh_addresses();
                 let port = self.stores.open().await.map_err(DriveError::Store)?;
                 self.node.handle_store_open(clock::now(), port);
             }
@@ -343,6 +348,20 @@ impl Driver<'_> {
             Effect::Finish(_) => debug_assert!(false, "taken care of by the caller"),
         }
         Ok(())
+    }
+
+    /// Attends again where this machine's addresses are not those that the coordinator knows, so that it
+    /// has them before this node is ready for the next round, whose store refuses all others.
+    ///
+    /// An attend says everything that a coordinator needs of a node, so nothing else has to carry them, and
+    /// the stream with the old ones has ended before this node says on any that it is ready.
+    fn refresh_addresses(&mut self) {
+        let Some(attend) = self.node.current().filter(|_| self.node.is_attended()) else { return };
+        if ThisHost.addresses() != self.addresses {
+            info!("the addresses of this machine have changed; attending again");
+            self.forget(attend);
+            self.node.handle_ended(clock::now(), attend);
+        }
     }
 
     async fn serve_store(&mut self, admission: &Admission) {
