@@ -103,6 +103,8 @@ pub struct Ended {
     pub endpoint: Endpoint,
     /// What it ran.
     pub title: String,
+    /// Whether this node's workers had succeeded.
+    pub workers_succeeded: bool,
 }
 
 impl LaunchError {
@@ -257,7 +259,7 @@ fn usage<E: std::error::Error>(errors: &[E], hint: impl Fn(&E) -> Option<String>
 
 impl Ended {
     fn report(&self) -> String {
-        let Self { ending, settings, endpoint, title } = self;
+        let Self { ending, settings, endpoint, title, workers_succeeded } = self;
         match ending {
             Ending::Closed(outcome) => closed(outcome, title),
             Ending::Left(signal) => format!("ragent: left the job because of {signal}"),
@@ -266,7 +268,9 @@ impl Ended {
                 let how = if *was_attended { "gone for" } else { "not reached in" };
                 let seconds = waited.as_secs();
                 let what = format!("error: the coordinator at {endpoint} was {how} {seconds} s");
-                let hint = if *was_attended {
+                let hint = if *workers_succeeded {
+                    "this node's own workers had succeeded; whether the job has, its other nodes know"
+                } else if *was_attended {
                     "its host must be back within `join_timeout` (`--rdzv-conf`)"
                 } else {
                     "can this node reach that port?"

@@ -196,7 +196,7 @@ async fn launch_on_runtime(
         warn!("the keeper process does not end; something of this node may be left");
     }
     console_end.wait(limits::FAREWELL_TIMEOUT).await;
-    let (ending, endpoint) = outcome?;
+    let (agent_driver::End { ending, workers_succeeded }, endpoint) = outcome?;
     match ending {
         Ending::Closed(outcome) if outcome.result == JobResult::Succeeded => {
             info!(run_id = %spec.run_id, "the job has succeeded");
@@ -204,7 +204,8 @@ async fn launch_on_runtime(
         }
         ending => {
             let (settings, title) = (spec.shared, spec.command.title.clone());
-            Err(LaunchError::Ended(Box::new(Ended { ending, settings, endpoint, title })))
+            let ended = Ended { ending, settings, endpoint, title, workers_succeeded };
+            Err(LaunchError::Ended(Box::new(ended)))
         }
     }
 }
@@ -224,7 +225,7 @@ async fn take_part(
     spec: &JobSpec,
     supervisor: &mut SupervisorHandle,
     signals: &mut mpsc::Receiver<Signal>,
-) -> Result<(Ending, Endpoint), LaunchError> {
+) -> Result<(agent_driver::End, Endpoint), LaunchError> {
     let stores = StoreThread::start("stores").map_err(system("start a thread"))?;
     let mut service_manager = ServiceManager::of_this_process(clock::now());
     service_manager.tell_looking(&spec.meeting.endpoint().to_string());
@@ -239,7 +240,9 @@ async fn take_part(
         // Nobody knows this node yet, so it just goes.
         Some(signal) = signals.recv() => {
             let signal = ragent_core::signal::Signal(signal as i32);
-            return Ok((Ending::Left(signal), Endpoint::default()));
+            let ending = Ending::Left(signal);
+            let end = agent_driver::End { ending, workers_succeeded: false };
+            return Ok((end, Endpoint::default()));
         },
     };
     let attends = RunningAgent::this(&spec.run_id, &place.endpoint, Stage::Attending);
@@ -254,7 +257,14 @@ async fn take_part(
     service_manager.tell_stopping();
     if let Some(hosted) = place.hosted() {
         let limit = spec.shared.timeouts.rejoin() + limits::SEE_OFF_MARGIN;
-        see_off(hosted, &place.node_id, ending.as_ref().ok(), limit, signals).await;
+        see_off(
+            hosted,
+            &place.node_id,
+            ending.as_ref().ok().map(|end| &end.ending),
+            limit,
+            signals,
+        )
+        .await;
     }
     let endpoint = coordinator.borrow().endpoint.parse().unwrap_or_default();
     place.leave();

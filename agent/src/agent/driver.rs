@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, io, net::SocketAddr, path::PathBuf, time::Insta
 
 use nix::sys::signal::Signal;
 use ragent_core::{
-    agent::{AgentSettings, Ending},
+    agent::{AgentSettings, Ending, News},
     node::{Claims, Effect, Node},
     reported_causes::ReportedCauses,
     signal,
@@ -58,6 +58,15 @@ pub struct AgentSpec {
     pub not_here: watch::Sender<NotHere>,
 }
 
+/// How a node's part ended.
+#[derive(Debug)]
+pub struct End {
+    /// What its machine came to.
+    pub ending: Ending,
+    /// Whether its own workers had succeeded in the last round that ran here.
+    pub workers_succeeded: bool,
+}
+
 /// Why a node's part cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
@@ -80,7 +89,7 @@ pub async fn drive(
     supervisor: &mut SupervisorHandle,
     signals: &mut mpsc::Receiver<Signal>,
     service_manager: &mut ServiceManager,
-) -> Result<Ending, DriveError> {
+) -> Result<End, DriveError> {
     let (sender, mut events) = mpsc::channel(limits::TASK_QUEUE);
     let now = clock::now();
     let mut driver = Driver {
@@ -97,13 +106,15 @@ pub async fn drive(
         known: None,
         coordinator: None,
         causes: ReportedCauses::default(),
+        workers_succeeded: false,
         addresses: Vec::new(),
         service_manager,
     };
     loop {
         if let Some(ending) = driver.carry_out_all().await? {
+            let workers_succeeded = driver.workers_succeeded;
             driver.say_farewell(&mut events).await;
-            return Ok(ending);
+            return Ok(End { ending, workers_succeeded });
         }
         let deadline = driver.poll_timeout();
         tokio::select! {
@@ -138,6 +149,8 @@ struct Driver<'a> {
     coordinator: Option<SocketAddr>,
     /// Why the coordinator could not be reached since it last was.
     causes: ReportedCauses,
+    /// Whether the workers of the last round that ran here have succeeded.
+    workers_succeeded: bool,
     /// This machine's addresses when it last attended.
     addresses: Vec<IpAddr>,
     service_manager: &'a mut ServiceManager,
@@ -332,6 +345,7 @@ impl Driver<'_> {
                 self.node.handle_store_open(clock::now(), port);
             }
             Effect::Start(admission) => {
+                self.workers_succeeded = false;
                 self.bury(None);
                 self.serve_store(&admission).await;
                 // Who is admitted was welcomed, which told it.
@@ -342,6 +356,7 @@ impl Driver<'_> {
             Effect::Stop { signal, grace } => self.order(Command::Stop { signal, grace }).await,
             Effect::Kill => self.order(Command::Kill).await,
             Effect::Announce(news) => {
+                self.workers_succeeded |= matches!(news, News::Succeeded(_));
                 news::log(&news);
                 self.service_manager.tell_news(&news);
             }
