@@ -33,7 +33,7 @@ pub async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// Time since 1970, for people and files; compared only to tell the age of a file of another boot.
+/// Time since 1970, for people and files; compared only to compute the age of files.
 #[expect(clippy::disallowed_methods, reason = "this is the clock")]
 pub fn wall_time() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()

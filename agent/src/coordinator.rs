@@ -1,7 +1,8 @@
 //! Hosts the rendezvous for all agents of a job, and reaches it from them.
 //!
 //! [`driver`] owns the machine; [`service`] is its gRPC and HTTP side, [`client`] the agents'.
-//! `proofs` decides who speaks for a node. `guard` keeps web pages away from it. [`discovery`] finds out who hosts, [`reach`] how one node reaches the others.
+//! `proofs` authenticates messages of a node. `guard` refuses requests of web pages. [`discovery`]
+//! finds the host, [`reach`] measures how one node reaches the others.
 
 pub mod client;
 pub mod discovery;

@@ -131,7 +131,7 @@ impl LaunchError {
 
     /// What people read: what was attempted, why it failed, what to try.
     pub fn report(&self) -> String {
-        // It may repeat what others have sent, or left in a file.
+        // It may quote text that was received or read from a file.
         printable(&self.raw_report())
     }
 

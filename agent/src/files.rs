@@ -1,6 +1,6 @@
 //! Makes files and folders that users asked for: by their umask, but never writable for all.
 //!
-//! With umask 000 another user could else write what a report quotes, or swap a folder of logs.
+//! With umask 000 another user could otherwise forge text that a report quotes, or swap a folder of logs.
 
 use std::{
     fs::{DirBuilder, File, OpenOptions},
@@ -9,27 +9,27 @@ use std::{
     path::Path,
 };
 
-/// Opens a file to append to it, and makes it if it is not there.
+/// Opens a file to append to it; creates it if it does not exist.
 pub(crate) fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(FILE).open(path)
 }
 
-/// Opens a file to write at its end, and makes it if it is not there. Unlike one that is opened to append,
-/// it can be spliced to; whoever writes moves to its end first.
+/// Opens a file for writing at its end; creates it if it does not exist. Unlike one that is opened with
+/// `O_APPEND` it can be a target of `splice`, so writers seek to its end first.
 pub(crate) fn extend(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(false).mode(FILE).open(path)
 }
 
-/// Opens a file to write it anew, and makes it if it is not there.
+/// Opens a file and truncates it; creates it if it does not exist.
 pub(crate) fn rewrite(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(FILE).open(path)
 }
 
-/// Makes a folder, and those above it.
+/// Creates a folder and its parents.
 pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(FOLDER).create(path)
 }
 
 const FILE: u32 = 0o664;
-/// What folders get at most, where nothing asks for less.
+/// The widest mode of folders.
 pub(crate) const FOLDER: u32 = 0o775;

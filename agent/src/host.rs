@@ -248,8 +248,8 @@ impl ThisHost {
         (soft, if is_raised { hard } else { soft })
     }
 
-    /// Leaves no core dump of this process, which would hold what is secret; says how large one could be
-    /// before. systemd-coredump heeds it, too. Workers get the old limit back.
+    /// Disables core dumps of this process, which would contain secrets; returns the former limit, which
+    /// workers get back. systemd-coredump respects the limit, too.
     ///
     /// Not by `PR_SET_DUMPABLE`: under `hidepid=2` that would hide the process from its own user.
     pub fn forgo_core_dumps(self) -> u64 {

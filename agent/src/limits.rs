@@ -4,9 +4,9 @@ use std::time::Duration;
 
 pub use ragent_core::limits::SWEEP_TIMEOUT;
 
-/// How long after one another an endpoint is tried at which no coordinator was found yet.
+/// Interval between attempts to find a coordinator at an endpoint.
 pub const LOCATE_INTERVAL: Duration = Duration::from_millis(500);
-/// How long a listener waits that the system refuses a connection or a datagram for want of memory or
+/// Pause of a listener after the system refused a connection or a datagram for lack of memory or
 /// descriptors.
 pub const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -23,17 +23,16 @@ pub const MAX_SOCKET_PATH: usize = 108;
 /// How long a coordinator waits for the disk of its state file before it goes on: a good part of what
 /// a lease can spare, and far more than a disk takes that is well.
 pub const STATE_FILE_PATIENCE: Duration = Duration::from_secs(1);
-/// How often a coordinator rewrites its state file, so that its age tells whether agents may still wait
+/// How often a coordinator rewrites its state file, so that its age shows whether agents may still wait
 /// for the job: one small write in place, and far more often than they give up.
 pub const STATE_FILE_INTERVAL: Duration = Duration::from_secs(10);
-/// Entries of the folder of state files that are looked at when it is cleaned: the files of a thousand
-/// killed jobs.
+/// Entries of the state folder that a cleaning examines: the files of a thousand killed jobs.
 pub const MAX_STATE_ENTRIES: usize = 4096;
-/// How long ago a file of that folder was changed that belongs to no job, and is removed: longer than
-/// any process takes between two files that belong together.
+/// Age at which a file of that folder that does not belong to a job is removed: longer than any process
+/// takes between two files that belong together.
 pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
-/// The granularity of a file's times, which follow the kernel's tick: what was written that shortly before
-/// a group began to stop cannot be told from an echo of it.
+/// The granularity of file times, which follow the kernel's tick: a file written within it before a
+/// group began to stop cannot be distinguished from an echo of the stop.
 pub const FILE_TIME_GRANULARITY: Duration = Duration::from_millis(10);
 /// How long reading what a failed worker has left may take.
 pub const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -126,27 +125,27 @@ pub const MAX_KEEPER_FRAME: usize = 16 * 1024 * 1024;
 /// How long a connection may take from its beginning to its first whole request, body included: a few
 /// lost packets, and no more.
 pub const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same for a client of a store: torch looks up the names of both ends before it says a word, and a
+/// The same for a client of a store: torch resolves the names of both ends before it sends a byte, and a
 /// resolver that does not answer takes 6 s and more for each.
 pub const STORE_SILENCE: Duration = Duration::from_secs(60);
 /// How long each later request may take, body included.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may be open on which nothing is asked.
+/// How long a connection may be open without a request.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a peer that speaks HTTP/2 is asked whether it is there, and how long it may take to answer.
+/// How often an HTTP/2 peer is pinged, and how long it may take to answer.
 pub const PING_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a stranger may take to ask before it counts towards the quotas: a member that comes for the
-/// first time asks at once.
+/// How long an unknown connection may take before it counts towards the quotas: a new member sends its
+/// request at once.
 pub const STRANGER_GRACE: Duration = Duration::from_secs(1);
-/// Strangers that have not asked yet, in all: more than come by accident, and a small part of all places.
+/// Unknown connections without a request, in all: more than occur by accident, and a small part of all places.
 pub const MAX_STRANGERS: usize = 512;
-/// The same of one address, or network of IPv6: one host is not to use up what there is for all.
+/// The same per address, or IPv6 network: one host must not use up the quota of all.
 pub const MAX_STRANGERS_PER_ADDRESS: usize = 64;
-/// Files that are kept free for other things than connections, where as many may be open.
+/// File descriptors reserved for other uses than connections, where the limit allows it.
 pub const SPARE_FILES: usize = 1024;
-/// Words on how far connections have come, on their way to whoever keeps count; the connections wait.
+/// Queued progress reports of connections to their port; connections wait while it is full.
 pub const PROGRESS_QUEUE: usize = 256;
-/// How often a job's state is written out for those who ask, at most: all who wait get the same.
+/// Minimum interval between two renderings of a job's state: all waiting clients get the same one.
 pub const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a client of the store waits for one, where a port serves another one each round: workers
 /// of other nodes may be faster than the node that serves it.
@@ -275,7 +274,7 @@ pub const SUCCESS_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long hosts that are told to start may wait for each other where some were not reached: they
 /// are all told in the same moment.
 pub const LAUNCH_LAST_CALL: Duration = Duration::from_secs(5);
-/// What the store on the endpoint's port may hold in all: a few keys of those who look whether it is one.
+/// Memory of the store on the endpoint's port: enough for a few keys of clients that probe it.
 pub const MAX_PLAIN_STORE: usize = 64 * 1024 * 1024;
 /// Connections to a store that may be silent at once, where a round has `world_size` workers: each
 /// opens a few, all of them at once, and a resolver that does not answer holds up each for a while.

@@ -398,8 +398,8 @@ impl Place {
         }
     }
 
-    /// Whether workers need no lease: the job has one node, whose process is the coordinator's too, so
-    /// where one of them stands still the other cannot start a second group.
+    /// Returns true if workers need no lease: the job has one node, whose process is also the coordinator,
+    /// so that a pause of one cannot make the other start a second group.
     ///
     /// A host that was found by search may still give way to another one.
     fn runs_unleased(&self, spec: &JobSpec) -> bool {
@@ -432,13 +432,13 @@ fn reachable_here(bound: SocketAddr) -> IpAddr {
     }
 }
 
-/// The endpoint's port, and what is served there beside the coordinator.
+/// The endpoint's port, and the further services on it.
 pub(crate) struct ServedPort {
     pub(crate) listener: TcpListener,
     pub(crate) store: StoreDoor,
-    /// What the port is told of the nodes that attend.
+    /// The attending nodes, published to the port.
     pub(crate) attended: watch::Sender<Attended>,
-    /// What makes proofs, where an earlier coordinator has left it.
+    /// The key of proofs that an earlier coordinator left.
     pub(crate) key: Option<Key>,
 }
 
@@ -451,7 +451,7 @@ pub(crate) fn host_endpoint(
     not_here: watch::Sender<NotHere>,
 ) -> Result<(Hosted, Server), LaunchError> {
     if let Some(folder) = state_file.as_deref().and_then(Path::parent).map(Path::to_owned) {
-        // A slow disk keeps nobody, and what stays is removed next time.
+        // A slow disk does not delay the start, and remaining files are removed next time.
         drop(tokio::task::spawn_blocking(move || state_file::clean(&folder)));
     }
     let (inputs, queue) = mpsc::channel::<Input>(limits::COORDINATOR_QUEUE);

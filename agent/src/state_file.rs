@@ -197,13 +197,13 @@ impl ClosedJob {
 /// The form of a state file that this build reads and writes.
 const SCHEMA: u32 = 1;
 
-/// Whether agents may be waiting for the next coordinator of a state file.
+/// The validity of a state file: agents may or may not be waiting for its next coordinator.
 pub(crate) enum Age {
     /// They may.
     Fresh,
     /// All of them have given up.
     Outdated,
-    /// This build cannot tell: the file is of another form, or cannot be read.
+    /// The file has an unknown schema, or cannot be read.
     Unknown,
 }
 
@@ -222,7 +222,7 @@ pub(crate) fn age_of_memory(path: &Path) -> Age {
     read::<Remembered>(path).map_or(Age::Unknown, |remembered| remembered.age(path))
 }
 
-/// Reads what an earlier coordinator remembered; nothing if there was none, it cannot be read, or it is
+/// Reads the memory of an earlier coordinator; `None` if there is none, it cannot be read, or it is
 /// so old that no agent can be waiting for that run.
 pub fn read_memory(path: &Path) -> Option<Memory> {
     let remembered: Remembered = read(path)?;
@@ -263,7 +263,7 @@ pub(crate) fn read_key(path: &Path) -> Option<Key> {
     Key::from_hex(&read::<Remembered>(path)?.proof_key)
 }
 
-/// Replaces what is remembered; agents of the run may wait for `kept` for the next coordinator.
+/// Replaces the memory; agents of the run may wait for `kept` for the next coordinator.
 ///
 /// This stands between a group that is complete and its start, and renaming over a file makes some
 /// file systems (ext4) begin to write it out there and then: milliseconds, and more on a busy disk.
@@ -304,7 +304,7 @@ pub(crate) fn write_memory(
         && let Some(failure) =
             remembered.closed.as_mut().and_then(|closed| closed.first_failure.as_mut())
     {
-        // What workers wrote may be long; that they failed must be readable.
+        // Messages of workers may be long; the fact of the failure must remain readable.
         failure.message = None;
         failure.stderr_tail.clear();
         text = serde_json::to_vec(&remembered)?;
@@ -348,14 +348,14 @@ pub fn is_buried(state_file: &Path, memory: &Memory) -> bool {
         .is_some_and(|obituary| obituary.node == seat.node && obituary.round == memory.round)
 }
 
-/// What a keeper says of its agent: that it is gone, and nothing of it is left.
+/// A keeper's report that its agent is gone and all its processes are reaped.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Obituary {
-    /// Who it was.
+    /// The agent's node id.
     pub node: NodeId,
     /// The newest round that ran there.
     pub round: Round,
-    /// What shows that it was said for that agent.
+    /// The proof of that node id.
     pub proof: Option<Proof>,
 }
 
@@ -395,7 +395,7 @@ impl Registration {
     ///
     /// Returns the system's refusal.
     pub fn new(agent: &RunningAgent) -> io::Result<Self> {
-        // What agents that were killed could not remove themselves.
+        // Registrations of killed agents.
         drop(running_agents());
         let path = ThisHost.runtime_dir().join(format!("agent-{}.json", agent.pid));
         let registration = Self(path);
@@ -467,8 +467,8 @@ fn name_of(path: &Path) -> &OsStr {
     path.file_name().unwrap_or_default()
 }
 
-/// What is remembered takes less unless many machines have failed, and the kernel writes as much at once:
-/// one page. What takes more is written beside and renamed.
+/// The usual length of a state file: one page, which the kernel writes at once. A longer one, as after
+/// failures on many machines, is written to a temporary file and renamed.
 const MEMORY_LEN: usize = 4096;
 
 #[cfg(test)]
@@ -561,7 +561,7 @@ mod tests {
         assert_eq!(job_key(&RunId::new("run"), &endpoint), "66a9e947e24ea6ea");
     }
 
-    /// What nobody needs is removed, and nothing else.
+    /// Outdated files are removed, and no others.
     #[test]
     fn cleaning_removes_what_is_outdated() {
         let folder = tempfile::tempdir().unwrap();

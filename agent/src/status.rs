@@ -162,7 +162,7 @@ pub fn text(snapshot: &Snapshot) -> String {
     if let Some(outcome) = &snapshot.outcome {
         let _ = writeln!(text, "{}", error::closed(outcome, snapshot.run_id.as_str()));
     }
-    // Whoever answers may be anybody.
+    // The answer may come from an untrusted process.
     printable(&text)
 }
 

@@ -50,7 +50,7 @@ fn required<T>(value: Option<T>, field: &'static str) -> Result<T, Malformed> {
     value.ok_or(Malformed::Missing(field))
 }
 
-/// A text of at most `limit` bytes, without characters that move the reader's cursor.
+/// A text of at most `limit` bytes, without control characters other than newline and tab.
 fn text(value: String, field: &'static str, limit: usize) -> Result<String, Malformed> {
     if value.len() > limit {
         return Err(Malformed::TooLong { field, len: value.len(), limit });

@@ -1,17 +1,17 @@
-//! What of a text may reach a terminal.
+//! Filter for text that is printed to a terminal.
 
-/// `text` without what would move the reader's cursor, change their terminal, or show its characters in
-/// another order than they have.
+/// Returns `text` without control characters (except newline and tab) and characters that override the
+/// direction of text.
 pub fn printable(text: &str) -> String {
     text.chars().filter(|c| !is_unfit(*c) && !turns_text(*c)).collect()
 }
 
-/// Control characters, but for the ends of lines and tabs.
+/// Returns true for control characters except newline and tab.
 pub(crate) fn is_unfit(c: char) -> bool {
     c.is_control() && !matches!(c, '\n' | '\t')
 }
 
-/// What overrides the direction of the text behind it.
+/// Returns true for characters that override the direction of the text behind them.
 pub(crate) fn turns_text(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -1,8 +1,8 @@
-//! What shows that an agent is the one that was welcomed under its node id.
+//! The proof that an agent is the one that was welcomed under its node id.
 
 use std::{fmt, str::FromStr};
 
-/// A proof of one node id, handed out with its welcome and shown by all that speaks in its name: later
+/// A proof of one node id, issued with its welcome and carried by all messages in its name: later
 /// attends, and the obituary.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Proof(pub [u8; Self::LEN]);
@@ -11,13 +11,13 @@ impl Proof {
     /// Its length in bytes.
     pub const LEN: usize = 16;
 
-    /// Reads what was on the wire; nothing is there before the first welcome.
+    /// Parses the bytes of a message; they are empty before the first welcome.
     pub(crate) fn from_wire(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
 }
 
-/// Not the proof itself: whoever reads a log could speak for the node.
+/// Omits the proof itself: a reader of a log could use it to act as the node.
 impl fmt::Debug for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Proof(..)")
@@ -52,7 +52,7 @@ impl FromStr for Proof {
 mod tests {
     use super::*;
 
-    /// What is printed is read again, but for the debug form, which says nothing.
+    /// The printed form parses to the same proof; the debug form omits it.
     #[test]
     fn round_trip() {
         let proof = Proof([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255]);

@@ -12,7 +12,7 @@ pub enum Effect {
         /// What to say.
         message: ToNode,
     },
-    /// Ends one stream without a message; its agent attends again and learns what holds now.
+    /// Ends one stream without a message; its agent attends again and receives the current state.
     HangUp {
         /// The stream.
         to: Peer,

@@ -77,7 +77,7 @@ impl Tally {
         self.strikes.is_empty() && self.aside_since.is_none()
     }
 
-    /// What another coordinator had counted. When that happened is not known; so it counts as just now.
+    /// The tally of an earlier coordinator. Its times are not known, so all events count as just now.
     fn restored(now: Instant, counted: &HostTally) -> Self {
         let strikes = (counted.strikes as usize).min(STRIKES_MAX);
         Self {
@@ -87,7 +87,7 @@ impl Tally {
         }
     }
 
-    /// What is remembered of it; none if there is nothing recent.
+    /// The tally to remember; `None` if nothing in it is recent.
     pub(crate) fn to_host(&self, now: Instant, node: &NodeDescription) -> Option<HostTally> {
         let (host_name, address) = machine(node);
         self.to_machine(now, host_name, address)
@@ -124,7 +124,7 @@ fn machine(description: &NodeDescription) -> Machine {
 }
 
 impl Heirlooms {
-    /// Takes over what another coordinator had counted.
+    /// Restores the tallies of an earlier coordinator.
     pub(crate) fn restore(&mut self, now: Instant, counted: &[HostTally]) {
         self.left = counted
             .iter()
@@ -133,7 +133,7 @@ impl Heirlooms {
             .collect();
     }
 
-    /// What is remembered of the agents that are gone.
+    /// The tallies to remember of agents that are gone.
     pub(crate) fn to_hosts(&self, now: Instant) -> impl Iterator<Item = HostTally> {
         let left = self.left.iter();
         left.filter_map(move |((host_name, address), tally)| {

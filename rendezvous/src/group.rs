@@ -189,7 +189,7 @@ impl Group {
         self.succeeded.contains(node)
     }
 
-    /// Whether a member has succeeded and was silent for longer than its lease afterwards.
+    /// Returns true if a member was lost by silence after it had succeeded.
     pub(crate) fn has_lost_success(&self) -> bool {
         let is_silent =
             |id: &NodeId| self.seat(id).is_some_and(|s| s.fate == Fate::Lost(EvictReason::Silent));
@@ -228,8 +228,8 @@ impl Group {
         }
     }
 
-    /// Takes the members that were cut off and are members still, with when that was noticed; none if
-    /// that happened to most of them: then the coordinator stood still, or its network did.
+    /// Takes the members that were cut off and are members still, with the time at which that was noticed;
+    /// none if most members were: then the coordinator or its network stalled.
     pub(crate) fn take_cut_off(&mut self) -> Vec<(NodeId, Instant)> {
         let cut_off = mem::take(&mut self.cut_off);
         let held = self.seats.keys().filter(|node| self.held(node).is_some()).count();

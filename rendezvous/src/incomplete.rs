@@ -25,8 +25,8 @@ pub enum Incomplete {
         /// How long it waits for the others.
         left: Duration,
     },
-    /// The coordinator was started without the state of the last round, and too few nodes are there to
-    /// go on without the others.
+    /// The coordinator was started without the state of the last round, and too few nodes are present to
+    /// continue without the others.
     RecoveringMinority {
         /// Members that are back, and nodes that came in the place of others.
         present: u32,

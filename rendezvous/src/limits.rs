@@ -18,30 +18,30 @@ pub(crate) const HEIRLOOMS_MAX: usize = 1_024;
 /// so a higher one is a mistake; believing it would leave no number for the next.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
-/// How far ahead of what is known a term or round may be that a node names: one a second for twelve
-/// days, all of them completed while the state file could not be written.
+/// How far a claimed term or round may be ahead of the known one: one a second for twelve days, all of
+/// them completed while the state file could not be written.
 pub(crate) const AHEAD_MAX: u64 = 1 << 20;
 
 /// Keep-alive intervals after which a silent node may be lost: one may be late, the second one is not
 /// without a reason.
 pub(crate) const KEEP_ALIVES_MISSED: u32 = 2;
 
-/// Addresses that a worker store lets in. The wire takes as many.
+/// Addresses that a worker store admits, also the limit on the wire.
 pub const STORE_CLIENTS_MAX: usize = 65_536;
 
-/// Addresses of one node that a worker store lets in, its first ones: eight interfaces with two each.
+/// Addresses of one node that a worker store admits, its first ones: eight interfaces with two each.
 pub(crate) const STORE_ADDRESSES_MAX: usize = 16;
 
-/// Failures beside the first that an outcome lists: enough to see that all nodes of a switch or a file
-/// system failed at once.
+/// Further failures that an outcome lists after the first: enough to show that all nodes of a switch or a
+/// file system failed at once.
 pub const FURTHER_FAILURES_MAX: usize = 16;
 
 /// Failures so close together are listed together: clocks of error files and exits of different
 /// machines are compared by ages, over messages that take their time.
 pub(crate) const SAME_TIME: Duration = Duration::from_secs(1);
 
-/// What is kept of the message of such a failure, in bytes: an exception's last line. An outcome goes to
-/// every node.
+/// Length in bytes to which the message of such a failure is cut: an exception's last line. An outcome is
+/// sent to every node.
 pub(crate) const FURTHER_MESSAGE_MAX: usize = 512;
 
 /// The longest wait that a deadline is computed for; longer ones could overflow the clock.
@@ -62,10 +62,10 @@ pub(crate) const EARLY_LOSSES_MAX: u32 = 10;
 
 /// Rounds that end within [`EARLY`] of their start and are followed by another one for free, in a row.
 /// Nodes that are lost or cut off are set aside long before; this ends a job whose coordinator's host
-/// is lost each time. At most 100 minutes of all nodes are spent for nothing.
+/// is lost each time. At most 100 minutes of all nodes are wasted.
 pub(crate) const EARLY_FREE_ROUNDS_MAX: u32 = 100;
 
-/// The same of rounds that end within [`QUIET_TIME`] of their start, whenever that is: a node that runs
+/// The same for rounds that end within [`QUIET_TIME`] of their start: a node that runs
 /// out of memory two minutes after each start is neither charged nor set aside. The largest jobs on the
 /// worst machines, losing a node every five minutes, run for a quiet time after ten rounds on average.
 pub(crate) const FREE_ROUNDS_MAX: u32 = 1_000;
@@ -99,8 +99,8 @@ pub(crate) fn after(from: Instant, wait: Duration) -> Instant {
 
 /// The number of nodes that a job serves, members and spares: a tenth more than a round takes.
 ///
-/// Leases are sized by it, so it must not change while the job lives: a member that was promised a
-/// longer lease than another one would outlive the wait for it.
+/// Leases are sized by it, so it must not change during the job: a member that was granted a longer
+/// lease than another one would outlive the wait for it.
 pub(crate) fn nodes_served(nodes: NodeRange) -> usize {
     let max = nodes.max() as usize;
     max.saturating_add(max.div_ceil(10)).clamp(NODES_SERVED_MIN, NODES_MAX)

@@ -49,9 +49,9 @@ pub struct Rendezvous {
     effects: VecDeque<Effect>,
     has_news: bool,
     clock: Instant,
-    /// The job uid that was given to nodes before that of an earlier coordinator was adopted.
+    /// The job uid that nodes received before that of an earlier coordinator was adopted.
     given_before: Option<JobUid>,
-    /// Whether the machine of this coordinator was lost with the one before it, shortly after a start.
+    /// The host was lost with the previous coordinator, shortly after a start; not counted yet.
     has_lost_host: bool,
 }
 
@@ -116,7 +116,7 @@ impl Rendezvous {
         }
         self.settings.shared.get_or_insert(attend.settings);
         self.adopt(&attend);
-        // A stranger may name any round and any charges.
+        // A node of another run could claim any round and any charges.
         let is_of_this_run = self.is_of_this_run(&attend);
         if is_of_this_run {
             self.learn(now, &attend);
@@ -239,7 +239,7 @@ impl Rendezvous {
     }
 
     /// How long after the end of this coordinator agents may be waiting for the next one: a lease, and
-    /// then the join timeout. What is remembered is of use to nobody after that.
+    /// then the join timeout. The memory is useless after that.
     pub fn kept_for(&self) -> Duration {
         let timeouts = self.settings.shared.map(|shared| shared.timeouts).unwrap_or_default();
         timeouts.join.saturating_add(self.leases().coordinator)
@@ -292,7 +292,7 @@ impl Rendezvous {
             return;
         };
         info!(node = %id, host = %node.description.host_name, reason = how.kind(), "lost a node");
-        // An obituary may be wrong, by mistake or by malice: an agent that lives must not run on.
+        // An obituary may be wrong, by mistake or by malice: an agent that is alive must stop its workers.
         if how == EvictReason::Silent || how == EvictReason::Obituary && node.attached {
             let evict = Assignment::Evict { round: node.floor, reason: how };
             self.send(node.peer(), ToNode::Assignment(evict));
@@ -392,8 +392,8 @@ impl Rendezvous {
 
     /// The leases of this job, the same for its whole life.
     ///
-    /// Without shared settings no node has attended yet, so none has been promised a lease.
-    /// How attendance is timed in this job; as for a small one until its settings are known.
+    /// Those of a small job until the shared settings are known: before that no node has attended, so
+    /// none has been granted a lease.
     pub fn leases(&self) -> Leases {
         let given = self.settings.leases;
         self.settings.shared.map_or(given, |shared| leases(given, shared.nodes))

@@ -20,7 +20,7 @@ use crate::{
 /// How much of what workers say of their progress is passed on, in bytes: one line.
 pub const SAID_MAX: usize = 200;
 
-/// Version of the attend protocol that this build speaks; `docs/protocol.md` lists them.
+/// Version of the attend protocol in this build; `docs/protocol.md` lists all versions.
 pub const PROTOCOL_VERSION: u32 = 3;
 
 /// What an agent says first on each of its streams.
@@ -104,7 +104,7 @@ pub struct Standing {
     pub state: NodeState,
     /// The first failure among its workers in that round.
     ///
-    /// What an agent sends, and when:
+    /// An agent sends it in these steps:
     ///
     /// 1. `Stopping` with the first worker that ended badly, at once, as it is known then. This ends the
     ///    round on all nodes; `error_file_age` may be none.
@@ -113,7 +113,7 @@ pub struct Standing {
     ///    before the node began to stop (on request, or because of 1) has failed too, even if it was
     ///    killed while it took its time to exit: its failure has `end` as it was reaped, and
     ///    `error_file_age`. The time of a file is compared with the wall clock of the same machine, as an
-    ///    age; a file of the future has age zero. Files written later are echoes of the stop and do not
+    ///    age; a time in the future has age zero. Files written later are echoes of the stop and do not
     ///    count.
     /// 3. `Preparing` with the failure of the largest [`WorkerFailure::event_age`], be it the one of 1 or
     ///    another one; also on a node that had none in 1. Ages are those at the time of sending, here and
@@ -384,7 +384,7 @@ pub enum RefuseReason {
         /// Who has it.
         host_name: String,
     },
-    /// Ranks are fixed, and the node's is none of the job's.
+    /// Ranks are fixed, and the node's is outside the job's.
     NodeRankTooHigh {
         /// The rank.
         node_rank: u32,
@@ -481,7 +481,7 @@ pub struct WorkerFailure {
 
 impl WorkerFailure {
     /// How long ago it failed, when this was sent: when it wrote its error file, if it ended only after
-    /// that. A worker may take seconds to exit, and its peers fail of it meanwhile.
+    /// that. A worker may take seconds to exit, and its peers fail because of it meanwhile.
     pub fn event_age(&self) -> Duration {
         self.error_file_age.map_or(self.age, |age| age.max(self.age))
     }
@@ -497,7 +497,7 @@ pub struct Outcome {
     /// How many other nodes had a failure of their own in the same round.
     pub other_failures: u32,
     /// Those of them that failed within a second of the first, oldest first, at most 16: which of them
-    /// was the cause cannot be told from their times. Shortened: without stderr.
+    /// was the cause cannot be determined from their times. Shortened: without stderr.
     #[serde(default)]
     pub further_failures: Vec<WorkerFailure>,
     /// Failures charged in all.

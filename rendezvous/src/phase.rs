@@ -102,11 +102,10 @@ pub(crate) struct Regathering {
 /// A failed round, until it is known whether its failure or its membership ended it, and which failure
 /// came first.
 ///
-/// Once nobody is awaited it is known that no member was gone; the failures are complete when all have
-/// stopped.
+/// When no member is awaited any more, none was lost; the failures are complete when all have stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
-    /// The failure of the oldest event on each node, and when that was.
+    /// The failure of the oldest event on each node, with its time.
     pub(crate) failures: BTreeMap<NodeId, (Instant, WorkerFailure)>,
     /// Members that have not given a sign of life since.
     pub(crate) awaited: BTreeSet<NodeId>,

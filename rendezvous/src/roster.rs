@@ -338,7 +338,7 @@ impl Roster {
         node
     }
 
-    /// Takes over what another coordinator had counted.
+    /// Restores the tallies of an earlier coordinator.
     pub(crate) fn restore_tallies(&mut self, now: Instant, counted: &[HostTally]) {
         self.heirlooms.restore(now, counted);
     }

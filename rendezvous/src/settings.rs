@@ -160,17 +160,17 @@ pub struct SharedSettings {
     pub timeouts: Timeouts,
     /// Whether each node's group rank is its `--node-rank`, as with torchrun's static backend.
     pub fixed_ranks: bool,
-    /// Who may connect to the workers' store.
+    /// The access rule of the workers' store.
     pub store_access: StoreAccess,
 }
 
-/// Who may connect to the workers' store: `--store-access`.
+/// The access rule of the workers' store: `--store-access`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum StoreAccess {
     /// Addresses of the round's members, and on its own host the agent's user.
     #[default]
     Members,
-    /// Everybody.
+    /// All connections.
     Any,
 }
 
@@ -194,8 +194,8 @@ pub struct Settings {
     pub host: Option<NodeId>,
     /// What all must share; a coordinator that runs alone learns it from the first attend.
     pub shared: Option<SharedSettings>,
-    /// Whether failures charged to a run that nobody remembers are charged to the next one: a service
-    /// manager started both, and not a person who wants the job to run once more.
+    /// Keeps the charges of a run of which no member attends for the next one: set where a service manager
+    /// starts both, and not a user who wants the job to run once more.
     pub keeps_charges: bool,
     /// How long a silent node counts as alive, and how often it must send a keep-alive; stretched once
     /// `shared` is known, by the most nodes of a round.
@@ -250,8 +250,8 @@ pub struct Memory {
     pub round: Round,
     /// How many nodes that round had.
     pub round_size: u32,
-    /// Whether this coordinator only heard of that round from a node: it neither completed it itself nor
-    /// found it in its state file.
+    /// The round was learned from a node: this coordinator neither completed it nor found it in its state
+    /// file as one that it had completed.
     pub is_adopted: bool,
     /// The seat in it of the node in the coordinator's own process, if that was a member.
     pub host: Option<HostSeat>,
@@ -265,7 +265,7 @@ pub struct Memory {
     pub free_rounds: u32,
     /// The same of rounds that ended shortly after their start.
     pub early_free_rounds: u32,
-    /// Whether the newest round had run for a short time only when this was written.
+    /// The newest round had run for less than a minute when this was written.
     pub is_early: bool,
     /// How the job ended, from then until everyone has heard it.
     pub closed: Option<Outcome>,

@@ -144,7 +144,7 @@ fn reachable(node: &NodeDescription) -> impl Iterator<Item = IpAddr> {
     known_by.into_iter().chain(further)
 }
 
-/// Whether no other machine, or none beyond the next router, is reached from `ip`.
+/// Returns true for loopback and link-local addresses, from which routed networks cannot be reached.
 fn stays_on_link(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
@@ -204,8 +204,8 @@ mod tests {
         assert_eq!(clients(1), Vec::<IpAddr>::new());
     }
 
-    /// A node has its first addresses let in, those that lead to other machines; of the largest job as
-    /// many as the wire takes.
+    /// The first addresses of a node that reach other machines are admitted; the total is bounded by the
+    /// limit on the wire.
     #[test]
     fn store_clients_are_bounded() {
         let many = |n: u32| {

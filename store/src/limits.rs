@@ -93,7 +93,7 @@ pub const READ_LEN: usize = 64 << 10;
 
 /// Time within which a connection must have said `VALIDATE`. Afterwards it may be silent for days.
 ///
-/// torch looks up the names of both ends of its connection before it says so, and a resolver that
+/// torch resolves the names of both ends of its connection before it sends that, and a resolver that
 /// does not answer takes 6 s and more for each.
 pub const GREETING_TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -11,8 +11,8 @@
 //!                                              └─────────────────────────────────────────────┘
 //! ```
 //!
-//! Who may connect is decided once, before a byte is read: see [`Admission`]. A connection that is
-//! refused is reset, since the protocol has no word for it; [`Options::refusals`] reports it.
+//! Admission is decided once, before a byte is read: see [`Admission`]. A refused connection is
+//! reset, since the protocol has no message for it; [`Options::refusals`] reports it.
 //!
 //! No handle ever waits for the thread, except to see a store closed. No peer's name is looked up:
 //! upstream does so for each connection, and a slow resolver stalls everyone.

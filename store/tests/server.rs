@@ -322,8 +322,8 @@ async fn only_members_are_admitted() {
     assert_eq!(member.ping(1).await.unwrap(), 1);
 }
 
-/// A connection that was closed before it was accepted is nobody's, and is not executed: the kernel
-/// would name user 0 for it.
+/// A connection that was closed before it was accepted has no owner, and its requests are not executed:
+/// the kernel would report user 0 for it.
 #[tokio::test]
 async fn closed_connections_are_refused() {
     let fixture = Fixture::with(Admission::Nobody);
@@ -361,7 +361,7 @@ async fn refusals_are_reported() {
     assert_eq!(refused.recv().await, None);
 }
 
-/// Of those that are silent only so many are kept: the first one makes room.
+/// The number of silent connections is bounded: the first one is closed for a further one.
 #[test]
 fn silent_connections_are_bounded() {
     let fixture = Fixture::with(only(&[], &[own_uid()]));
@@ -375,7 +375,7 @@ fn silent_connections_are_bounded() {
     ping(&mut greeted);
 }
 
-/// A store that may hold little holds little, whatever it is sent.
+/// The memory bound of a store holds, whatever it receives.
 #[tokio::test]
 async fn memory_is_bounded() {
     const MAX: usize = 64 << 20;

@@ -1,4 +1,4 @@
-//! What an attacker uses.
+//! The attacker's tools.
 
 use std::{
     fs::File,
@@ -20,7 +20,7 @@ use crate::support::{Network, PATIENCE};
 /// The attacker's uid where it is a user of the same host.
 pub(crate) const OTHER: u32 = 12_002;
 
-/// Does something on a node of a network.
+/// Runs a closure on a node of a network.
 pub(crate) fn here<T: Send>(network: &Network, node: u32, act: impl FnOnce() -> T + Send) -> T {
     let namespace = File::open(format!("/run/netns/{}", network.namespace(node))).unwrap();
     thread::scope(|scope| {
@@ -39,7 +39,7 @@ pub(crate) fn http(stream: &mut TcpStream, request: &str) {
     stream.write_all(request.as_bytes()).unwrap();
 }
 
-/// Runs a Python program on a node as a user, and gives what it prints.
+/// Runs a Python program on a node as a user, and returns its output.
 pub(crate) fn python(network: &Network, node: u32, uid: u32, script: &str) -> String {
     let uid = uid.to_string();
     let output: Output = Command::new("ip")

@@ -1,4 +1,4 @@
-//! Coordinators that are none.
+//! Fake coordinators.
 
 use std::{net::SocketAddr, pin::Pin, sync::mpsc, thread};
 
@@ -19,7 +19,7 @@ use tonic::{
 
 use crate::support::Sandbox;
 
-/// Welcomes everybody with these leases, and shows a job whose texts are not for terminals.
+/// Welcomes every agent with these leases, and reports a job whose texts contain control characters.
 struct Fake {
     agent_lease_ms: u64,
     coordinator_lease_ms: u64,
@@ -100,8 +100,8 @@ fn serve(fake: Fake) -> SocketAddr {
     address.recv().unwrap()
 }
 
-/// 9: a coordinator that hands out an endless lease, or one that lasts longer for the workers than for
-/// whoever counts them, is not believed, and no worker starts.
+/// 9: a welcome with an endless lease, or with an agent's lease that is longer than the coordinator's,
+/// is refused, and no worker starts.
 #[test]
 fn endless_leases() {
     for (agent_lease_ms, coordinator_lease_ms) in
@@ -120,7 +120,7 @@ fn endless_leases() {
     }
 }
 
-/// 19: what a coordinator says does not reach the terminal as it is.
+/// 19: control characters from a coordinator do not reach the terminal.
 #[test]
 fn cursed_status() {
     let address = serve(Fake { agent_lease_ms: 1, coordinator_lease_ms: 2 });
@@ -131,7 +131,7 @@ fn cursed_status() {
     }
 }
 
-/// 19: nor does what a worker writes, by the report of its failure.
+/// 19: nor do those that a worker wrote, through the report of its failure.
 #[test]
 fn cursed_worker() {
     let sandbox = Sandbox::new();

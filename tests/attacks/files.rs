@@ -34,7 +34,7 @@ fn without_runtime_dir(start: Start) -> Start {
     start.env("XDG_RUNTIME_DIR", "")
 }
 
-/// A job of one node that remembers itself.
+/// A single-node job with a state file.
 fn launch(sandbox: &Sandbox, port: u16, script: &str) -> End {
     let words =
         format!("--nnodes 1 --rdzv-id job --rdzv-endpoint 127.0.0.1:{port} --no-python bash -c");
@@ -45,7 +45,7 @@ fn give_to_other(path: &Path) {
     chown(path, Some(OTHER), Some(OTHER)).unwrap();
 }
 
-/// The file in which the job is remembered while it runs, with what is in it.
+/// The state file of the job while it runs, with its content.
 fn state_file(port: u16) -> (PathBuf, String) {
     let sandbox = Sandbox::new();
     let end = launch(
@@ -58,7 +58,7 @@ fn state_file(port: u16) -> (PathBuf, String) {
     (PathBuf::from(name).file_name().unwrap().into(), end.stdout)
 }
 
-/// The text of a state file that says that the job is far, and its budget spent.
+/// The text of a state file of a late round with a spent budget.
 fn far(text: &str) -> String {
     let mut state: serde_json::Value = serde_json::from_str(text.trim()).unwrap();
     for (field, value) in [("round", 1_000), ("term", 1_000), ("charged_through", 999)] {

@@ -1,4 +1,4 @@
-//! Speaking for a node of the job.
+//! Messages in the name of a node of the job.
 
 use std::{
     io::Read,
@@ -16,7 +16,7 @@ use crate::{
     victim::{ATTACKER, ENDPOINT, Victim},
 };
 
-/// Posts an obituary, and gives the status of the answer.
+/// Posts an obituary, and returns the status of the answer.
 fn obituary(text: &str, headers: &str) -> u16 {
     let mut stream = TcpStream::connect(ENDPOINT).unwrap();
     let request = format!(
@@ -30,7 +30,7 @@ fn obituary(text: &str, headers: &str) -> u16 {
     answer.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// 3: a forged obituary, also as a form in a browser, declares nobody dead.
+/// 3: a forged obituary, also as a form in a browser, has no effect.
 #[test]
 fn forged_obituary() {
     let Some(mut victim) = Victim::new("obit") else { return };
@@ -94,7 +94,7 @@ fn stream_of_a_member_is_not_taken_over() {
     victim.assert_unharmed();
 }
 
-/// 9: whether an attacker names the run or not, it claims neither a far round nor a spent budget.
+/// 9: claims of a far round or a spent budget have no effect, whether the attacker names the run or not.
 #[test]
 fn far_claims() {
     let Some(mut victim) = Victim::new("claim") else { return };
@@ -107,7 +107,7 @@ fn far_claims() {
             far.heard.as_mut().unwrap().round = Some(round);
             (far.restarts_used, far.charged_through) = (99, 1 << 61);
             attending(ENDPOINT, far, |answer| match answer.message {
-                // Without the proof nobody is of the run; a newcomer is taken in, its claims are not.
+                // Without the proof an agent is a newcomer: it is welcomed, and its claims are ignored.
                 Some(Message::Refusal(_)) => assert!(!uid.is_empty()),
                 Some(Message::Welcome(welcome)) => {
                     assert!(uid.is_empty() && welcome.term < 100, "{welcome:?}");
@@ -119,7 +119,7 @@ fn far_claims() {
     victim.assert_unharmed();
 }
 
-/// 21: nobody makes the agents look at ports: an address that a node only names is not tried.
+/// 21: agents cannot be made to scan ports: an address that a node merely announces is not tried.
 #[test]
 fn reach_is_no_port_scanner() {
     let Some(mut victim) = Victim::new("reach") else { return };

@@ -21,7 +21,7 @@ def ask(words):
     return answer
 ";
 
-/// 14: thousands of connections that say nothing, or half of something, keep no member and no newcomer
+/// 14: thousands of connections without a request, or with half of one, do not keep members or newcomers
 /// out, also where the agent may open few files.
 #[test]
 fn idle_connections() {
@@ -74,7 +74,7 @@ time.sleep(1000)
     assert!(!text.contains("lost a node"), "{text}");
 }
 
-/// 16: requests that mean two things, and floods of frames: no desync, and nobody else notices.
+/// 16: ambiguous requests and floods of frames: no desync, and no effect on other connections.
 #[test]
 fn smuggling_and_floods() {
     let Some(mut victim) = Victim::new("smug") else { return };
@@ -116,7 +116,7 @@ for thread in threads: thread.join()
     victim.assert_unharmed();
 }
 
-/// 22: a name that is not ours, a page's request and an unknown path are refused.
+/// 22: requests with a foreign name, of a web page or for an unknown path are refused.
 #[test]
 fn foreign_pages() {
     let Some(mut victim) = Victim::new("page") else { return };

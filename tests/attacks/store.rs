@@ -5,7 +5,7 @@ use crate::{
     victim::{ATTACKER, Victim},
 };
 
-/// Speaks to a store, and says how that ends: `pong`, or `refused`.
+/// Sends a ping to a store, and returns the result: `pong`, or `refused`.
 const KNOCK: &str = "
 import socket, struct
 def knock(host, port, words=b'\\x0dpong'):
@@ -39,7 +39,7 @@ fn store_from_another_uid() {
     victim.assert_unharmed();
 }
 
-/// Whoever wants it lets all in.
+/// With `--store-access any` all connections are admitted.
 #[test]
 fn store_for_all() {
     let Some(mut victim) = Victim::with("any", "--store-access any") else { return };
@@ -49,7 +49,7 @@ fn store_for_all() {
     victim.assert_unharmed();
 }
 
-/// 11: nor does anybody on a host that is no member's.
+/// 11: nor does a user of a host outside the round.
 #[test]
 fn store_from_no_members_address() {
     let Some(mut victim) = Victim::new("addr") else { return };
@@ -60,8 +60,8 @@ fn store_from_no_members_address() {
     victim.assert_unharmed();
 }
 
-/// 12: a connection that is closed before it is accepted plants nothing, although the kernel names user 0
-/// for what is left of it.
+/// 12: a connection that is closed before it is accepted has no effect, although the kernel reports user 0
+/// for it.
 #[test]
 fn store_and_gone() {
     let Some(mut victim) = Victim::new("gone") else { return };
@@ -83,14 +83,14 @@ for turn in range(300):
 "
     );
     python(&victim.network, 1, OTHER, &script);
-    // How many keys there are: of all that came before, as connections are accepted in turn.
+    // The number of keys after all earlier connections, as they are accepted in turn.
     let count = format!("{KNOCK}\nprint(knock('127.0.0.1', {port}, b'\\x07').encode())");
     let count = python(&victim.network, 1, 0, &count);
     assert_eq!(count.trim(), format!("b'{}'", "\\x00".repeat(8)));
     victim.assert_unharmed();
 }
 
-/// 13: the endpoint's store is for the job's nodes and user, too.
+/// 13: the endpoint's store admits the job's nodes and user only, too.
 #[test]
 fn endpoints_store() {
     let Some(mut victim) = Victim::new("plain") else { return };

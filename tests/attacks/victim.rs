@@ -54,7 +54,7 @@ impl Victim {
         Some(Self { _sandbox: sandbox, network, host, guest, workers, store_port })
     }
 
-    /// How the job stands, as anybody may see.
+    /// The job's public status.
     pub(crate) fn status(&self) -> Value {
         let answer = here(&self.network, 1, || {
             let mut stream = TcpStream::connect(ENDPOINT).unwrap();

@@ -191,8 +191,8 @@ fn job_that_was_killed_as_a_whole_starts_again() {
     assert!(after["term"].as_u64() > before["term"].as_u64(), "{before} {after}");
 }
 
-/// A budget that was used by a run that was killed as a whole is not charged to the same command line
-/// typed once more; it is where a service manager starts the agent again.
+/// A budget that was used by a run that was killed as a whole is not charged when the same command is
+/// run again; it is where a service manager restarts the agent.
 #[test]
 fn budget_of_a_killed_run_is_not_charged_to_the_next() {
     for (is_service, restarts) in [(false, 0), (true, 1)] {
@@ -212,7 +212,7 @@ fn budget_of_a_killed_run_is_not_charged_to_the_next() {
     }
 }
 
-/// State files of jobs that nobody can be waiting for are removed when a coordinator starts.
+/// State files of jobs that no agent can be waiting for are removed when a coordinator starts.
 #[test]
 fn state_files_of_forgotten_jobs_are_removed() {
     let sandbox = Sandbox::new();

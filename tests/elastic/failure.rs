@@ -209,8 +209,8 @@ fn oldest_error_file_is_the_root_cause() {
     guest.workers(2);
     let write =
         |what: &str| format!("echo '{{\"message\": \"{what}\"}}' >$TORCHELASTIC_ERROR_FILE");
-    // As if that had been two seconds ago: what was written milliseconds before a stop cannot be told
-    // from its echoes.
+    // As if that had been two seconds ago: a file written milliseconds before a stop cannot be
+    // distinguished from its echoes.
     let age = "touch -d '2 seconds ago' $TORCHELASTIC_ERROR_FILE";
     orders[3].give(&format!("{}; {age}; echo first", write("CUDA out of memory")));
     guest.says("first");
@@ -225,7 +225,7 @@ fn oldest_error_file_is_the_root_cause() {
     sandbox.assert_nothing_left();
 }
 
-/// What a worker writes to its error file because it is being stopped is an echo, and no cause.
+/// An error file that a worker writes because it is being stopped is an echo, not a cause.
 #[test]
 fn error_files_of_stopped_workers_do_not_count() {
     let sandbox = Sandbox::new();

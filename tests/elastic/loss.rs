@@ -198,7 +198,7 @@ fn workers_do_not_outlive_the_lease_of_a_frozen_agent() {
     sandbox.assert_nothing_left();
 }
 
-/// A keeper that stands still when the lease of its node ends is killed, and the workers with it: they
+/// A keeper that is stopped when the lease of its node ends is killed, and the workers with it: they
 /// must not outlive the lease by a minute.
 #[test]
 fn workers_of_a_frozen_keeper_die_with_the_lease() {

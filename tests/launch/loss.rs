@@ -80,8 +80,8 @@ fn workers_do_not_outlive_agent_and_keeper() {
     sandbox.assert_nothing_left();
 }
 
-/// A job of one node has no lease: while its agent stands still nothing can start a second group, so
-/// its workers run on.
+/// A single-node job has no lease: while its agent is stopped no other process can start a second
+/// group, so its workers keep running.
 #[test]
 fn frozen_agent_of_a_single_node_keeps_its_workers() {
     let sandbox = Sandbox::new();
@@ -99,7 +99,7 @@ fn frozen_agent_of_a_single_node_keeps_its_workers() {
     assert_eq!(end.stdout.matches("worker rank=").count(), 1, "{}", end.stdout);
 }
 
-/// A keeper that stands still is reported within seconds, and its answer as well.
+/// A stopped keeper is reported within seconds, and so is its answer.
 #[test]
 fn keeper_that_does_not_answer_is_reported() {
     let sandbox = Sandbox::new();

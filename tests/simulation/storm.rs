@@ -15,11 +15,11 @@ use ragent_rendezvous::{
     settings::{Leases, NodeRange},
 };
 
-/// What an attend with its connection costs a coordinator that has a fifth of a processor.
+/// The cost of an attend with its connection for a coordinator that has a fifth of a processor.
 const ATTEND_COST: Duration = Duration::from_micros(1_000);
-/// What an attend costs whose stream is closed.
+/// The cost of an attend whose stream is closed.
 const CLOSED_COST: Duration = Duration::from_micros(25);
-/// What a keep-alive costs.
+/// The cost of a keep-alive.
 const KEEP_ALIVE_COST: Duration = Duration::from_micros(50);
 /// How long a packet travels.
 const LATENCY: Duration = Duration::from_micros(500);
@@ -241,7 +241,7 @@ impl Storm {
     }
 }
 
-/// Runs a job of `nodes` through a stall; reports what did not come right within two leases.
+/// Runs a job of `nodes` through a stall; reports nodes that did not recover within two leases.
 fn survive(nodes: usize, bug: Bug) -> Result<(), String> {
     let mut storm = Storm::new(nodes, bug);
     storm.run(storm.leases.agent * 2);

@@ -1,7 +1,7 @@
 //! Runs whole jobs in one thread: a seeded world, and the rules that never break in it.
 //!
 //! The machines are the real ones: the coordinator's rendezvous, and each node's agent, link and
-//! supervisor. Around them stand models: a network that delays and loses, keepers that kill when a
+//! supervisor. The rest is modelled: a network that delays and loses, keepers that kill when a
 //! lease is over, and faults that crash, freeze and cut off nodes. A seed decides
 //! everything that is left open, so a seed that breaks a rule breaks it every time.
 //!

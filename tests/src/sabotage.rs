@@ -24,6 +24,6 @@ pub enum Sabotage {
     ForgottenCharges,
     /// No deadline is ever applied. Breaks rule 8.
     NoTimeouts,
-    /// What another run was charged is charged to this one. Breaks rule 11.
+    /// Charges of another run are charged to this one. Breaks rule 11.
     OthersCharges,
 }

@@ -289,7 +289,7 @@ impl World {
         }
     }
 
-    /// What the coordinator of a run left that was killed as a whole.
+    /// The state file of a run that was killed as a whole.
     fn memory_of_another_run(&mut self) -> Memory {
         let size = self.random.between(1, 4);
         let round = self.random.between(1, 9);

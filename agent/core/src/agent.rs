@@ -147,7 +147,7 @@ pub struct AgentSettings {
     pub join_timeout: Duration,
     /// What an earlier process of this node knew, if it left a state file.
     pub heard: Heard,
-    /// Whether workers run on without a lease: nothing can start a second group, because this process
+    /// Exempts workers from the lease: nothing can start a second group, because this process
     /// hosts the coordinator of a job of one node.
     pub runs_unleased: bool,
     /// How attendance is timed until a welcome names it.

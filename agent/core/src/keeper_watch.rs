@@ -1,6 +1,6 @@
 //! Decides when a keeper that does not answer is reported, and when it is killed.
 //!
-//! A keeper that stands still (stopped, or blocked while it starts a program from a dead file system)
+//! A keeper that does not respond (stopped, or blocked while it starts a program from a dead file system)
 //! notices neither the end of a worker nor the end of the lease. So it is pinged while it has workers;
 //! and if it has not reacted shortly after the end of the lease it is killed, which kills the workers.
 
@@ -8,7 +8,7 @@ use std::{collections::VecDeque, time::Instant};
 
 use crate::limits;
 
-/// What must be done.
+/// An action for the driver.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Effect {
     /// Ping the keeper, which answers at once.
@@ -112,7 +112,7 @@ impl KeeperWatch {
             self.effects.push_back(Effect::ReportSilence);
         }
         match self.lease {
-            // The margin begins when the agent itself notices: one that stood still has not waited.
+            // The margin begins when the agent itself notices: a paused agent has not waited.
             Lease::Until(until) if until <= now => self.lease = Lease::Over(now),
             Lease::Over(since) if since + limits::KEEPER_LEASE_MARGIN <= now => {
                 self.lease = Lease::Settled;
@@ -122,7 +122,7 @@ impl KeeperWatch {
         }
     }
 
-    /// Hands out what must be done, until nothing must.
+    /// Returns the next effect; `None` if there are none.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(t.advance(60_000, true), []);
     }
 
-    /// What the keeper reported before the end of the lease does not count, and a renewal does.
+    /// Reports before the end of the lease do not count, and a renewal does.
     #[test]
     fn renewal_moves_the_end() {
         let mut t = Fixture::new(Some(700));
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(t.advance(1, false), [Effect::Kill]);
     }
 
-    /// An agent that stood still gives the keeper the margin from its own waking on.
+    /// An agent that was paused grants the keeper the margin from the moment at which it resumes.
     #[test]
     fn stalled_agent_does_not_kill_its_keeper() {
         let mut t = Fixture::new(Some(700));

@@ -1,10 +1,12 @@
 //! The decisions of one node, as state machines without I/O, clock or runtime.
 //!
-//! [`Node`](node::Node) joins two of them and is what a driver feeds: [`Agent`](agent::Agent) decides when the node joins, starts, stops and leaves,
-//! [`Link`](link::Link) when it sends keep-alives and dials, [`Supervisor`](supervisor::Supervisor)
-//! when the local worker group has failed or ended, and [`HangWatch`](hang::HangWatch) when it makes
-//! no progress, [`KeeperWatch`](keeper_watch::KeeperWatch) when the keeper does not answer. Each takes the time as an argument and returns effects; the crate `ragent` carries
-//! them out, and `tests/simulation` runs the same machines against a simulated network.
+//! [`Node`](node::Node) combines two of them for the driver: [`Agent`](agent::Agent) decides when the
+//! node joins, starts, stops and leaves, [`Link`](link::Link) when it sends keep-alives and dials.
+//! [`Supervisor`](supervisor::Supervisor) decides when the local worker group has failed or ended,
+//! [`HangWatch`](hang::HangWatch) when it makes no progress, and
+//! [`KeeperWatch`](keeper_watch::KeeperWatch) when the keeper does not answer. Each takes the time as an
+//! argument and returns effects; the crate `ragent` carries them out, and `tests/simulation` runs the
+//! same machines against a simulated network.
 //!
 //! The crate links neither a runtime nor a system interface; `tests/purity` verifies that.
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// How often at most a node tells the coordinator what its workers say of their progress: 10,000
+/// Minimum interval between a node's progress messages to the coordinator: 10,000
 /// nodes stay below 5,000 messages a second.
 pub const SAID_INTERVAL: Duration = Duration::from_secs(2);
 /// How often a group that may hang is looked at: not so often that looking, which reads three small
-/// files a process, costs anything, and often enough that a hang is not told much too late.
+/// files a process, costs anything, and often enough that a hang is reported in time.
 pub const HANG_LOOK_MIN: Duration = Duration::from_millis(250);
 /// The longest time between two looks.
 pub const HANG_LOOK_MAX: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ pub const CONNECT_LIMIT: Duration = Duration::from_secs(12);
 pub const SWEEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a keeper with workers is pinged.
 pub const KEEPER_PING_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a ping may stay without an answer: a keeper that stands still is reported within two seconds.
+/// How long a ping may stay without an answer: a hung keeper is reported within two seconds.
 pub const KEEPER_PATIENCE: Duration = Duration::from_millis(900);
 /// How long after the end of the lease a keeper may take to react: half of what the coordinator waits
 /// beyond it.

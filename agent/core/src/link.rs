@@ -16,7 +16,8 @@
 //! is one attempt at a time, and one that is connected is kept for as long as a welcome on it can
 //! still count: a lease. Attempts that fail are followed by others after pauses that double, with
 //! jitter. A stream that replaced a suspect one is suspected later than that, until an echo was prompt:
-//! otherwise the queue that the new streams make would be the reason for the next ones. All intervals are stretched with the lease, which grows with the size of the job.
+//! otherwise the queue caused by the new streams would cause the next ones. All intervals are stretched
+//! with the lease, which grows with the size of the job.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -107,7 +108,7 @@ impl Link {
         self.current
     }
 
-    /// Whether a stream counts or is being opened, and was not dropped.
+    /// Returns true if a stream counts or is being opened, and was not dropped.
     pub fn knows(&self, attend: AttendNumber) -> bool {
         self.current == Some(attend) || self.attempt.is_some_and(|attempt| attempt.number == attend)
     }
@@ -220,8 +221,8 @@ impl Link {
 
     fn lose_lease(&mut self, now: Instant) {
         self.lease = None;
-        // What is still waiting on that stream was sent to a node that is no longer counted; a new
-        // stream starts from what holds.
+        // Messages still queued on that stream were sent to a node that is no longer counted; a new
+        // stream starts from the current state.
         if let Some(current) = self.current.take() {
             self.effects.push_back(Effect::Drop(current));
             self.next_keep_alive = None;

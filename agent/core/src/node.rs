@@ -21,7 +21,7 @@ use crate::{
     supervisor::GroupEnd,
 };
 
-/// What a driver must do.
+/// An action for the driver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {
     /// Open a stream under this number.
@@ -37,7 +37,7 @@ pub enum Effect {
     Drop(AttendNumber),
     /// Let the keeper's lease run until then; without an end where the node needs no lease.
     Renew(Option<Instant>),
-    /// Report that the lease is over; what follows from it has effects of its own.
+    /// Report that the lease is over; its consequences have effects of their own.
     LeaseLost,
     /// Open a fresh worker store, in addition to the one in service.
     OpenStore,
@@ -58,7 +58,7 @@ pub enum Effect {
     Finish(Ending),
 }
 
-/// What a node claims when it registers on a new stream.
+/// The claims of a node that registers on a new stream.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Claims {
     /// The run that it belongs to, if it was in one.
@@ -93,12 +93,12 @@ impl Node {
         node
     }
 
-    /// The agent's machine, for what it knows.
+    /// Read access to the agent's machine.
     pub fn agent(&self) -> &Agent {
         &self.agent
     }
 
-    /// Whether a stream counts at present.
+    /// Returns true if a stream counts at present.
     pub fn is_attended(&self) -> bool {
         self.link.current().is_some()
     }
@@ -108,7 +108,7 @@ impl Node {
         self.link.current()
     }
 
-    /// Notes that a connection is there for a stream; returns what to send first on it, or `None` if
+    /// Notes that a stream is connected; returns the claims to send first on it, or `None` if
     /// the attempt has been abandoned meanwhile.
     pub fn handle_connected(&mut self, now: Instant, attend: AttendNumber) -> Option<Claims> {
         self.begin(now);
@@ -168,7 +168,7 @@ impl Node {
             }
             ToNode::Refuse(reason) => self.agent.handle_refused(reason),
             ToNode::Echo { sequence } => self.link.handle_echo(now, sequence),
-            // A newer stream has taken over since, and repeats what holds.
+            // A newer stream has taken over since, and repeats the current state.
             ToNode::Probe { .. } | ToNode::Assignment(_) | ToNode::HostLeaving
                 if self.link.current() != Some(attend) => {}
             ToNode::Probe { round } => self.agent.handle_probe(round),
@@ -264,12 +264,12 @@ impl Node {
         self.collect(now);
     }
 
-    /// Hands out what must be done, until nothing must.
+    /// Returns the next effect; `None` if there are none.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// Applies the link's deadlines before an input, so that what is read late counts for nothing.
+    /// Applies the link's deadlines before an input, so that late input has no effect.
     fn begin(&mut self, now: Instant) {
         self.link.handle_timeout(now);
         self.collect(now);
@@ -316,7 +316,7 @@ impl Node {
         self.effects.push_back(match effect {
             agent::Effect::Say(message) => match self.link.current() {
                 Some(attend) => Effect::Send { attend, message },
-                // The next stream starts with what holds then.
+                // The next stream starts with the state at that time.
                 None => return,
             },
             agent::Effect::OpenStore => Effect::OpenStore,
@@ -457,7 +457,7 @@ mod tests {
         assert!(!node.is_attended());
     }
 
-    /// Nothing counts that comes on a stream that was dropped.
+    /// Messages on a dropped stream have no effect.
     #[test]
     fn dropped_stream_is_not_read() {
         let (mut node, now) = ready();

@@ -1,4 +1,4 @@
-//! How a process ended, and the exit codes that stand for it.
+//! How a process ended, and the exit codes for it.
 
 use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
 
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(ProcessEnd::from(ExitStatus::from_raw(0xffff)), ProcessEnd::UNKNOWN);
     }
 
-    /// Signals are negative, and what was killed or never ran does not look like a success.
+    /// Signals are negative, and a process that was killed or never ran has no success code.
     #[test]
     fn exit_codes_follow_torchrun() {
         assert_eq!(exit_code(&WorkerEnd::Exited(3)), 3);

@@ -14,7 +14,7 @@ impl Signal {
     /// `SIGTERM`, the request to end.
     pub const TERM: Self = Self(15);
 
-    /// Whether the signal has a name of its own.
+    /// Returns true if the signal has a name.
     pub fn has_name(self) -> bool {
         self.standard_name().is_some() || self.0 >= SIGRTMIN
     }

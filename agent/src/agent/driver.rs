@@ -135,7 +135,7 @@ struct Driver<'a> {
     stores: WorkerStores,
     commands: mpsc::Sender<Command>,
     streams: BTreeMap<AttendNumber, mpsc::Sender<FromNode>>,
-    /// What shows that the node id is this agent's, once it was welcomed.
+    /// The proof of the node id, once the agent was welcomed.
     proof: Option<Proof>,
     /// The proof that was shown on each stream.
     shown: BTreeMap<AttendNumber, Option<Proof>>,
@@ -293,7 +293,7 @@ impl Driver<'_> {
         let is_first = self.node.agent().job_uid().is_none();
         let counts = self.node.handle_welcome(now, attend, welcome);
         if welcome.term >= self.node.agent().term() && self.proof.replace(proof) != Some(proof) {
-            // At once: an agent that is gone in a moment cannot hand it on.
+            // At once: the keeper needs it even if the agent is killed in the next moment.
             self.bury(None);
         }
         if !counts {
@@ -423,8 +423,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Attends under a new node id, as the present one is another agent's. Unless the proof of it came
-    /// after that attend was sent: then only this stream is in vain.
+    /// Attends under a new node id, as the present one belongs to another agent. If its proof arrived
+    /// after that attend was sent, drops only this stream.
     fn become_another(&mut self, now: Instant, attend: AttendNumber) {
         let shown = self.shown.get(&attend).copied().flatten();
         if shown == self.proof && !self.node.is_attended() {

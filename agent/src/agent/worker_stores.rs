@@ -49,7 +49,7 @@ pub struct WorkerStores {
     next: Option<Next>,
 }
 
-/// A store that is open and admits nobody yet.
+/// A store that is open and does not admit connections yet.
 #[derive(Debug)]
 struct Next {
     store: StoreHandle,
@@ -146,8 +146,8 @@ impl WorkerStores {
     }
 }
 
-/// Whom the store of a round lets in; `is_own` names the addresses of this host, which all of its
-/// users have.
+/// The admission rule of a round's store; `is_own` selects the addresses of this host, which all of
+/// its users share.
 pub(super) fn admission_of(
     access: StoreAccess,
     members: &[IpAddr],
@@ -167,7 +167,7 @@ pub(super) fn admission_of(
     }
 }
 
-/// Logs whom the store of `round` refuses, each address once, until it is closed.
+/// Logs the addresses that the store of `round` refuses, each once, until the store is closed.
 async fn report_refusals(round: Round, mut refused: mpsc::Receiver<IpAddr>) {
     while let Some(address) = refused.recv().await {
         warn!(
@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    /// Addresses that all users of this host have let nobody in; its user is asked for instead.
+    /// This host's own addresses, shared by all its users, are not admitted; the user is checked instead.
     #[test]
     fn own_addresses_are_no_members() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();

@@ -92,14 +92,14 @@ pub enum StreamEvent {
     Ended(AttendNumber, AttendError),
 }
 
-/// What an agent has to say on a stream that is connected.
+/// The first message on a stream and the queue of further ones.
 #[derive(Debug)]
 pub struct FirstWords {
     /// The first message.
     pub attend: Attend,
-    /// What shows that its node id is its own, once it was welcomed.
+    /// The proof of its node id, once it was welcomed.
     pub proof: Option<Proof>,
-    /// What feeds the stream afterwards.
+    /// Further messages of the stream.
     pub queue: mpsc::Receiver<FromNode>,
 }
 
@@ -199,7 +199,7 @@ async fn connect_to(address: SocketAddr) -> Result<Connection, AttendError> {
         let stream = stream.take().ok_or_else(|| std::io::Error::other("the connection is lost"));
         std::future::ready(stream)
     });
-    // Without the scope of an address of one link, which a name of a host cannot have.
+    // Without the scope of a link-local address, which an authority cannot contain.
     let authority = SocketAddr::new(address.ip(), address.port());
     let grpc = GrpcEndpoint::from_shared(format!("http://{authority}"))
         .map_err(|source| AttendError::Protocol { address, source: Box::new(source) })?;

@@ -43,13 +43,13 @@ pub enum Input {
     Attend {
         /// The message.
         attend: Box<Attend>,
-        /// What shows that its node id is its own.
+        /// The proof of its node id.
         proof: Option<Proof>,
         /// Where the stream comes from.
         from: Option<PeerAddress>,
         /// Where answers go.
         answers: mpsc::Sender<FromCoordinator>,
-        /// Told if what follows on the stream counts: not where its node id is another's.
+        /// Notified if the attend is accepted; dropped if the node id belongs to another agent.
         taken: oneshot::Sender<()>,
     },
     /// A stream has said something more.
@@ -157,10 +157,10 @@ fn handle(
     let now = clock::now();
     match input {
         Input::Attend { answers, .. } if answers.is_closed() => {
-            // Its agent has given up waiting: the answer would be work for nobody.
+            // Its agent has given up waiting: no reader is left for the answer.
             debug!("skipped an attend whose stream is closed");
         }
-        // Before anything else: its stream may have the name of another's.
+        // Before anything else: its stream may have the same name as that of another agent.
         Input::Attend { attend, proof, answers, .. }
             if !streams.proofs.admit(rendezvous.job_uid(), &attend, proof) =>
         {
@@ -217,8 +217,8 @@ fn handle(
 /// A deadline that is missed by this much was missed because the whole process stood still.
 const STALL: Duration = Duration::from_millis(500);
 
-/// The address by which a node's stream came here. From this machine itself it may be any of its own;
-/// then the one that the node names counts, if that is one, too.
+/// The source address of a node's stream. A stream from this machine may have any of its addresses;
+/// then the announced one counts if it belongs to this machine, too.
 fn observed(from: PeerAddress, named: &str) -> IpAddr {
     let named = named.parse().ok().filter(|named| from.is_here && ThisHost.owns(*named));
     named.unwrap_or(from.ip)
@@ -227,7 +227,7 @@ fn observed(from: PeerAddress, named: &str) -> IpAddr {
 /// The open streams.
 struct Streams {
     open: BTreeMap<Peer, Stream>,
-    /// What the port is told of those that were welcomed.
+    /// The addresses of welcomed nodes, published to the port.
     attended: watch::Sender<Attended>,
     proofs: Proofs,
 }
@@ -265,7 +265,7 @@ impl Streams {
         }
     }
 
-    /// Says of each node where its stream comes from.
+    /// Adds the observed source address of each node's stream.
     fn add_observed(&self, snapshot: &mut Snapshot) {
         let observed: BTreeMap<_, _> =
             self.open.iter().map(|(peer, stream)| (&peer.node, stream.observed)).collect();
@@ -299,11 +299,11 @@ impl Streams {
     }
 }
 
-/// Tells the port whom it knows by what is said to a node.
+/// Publishes the source address of a welcomed node, and the world size of a round, to the port.
 fn publish(attended: &watch::Sender<Attended>, from: Option<PeerAddress>, message: &ToNode) {
     if let (ToNode::Welcome(_), Some(PeerAddress { ip, is_here: false })) = (message, from) {
         attended.send_if_modified(|attended| {
-            // As many as there are nodes; who comes after that is known by its requests alone.
+            // Bounded by the number of nodes; connections from further addresses count as unknown.
             attended.addresses.len() < NODES_MAX && attended.addresses.insert(ip)
         });
     }

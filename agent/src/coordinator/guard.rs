@@ -1,9 +1,9 @@
-//! Refuses what a web page may have made a browser ask.
+//! Refuses requests that a web page may have caused in a browser.
 //!
-//! A page of any site can let a browser send requests to this machine and the networks that it
-//! reaches. It cannot read the answers, unless a name of its site comes to mean our address (DNS
-//! rebinding): so a request has to name us by a name that is ours. And it can cause effects without
-//! reading anything: so a request that does more than ask must not come from a page.
+//! A page of any site can make a browser send requests to this machine and the networks that it
+//! reaches. It cannot read the answers, unless a name of its site resolves to our address (DNS
+//! rebinding): so the `Host` of a request must be a name or an address of this host. And it can cause
+//! effects without reading anything: so requests other than GET must not come from a page.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -20,7 +20,7 @@ use axum::{
 use super::service::Role;
 use crate::{host::ThisHost, job_spec::Endpoint};
 
-/// The names by which a port may be called.
+/// The host names that requests to a port may use.
 #[derive(Debug)]
 pub(super) struct Guard {
     role: Arc<Role>,
@@ -40,10 +40,10 @@ impl Guard {
     }
 }
 
-/// How agents of version 0.1 call a coordinator over gRPC, whatever its address is.
+/// The authority that agents of version 0.1 send over gRPC, whatever the coordinator's address is.
 const RAGENT: &str = "ragent";
 
-/// Passes a request on unless it may be a web page's.
+/// Forwards a request unless a web page may have caused it.
 pub(super) async fn check(
     State(guard): State<Arc<Guard>>,
     request: Request,
@@ -51,7 +51,7 @@ pub(super) async fn check(
 ) -> Response {
     let authority = request.uri().authority().map(ToString::to_string);
     let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("?"));
-    // In HTTP/2 it is a part of the path; where there is none, no browser has asked.
+    // HTTP/2 has it in the URI; a request without one does not come from a browser.
     let named = authority.as_deref().or(host);
     let is_ours = named.is_none_or(|named| {
         let host = host_of(named);
@@ -66,7 +66,7 @@ pub(super) async fn check(
     next.run(request).await
 }
 
-/// Whether a browser has sent a request for a page.
+/// Returns true if a browser sent the request on behalf of a page.
 fn is_of_a_page(headers: &HeaderMap) -> bool {
     let site = headers.get("sec-fetch-site").map(axum::http::HeaderValue::as_bytes);
     headers.contains_key(header::ORIGIN) || site == Some(b"cross-site")
@@ -101,7 +101,7 @@ mod tests {
         router.oneshot(request).await.unwrap().status().as_u16()
     }
 
-    /// A name that is not ours is misdirected: it may be one of another site that means our address.
+    /// A foreign name is answered as misdirected: it may belong to a site that resolves to our address.
     #[tokio::test]
     async fn foreign_names_are_refused() {
         for host in [

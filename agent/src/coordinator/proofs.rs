@@ -1,10 +1,10 @@
-//! Decides who speaks for a node: whoever shows the proof that the coordinator handed out with its
+//! Authenticates messages in the name of a node by the proof that the coordinator issued with its
 //! welcome.
 //!
-//! Node ids are no secret, as `ragent status` prints them. So an attend under an id that is known, and
-//! an obituary, have to show HMAC-SHA256(key, job uid, node id), which the coordinator can check
-//! without remembering anything but its key. The key is in the state file, so that a coordinator that
-//! is restarted knows its members.
+//! Node ids are public, as `ragent status` prints them. So an attend under a known id, and an
+//! obituary, must carry HMAC-SHA256(key, job uid, node id), which the coordinator can verify with
+//! its key alone. The key is in the state file, so that a restarted coordinator can verify its
+//! members.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -62,19 +62,19 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What one coordinator knows of its agents' proofs.
+/// The proofs of one coordinator's agents.
 #[derive(Debug)]
 pub(crate) struct Proofs {
     key: Key,
-    /// Whether members may show what an earlier coordinator gave them, whose key was lost.
+    /// Accepts members without a valid proof, because the key of the earlier coordinator was lost.
     is_lenient: bool,
-    /// Nodes that have spoken after they were welcomed, so that they have their proof.
+    /// Nodes that have sent a message since their welcome, so that they have their proof.
     confirmed: BTreeSet<NodeId>,
 }
 
 impl Proofs {
-    /// Proofs by the `key` that the state file holds; else by a fresh one, and until the first
-    /// admission members of the job are taken at their word.
+    /// Proofs by the `key` of the state file; else by a fresh one, and until the first admission
+    /// members of the job are accepted without a valid proof.
     pub(crate) fn new(key: Option<Key>) -> Self {
         let is_lenient = key.is_none();
         let key = key.unwrap_or_else(Key::random);
@@ -96,7 +96,7 @@ impl Proofs {
         Proof(proof)
     }
 
-    /// Whether `proof` is that of a node.
+    /// Verifies the proof of a node.
     pub(crate) fn are_of(&self, uid: &JobUid, node: &NodeId, proof: Option<Proof>) -> bool {
         let (Some(Proof(proof)), Some(mac)) = (proof, self.key.mac(uid, node)) else {
             return false;
@@ -104,37 +104,37 @@ impl Proofs {
         mac.verify_truncated_left(&proof).is_ok()
     }
 
-    /// Whether an attend may be in the name of its node id. `uid` is the job's own.
+    /// Returns true if an attend may use its node id. `uid` is the job's own.
     ///
-    /// Without a proof the id must be new, and so must whoever attends: one that knows the job has been
-    /// welcomed, and got its proof.
+    /// Without a valid proof the id must be new, and the agent must not know the job uid: an agent that
+    /// knows it has been welcomed, and received its proof.
     pub(crate) fn admit(&self, uid: &JobUid, attend: &Attend, proof: Option<Proof>) -> bool {
         let node = &attend.node.node_id;
         if self.are_of(uid, node, proof) {
             return true;
         }
-        // One that speaks another version knows no proofs, and is refused for that.
+        // An agent of another version has no proof, and is refused because of its version.
         let knows_the_job =
             attend.protocol_version == PROTOCOL_VERSION && attend.job_uid.as_ref() == Some(uid);
         !self.confirmed.contains(node) && (self.is_lenient || !knows_the_job)
     }
 
-    /// Takes note that a node has spoken on a stream that was welcomed.
+    /// Notes that a node has sent a message on a welcomed stream.
     ///
-    /// Not before: a welcome may have been lost on its way, and then the agent comes again without.
+    /// Not before: the welcome may be lost in transit, and then the agent attends again without a proof.
     pub(crate) fn confirm(&mut self, node: &NodeId) {
         if self.confirmed.len() < CONFIRMED_MAX && !self.confirmed.contains(node) {
             self.confirmed.insert(node.clone());
         }
     }
 
-    /// Takes note that nodes were admitted to a round: all members have their proofs by now.
+    /// Notes that nodes were admitted to a round: all members have their proofs by now.
     pub(crate) fn handle_admission(&mut self) {
         self.is_lenient = false;
     }
 }
 
-/// Node ids that are remembered: those of all nodes, each started anew a few times.
+/// Bound on confirmed node ids: those of all nodes, with a few restarts each.
 const CONFIRMED_MAX: usize = 4 * NODES_MAX;
 
 #[cfg(test)]
@@ -159,7 +159,7 @@ mod tests {
         Proofs::new(Some(Key([1; 32])))
     }
 
-    /// A node that has its proof cannot be spoken for without it, whatever else is known of it.
+    /// Once a node has its proof, messages in its name are refused without it.
     #[test]
     fn known_nodes_show_their_proof() {
         let mut proofs = sound();
@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    /// Until it has spoken, an agent may have lost its welcome, and comes again without a proof.
+    /// An agent whose welcome was lost may attend again without a proof.
     #[test]
     fn lost_welcome_locks_nobody_out() {
         let mut proofs = sound();
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// One that has lost its key takes members at their word, until the first round of its own.
+    /// Without its key a coordinator accepts members without a valid proof, until its first round.
     #[test]
     fn lost_key_keeps_no_member_out() {
         let mut proofs = Proofs::new(None);

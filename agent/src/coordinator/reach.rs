@@ -55,7 +55,7 @@ pub async fn measure(snapshot: &Snapshot) -> Vec<Reached> {
 
 async fn reach(node: &NodeSnapshot) -> Reached {
     let node_id = node.node_id.to_string();
-    // An address that a node only names may be anything: nobody is to be asked to knock there.
+    // An address that a node merely announces may belong to any host: it is not probed.
     let tried = match (node.address.parse::<IpAddr>(), node.observed) {
         (Ok(ip), Some(observed)) if ip.to_canonical() == observed => {
             best_of_some((ip, node.agent_port).into()).await
@@ -90,8 +90,8 @@ mod tests {
 
     use super::*;
 
-    /// Nobody is made to knock where a node only says that it is: else whoever attends could have the
-    /// agents look at any port that they reach.
+    /// Announced addresses alone are not probed: otherwise any attending host could make the agents
+    /// scan ports that they reach.
     #[tokio::test]
     async fn only_observed_addresses_are_tried() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -23,13 +23,13 @@ pub(super) struct Remembering {
     path: Option<PathBuf>,
     key: Key,
     writing: Option<JoinHandle<io::Result<()>>>,
-    /// Whether what is being written was written before, and nobody waits for it.
+    /// The write under way repeats the last one, so that no effect waits for it.
     is_touch: bool,
     /// What is to be written next; older wishes are out of date.
     next: Option<Memory>,
-    /// What was written last.
+    /// The memory that was written last.
     last: Option<Memory>,
-    /// When that is written again, so that the file does not look forgotten.
+    /// When that is written again, so that the file does not become outdated.
     touch_at: Option<Instant>,
     /// How long agents may wait for the next coordinator.
     kept: Duration,
@@ -72,7 +72,7 @@ impl Remembering {
         self.touch_at.filter(|_| self.writing.is_none())
     }
 
-    /// Writes the file again. Nobody waits for that.
+    /// Writes the file again; no effect waits for that.
     pub(super) fn touch(&mut self) {
         if self.writing.is_none() {
             self.next = self.last.take();
@@ -211,8 +211,8 @@ mod tests {
         assert!(!nowhere.is_awaited());
     }
 
-    /// What was written is written again at intervals, so that its age stays small; nobody waits for
-    /// that, but for what comes meanwhile.
+    /// The file is rewritten at intervals, so that its age stays small; effects do not wait for that,
+    /// but for a memory that changes meanwhile.
     #[tokio::test]
     async fn file_is_kept_young() {
         let folder = tempfile::tempdir().unwrap();

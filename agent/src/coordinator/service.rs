@@ -79,7 +79,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The newest that is known of where the coordinator is.
+    /// The newest known endpoint of the coordinator.
     pub(super) fn known(&self) -> NotHere {
         match self {
             Self::Coordinator { known, .. } | Self::Elsewhere(known) => known.borrow().clone(),
@@ -123,7 +123,7 @@ pub fn router(run_id: &str, role: Role) -> Router {
     routes.layer(middleware::from_fn_with_state(Arc::new(guard), guard::check))
 }
 
-/// An unknown path is no call of gRPC, whose routes would answer it with 200.
+/// Answers an unknown path with 404; the gRPC routes would answer it with 200.
 async fn not_found() -> StatusCode {
     StatusCode::NOT_FOUND
 }
@@ -162,7 +162,7 @@ impl Coordination for Service {
         let (taken, is_taken) = oneshot::channel();
         send(&inputs, Input::Attend { attend, proof, from, answers, taken }).await?;
         tokio::spawn(async move {
-            // Else it would speak, and end, in the name of the stream that has the same name.
+            // Otherwise its messages and its end would count for the other stream of that name.
             if is_taken.await.is_ok() {
                 forward(messages, peer, inputs).await;
             }
@@ -219,13 +219,13 @@ async fn snapshot(inputs: &Inputs) -> Option<Snapshot> {
     snapshot.await.ok()
 }
 
-/// The job's state as JSON, written out at most ten times a second for all who ask.
+/// The job's state as JSON, rendered at most ten times a second for all clients.
 struct StatusPage {
     role: Arc<Role>,
     last: Mutex<Option<Written>>,
 }
 
-/// What was written out, and when that was begun.
+/// A rendered state, and when its rendering began.
 struct Written {
     begun: Instant,
     text: Bytes,
@@ -342,8 +342,8 @@ mod tests {
         assert_eq!(get_status(router, IDENTITY_PATH).await, StatusCode::OK);
     }
 
-    /// However many ask for the state of a job, it is written out ten times a second, and nobody gets
-    /// one that is older than the question.
+    /// With any number of clients the state is rendered at most ten times a second, and an answer is
+    /// never older than its request.
     #[tokio::test(start_paused = true)]
     async fn status_is_written_out_rarely() {
         let (inputs, mut asked) = mpsc::channel(limits::COORDINATOR_QUEUE);

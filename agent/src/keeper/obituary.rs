@@ -19,7 +19,7 @@ pub(super) struct Obituary {
     pub(super) coordinators: Vec<SocketAddr>,
     /// The newest round that ran here.
     pub(super) round: u64,
-    /// What shows that this is said for that agent; empty before it was welcomed.
+    /// The proof of that agent's node id; empty before it was welcomed.
     pub(super) proof: String,
     /// The state file beside which it is written too.
     pub(super) state_file: Option<PathBuf>,
@@ -48,7 +48,7 @@ impl Obituary {
     }
 
     fn text(&self) -> String {
-        // Nothing at the end where there is no proof.
+        // No trailing blank without a proof.
         format!("{} {} {}", self.node_id, self.round, self.proof).trim_end().to_owned()
     }
 

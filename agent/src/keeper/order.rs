@@ -44,7 +44,7 @@ pub enum Order {
         coordinators: Vec<SocketAddr>,
         /// The newest round that ran here.
         round: u64,
-        /// What shows that this is said for that agent; empty before it was welcomed.
+        /// The proof of that agent's node id; empty before it was welcomed.
         proof: String,
         /// The state file beside which word is left for the next agent here, if this one hosts.
         state_file: Option<PathBuf>,

@@ -35,7 +35,7 @@ pub(super) struct AgentProcess {
 }
 
 impl AgentProcess {
-    /// Starts the agent of `host`; its lines go to `reports`. `core_dump` is what this process was given.
+    /// Starts the agent of `host`; its lines go to `reports`. `core_dump` is the inherited limit.
     ///
     /// # Errors
     ///

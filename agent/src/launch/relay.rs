@@ -108,7 +108,7 @@ struct Relay {
     held: Option<TcpListener>,
     /// How long the agent may take to end.
     stop: Duration,
-    /// How large core dumps may be, by the limit that this process was given; the agent gets it back.
+    /// The inherited limit of core dumps, which the agent gets back.
     core_dump: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Decides which connections a port keeps: how long each may take to say what it wants, and how many
-//! strangers may be about it at once.
+//! Decides which connections a port keeps: how long each may take to send its first request, and how
+//! many unknown ones may be waiting at once.
 //!
 //! ```text
 //! accepted ──▶ waiting ── first whole request ──▶ served ──▶ ended
@@ -7,7 +7,7 @@
 //!                 └──────────▶ to be closed ────────────────▶ ended
 //! ```
 //!
-//! A pure machine: it is told the time, and says which connections are to be closed.
+//! A pure machine: takes the time as an argument, and returns the connections to close.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -21,7 +21,7 @@ use crate::limits;
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Visitor(u64);
 
-/// What is known of a connection when it is accepted.
+/// The origin of a connection, as known when it is accepted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Origin {
     /// A socket of this user on this machine, or the address of a node that attends.
@@ -64,12 +64,12 @@ pub(crate) struct Door {
     deadlines: BTreeSet<(Instant, Visitor)>,
     /// By arrival, so that the first has waited longest.
     strangers: BTreeSet<Visitor>,
-    /// Connections that have come a moment ago, of which some may not wait any more.
+    /// Strangers accepted within the grace period, some of which may no longer be waiting.
     young: VecDeque<(Instant, Visitor)>,
-    /// Strangers that have waited for longer, for whom the quotas are.
+    /// Strangers that have waited for longer, to which the quotas apply.
     overdue: BTreeSet<Visitor>,
     overdue_by_network: BTreeMap<IpAddr, BTreeSet<Visitor>>,
-    /// Of those that wait, how many may be silent for long.
+    /// The number of waiting connections with the longer time limit of store clients.
     patient: usize,
     closing: VecDeque<Visitor>,
     /// Those that are to be closed, until they have ended.
@@ -131,7 +131,7 @@ impl Door {
         visitor
     }
 
-    /// A connection turned out to be no client of a store: it is as short of time as others are.
+    /// Notes that a connection is not a client of a store: the time limit of other connections applies.
     pub(crate) fn handle_hurried(&mut self, now: Instant, visitor: Visitor) {
         let Some(waiting) = self.waiting.get_mut(&visitor).filter(|one| one.is_patient) else {
             return;
@@ -149,19 +149,19 @@ impl Door {
         self.forget(visitor);
     }
 
-    /// A connection has ended, whether that was wanted or not.
+    /// Notes that a connection has ended, by itself or because it was closed.
     pub(crate) fn handle_ended(&mut self, visitor: Visitor) {
         self.forget(visitor);
         self.leaving.remove(&visitor);
         self.len -= 1;
     }
 
-    /// Whether another connection may be accepted.
+    /// Returns true if another connection may be accepted.
     pub(crate) fn has_room(&self) -> bool {
         self.len < self.quotas.places || !self.strangers.is_empty()
     }
 
-    /// The stranger that has waited longest is to be closed; tells whether there is one.
+    /// Closes the stranger that has waited longest; returns false if there is none.
     pub(crate) fn make_room(&mut self) -> bool {
         let longest = self.strangers.first().copied();
         longest.inspect(|visitor| self.close(*visitor)).is_some()
@@ -283,8 +283,7 @@ mod tests {
         }
     }
 
-    /// A stranger has 5 s for its first request, however it spends them; one that was served has all
-    /// the time.
+    /// A stranger has 5 s for its first request; one that was served has no deadline here.
     #[test]
     fn first_request_has_a_deadline() {
         let mut t = Fixture::new(Quotas::default());
@@ -298,8 +297,8 @@ mod tests {
         assert_eq!(t.door.len, 0);
     }
 
-    /// A client of the store whose resolver does not answer is silent for 12 s and more before it says
-    /// a word. So many may be; once one has said that it is something else, it has to be quick.
+    /// A client of the store whose resolver does not answer is silent for 12 s and more. A bounded number
+    /// may be; a connection with another protocol gets the short time limit.
     #[test]
     fn store_clients_may_be_silent() {
         let mut t = Fixture::new(Quotas::default());
@@ -312,8 +311,8 @@ mod tests {
         assert_eq!((t.door.patient, t.door.len), (0, 0));
     }
 
-    /// Of one address only so many may wait for longer than a moment, and the first makes room; an
-    /// address of IPv6 is a network.
+    /// The number of waiting strangers per address is bounded, and the first makes room; IPv6 addresses
+    /// count by network.
     #[test]
     fn one_address_has_a_quota() {
         let quotas = Quotas { places: 100, strangers: 50, strangers_per_address: 2 };
@@ -334,7 +333,8 @@ mod tests {
         }
     }
 
-    /// Whoever asks at once is not counted: thousands of agents of one machine, before any is known.
+    /// Connections that send a request at once are not counted: thousands of agents of one machine,
+    /// before any is known.
     #[test]
     fn those_who_ask_at_once_do_not_count() {
         let quotas = Quotas { places: 5000, strangers: 2, strangers_per_address: 1 };
@@ -356,8 +356,8 @@ mod tests {
         assert_eq!(t.advance(SECOND), all[..2]);
     }
 
-    /// Where all places are taken, the stranger that has waited longest makes room, also a young one;
-    /// one that is known does not, nor one that is served.
+    /// Where all places are taken, the stranger that has waited longest makes room, also within the grace
+    /// period; known and served connections do not.
     #[test]
     fn full_house_makes_room() {
         let mut t = Fixture::new(Quotas { places: 3, ..Quotas::default() });
@@ -378,8 +378,8 @@ mod tests {
         assert_eq!(t.door.len, 0);
     }
 
-    /// A flood of strangers that say nothing never holds more than its quota for longer than a moment,
-    /// and closes nobody who is known.
+    /// A flood of idle strangers never holds more than its quota after the grace period, and does not
+    /// close known connections.
     #[test]
     fn flood_leaves_the_known_alone() {
         let mut t = Fixture::new(Quotas::default());

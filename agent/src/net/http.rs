@@ -28,7 +28,7 @@ use tracing::debug;
 use super::port::{PeerAddress, Progress};
 use crate::limits;
 
-/// Serves a connection until it ends, or nothing is asked on it for a while.
+/// Serves a connection until it ends or is idle for too long.
 pub(super) async fn serve(
     stream: TcpStream,
     peer: PeerAddress,
@@ -74,8 +74,8 @@ async fn answer(request: Request<Incoming>, router: Router, progress: Progress) 
         progress.served().await;
         return infallible(answer.await);
     }
-    // Whatever takes longer to answer has no body: the only one that has none and goes on for long,
-    // a stream, is answered when its first message has come.
+    // Requests that take longer to answer have no body. The body of an attend lasts as long as its
+    // stream, but its answer begins with the first message.
     match timeout(limits::REQUEST_TIMEOUT, answer).await {
         Ok(response) => {
             progress.served().await;
@@ -92,7 +92,7 @@ fn infallible(response: Result<Response, Infallible>) -> Response {
     }
 }
 
-/// Returns when nothing has been asked on a connection for a while.
+/// Returns when a connection has been idle for too long.
 async fn idle(mut requests: watch::Receiver<usize>) {
     loop {
         let is_idle = *requests.borrow_and_update() == 0;
@@ -112,7 +112,7 @@ async fn idle(mut requests: watch::Receiver<usize>) {
     }
 }
 
-/// A request that counts as being answered for as long as this is there.
+/// Guard that counts a request as in progress until it is dropped.
 struct BeingServed(watch::Sender<usize>);
 
 impl BeingServed {
@@ -128,7 +128,7 @@ impl Drop for BeingServed {
     }
 }
 
-/// What is answered, and word that it is being sent.
+/// The body of an answer, which counts as a request in progress until it is sent.
 struct Answer {
     body: Body,
     #[expect(dead_code, reason = "it counts while it is there")]

@@ -1,5 +1,5 @@
-//! Serves the protocols that share one port: tells them apart by their first byte, and carries out
-//! what [`Door`] decides.
+//! Serves the protocols that share one port: distinguishes them by their first byte, and carries out
+//! the decisions of [`Door`].
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -38,7 +38,7 @@ use crate::{clock, limits};
 /// The store that takes connections from now on; while there is none, they wait.
 pub type StoreDoor = watch::Receiver<Option<StoreHandle>>;
 
-/// What a coordinator's port knows of the nodes that attend.
+/// The attending nodes, as known to a coordinator's port.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Attended {
     /// The addresses from which agents of the job have attended; those of this machine, which all
@@ -55,7 +55,7 @@ pub struct PortProtocols {
     pub http: Router,
     /// `TCPStore`; none: such connections are closed.
     pub store: Option<StoreDoor>,
-    /// Who is known.
+    /// The attending nodes.
     pub attended: watch::Receiver<Attended>,
 }
 
@@ -64,7 +64,7 @@ pub struct PortProtocols {
 pub struct PeerAddress {
     /// The address.
     pub ip: IpAddr,
-    /// Whether it is one of this machine.
+    /// True if it is an address of this machine.
     pub is_here: bool,
 }
 
@@ -99,7 +99,7 @@ pub async fn serve_port(listener: StdTcpListener, protocols: PortProtocols) -> i
         port.close_all();
         let may_accept = port.rest_until.is_none() && port.door.has_room();
         tokio::select! {
-            // What has happened before what is due, and that before there are any more.
+            // Ended connections and progress first, then deadlines, then new connections.
             biased;
             Some(ended) = port.tasks.join_next_with_id() => {
                 port.handle_ended(ended.map_or_else(|error| error.id(), |(id, ())| id));
@@ -135,7 +135,7 @@ struct Port {
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// It speaks HTTP.
+    /// Its protocol is HTTP.
     Hurried,
     /// Its first request is there.
     Served,
@@ -197,8 +197,8 @@ impl Port {
                 if !std::mem::replace(&mut self.is_failing, true) {
                     warn!(%error, "no further connection can be accepted for now");
                 }
-                // Out of descriptors or memory: what is open goes on, strangers that say nothing go,
-                // and the next one waits.
+                // Out of descriptors or memory: open connections continue, strangers without a
+                // request are closed, and the next one waits.
                 let has_some =
                     (0..limits::MAX_STRANGERS_PER_ADDRESS).all(|_| self.door.make_room());
                 let rest = if has_some { ROOM_REST } else { limits::RETRY_INTERVAL };
@@ -242,7 +242,7 @@ impl Port {
             match self.owners.of_peer(now, local, peer) {
                 Owner::User(uid) => uid == 0 || uid == geteuid().as_raw(),
                 Owner::Nobody => false,
-                // Where the kernel does not tell, the machine is taken to have one user.
+                // Without an answer of the kernel the machine is assumed to have one user.
                 Owner::Later(_) | Owner::Unknown => true,
             }
         } else {
@@ -262,7 +262,7 @@ async fn serve_connection(
     progress: &Progress,
 ) {
     let mut first = [0];
-    // How long that may take is decided at the door.
+    // The deadline is that of the door.
     let first = match stream.peek(&mut first).await {
         Ok(1) => first[0],
         Ok(_) | Err(_) => return,

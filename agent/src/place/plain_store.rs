@@ -51,7 +51,7 @@ mod tests {
 
     use super::*;
 
-    /// The endpoint's store is for the job's own nodes and user, and not for all who find the port.
+    /// The endpoint's store admits the job's own nodes and user only.
     #[test]
     fn plain_store_is_for_the_job() {
         let node: IpAddr = "10.0.0.1".parse().unwrap();

@@ -1,4 +1,4 @@
-//! The age of a state file, so that a run that nobody can be waiting for is not gone on with.
+//! The age of a state file, so that a run that no agent can be waiting for is not continued.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -25,7 +25,7 @@ impl Stamp {
 
     /// How old at `now` a file is that has this stamp, and was changed so long ago by the wall clock.
     ///
-    /// What lies in the future counts as now: a clock was set, and the file may be fresh.
+    /// A time in the future counts as now: a clock was set, and the file may be fresh.
     pub(super) fn age(&self, now: &Self, changed: Duration) -> Duration {
         if self.boot_id.is_empty() || self.boot_id != now.boot_id {
             return changed;
@@ -34,7 +34,7 @@ impl Stamp {
     }
 }
 
-/// How long ago a file was changed, by the wall clock; zero where that cannot be told.
+/// How long ago a file was changed, by the wall clock; zero if that is unknown.
 pub(super) fn changed(path: &Path) -> Duration {
     let modified = fs::symlink_metadata(path).and_then(|metadata| metadata.modified()).ok();
     let since_1970 = modified.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());

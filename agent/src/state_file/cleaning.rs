@@ -1,15 +1,15 @@
-//! Removes what killed coordinators and agents left in the folder of the state files.
+//! Removes files of killed coordinators and agents from the state folder.
 
 use std::{ffi::OsStr, path::Path};
 
 use super::{Age, PrivateFolder, age, age_of_memory, grave, name_of};
 use crate::limits;
 
-/// Removes state files of runs that nobody can be waiting for, and what belongs to none.
+/// Removes state files of runs that no agent can be waiting for, and files that belong to no state file.
 ///
-/// A coordinator that runs rewrites its own file every [`limits::STATE_FILE_INTERVAL`], so that is not
-/// among them. Looks at the first [`limits::MAX_STATE_ENTRIES`] of the folder only, and at none of a
-/// folder that is not private.
+/// A running coordinator rewrites its own file every [`limits::STATE_FILE_INTERVAL`], so that it is not
+/// among them. Examines the first [`limits::MAX_STATE_ENTRIES`] entries only, and none in a folder that
+/// is not private.
 pub fn clean(folder: &Path) {
     let Ok(private) = PrivateFolder::open(folder) else { return };
     for name in private.names() {
@@ -31,13 +31,13 @@ pub fn clean(folder: &Path) {
     }
 }
 
-/// What a file of the folder is.
+/// The kind of a file in the folder.
 enum Kind {
     /// A coordinator's state file.
     Memory,
-    /// An obituary beside a state file.
+    /// An obituary that belongs to a state file.
     Grave,
-    /// What a process was writing when it was killed.
+    /// A temporary file of a process that was killed while it wrote.
     Draft,
     /// Something else.
     Other,

@@ -1,8 +1,8 @@
-//! The folder that only its user can put anything into, and the files in it.
+//! A folder that only its user can write to, and the files in it.
 //!
-//! Other users may be able to write to the folder above, as to `/tmp`: what lies there under our name
-//! may be theirs, or a link to anywhere. So the folder is opened once, without following a link, its
-//! owner and mode are looked at on what was opened, and all else happens below that descriptor.
+//! Other users may be able to write to the parent folder, as to `/tmp`: an entry of our name may be
+//! theirs, or a link to anywhere. So the folder is opened once, without following a link, its owner and
+//! mode are checked on the descriptor, and all else is done relative to that descriptor.
 
 use std::{
     ffi::OsStr,
@@ -25,7 +25,7 @@ use tracing::warn;
 
 use crate::limits;
 
-/// A folder that belongs to this user, and that nobody else can write to.
+/// A folder that belongs to this user, and that no other user can write to.
 #[derive(Debug)]
 pub(crate) struct PrivateFolder(OwnedFd);
 
@@ -71,8 +71,8 @@ impl PrivateFolder {
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal, or [`io::ErrorKind::PermissionDenied`] if it is no file of this
-    /// user's own.
+    /// Returns the system's refusal, or [`io::ErrorKind::PermissionDenied`] if it is not a
+    /// regular file of this user.
     pub(crate) fn read(&self, name: &OsStr) -> io::Result<String> {
         let (file, _) = self.open_file(name, OFlag::O_RDONLY)?;
         let mut text = String::new();
@@ -80,12 +80,12 @@ impl PrivateFolder {
         Ok(text)
     }
 
-    /// Whether there is something of that name.
+    /// Returns true if there is a file of that name.
     pub(crate) fn has(&self, name: &OsStr) -> bool {
         self.open_file(name, OFlag::O_RDONLY).is_ok()
     }
 
-    /// Writes over a file that has the length of `text` already; tells whether there is one.
+    /// Overwrites a file that has the length of `text` already; returns false if there is none.
     ///
     /// # Errors
     ///
@@ -99,7 +99,7 @@ impl PrivateFolder {
         }
     }
 
-    /// Writes a whole file beside and renames it, so that a reader sees the old one or the new one.
+    /// Writes a temporary file and renames it, so that a reader sees the old file or the new one.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ impl PrivateFolder {
     pub(crate) fn replace(&self, name: &OsStr, text: &[u8]) -> io::Result<()> {
         let mut draft = name.to_owned();
         draft.push(format!(".{}.tmp", std::process::id()));
-        // What a process with the same number left.
+        // A temporary file of an earlier process with the same number.
         self.remove(&draft);
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
@@ -131,7 +131,7 @@ impl PrivateFolder {
 
     /// Opens a file of this user's own, which has no other name.
     fn open_file(&self, name: &OsStr, how: OFlag) -> io::Result<(File, Metadata)> {
-        // Without waiting for whoever may be at the other end of a pipe.
+        // Without waiting for the other end of a pipe.
         let flags = how | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = File::from(openat(&self.0, name, flags, Mode::empty())?);
         let about = file.metadata()?;
@@ -142,7 +142,7 @@ impl PrivateFolder {
     }
 }
 
-/// Says once in the life of a process why its folder is not used.
+/// Logs the reason why the folder is not used, once per process.
 fn warn_once(path: &Path, why: &str) {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {

@@ -84,7 +84,7 @@ pub enum Command {
         coordinators: Vec<std::net::SocketAddr>,
         /// The newest round that ran here.
         round: Round,
-        /// What shows the coordinator that this is said for that agent, once it was welcomed.
+        /// The proof of the agent's node id, once it was welcomed.
         proof: Option<ragent_proto::Proof>,
         /// The state file of the coordinator that this agent hosts, if it does.
         state_file: Option<PathBuf>,
@@ -768,7 +768,7 @@ impl Driver {
         }
     }
 
-    /// Tells the agent which worker failed first, by the error files of all of them.
+    /// Reports to the agent which worker failed first, by the error files of all of them.
     ///
     /// Only files count that were written before the group began to stop: later ones are echoes of that.
     async fn tell_cause(&self, end: GroupEnd) {

@@ -107,7 +107,7 @@ pub(crate) fn set_disposition(signal: Signal, action: &SigAction) -> Result<(), 
     unsafe { sigaction(signal, action) }.map(drop)
 }
 
-/// What a signal does to a process that has no handler for it.
+/// The disposition of a signal without a handler.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Disposition {
     /// The signal's own default.
@@ -193,7 +193,7 @@ pub(crate) fn end_with_this_thread(command: &mut tokio::process::Command) {
     unsafe { command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)) };
 }
 
-/// Lets what `command` starts have core dumps of this size, softly.
+/// Sets the soft limit of core dumps for the process that `command` starts.
 pub(crate) fn allow_core_dump(command: &mut tokio::process::Command, size: u64) {
     let allow = move || {
         let (_, hard) = getrlimit(Resource::RLIMIT_CORE)?;

@@ -257,7 +257,7 @@ impl Crowd {
         let _ = timeout(TIMEOUT, all).await;
         let over = (now() - woke).as_secs_f64();
         let missing = missing.len();
-        // What a storm would go on with.
+        // Further attempts would indicate a reconnect storm.
         self.rest(Duration::from_secs(5)).await?;
         let connections = connections_opened()? - opened;
         let again = std::iter::from_fn(|| self.told.try_recv().ok()).count();

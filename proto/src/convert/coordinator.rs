@@ -24,7 +24,7 @@ pub enum FromCoordinator {
     Message(ToNode),
     /// The same, where it is a welcome: with the proof of the node id that attends.
     Welcomed(Welcome, Proof),
-    /// The node id that attends is another agent's: its proof is missing or wrong.
+    /// The node id of the attend belongs to another agent: its proof is missing or wrong.
     OtherAgent,
     /// The one who was dialed is an agent of the job, but does not coordinate it.
     NotHere(NotHere),
@@ -133,8 +133,8 @@ impl TryFrom<v1::Welcome> for Welcome {
         if leases.keep_alive_interval.is_zero() || leases.agent <= leases.keep_alive_interval {
             return Err(Malformed::OutOfRange("welcome.agent_lease_ms"));
         }
-        // Workers may run for as long as this says after their coordinator was heard last, while it
-        // lets others start in their place after its own.
+        // Workers may run for the agent's lease after the last keep-alive that was echoed, while the
+        // coordinator lets others start in their place after its own lease.
         if leases.coordinator > limits::MAX_LEASE || leases.agent >= leases.coordinator {
             return Err(Malformed::OutOfRange("welcome.coordinator_lease_ms"));
         }
@@ -191,7 +191,7 @@ impl TryFrom<v1::Refusal> for RefuseReason {
         Ok(match required(refusal.reason, "refusal.reason")? {
             Reason::Closed(outcome) => Self::Closed(outcome.try_into()?),
             Reason::EarlierRun(refusal::EarlierRun {}) => Self::EarlierRun,
-            // No reason of the machine's: see `FromCoordinator`.
+            // Not a reason of the machine: see `FromCoordinator`.
             Reason::OtherAgent(refusal::OtherAgent {}) => {
                 return Err(Malformed::OutOfRange("refusal.reason"));
             }

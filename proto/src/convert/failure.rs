@@ -54,7 +54,7 @@ impl From<WorkerFailure> for v1::WorkerFailure {
             pid: failure.pid,
             end: Some(failure.end.into()),
             age_us: to_micros(failure.age),
-            // What a worker wrote may be anything.
+            // Output of workers may contain any characters.
             message: failure.message.as_deref().map(printable),
             error_file: failure.error_file.as_deref().map(printable),
             stderr_tail: printable(&failure.stderr_tail),

@@ -312,7 +312,7 @@ fn malformed_messages_are_refused_by_name() {
     );
 }
 
-/// What would move the cursor of whoever reads it is refused in every text, and never sent.
+/// Control characters are refused in every text, and never sent.
 #[test]
 fn terminals_are_left_alone() {
     for bad in ["\u{1b}[2J", "\r", "\u{9b}", "\u{7}", "\0"] {
@@ -333,7 +333,7 @@ fn terminals_are_left_alone() {
     }
 }
 
-/// A coordinator may not hand out a lease on which workers would run while others have their place.
+/// A coordinator must not grant a lease on which workers would run after they were replaced.
 #[test]
 fn endless_leases_are_refused() {
     let welcome = |agent: u64, coordinator: u64| {

@@ -56,7 +56,7 @@ impl Rendezvous {
 
     /// The node's rank, and which other node has it, where ranks are fixed.
     ///
-    /// One whose stream has ended may be the same node before its agent was started anew, one whose
+    /// One whose stream has ended may be the same node before its agent was restarted, one whose
     /// keep-alives are overdue may be lost, and one that leaves makes room: the newcomer waits then.
     fn rank_taken(&self, attend: &Attend) -> Option<(u32, String)> {
         let node_rank = attend.node.node_rank.filter(|_| attend.settings.fixed_ranks)?;
@@ -87,14 +87,14 @@ impl Rendezvous {
             .then(|| master.node.address.clone())
     }
 
-    /// Whether `uid` names this run.
+    /// Returns true if `uid` names this run.
     fn is_own(&self, uid: &JobUid) -> bool {
         *uid == self.memory.job_uid || self.given_before.as_ref() == Some(uid)
     }
 
-    /// Whether this coordinator knows of no round, and `attend` names one of a run that is not over.
+    /// Returns true if this coordinator has no round and no run bound to it, and `attend` claims a round.
     ///
-    /// Its state was lost then, as by a reboot: the run that the node belongs to is this job's.
+    /// Its state was lost then, as by a reboot: the run of the node is this job's.
     fn may_adopt(&self, attend: &Attend) -> bool {
         let is_unbound = self.memory.round == Round(0)
             && self.given_before.is_none()
@@ -104,10 +104,10 @@ impl Rendezvous {
         is_unbound && heard.round != Round(0) && self.is_credible(heard)
     }
 
-    /// Makes the run that `attend` belongs to this coordinator's own, if there is none yet. The first
-    /// one counts; what it knows of round and charges is learned as from any node of the run.
+    /// Adopts the run of `attend` if this coordinator has none yet. The first one counts; its claims of
+    /// round and charges are learned as from any node of the run.
     ///
-    /// Nodes that wait here already know another uid. They attend again, and learn this one.
+    /// Nodes that wait here already have another uid. They attend again, and receive this one.
     pub(super) fn adopt(&mut self, attend: &Attend) {
         let Some(uid) = attend.job_uid.clone().filter(|uid| !self.is_own(uid)) else {
             return;
@@ -123,7 +123,7 @@ impl Rendezvous {
         self.effects.extend(peers.into_iter().map(|to| Effect::HangUp { to }));
     }
 
-    /// Learns from a node of this run what an earlier coordinator had agreed on with it.
+    /// Learns round and charges of an earlier coordinator from a node of this run.
     pub(super) fn learn(&mut self, now: Instant, attend: &Attend) {
         let before = self.memory.clone();
         let heard = attend.heard.round.max(attend.standing.round);
@@ -164,7 +164,7 @@ impl Rendezvous {
         }
     }
 
-    /// Whether a round that a node names can be, by what is known here.
+    /// Returns true if a claimed round is not implausibly far ahead of the known one.
     pub(super) fn is_credible(&self, heard: RoundId) -> bool {
         let fits = |number: u64, known: u64| {
             number <= known.saturating_add(AHEAD_MAX) && number <= NUMBER_MAX
@@ -172,7 +172,7 @@ impl Rendezvous {
         fits(heard.term.0, self.memory.term.0) && fits(heard.round.0, self.memory.round.0)
     }
 
-    /// Whether `attend` comes from an agent of this run, whose memories of it count.
+    /// Returns true if `attend` comes from an agent of this run, so that its claims count.
     pub(super) fn is_of_this_run(&self, attend: &Attend) -> bool {
         attend.job_uid.as_ref() == Some(&self.memory.job_uid)
     }

@@ -44,10 +44,10 @@ impl Rendezvous {
         self.enter_closed(outcome.clone(), None, stays_until);
     }
 
-    /// Lets a new run begin where nobody is left of the one that an earlier coordinator had: with a fresh
-    /// budget if that run was closed, or whoever started it again is a person.
+    /// Begins a new run if no node of the earlier coordinator's run is left: with a fresh budget if that
+    /// run was closed, or was not restarted by a service manager.
     ///
-    /// A member of that run that comes after all brings along what was charged.
+    /// A member of that run that attends later restores the charges.
     pub(super) fn reopen(&mut self) {
         let was_closed = self.memory.closed.take().is_some();
         if was_closed {
@@ -67,8 +67,8 @@ impl Rendezvous {
     fn enter_closed(&mut self, outcome: Outcome, group: Option<Group>, stays_until: Instant) {
         let timeouts = self.settings.shared.map(|shared| shared.timeouts).unwrap_or_default();
         let goes_at = after(self.clock, timeouts.rejoin()).max(stays_until);
-        // A member that was cut off when all its workers had succeeded may come back to hear that the
-        // job has; without an answer it waits for the join timeout, and fails.
+        // A member that was cut off after all its workers had succeeded may come back for the result of
+        // the job; without an answer it waits for the join timeout, and fails.
         let awaits_success = group.as_ref().is_some_and(Group::has_lost_success);
         let stays_until = if awaits_success { goes_at } else { stays_until };
         self.enter(Phase::Closed(Closed { outcome, group, stays_until, goes_at }));
@@ -133,7 +133,7 @@ pub(super) struct Failures {
     pub(super) first: Option<WorkerFailure>,
     /// How many others there were.
     pub(super) others: u32,
-    /// Those of them that happened at the same time as the first.
+    /// Those of them within [`SAME_TIME`] of the first.
     pub(super) further: Vec<WorkerFailure>,
 }
 
@@ -156,7 +156,7 @@ impl Failures {
     }
 }
 
-/// A failure with what fits into a list.
+/// A failure shortened for a list.
 fn shortened(failure: WorkerFailure) -> WorkerFailure {
     let message = failure.message.map(|mut message| {
         let end = (0..=FURTHER_MESSAGE_MAX.min(message.len()))

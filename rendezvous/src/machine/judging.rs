@@ -40,8 +40,8 @@ impl Rendezvous {
         };
         // It stops by itself, so the restart would tell it nothing.
         node.told = Some(Told::Restart(group.round));
-        // A member that had succeeded is missed by nobody, so its loss explains no failure; unless it
-        // served the round's store, as group rank 0 does.
+        // No worker depends on a member that had succeeded, so its loss does not explain a failure; unless
+        // it served the round's store, as group rank 0 does.
         let is_missed = |other: &NodeId, seat: &Seat| {
             let serves_store = seat.rank == GroupRank(0);
             !seat.fate.stays() && (serves_store || !group.has_succeeded(other))
@@ -109,8 +109,8 @@ impl Rendezvous {
 
     /// Drops the verdict: the round was ended by its membership.
     ///
-    /// Not if every member has given a sign of life since the failure: what is lost now, while they
-    /// stop, did not cause it.
+    /// Keeps it if every member has given a sign of life since the failure: a member that is lost now,
+    /// while they stop, did not cause it.
     pub(super) fn acquit(&mut self) {
         if let Phase::Regathering(regathering) = &mut self.phase
             && regathering.verdict.take_if(|verdict| !verdict.awaited.is_empty()).is_some()
@@ -122,8 +122,8 @@ impl Rendezvous {
     /// Judges the round once every member has given a sign of life, and has stopped or is lost; true if
     /// that closed the job.
     ///
-    /// Only then it is known which failure came first: a node reads its workers' error files when they
-    /// have ended. The next round waits for the same, so this delays no restart.
+    /// The first failure is known only then: a node reads its workers' error files when they have ended.
+    /// The next round waits for the same, so this does not delay a restart.
     pub(super) fn judge(&mut self, now: Instant, shared: SharedSettings) -> bool {
         let Phase::Regathering(regathering) = &mut self.phase else {
             return false;

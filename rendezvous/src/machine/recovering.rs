@@ -46,13 +46,13 @@ impl Recovering {
         self.members.len() + self.left as usize
     }
 
-    /// Members that are back and nodes that came in their place: agents of machines whose former agents
-    /// died while no coordinator was there, and of machines that are new.
+    /// The number of members that are back and of nodes that replace others: agents of machines whose former
+    /// agents died while there was no coordinator, and of new machines.
     pub(super) fn present(&self, newcomers: usize) -> u32 {
         u32::try_from(self.accounted_for() + newcomers).unwrap_or(u32::MAX)
     }
 
-    /// The number of nodes of which no two groups exist: more than half of the round.
+    /// The smallest majority of the round.
     pub(super) fn majority(&self) -> u32 {
         self.size / 2 + 1
     }
@@ -281,10 +281,10 @@ impl Rendezvous {
         self.wait_for_majority(now, shared, present, needed)
     }
 
-    /// How many nodes must be there for the recovery to go on to a round.
+    /// The number of nodes that must be present for the recovery to continue with a round.
     ///
-    /// A coordinator that has the round in its own state file is the only one that could go on with it.
-    /// One that only heard of it may be one of two: see `docs/rendezvous.md`, *Recovery*.
+    /// A coordinator that has the round in its own state file is the only one that can continue it.
+    /// One that learned of it from a node may be one of two: see `docs/rendezvous.md`, *Recovery*.
     pub(super) fn needed_in_recovery(&self, shared: SharedSettings) -> u32 {
         match &self.phase {
             Phase::Recovering(recovering) if self.memory.is_adopted => recovering.majority(),

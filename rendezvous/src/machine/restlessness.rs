@@ -1,4 +1,4 @@
-//! A job that keeps being restarted for free is closed: a bound on rounds without a quiet time.
+//! Bounds the number of free rounds without a quiet time: a job that exceeds it is closed.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::{
     phase::{Phase, Running},
 };
 
-/// What the end of the last round means for the count of free rounds.
+/// The effect of the last round's end on the count of free rounds.
 enum Ending {
     /// It was asked for, or there was none.
     Voluntary,
@@ -52,7 +52,7 @@ impl Rendezvous {
 
     fn ending(&self) -> Ending {
         match &self.phase {
-            // Nobody remembers the last round, whose coordinator was lost.
+            // No attending node was a member of the last round, whose coordinator was lost.
             Phase::Gathering(_) if self.memory.round == Round(0) => Ending::Voluntary,
             Phase::Gathering(_) => Ending::Free { is_early: self.memory.is_early },
             Phase::Regathering(regathering) => match regathering.reason {
@@ -79,8 +79,8 @@ impl Rendezvous {
 
     /// Forgets free rounds when the running one has lasted for a quiet time.
     ///
-    /// That it is not early any more is remembered too: a coordinator that is started again cannot know
-    /// how long the round had run.
+    /// Also remembers that it is no longer early: a restarted coordinator cannot know how long the round
+    /// had run.
     pub(super) fn calm_down(&mut self, now: Instant) {
         let Phase::Running(Running { group, .. }) = &self.phase else {
             return;
@@ -105,8 +105,8 @@ impl Rendezvous {
         (self.memory.free_rounds > 0).then(|| after(started, QUIET_TIME))
     }
 
-    /// Counts the loss of the machine on which this coordinator's predecessor ended shortly after a start,
-    /// against the first agent that it has again.
+    /// Counts the loss of the host on which the previous coordinator ended shortly after a start, against
+    /// the first agent of that host that attends again.
     pub(super) fn count_loss_of_host(&mut self, now: Instant, id: &NodeId) {
         if !self.has_lost_host || !self.is_host(id) {
             return;

@@ -3,22 +3,22 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// Whose connections are accepted.
+/// The rule by which connections are accepted.
 ///
 /// It is asked once, when a connection begins. Addresses of IPv4 are the same written as IPv6
 /// (`::ffff:10.0.0.1`).
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Admission {
-    /// Nobody's yet: a connection waits in the listener's backlog until some are admitted or the
+    /// None yet: a connection waits in the listener's backlog until some are admitted or the
     /// store is closed. One that was handed over cannot go back there, and is refused.
     #[default]
     Nobody,
-    /// Everybody's.
+    /// All connections.
     Anybody,
     /// Those of other hosts by their address, and those of this host by their user.
     Only {
-        /// Addresses of other hosts. Every host has the loopback addresses, so they count for
-        /// nothing here; leave this host's own addresses out, too, as all its users have them.
+        /// Addresses of other hosts. Every host has the loopback addresses, so they are ignored
+        /// here; leave this host's own addresses out, too, as all its users share them.
         addresses: BTreeSet<IpAddr>,
         /// The users of this host.
         local_uids: BTreeSet<u32>,
@@ -28,7 +28,7 @@ pub enum Admission {
     },
 }
 
-/// What is known of a connection by its address.
+/// The decision on a connection by its address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Verdict {
     /// It is accepted.
@@ -40,7 +40,7 @@ pub(super) enum Verdict {
 }
 
 impl Admission {
-    /// Returns the same with one spelling of each address, and without those that every host has.
+    /// Returns the rule with canonical addresses, and without those that every host has.
     pub(super) fn canonical(self) -> Self {
         match self {
             Self::Nobody | Self::Anybody => self,
@@ -113,7 +113,7 @@ mod tests {
         assert!(plain.of_user(7) && !plain.of_user(0) && !Admission::Nobody.of_user(7));
     }
 
-    /// An address that every host has makes nobody a member.
+    /// An address that every host has does not admit a connection.
     #[test]
     fn loopback_is_no_address() {
         let lax = only(&["127.0.0.1", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::"]);

@@ -61,7 +61,7 @@ impl Default for Clients {
 }
 
 impl Clients {
-    /// Clients, none yet, that let the server hold at most `memory_max` bytes for all of them.
+    /// An empty set of clients that may use at most `memory_max` bytes in all.
     pub(super) fn with_memory_max(memory_max: usize) -> Self {
         let buffered_max = BUFFERS_LEN_MAX.min(memory_max / 4);
         Self {
@@ -109,7 +109,7 @@ impl Clients {
         }
     }
 
-    /// Closes those who have been silent longest until no more than `most` are.
+    /// Closes the longest silent clients until at most `most` are silent.
     pub(super) fn make_room(&mut self, most: usize) {
         while most < self.silent.len()
             && let Some((client, _)) = self.silent.pop_first()

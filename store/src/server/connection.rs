@@ -190,7 +190,7 @@ impl End {
             Self::Silent => {
                 warn!(%peer, rule = "no VALIDATE in time", "closed a connection to the store");
             }
-            // Whoever connects and is silent, over and over, fills no log.
+            // A client that repeatedly connects and stays silent must not fill the log.
             Self::MadeRoom => {
                 let rule = "too many connections without VALIDATE";
                 debug!(%peer, rule, "closed a connection to the store");

@@ -17,7 +17,7 @@ use nix::sys::socket::{
 
 use crate::limits::SOCKET_TABLE_INTERVAL;
 
-/// The answer to the question whose a connection is.
+/// The owner of the other end of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Owner {
     /// The connection is established, and its other end belongs to this user of this machine.
@@ -26,11 +26,11 @@ pub enum Owner {
     Nobody,
     /// Not known before this moment; ask again then.
     Later(Instant),
-    /// The kernel has no means to tell.
+    /// The kernel has no interface to find out.
     Unknown,
 }
 
-/// Looks up the users to whom connections from this machine belong.
+/// Looks up the users that own connections from this machine.
 #[derive(Debug)]
 pub struct Owners {
     source: Source,
@@ -41,14 +41,14 @@ pub struct Owners {
     table_due: Option<Instant>,
 }
 
-/// Where the answers come from.
+/// The source of answers.
 #[derive(Debug)]
 enum Source {
     /// The kernel, which has answered at least once if `is_proven`.
     SockDiag { socket: OwnedFd, is_proven: bool },
     /// The table of all sockets.
     Table,
-    /// Nowhere.
+    /// None.
     Nowhere,
 }
 
@@ -67,7 +67,7 @@ impl Default for Owners {
 }
 
 impl Owners {
-    /// Prepares to ask; nothing is asked yet.
+    /// Opens the netlink socket; sends no request yet.
     pub fn new() -> Self {
         let opened = socket(
             AddressFamily::Netlink,
@@ -82,7 +82,7 @@ impl Owners {
         Self { source, sequence: 0, table: Vec::new(), table_due: None }
     }
 
-    /// Returns to whom the socket at the other end of a connection belongs: `local` is this end,
+    /// Returns the owner of the socket at the other end of a connection: `local` is this end,
     /// `peer` the other one.
     pub fn of_peer(&mut self, now: Instant, local: SocketAddr, peer: SocketAddr) -> Owner {
         let (local, peer) = (canonical(local), canonical(peer));
@@ -90,7 +90,7 @@ impl Owners {
             match self.ask(peer, local) {
                 Ok(Some(socket)) => return socket.owner(),
                 Ok(None) if self.can_answer(local, peer) => return Owner::Nobody,
-                // One that has answered before is short of memory for now.
+                // A kernel that has answered before is temporarily out of memory.
                 Err(_) if self.is_proven() => {}
                 Ok(None) | Err(_) => self.source = Source::Table,
             }
@@ -98,8 +98,8 @@ impl Owners {
         self.look_up(now, local, peer)
     }
 
-    /// Whether the kernel answers at all: one without the module for TCP does not find anything. It
-    /// would find the own end of the connection, which is surely there.
+    /// Checks that the kernel finds sockets at all, which it does not without the module for TCP, by
+    /// the own end of the connection.
     fn can_answer(&mut self, local: SocketAddr, peer: SocketAddr) -> bool {
         self.is_proven() || matches!(self.ask(local, peer), Ok(Some(_)))
     }
@@ -119,7 +119,7 @@ impl Owners {
         let slices = [IoSlice::new(&request)];
         sendmsg(socket.as_raw_fd(), &slices, &[], MsgFlags::empty(), Some(&kernel))?;
         let mut answer = [0; ANSWER_LEN_MAX];
-        // The kernel answers while it is asked. What else there may be are older answers.
+        // The kernel answers synchronously. Other messages in the queue are older answers.
         for _ in 0..OLD_ANSWERS_MAX {
             let len = recv(socket.as_raw_fd(), &mut answer, MsgFlags::MSG_DONTWAIT)?;
             match parse(&answer[..len], self.sequence) {
@@ -174,7 +174,7 @@ struct Socket {
 }
 
 impl Socket {
-    /// In other states (`FIN_WAIT2`, `TIME_WAIT`) the kernel names user 0, whoever it was.
+    /// In other states (`FIN_WAIT2`, `TIME_WAIT`) the kernel reports user 0, whichever it was.
     fn owner(self) -> Owner {
         if self.state == ESTABLISHED { Owner::User(self.uid) } else { Owner::Nobody }
     }
@@ -295,7 +295,7 @@ const HEADER_LEN: usize = 16;
 const REQUEST_LEN: usize = HEADER_LEN + 56;
 /// Behind the header, four bytes, the ends (48 bytes), and three counters of four bytes.
 const UID_AT: usize = HEADER_LEN + 4 + 48 + 12;
-/// A found socket has 72 bytes and a few attributes; what is longer is cut off.
+/// A found socket has 72 bytes and a few attributes; a longer message is cut off.
 const ANSWER_LEN_MAX: usize = 512;
 const OLD_ANSWERS_MAX: usize = 16;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;

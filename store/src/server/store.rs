@@ -64,13 +64,13 @@ pub(super) struct Store {
     /// Whether there may be something in `taken_over`.
     hears: bool,
     refused: Refused,
-    /// Where the first refusal of each address is reported; if nowhere, in the log.
+    /// Receives the first refusal of each address; without it they are logged.
     refusals: Option<mpsc::Sender<IpAddr>>,
-    /// Asked for the first connection that depends on it.
+    /// Opened for the first connection whose admission depends on its owner.
     owners: Option<Owners>,
-    /// A connection whose owner is not known before that moment; nobody is accepted meanwhile.
+    /// A connection whose owner is not known before that moment; no other is accepted meanwhile.
     held: Option<(Instant, TcpStream, SocketAddr)>,
-    /// Whether it was said that the kernel cannot be asked.
+    /// The warning that the kernel does not report owners was logged.
     told_unknown: bool,
     /// Looked at for each who comes: what was said before it came counts. The last field, hence
     /// dropped when all others are, which is what `StoreHandle::close` waits for.
@@ -243,7 +243,7 @@ impl Store {
         };
         reset(stream);
         if self.refused.is_new(peer.ip()) {
-            // Whoever hears of them may have gone, or be late: then there were others before.
+            // The receiver may be gone, or its queue full with other addresses.
             let _ = refusals.try_send(peer.ip());
         }
         debug!(%peer, "refused a connection to the store");
@@ -259,20 +259,20 @@ impl Store {
     }
 }
 
-/// What becomes of a connection.
+/// The decision on a connection.
 enum Decision {
     Admit,
     Refuse,
     Hold(Instant),
 }
 
-/// Makes the end of a connection a reset, which a client takes for what it is.
+/// Makes a connection end with a reset, which a client reports as such.
 fn reset(stream: &TcpStream) {
-    // Else it ends without one, which is nearly as good.
+    // If this fails, it ends without one.
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
-/// Tells whether `ip` is an address of this host.
+/// Returns true if `ip` is an address of this host.
 fn is_own_address(ip: IpAddr) -> bool {
     let has_it = |interface: InterfaceAddress| {
         let address = interface.address?;

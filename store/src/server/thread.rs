@@ -41,9 +41,9 @@ pub struct StoreHandle {
 /// How a store is opened.
 #[derive(Debug)]
 pub struct Options {
-    /// Who may connect.
+    /// The rule by which connections are accepted.
     pub admission: Admission,
-    /// Most that the store may hold in all: what it stores, unfinished requests and unsent answers.
+    /// Bound on the memory of the store in all: values, unfinished requests and unsent answers.
     pub memory_max: usize,
     /// Where the address of a refused connection is reported, each address once; if nowhere, the
     /// log has it.
@@ -142,7 +142,7 @@ impl StoreThread {
             return Err(OpenError::Ended);
         }
         let id = self.next_id();
-        // Here, not on the thread, where nobody would hear that it failed.
+        // Here, not on the thread, which could not report a failure.
         let listener = listener.map(|listener| self.register(listener, id)).transpose();
         self.begin(id, listener.map_err(OpenError::Listener)?, options)
     }

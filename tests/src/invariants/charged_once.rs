@@ -17,7 +17,7 @@ pub(super) fn check(world: &World) -> Result<(), String> {
         return Ok(());
     }
     if world.planted().is_some() && newest.restarts_used == 0 && newest.charged_through.0 == 0 {
-        // Nobody knew of the run whose state file was there.
+        // No node knew of the run in the state file.
         return Ok(());
     }
     if newest.restarts_used < before.restarts_used

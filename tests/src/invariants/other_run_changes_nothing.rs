@@ -1,4 +1,4 @@
-//! Rule 11: a state file of another run, whose members nobody is, changes nothing but numbers: the job
+//! Rule 11: a state file of another run, of which no node was a member, changes only numbers: the job
 //! begins with a fresh budget, and with as many nodes as a first round waits for.
 
 use crate::world::World;

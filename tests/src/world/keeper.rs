@@ -29,7 +29,7 @@ impl World {
         self.processes.insert(id.clone(), Processes { round, is_killed: false });
     }
 
-    /// Whether workers of `round` run on a node and were not killed.
+    /// Returns true if workers of `round` run on a node and were not killed.
     pub(super) fn runs_workers_of(&self, id: &NodeId, round: RoundId) -> bool {
         let processes = self.processes.get(id);
         processes.is_some_and(|processes| processes.round == round && !processes.is_killed)
@@ -46,7 +46,7 @@ impl World {
         self.schedule(takes, Event::Gone { node: id.clone(), round, is_swept: false });
     }
 
-    /// Kills what is left of `round`, on the agent's order.
+    /// Kills the remaining workers of `round`, on the agent's order.
     pub(super) fn sweep_workers(&mut self, id: &NodeId, round: RoundId) {
         if let Some(processes) = self.processes.get_mut(id) {
             processes.is_killed = true;

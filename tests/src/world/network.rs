@@ -12,9 +12,9 @@ use super::{Event, World, node::Input};
 /// One stream.
 #[derive(Debug)]
 pub(super) struct Stream {
-    /// Whether what is under way on it still arrives.
+    /// Messages in transit on it still arrive.
     is_whole: bool,
-    /// Whether the agent reads it.
+    /// The agent still reads it.
     is_read: bool,
     /// Nothing gets through before.
     black_until: Option<Instant>,
@@ -22,7 +22,7 @@ pub(super) struct Stream {
     down_free_at: Instant,
 }
 
-/// What an agent sends.
+/// A message of an agent.
 #[derive(Debug)]
 pub(super) enum FromAgent {
     /// First.
@@ -100,19 +100,19 @@ impl World {
         self.schedule_at(at, Event::Down { to, message });
     }
 
-    /// Hands an agent what has arrived.
+    /// Delivers an arrived message to an agent.
     pub(super) fn arrive_down(&mut self, to: Peer, message: ToNode) {
         if self.streams.get(&to).is_some_and(|stream| stream.is_whole && stream.is_read) {
             self.input(&to.node, Input::Message(to.attend, Box::new(message)));
         }
     }
 
-    /// Whether what is under way on a stream still arrives.
+    /// Returns true if messages in transit on a stream still arrive.
     pub(super) fn is_whole(&self, peer: &Peer) -> bool {
         self.streams.get(peer).is_some_and(|stream| stream.is_whole)
     }
 
-    /// Closes a stream from the agent's side: what was sent still arrives, and then its end.
+    /// Closes a stream from the agent's side: sent messages still arrive, and then its end.
     pub(super) fn close_stream(&mut self, peer: &Peer) {
         let delay = self.delay();
         let Some(stream) = self.streams.get_mut(peer).filter(|stream| stream.is_read) else {

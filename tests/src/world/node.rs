@@ -70,7 +70,7 @@ pub(super) enum Input {
 }
 
 impl Agent {
-    /// Whether the job can count on it.
+    /// Returns true if the job can count on it.
     pub(super) fn may_take_part(&self) -> bool {
         !self.node.agent().is_leaving()
     }
@@ -130,7 +130,7 @@ impl World {
         self.settle(&id);
     }
 
-    /// The rank of `machine`, where ranks are fixed: for good, and one that nobody else has if there
+    /// The rank of `machine`, where ranks are fixed: permanent, and one that no other machine has if there
     /// is one. A surplus machine is given somebody's rank by mistake.
     fn node_rank(&mut self, machine: u64) -> Option<u32> {
         if !self.shared.fixed_ranks {
@@ -168,7 +168,7 @@ impl World {
             return;
         };
         if let Some(until) = agent.frozen_until.filter(|until| now < *until) {
-            // The driver reads what is waiting before it looks at its timers.
+            // The driver reads waiting messages before it checks its timers.
             let is_timer = matches!(input, Input::Timer(_));
             let at = until + Duration::from_micros(u64::from(is_timer));
             return self.schedule_at(at, Event::Input(id.clone(), input));
@@ -355,7 +355,7 @@ impl World {
         self.send_up(peer, FromAgent::Attend(Box::new(message)));
     }
 
-    /// Starts the workers of a group, unless it was told to end meanwhile or the lease is over.
+    /// Starts the workers of a group, unless it was stopped meanwhile or the lease is over.
     fn start_group(&mut self, id: &NodeId, round: RoundId) {
         let now = self.now;
         let Some(agent) = self.agents.get_mut(id) else {
@@ -382,7 +382,7 @@ impl World {
         }
         match ending {
             Ending::Closed(_) | Ending::Left(_) => {}
-            // What a service manager starts again.
+            // Restarted by a service manager.
             Ending::Refused(_) | Ending::Unreachable { .. } => self.start_again(id, 50),
         }
     }

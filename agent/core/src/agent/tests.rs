@@ -458,7 +458,7 @@ fn oldest_event_is_the_cause() {
     let sent = t.agent.standing(t.now).failure.expect("a failure is known");
     assert_eq!((sent.local_rank, sent.error_file_age), (LocalRank(1), Some(4 * SECOND)));
     assert_eq!(sent.age, SECOND);
-    // What happened later than that, or in another round, changes nothing.
+    // A cause later than that, or in another round, changes nothing.
     cause.local_rank = LocalRank(2);
     cause.error_file_age = Some(2 * SECOND);
     t.agent.handle_cause(t.now, cause.clone());

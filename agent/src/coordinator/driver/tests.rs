@@ -21,7 +21,7 @@ struct Fixture {
     inputs: Inputs,
     /// Where the coordinator is, as others are told.
     known: watch::Receiver<NotHere>,
-    /// Whom the port knows.
+    /// The addresses that the port knows.
     attended: watch::Receiver<Attended>,
     task: JoinHandle<()>,
 }
@@ -150,8 +150,8 @@ async fn closed_attend_is_skipped() {
     assert!(t.standing_of("open").await.is_some());
 }
 
-/// Without the proof that came with its welcome, nobody speaks for a node: neither by an attend of a
-/// later number nor by an obituary.
+/// Messages in the name of a node are refused without the proof that came with its welcome: an attend
+/// of a later number, and an obituary.
 #[tokio::test(start_paused = true)]
 async fn proof_is_needed() {
     let t = Fixture::new();

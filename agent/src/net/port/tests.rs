@@ -52,7 +52,7 @@ async fn pass(seconds: u32) {
     clock::until(Some(clock::now() + seconds * SECOND)).await;
 }
 
-/// Sends `bytes`, and says how long it takes until the connection is closed, and what was answered.
+/// Sends `bytes`; returns the time until the connection is closed, and the answer.
 async fn closed_after(stream: &mut TcpStream, bytes: &[u8]) -> (u64, Vec<u8>) {
     let begun = clock::now();
     stream.write_all(bytes).await.unwrap();

@@ -340,7 +340,7 @@ fn younger_error_file_is_an_echo() {
     );
 }
 
-/// What a node sends of its error files decides who is set aside, too.
+/// The error files of a node also decide which node is set aside.
 #[test]
 fn late_evidence_decides_who_is_set_aside() {
     let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 9);

@@ -162,7 +162,7 @@ impl Fixture {
         self.attend_with(attend)
     }
 
-    /// Opens a stream. An agent that has heard of a round also knows the run.
+    /// Opens a stream. An agent that knows of a round also knows the run.
     pub(super) fn attend_with(&mut self, mut attend: Attend) -> Vec<Did> {
         if attend.heard.round.round > Round(0) && attend.job_uid.is_none() {
             attend.job_uid = Some(self.memory.job_uid.clone());

@@ -14,7 +14,7 @@ use crate::{
 const AGENT_LEASE: Duration = Duration::from_secs(22);
 const COORDINATOR_LEASE: Duration = Duration::from_millis(27_500);
 
-/// Ten thousand nodes are welcome, two or three have come.
+/// A job of up to ten thousand nodes, of which two or three attend.
 fn large_job(names: &[&'static str]) -> Fixture {
     let mut t = Fixture::with(1, 10_000, |shared| {
         shared.timeouts.stop_grace = 5 * SECOND;
@@ -39,7 +39,7 @@ fn welcome(t: &mut Fixture, name: &'static str) -> Welcome {
     welcome.expect("it is welcomed")
 }
 
-/// The first agent of a large job is promised the same lease as the last one.
+/// The first agent of a large job is granted the same lease as the last one.
 #[test]
 fn lease_does_not_depend_on_who_has_come() {
     let mut t = Fixture::new(1, 10_000);
@@ -74,7 +74,7 @@ fn overdue_member_has_lost_its_lease() {
     assert_eq!(did, [&[Did::Evict("b", EvictReason::Silent)][..], &next].concat());
 }
 
-/// A recovery waits for the lease that members were promised, however few they were.
+/// A recovery waits for the lease that members were granted, however few they were.
 #[test]
 fn recovery_waits_for_the_lease_of_a_large_job() {
     let mut t = large_job(&["a", "b", "c"]);

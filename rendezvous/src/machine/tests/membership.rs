@@ -16,7 +16,7 @@ fn spare_takes_the_hole_of_a_dead_member() {
     assert_eq!(t.back("b"), complete);
 }
 
-/// An agent whose death was reported although it lives is told so on its stream: it kills its workers
+/// An agent that is alive although its death was reported is evicted on its stream: it kills its workers
 /// at once, not when its lease is over.
 #[test]
 fn obituary_of_the_living_evicts_it() {
@@ -193,7 +193,7 @@ fn lost_success_counts() {
 }
 
 /// The coordinator of a job that has succeeded stays for a member that was cut off after its success, so
-/// that it hears of it when it is back.
+/// that it receives the result when it is back.
 #[test]
 fn success_that_was_cut_off_hears_the_outcome() {
     let mut t = Fixture::new(2, 2);

@@ -43,8 +43,8 @@ fn recovery_waits_for_leases() {
     assert_eq!(did, [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)]);
 }
 
-/// With the round in its own state file a coordinator goes on with `min` nodes, however few they are of
-/// the last round: no other coordinator can go on with it.
+/// With the round in its own state file a coordinator continues with `min` nodes, however few they are of
+/// the last round: no other coordinator can continue it.
 #[test]
 fn recovery_needs_min_nodes() {
     let mut t = restarted(&["a", "b", "c"]);
@@ -67,7 +67,7 @@ fn recovery_below_min_waits_and_fails() {
     assert_eq!(result, JobResult::JoinTimeout { present: 1, min: 2, waited: 600 * SECOND });
 }
 
-/// A coordinator that was started without the state of a round of three, and hears of it from `a`.
+/// A coordinator that was started without the state of a round of three, and learns of it from `a`.
 fn adopted() -> Fixture {
     let mut t = Fixture::new(1, 3);
     let mut attend = t.attend_of("a", ready());
@@ -79,8 +79,8 @@ fn adopted() -> Fixture {
     t
 }
 
-/// A coordinator that only heard of the round needs a majority: a second one may hear of it too. The
-/// failure has a text of its own, and survives a restart of that coordinator.
+/// A coordinator that learned of the round from a node needs a majority: a second one may learn of it
+/// too. The failure has a text of its own, and survives a restart of that coordinator.
 #[test]
 fn recovery_of_an_adopted_round_needs_a_majority() {
     let mut t = adopted();
@@ -340,7 +340,7 @@ fn absurd_numbers_are_not_believed() {
     assert_eq!(did, [Did::Welcome("a"), Did::Remember(1, 0), Did::Admit("a", 1, 0)]);
 }
 
-/// What an agent claims to have heard counts only if it belongs to this run.
+/// The claims of an agent count only if it belongs to this run.
 #[test]
 fn claims_of_strangers_do_not_count() {
     let mut t = Fixture::new(1, 2);
@@ -357,7 +357,7 @@ fn claims_of_strangers_do_not_count() {
     assert_eq!(t.why(), "recovering: 0 of 1 members of the last round are back, 5 s left");
 }
 
-/// No round is believed that is further ahead than any coordinator could have come.
+/// Claims of rounds that are implausibly far ahead are ignored.
 #[test]
 fn far_rounds_are_not_believed() {
     for (ahead, is_believed) in [(1 << 20, true), ((1 << 20) + 1, false)] {
@@ -581,7 +581,7 @@ fn second_run_is_refused() {
     assert_eq!(attend_from(&mut t, "b", "earlier", 0), refused("b"));
 }
 
-/// A run is not adopted from an agent that names no round: nothing of it is known.
+/// A run is not adopted from an agent that does not name a round: its state is unknown.
 #[test]
 fn run_without_a_round_is_refused() {
     let mut t = Fixture::new(2, 2);
@@ -590,7 +590,7 @@ fn run_without_a_round_is_refused() {
     assert_eq!(t.attend_with(attend), [Did::Refuse("a", RefuseReason::EarlierRun)]);
 }
 
-/// Two restarts were used when everything was killed; then somebody starts the job again.
+/// Two restarts were used when everything was killed; then the job is started again.
 fn killed_as_a_whole(keeps_charges: bool) -> Fixture {
     let mut t = Fixture::new(1, 2);
     t.settings.keeps_charges = keeps_charges;
@@ -605,7 +605,7 @@ fn killed_as_a_whole(keeps_charges: bool) -> Fixture {
     t
 }
 
-/// What was charged to a run that nobody remembers is not charged to the next one, unless a service
+/// Charges of a run of which no member attends are not charged to the next one, unless a service
 /// manager starts both. The next run has a last call of its own.
 #[test]
 fn forgotten_run_leaves_its_charges() {
@@ -616,7 +616,7 @@ fn forgotten_run_leaves_its_charges() {
     assert_eq!((t.memory.restarts_used, t.memory.charged_through), (1, Round(1)));
 }
 
-/// A member that comes after all brings the charges back.
+/// A member that attends later restores the charges.
 #[test]
 fn late_member_brings_back_its_charges() {
     let mut t = killed_as_a_whole(false);

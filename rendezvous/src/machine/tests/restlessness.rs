@@ -1,4 +1,4 @@
-//! Rounds that are free do not go on for ever.
+//! The number of free rounds is bounded.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ fn cut_off_is_counted_once_a_round() {
     assert_eq!(t.memory.host_tallies, [tally(2)]);
 }
 
-/// If all members were cut off, the coordinator or its network stood still: none of them is counted.
+/// If all members were cut off, the coordinator or its network stalled: none of them is counted.
 #[test]
 fn cut_off_of_all_is_nobodys() {
     let mut t = Fixture::new(1, 2);
@@ -173,7 +173,7 @@ fn free_rounds_are_forgotten() {
     assert_eq!(t.memory.free_rounds, 0);
 }
 
-/// Nodes that join or are told to leave were asked to: such rounds are not counted.
+/// Rounds after a join or a requested leave are voluntary, and not counted.
 #[test]
 fn rounds_that_were_asked_for_are_not_counted() {
     let mut t = Fixture::new(1, 2);

@@ -46,7 +46,7 @@ fn own_sockets_are_found() {
     }
 }
 
-/// A peer that has closed its end is nobody, although the kernel names user 0 for it.
+/// A peer that has closed its end has no owner, although the kernel reports user 0 for it.
 #[test]
 fn closed_sockets_are_nobodys() {
     for make in [Owners::new, table_only] {
@@ -61,7 +61,7 @@ fn closed_sockets_are_nobodys() {
     }
 }
 
-/// A kernel that cannot find the own end of a connection has no means to tell; then the table counts.
+/// If the kernel cannot find the own end of a connection, the table is used.
 #[test]
 fn table_is_read_where_the_kernel_finds_nothing() {
     let mut owners = Owners::new();
@@ -75,7 +75,7 @@ fn table_is_read_where_the_kernel_finds_nothing() {
     assert!(matches!(owners.source, Source::SockDiag { is_proven: true, .. }));
 }
 
-/// The table is read once in a while: what it lacks is asked for again, what it has is known at once.
+/// The table is read at intervals: a missing entry is looked up again later, a present one at once.
 #[test]
 fn table_is_read_rarely() {
     let (mut owners, start) = (table_only(), now());
