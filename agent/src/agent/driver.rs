@@ -1,7 +1,13 @@
 //! Drives the agent machine and its link: one task that owns both, the node's worker stores, and
 //! the streams to the coordinator.
 
-use std::{collections::BTreeMap, io, net::SocketAddr, path::PathBuf, time::Instant};
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Instant,
+};
 
 use nix::sys::signal::Signal;
 use ragent_core::{
