@@ -298,7 +298,7 @@ pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
             format!(
                 "error: the coordinator was started without the job's state, and only {present} of \
                  at least {needed} nodes were there after {} s\n  caused by: the other nodes may \
-                 run the job elsewhere, so fewer than half of the last round do not go on without \
+                 run the job elsewhere, so half of the last round or fewer do not continue without \
                  them",
                 waited.as_secs()
             ),
@@ -363,7 +363,7 @@ fn refused(
             "give each node a rank of its own, from 0 on",
         ),
         RefuseReason::NodeRankTooHigh { node_rank, nodes } => refused(
-            format!("`--node-rank {node_rank}` is no rank of a job of {nodes} nodes"),
+            format!("`--node-rank {node_rank}` is not a rank of a job of {nodes} nodes"),
             "give each node a rank of its own, from 0 on",
         ),
         RefuseReason::ProtocolVersion { ours } => refused(

@@ -58,10 +58,10 @@ pub(super) async fn check(
         host.parse::<IpAddr>().is_ok() || guard.is_ours(host)
     });
     if !is_ours {
-        return (StatusCode::MISDIRECTED_REQUEST, "no host of that name is here\n").into_response();
+        return (StatusCode::MISDIRECTED_REQUEST, "unknown host name\n").into_response();
     }
     if request.method() != Method::GET && is_of_a_page(request.headers()) {
-        return (StatusCode::FORBIDDEN, "not from a web page\n").into_response();
+        return (StatusCode::FORBIDDEN, "requests of web pages are refused\n").into_response();
     }
     next.run(request).await
 }

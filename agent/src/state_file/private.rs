@@ -147,8 +147,8 @@ fn warn_once(path: &Path, why: &str) {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
         warn!(
-            "the folder {} is not used for state: {why}; it has to be a folder of uid {} that nobody \
-             else can write to",
+            "the folder {} is not used for state: {why}; it has to be a folder of uid {} that no \
+             other user can write to",
             path.display(),
             geteuid()
         );

@@ -200,7 +200,7 @@ impl Store {
                     Owner::Unknown => {
                         if !mem::replace(&mut self.told_unknown, true) {
                             warn!(
-                                "this kernel does not tell whose a local connection is (neither \
+                                "this kernel does not report the owner of a connection (neither \
                                  NETLINK_SOCK_DIAG nor /proc/net/tcp): every user of this host may \
                                  connect to the store"
                             );
