@@ -132,8 +132,11 @@ pub const STORE_SILENCE: Duration = Duration::from_secs(60);
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection may be open without a request.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often an HTTP/2 peer is pinged, and how long it may take to answer.
+/// How often an HTTP/2 peer is pinged.
 pub const PING_INTERVAL: Duration = Duration::from_secs(10);
+/// How long an HTTP/2 peer may take to answer a ping: as long as the longest lease, which must not end
+/// because of this.
+pub const PING_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long an unknown connection may take before it counts towards the quotas: a new member sends its
 /// request at once.
 pub const STRANGER_GRACE: Duration = Duration::from_secs(1);

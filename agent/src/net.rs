@@ -4,7 +4,7 @@
 //! [`port`] serves the protocols of one port, [`door`] decides which connections it keeps.
 
 mod door;
-mod http;
+pub(crate) mod http;
 pub mod port;
 
 use std::{

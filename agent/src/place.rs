@@ -7,7 +7,7 @@ mod plain_store;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use ragent_core::agent::AgentSettings;
@@ -450,9 +450,9 @@ pub(crate) fn host_endpoint(
     state_file: Option<PathBuf>,
     not_here: watch::Sender<NotHere>,
 ) -> Result<(Hosted, Server), LaunchError> {
-    if let Some(folder) = state_file.as_deref().and_then(Path::parent).map(Path::to_owned) {
+    if let Some(own) = state_file.clone() {
         // A slow disk does not delay the start, and remaining files are removed next time.
-        drop(tokio::task::spawn_blocking(move || state_file::clean(&folder)));
+        drop(tokio::task::spawn_blocking(move || state_file::clean(&own)));
     }
     let (inputs, queue) = mpsc::channel::<Input>(limits::COORDINATOR_QUEUE);
     let run_id = settings.run_id.clone();

@@ -577,14 +577,21 @@ mod tests {
         }
         fs::write(path("job-new.buried"), "n 1").unwrap();
         fs::write(path("job-other.json"), "{}").unwrap();
-        clean(folder.path());
+        write_aged(&path("job-own.json"), 620, |_| {});
+        clean(&path("job-own.json"));
         let mut left: Vec<String> = fs::read_dir(folder.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
-        let expected =
-            ["else", "job-fresh.buried", "job-fresh.json", "job-new.buried", "job-other.json"];
+        let expected = [
+            "else",
+            "job-fresh.buried",
+            "job-fresh.json",
+            "job-new.buried",
+            "job-other.json",
+            "job-own.json",
+        ];
         assert_eq!(left, expected);
     }
 

@@ -115,6 +115,20 @@ fn far_claims() {
                 answer => panic!("{answer:?}"),
             });
         }
+        // Nor as a newcomer that was welcomed before, and has a proof of its own.
+        let own = attend("evil_2", "10.77.0.3", 1);
+        let proof = attending(ENDPOINT, own, |answer| match answer.message {
+            Some(Message::Welcome(welcome)) => welcome.proof,
+            answer => panic!("{answer:?}"),
+        });
+        let mut near = attend("evil_2", "10.77.0.3", 1);
+        let round = v1::RoundId { term: 1, round: 1_000 };
+        (near.job_uid, near.attend, near.proof) = (uid.clone(), 2, proof);
+        near.heard.as_mut().unwrap().round = Some(round);
+        (near.restarts_used, near.charged_through) = (99, 1_000);
+        attending(ENDPOINT, near, |answer| {
+            assert!(matches!(answer.message, Some(Message::Welcome(_))), "{answer:?}");
+        });
     });
     victim.assert_unharmed();
 }

@@ -196,6 +196,9 @@ impl Node {
         is_new: bool,
     ) -> bool {
         self.begin(now);
+        if !self.link.knows(attend) {
+            return false;
+        }
         let follows = is_new && self.agent.handle_sent_elsewhere(now, term);
         self.effects.push_back(Effect::Drop(attend));
         self.end_stream(now, attend);
@@ -466,5 +469,6 @@ mod tests {
         node.handle_message(now, ONE, admit);
         assert!(!admits(&effects(&mut node)));
         assert_eq!(node.handle_connected(now, ONE), None);
+        assert!(!node.handle_sent_elsewhere(now, ONE, Term(9), true));
     }
 }

@@ -41,7 +41,7 @@ use crate::{
     job_spec::Endpoint,
     keeper::obituary::OBITUARY_PATH,
     limits,
-    net::{self, port::PeerAddress},
+    net::{self, http::BodyRead, port::PeerAddress},
     state_file,
 };
 
@@ -143,6 +143,7 @@ impl Coordination for Service {
         request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Answers>, Status> {
         let from = request.extensions().get::<PeerAddress>().copied();
+        let read = request.extensions().get::<BodyRead>().cloned().unwrap_or_default();
         let mut messages = request.into_inner();
         let inputs = match self.role.coordinator() {
             Ok(inputs) => inputs.clone(),
@@ -157,6 +158,7 @@ impl Coordination for Service {
         let FromAgent::Attend(attend, proof) = first.try_into()? else {
             return Err(Status::failed_precondition("the first message is not an attend"));
         };
+        read.notify();
         let peer = attend.peer();
         let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
         let (taken, is_taken) = oneshot::channel();

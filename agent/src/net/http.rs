@@ -3,6 +3,7 @@
 use std::{
     convert::Infallible,
     pin::{Pin, pin},
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -21,7 +22,11 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
 };
-use tokio::{net::TcpStream, sync::watch, time::timeout};
+use tokio::{
+    net::TcpStream,
+    sync::{Notify, watch},
+    time::timeout,
+};
 use tower::ServiceExt;
 use tracing::debug;
 
@@ -44,7 +49,7 @@ pub(super) async fn serve(
         .timer(TokioTimer::new())
         .max_concurrent_streams(16)
         .keep_alive_interval(limits::PING_INTERVAL)
-        .keep_alive_timeout(limits::PING_INTERVAL);
+        .keep_alive_timeout(limits::PING_TIMEOUT);
     let (requests, busy) = watch::channel(0);
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer);
@@ -66,22 +71,43 @@ pub(super) async fn serve(
     }
 }
 
+/// Notified by a handler once it has read what its answer depends on, although the body goes on.
+///
+/// From then on the request is not hurried: the coordinator of a large job may have thousands of others
+/// to answer first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BodyRead(Arc<Notify>);
+
+impl BodyRead {
+    pub(crate) fn notify(&self) {
+        self.0.notify_one();
+    }
+}
+
 /// Answers a request whose body comes in time.
-async fn answer(request: Request<Incoming>, router: Router, progress: Progress) -> Response {
+async fn answer(mut request: Request<Incoming>, router: Router, progress: Progress) -> Response {
     let has_body = !request.body().is_end_stream();
-    let answer = router.oneshot(request);
+    let read = BodyRead::default();
+    request.extensions_mut().insert(read.clone());
+    let mut answer = pin!(router.oneshot(request));
     if !has_body {
         progress.served().await;
         return infallible(answer.await);
     }
-    // Requests that take longer to answer have no body. The body of an attend lasts as long as its
-    // stream, but its answer begins with the first message.
-    match timeout(limits::REQUEST_TIMEOUT, answer).await {
-        Ok(response) => {
-            progress.served().await;
-            infallible(response)
+    // The body of an attend lasts as long as its stream; its handler reports the first message.
+    let reading = async {
+        tokio::select! {
+            response = &mut answer => Some(response),
+            () = read.0.notified() => None,
         }
-        Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
+    };
+    let Ok(response) = timeout(limits::REQUEST_TIMEOUT, reading).await else {
+        return StatusCode::REQUEST_TIMEOUT.into_response();
+    };
+    progress.served().await;
+    match response {
+        Some(response) => infallible(response),
+        None => infallible(answer.await),
     }
 }
 

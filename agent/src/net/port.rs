@@ -14,6 +14,7 @@ use std::{
 
 use axum::Router;
 use nix::{
+    libc,
     sys::resource::{Resource, getrlimit},
     unistd::geteuid,
 };
@@ -194,6 +195,16 @@ impl Port {
                 self.take_in(stream, peer);
             }
             Err(error) => {
+                let is_exhausted = matches!(
+                    error.raw_os_error(),
+                    Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+                );
+                if !is_exhausted {
+                    // As where the peer has gone again before it was accepted.
+                    debug!(%error, "a connection could not be accepted");
+                    self.rest_until = Some(clock::now() + ROOM_REST);
+                    return;
+                }
                 if !std::mem::replace(&mut self.is_failing, true) {
                     warn!(%error, "no further connection can be accepted for now");
                 }

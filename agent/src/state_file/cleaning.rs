@@ -2,18 +2,24 @@
 
 use std::{ffi::OsStr, path::Path};
 
-use super::{Age, PrivateFolder, age, age_of_memory, grave, name_of};
+use super::{Age, PrivateFolder, age, age_of_memory, folder_of, grave, name_of};
 use crate::limits;
 
-/// Removes state files of runs that no agent can be waiting for, and files that belong to no state file.
+/// Removes state files of runs that no agent can be waiting for, and files that belong to no state file,
+/// from the folder of `own`, the state file of the coordinator that starts.
 ///
 /// A running coordinator rewrites its own file every [`limits::STATE_FILE_INTERVAL`], so that it is not
 /// among them. Examines the first [`limits::MAX_STATE_ENTRIES`] entries only, and none in a folder that
 /// is not private.
-pub fn clean(folder: &Path) {
+pub fn clean(own: &Path) {
+    let folder = folder_of(own);
     let Ok(private) = PrivateFolder::open(folder) else { return };
     for name in private.names() {
         let path = folder.join(&name);
+        // Its own file may be outdated until the coordinator that starts has written it.
+        if path == own || path == grave(own) {
+            continue;
+        }
         let is_outdated = match kind(&path) {
             Kind::Memory => is_outdated(&path),
             Kind::Grave => {

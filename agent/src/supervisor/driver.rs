@@ -530,7 +530,9 @@ impl Driver {
                 }
                 let order = Order::Renew { until_ns };
                 self.renewed = Some(order.clone());
-                self.order(order, Vec::new()).await;
+                if let Some(keeper) = &self.keeper {
+                    keeper.renew(order);
+                }
             }
             Command::Bury { node_id, coordinators, round, proof, state_file } => {
                 let proof = proof.map(|proof| proof.to_string()).unwrap_or_default();
@@ -577,7 +579,10 @@ impl Driver {
                     return self.input(Input::KeeperLost);
                 }
             }
-            for order in [self.renewed.clone(), self.bury.clone()].into_iter().flatten() {
+            if let (Some(keeper), Some(order)) = (&self.keeper, self.renewed.clone()) {
+                keeper.renew(order);
+            }
+            if let Some(order) = self.bury.clone() {
                 self.order(order, Vec::new()).await;
             }
         }

@@ -23,7 +23,7 @@ use nix::{
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     task::spawn_blocking,
     time::timeout,
 };
@@ -78,6 +78,9 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(super) struct KeeperLink {
     orders: mpsc::Sender<(Order, Vec<OwnedFd>)>,
+    /// The newest renewal of the lease. Older ones need not be sent, so a keeper that stands still never
+    /// makes the agent wait.
+    lease: watch::Sender<Option<Order>>,
     pid: Pid,
 }
 
@@ -100,9 +103,10 @@ impl KeeperLink {
         let pid = Pid::from_raw(keeper.id().cast_signed());
         let readable = unix::watch(ours.try_clone()?, Interest::READABLE)?;
         let (orders, queue) = mpsc::channel(limits::TASK_QUEUE);
-        tokio::spawn(write_orders(ours, queue));
+        let (lease, renewals) = watch::channel(None);
+        tokio::spawn(write_orders(ours, queue, renewals));
         tokio::spawn(read_reports(readable, drains, reports));
-        Ok(Self { orders, pid })
+        Ok(Self { orders, lease, pid })
     }
 
     /// Whether `pid` is one of the workers, or was started by one.
@@ -120,14 +124,35 @@ impl KeeperLink {
         let _ = kill(self.pid, Signal::SIGKILL);
     }
 
+    /// Renews the lease; replaces a renewal that has not been written yet.
+    pub(super) fn renew(&self, order: Order) {
+        self.lease.send_replace(Some(order));
+    }
+
     /// Orders something; a keeper that is gone says so by itself.
     pub(super) async fn order(&self, order: Order, fds: Vec<OwnedFd>) {
         let _ = self.orders.send((order, fds)).await;
     }
 }
 
-async fn write_orders(socket: StdUnixStream, mut orders: mpsc::Receiver<(Order, Vec<OwnedFd>)>) {
-    while let Some((order, fds)) = orders.recv().await {
+async fn write_orders(
+    socket: StdUnixStream,
+    mut orders: mpsc::Receiver<(Order, Vec<OwnedFd>)>,
+    mut renewals: watch::Receiver<Option<Order>>,
+) {
+    loop {
+        let (order, fds) = tokio::select! {
+            // The lease first: a keeper starts nothing without one.
+            biased;
+            Ok(()) = renewals.changed() => match renewals.borrow_and_update().clone() {
+                Some(order) => (order, Vec::new()),
+                None => continue,
+            },
+            order = orders.recv() => match order {
+                Some(order) => order,
+                None => break,
+            },
+        };
         let mut line = serde_json::to_vec(&order).expect("an order has no map with odd keys");
         line.push(b'\n');
         if write_line(&socket, &line, &fds).await.is_err() {
@@ -208,4 +233,38 @@ async fn read_reports(
     debug_assert!(swept.is_ok(), "a sweep does not panic");
     // Nobody listens any more once the agent itself ends.
     let _ = reports.send(FromKeeper::Lost).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+
+    use super::*;
+
+    /// A keeper that stands still makes nobody wait: renewals replace each other, and it reads the newest
+    /// when it goes on.
+    #[tokio::test]
+    async fn renewals_do_not_queue_up() {
+        let (ours, theirs) = StdUnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let (orders, queue) = mpsc::channel(1);
+        let (lease, renewals) = watch::channel(None);
+        let link = KeeperLink { orders, lease, pid: Pid::from_raw(0) };
+        let writing = tokio::spawn(write_orders(ours, queue, renewals));
+        let last = 20_000;
+        for until_ns in 0..=last {
+            link.renew(Order::Renew { until_ns: Some(until_ns) });
+            tokio::task::yield_now().await;
+        }
+        let reading = spawn_blocking(move || {
+            BufReader::new(theirs).lines().map(Result::unwrap).collect::<Vec<_>>()
+        });
+        link.order(Order::Ping, Vec::new()).await;
+        drop(link);
+        writing.await.unwrap();
+        let lines = reading.await.unwrap();
+        let newest = serde_json::to_string(&Order::Renew { until_ns: Some(last) }).unwrap();
+        assert!(lines.contains(&newest), "{:?}", lines.last());
+        assert!(lines.len() < 5_000, "{} lines", lines.len());
+    }
 }

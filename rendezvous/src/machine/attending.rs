@@ -130,6 +130,12 @@ impl Rendezvous {
         if !self.is_credible(heard) {
             return;
         }
+        match self.phase {
+            Phase::Gathering(_) | Phase::Recovering(_) => {}
+            // This coordinator has completed a round itself: it knows more than any node that registers,
+            // which may be a stranger that was welcomed before.
+            Phase::Running(_) | Phase::Regathering(_) | Phase::Closed(_) => return,
+        }
         if heard > (RoundId { term: self.memory.term, round: self.memory.round }) {
             self.memory.term = heard.term.next();
         }
