@@ -357,6 +357,23 @@ fn claims_of_strangers_do_not_count() {
     assert_eq!(t.why(), "recovering: 0 of 1 members of the last round are back, 5 s left");
 }
 
+/// Once the coordinator has completed a round, no claim counts, not even of an agent that names the run:
+/// a stranger that was welcomed before knows its name.
+#[test]
+fn claims_do_not_count_in_a_running_round() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a"]);
+    let mut attend = t.attend_of("x", ready());
+    attend.job_uid = Some(t.memory.job_uid.clone());
+    attend.heard = heard(RoundId { term: Term(1), round: Round(99) }, 1, 0);
+    attend.restarts_used = 3;
+    attend.charged_through = Round(99);
+    t.machine.handle_attend(t.now, attend);
+    t.drain();
+    assert_eq!((t.memory.round, t.memory.is_adopted), (Round(1), false));
+    assert_eq!((t.memory.restarts_used, t.memory.charged_through), (0, Round(0)));
+}
+
 /// Claims of rounds that are implausibly far ahead are ignored.
 #[test]
 fn far_rounds_are_not_believed() {
