@@ -1,7 +1,7 @@
 //! Makes every listener and every connection of the program, so that what must hold for all of them
 //! (bounds now, authentication and TLS later) has one place.
 //!
-//! [`port`] serves the protocols of one port, [`door`] decides which connections it keeps.
+//! [`port`] serves the protocols of one port, `door` decides which connections it keeps.
 
 mod door;
 pub(crate) mod http;

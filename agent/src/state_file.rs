@@ -1,5 +1,5 @@
 //! The small files by which a restarted coordinator remembers its job, and `ragent status` finds
-//! the jobs of this machine. They live in a folder that only their user can read: [`PrivateFolder`].
+//! the jobs of this machine. They live in a folder that only their user can read: `PrivateFolder`.
 
 mod age;
 mod cleaning;

@@ -1,5 +1,5 @@
 //! Serves the protocols that share one port: distinguishes them by their first byte, and carries out
-//! the decisions of [`Door`].
+//! the decisions of `Door`.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
