@@ -10,12 +10,13 @@ const KNOCK: &str = "
 import socket, struct
 def knock(host, port, words=b'\\x0dpong'):
     greeting = b'\\0' + struct.pack('<I', 0x3C85F7CE)
-    stream = socket.create_connection((host, port))
-    stream.settimeout(60)
     try:
+        # A refused connection may be reset before it is set up on this side.
+        stream = socket.create_connection((host, port))
+        stream.settimeout(60)
         stream.sendall(greeting + words)
         answer = stream.recv(100)
-    except ConnectionError:
+    except (ConnectionResetError, BrokenPipeError):
         return 'refused'
     return answer.decode() or 'refused'
 ";
@@ -73,13 +74,13 @@ greeting = b'\\0' + struct.pack('<I', 0x3C85F7CE)
 key, value = b'planted', b'1'
 plant = b'\\x01' + struct.pack('<Q', len(key)) + key + struct.pack('<Q', len(value)) + value
 for turn in range(300):
-    stream = socket.create_connection(('127.0.0.1', {port}))
     try:
-        stream.sendall(greeting + plant)
-        stream.shutdown(socket.SHUT_WR)
+        # A refused connection may be reset before it is set up on this side.
+        with socket.create_connection(('127.0.0.1', {port})) as stream:
+            stream.sendall(greeting + plant)
+            stream.shutdown(socket.SHUT_WR)
     except OSError:
         pass
-    stream.close()
 "
     );
     python(&victim.network, 1, OTHER, &script);
