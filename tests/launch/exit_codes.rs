@@ -181,7 +181,7 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
         },
     ),
     (
-        "the host came back without its state, and too few nodes of the last round within \
+        "the host restarted without its state, and too few nodes of the last round came back within \
          `join_timeout`",
         |sandbox| {
             let endpoint = format!("127.0.0.1:{}", free_port());
