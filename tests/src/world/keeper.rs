@@ -1,6 +1,6 @@
 //! The keepers' promise: when an agent is gone or its lease is over, its workers die in time.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ragent_core::supervisor;
 use ragent_rendezvous::ids::{NodeId, RoundId};
@@ -19,7 +19,7 @@ pub(super) struct Processes {
 /// How long killing takes at most.
 const KILLING_MS: u64 = 500;
 
-/// How long it takes at most when an agent is gone: less than the rest of its lease.
+/// How long it takes at most when an agent is gone and its lease goes on.
 const SLOW_KILLING_MS: u64 = 2_000;
 
 impl World {
@@ -82,7 +82,7 @@ impl World {
     }
 
     /// What the keeper of an agent that has died does: it kills, reaps, and perhaps is heard.
-    pub(super) fn outlive_agent(&mut self, id: &NodeId, is_heard: bool) {
+    pub(super) fn outlive_agent(&mut self, id: &NodeId, is_heard: bool, lease: Option<Instant>) {
         if self.sabotage == Sabotage::NoKeeper {
             return;
         }
@@ -92,6 +92,9 @@ impl World {
         } else {
             self.random.millis(0, 300)
         };
+        // A coordinator that waits for the lease waits half a second longer for the killing.
+        let left = lease.map_or(Duration::ZERO, |at| at.saturating_duration_since(self.now));
+        let takes = takes.min(left + Duration::from_millis(KILLING_MS));
         if let Some(processes) = self.processes.get_mut(id) {
             processes.is_killed = true;
             let round = processes.round;

@@ -149,10 +149,10 @@ impl World {
 
     /// Kills an agent's process; `is_heard` is whether its keeper's obituary arrives.
     pub(super) fn kill_agent(&mut self, id: &NodeId, is_heard: bool) {
-        if self.agents.remove(id).is_some() {
+        if let Some(agent) = self.agents.remove(id) {
             self.chronicle.note_stopped(id);
             self.break_streams(id);
-            self.outlive_agent(id, is_heard);
+            self.outlive_agent(id, is_heard, agent.lease);
         }
     }
 
