@@ -117,7 +117,7 @@ pub const KEEPALIVE_PROBES: u32 = 6;
 
 /// Addresses of which a store says in the log that it refused them; the others are told at level
 /// `debug`, as is every further refusal of the same.
-pub const REFUSED_LOGGED_MAX: usize = 64;
+pub const REFUSED_LOGGED_MAX: usize = 16;
 
 /// Stores that may wait to be opened by the store's thread. A launcher opens one a round; when
 /// full, [`open`](crate::StoreThread::open) fails, as the thread must be stuck.

@@ -90,9 +90,9 @@ impl Owners {
             match self.ask(peer, local) {
                 Ok(Some(socket)) => return socket.owner(),
                 Ok(None) if self.can_answer(local, peer) => return Owner::Nobody,
-                // A kernel that has answered before is temporarily out of memory.
-                Err(_) if self.is_proven() => {}
-                Ok(None) | Err(_) => self.source = Source::Table,
+                // The kernel has no module for TCP, both ends are gone, or it is out of memory: the
+                // next connection may be found.
+                Ok(None) | Err(_) => {}
             }
         }
         self.look_up(now, local, peer)
