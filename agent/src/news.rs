@@ -45,6 +45,12 @@ pub fn log(news: &News) {
             end = ended(&failure.end),
             "worker failed"
         ),
+        News::ClientRefused(round, address) => warn!(
+            "the store of round {} refused {address}, which is neither an address of a member \
+             nor a socket of this user; if a worker of this job runs there, name its address with \
+             `--local-addr` on its node, or give `--store-access any` on all nodes",
+            round.round
+        ),
         News::Cause(failure) => error!(
             round = %failure.round,
             rank = failure.global_rank.0,

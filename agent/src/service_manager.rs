@@ -89,7 +89,7 @@ impl ServiceManager {
 
     /// Something has changed.
     pub fn tell_news(&self, news: &News) {
-        self.say_status(&status(news));
+        status(news).iter().for_each(|text| self.say_status(text));
     }
 
     /// The agent's part is over.
@@ -122,9 +122,9 @@ fn tell(notice: &Notice) {
     }
 }
 
-/// What `systemctl status` shows, on one line.
-fn status(news: &News) -> String {
-    match news {
+/// What `systemctl status` shows, on one line; none where the job goes on as it did.
+fn status(news: &News) -> Option<String> {
+    Some(match news {
         News::Admitted(admission) => {
             let nodes = admission.group_world_size;
             let noun = if nodes == 1 { "node" } else { "nodes" };
@@ -143,9 +143,10 @@ fn status(news: &News) -> String {
         News::Waiting(id, reason) => {
             format!("round {}: waiting, {}", id.round.0, news::waiting(*reason))
         }
+        News::ClientRefused(..) => return None,
         News::WorkerFailed(failure) | News::Cause(failure) => {
             let (rank, end) = (failure.global_rank.0, news::ended(&failure.end));
             format!("round {}: rank {rank} {end}", failure.round.round.0)
         }
-    }
+    })
 }

@@ -1,6 +1,6 @@
 //! `ragent status`: how a job stands, for people and for programs.
 
-use std::{fmt::Write as _, process::ExitCode};
+use std::{fmt::Write as _, net::IpAddr, process::ExitCode};
 
 use ragent_proto::convert::StatusAnswer;
 use ragent_proto::printable;
@@ -158,6 +158,17 @@ pub fn text(snapshot: &Snapshot) -> String {
     if !rows.is_empty() {
         let head = ["rank", "host", "address", "workers", "state", "seen"].map(str::to_owned);
         table(&mut text, &[vec![head], rows].concat());
+    }
+    if !snapshot.refused_clients.is_empty() {
+        let addresses: Vec<_> = snapshot.refused_clients.iter().map(IpAddr::to_string).collect();
+        let _ = writeln!(
+            text,
+            "the store of round {} refused {}, no address of a member; if a worker of this job runs \
+             there, name its address with `--local-addr` on its node, or give `--store-access any` on \
+             all nodes",
+            snapshot.round,
+            addresses.join(", ")
+        );
     }
     if let Some(outcome) = &snapshot.outcome {
         let _ = writeln!(text, "{}", error::closed(outcome, snapshot.run_id.as_str()));

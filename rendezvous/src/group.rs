@@ -3,12 +3,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
+    net::IpAddr,
     time::Instant,
 };
 
 use crate::{
     ids::{GroupRank, NodeId, RoundId},
-    message::{EvictReason, NodeState},
+    message::{EvictReason, NodeState, REFUSED_CLIENTS_MAX, RefusedClients},
     table::Table,
 };
 
@@ -33,6 +34,7 @@ pub(crate) struct Group {
     unstopped: BTreeSet<NodeId>,
     leavers: BTreeSet<NodeId>,
     cut_off: BTreeMap<NodeId, Instant>,
+    refused_clients: Vec<IpAddr>,
 }
 
 /// A member's seat.
@@ -143,7 +145,30 @@ impl Group {
             unstopped: ids,
             leavers: BTreeSet::new(),
             cut_off: BTreeMap::new(),
+            refused_clients: Vec::new(),
         }
+    }
+
+    /// The clients that the round's store has refused.
+    pub(crate) fn refused_clients(&self) -> &[IpAddr] {
+        &self.refused_clients
+    }
+
+    /// Adds clients that the round's store has refused, as `node` reports. Returns true if any is new,
+    /// and `node` serves that store.
+    pub(crate) fn add_refused_clients(&mut self, node: &NodeId, refused: &RefusedClients) -> bool {
+        let is_served_there = self.held(node).is_some_and(|seat| seat.rank == GroupRank(0));
+        if !is_served_there || refused.round != self.round {
+            return false;
+        }
+        let before = self.refused_clients.len();
+        for address in &refused.addresses {
+            let has_room = self.refused_clients.len() < REFUSED_CLIENTS_MAX;
+            if has_room && !self.refused_clients.contains(address) {
+                self.refused_clients.push(*address);
+            }
+        }
+        before < self.refused_clients.len()
     }
 
     /// The seat of `node`, if it was a member when the round started.

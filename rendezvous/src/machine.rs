@@ -10,6 +10,7 @@ mod closing;
 mod gathering;
 mod judging;
 mod recovering;
+mod refused_clients;
 mod regathering;
 mod restlessness;
 mod running;
@@ -144,6 +145,7 @@ impl Rendezvous {
         }
         self.advance(now);
         self.sync(&id);
+        self.repeat_refused_clients(&id);
     }
 
     /// Takes in what a node says on an open stream.
@@ -162,6 +164,10 @@ impl Rendezvous {
             }
             FromNode::Said { text } => {
                 self.roster.note(&from.node, text);
+                return;
+            }
+            FromNode::RefusedClients(refused) => {
+                self.note_refused_clients(&from.node, &refused);
                 return;
             }
             FromNode::Alive { round } => self.give_sign(&from.node, round),
@@ -190,6 +196,11 @@ impl Rendezvous {
             debug!(node = %from.node, attend = %from.attend, "detached");
             node.attached = false;
         }
+    }
+
+    /// Returns true if the node has attended, and is neither lost nor dismissed since.
+    pub fn knows(&self, node: &NodeId) -> bool {
+        self.roster.get(node).is_some()
     }
 
     /// The run that this coordinates.

@@ -13,12 +13,14 @@ use crate::{
         AttendNumber, GlobalRank, GroupRank, JobUid, LocalRank, NodeId, Peer, RoleRank, Round,
         RoundId, RunId, Term,
     },
-    limits::NODES_MAX,
     settings::{Leases, SharedSettings},
 };
 
 /// How much of what workers say of their progress is passed on, in bytes: one line.
 pub const SAID_MAX: usize = 200;
+
+/// How many addresses that a round's store has refused are reported.
+pub const REFUSED_CLIENTS_MAX: usize = 16;
 
 /// Version of the attend protocol in this build; `docs/protocol.md` lists all versions.
 pub const PROTOCOL_VERSION: u32 = 3;
@@ -88,10 +90,11 @@ pub struct Heard {
 }
 
 impl Heard {
-    /// How many nodes the round had, if this comes from one of its members: others may not know.
-    pub(crate) fn size_by_member(&self) -> Option<u32> {
+    /// How many nodes the round had, if this comes from one of its members: others may not know. None
+    /// where that is more than `max`, which a round of the job cannot have.
+    pub(crate) fn size_by_member(&self, max: u32) -> Option<u32> {
         let is_member = self.group_rank.is_some_and(|rank| rank.0 < self.size);
-        (is_member && self.size as usize <= NODES_MAX).then_some(self.size)
+        (is_member && self.size <= max).then_some(self.size)
     }
 }
 
@@ -171,6 +174,8 @@ pub enum FromNode {
         /// At most [`SAID_MAX`] bytes, without control characters.
         text: String,
     },
+    /// The store of the round, which this node serves, has refused clients.
+    RefusedClients(RefusedClients),
     /// It has heard the outcome, or that it is dismissed, and goes.
     Goodbye,
 }
@@ -196,6 +201,18 @@ pub enum ToNode {
     Assignment(Assignment),
     /// The coordinator's host has been told to leave; the job can go on only if it comes back.
     HostLeaving,
+    /// The store of the node's round has refused clients.
+    RefusedClients(RefusedClients),
+}
+
+/// The clients that the store of a round has refused, because their addresses are not a member's. A
+/// worker of the job may be among them, and hangs then: every node warns.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RefusedClients {
+    /// The round.
+    pub round: RoundId,
+    /// The addresses of all so far, each once; at most [`REFUSED_CLIENTS_MAX`].
+    pub addresses: Vec<IpAddr>,
 }
 
 /// The answer to an attend that counts.

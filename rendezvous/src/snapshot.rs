@@ -36,6 +36,8 @@ pub struct Snapshot {
     pub nodes: Vec<NodeSnapshot>,
     /// Why the next round is not complete yet; none while one runs undisturbed.
     pub incomplete: Option<Explanation>,
+    /// Clients that the store of the newest round has refused: their addresses are not a member's.
+    pub refused_clients: Vec<IpAddr>,
     /// How the job ended, once it has.
     pub outcome: Option<Outcome>,
 }

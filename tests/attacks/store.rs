@@ -57,7 +57,12 @@ fn store_from_no_members_address() {
     let port = victim.store_port;
     assert_eq!(knock(&victim, 2, 0, "10.77.0.1", port), "pong");
     assert_eq!(knock(&victim, ATTACKER, 0, "10.77.0.1", port), "refused");
+    // Every node warns, and so does the status.
     victim.host.logs("the store of round 1 refused 10.77.0.3");
+    victim.guest.logs("the store of round 1 refused 10.77.0.3");
+    assert_eq!(victim.status()["refused_clients"], serde_json::json!(["10.77.0.3"]));
+    let status = victim.printed_status();
+    assert!(status.contains("the store of round 1 refused 10.77.0.3, no address"), "{status}");
     victim.assert_unharmed();
 }
 

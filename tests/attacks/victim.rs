@@ -14,7 +14,7 @@ pub(crate) const ENDPOINT: &str = "10.77.0.1:29400";
 
 /// A job whose workers run.
 pub(crate) struct Victim {
-    _sandbox: Sandbox,
+    sandbox: Sandbox,
     pub(crate) network: Network,
     pub(crate) host: Program,
     pub(crate) guest: Program,
@@ -51,7 +51,7 @@ impl Victim {
         let digits: String = port.chars().take_while(char::is_ascii_digit).collect();
         let workers = [host.worker(), guest.worker()];
         let store_port = digits.parse().unwrap();
-        Some(Self { _sandbox: sandbox, network, host, guest, workers, store_port })
+        Some(Self { sandbox, network, host, guest, workers, store_port })
     }
 
     /// The job's public status.
@@ -68,6 +68,14 @@ impl Victim {
         });
         let (_, body) = answer.split_once("\r\n\r\n").unwrap();
         serde_json::from_str(body).unwrap()
+    }
+
+    /// Prints the job's status, as a user on the node of the host.
+    pub(crate) fn printed_status(&self) -> String {
+        let words = format!("status --rdzv-endpoint {ENDPOINT}");
+        let end = self.network.ragent(&self.sandbox, 1, &words).run();
+        end.assert_code(0);
+        end.stdout
     }
 
     /// The id of the guest's agent.

@@ -23,6 +23,16 @@ fn store_serves_until_it_is_told_to_end() {
     }
 }
 
+/// Without `--host` a store listens on loopback only, as it admits all connections.
+#[test]
+fn store_listens_on_loopback_by_default() {
+    let sandbox = Sandbox::new();
+    let mut store = sandbox.ragent("store --port 0").start();
+    let address: SocketAddr = store.says(":").parse().unwrap();
+    assert!(address.ip().is_loopback(), "{address}");
+    TcpStream::connect(address).unwrap();
+}
+
 /// A store that is to end with its parent does, however that one ends.
 #[test]
 fn store_ends_with_its_parent() {

@@ -15,14 +15,16 @@
 
 use std::{
     collections::VecDeque,
+    net::IpAddr,
     time::{Duration, Instant},
 };
 
 use ragent_rendezvous::{
-    ids::{JobUid, Round, RoundId, Term},
+    ids::{GroupRank, JobUid, Round, RoundId, Term},
     message::{
         Admission, Assignment, EvictReason, FromNode, Heard, JobResult, NodeState, Outcome,
-        RefuseReason, RestartReason, Standing, WaitReason, Welcome, WorkerFailure,
+        REFUSED_CLIENTS_MAX, RefuseReason, RefusedClients, RestartReason, Standing, WaitReason,
+        Welcome, WorkerFailure,
     },
     settings::Leases,
 };
@@ -72,6 +74,8 @@ pub enum News {
     WorkerFailed(Box<WorkerFailure>),
     /// One of its own workers has failed before all others here, as their error files show.
     Cause(Box<WorkerFailure>),
+    /// The store of the round has refused a client from this address.
+    ClientRefused(RoundId, IpAddr),
 }
 
 /// How one node's part ended.
@@ -187,6 +191,8 @@ pub struct Agent {
     /// Whether the coordinator may still count this node as alive.
     is_leased: bool,
     said: Said,
+    /// Addresses that the store of `round` has refused, as far as this node knows.
+    refused_clients: Vec<IpAddr>,
     effects: VecDeque<Effect>,
 }
 
@@ -207,6 +213,7 @@ impl Agent {
             unattended: Some(now),
             is_leased: false,
             said: Said::default(),
+            refused_clients: Vec::new(),
             effects: VecDeque::from([Effect::OpenStore]),
             settings,
         }
@@ -278,6 +285,25 @@ impl Agent {
         self.say_standing(now);
         if !self.said.text.is_empty() {
             self.pass_on(now);
+        }
+        if !self.refused_clients.is_empty() && self.serves_the_store() {
+            self.say_refused_clients();
+        }
+    }
+
+    /// Notes that the store that this node serves to `round` has refused a client.
+    pub fn handle_client_refused(&mut self, round: Round, address: IpAddr) {
+        if round == self.round.round && self.add_refused_client(address) {
+            self.say_refused_clients();
+        }
+    }
+
+    /// Notes the clients that the store of a round has refused, as the coordinator reports them.
+    pub fn handle_refused_clients(&mut self, refused: RefusedClients) {
+        if refused.round == self.round {
+            refused.addresses.into_iter().for_each(|address| {
+                self.add_refused_client(address);
+            });
         }
     }
 
@@ -518,6 +544,7 @@ impl Agent {
                 self.round = admission.round;
                 self.failure = None;
                 self.was_cut_off = false;
+                self.refused_clients.clear();
                 self.waiting = None;
                 self.restarts_used = admission.restart_count;
                 self.charged_through = admission.charged_through;
@@ -644,6 +671,28 @@ impl Agent {
     fn say_standing(&mut self, now: Instant) {
         let standing = self.standing(now);
         self.effects.push_back(Effect::Say(FromNode::Standing(standing)));
+    }
+
+    /// Returns true if this node is group rank 0 of its newest round.
+    fn serves_the_store(&self) -> bool {
+        self.heard.round == self.round && self.heard.group_rank == Some(GroupRank(0))
+    }
+
+    /// Returns true if the address is a new one.
+    fn add_refused_client(&mut self, address: IpAddr) -> bool {
+        let is_new = self.refused_clients.len() < REFUSED_CLIENTS_MAX
+            && !self.refused_clients.contains(&address);
+        if is_new {
+            self.refused_clients.push(address);
+            self.announce(News::ClientRefused(self.round, address));
+        }
+        is_new
+    }
+
+    fn say_refused_clients(&mut self) {
+        let addresses = self.refused_clients.clone();
+        let refused = RefusedClients { round: self.round, addresses };
+        self.effects.push_back(Effect::Say(FromNode::RefusedClients(refused)));
     }
 
     fn announce(&mut self, news: News) {

@@ -6,6 +6,7 @@
 
 use std::{
     collections::VecDeque,
+    net::IpAddr,
     time::{Duration, Instant},
 };
 
@@ -169,11 +170,15 @@ impl Node {
             ToNode::Refuse(reason) => self.agent.handle_refused(reason),
             ToNode::Echo { sequence } => self.link.handle_echo(now, sequence),
             // A newer stream has taken over since, and repeats the current state.
-            ToNode::Probe { .. } | ToNode::Assignment(_) | ToNode::HostLeaving
+            ToNode::Probe { .. }
+            | ToNode::Assignment(_)
+            | ToNode::HostLeaving
+            | ToNode::RefusedClients(_)
                 if self.link.current() != Some(attend) => {}
             ToNode::Probe { round } => self.agent.handle_probe(round),
             ToNode::Assignment(assignment) => self.agent.handle_assignment(now, assignment),
             ToNode::HostLeaving => self.agent.handle_host_leaving(),
+            ToNode::RefusedClients(refused) => self.agent.handle_refused_clients(refused),
         }
         self.collect(now);
     }
@@ -238,6 +243,13 @@ impl Node {
     pub fn handle_cut_off(&mut self, now: Instant) {
         self.begin(now);
         self.agent.handle_cut_off();
+        self.collect(now);
+    }
+
+    /// Notes that the store that this node serves to `round` has refused a client.
+    pub fn handle_client_refused(&mut self, now: Instant, round: Round, address: IpAddr) {
+        self.begin(now);
+        self.agent.handle_client_refused(round, address);
         self.collect(now);
     }
 

@@ -130,6 +130,9 @@ pub async fn drive(
             Some(signal) = signals.recv() => driver.handle_signal(signal),
             told = supervisor.told.recv() => driver.handle_told(told.ok_or(DriveError::Supervisor)?),
             Some(event) = events.recv() => driver.handle_event(event),
+            (round, address) = driver.stores.client_refused() => {
+                driver.node.handle_client_refused(clock::now(), round, address);
+            }
             () = clock::until(deadline) => driver.handle_timeout(),
         }
     }

@@ -6,10 +6,9 @@
 use std::{io, net::IpAddr, sync::Arc};
 
 use nix::unistd::geteuid;
-use ragent_rendezvous::{ids::Round, settings::StoreAccess};
+use ragent_rendezvous::{ids::Round, message::REFUSED_CLIENTS_MAX, settings::StoreAccess};
 use ragent_store::{Admission, Options, StoreHandle, StoreThread};
 use tokio::sync::{mpsc, watch};
-use tracing::warn;
 
 use crate::{
     job_spec::StorePorts,
@@ -43,6 +42,9 @@ pub enum StorePlace {
 pub struct WorkerStores {
     thread: Arc<StoreThread>,
     place: StorePlace,
+    /// Addresses that the store of a round has refused.
+    refused: mpsc::Receiver<(Round, IpAddr)>,
+    refusals: mpsc::Sender<(Round, IpAddr)>,
     /// The port of a pinned range that was used last.
     last_port: Option<u16>,
     serving: Option<StoreHandle>,
@@ -60,7 +62,22 @@ struct Next {
 impl WorkerStores {
     /// Stores at `place`, none open yet.
     pub fn new(thread: impl Into<Arc<StoreThread>>, place: StorePlace) -> Self {
-        Self { thread: thread.into(), place, last_port: None, serving: None, next: None }
+        let (refusals, refused) = mpsc::channel(REFUSED_CLIENTS_MAX);
+        let thread = thread.into();
+        Self { thread, place, refused, refusals, last_port: None, serving: None, next: None }
+    }
+
+    /// Waits until the store of a round refuses a client; returns the round and the client's address.
+    ///
+    /// # Cancel safety
+    ///
+    /// A cancelled call has lost nothing.
+    pub async fn client_refused(&mut self) -> (Round, IpAddr) {
+        match self.refused.recv().await {
+            Some(refused) => refused,
+            // Never: `self` has a sender.
+            None => std::future::pending().await,
+        }
     }
 
     /// Opens the next store, which admits nobody yet, and says its port.
@@ -101,7 +118,7 @@ impl WorkerStores {
         close(self.serving.take()).await;
         let Some(Next { store, refused }) = self.next.take() else { return };
         store.admit(admission);
-        tokio::spawn(report_refusals(round, refused));
+        tokio::spawn(report_refusals(round, refused, self.refusals.clone()));
         match &self.place {
             StorePlace::Ports { is_served: true, .. } => self.serving = Some(store),
             StorePlace::Ports { is_served: false, .. } => store.close().await,
@@ -120,7 +137,7 @@ impl WorkerStores {
     }
 
     fn open_next(&self, listener: Option<std::net::TcpListener>) -> io::Result<Next> {
-        let (refusals, refused) = mpsc::channel(REFUSALS);
+        let (refusals, refused) = mpsc::channel(REFUSED_CLIENTS_MAX);
         let options = Options { refusals: Some(refusals), ..Options::default() };
         let store = self.thread.open_with(listener, options).map_err(io::Error::other)?;
         Ok(Next { store, refused })
@@ -167,19 +184,18 @@ pub(super) fn admission_of(
     }
 }
 
-/// Logs the addresses that the store of `round` refuses, each once, until the store is closed.
-async fn report_refusals(round: Round, mut refused: mpsc::Receiver<IpAddr>) {
+/// Passes on the addresses that the store of `round` refuses, until it is closed.
+async fn report_refusals(
+    round: Round,
+    mut refused: mpsc::Receiver<IpAddr>,
+    refusals: mpsc::Sender<(Round, IpAddr)>,
+) {
     while let Some(address) = refused.recv().await {
-        warn!(
-            "the store of round {round} refused {address}, which is neither an address of a member \
-             nor a socket of this user; if a worker of this job runs there, name its address with \
-             `--local-addr` on its node, or give `--store-access any` on all nodes"
-        );
+        if refusals.send((round, address)).await.is_err() {
+            return;
+        }
     }
 }
-
-/// Refused addresses that wait to be logged; a store reports no more than that.
-const REFUSALS: usize = ragent_store::limits::REFUSED_LOGGED_MAX;
 
 /// Closes a store and waits until its port is free.
 async fn close(store: Option<StoreHandle>) {

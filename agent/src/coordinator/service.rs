@@ -387,6 +387,7 @@ mod tests {
             world_size: 0,
             nodes: Vec::new(),
             incomplete: None,
+            refused_clients: Vec::new(),
             outcome: None,
         }
     }

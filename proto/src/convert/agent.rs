@@ -4,7 +4,10 @@ use std::{net::IpAddr, num::NonZeroU32};
 
 use ragent_rendezvous::{
     ids::{AttendNumber, GroupRank, JobUid, NodeId, Round, RunId},
-    message::{Attend, FromNode, Heard, NodeDescription, NodeState, SAID_MAX, Standing},
+    message::{
+        Attend, FromNode, Heard, NodeDescription, NodeState, REFUSED_CLIENTS_MAX, RefusedClients,
+        SAID_MAX, Standing,
+    },
 };
 
 use super::{list, name, nonempty, port, printable, required, round, text, to_round};
@@ -43,6 +46,9 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
                 Self::Message(FromNode::Alive { round: round(alive.round, "alive.round")? })
             }
             Message::Goodbye(v1::Goodbye {}) => Self::Message(FromNode::Goodbye),
+            Message::RefusedClients(refused) => {
+                Self::Message(FromNode::RefusedClients(refused.try_into()?))
+            }
             Message::Said(v1::Said { text: said }) => {
                 let text = text(said, "said.text", SAID_MAX)?;
                 Self::Message(FromNode::Said { text })
@@ -66,6 +72,9 @@ impl From<FromAgent> for v1::AgentMessage {
             FromAgent::Message(FromNode::Alive { round }) => {
                 Message::Alive(v1::Alive { round: to_round(round) })
             }
+            FromAgent::Message(FromNode::RefusedClients(refused)) => {
+                Message::RefusedClients(refused.into())
+            }
             FromAgent::Message(FromNode::Goodbye) => Message::Goodbye(v1::Goodbye {}),
             FromAgent::Message(FromNode::Said { text }) => {
                 Message::Said(v1::Said { text: printable(&text) })
@@ -73,6 +82,30 @@ impl From<FromAgent> for v1::AgentMessage {
         };
         Self { message: Some(message) }
     }
+}
+
+impl From<RefusedClients> for v1::RefusedClients {
+    fn from(refused: RefusedClients) -> Self {
+        let addresses = refused.addresses.iter().map(IpAddr::to_string).collect();
+        Self { round: to_round(refused.round), addresses }
+    }
+}
+
+impl TryFrom<v1::RefusedClients> for RefusedClients {
+    type Error = Malformed;
+
+    fn try_from(refused: v1::RefusedClients) -> Result<Self, Malformed> {
+        let addresses = refused_clients(refused.addresses)?;
+        Ok(Self { round: round(refused.round, "refused_clients.round")?, addresses })
+    }
+}
+
+/// Reads the addresses that a round's store has refused.
+pub(super) fn refused_clients(addresses: Vec<String>) -> Result<Vec<IpAddr>, Malformed> {
+    const FIELD: &str = "refused_clients.addresses";
+    list(addresses, FIELD, REFUSED_CLIENTS_MAX, |address| {
+        address.parse().map_err(|_| Malformed::OutOfRange(FIELD))
+    })
 }
 
 impl From<Attend> for v1::Attend {

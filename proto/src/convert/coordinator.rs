@@ -73,6 +73,7 @@ impl From<FromCoordinator> for v1::CoordinatorMessage {
                 ToNode::Probe { round } => Message::Probe(v1::Probe { round: to_round(round) }),
                 ToNode::Assignment(assignment) => Message::Assignment(assignment.into()),
                 ToNode::HostLeaving => Message::HostLeaving(v1::HostLeaving {}),
+                ToNode::RefusedClients(refused) => Message::RefusedClients(refused.into()),
             },
         };
         Self { message: Some(message) }
@@ -99,6 +100,7 @@ impl TryFrom<v1::CoordinatorMessage> for FromCoordinator {
             Message::Probe(probe) => ToNode::Probe { round: round(probe.round, "probe.round")? },
             Message::Assignment(assignment) => ToNode::Assignment(assignment.try_into()?),
             Message::HostLeaving(v1::HostLeaving {}) => ToNode::HostLeaving,
+            Message::RefusedClients(refused) => ToNode::RefusedClients(refused.try_into()?),
         }))
     }
 }

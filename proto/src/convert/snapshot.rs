@@ -1,12 +1,16 @@
 //! Status.
 
+use std::net::IpAddr;
+
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, JobUid, NodeId, RunId},
     message::SAID_MAX,
     snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName},
 };
 
-use super::{NotHere, list, name, port, printable, required, round, text, to_round};
+use super::{
+    NotHere, agent::refused_clients, list, name, port, printable, required, round, text, to_round,
+};
 use crate::{
     Malformed, limits,
     v1::{self, status_reply},
@@ -62,6 +66,7 @@ impl From<Snapshot> for v1::Snapshot {
                 .incomplete
                 .map(|Explanation { kind, text }| v1::Explanation { kind, text: printable(&text) }),
             outcome: snapshot.outcome.map(Into::into),
+            refused_clients: snapshot.refused_clients.iter().map(IpAddr::to_string).collect(),
         }
     }
 }
@@ -93,6 +98,7 @@ impl TryFrom<v1::Snapshot> for Snapshot {
             nodes: list(snapshot.nodes, "snapshot.nodes", limits::MAX_NODES, TryInto::try_into)?,
             incomplete,
             outcome: snapshot.outcome.map(TryInto::try_into).transpose()?,
+            refused_clients: refused_clients(snapshot.refused_clients)?,
         })
     }
 }

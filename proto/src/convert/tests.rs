@@ -11,8 +11,8 @@ use ragent_rendezvous::{
     },
     message::{
         Admission, Assignment, Attend, EvictReason, FromNode, Heard, JobResult, NodeDescription,
-        NodeState, Outcome, RefuseReason, RestartReason, Standing, ToNode, WaitReason, Welcome,
-        WorkerEnd, WorkerFailure,
+        NodeState, Outcome, RefuseReason, RefusedClients, RestartReason, Standing, ToNode,
+        WaitReason, Welcome, WorkerEnd, WorkerFailure,
     },
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName},
@@ -108,6 +108,11 @@ fn attend(state: NodeState) -> Attend {
     }
 }
 
+fn refused_clients() -> RefusedClients {
+    let addresses = ["172.20.0.5", "2001:db8::5"].map(|text| text.parse().unwrap());
+    RefusedClients { round: round(), addresses: addresses.to_vec() }
+}
+
 fn from_agent() -> Vec<FromAgent> {
     let states = [
         NodeState::Preparing,
@@ -130,6 +135,7 @@ fn from_agent() -> Vec<FromAgent> {
         FromNode::KeepAlive { sequence: u64::MAX },
         FromNode::Alive { round: round() },
         FromNode::Goodbye,
+        FromNode::RefusedClients(refused_clients()),
         FromNode::Said { text: "step 120".to_owned() },
     ];
     attends.chain(standings).chain(others.map(FromAgent::Message)).collect()
@@ -201,8 +207,12 @@ fn from_coordinator() -> Vec<FromCoordinator> {
         RefuseReason::NodeRankTooHigh { node_rank: 7, nodes: 2 },
     ];
     refusals.extend(outcomes().into_iter().map(RefuseReason::Closed));
-    let mut all =
-        vec![ToNode::Echo { sequence: 7 }, ToNode::Probe { round: round() }, ToNode::HostLeaving];
+    let mut all = vec![
+        ToNode::Echo { sequence: 7 },
+        ToNode::Probe { round: round() },
+        ToNode::HostLeaving,
+        ToNode::RefusedClients(refused_clients()),
+    ];
     all.extend(refusals.into_iter().map(ToNode::Refuse));
     all.extend(assignments().into_iter().map(ToNode::Assignment));
     let not_here = NotHere { term: Term(3), endpoint: "node0:29400".to_owned() };
@@ -241,6 +251,7 @@ fn snapshot() -> Snapshot {
         world_size: 32,
         nodes: vec![node(StandingName::Running), node(StandingName::SetAside)],
         incomplete: Some(Explanation { kind: "k".to_owned(), text: "t".to_owned() }),
+        refused_clients: refused_clients().addresses,
         outcome: outcomes().pop(),
     }
 }

@@ -142,7 +142,8 @@ impl Rendezvous {
         if heard.round > self.memory.round {
             // One that was no member may not know how many were, and then it may have been as many
             // as can be.
-            let size = attend.heard.size_by_member().unwrap_or_else(|| attend.settings.nodes.max());
+            let max = attend.settings.nodes.max();
+            let size = attend.heard.size_by_member(max).unwrap_or(max);
             self.memory.round = heard.round;
             self.memory.round_size = size;
             self.memory.is_adopted = true;

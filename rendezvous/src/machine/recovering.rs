@@ -165,6 +165,7 @@ impl Rendezvous {
     /// file, a new agent of the same machine.
     pub(super) fn claim(&mut self, id: &NodeId, heard: Heard) {
         let is_credible = self.is_credible(heard.round);
+        let nodes_max = self.settings.shared.map_or(0, |shared| shared.nodes.max());
         let Phase::Recovering(recovering) = &mut self.phase else {
             return;
         };
@@ -176,7 +177,8 @@ impl Rendezvous {
         if !is_credible || !recovering.takes(heard.round, is_member) {
             return;
         }
-        if let Some(size) = heard.size_by_member().filter(|_| recovering.accounted_for() == 0) {
+        let size = heard.size_by_member(nodes_max);
+        if let Some(size) = size.filter(|_| recovering.accounted_for() == 0) {
             recovering.size = size;
         }
         // A state file is not a node that was there.
@@ -230,7 +232,8 @@ impl Rendezvous {
             return;
         };
         let (heard, round) = (attend.heard, attend.standing.round);
-        let is_member = round == heard.round && heard.size_by_member().is_some();
+        let nodes_max = attend.settings.nodes.max();
+        let is_member = round == heard.round && heard.size_by_member(nodes_max).is_some();
         if !is_member || round.round == Round(0) || round.round != self.memory.round {
             return;
         }

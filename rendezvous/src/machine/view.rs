@@ -40,6 +40,10 @@ impl Rendezvous {
             world_size: table.map_or(0, |table| table.world_size()),
             nodes: self.node_snapshots(now),
             incomplete: self.incomplete(now).as_ref().map(Explanation::from),
+            refused_clients: self
+                .phase
+                .group()
+                .map_or_else(Vec::new, |group| group.refused_clients().to_vec()),
             outcome: match &self.phase {
                 Phase::Closed(closed) => Some(closed.outcome.clone()),
                 Phase::Recovering(_)

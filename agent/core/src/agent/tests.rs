@@ -485,3 +485,30 @@ fn stopped_node_may_have_the_cause() {
     };
     assert!(effects.iter().any(said), "{effects:?}");
 }
+
+/// A client that the round's store has refused is announced once on each node; the node that serves the
+/// store reports it to the coordinator, and again on a new stream.
+#[test]
+fn refused_clients_are_announced_once() {
+    let address: IpAddr = [172, 20, 0, 5].into();
+    let refused = RefusedClients { round: round(1, 1), addresses: vec![address] };
+    let news = |t: &mut Fixture| {
+        let effects = std::iter::from_fn(|| t.agent.poll_effect());
+        effects.filter(|effect| matches!(effect, Effect::Announce(News::ClientRefused(..)))).count()
+    };
+    let mut t = Fixture::running();
+    for _ in 0..2 {
+        t.agent.handle_refused_clients(refused.clone());
+    }
+    t.agent.handle_refused_clients(RefusedClients { round: round(1, 2), ..refused.clone() });
+    assert_eq!(news(&mut t), 1);
+
+    let said = Effect::Say(FromNode::RefusedClients(refused));
+    let mut t = Fixture::running();
+    t.agent.handle_client_refused(Round(1), address);
+    assert_eq!(t.effects(), [said.clone()]);
+    t.agent.handle_client_refused(Round(1), address);
+    t.agent.handle_client_refused(Round(2), address);
+    assert_eq!(t.effects(), []);
+    assert!(t.welcome(1).contains(&said));
+}

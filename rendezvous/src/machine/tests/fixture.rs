@@ -62,6 +62,8 @@ pub(super) enum Did {
     Close(&'static str),
     /// `node` was told that the host leaves.
     HostLeaving(&'static str),
+    /// `node` was sent the clients that the round's store has refused: so many.
+    RefusedClients(&'static str, usize),
     /// A keep-alive of `node` was echoed.
     Echo(&'static str),
     /// The state file was written: round, restarts used.
@@ -326,6 +328,7 @@ impl Fixture {
             ToNode::Echo { .. } => Did::Echo(name),
             ToNode::Probe { .. } => Did::Probe(name),
             ToNode::HostLeaving => Did::HostLeaving(name),
+            ToNode::RefusedClients(refused) => Did::RefusedClients(name, refused.addresses.len()),
             ToNode::Assignment(Assignment::Wait { reason, .. }) => Did::Wait(name, reason),
             ToNode::Assignment(Assignment::Restart { round, .. }) => {
                 Did::Restart(name, round.round.0)

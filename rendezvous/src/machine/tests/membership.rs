@@ -1,9 +1,12 @@
 //! Nodes are lost, replaced, added; members succeed.
 
-use std::time::Duration;
+use std::{net::Ipv4Addr, time::Duration};
 
 use super::fixture::{Did, Fixture, SECOND, ready};
-use crate::message::{EvictReason, FromNode, JobResult, NodeState, RefuseReason, WaitReason};
+use crate::message::{
+    EvictReason, FromNode, JobResult, NodeState, REFUSED_CLIENTS_MAX, RefuseReason, RefusedClients,
+    WaitReason,
+};
 
 /// An obituary proves a death at once, whatever the lease; a spare takes the hole at once.
 #[test]
@@ -292,4 +295,34 @@ fn standing_that_crosses_the_admission_is_dropped() {
     assert_eq!(t.back("b"), []);
     t.rounds.insert("b".to_owned(), round);
     assert_eq!(t.back("b").len(), 3);
+}
+
+/// Clients that the round's store has refused are reported to its other members and in the snapshot,
+/// and again on a new stream; a bounded number, from the node that serves the store only, and not in
+/// the next round.
+#[test]
+fn refused_clients_are_reported_to_all_members() {
+    let refused = |t: &Fixture, name: &str, hosts: u8| {
+        let addresses = (1..=hosts).map(|host| Ipv4Addr::new(10, 0, 0, host).into()).collect();
+        FromNode::RefusedClients(RefusedClients { round: t.rounds[name], addresses })
+    };
+    let mut t = Fixture::new(3, 3);
+    t.run(&["a", "b", "c"]);
+    t.join("x");
+    let told = [Did::RefusedClients("b", 1), Did::RefusedClients("c", 1)];
+    assert_eq!(t.message("a", refused(&t, "a", 1)), told);
+    assert_eq!(t.message("a", refused(&t, "a", 1)), [], "nothing new");
+    assert_eq!(t.message("b", refused(&t, "b", 2)), [], "it does not serve the store");
+    let again = t.attend("c", NodeState::Running);
+    assert_eq!(again, [Did::Welcome("c"), Did::Admit("c", 1, 2), Did::RefusedClients("c", 1)]);
+    t.message("a", refused(&t, "a", u8::MAX));
+    let of_snapshot = |t: &Fixture| t.machine.snapshot(t.now).refused_clients.len();
+    assert_eq!(of_snapshot(&t), REFUSED_CLIENTS_MAX);
+    let late = refused(&t, "a", 1);
+    t.die("b");
+    for name in ["a", "c"] {
+        t.back(name);
+    }
+    assert_eq!(of_snapshot(&t), 0);
+    assert_eq!(t.message("a", late), [], "of an earlier round");
 }

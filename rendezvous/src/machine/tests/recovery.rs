@@ -586,6 +586,21 @@ fn coordinator_without_state_adopts_the_run_of_a_member() {
     assert_eq!(t.admissions["b"].restart_count, 2);
 }
 
+/// The claimed size of an adopted round is at most MAX: a larger one would never have a majority.
+#[test]
+fn claimed_size_is_bounded() {
+    let mut t = Fixture::new(1, 2);
+    let mut attend = t.attend_of("a", ready());
+    let round = RoundId { term: Term(3), round: Round(8) };
+    attend.job_uid = Some(JobUid::new("earlier"));
+    attend.heard = heard(round, 1000, 0);
+    attend.standing.round = round;
+    t.rounds.insert("a".to_owned(), round);
+    t.attend_with(attend);
+    assert_eq!((t.memory.round, t.memory.round_size), (Round(8), 2));
+    assert!(t.why().starts_with("recovering: 1 of 2 members"), "{}", t.why());
+}
+
 /// Only one run is adopted, and none by a coordinator that has a round of its own.
 #[test]
 fn second_run_is_refused() {

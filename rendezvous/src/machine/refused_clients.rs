@@ -1,0 +1,42 @@
+//! Reports the clients that a round's store has refused to all of its members, and in the snapshot.
+
+use crate::{
+    group::Group,
+    ids::NodeId,
+    machine::Rendezvous,
+    message::{RefusedClients, ToNode},
+    phase::Phase,
+};
+
+impl Rendezvous {
+    /// Takes in the clients that the store of `node` has refused, and passes new ones on to the other
+    /// members of its round.
+    pub(super) fn note_refused_clients(&mut self, node: &NodeId, refused: &RefusedClients) {
+        let Phase::Running(running) = &mut self.phase else { return };
+        if !running.group.add_refused_clients(node, refused) {
+            return;
+        }
+        let members = running.group.seats().map(|(member, _)| member.clone());
+        let others: Vec<NodeId> = members.filter(|member| member != node).collect();
+        for member in others {
+            self.repeat_refused_clients(&member);
+        }
+    }
+
+    /// Sends a member all clients that the store of its round has refused, if there are any.
+    pub(super) fn repeat_refused_clients(&mut self, id: &NodeId) {
+        let Phase::Running(running) = &self.phase else { return };
+        let refused = refused_clients(&running.group);
+        if refused.addresses.is_empty() || running.group.held(id).is_none() {
+            return;
+        }
+        if let Some(peer) = self.roster.get(id).filter(|node| node.attached).map(|node| node.peer())
+        {
+            self.send(peer, ToNode::RefusedClients(refused));
+        }
+    }
+}
+
+fn refused_clients(group: &Group) -> RefusedClients {
+    RefusedClients { round: group.round, addresses: group.refused_clients().to_vec() }
+}
