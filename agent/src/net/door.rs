@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! accepted ──▶ waiting ── first whole request ──▶ served ──▶ ended
-//!                 │ too late, or too many wait
-//!                 └──────────▶ to be closed ────────────────▶ ended
+//!                 │ too late, or too many wait      │ all places are taken, and it is a stranger's
+//!                 └──────────▶ to be closed ◀───────┘ ──────▶ ended
 //! ```
 //!
 //! A pure machine: takes the time as an argument, and returns the connections to close.
@@ -54,7 +54,8 @@ impl Default for Quotas {
 /// The connections of one port.
 ///
 /// Invariant: `deadlines` has all that wait, `strangers` those of them that are; `overdue` has those
-/// strangers that are not in `young` any more; `leaving` is a part of the `len` connections.
+/// strangers that are not in `young` any more; `served_strangers` has those that are not waiting and were
+/// strangers when they were accepted; `leaving` is a part of the `len` connections.
 #[derive(Debug)]
 pub(crate) struct Door {
     quotas: Quotas,
@@ -69,6 +70,8 @@ pub(crate) struct Door {
     /// Strangers that have waited for longer, to which the quotas apply.
     overdue: BTreeSet<Visitor>,
     overdue_by_network: BTreeMap<IpAddr, BTreeSet<Visitor>>,
+    /// By arrival, with their addresses, which may have become known since.
+    served_strangers: BTreeMap<Visitor, IpAddr>,
     /// The number of waiting connections with the longer time limit of store clients.
     patient: usize,
     closing: VecDeque<Visitor>,
@@ -81,7 +84,7 @@ pub(crate) struct Door {
 struct Waiting {
     deadline: Instant,
     /// Of a stranger.
-    network: Option<IpAddr>,
+    address: Option<IpAddr>,
     is_patient: bool,
 }
 
@@ -97,6 +100,7 @@ impl Door {
             young: VecDeque::new(),
             overdue: BTreeSet::new(),
             overdue_by_network: BTreeMap::new(),
+            served_strangers: BTreeMap::new(),
             patient: 0,
             closing: VecDeque::new(),
             leaving: BTreeSet::new(),
@@ -104,13 +108,15 @@ impl Door {
     }
 
     /// A connection was accepted. One that is known may be silent for long if no more than
-    /// `patient_max` are at once: clients of a store that is served here.
+    /// `patient_max` are at once: clients of a store that is served here. Where all places are taken, a
+    /// stranger makes room, unless `is_known` recognises its address by now.
     pub(crate) fn handle_accepted(
         &mut self,
         now: Instant,
         peer: IpAddr,
         origin: Origin,
         patient_max: usize,
+        is_known: impl Fn(IpAddr) -> bool,
     ) -> Visitor {
         let visitor = Visitor(self.next);
         self.next += 1;
@@ -118,16 +124,16 @@ impl Door {
         let is_patient = origin == Origin::Known && self.patient < patient_max;
         let patience =
             if is_patient { limits::STORE_SILENCE } else { limits::FIRST_REQUEST_TIMEOUT };
-        let network = (origin == Origin::Stranger).then(|| network_of(peer));
+        let address = (origin == Origin::Stranger).then_some(peer);
         let deadline = now + patience;
-        self.waiting.insert(visitor, Waiting { deadline, network, is_patient });
+        self.waiting.insert(visitor, Waiting { deadline, address, is_patient });
         self.deadlines.insert((deadline, visitor));
         self.patient += usize::from(is_patient);
-        if network.is_some() {
+        if address.is_some() {
             self.strangers.insert(visitor);
             self.young.push_back((now + limits::STRANGER_GRACE, visitor));
         }
-        while self.quotas.places < self.len - self.leaving.len() && self.make_room() {}
+        while self.quotas.places < self.len - self.leaving.len() && self.make_room(&is_known) {}
         visitor
     }
 
@@ -146,23 +152,40 @@ impl Door {
 
     /// A connection has sent its first request, body and all.
     pub(crate) fn handle_served(&mut self, visitor: Visitor) {
-        self.forget(visitor);
+        if let Some(waiting) = self.forget(visitor)
+            && let Some(address) = waiting.address
+        {
+            self.served_strangers.insert(visitor, address);
+        }
     }
 
     /// Notes that a connection has ended, by itself or because it was closed.
     pub(crate) fn handle_ended(&mut self, visitor: Visitor) {
         self.forget(visitor);
+        self.served_strangers.remove(&visitor);
         self.leaving.remove(&visitor);
         self.len -= 1;
     }
 
     /// Returns true if another connection may be accepted.
     pub(crate) fn has_room(&self) -> bool {
-        self.len < self.quotas.places || !self.strangers.is_empty()
+        self.len < self.quotas.places
+            || !self.strangers.is_empty()
+            || !self.served_strangers.is_empty()
     }
 
-    /// Closes the stranger that has waited longest; returns false if there is none.
-    pub(crate) fn make_room(&mut self) -> bool {
+    /// Closes a stranger: the one that has waited longest, or the oldest that was served and whose address
+    /// `is_known` does not recognise either, by which of the two kinds has more. Returns false if there is
+    /// none.
+    pub(crate) fn make_room(&mut self, is_known: impl Fn(IpAddr) -> bool) -> bool {
+        while self.strangers.len() < self.served_strangers.len()
+            && let Some((visitor, address)) = self.served_strangers.pop_first()
+        {
+            if !is_known(address) {
+                self.close(visitor);
+                return true;
+            }
+        }
         let longest = self.strangers.first().copied();
         longest.inspect(|visitor| self.close(*visitor)).is_some()
     }
@@ -177,9 +200,10 @@ impl Door {
     /// Applies every moment that has passed.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         while let Some((_, visitor)) = self.young.pop_front_if(|(grown, _)| *grown <= now) {
-            let Some(network) = self.waiting.get(&visitor).and_then(|one| one.network) else {
+            let Some(address) = self.waiting.get(&visitor).and_then(|one| one.address) else {
                 continue;
             };
+            let network = network_of(address);
             self.overdue.insert(visitor);
             let of_network = self.overdue_by_network.entry(network).or_default();
             of_network.insert(visitor);
@@ -210,19 +234,22 @@ impl Door {
         self.leaving.insert(visitor);
     }
 
-    fn forget(&mut self, visitor: Visitor) {
-        let Some(waiting) = self.waiting.remove(&visitor) else { return };
+    /// Notes that a connection does not wait any more.
+    fn forget(&mut self, visitor: Visitor) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&visitor)?;
         self.deadlines.remove(&(waiting.deadline, visitor));
         self.patient -= usize::from(waiting.is_patient);
         self.strangers.remove(&visitor);
         self.overdue.remove(&visitor);
-        let Some(network) = waiting.network else { return };
-        if let Some(of_network) = self.overdue_by_network.get_mut(&network) {
+        if let Some(network) = waiting.address.map(network_of)
+            && let Some(of_network) = self.overdue_by_network.get_mut(&network)
+        {
             of_network.remove(&visitor);
             if of_network.is_empty() {
                 self.overdue_by_network.remove(&network);
             }
         }
+        Some(waiting)
     }
 }
 
@@ -256,7 +283,8 @@ mod tests {
         }
 
         fn accept(&mut self, peer: &str, origin: Origin) -> Visitor {
-            self.door.handle_accepted(self.now, peer.parse().unwrap(), origin, 2)
+            let nobody = |_| false;
+            self.door.handle_accepted(self.now, peer.parse().unwrap(), origin, 2, nobody)
         }
 
         fn stranger(&mut self, peer: &str) -> Visitor {
@@ -356,26 +384,56 @@ mod tests {
         assert_eq!(t.advance(SECOND), all[..2]);
     }
 
-    /// Where all places are taken, the stranger that has waited longest makes room, also within the grace
-    /// period; known and served connections do not.
+    /// Where all places are taken, a stranger makes room: the one that has waited longest, also within the
+    /// grace period, or the oldest that was served. Known connections do not.
     #[test]
     fn full_house_makes_room() {
         let mut t = Fixture::new(Quotas { places: 3, ..Quotas::default() });
         let known = t.accept("10.0.0.1", Origin::Known);
+        t.door.handle_served(known);
         let (first, second) = (t.stranger("10.0.0.2"), t.stranger("10.0.0.2"));
-        t.stranger("10.0.0.3");
-        assert_eq!(t.closed(), [first]);
-        let newcomer = t.accept("10.0.0.4", Origin::Known);
+        t.door.handle_served(first);
+        let third = t.stranger("10.0.0.3");
         assert_eq!(t.closed(), [second]);
-        let last = t.stranger("10.0.0.5");
+        t.door.handle_served(third);
+        let newcomer = t.accept("10.0.0.4", Origin::Known);
+        assert_eq!(t.closed(), [first]);
+        t.door.handle_served(newcomer);
+        let last = t.accept("10.0.0.5", Origin::Known);
+        assert_eq!(t.closed(), [third]);
+        assert!(!t.door.has_room(), "all are known");
+        for visitor in [known, newcomer, last] {
+            t.door.handle_ended(visitor);
+        }
+        assert_eq!((t.door.len, t.door.has_room()), (0, true));
+    }
+
+    /// A stranger whose address has become known since, as that of an agent that attends, does not make
+    /// room.
+    #[test]
+    fn stranger_may_become_known() {
+        let mut t = Fixture::new(Quotas { places: 2, ..Quotas::default() });
+        let (agent, other) = (t.stranger("10.0.0.1"), t.stranger("10.0.0.2"));
+        t.door.handle_served(agent);
+        t.door.handle_served(other);
+        let is_agent = |ip: IpAddr| ip.to_string() == "10.0.0.1";
+        t.door.handle_accepted(t.now, [10, 0, 0, 3].into(), Origin::Known, 2, is_agent);
+        assert_eq!(t.closed(), [other]);
+        assert!(!t.door.make_room(is_agent));
+    }
+
+    /// Strangers that are served once and stay cannot take all places: newcomers are served.
+    #[test]
+    fn served_strangers_leave_room() {
+        let mut t = Fixture::new(Quotas { places: 100, ..Quotas::default() });
+        for _ in 0..1000 {
+            let visitor = t.stranger("10.0.0.1");
+            t.door.handle_served(visitor);
+            assert!(!t.closed().contains(&visitor));
+        }
+        assert_eq!((t.door.len, t.door.has_room()), (100, true));
+        t.accept("10.0.0.2", Origin::Known);
         assert_eq!(t.closed().len(), 1);
-        t.door.handle_served(last);
-        assert!(!t.door.has_room(), "all are served or known");
-        t.door.handle_ended(newcomer);
-        assert!(t.door.has_room());
-        t.door.handle_ended(known);
-        t.door.handle_ended(last);
-        assert_eq!(t.door.len, 0);
     }
 
     /// A flood of idle strangers never holds more than its quota after the grace period, and does not

@@ -60,6 +60,13 @@ pub struct PortProtocols {
     pub attended: watch::Receiver<Attended>,
 }
 
+impl PortProtocols {
+    /// Returns true if agents of the job attend from this address.
+    fn knows(&self, ip: IpAddr) -> bool {
+        self.attended.borrow().addresses.contains(&ip)
+    }
+}
+
 /// Where a request comes from, as each carries it among its extensions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PeerAddress {
@@ -208,10 +215,11 @@ impl Port {
                 if !std::mem::replace(&mut self.is_failing, true) {
                     warn!(%error, "no further connection can be accepted for now");
                 }
-                // Out of descriptors or memory: open connections continue, strangers without a
-                // request are closed, and the next one waits.
-                let has_some =
-                    (0..limits::MAX_STRANGERS_PER_ADDRESS).all(|_| self.door.make_room());
+                // Out of descriptors or memory: known connections continue, strangers are closed, and
+                // the next one waits.
+                let protocols = Arc::clone(&self.protocols);
+                let has_some = (0..limits::MAX_STRANGERS_PER_ADDRESS)
+                    .all(|_| self.door.make_room(|ip| protocols.knows(ip)));
                 let rest = if has_some { ROOM_REST } else { limits::RETRY_INTERVAL };
                 self.rest_until = Some(clock::now() + rest);
             }
@@ -231,10 +239,11 @@ impl Port {
             }
             None => 0,
         };
-        let visitor = self.door.handle_accepted(now, address.ip, origin, patient_max);
+        let protocols = Arc::clone(&self.protocols);
+        let is_known = |ip| protocols.knows(ip);
+        let visitor = self.door.handle_accepted(now, address.ip, origin, patient_max, is_known);
         let (is_served, steps) = (Arc::default(), self.progress.clone());
         let progress = Progress { visitor, is_served, steps };
-        let protocols = Arc::clone(&self.protocols);
         let handle = self.tasks.spawn(async move {
             serve_connection(stream, address, &protocols, &progress).await;
         });
@@ -257,7 +266,7 @@ impl Port {
                 Owner::Later(_) | Owner::Unknown => true,
             }
         } else {
-            self.protocols.attended.borrow().addresses.contains(&address.ip)
+            self.protocols.knows(address.ip)
         };
         if is_known { Origin::Known } else { Origin::Stranger }
     }
