@@ -182,7 +182,7 @@ fn handle(
         }
         Input::Message(peer, message) => {
             if streams.open.contains_key(&peer) {
-                streams.proofs.confirm(&peer.node);
+                streams.proofs.confirm(&peer.node, |node| rendezvous.knows(node));
             }
             rendezvous.handle_message(now, peer, message);
         }

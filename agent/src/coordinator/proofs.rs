@@ -122,10 +122,17 @@ impl Proofs {
     /// Notes that a node has sent a message on a welcomed stream.
     ///
     /// Not before: the welcome may be lost in transit, and then the agent attends again without a proof.
-    pub(crate) fn confirm(&mut self, node: &NodeId) {
-        if self.confirmed.len() < CONFIRMED_MAX && !self.confirmed.contains(node) {
-            self.confirmed.insert(node.clone());
+    ///
+    /// The number of ids is bounded: where it is reached, those are forgotten that `is_present` does not
+    /// recognise, for a node that is gone cannot be impersonated to any effect.
+    pub(crate) fn confirm(&mut self, node: &NodeId, is_present: impl Fn(&NodeId) -> bool) {
+        if self.confirmed.contains(node) {
+            return;
         }
+        if self.confirmed.len() >= CONFIRMED_MAX {
+            self.confirmed.retain(is_present);
+        }
+        self.confirmed.insert(node.clone());
     }
 
     /// Notes that nodes were admitted to a round: all members have their proofs by now.
@@ -134,7 +141,7 @@ impl Proofs {
     }
 }
 
-/// Bound on confirmed node ids: those of all nodes, with a few restarts each.
+/// Bound on confirmed node ids: those of all nodes that can be present, with a few restarts each.
 const CONFIRMED_MAX: usize = 4 * NODES_MAX;
 
 #[cfg(test)]
@@ -164,7 +171,7 @@ mod tests {
     fn known_nodes_show_their_proof() {
         let mut proofs = sound();
         assert!(proofs.admit(&uid(), &attend("n", false), None), "a new one");
-        proofs.confirm(&node("n"));
+        proofs.confirm(&node("n"), |_| true);
         let proof = proofs.of(&uid(), &node("n"));
         let others = [
             None,
@@ -194,7 +201,7 @@ mod tests {
         let mut proofs = sound();
         assert!(proofs.admit(&uid(), &attend("n", false), None));
         assert!(proofs.admit(&uid(), &attend("n", false), None));
-        proofs.confirm(&node("n"));
+        proofs.confirm(&node("n"), |_| true);
         assert!(!proofs.admit(&uid(), &attend("n", false), None));
     }
 
@@ -217,10 +224,24 @@ mod tests {
         let old = Some(sound().of(&uid(), &node("n")));
         assert!(proofs.admit(&uid(), &attend("n", true), old));
         assert!(!proofs.are_of(&uid(), &node("n"), old), "an obituary needs the new one");
-        proofs.confirm(&node("n"));
+        proofs.confirm(&node("n"), |_| true);
         assert!(!proofs.admit(&uid(), &attend("n", true), old), "it has a new one");
         assert!(proofs.admit(&uid(), &attend("m", true), old));
         proofs.handle_admission();
         assert!(!proofs.admit(&uid(), &attend("k", true), old));
+    }
+
+    /// The number of confirmed ids is bounded. Those of nodes that are present stay, whatever number of
+    /// others has come and gone.
+    #[test]
+    fn present_nodes_stay_confirmed() {
+        let mut proofs = sound();
+        let is_present = |id: &NodeId| *id == node("present");
+        proofs.confirm(&node("present"), is_present);
+        for number in 0..3 * CONFIRMED_MAX {
+            proofs.confirm(&node(&format!("passing-{number}")), is_present);
+        }
+        assert!(proofs.confirmed.len() <= CONFIRMED_MAX, "{}", proofs.confirmed.len());
+        assert!(!proofs.admit(&uid(), &attend("present", false), None));
     }
 }
