@@ -118,17 +118,18 @@ impl Remembering {
         self.write_next();
     }
 
-    /// Forgets the job; waits for a write that is under way, at most as long as others did.
-    pub(super) async fn forget(mut self) {
-        self.next = None;
-        if let Some(writing) = self.writing.take() {
-            let _ = tokio::time::timeout(limits::STATE_FILE_PATIENCE, writing).await;
-        }
-        if let Some(path) = self.path {
-            // A disk that hangs must not keep the process either.
-            let forgetting = spawn_blocking(move || state_file::forget(&path));
-            let _ = tokio::time::timeout(limits::STATE_FILE_PATIENCE, forgetting).await;
-        }
+    /// Forgets the job, once a write that is under way has ended. A slow disk is waited for as long as
+    /// for a write; after that the file is removed while this process goes on.
+    pub(super) async fn forget(self) {
+        let Self { path: Some(path), writing, .. } = self else { return };
+        let forgetting = tokio::spawn(async move {
+            if let Some(writing) = writing {
+                // Whether it succeeded does not matter any more.
+                let _ = writing.await;
+            }
+            spawn_blocking(move || state_file::forget(&path)).await
+        });
+        let _ = tokio::time::timeout(limits::STATE_FILE_PATIENCE, forgetting).await;
     }
 
     fn write_next(&mut self) {
