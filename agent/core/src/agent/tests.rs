@@ -506,7 +506,7 @@ fn refused_clients_are_announced_once() {
     let said = Effect::Say(FromNode::RefusedClients(refused));
     let mut t = Fixture::running();
     t.agent.handle_client_refused(Round(1), address);
-    assert_eq!(t.effects(), [said.clone()]);
+    assert_eq!(t.effects(), std::slice::from_ref(&said));
     t.agent.handle_client_refused(Round(1), address);
     t.agent.handle_client_refused(Round(2), address);
     assert_eq!(t.effects(), []);
