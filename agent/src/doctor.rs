@@ -1,8 +1,8 @@
-//! `ragent doctor`: looks for what usually goes wrong, before the job does.
+//! `ragent doctor`: checks for common problems before a job runs into them.
 //!
-//! Each check is one line, printed as soon as it is known: whether it is well, what was found, and where
-//! it is not, what to do. What is measured stands in the modules; what a measurement means is decided by
-//! functions of numbers. No check waits without an end: what does not answer is what is looked for.
+//! Each check prints one line as soon as it is complete: the verdict, the finding, and a hint if
+//! there is a problem. Modules measure; pure functions of numbers judge the measurements. Every
+//! check has a timeout, because a component that does not answer is one of the problems.
 
 mod endpoint;
 mod loopback;
@@ -24,15 +24,15 @@ use crate::{
     limits, run, stdout,
 };
 
-/// How a check ended.
+/// The verdict of a check.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Verdict {
-    /// It is as it must be.
+    /// There is no problem.
     Pass,
-    /// Some jobs will run into it.
+    /// Some jobs will have a problem.
     Warn,
-    /// No job will run like this.
+    /// No job will run.
     Fail,
 }
 
@@ -46,16 +46,16 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What one check has found.
+/// The finding of one check.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 struct Finding {
-    /// A stable word for what was looked at.
+    /// A stable name of the check.
     check: &'static str,
-    /// How it is.
+    /// The verdict.
     verdict: Verdict,
-    /// What was found.
+    /// The finding, as text.
     text: String,
-    /// What to do, where something is to be done.
+    /// The remedy, if one is needed.
     hint: Option<String>,
 }
 
@@ -75,11 +75,11 @@ impl Finding {
     }
 }
 
-/// Looks, and prints what was found; the exit code is 1 if any check has failed.
+/// Runs all checks and prints their findings; the exit code is 1 if any check has failed.
 ///
 /// # Errors
 ///
-/// Returns [`LaunchError`] if what was typed means nothing, what was found cannot be printed, or the
+/// Returns [`LaunchError`] if the arguments are invalid, the findings cannot be printed, or the
 /// runtime cannot be started.
 pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
     let endpoint = job_spec::asked_endpoint(args.rdzv_endpoint.clone(), &ThisHost);
@@ -97,13 +97,13 @@ pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
     findings.end()
 }
 
-/// For how many workers there must be enough of everything, where somebody says so.
+/// Returns the number of workers for which resources must suffice, if it is given.
 async fn workers(
     args: &DoctorArgs,
     findings: &mut Findings,
 ) -> Result<Option<NonZeroU32>, LaunchError> {
     let typed = args.nproc_per_node.clone();
-    // It may stand for the GPUs that the driver shows.
+    // For `gpu` and `auto`, the driver is asked for the number of GPUs.
     match within("gpu", || job_spec::asked_workers(typed, &ThisHost)).await {
         Ok(workers) => workers.map_err(|error| LaunchError::Usage(vec![error])),
         Err(silent) => {
@@ -127,13 +127,14 @@ async fn over_the_network(endpoint: AskedEndpoint, wants_peers: bool, findings: 
     }
 }
 
-/// Carries out a check that may wait for a driver or a file system; a finding that it has failed, if
-/// these do not answer.
+/// Runs a check that may wait for a driver or a file system. Returns a failed finding if these do
+/// not answer.
 async fn within<T: Send + 'static>(
     check: &'static str,
     look: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Finding> {
-    // A thread that hangs in the kernel does not keep the process: see `run::block_on`.
+    // A thread that hangs in the kernel does not prevent the process from ending: see
+    // `run::block_on`.
     match timeout(limits::CHECK_TIMEOUT, spawn_blocking(look)).await {
         Ok(Ok(found)) => Ok(found),
         Ok(Err(error)) => {
@@ -147,7 +148,7 @@ async fn within<T: Send + 'static>(
     }
 }
 
-/// Whether agents can find each other by themselves.
+/// Checks whether agents can find each other by multicast.
 fn multicast() -> Finding {
     let interfaces = ThisHost.multicast_interfaces(None);
     let others = interfaces.iter().filter(|interface| !interface.is_loopback);
@@ -159,12 +160,13 @@ fn multicast() -> Finding {
     Finding::pass("endpoint", format!("agents look for each other on {}", names.join(", ")))
 }
 
-/// What was found so far.
+/// The findings so far.
 struct Findings {
     all: Vec<Finding>,
-    /// Printed as a whole in the end; else a line as soon as it is known.
+    /// True if all findings are printed at the end, as JSON; otherwise each is printed at once, as
+    /// a line.
     is_json: bool,
-    /// Whether everything could be printed.
+    /// The error of the first line that could not be printed, if any.
     printed: io::Result<()>,
 }
 
@@ -180,7 +182,7 @@ impl Findings {
         self.all.push(finding);
     }
 
-    /// Carries out a check that may wait for a driver or a file system.
+    /// Runs a check that may wait for a driver or a file system, and reports its finding.
     async fn tell_of(&mut self, check: &'static str, look: fn() -> Finding) {
         let found = within(check, look).await;
         self.tell(found.unwrap_or_else(|silent| silent));
@@ -210,7 +212,7 @@ fn json(findings: &[Finding]) -> String {
 mod tests {
     use super::*;
 
-    /// A line a check, with its hint; the JSON has the worst verdict in front.
+    /// Each finding is a line with its hint; the JSON has the worst verdict in addition.
     #[test]
     fn findings_are_lines() {
         let findings =

@@ -1,4 +1,4 @@
-//! The edge: every way in which a launch can end other than well, with what the shell is told.
+//! Every way in which a launch can fail, with its message and exit code.
 
 use std::{fmt::Write, io, path::PathBuf, process::ExitCode};
 
@@ -19,101 +19,101 @@ use crate::{
     state_file::{RunningAgent, Stage},
 };
 
-/// Why a launch did not end well.
+/// The reason for which a launch failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// The machine says no to something that every launch needs.
+    /// The system refused something that every launch needs.
     #[error("failed to {attempt}")]
     System {
-        /// What was attempted.
+        /// The operation that failed.
         attempt: &'static str,
-        /// The system's word.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// Nobody hosts the endpoint, and this node cannot.
+    /// No process hosts the endpoint, and this node cannot.
     #[error("failed to find the coordinator")]
     Locate(#[from] LocateError),
-    /// The job, or this node's part in it, ended otherwise than in success.
+    /// The job, or this node's part in it, did not succeed.
     #[error("the job did not succeed")]
     Ended(Box<Ended>),
     /// A service manager starts this agent again, and its job was closed as failed.
     #[error("the job was closed as failed before")]
     StaysClosed {
-        /// How.
+        /// The outcome of the job.
         outcome: Box<Outcome>,
-        /// What it ran.
+        /// The title of its command.
         title: String,
-        /// What remembers it.
+        /// The file that records the outcome.
         path: PathBuf,
     },
-    /// `ragent status` does not know whom to ask.
+    /// `ragent status` does not know which endpoint to ask.
     #[error("{0}")]
     NoJob(String),
-    /// Whom `ragent status` would ask has not found its job yet.
+    /// The agent that `ragent status` would ask has not found its job yet.
     #[error("job {} has no coordinator yet: {}", .0.run_id, waits(.0))]
     NotMet(RunningAgent),
     /// `ragent status` cannot ask.
     #[error("failed to ask how the job at {endpoint} stands{}", of_agent(*agent))]
     Status {
-        /// Where.
+        /// The endpoint that was asked.
         endpoint: String,
-        /// An agent of that job on this machine, if there is one.
+        /// The process id of an agent of that job on this machine, if there is one.
         agent: Option<u32>,
-        /// Why not.
+        /// The cause.
         #[source]
         source: AttendError,
     },
     /// No store for the workers of a round can be opened.
     #[error("failed to open a store for the workers{}", on_ports(*ports))]
     WorkerStore {
-        /// Where it may be.
+        /// The ports that the store may use.
         ports: StorePorts,
-        /// The system's word.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// What was typed makes no manifest.
+    /// The arguments of `ragent manifest` are invalid.
     #[error("no manifest can be made")]
     Manifest(Vec<ManifestError>),
-    /// What was typed for `ragent launch` means nothing.
+    /// The arguments of `ragent launch` are invalid.
     #[error("the command line cannot be carried out")]
     LaunchUsage(Vec<Mistake>),
-    /// A job on other hosts ended otherwise than in success.
+    /// A job on other hosts did not succeed.
     #[error("the job did not succeed")]
     OverSsh(Verdict),
-    /// What was typed means nothing on this machine.
+    /// The arguments are invalid on this machine.
     #[error("the command line cannot be carried out")]
     Usage(Vec<JobSpecError>),
 }
 
-/// Says of a refusal of the system what was attempted.
+/// Adds the attempted operation to an error of the system.
 pub(crate) fn system(attempt: &'static str) -> impl Fn(io::Error) -> LaunchError {
     move |source| LaunchError::System { attempt, source }
 }
 
-/// How a job, or this node's part in it, ended otherwise than in success.
+/// The end of a job, or of this node's part in it, other than success.
 #[derive(Debug)]
 pub struct Ended {
-    /// How.
+    /// The kind of end.
     pub ending: Ending,
-    /// What this node was told.
+    /// The settings of this node.
     pub settings: SharedSettings,
-    /// Where it was to attend.
+    /// The endpoint of the job.
     pub endpoint: Endpoint,
-    /// What it ran.
+    /// The title of its command.
     pub title: String,
-    /// Whether this node's workers had succeeded.
+    /// True if this node's workers had succeeded.
     pub workers_succeeded: bool,
 }
 
 impl LaunchError {
-    /// What the process exits with. The table of these is `docs/exit-codes.md`.
+    /// Returns the exit code of the process. `docs/exit-codes.md` lists all of them.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code())
     }
 
-    /// The same as a number.
+    /// Returns the exit code as a number.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::LaunchUsage(_) | Self::Manifest(_) => 2,
@@ -129,7 +129,7 @@ impl LaunchError {
         }
     }
 
-    /// What people read: what was attempted, why it failed, what to try.
+    /// Returns the message for the user: the operation, the cause and a hint.
     pub fn report(&self) -> String {
         // It may quote text that was received or read from a file.
         printable(&self.raw_report())
@@ -206,7 +206,7 @@ impl LaunchError {
     }
 }
 
-/// What an agent does that has not found its job.
+/// Describes the state of an agent that has not found its job.
 fn waits(agent: &RunningAgent) -> String {
     let RunningAgent { endpoint, pid, stage, .. } = agent;
     match stage {
@@ -281,7 +281,7 @@ impl Ended {
     }
 }
 
-/// How a job ended, for people.
+/// Describes how a job ended, for people.
 pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
     match &outcome.result {
         JobResult::Succeeded => "ragent: the job has succeeded".to_owned(),
@@ -388,7 +388,7 @@ fn refused(
     }
 }
 
-/// What two nodes were told differently, both values shown.
+/// Lists the settings in which two nodes differ, with both values.
 fn differences(here: &SharedSettings, there: &SharedSettings) -> String {
     let seconds = |duration: std::time::Duration| format!("{} s", duration.as_secs_f64());
     let backend = |settings: &SharedSettings| if settings.fixed_ranks { "static" } else { "c10d" };

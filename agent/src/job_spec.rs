@@ -1,4 +1,4 @@
-//! What the flags mean: a [`JobSpec`] that cannot contradict itself, or every mistake at once.
+//! The meaning of the flags: a [`JobSpec`] without contradictions, or every mistake at once.
 
 mod command;
 mod devices;
@@ -58,69 +58,69 @@ use crate::{
     host::{Host, numa::CpuSet},
 };
 
-/// One node's part of a job, as its command line and its environment give it.
+/// One node's part of a job, as its command line and its environment define it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobSpec {
     /// The job's name.
     pub run_id: RunId,
-    /// Where and how the nodes meet.
+    /// The place and the method by which the nodes meet.
     pub meeting: Meeting,
-    /// What all nodes must have been told alike.
+    /// The settings that must be the same on all nodes.
     pub shared: SharedSettings,
-    /// Which of the agents this is that a launcher has started, if one has.
+    /// The place of this agent among the agents of a launcher, if a launcher started it.
     pub placed: Option<Placed>,
-    /// Workers on this node.
+    /// The number of workers on this node.
     pub local_world_size: NonZeroU32,
     /// The role of this node's workers.
     pub role: String,
-    /// This node's address, where the user gave it.
+    /// This node's address, if the user gave it.
     pub local_addr: Option<String>,
-    /// This node's wish among newcomers, or its rank where that is fixed.
+    /// This node's preferred rank among newcomers, or its rank if ranks are fixed.
     pub node_rank: Option<u32>,
-    /// Ports on which it may serve the workers' store.
+    /// The ports on which it may serve the workers' store.
     pub store_ports: StorePorts,
-    /// Whether the agent serves that store, and not the worker with rank 0.
+    /// True if the agent serves that store, rather than the worker with rank 0.
     pub shares_store: bool,
-    /// What each worker runs.
+    /// The command of each worker.
     pub command: WorkerCommand,
-    /// What each worker is told beside its environment.
+    /// The launch method: what each worker receives in addition to its environment.
     pub launch_method: LaunchMethod,
-    /// Paths that all workers are told.
+    /// Paths that are passed to all workers.
     pub files: JobFiles,
-    /// The folder under which log folders are made; none: a temporary one.
+    /// The folder in which log folders are created; `None` for a temporary one.
     pub log_dir: Option<PathBuf>,
-    /// Where the workers' output goes.
+    /// The destinations of the workers' output.
     pub output: Output,
-    /// Where their events go.
+    /// The destination of the workers' events.
     pub event_log: EventLog,
-    /// The file that is told how the job ended.
+    /// The file to which the job's result is written.
     pub report: Option<PathBuf>,
-    /// The file that is told the first failure as torch writes it, for whoever has started the
-    /// agent.
+    /// The file to which the first failure is written in torch's format, for the program that
+    /// started the agent.
     pub error_file: Option<PathBuf>,
-    /// Whether workers may set timers, and through which pipe, if the user names one.
+    /// The pipe through which workers set timers; `None` if they cannot.
     pub timers: Option<TimerFile>,
-    /// How long GPUs are waited for that an earlier round holds still.
+    /// The time for which the agent waits for GPUs that processes of an earlier round still hold.
     pub held_gpu_timeout: Duration,
     /// Signals that are passed on to the workers.
     pub forwarded: Vec<Signal>,
-    /// Exit codes of workers that ask for no restart.
+    /// Exit codes of workers after which the job is not restarted.
     pub final_codes: BTreeSet<i32>,
-    /// When workers count as hung; none: never.
+    /// The condition under which workers count as hung; `None` if they never do.
     pub hang: Option<HangSpec>,
     /// Signals on which the agent shuts down.
     pub signals: SignalList,
-    /// The devices of workers that see one each.
+    /// The devices of workers that see one each, if they do.
     pub virtual_devices: Option<VirtualDevices>,
-    /// The processors of each worker; none where they are not bound.
+    /// The processors of each worker; empty if workers are not bound.
     pub cpus_by_rank: Vec<CpuSet>,
-    /// `OMP_NUM_THREADS` for workers, where the user has set none and several share the node.
+    /// `OMP_NUM_THREADS` for workers, if the user has not set it and several share the node.
     pub omp_num_threads: Option<u32>,
-    /// `TORCH_NCCL_ASYNC_ERROR_HANDLING` for workers, where the user has set none.
+    /// True if workers get `TORCH_NCCL_ASYNC_ERROR_HANDLING`, because the user has not set it.
     pub nccl_async_error_handling: bool,
 }
 
-/// Where workers set timers: torch's `FileTimerClient`.
+/// The pipe through which workers set timers: torch's `FileTimerClient`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum TimerFile {
     /// A pipe in the temporary folder.
@@ -129,23 +129,23 @@ pub enum TimerFile {
     At(PathBuf),
 }
 
-/// The name of a job that was given none; torch's.
+/// The name of a job that was given none; the same as torch's.
 pub(crate) const NO_NAME: &str = "none";
 
-/// How long workers have to end when `--shutdown-timeout` does not say; torch's.
+/// The time that workers have to end without `--shutdown-timeout`; the same as torch's.
 const DEFAULT_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a driver may take to free a GPU; seconds, where a process had much memory mapped.
+/// The time that a driver may take to free a GPU: seconds if a process had much memory mapped.
 const DEFAULT_HELD_GPU_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longer than anybody waits.
+/// A limit that is longer than any useful wait.
 const MAX_HELD_GPU_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 impl JobSpec {
-    /// Resolves what was typed against the machine.
+    /// Resolves the arguments on this machine.
     ///
     /// # Errors
     ///
-    /// Returns every mistake there is, in the order of the flags.
+    /// Returns every mistake, in the order of the flags.
     pub fn resolve(args: LaunchArgs, host: &impl Host) -> Result<Self, Vec<JobSpecError>> {
         let mut given = Given { args: &args, host, placement: None };
         let mut errors: Errors = Errors::default();
@@ -267,7 +267,7 @@ impl<H: Host> Given<'_, H> {
     }
 
     fn start_method(&self) -> Result<(), JobSpecError> {
-        // Its variable is not looked at: torchrun takes any value of it.
+        // The variable is ignored: torchrun accepts any value of it.
         let Some(method) = &self.args.start_method else { return Ok(()) };
         if ["spawn", "fork", "forkserver"].contains(&method.as_str()) {
             return Ok(());

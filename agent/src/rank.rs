@@ -1,7 +1,7 @@
-//! `ragent rank`: the start portal of one rank, under a launcher that starts every rank itself.
+//! `ragent rank`: starts one rank, under a launcher that starts every rank itself.
 //!
-//! It says in PyTorch's variables what the launcher says in its own, and becomes the program. Nothing
-//! of the job's size is on a command line.
+//! Translates the launcher's variables into PyTorch's, and executes the program. No argument grows
+//! with the size of the job.
 
 use std::{
     collections::BTreeMap, ffi::OsString, os::unix::process::CommandExt, path::Path,
@@ -18,15 +18,16 @@ use crate::{
     run,
 };
 
-/// Becomes the program of `args`.
+/// Replaces this process with the program of `args`.
 ///
 /// # Errors
 ///
-/// Returns [`LaunchError`] if no launcher says which rank this is, or there is no such program.
+/// Returns [`LaunchError`] if no launcher provides the rank, or there is no such program.
 pub fn become_program(args: &RankArgs) -> Result<std::process::ExitCode, LaunchError> {
     let usage = |error| LaunchError::Usage(vec![error]);
     let environment = environment(args, &ThisHost).map_err(usage)?;
-    // Where the user names it, it may be an address that leads here by ways of its own.
+    // The user's own address is not checked: it may reach this machine by a route that is not
+    // visible here.
     if args.master_addr.is_none() && set(&ThisHost, "MASTER_ADDR").is_none() {
         check_master(&environment).map_err(usage)?;
     }
@@ -41,22 +42,23 @@ pub fn become_program(args: &RankArgs) -> Result<std::process::ExitCode, LaunchE
     Err(usage(JobSpecError::NotExecuted { program, error, is_script }))
 }
 
-/// Rank 0 serves the store at the master's address, which must be this machine's then: all other ranks
-/// would wait for it in vain. A name that does not resolve here is left to the program.
+/// Rank 0 serves the store at the master's address, which must therefore be this machine's:
+/// otherwise all other ranks would wait in vain. A name that does not resolve here is left to the
+/// program.
 fn check_master(environment: &BTreeMap<&'static str, OsString>) -> Result<(), JobSpecError> {
     if environment["RANK"] != "0" {
         return Ok(());
     }
     let master = environment["MASTER_ADDR"].to_string_lossy().into_owned();
     let endpoint = Endpoint { host: master.clone(), port: 0 };
-    // Where no runtime can be had, the program may still do without.
+    // Without a runtime, the address is not checked.
     if run::block_on(net::may_lead_here(&endpoint)).unwrap_or(true) {
         return Ok(());
     }
     Err(JobSpecError::MasterElsewhere { master, here: ThisHost.name() })
 }
 
-/// What PyTorch, and what is built on it, wants to find.
+/// Returns the variables for PyTorch and its libraries.
 fn environment(
     args: &RankArgs,
     host: &impl Host,
@@ -84,7 +86,7 @@ fn environment(
         ("ROLE_NAME", "default".into()),
         ("MASTER_ADDR", master),
         ("MASTER_PORT", port),
-        // No agent serves the workers' store: rank 0 does.
+        // Rank 0 serves the workers' store, not an agent.
         ("TORCHELASTIC_USE_AGENT_STORE", "False".into()),
         ("TORCHELASTIC_RESTART_COUNT", number(0)),
         ("TORCHELASTIC_MAX_RESTARTS", number(0)),
@@ -102,7 +104,7 @@ fn environment(
     Ok(variables)
 }
 
-/// What was typed for a flag, else what its variable holds, with the name of either.
+/// Returns the value of a flag, else that of its variable, with the name of either.
 fn given(
     typed: &Option<String>,
     names: [&'static str; 2],
@@ -113,7 +115,7 @@ fn given(
     typed.or_else(|| Some((variable, set(host, variable)?)))
 }
 
-/// The address of rank 0, where the user says it.
+/// Returns the address of rank 0, if the user has given it.
 fn given_master(args: &RankArgs, host: &impl Host) -> Result<Option<OsString>, JobSpecError> {
     let Some((source_, address)) = given(&args.master_addr, ["--master-addr", "MASTER_ADDR"], host)
     else {
@@ -128,21 +130,21 @@ fn given_master(args: &RankArgs, host: &impl Host) -> Result<Option<OsString>, J
     Err(JobSpecError::MasterAddress { source_, value })
 }
 
-/// The port of rank 0, where the user says it.
+/// Returns the port of rank 0, if the user has given it.
 fn given_port(args: &RankArgs, host: &impl Host) -> Result<Option<u16>, JobSpecError> {
     let Some((source_, port)) = given(&args.master_port, ["--master-port", "MASTER_PORT"], host)
     else {
         return Ok(None);
     };
     let value = port.to_string_lossy().into_owned();
-    // PyTorch reads it as Python reads a number: with white space around.
+    // As Python's `int`, PyTorch ignores surrounding white space.
     match value.trim().parse() {
         Ok(port @ 1..) => Ok(Some(port)),
         Ok(0) | Err(_) => Err(JobSpecError::MasterPort { source_, value }),
     }
 }
 
-/// The address of rank 0, as the launcher implies it.
+/// Returns the address of rank 0 that follows from the launcher.
 fn implied_master(placement: &Placement) -> Result<OsString, JobSpecError> {
     match &placement.head {
         Head::Here => Ok("127.0.0.1".into()),
@@ -180,7 +182,7 @@ mod tests {
         ("PMIX_NAMESPACE", "17"),
     ];
 
-    /// All that PyTorch reads follows from the launcher's variables, whatever the job's size.
+    /// The launcher's variables determine all that PyTorch reads, in a job of any size.
     #[test]
     fn last_of_a_hundred_thousand() {
         let env = environment_of(&LAST_OF_MANY, "ragent rank --master-addr n0 -- python t.py --x");
@@ -208,7 +210,8 @@ mod tests {
         );
     }
 
-    /// What the user has set stays; where nobody says which host has rank 0, that is an error.
+    /// The user's values are kept; it is an error if neither user nor launcher provides the host of
+    /// rank 0.
     #[test]
     fn master_is_given_or_known() {
         let mut env = LAST_OF_MANY.to_vec();

@@ -1,5 +1,5 @@
-//! Tells files how the job ended: the one of `--report`, for programs, and torch's own error file,
-//! for an elastic agent that has started this one.
+//! Writes the result of the job to files: that of `--report`, for programs, and torch's own error
+//! file, for an elastic agent that has started this one.
 
 use std::{fs, io, path::Path};
 
@@ -11,27 +11,27 @@ use tracing::warn;
 
 use crate::{clock, error::LaunchError, files, job_spec::JobSpec, limits, news};
 
-/// What `--report` holds. Fields are only ever added.
+/// The contents of the file of `--report`. Fields are only ever added.
 #[derive(Serialize)]
 struct Report<'a> {
     ragent: &'static str,
     run_id: &'a str,
     script: &'a str,
-    /// A stable word: what [`JobResult::kind`] says of a job that is over, else `left`, `refused`,
+    /// A stable word: [`JobResult::kind`] of a job that has ended, else `left`, `refused`,
     /// `unreachable` or `error`.
     result: &'static str,
     exit_code: u8,
-    /// What people were told.
+    /// The error message; empty after success.
     text: String,
     restarts_used: u32,
     first_failure: Option<Failure<'a>>,
-    /// How many other workers failed by themselves in the same round.
+    /// The number of other workers that failed by themselves in the same round.
     other_failures: u32,
-    /// Milliseconds since 1970.
+    /// Milliseconds since the Unix epoch.
     ended_at: u128,
 }
 
-/// The first failure of the job, on whichever node.
+/// The first failure of the job, on any node.
 #[derive(Serialize)]
 struct Failure<'a> {
     host_name: &'a str,
@@ -39,7 +39,7 @@ struct Failure<'a> {
     global_rank: u32,
     local_rank: u32,
     pid: u32,
-    /// In words.
+    /// The end of the worker, as text.
     ended: String,
     exit_code: Option<i32>,
     signal: Option<i32>,
@@ -71,16 +71,16 @@ impl<'a> From<&'a WorkerFailure> for Failure<'a> {
     }
 }
 
-/// Makes sure that a report can be written, and that no older one is taken for it.
+/// Checks that a report can be written, and removes the contents of an older one.
 ///
 /// # Errors
 ///
-/// Returns the system's refusal.
+/// Returns the system's error.
 pub(crate) fn prepare(path: &Path) -> io::Result<()> {
     files::rewrite(path).map(drop)
 }
 
-/// Tells the files that `spec` names how its launch has ended.
+/// Writes the result of the launch to the files that `spec` names.
 pub(crate) fn write(spec: &JobSpec, result: &Result<Outcome, LaunchError>) {
     let outcome = match result {
         Ok(outcome) => Some(outcome),
@@ -132,13 +132,14 @@ fn word(result: &Result<Outcome, LaunchError>) -> &'static str {
     }
 }
 
-/// The first failure as torch's `@record` writes one, with the exit code that torchrun adds; none if
-/// the worker has said nothing of itself.
+/// Returns the first failure in the format of torch's `@record`, with the exit code that torchrun
+/// adds; `None` if the worker has written no message, or hung.
 fn torch_error(failure: &WorkerFailure) -> Option<Value> {
     let is_hung = matches!(failure.end, WorkerEnd::Hung(_));
     let said = failure.message.as_deref().filter(|_| !is_hung)?;
     let exit_code = process_end::exit_code(&failure.end);
-    // The file itself, if it is here; a worker on another node has sent the end of its message.
+    // The file itself, if it is on this node; workers on other nodes have sent the end of their
+    // message.
     let original = failure.error_file.as_deref().and_then(|path| {
         let size = fs::metadata(path).ok()?.len();
         let text = (size <= limits::MAX_ERROR_FILE).then(|| fs::read_to_string(path).ok())??;
@@ -157,7 +158,7 @@ fn torch_error(failure: &WorkerFailure) -> Option<Value> {
     Some(error)
 }
 
-/// Writes over what is there: the path may be a pipe.
+/// Overwrites the file in place: the path may be a pipe.
 fn rewrite(path: &Path, text: &str) -> io::Result<()> {
     let mut file = files::rewrite(path)?;
     io::Write::write_all(&mut file, text.as_bytes())
@@ -194,7 +195,7 @@ mod tests {
         }
     }
 
-    /// A file that is here is passed on whole, with the exit code.
+    /// A local error file is passed on unchanged, except for the added exit code.
     #[test]
     fn error_files_are_passed_on() {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!(error, expected);
     }
 
-    /// Of a worker on another node there is what it has sent; of one that wrote nothing, nothing.
+    /// The error of a worker on another node consists of the message that it has sent, if any.
     #[test]
     fn errors_of_other_nodes() {
         let sent = failure(Some("Traceback\nE: x"), Some("/there/error.json".into()));

@@ -1,4 +1,4 @@
-//! `ragent status`: how a job stands, for people and for programs.
+//! `ragent status`: prints the state of a job, as text or JSON.
 
 use std::{fmt::Write as _, net::IpAddr, process::ExitCode};
 
@@ -20,11 +20,11 @@ use crate::{
     stdout,
 };
 
-/// Asks and prints.
+/// Asks for the state of a job and prints it.
 ///
 /// # Errors
 ///
-/// Returns [`LaunchError`] if it is not clear whom to ask, or nobody answers.
+/// Returns [`LaunchError`] if the endpoint to ask is unknown, or no process answers.
 pub fn print(args: &StatusArgs) -> Result<ExitCode, LaunchError> {
     let endpoint = find(args)?;
     let snapshot = run::block_on(ask(endpoint))??;
@@ -48,7 +48,7 @@ fn find(args: &StatusArgs) -> Result<Endpoint, LaunchError> {
     }
 }
 
-/// The endpoint of the one job that has agents here.
+/// Returns the endpoint of the only job with agents on this machine.
 fn of_this_machine(agents: Vec<RunningAgent>) -> Result<Endpoint, LaunchError> {
     let mut jobs = one_for_each_job(agents);
     match jobs.as_slice() {
@@ -71,7 +71,7 @@ fn of_this_machine(agents: Vec<RunningAgent>) -> Result<Endpoint, LaunchError> {
     }
 }
 
-/// An agent for each job: one that attends, where there is one.
+/// Returns one agent for each job: a registered one, if there is one.
 fn one_for_each_job(mut agents: Vec<RunningAgent>) -> Vec<RunningAgent> {
     let attended: Vec<(String, String)> = agents
         .iter()
@@ -83,7 +83,7 @@ fn one_for_each_job(mut agents: Vec<RunningAgent>) -> Vec<RunningAgent> {
         Stage::Searching => attended.iter().all(|(run_id, _)| *run_id != agent.run_id),
         Stage::Waiting { .. } => attended.iter().all(|(_, endpoint)| *endpoint != agent.endpoint),
     });
-    // Jobs that meet nowhere yet differ by their names alone.
+    // Jobs without an endpoint differ only in their names.
     let key = |agent: &RunningAgent| {
         let is_searching = agent.stage == Stage::Searching;
         (agent.endpoint.clone(), is_searching.then(|| agent.run_id.clone()))
@@ -93,7 +93,7 @@ fn one_for_each_job(mut agents: Vec<RunningAgent>) -> Vec<RunningAgent> {
     agents
 }
 
-/// Asks at `endpoint`, or where whoever answers there says that the coordinator is.
+/// Asks at `endpoint`, or at the coordinator's endpoint if the answer contains that.
 pub(crate) async fn ask(endpoint: Endpoint) -> Result<Snapshot, LaunchError> {
     let failed = |endpoint: &Endpoint| {
         let endpoint = endpoint.to_string();
@@ -119,7 +119,7 @@ pub(crate) async fn ask(endpoint: Endpoint) -> Result<Snapshot, LaunchError> {
     }
 }
 
-/// Asks at `endpoint`. Where something answers that does not speak our protocol, it is asked what it is.
+/// Asks at `endpoint`. If a process answers that does not use this protocol, it is identified.
 async fn ask_at(endpoint: &Endpoint) -> Result<StatusAnswer, AttendError> {
     match client::status(endpoint).await {
         Err(AttendError::Protocol { address, source }) => {
@@ -132,7 +132,7 @@ async fn ask_at(endpoint: &Endpoint) -> Result<StatusAnswer, AttendError> {
     }
 }
 
-/// What people read.
+/// Returns the state as text.
 pub fn text(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     let nodes = if snapshot.min_nodes == snapshot.max_nodes {
@@ -190,7 +190,7 @@ fn row(node: &NodeSnapshot) -> [String; 6] {
         None => standing(node.standing).to_owned(),
     };
     let state = match &node.said {
-        // A worker's words must not move the reader's cursor.
+        // A worker's text must not contain control characters, which could move the cursor.
         Some(said) => format!("{state}, says \"{}\"", said.replace(char::is_control, " ")),
         None => state,
     };
@@ -253,7 +253,8 @@ mod tests {
         Stage::Waiting { cause: Some("refused".to_owned()) }
     }
 
-    /// An agent that attends is asked, whatever others of its job still do; one that does not is said to.
+    /// A registered agent is asked, independently of other agents of its job; an unregistered one
+    /// is reported.
     #[test]
     fn agents_of_this_machine() {
         let error = |agents: Vec<RunningAgent>| of_this_machine(agents).unwrap_err().to_string();

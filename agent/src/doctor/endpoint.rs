@@ -1,5 +1,5 @@
-//! The names of this host and of the endpoint, who owns its address, who answers there, and how its
-//! clock goes.
+//! Checks the names of this host and of the endpoint, the owner of the endpoint's address, the
+//! process that answers there, and its clock.
 
 use std::{
     io::ErrorKind,
@@ -22,7 +22,7 @@ use crate::{
     limits, net,
 };
 
-/// What this host's name means to itself: torch and NCCL look it up.
+/// Checks the addresses of this host's own name, which torch and NCCL look up.
 pub(super) async fn own_name() -> Finding {
     let name = ThisHost.name();
     let endpoint = Endpoint { host: name.clone(), port: 0 };
@@ -117,7 +117,7 @@ fn port_here(number: u16) -> Finding {
     }
 }
 
-/// An answer, and how long it took.
+/// An answer, and the time that it took.
 struct Answer {
     text: Vec<u8>,
     sent_at: Duration,
@@ -130,7 +130,7 @@ async fn ask(address: SocketAddr) -> std::io::Result<Answer> {
     let asked = net::get(address, IDENTITY_PATH, limits::MAX_IDENTITY_LEN, &mut text);
     match timeout(limits::IDENTIFY_TIMEOUT, asked).await {
         Ok(Err(error)) if text.is_empty() => return Err(error),
-        // Whoever takes a connection is there, whatever he says.
+        // A process that accepts a connection is present, even if its answer is invalid.
         Ok(_) | Err(_) => {}
     }
     Ok(Answer { text, sent_at, took: clock::now() - begun })
@@ -166,7 +166,7 @@ fn version(identity: &Identity) -> Finding {
     Finding::pass("version", text)
 }
 
-/// The difference of two clocks, which cannot be told better than half the time of the answer.
+/// Compares two clocks. The uncertainty is half the time that the answer took.
 fn clocks(theirs_ms: u64, ours: Duration, took: Duration) -> Finding {
     let offset = theirs_ms as f64 - ours.as_secs_f64() * 1000.0;
     let uncertain = took.as_secs_f64() * 500.0;
@@ -193,7 +193,8 @@ mod tests {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
-    /// A name that means only this machine warns, one that means another one fails.
+    /// A host name with only loopback addresses is a warning; one with only addresses of other
+    /// machines fails.
     #[test]
     fn own_name_is_judged() {
         let judge = |texts: &[&str]| {
@@ -206,7 +207,7 @@ mod tests {
         assert_eq!(judge(&["10.0.0.2"]), Verdict::Fail);
     }
 
-    /// Clocks that differ by more than a second and what cannot be told warn.
+    /// Clocks that differ by more than a second plus the uncertainty are a warning.
     #[test]
     fn clocks_are_judged() {
         let ours = Duration::from_secs(1_000_000);
@@ -216,7 +217,7 @@ mod tests {
         assert_eq!(judge(999_998_500, 2000), Verdict::Pass);
     }
 
-    /// Another protocol fails, another version warns.
+    /// Another protocol fails; another version is a warning.
     #[test]
     fn versions_are_judged() {
         let judge = |ragent: &str, protocol| {

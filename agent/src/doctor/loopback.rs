@@ -1,4 +1,4 @@
-//! Whether this machine reaches itself: agents and workers of one node meet there.
+//! Checks that this machine reaches itself: agents and workers of one node meet there.
 
 use std::{
     io,
@@ -20,7 +20,7 @@ pub(super) async fn examine() -> Finding {
     }
 }
 
-/// Listens at an address of this machine, and connects to that.
+/// Listens at an address of this machine, and connects to it.
 async fn reach(address: IpAddr) -> io::Result<()> {
     let listener = net::listen(Reach::Loopback(address), 0)?;
     net::dial(listener.local_addr()?).await.map(drop)
@@ -30,7 +30,7 @@ async fn reach(address: IpAddr) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Loopback takes a connection, and an address that is no interface's does not.
+    /// Loopback accepts a connection; an address that belongs to no interface does not.
     #[tokio::test]
     async fn addresses_are_tried() {
         assert!(reach(Ipv4Addr::LOCALHOST.into()).await.is_ok());

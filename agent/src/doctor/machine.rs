@@ -1,4 +1,4 @@
-//! What this machine has and allows.
+//! Checks the resources and limits of this machine.
 
 use std::{num::NonZeroU32, path::Path};
 
@@ -21,7 +21,7 @@ pub(super) async fn examine(workers: Option<NonZeroU32>, findings: &mut Findings
     let gpus = || ThisHost.gpu_count().map_or(1, |count| count.get());
     let workers = match workers {
         Some(workers) => workers.get(),
-        // A driver that does not answer has its own line.
+        // The finding of the GPU check reports a driver that does not answer.
         None => within("gpu", gpus).await.unwrap_or(1),
     };
     for finding in resource_limits(workers) {
@@ -61,7 +61,7 @@ fn resource_limits(workers: u32) -> [Finding; 3] {
     ]
 }
 
-/// Whether the hard limit is enough, to which the agent raises its own.
+/// Checks the hard limit of open files: the agent raises its own limit to that.
 fn open_files(hard: u64, workers: u32) -> Finding {
     let needed = limits::MIN_OPEN_FILES + limits::OPEN_FILES_PER_WORKER * u64::from(workers);
     let text = format!("{} open files at most", number(hard));
@@ -69,7 +69,7 @@ fn open_files(hard: u64, workers: u32) -> Finding {
     if hard < needed {
         return Finding::fail("nofile", format!("{text}; {workers} workers need {needed}"), hint);
     }
-    // A worker that loads data in many processes, and talks to all others, has thousands.
+    // A worker with many data loader processes and connections to all others has thousands.
     if hard < COMFORTABLE_FILES {
         Finding::warn("nofile", text, hint)
     } else {
@@ -77,10 +77,10 @@ fn open_files(hard: u64, workers: u32) -> Finding {
     }
 }
 
-/// What Linux distributions give to services.
+/// The limit that Linux distributions set for services.
 const COMFORTABLE_FILES: u64 = 65_536;
 
-/// Whether the user may have the threads that workers start: some hundred each.
+/// Checks the limit of threads: workers start some hundred each.
 fn processes(soft: u64, workers: u32) -> Finding {
     let text = format!("{} processes and threads at most", number(soft));
     if soft < 512 * u64::from(workers) {
@@ -90,7 +90,7 @@ fn processes(soft: u64, workers: u32) -> Finding {
     Finding::pass("nproc", text)
 }
 
-/// Network cards that write to memory by themselves want it locked.
+/// Checks the limit of locked memory, which RDMA network cards need.
 fn locked_memory(soft: u64, has_rdma: bool) -> Finding {
     let text = if soft == RLIM_INFINITY {
         "memory may be locked without a limit".to_owned()
@@ -129,7 +129,7 @@ fn shared_memory_of(free: u64) -> Finding {
     Finding::warn("shm", text, hint)
 }
 
-/// A container has 64 MiB where nobody says otherwise; NCCL alone takes some ten for each GPU.
+/// Containers have 64 MiB by default; NCCL alone takes some ten for each GPU.
 const COMFORTABLE_SHM: u64 = 1 << 30;
 
 fn gpu() -> Finding {
@@ -191,7 +191,7 @@ fn size(bytes: u64) -> String {
 mod tests {
     use super::{super::Verdict, *};
 
-    /// What is too little for the workers fails, what is tight warns.
+    /// A limit that is too small for the workers fails; a tight one is a warning.
     #[test]
     fn limits_are_judged() {
         assert_eq!(open_files(100, 8).verdict, Verdict::Fail);
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(shared_memory_of(8 << 30).verdict, Verdict::Pass);
     }
 
-    /// Sizes are said in the unit that fits.
+    /// Sizes have a suitable unit.
     #[test]
     fn sizes_have_units() {
         assert_eq!([size(65_536), size(64 << 20), size(5 << 30)], ["64 KiB", "64 MiB", "5 GiB"]);

@@ -1,4 +1,5 @@
-//! How the nodes of a running job reach each other, and which one is the odd one.
+//! Checks how the nodes of a running job reach each other, and which of them differ from the
+//! others.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -13,7 +14,7 @@ use crate::{
     limits, net, status,
 };
 
-/// Asks every node how it reaches the others.
+/// Asks every node how it reaches the others, and judges the answers.
 pub(super) async fn examine(endpoint: &Endpoint) -> Vec<Finding> {
     let snapshot = match status::ask(endpoint.clone()).await {
         Ok(snapshot) => snapshot,
@@ -26,16 +27,16 @@ pub(super) async fn examine(endpoint: &Endpoint) -> Vec<Finding> {
     judge(&mesh)
 }
 
-/// What each node says of each other one; nothing of a node that did not answer.
+/// The reports of all nodes about the others; none of a node that did not answer.
 #[derive(Debug, Default)]
 struct Mesh {
     /// Host names by node.
     hosts: BTreeMap<String, String>,
-    /// Milliseconds, or why there are none, by who asks and who is asked.
+    /// Milliseconds, or an error, by the asking and the asked node.
     pairs: BTreeMap<(String, String), Result<f64, String>>,
-    /// What each node takes the endpoint for, where its name resolves there.
+    /// The addresses of the endpoint on each node on which its name resolves.
     endpoint: BTreeMap<String, Vec<IpAddr>>,
-    /// Those that could not be asked, and why.
+    /// The nodes that could not be asked, with the reason.
     silent: BTreeMap<String, String>,
 }
 
@@ -48,7 +49,7 @@ async fn ask_all(snapshot: &Snapshot) -> Mesh {
         .map(|node| {
             let places = Arc::clone(&places);
             async move {
-                // It is never closed.
+                // The semaphore is never closed.
                 let _place = places.acquire().await;
                 let answer = ask(&node).await;
                 (node, answer)
@@ -72,7 +73,7 @@ async fn ask_all(snapshot: &Snapshot) -> Mesh {
             Err(why) => drop(mesh.silent.insert(from, why)),
         }
     }
-    // What a node says of itself, and of those that are lost, says nothing about the network.
+    // Results for the node itself and for lost nodes do not describe the network.
     let hosts = &mesh.hosts;
     mesh.pairs.retain(|(from, to), _| from != to && hosts.contains_key(to));
     mesh
@@ -100,7 +101,7 @@ async fn ask(node: &NodeSnapshot) -> Result<ReachReport, String> {
                 let report = serde_json::from_str(body);
                 return report.map_err(|_| format!("{address} does not know what it is asked"));
             }
-            // Somebody else is asking it.
+            // Another client is asking the node.
             "429" => clock::until(Some((clock::now() + limits::REACH_PAUSE).min(by))).await,
             _ => return Err(format!("{address} answers {status}: {}", body.trim())),
         }
@@ -132,7 +133,7 @@ impl Mesh {
         self.hosts.get(node).unwrap_or(node)
     }
 
-    /// A line for each node that takes the endpoint's name for something else than most do.
+    /// Returns a finding for each node on which the endpoint has other addresses than on most.
     fn other_endpoint(&self) -> Vec<Finding> {
         let mut counts: BTreeMap<&[IpAddr], usize> = BTreeMap::new();
         for ips in self.endpoint.values() {
@@ -154,7 +155,8 @@ impl Mesh {
         .collect()
     }
 
-    /// A line for each node that half of the others do not reach, else one for each pair.
+    /// Returns a finding for each node that half of the others do not reach, else one for each
+    /// pair.
     fn unreached(&self) -> Vec<Finding> {
         let failed: Vec<_> =
             self.pairs.iter().filter_map(|(pair, way)| Some((pair, way.as_ref().err()?))).collect();
@@ -185,7 +187,8 @@ impl Mesh {
         of_nodes.chain(of_pairs).take(limits::MAX_PEER_LINES).collect()
     }
 
-    /// A line for each node that is much farther from all others than these from each other.
+    /// Returns a finding for each node whose nearest peer is much farther away than is usual among
+    /// the nodes.
     fn slow(&self) -> Vec<Finding> {
         let bests: Vec<(&String, f64)> =
             self.hosts.keys().filter_map(|node| Some((node, self.nearest(node)?))).collect();
@@ -203,7 +206,8 @@ impl Mesh {
         .collect()
     }
 
-    /// The shortest way from or to `node`, so that one slow peer does not make all others slow.
+    /// Returns the shortest time from or to `node`, so that one slow peer does not make all others
+    /// slow.
     fn nearest(&self, node: &String) -> Option<f64> {
         let ways = self.pairs.iter().filter(|((from, to), _)| from == node || to == node);
         ways.filter_map(|(_, way)| way.as_ref().ok().copied()).reduce(f64::min)
@@ -224,7 +228,7 @@ fn median(numbers: impl Iterator<Item = f64>) -> Option<f64> {
 mod tests {
     use super::{super::Verdict, *};
 
-    /// Nodes `a` to `d`, with this way from each to each.
+    /// Nodes `a` to `d`, with the given result from each to each other.
     fn mesh(way: impl Fn(&str, &str) -> Result<f64, String>) -> Mesh {
         let mut mesh = Mesh::default();
         for from in ["a", "b", "c", "d"] {
@@ -240,7 +244,7 @@ mod tests {
         judge(mesh).into_iter().map(|finding| (finding.verdict, finding.text)).collect()
     }
 
-    /// Where all is well there is one line.
+    /// A mesh without problems has one finding.
     #[test]
     fn healthy_mesh() {
         let mesh = mesh(|_, _| Ok(0.2));
@@ -248,7 +252,8 @@ mod tests {
         assert_eq!(said(&mesh), [(Verdict::Pass, text)]);
     }
 
-    /// A node that nobody reaches is named once; a broken way between two is named with both.
+    /// A node that no other reaches is named once; a failing connection is reported with both
+    /// nodes.
     #[test]
     fn unreached_nodes_and_ways() {
         let refused = || Err("refused".to_owned());
@@ -260,7 +265,7 @@ mod tests {
         assert_eq!(said(&way), [(Verdict::Fail, "host-a does not reach host-d (refused)".into())]);
     }
 
-    /// A node that takes the endpoint's name for something else is named.
+    /// A node on which the endpoint has other addresses is named.
     #[test]
     fn other_name_service() {
         let mut mesh = mesh(|_, _| Ok(0.2));
@@ -271,7 +276,7 @@ mod tests {
         assert_eq!(said(&mesh), [(Verdict::Warn, text)]);
     }
 
-    /// A node that is far from all others is named, and they are not.
+    /// Only the node that is far from all others is named.
     #[test]
     fn slow_node() {
         let mesh = mesh(|from, to| if from == "b" || to == "b" { Ok(7.0) } else { Ok(0.2) });
@@ -280,7 +285,7 @@ mod tests {
         assert!(lines[0].1.starts_with("host-b is 7.00 ms from its nearest peer"), "{lines:?}");
     }
 
-    /// A node that cannot be asked is named; one alone has nobody to reach.
+    /// A node that cannot be asked is named; a single node passes.
     #[test]
     fn silent_and_single_nodes() {
         let mut mesh = mesh(|_, _| Ok(0.2));

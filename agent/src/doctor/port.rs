@@ -1,8 +1,9 @@
-//! Finds who listens on a port of this machine, as `ss -ltnp` does.
+//! Finds the process that listens on a port of this machine, as `ss -ltnp` does.
 
 use std::{fs, path::Path};
 
-/// The process that listens on `port`, in words; none where nobody does, or it is another user's.
+/// Returns the process that listens on `port`, as text; `None` if there is none, or it is another
+/// user's.
 pub(super) fn holder(port: u16) -> Option<String> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
     let inodes: Vec<String> =
@@ -11,7 +12,7 @@ pub(super) fn holder(port: u16) -> Option<String> {
     processes.into_iter().find(|process| has_socket(process, &inodes)).map(|process| name(&process))
 }
 
-/// The sockets of a table of the kernel that listen on `port`.
+/// Returns the inodes of the sockets in a kernel table that listen on `port`.
 fn listeners(table: &str, port: u16) -> Vec<String> {
     const LISTENING: &str = "0A";
     let end = format!(":{port:04X}");
@@ -45,18 +46,18 @@ mod tests {
 
     use super::*;
 
-    /// The process that listens is found by its port, and nobody by one that is free.
+    /// The process that listens is found by its port, and none for a free port.
     #[test]
     fn own_listener_is_found() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        // A process that another test is about to start may hold it too for a moment.
+        // A process that another test is about to start may inherit the socket for a moment.
         assert!(holder(port).is_some_and(|holder| holder.starts_with("process ")));
         drop(listener);
         assert_eq!(holder(port), None);
     }
 
-    /// Only sockets that listen count, and only on that very port.
+    /// Only listening sockets on exactly that port count.
     #[test]
     fn table_is_read() {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\

@@ -1,4 +1,4 @@
-//! The interpreter that workers get, and the torch in it.
+//! Checks the interpreter for workers, and its torch.
 
 use std::{
     io,
@@ -60,26 +60,26 @@ fn torch(version: Option<String>) -> Finding {
     }
 }
 
-/// What an interpreter says of itself.
+/// The versions that an interpreter reports.
 #[derive(Debug, Eq, PartialEq)]
 struct Versions {
     python: String,
     torch: Option<String>,
 }
 
-/// Why workers cannot be run by an interpreter.
+/// The reason for which an interpreter cannot run workers.
 #[derive(Debug, Eq, PartialEq)]
 enum Unusable {
-    /// It says why, or the system does.
+    /// The error of the interpreter or of the system.
     Broken(String),
-    /// It has said nothing for so long.
+    /// The interpreter has not answered for this time.
     Silent(Duration),
 }
 
-/// Asks for the versions. Importing torch would take seconds, so only its label is read.
+/// Asks for the versions. Importing torch would take seconds, so only its metadata is read.
 async fn ask(interpreter: PathBuf, limit: Duration) -> Result<Versions, Unusable> {
     let by = clock::now() + limit;
-    // On a file system that does not answer, to start it takes as long as anything else.
+    // Starting it can also hang on a file system that does not answer.
     let started = tokio::task::spawn_blocking(move || start(&interpreter));
     let broken = |error: io::Error| Unusable::Broken(error.to_string());
     let mut child = match timeout(limit, started).await {
@@ -114,7 +114,7 @@ except m.PackageNotFoundError: pass
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn()
 }
 
-/// How it ended, and what it has said on stdout and stderr.
+/// Returns its exit status, and its output on stdout and stderr.
 async fn answer(child: &mut Child) -> io::Result<(ExitStatus, String, String)> {
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     tokio::try_join!(child.wait(), text(stdout), text(stderr))
@@ -128,13 +128,13 @@ async fn text(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Kills it with all that it has started, and reaps it. One that hangs in the kernel dies when that
-/// lets go of it.
+/// Kills and reaps the process with all its descendants. A process that hangs in the kernel dies
+/// when the kernel call returns.
 async fn end(child: &mut Child) {
     if let Some(pid) = child.id() {
         let root = Pid::from_raw(pid.cast_signed());
         for pid in tree::descendants_of(root).into_iter().chain([root]) {
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = kill(pid, Signal::SIGKILL);
         }
     }
@@ -145,7 +145,7 @@ async fn end(child: &mut Child) {
 mod tests {
     use super::*;
 
-    /// An interpreter that does not answer is given up after its time.
+    /// An interpreter that does not answer is abandoned after its time.
     #[tokio::test]
     async fn silence_has_an_end() {
         let stays = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/workers/stay.sh");
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(ask(stays.into(), limit).await, Err(Unusable::Silent(limit)));
     }
 
-    /// What an interpreter that is given up has started ends with it: nobody holds its stdout.
+    /// The descendants of an abandoned interpreter are killed with it: no process holds its stdout.
     #[tokio::test]
     async fn what_it_has_started_is_killed() {
         let script = "sleep 1000 & echo there; wait";
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(closed.expect("somebody holds its stdout").unwrap(), 0);
     }
 
-    /// One that cannot be started says why.
+    /// The error of an interpreter that cannot be started is reported.
     #[tokio::test]
     async fn refusals_are_told() {
         let limit = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! Finds what a worker runs, before anything starts.
+//! Finds the command of a worker, before anything starts.
 
 use std::{
     ffi::OsString,
@@ -8,28 +8,28 @@ use std::{
 use super::JobSpecError;
 use crate::host::Host;
 
-/// What each worker runs.
+/// The command of each worker.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct WorkerCommand {
-    /// The program, found.
+    /// The path of the program.
     pub program: PathBuf,
-    /// Its arguments, with macros still in them.
+    /// Its arguments, in which macros are not substituted yet.
     pub args: Vec<OsString>,
-    /// Where among them the script's own begin.
+    /// The index of the first argument of the script itself.
     pub own_args_at: usize,
-    /// How people call it: the script.
+    /// The name for messages: the script.
     pub title: String,
 }
 
 impl WorkerCommand {
-    /// `python -u script args…`.
+    /// Returns `python -u script args…`.
     pub(super) fn script(
         script: OsString,
         args: Vec<OsString>,
         host: &impl Host,
     ) -> Result<Self, JobSpecError> {
         let path = Path::new(&script);
-        // What Python runs: a file of any kind, a folder with a main module, its stdin.
+        // Python runs a file of any kind, a folder with a main module, or its stdin.
         let main = path.join("__main__.py");
         let runs = |path: &Path| host.is_readable_file(path);
         if script != "-" && !runs(path) && !runs(&main) {
@@ -43,7 +43,7 @@ impl WorkerCommand {
         Self::python(&[], script, args, host)
     }
 
-    /// `python -u -m module args…`.
+    /// Returns `python -u -m module args…`.
     pub(super) fn module(
         module: OsString,
         args: Vec<OsString>,
@@ -52,7 +52,7 @@ impl WorkerCommand {
         Self::python(&["-m"], module, args, host)
     }
 
-    /// The script, run as `runpy.run_path` runs it; see [`RUN_PATH`].
+    /// Returns a command that runs the script as `runpy.run_path` does; see [`RUN_PATH`].
     pub(super) fn run_path(
         script: OsString,
         args: Vec<OsString>,
@@ -60,13 +60,13 @@ impl WorkerCommand {
     ) -> Result<Self, JobSpecError> {
         let plain = Self::script(script, args, host)?;
         let head = ["-u", "-c", RUN_PATH].map(OsString::from);
-        // Behind `-u`, which is there already.
+        // `plain` already begins with `-u`.
         let own_args_at = plain.own_args_at - 1 + head.len();
         let args = head.into_iter().chain(plain.args.into_iter().skip(1)).collect();
         Ok(Self { args, own_args_at, ..plain })
     }
 
-    /// `program args…`.
+    /// Returns `program args…`.
     pub(super) fn program(
         program: OsString,
         args: Vec<OsString>,
@@ -104,8 +104,8 @@ impl WorkerCommand {
     }
 }
 
-/// What the first line of a script asks for, if that is not there: the system says only that something
-/// is not.
+/// Returns the interpreter in the first line of a script if it does not exist. The system's error
+/// would not name it.
 fn missing_interpreter(script: &Path, host: &impl Host) -> Option<PathBuf> {
     let text = host.read(script)?;
     let line = text.strip_prefix("#!")?.split('\n').next()?;
@@ -114,8 +114,8 @@ fn missing_interpreter(script: &Path, host: &impl Host) -> Option<PathBuf> {
     (!program.as_os_str().is_empty() && !host.exists(&program)).then_some(program)
 }
 
-/// Runs the file that is its first argument as `__main__`. What torch's `@record` does for a function
-/// is done for the file: an exception goes to the error file.
+/// Runs the file that is its first argument as `__main__`. As torch's `@record` does for a
+/// function, it writes an exception to the error file.
 const RUN_PATH: &str = "\
 import runpy, sys
 sys.argv = sys.argv[1:]
@@ -128,7 +128,7 @@ except ImportError:
 record(main)()
 ";
 
-/// The Python that users expect: `PYTHON_EXEC`, the active environment, `python3`, `python`.
+/// Finds the Python that users expect: `PYTHON_EXEC`, the active environment, `python3`, `python`.
 pub(crate) fn interpreter(host: &impl Host) -> Result<PathBuf, JobSpecError> {
     let named = |variable: &str| host.env(variable).filter(|value| !value.is_empty());
     if let Some(program) = named("PYTHON_EXEC") {

@@ -1,4 +1,4 @@
-//! Reads how many workers a node has, and which devices and processors are each one's.
+//! Reads the number of workers of a node, and the devices and processors of each.
 
 use std::num::NonZeroU32;
 
@@ -18,18 +18,18 @@ use crate::{
 /// The devices of workers that see one each: torchrun's `--virtual-local-rank`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct VirtualDevices {
-    /// What each worker's `CUDA_VISIBLE_DEVICES` is, by local rank.
+    /// `CUDA_VISIBLE_DEVICES` of each worker, by local rank.
     pub visible: Vec<String>,
-    /// Whether `HIP_VISIBLE_DEVICES` is set too.
+    /// True if `HIP_VISIBLE_DEVICES` is set too.
     pub hip: bool,
 }
 
-/// The workers that were typed for a command that starts none, or that `PET_NPROC_PER_NODE` holds, read
-/// as for a launch; none where nothing is said.
+/// Reads the number of workers for a command that starts none, as for a launch: from the argument,
+/// else from `PET_NPROC_PER_NODE`. Returns `None` if neither is given.
 ///
 /// # Errors
 ///
-/// Returns [`JobSpecError`] if it is no number of workers, or of accelerators that are not there.
+/// Returns [`JobSpecError`] if it is not a number of workers, or accelerators do not exist.
 pub(crate) fn asked_workers(
     typed: Option<String>,
     host: &impl Host,
@@ -64,11 +64,12 @@ impl<H: Host> Given<'_, H> {
         }
     }
 
-    /// One, as with torchrun; where a launcher says how the nodes meet, one for each GPU.
+    /// Returns one, as with torchrun, or one for each GPU if a launcher determines how the nodes
+    /// meet.
     fn default_workers(&self) -> NonZeroU32 {
         let Some(placement) = &self.placement else { return NonZeroU32::MIN };
         let found = self.host.gpu_count().or_else(|| self.host.xpu_count());
-        // A driver may show more than was granted, and a launcher grant what is hidden.
+        // A driver may show more GPUs than were granted, and a launcher may grant hidden ones.
         [found, placement.gpus].into_iter().flatten().min().unwrap_or(NonZeroU32::MIN)
     }
 
@@ -97,9 +98,9 @@ impl<H: Host> Given<'_, H> {
         Ok(Some(VirtualDevices { visible, hip: is_hip }))
     }
 
-    /// The processors of each worker; none where workers are not bound.
+    /// Returns the processors of each worker; none if workers are not bound.
     pub(super) fn cpus_by_rank(&self, workers: NonZeroU32) -> Result<Vec<CpuSet>, JobSpecError> {
-        // No variable of torchrun's stands for this flag.
+        // torchrun has no variable for this flag.
         let Some(text) = &self.args.numa_binding else { return Ok(Vec::new()) };
         let binding: NumaBinding = text.parse().map_err(|()| JobSpecError::Choice {
             source_: "--numa-binding".to_owned(),

@@ -1,11 +1,11 @@
-//! Reads where a job is coordinated.
+//! Reads the address of the coordinator.
 
 use std::{fmt, net::Ipv6Addr, str::FromStr};
 
-/// The port of an endpoint that names none; torch's.
+/// The port of an endpoint that names none; the same as torch's.
 pub const DEFAULT_PORT: u16 = 29400;
 
-/// Where a job is coordinated: a host and a port, not resolved yet.
+/// The address of the coordinator: a host and a port, not resolved yet.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Endpoint {
     /// A name or an address, without brackets.
@@ -30,10 +30,10 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Why a text is no [`Endpoint`].
+/// The reason for which a text is not an [`Endpoint`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum EndpointError {
-    /// The host has characters that no name and no address has.
+    /// The host has characters that occur in no name and no address.
     #[error("its host is neither a name nor an address")]
     Host,
     /// There is a port, but no host.
@@ -42,10 +42,10 @@ pub enum EndpointError {
     /// There is no port, and no default for it.
     #[error("it has no port")]
     NoPort,
-    /// The port is no number from 0 to 65535.
+    /// The port is not a number from 0 to 65535.
     #[error("its port is no number from 0 to 65535")]
     Port,
-    /// There is a port where an address alone is wanted.
+    /// There is a port where only an address is allowed.
     #[error("it has a port, for which there is another flag")]
     PortInAddress,
 }
@@ -61,7 +61,7 @@ impl FromStr for Endpoint {
 }
 
 impl Endpoint {
-    /// The host, and the port if there is one.
+    /// Splits a text into the host, and the port if there is one.
     pub(super) fn split(text: &str) -> Result<(String, Option<u16>), EndpointError> {
         let text = text.trim();
         if text.parse::<Ipv6Addr>().is_ok() {
@@ -102,7 +102,7 @@ mod tests {
         text.parse::<Endpoint>().map(|endpoint| endpoint.to_string())
     }
 
-    /// All forms that torchrun takes are taken; the port defaults to 29400.
+    /// All forms that torchrun accepts are accepted; the port defaults to 29400.
     #[test]
     fn forms_of_an_endpoint() {
         assert_eq!(parse("node0"), Ok("node0:29400".into()));
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(parse("[::1]:5"), Ok("[::1]:5".into()));
     }
 
-    /// What is no endpoint says which part is not.
+    /// The error names the malformed part of an endpoint.
     #[test]
     fn malformed_endpoints() {
         assert_eq!(parse(":29400"), Err(EndpointError::NoHost));

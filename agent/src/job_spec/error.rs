@@ -1,4 +1,4 @@
-//! Every mistake that arguments and this machine can show before any network is touched.
+//! The mistakes that arguments and this machine can show before any network is used.
 
 use std::path::PathBuf;
 
@@ -12,33 +12,33 @@ use crate::{
     placement::{Launcher, PlacementError},
 };
 
-/// One mistake. `source_` is the flag or the variable that holds it, as typed.
+/// A mistake. `source_` is the flag or the variable that contains it, as typed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum JobSpecError {
     /// A path named after a job that has no name.
     #[error("`{source_} {value}` is named after the job, and the job has no name")]
     AutoWithoutId {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
-        /// What was given.
+        /// Its value.
         value: String,
     },
-    /// The rendezvous backend is not one that is known.
+    /// The rendezvous backend is unknown.
     #[error("`{source_} {value}` is not supported")]
     Backend {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
-        /// What was given.
+        /// Its value.
         value: String,
     },
-    /// Not one of a few words.
+    /// A value that is not one of a few words.
     #[error("`{source_} {value}` is not {choices}")]
     Choice {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
-        /// What was given.
+        /// Its value.
         value: String,
-        /// What may be given.
+        /// The words that may be given.
         choices: &'static str,
     },
     /// An entry of `--rdzv-conf` is not `key=value`.
@@ -52,53 +52,53 @@ pub enum JobSpecError {
     ConfKey {
         /// The key.
         key: String,
-        /// All that exist.
+        /// All keys that exist.
         known: String,
     },
-    /// A value of `--rdzv-conf` is not what its key takes.
+    /// The value of a key of `--rdzv-conf` is invalid.
     #[error("`--rdzv-conf` has `{key}={value}`, which is not {expected}")]
     ConfValue {
         /// The key.
         key: String,
-        /// What was given.
+        /// Its value.
         value: String,
-        /// What it takes.
+        /// The values that it takes.
         expected: &'static str,
     },
-    /// DeepSpeed's configuration is not there, or is none.
+    /// The configuration of DeepSpeed is missing or invalid.
     #[error("`{source_} {value}` {state}")]
     DeepSpeedConfig {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
         /// The file.
         value: String,
-        /// What is wrong with it.
+        /// The problem with it.
         state: String,
     },
     /// The endpoint cannot be read.
     #[error("`{source_} {value}` is no endpoint: {error}")]
     Endpoint {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
-        /// What was given.
+        /// Its value.
         value: String,
-        /// Why not.
+        /// The reason.
         error: EndpointError,
     },
-    /// Chosen lines are to be copied to a folder that is not kept.
+    /// Filtered lines are to be copied to a folder that is not kept.
     #[error(
         "`--duplicate-stdout-filters` and `--duplicate-stderr-filters` copy to the log folder, and `--log-dir /dev/null` keeps none"
     )]
     FiltersWithoutFolder,
-    /// A free port, of which other nodes could not know.
+    /// A free port, which other nodes could not know.
     #[error("`{source_} {value}` takes a free port, which the other nodes would not know")]
     FreePort {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
         /// The endpoint.
         value: String,
     },
-    /// A list of hosts to search, and no search.
+    /// A list of hosts to search without a search.
     #[error("`--discover-hosts` is for `--rdzv-endpoint auto`")]
     HostsWithoutSearch,
     /// An interface that this machine does not have.
@@ -106,249 +106,249 @@ pub enum JobSpecError {
         "`--rdzv-conf` has `discover_interface={name}`, and this machine has no such interface"
     )]
     Interface {
-        /// What was given.
+        /// The name of the interface.
         name: String,
     },
-    /// The log folder cannot be made or written.
+    /// The log folder cannot be created or written.
     #[error("`--log-dir {path}` cannot be used: {error}")]
     LogDir {
         /// The folder.
         path: String,
-        /// What the system says.
+        /// The system's error.
         error: String,
     },
-    /// `--log-format` is not one that is known.
+    /// `--log-format` is unknown.
     #[error("`--log-format {value}` is neither `text` nor `json`")]
     LogFormat {
-        /// What was given.
+        /// Its value.
         value: String,
     },
-    /// A plug-in of torchrun's.
+    /// A plug-in for torchrun.
     #[error("`--logs-specs {value}` names a Python plug-in, which ragent cannot load")]
     LogsSpecs {
-        /// What was given.
+        /// The name of the plug-in.
         value: String,
     },
-    /// More hosts to search than are asked.
+    /// More hosts to search than are allowed.
     #[error("`--discover-hosts` names {hosts} hosts, and takes {}", limits::MAX_DISCOVER_HOSTS)]
     ManyHosts {
-        /// How many.
+        /// The number of hosts.
         hosts: usize,
     },
     /// Both `--module` and `--no-python`.
     #[error("`--module` and `--no-python` exclude each other")]
     ModuleWithoutPython,
-    /// A name that other nodes cannot be told.
+    /// A name that cannot be sent to other nodes.
     #[error("`{source_} {value}` is no name: at most 200 bytes, without control characters")]
     Name {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
-        /// What was given.
+        /// Its value.
         value: String,
     },
     /// GPUs were asked for and there are none.
     #[error("`{source_} {value}` finds no GPU on this machine")]
     NoAccelerator {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
-        /// What was given.
+        /// Its value.
         value: String,
     },
     /// A rank that no node can have.
     #[error("`--node-rank {node_rank}` is none of {nodes} nodes, whose ranks begin at 0")]
     NodeRank {
-        /// What was given.
+        /// The rank.
         node_rank: u32,
-        /// How many nodes there are.
+        /// The number of nodes.
         nodes: u32,
     },
-    /// A launcher that does not say on which node the first agent runs.
+    /// A launcher that does not provide the host of the first agent.
     #[error("{launcher} has started this agent, and does not say on which host the first one is")]
     NoHead {
-        /// Who has started it.
+        /// The launcher.
         launcher: Launcher,
     },
-    /// Where rank 0 is said to be can be no address.
+    /// The address of rank 0 is invalid.
     #[error("`{source_} {value}` is no address of rank 0")]
     MasterAddress {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: &'static str,
-        /// What was given.
+        /// Its value.
         value: String,
     },
-    /// Rank 0 runs elsewhere than where all ranks look for it.
+    /// Rank 0 does not run where all ranks look for it.
     #[error("rank 0 runs on {here}, and the ranks would look for it at {master}")]
     MasterElsewhere {
-        /// Where they would look.
+        /// The address that they use.
         master: String,
-        /// Where it runs.
+        /// The host on which it runs.
         here: String,
     },
-    /// The port of rank 0 is none.
+    /// The port of rank 0 is invalid.
     #[error("`{source_} {value}` is no port of rank 0: a number from 1 to 65535")]
     MasterPort {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: &'static str,
-        /// What was given.
+        /// Its value.
         value: String,
     },
-    /// A rank is asked for, and nothing says which.
+    /// No known launcher has started this process, so its rank is unknown.
     #[error("no launcher that is known has started this process")]
     NoLauncher,
-    /// A launcher that does not say on which node rank 0 runs.
+    /// A launcher that does not provide the host of rank 0.
     #[error("{launcher} has started this rank, and does not say on which host rank 0 is")]
     NoMaster {
-        /// Who has started it.
+        /// The launcher.
         launcher: Launcher,
     },
-    /// A program that this process cannot become.
+    /// A program that this process cannot execute.
     #[error("the program `{program}` cannot be executed: {error}")]
     NotExecuted {
-        /// As given.
+        /// The program, as given.
         program: String,
-        /// What the system says.
+        /// The system's error.
         error: String,
-        /// Whether there is a file of that name that Python could run.
+        /// True if there is a file of that name that Python could run.
         is_script: bool,
     },
-    /// Peers to examine, and no endpoint.
+    /// `--peers` without an endpoint.
     #[error("`--peers` asks the nodes of a running job, and no endpoint is given")]
     PeersWithoutEndpoint,
-    /// What a launcher says cannot be used.
+    /// The variables of a launcher are invalid.
     #[error("{0}")]
     Placement(PlacementError),
-    /// What a launcher says of one rank cannot be used.
+    /// The variables of a launcher for one rank are invalid.
     #[error("{0}")]
     RankPlacement(PlacementError),
     /// A launcher has started several agents on one node.
     #[error("{launcher} has started {local_size} agents on this node, which wants one")]
     SeveralAgents {
-        /// Who has started them.
+        /// The launcher.
         launcher: Launcher,
-        /// How many.
+        /// The number of agents.
         local_size: u32,
     },
-    /// Nothing to launch.
+    /// No script is given.
     #[error("no training script is given")]
     NoScript,
     /// The number of nodes cannot be read.
     #[error("`{source_} {value}` {error}")]
     Nodes {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
-        /// What was given.
+        /// Its value.
         value: String,
-        /// Why not.
+        /// The reason.
         error: NodeRangeError,
     },
-    /// Not a number from zero on.
+    /// The value is not a number from zero on.
     #[error("`{source_} {value}` is no whole number from 0 on")]
     Number {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
-        /// What was given.
+        /// Its value.
         value: String,
     },
     /// Workers cannot be bound to processors.
     #[error("`--numa-binding {value}` cannot be carried out: {error}")]
     Numa {
-        /// What was given.
+        /// The value of the flag.
         value: String,
-        /// Why not.
+        /// The reason.
         error: NumaError,
     },
     /// A flag of a launch method that is not chosen.
     #[error("`{source_} {value}` belongs to `--launch-method {method}`")]
     OnlyWith {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
-        /// What was given.
+        /// Its value.
         value: String,
         /// The method.
         method: MethodName,
     },
-    /// A file that is to be written cannot be.
+    /// A file that ragent is to write cannot be written.
     #[error("`{source_} {path}` cannot be written: {error}")]
     OutputFile {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: &'static str,
         /// The file.
         path: String,
-        /// What the system says.
+        /// The system's error.
         error: String,
     },
-    /// Not a port.
+    /// The value is not a port.
     #[error("`{source_} {value}` is no port: a number from {least} to 65535")]
     Port {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
-        /// What was given.
+        /// Its value.
         value: String,
-        /// 0 where that means a free one.
+        /// The smallest port that is allowed; 0 if that means a free one.
         least: u16,
     },
-    /// The program of `--no-python` is not there or cannot be executed.
+    /// The program of `--no-python` does not exist or cannot be executed.
     #[error("the program `{path}` {state}")]
     Program {
-        /// As given.
+        /// The program, as given.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         state: &'static str,
     },
-    /// No Python to run the script with.
+    /// There is no Python to run the script.
     #[error("{}", no_python(named))]
     Python {
-        /// What `PYTHON_EXEC` names, if it is set.
+        /// The value of `PYTHON_EXEC`, if it is set.
         named: Option<PathBuf>,
     },
-    /// Not a list of local ranks.
+    /// The value is not a list of local ranks.
     #[error("`{source_} {value}` is no list of local ranks, such as `0,1`")]
     Ranks {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
-        /// What was given.
+        /// Its value.
         value: String,
     },
-    /// The job's name cannot be one.
+    /// The job's name is invalid.
     #[error(
         "`{source_} {value}` is no name of a job: 1 to 200 bytes, no `/`, no control characters"
     )]
     RunId {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
-        /// What was given.
+        /// Its value.
         value: String,
     },
-    /// A script asks for a program that is not there.
+    /// The interpreter of a script does not exist.
     #[error("the first line of `{}` asks for {interpreter:?}, which does not exist", path.display())]
     Interpreter {
-        /// The script, found.
+        /// The path of the script.
         path: PathBuf,
-        /// As its first line has it.
+        /// The interpreter, as in the first line of the script.
         interpreter: PathBuf,
     },
-    /// The script is not there or cannot be read.
+    /// The script does not exist or cannot be read.
     #[error("the script `{path}` {state}")]
     Script {
-        /// As given.
+        /// The script, as given.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         state: &'static str,
     },
-    /// Not a list of exit codes.
+    /// The value is not a list of exit codes.
     #[error("`{source_} {value}` is no list of exit codes from 1 to 255, such as 2,64")]
     ExitCodes {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
-        /// What was given.
+        /// Its value.
         value: String,
     },
-    /// A signal that is to be passed on, and cannot be.
+    /// A signal to forward cannot be forwarded.
     #[error("`{source_} {value}` has {name}, which cannot be passed on")]
     Forwarded {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
-        /// What was given.
+        /// Its value.
         value: String,
         /// The signal.
         name: String,
@@ -356,39 +356,39 @@ pub enum JobSpecError {
     /// The system lets this process open too few files.
     #[error("this process may have {limit} files open, and needs {needed}")]
     OpenFiles {
-        /// How many it may.
+        /// The number of files that it may open.
         limit: u64,
-        /// How many it needs.
+        /// The number of files that it needs.
         needed: u64,
     },
-    /// Agents that look for each other by a name that any job has.
+    /// Agents would search for each other by the default name of a job.
     #[error("`--rdzv-endpoint auto` finds agents by the job's name, and none is given")]
     SearchWithoutName,
-    /// Fixed ranks, and a search for the one with rank 0.
+    /// A search for the endpoint with fixed ranks.
     #[error("`--rdzv-endpoint auto` finds agents for `c10d`, not for `static`")]
     StaticSearch,
-    /// Not a time.
+    /// The value is not a number of seconds.
     #[error("`{source_} {value}` is no number of seconds")]
     Seconds {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
-        /// What was given.
+        /// Its value.
         value: String,
     },
-    /// A path that no `file://` address can have.
+    /// A path that a `file://` address cannot contain.
     #[error("`{source_} {path}` cannot stand in a `file://` address: it has `?` or `#`")]
     SharedFile {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
         /// The whole path.
         path: String,
     },
-    /// A signal that no program can handle, or that this one must not.
+    /// A signal that no program can handle, or that ragent must not handle.
     #[error("`{source_} {value}` has {signal}, which cannot be handled")]
     Signal {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
-        /// What was given.
+        /// Its value.
         value: String,
         /// The signal.
         signal: Signal,
@@ -396,18 +396,18 @@ pub enum JobSpecError {
     /// `--standalone` with several nodes.
     #[error("`--standalone` is one node, and `--nnodes` says {nodes}")]
     StandaloneNodes {
-        /// What `--nnodes` says.
+        /// The value of `--nnodes`.
         nodes: NodeRange,
     },
-    /// Not a choice of streams.
+    /// The value is not a choice of streams.
     #[error("`{source_} {value}` is neither a number from 0 to 3 nor `RANK:N,…`")]
     Streams {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
-        /// What was given.
+        /// Its value.
         value: String,
     },
-    /// An on/off variable that is no integer.
+    /// The value of an on/off variable is not an integer.
     #[error("`{source_}={value}` is neither 0 nor 1")]
     Switch {
         /// The variable.
@@ -418,37 +418,37 @@ pub enum JobSpecError {
     /// A launcher has started fewer agents than the job needs.
     #[error("{launcher} has started {agents} agents, and `--nnodes` says {nodes}")]
     TooFewAgents {
-        /// Who has started them.
+        /// The launcher.
         launcher: Launcher,
-        /// How many.
+        /// The number of agents.
         agents: u32,
-        /// What `--nnodes` says.
+        /// The value of `--nnodes`.
         nodes: NodeRange,
     },
-    /// Workers that are to see one device each, and too few devices.
+    /// There are fewer devices than workers, which are to see one each.
     #[error(
         "`--virtual-local-rank` needs a device for each of {workers} workers, and {variable} is `{value}`"
     )]
     TooFewDevices {
-        /// Which variable names the devices.
+        /// The variable that lists the devices.
         variable: String,
-        /// What it holds.
+        /// Its value.
         value: String,
-        /// How many workers there are.
+        /// The number of workers.
         workers: u32,
     },
-    /// The unit of nodes is given twice.
+    /// The unit of nodes is given twice, with different values.
     #[error("`--nnodes {nodes}` and `node_unit={unit}` contradict each other")]
     TwoUnits {
-        /// What `--nnodes` says.
+        /// The value of `--nnodes`.
         nodes: NodeRange,
-        /// What `--rdzv-conf` says.
+        /// The value of `node_unit` in `--rdzv-conf`.
         unit: u32,
     },
     /// An endpoint that every machine takes for itself.
     #[error("`{source_} {value}` means every machine itself, and the job has several nodes")]
     Unspecified {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
         /// The endpoint.
         value: String,
@@ -456,15 +456,15 @@ pub enum JobSpecError {
     /// The number of workers cannot be read.
     #[error("`{source_} {value}` is neither a number from 1 on nor `auto`, `cpu`, `gpu` or `xpu`")]
     WorkersPerNode {
-        /// Where it was given.
+        /// The flag or the variable.
         source_: String,
-        /// What was given.
+        /// Its value.
         value: String,
     },
 }
 
 impl JobSpecError {
-    /// What to try.
+    /// Returns a hint for the user, if there is one.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Backend { value, .. } if value.starts_with("etcd") => {

@@ -1,11 +1,11 @@
-//! Reads where events of the workers go: torchrun's `--event-log-handler`.
+//! Reads the destination of the workers' events: torchrun's `--event-log-handler`.
 
 use std::{path::PathBuf, str::FromStr};
 
 use super::{JobSpecError, given::Given};
 use crate::host::Host;
 
-/// Where events go.
+/// The destination of events.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum EventLog {
     /// Nowhere.
@@ -25,7 +25,7 @@ impl FromStr for EventLog {
             Some(("file", path)) if !path.is_empty() => Ok(Self::File(path.into())),
             Some(_) => Err(()),
             None if text == "console" => Ok(Self::Console),
-            // Torchrun's second name goes nowhere in the open-source version.
+            // torchrun's second name has no handler in the open-source version.
             None if ["null", "dynamic_rendezvous"].contains(&text) => Ok(Self::Null),
             None => Err(()),
         }

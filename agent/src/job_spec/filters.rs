@@ -1,4 +1,4 @@
-//! Reads what of the workers' output is shown and what is copied: `--local-ranks-filter`,
+//! Reads which of the workers' output is shown and copied: `--local-ranks-filter`,
 //! `--duplicate-stdout-filters`, `--duplicate-stderr-filters`.
 
 use std::{collections::BTreeSet, num::ParseIntError};
@@ -10,30 +10,31 @@ use ragent_rendezvous::ids::LocalRank;
 pub struct ShownRanks(Option<BTreeSet<LocalRank>>);
 
 impl ShownRanks {
-    /// Reads `RANK,…`; nothing means all.
+    /// Reads `RANK,…`; an empty text means all.
     pub(super) fn parse(text: &str) -> Result<Self, ParseIntError> {
         if text.is_empty() {
             return Ok(Self(None));
         }
-        // A negative number is a number, and no worker's.
+        // As with torchrun, a negative number is accepted. It matches no worker.
         let ranks = text.split(',').map(|rank| rank.trim().parse::<i64>());
         let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
         let ranks = ranks.into_iter().filter_map(|rank| u32::try_from(rank).ok());
         Ok(Self(Some(ranks.map(LocalRank).collect())))
     }
 
-    /// Whether the console shows what the worker with `rank` writes.
+    /// Returns true if the console shows the output of the worker with `rank`.
     pub fn shows(&self, rank: LocalRank) -> bool {
         self.0.as_ref().is_none_or(|ranks| ranks.contains(&rank))
     }
 }
 
-/// Texts of which a line must contain one; none of them: nothing is copied.
+/// Texts of which a line must contain one to be copied. Without any, no line is copied.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LineFilters(Vec<String>);
 
 impl LineFilters {
-    /// Reads `TEXT,…`, in which `,,` is a comma. As with torchrun, an empty text is in every line.
+    /// Reads `TEXT,…`, in which `,,` is a comma. As with torchrun, an empty text matches every
+    /// line.
     pub(super) fn parse(text: &str) -> Self {
         let mut filters = vec![String::new()];
         let mut rest = text.chars().peekable();
@@ -48,18 +49,18 @@ impl LineFilters {
         Self(filters)
     }
 
-    /// These texts.
+    /// Returns filters with these texts.
     #[cfg(test)]
     pub(crate) fn of(texts: &[&str]) -> Self {
         Self(texts.iter().map(|text| (*text).to_owned()).collect())
     }
 
-    /// Whether lines are to be copied at all.
+    /// Returns true if no line is to be copied.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `line` is to be copied.
+    /// Returns true if `line` is to be copied.
     pub fn matches(&self, line: &[u8]) -> bool {
         self.0.iter().any(|text| {
             text.is_empty() || line.windows(text.len()).any(|part| part == text.as_bytes())
@@ -71,7 +72,7 @@ impl LineFilters {
 mod tests {
     use super::*;
 
-    /// Ranks are a list of numbers; nothing means all.
+    /// Ranks are a list of numbers; an empty list means all.
     #[test]
     fn shown_ranks() {
         let shown = ShownRanks::parse("0, 2").unwrap();
@@ -83,7 +84,7 @@ mod tests {
         }
     }
 
-    /// A line that contains one of the texts is copied; a doubled comma is one.
+    /// A line that contains one of the texts is copied; a doubled comma is a literal one.
     #[test]
     fn line_filters() {
         let filters = LineFilters::parse("loss,a,,b");

@@ -1,14 +1,14 @@
-//! Reads what was typed, with the `PET_*` variables behind it.
+//! Reads the command line, and the `PET_*` variables for flags that are not given.
 
 use ragent_rendezvous::settings::StoreAccess;
 
 use super::JobSpecError;
 use crate::{cli::LaunchArgs, host::Host, placement::Placement};
 
-/// As much as the wire takes, and as fits into the name of a log folder.
+/// As much as the protocol allows, and as fits into the name of a log folder.
 pub(super) const MAX_NAME_LEN: usize = 200;
 
-/// Collects mistakes, so that all are told at once.
+/// Collects mistakes, so that all are reported at once.
 pub(crate) struct Errors<E = JobSpecError>(pub(crate) Vec<E>);
 
 impl<E> Default for Errors<E> {
@@ -18,7 +18,8 @@ impl<E> Default for Errors<E> {
 }
 
 impl<E: PartialEq> Errors<E> {
-    /// The value, or a mistake, which is told once, and the `fallback`, which nobody gets to see.
+    /// Returns the value. Collects a mistake once, and returns `fallback`, which is never used,
+    /// instead.
     pub(crate) fn or<T>(&mut self, result: Result<T, E>, fallback: T) -> T {
         result.unwrap_or_else(|error| {
             if !self.0.contains(&error) {
@@ -28,28 +29,28 @@ impl<E: PartialEq> Errors<E> {
         })
     }
 
-    /// The value, or a mistake and whatever stands for nothing.
+    /// Returns the value. Collects a mistake, and returns the default value instead.
     pub(crate) fn or_default<T: Default>(&mut self, result: Result<T, E>) -> T {
         self.or(result, T::default())
     }
 }
 
-/// The command line, with the environment behind it.
+/// The command line, and the environment for flags that are not given.
 pub(super) struct Given<'a, H> {
     pub(super) args: &'a LaunchArgs,
     pub(super) host: &'a H,
-    /// Where a launcher has put this agent, if that counts.
+    /// The place that a launcher has given to this agent, if that counts.
     pub(super) placement: Option<Placement>,
 }
 
-/// A value and where it came from, as errors repeat it.
+/// A value and its source, as errors show it.
 pub(super) struct Typed {
     pub(super) source: String,
     pub(super) text: String,
 }
 
 impl<H: Host> Given<'_, H> {
-    /// What was typed for a flag, else what its `PET_*` variable holds.
+    /// Returns the value of a flag, else that of its `PET_*` variable.
     pub(super) fn typed(&self, name: &str, typed: &Option<String>) -> Option<Typed> {
         if let Some(text) = typed {
             let source = format!("--{}", name.replace('_', "-"));
@@ -58,7 +59,7 @@ impl<H: Host> Given<'_, H> {
         self.variable(&format!("PET_{}", name.to_ascii_uppercase()))
     }
 
-    /// What a variable holds.
+    /// Returns the value of a variable.
     pub(super) fn variable(&self, name: &str) -> Option<Typed> {
         let text = self.host.env(name)?.to_string_lossy().into_owned();
         Some(Typed { source: name.to_owned(), text })
@@ -68,7 +69,7 @@ impl<H: Host> Given<'_, H> {
         self.typed(name, typed).map(|typed| typed.text)
     }
 
-    /// A name that other nodes are told.
+    /// Reads a name that is sent to other nodes.
     pub(super) fn name(
         &self,
         name: &str,
@@ -81,7 +82,7 @@ impl<H: Host> Given<'_, H> {
         Ok(Some(given.text))
     }
 
-    /// An on/off flag; its variable holds an integer, as torchrun wants it.
+    /// Reads an on/off flag; its variable contains an integer, as with torchrun.
     pub(super) fn switch(&self, name: &str, typed: bool) -> Result<bool, JobSpecError> {
         let Some(given) = self.typed(name, &None) else {
             return Ok(typed);
@@ -115,7 +116,7 @@ impl<H: Host> Given<'_, H> {
         Ok(self.optional_number(name, typed)?.unwrap_or(default))
     }
 
-    /// Who may connect to the workers' store.
+    /// Reads which clients may connect to the workers' store.
     pub(super) fn store_access(&self) -> Result<StoreAccess, JobSpecError> {
         let choose = |text: &str| match text {
             "members" => Some(StoreAccess::Members),
@@ -127,7 +128,7 @@ impl<H: Host> Given<'_, H> {
         Ok(given.unwrap_or_default())
     }
 
-    /// One of a few words.
+    /// Reads one of a few words.
     pub(super) fn choice<T>(
         &self,
         name: &str,
@@ -145,8 +146,8 @@ impl<H: Host> Given<'_, H> {
     }
 }
 
-/// The digits of a whole number as Python's `int` reads it: with white space around, a sign, and
-/// single underscores between digits.
+/// Returns the digits of a whole number as Python's `int` reads it: with surrounding white space, a
+/// sign, and single underscores between digits.
 pub(super) fn python_int(text: &str) -> Option<String> {
     let text = text.trim();
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -159,7 +160,7 @@ pub(super) fn python_int(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// What Python takes for a whole number is one, and nothing else.
+    /// Exactly what Python reads as a whole number is accepted.
     #[test]
     fn numbers_are_pythons() {
         for (text, digits) in [(" 12 ", "12"), ("+3", "+3"), ("1_000", "1000"), ("-4", "-4")] {

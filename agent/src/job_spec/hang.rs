@@ -1,4 +1,4 @@
-//! Reads when workers count as hung, and how their stacks are taken.
+//! Reads the time after which workers count as hung, and the means to take their stacks.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -7,18 +7,18 @@ use nix::sys::signal::Signal;
 use super::{JobSpecError, WorkerCommand, given::Given};
 use crate::host::Host;
 
-/// When workers count as hung, and how their stacks are taken.
+/// The time after which workers count as hung, and the means to take their stacks.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HangSpec {
-    /// How long all of them may make no progress.
+    /// The time for which all of them may make no progress.
     pub timeout: Duration,
-    /// py-spy, where it is installed.
+    /// The path of py-spy, if it is installed.
     pub py_spy: Option<PathBuf>,
-    /// What makes a worker print its stack by itself, where the user says so.
+    /// The signal on which a worker prints its stack, if the user has named one.
     pub signal: Option<Signal>,
 }
 
-/// The longest time-out that is worth watching for: a year.
+/// The longest allowed timeout: a year.
 const MAX_SECONDS: f64 = 366.0 * 24.0 * 3600.0;
 
 impl<H: Host> Given<'_, H> {

@@ -1,4 +1,4 @@
-//! Reads the paths of a job that all its workers are told.
+//! Reads the paths of a job that are passed to all its workers.
 
 use std::path::{Path, PathBuf};
 
@@ -13,19 +13,19 @@ use crate::host::Host;
 /// A path of the job.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum JobPath {
-    /// One in the job's own folder.
+    /// A path in the job's own folder.
     Auto {
-        /// Where that folder is.
+        /// The parent of that folder.
         within: PathBuf,
     },
-    /// The user's own.
+    /// A path that the user has chosen.
     At(PathBuf),
 }
 
-/// Paths that all workers of the job are told.
+/// Paths that are passed to all workers of the job.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct JobFiles {
-    /// What the job's own folder is called.
+    /// The name of the job's own folder.
     pub folder_name: String,
     /// `--save_path`: a folder.
     pub save: Option<JobPath>,
@@ -34,7 +34,7 @@ pub struct JobFiles {
 }
 
 impl JobPath {
-    /// What `text` means: `auto` in `here`, `auto:FOLDER`, or a path.
+    /// Reads `auto` (in the folder `here`), `auto:FOLDER`, or a path.
     pub(crate) fn parse(text: &str, here: &Path) -> Self {
         match text.strip_prefix("auto") {
             Some("") => Self::Auto { within: here.to_owned() },
@@ -43,7 +43,7 @@ impl JobPath {
         }
     }
 
-    /// The path itself; `name` is what it is called in the job's own folder.
+    /// Returns the path; `name` is its name in the job's own folder.
     pub(super) fn path(&self, folder_name: &str, name: &str) -> PathBuf {
         match self {
             Self::Auto { within } => within.join(folder_name).join(name),
@@ -57,30 +57,30 @@ impl JobPath {
 }
 
 impl JobFiles {
-    /// The name of the folder of the job that is called `run_id`.
+    /// Returns the name of the folder of the job `run_id`.
     pub(crate) fn folder_name(run_id: &RunId) -> String {
-        // A run id has no slash, and with this in front it is not `..` either.
+        // A run id has no slash, and with this prefix it is not `..` either.
         format!("ragent-{run_id}")
     }
 
-    /// What `--save_path` is told.
+    /// Returns the value of `--save_path`.
     pub fn save_path(&self) -> Option<PathBuf> {
         Some(self.save.as_ref()?.path(&self.folder_name, "save"))
     }
 
-    /// What `--checkpoint_path` is told.
+    /// Returns the value of `--checkpoint_path`.
     pub fn checkpoint_path(&self) -> Option<PathBuf> {
         Some(self.checkpoint.as_ref()?.path(&self.folder_name, "checkpoint.pt"))
     }
 
-    /// What the names of the files begin with by which workers meet, if they do.
+    /// Returns the prefix of the files by which workers meet, if they do.
     pub fn shared_file(&self, method: &LaunchMethod) -> Option<PathBuf> {
         let LaunchMethod::Basic { shared_file } = method else { return None };
         Some(shared_file.as_ref()?.path(&self.folder_name, "rendezvous"))
     }
 
-    /// The folders that must be there before workers start, with the flags that want them. What the
-    /// user names as path may be no file at all, as `s3://…` is none.
+    /// Returns the folders that must exist before workers start, with the flags that need them. A
+    /// path that the user has chosen may not be a file, such as `s3://…`.
     pub fn folders(&self, method: &LaunchMethod) -> Vec<(&'static str, PathBuf)> {
         let is_auto = |path: &Option<JobPath>| path.as_ref().is_some_and(JobPath::is_auto);
         let parent = |path: PathBuf| path.parent().map(Path::to_owned);
@@ -99,7 +99,7 @@ impl JobFiles {
 }
 
 impl<H: Host> Given<'_, H> {
-    /// `is_named` says whether the job has a name.
+    /// Reads the paths of the job; `is_named` is true if the job has a name.
     pub(super) fn job_files(
         &self,
         run_id: &RunId,
@@ -135,7 +135,8 @@ mod tests {
         JobPath::parse(text, Path::new("/here"))
     }
 
-    /// What is `auto` is in the job's own folder, which is made; what the user names is the user's.
+    /// An `auto` path is in the job's own folder, which is created; the user's paths are not
+    /// changed.
     #[test]
     fn paths() {
         let method = LaunchMethod::Basic { shared_file: Some(path("auto:/shared")) };

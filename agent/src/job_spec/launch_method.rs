@@ -1,4 +1,4 @@
-//! Reads what workers are told beside their environment.
+//! Reads what workers receive in addition to their environment.
 
 use std::{
     fmt,
@@ -13,15 +13,15 @@ use super::{
 };
 use crate::host::Host;
 
-/// What workers are told beside their environment.
+/// The arguments and variables that workers receive in addition to their environment.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum LaunchMethod {
     /// `--rank` and `--world_size`.
     Basic {
-        /// What the names of the files begin with by which they meet, if they do: `--init_method`.
+        /// The prefix of the files by which they meet, if they do: `--init_method`.
         shared_file: Option<JobPath>,
     },
-    /// What DeepSpeed's launcher tells them: `--local_rank`, and a few variables more.
+    /// The same as from DeepSpeed's launcher: `--local_rank`, and a few more variables.
     DeepSpeed {
         /// `--deepspeed_config`.
         config: Option<PathBuf>,
@@ -31,7 +31,7 @@ pub enum LaunchMethod {
     Torchrun,
 }
 
-/// What `--launch-method` names.
+/// The name of a launch method: `--launch-method`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum MethodName {
     /// `basic`.
@@ -44,10 +44,10 @@ pub enum MethodName {
 }
 
 impl MethodName {
-    /// What there is, as errors say it.
+    /// All names, as errors show them.
     pub(crate) const CHOICES: &'static str = "`basic`, `torchrun` or `deepspeed`";
 
-    /// The method of this name.
+    /// Returns the method of this name.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let all = [Self::Basic, Self::DeepSpeed, Self::Torchrun];
         all.into_iter().find(|name| name.to_string() == text)
@@ -65,7 +65,8 @@ impl fmt::Display for MethodName {
 }
 
 impl<H: Host> Given<'_, H> {
-    /// `folder_name` is that of the job's own folder; `is_named` says whether the job has a name.
+    /// Reads the launch method. `folder_name` is the name of the job's own folder; `is_named` is
+    /// true if the job has a name.
     pub(super) fn launch_method(
         &self,
         folder_name: &str,
@@ -78,7 +79,7 @@ impl<H: Host> Given<'_, H> {
         let name = match name {
             Ok(name) => name.unwrap_or_default(),
             Err(error) => {
-                // What belongs to which method cannot be told.
+                // Without a method, flags cannot be checked against it.
                 errors.0.push(error);
                 return LaunchMethod::Torchrun;
             }
@@ -118,7 +119,7 @@ impl<H: Host> Given<'_, H> {
     ) -> Result<JobPath, JobSpecError> {
         let source_ = given.source.clone();
         let file = match self.job_path(given, is_named)? {
-            // Workers may have other working directories.
+            // Workers may have a different working directory.
             JobPath::At(path) => JobPath::At(self.host.current_dir().join(path)),
             auto @ JobPath::Auto { .. } => auto,
         };
@@ -141,7 +142,7 @@ impl<H: Host> Given<'_, H> {
     }
 }
 
-/// The text of DeepSpeed's configuration at `path`, or what is wrong with it.
+/// Returns the text of DeepSpeed's configuration at `path`, or the problem with it.
 pub(crate) fn read_deepspeed_config(host: &impl Host, path: &Path) -> Result<String, String> {
     if !host.is_readable_file(path) {
         let state = if host.exists(path) { "cannot be read" } else { "does not exist" };
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
     use crate::host::MadeUpHost;
 
-    /// Names and methods are the same, both ways.
+    /// Every name is parsed as the method that prints it.
     #[test]
     fn names() {
         for name in ["basic", "deepspeed", "torchrun"] {
@@ -171,7 +172,7 @@ mod tests {
         assert_eq!(MethodName::parse("Basic"), None);
     }
 
-    /// A configuration is an object of JSON; where it is none, it is said at which line.
+    /// A configuration is a JSON object; the error for any other text contains the line.
     #[test]
     fn deepspeed_configs() {
         let mut host = MadeUpHost::default();

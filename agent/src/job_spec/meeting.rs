@@ -1,4 +1,4 @@
-//! Reads where and how the nodes meet, as torchrun decides it.
+//! Reads the place and the method by which the nodes meet, by torchrun's rules.
 
 use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
@@ -10,44 +10,45 @@ use super::{
 };
 use crate::host::Host;
 
-/// Where and how the nodes meet.
+/// The place and the method by which the nodes meet.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Meeting {
     /// There is one node, which hosts on a free port of its loopback interface.
     #[default]
     Standalone,
-    /// At an endpoint.
+    /// The nodes meet at an endpoint.
     Endpoint {
-        /// The candidates; one today.
+        /// The candidates; exactly one at present.
         endpoints: Vec<Endpoint>,
-        /// Whether this node hosts it, where the user says so.
+        /// True if this node hosts it, false if another one does; `None` if the user has not
+        /// decided.
         is_host: Option<bool>,
     },
-    /// Where agents find each other on the local network.
+    /// Agents find each other on the local network.
     Search(SearchSpec),
-    /// At the node with rank 0, whose port the workers' store has too; ranks are fixed.
+    /// The nodes meet at node 0, on the port of the workers' store; ranks are fixed.
     Static {
-        /// That node's address, as `MASTER_ADDR` says it, and its port.
+        /// The address of node 0, as in `MASTER_ADDR`, and its port.
         master: Endpoint,
         /// The group rank of this node.
         node_rank: u32,
     },
 }
 
-/// How nodes find each other.
+/// The method by which nodes find each other.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Backend {
     C10d,
     Static,
 }
 
-/// The port of a static master that none is given for; torch's.
+/// The default port of a static master; the same as torch's.
 const DEFAULT_MASTER_PORT: u16 = 29500;
-/// How long nodes wait for each other with `static`; torch's.
+/// The time for which nodes wait for each other with `static`; the same as torch's.
 const STATIC_TIMEOUT: Duration = Duration::from_secs(900);
 
 impl Meeting {
-    /// Where the nodes meet; nothing where there is one node.
+    /// Returns the endpoint at which the nodes meet; a default one if there is one node.
     pub fn endpoint(&self) -> Endpoint {
         match self {
             Self::Standalone => Endpoint::default(),
@@ -60,7 +61,7 @@ impl Meeting {
         }
     }
 
-    /// The settings that this way of meeting needs: with `static` all nodes take part.
+    /// Applies the settings of this method: with `static` all nodes take part.
     pub(super) fn adapt(
         &self,
         nodes: NodeRange,
@@ -106,7 +107,7 @@ impl<H: Host> Given<'_, H> {
         NodeRange::in_units(min, max, unit).ok_or_else(|| wrong(none))
     }
 
-    /// The backend that is named, or that the flags mean which only `static` has.
+    /// Returns the backend that is named, or `static` if a flag is given that only `static` has.
     pub(super) fn backend(&self) -> Result<Option<Backend>, JobSpecError> {
         let args = self.args;
         match self.typed("rdzv_backend", &args.rdzv_backend) {
@@ -200,7 +201,7 @@ impl<H: Host> Given<'_, H> {
         Ok(Meeting::Static { master, node_rank })
     }
 
-    /// What `--master-addr` and `--master-port` name.
+    /// Reads `--master-addr` and `--master-port`.
     fn master(&self, port: Option<Typed>) -> Result<Endpoint, JobSpecError> {
         let address = self.typed("master_addr", &self.args.master_addr);
         let address = address.unwrap_or_else(|| Typed {
@@ -229,7 +230,7 @@ pub(super) fn no_endpoint(given: &Typed) -> impl FnOnce(EndpointError) -> JobSpe
     move |error| JobSpecError::Endpoint { source_, value, error }
 }
 
-/// Whether `endpoint` means the same on all nodes.
+/// Returns an error unless `endpoint` means the same on all nodes.
 fn check(endpoint: &Endpoint, source: &str, is_single: bool) -> Result<(), JobSpecError> {
     let (source_, value) = (source.to_owned(), endpoint.to_string());
     if !is_single && endpoint.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified()) {

@@ -1,4 +1,4 @@
-//! Reads where the workers' output goes, and what of it.
+//! Reads the destinations of the workers' output, and which parts of it are copied.
 
 use std::ffi::{OsStr, OsString};
 
@@ -9,39 +9,39 @@ use super::{
 };
 use crate::host::Host;
 
-/// Where the workers' output goes, and what of it.
+/// The destinations of the workers' output, and which parts of it are copied.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Output {
-    /// Which streams go to the console and to files.
+    /// The streams that go to files, or to the console and files.
     pub map: StreamMap,
-    /// Whose output the console shows.
+    /// The workers whose output the console shows.
     pub shown: ShownRanks,
-    /// What is copied of the stdout that goes to both.
+    /// The lines that are copied of a stdout that goes to both.
     pub stdout_filters: LineFilters,
-    /// What is copied of the stderr that goes to both.
+    /// The lines that are copied of a stderr that goes to both.
     pub stderr_filters: LineFilters,
-    /// What lines of those begin with; none: `[<role><local rank>]:`.
+    /// The prefix of lines of those; if it is `None`, `[<role><local rank>]:`.
     pub prefix: Option<String>,
-    /// Whether lines that go to the console alone begin with it too.
+    /// True if lines that go only to the console have the prefix too.
     pub marks_lines: bool,
 }
 
-/// Where one stream goes.
+/// The destination of one stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Sink {
-    /// To the agent's own stream, untouched.
+    /// The agent's own stream, without changes.
     Console,
-    /// To a file alone.
+    /// A file only.
     File,
-    /// Line by line with a prefix to the agent's own stream.
+    /// The agent's own stream, line by line with a prefix.
     Lines,
-    /// Nowhere.
+    /// None: the output is discarded.
     Null,
-    /// To a file, and line by line with a prefix to the agent's own stream.
+    /// A file, and the agent's own stream, line by line with a prefix.
     Tee,
 }
 
-/// What a prefix is made of.
+/// The values for a prefix.
 #[derive(Clone, Copy, Debug)]
 pub struct PrefixValues<'a> {
     /// `${role_name}`.
@@ -55,7 +55,7 @@ pub struct PrefixValues<'a> {
 }
 
 impl Output {
-    /// Where `stream` of the worker with `rank` goes.
+    /// Returns the destination of `stream` of the worker with `rank`.
     pub fn sink(&self, rank: LocalRank, stream: Stream) -> Sink {
         let is_shown = self.shown.shows(rank);
         if self.map.tee.has(rank, stream) && is_shown {
@@ -71,14 +71,14 @@ impl Output {
         }
     }
 
-    /// Whether anything that one of the first `workers` says goes to a file.
+    /// Returns true if any output of the first `workers` goes to a file.
     pub fn writes_files(&self, workers: u32) -> bool {
         let to_file = |rank, stream| matches!(self.sink(rank, stream), Sink::File | Sink::Tee);
         let streams = [Stream::Stdout, Stream::Stderr];
         (0..workers).any(|rank| streams.iter().any(|stream| to_file(LocalRank(rank), *stream)))
     }
 
-    /// What of a stream that goes to both is copied.
+    /// Returns the filters for lines of a stream that goes to both.
     pub fn filters(&self, stream: Stream) -> &LineFilters {
         match stream {
             Stream::Stdout => &self.stdout_filters,
@@ -86,7 +86,7 @@ impl Output {
         }
     }
 
-    /// What a worker's lines begin with.
+    /// Returns the prefix of a worker's lines.
     pub fn prefix(&self, values: PrefixValues<'_>) -> OsString {
         let PrefixValues { role, local_rank, global_rank, host_name } = values;
         let (local_rank, rank) = (local_rank.to_string(), global_rank.to_string());
@@ -164,14 +164,14 @@ mod tests {
         [Stream::Stdout, Stream::Stderr].map(|stream| output.sink(LocalRank(rank), stream))
     }
 
-    /// Tee includes the file, whatever `--redirects` says.
+    /// `--tee` includes the file, even if `--redirects` does not.
     #[test]
     fn tee_wins_over_redirects() {
         assert_eq!(sinks(&output("3", "0:1", ""), 0), [Sink::Tee, Sink::File]);
         assert_eq!(sinks(&Output::default(), 0), [Sink::Console; 2]);
     }
 
-    /// Lines for the console can be marked without a file beside it.
+    /// Lines for the console can have a prefix without a copy in a file.
     #[test]
     fn marked_lines() {
         let output = Output { marks_lines: true, ..output("1", "0", "0") };
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(sinks(&output, 1), [Sink::File, Sink::Null]);
     }
 
-    /// What the console is not to show goes to its file alone, or nowhere.
+    /// Output that the console does not show goes to its file, or is discarded.
     #[test]
     fn hidden_ranks() {
         let output = output("0:1,1:1", "1:2", "0");
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(sinks(&output, 2), [Sink::Null; 2]);
     }
 
-    /// A prefix is torchrun's, or the user's with its names replaced.
+    /// The prefix is torchrun's, or the user's with its names replaced.
     #[test]
     fn prefixes() {
         let values = PrefixValues {

@@ -1,5 +1,5 @@
-//! Reads what the scheduler or MPI launcher that has started this agent says of the rendezvous, where
-//! no flag says how the nodes meet.
+//! Reads the rendezvous from the variables of the scheduler or MPI launcher that has started this
+//! agent, if no flag determines how the nodes meet.
 
 use ragent_rendezvous::settings::NodeRange;
 
@@ -9,20 +9,20 @@ use crate::{
     placement::{Head, Launcher, Placement},
 };
 
-/// One of the agents that a launcher has started together, one a node.
+/// One of the agents that a launcher has started together, one on each node.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Placed {
-    /// Who has started it.
+    /// The launcher.
     pub launcher: Launcher,
     /// Its number among them; the first one hosts.
     pub node_rank: u32,
-    /// How many there are.
+    /// The number of agents.
     pub nodes: u32,
 }
 
 impl<H: Host> Given<'_, H> {
-    /// Where a launcher has put this agent; nothing where flags say how nodes meet, which scripts
-    /// written for torchrun do also under a launcher.
+    /// Returns the place that a launcher has given to this agent. Returns `None` if flags determine
+    /// how nodes meet: scripts for torchrun have such flags even under a launcher.
     pub(super) fn placement(&self) -> Result<Option<Placement>, JobSpecError> {
         if self.says_how_to_meet() {
             return Ok(None);
@@ -50,7 +50,7 @@ impl<H: Host> Given<'_, H> {
         is_standalone || flags.iter().any(|(name, typed)| self.typed(name, typed).is_some())
     }
 
-    /// `nodes`, of which a launcher has started all that there will be.
+    /// Limits `nodes` to the agents that a launcher has started, as no further ones can follow.
     pub(super) fn started(&self, nodes: NodeRange) -> Result<NodeRange, JobSpecError> {
         let Some(Placement { launcher, size, .. }) = self.placement else { return Ok(nodes) };
         let max = nodes.max().min(size);
@@ -61,7 +61,7 @@ impl<H: Host> Given<'_, H> {
         })
     }
 
-    /// Which of the agents this is that a launcher has started, if one has.
+    /// Returns the place of this agent among the agents of a launcher, if a launcher started it.
     pub(super) fn placed(&self) -> Option<Placed> {
         let Placement { launcher, rank, size, .. } = self.placement.as_ref()?;
         Some(Placed { launcher: *launcher, node_rank: *rank, nodes: *size })
@@ -71,12 +71,12 @@ impl<H: Host> Given<'_, H> {
         self.typed("rdzv_id", &self.args.rdzv_id).is_some()
     }
 
-    /// What the launcher calls this start.
+    /// Returns the launcher's name for this start.
     pub(super) fn launchers_name(&self) -> Option<&str> {
         self.placement.as_ref()?.name.as_deref()
     }
 
-    /// Where the agents of a launcher meet.
+    /// Returns the place and the method by which the agents of a launcher meet.
     pub(super) fn placed_meeting(
         &self,
         placement: &Placement,
@@ -88,7 +88,7 @@ impl<H: Host> Given<'_, H> {
                 let endpoint = Endpoint { host: host.clone(), port: port_of(placement) };
                 Ok(Meeting::Endpoint { endpoints: vec![endpoint], is_host: None })
             }
-            // The first agent hosts, and the others look for it.
+            // The first agent hosts, and the others search for it.
             Head::Unknown if placement.name.is_some() || self.is_named() => {
                 Ok(Meeting::Search(self.search(port_of(placement), conf)?))
             }
@@ -97,17 +97,18 @@ impl<H: Host> Given<'_, H> {
     }
 }
 
-/// The first port of those that are given to jobs by their names, and how many these are: below those
-/// that systems give to outgoing connections.
+/// The first of the [`PORTS`] that are assigned to jobs by name. They are below the
+/// ports that systems use for outgoing connections.
 const FIRST_PORT: u16 = 20_480;
-/// See [`FIRST_PORT`].
+/// The number of these ports.
 const PORTS: u32 = 8192;
 
-/// The port at which processes that were started together meet: the same for all of them, and
-/// another one for another job on the same machine, unless two names of 8192 fall together.
+/// Returns the port at which processes that were started together meet: the same for all of them,
+/// and a different one for another job on the same machine, unless their names have the same hash
+/// (1 of 8192).
 pub(crate) fn port_of(placement: &Placement) -> u16 {
     let name = placement.name.as_deref().unwrap_or_default();
-    // FNV-1a: all versions of this program must come to the same.
+    // FNV-1a: all versions of ragent must compute the same hash.
     let hash = name
         .bytes()
         .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));

@@ -1,4 +1,4 @@
-//! Reads `--rdzv-conf`: torchrun's keys, and ours.
+//! Reads `--rdzv-conf`: the keys of torchrun and those of ragent.
 
 use std::{
     num::{NonZeroU16, NonZeroU32},
@@ -13,40 +13,40 @@ use crate::limits;
 /// Ports on which a node may serve the workers' store.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum StorePorts {
-    /// Whichever is free.
+    /// Any free port.
     #[default]
     Any,
-    /// The next free one of these, in turn.
+    /// The next free port of a range, in turn.
     Range {
-        /// The first.
+        /// The first port.
         first: NonZeroU16,
-        /// The last.
+        /// The last port.
         last: NonZeroU16,
     },
 }
 
-/// What `--rdzv-conf` says.
+/// The values of `--rdzv-conf`.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct RdzvConf {
-    /// The waits; `stop_grace` is not set here.
+    /// The timeouts; `stop_grace` is not set here.
     pub timeouts: Timeouts,
-    /// Whether this node hosts the endpoint, where the user says so.
+    /// True if this node hosts the endpoint, false if another one does; `None` if not given.
     pub is_host: Option<bool>,
     /// Ports of the workers' store.
     pub store_ports: StorePorts,
-    /// The number of nodes of a round is a multiple of this, where it is given.
+    /// The number of which the size of a round is a multiple, if given.
     pub node_unit: Option<NonZeroU32>,
-    /// Whether `join_timeout` is given.
+    /// True if `join_timeout` is given.
     pub has_join_timeout: bool,
-    /// The only interface on which agents look for each other, where it is given.
+    /// The only interface on which agents look for each other, if given.
     pub discover_interface: Option<String>,
-    /// How far what they say there gets, where it is given.
+    /// The time to live of their datagrams, if given.
     pub discover_ttl: Option<u32>,
-    /// The wait of torchrun's static backend, where it is given.
+    /// The timeout of torchrun's static backend, if given.
     pub timeout: Option<Duration>,
 }
 
-/// Every key there is, with what it means; the text of the error for an unknown one.
+/// All keys with their meaning; the error for an unknown key lists them.
 const KEYS: [(&str, Key); 19] = [
     ("cas_backoff_max_seconds", Key::NotNeeded),
     ("close_timeout", Key::NotNeeded),
@@ -69,20 +69,20 @@ const KEYS: [(&str, Key); 19] = [
     ("use_libuv", Key::NotNeeded),
 ];
 
-/// What a key does.
+/// The meaning of a key.
 #[derive(Clone, Copy)]
 enum Key {
     DiscoverInterface,
     DiscoverTtl,
     IsHost,
     NodeUnit,
-    /// Torchrun has a use for it; here the thing it tunes does not exist.
+    /// A key of torchrun for something that ragent does not have.
     NotNeeded,
     PositiveSeconds(fn(&mut Timeouts) -> &mut Duration),
     Seconds(fn(&mut Timeouts) -> &mut Duration),
     StorePort,
     StoreType,
-    /// The wait with `static`.
+    /// The timeout with `static`.
     Timeout,
 }
 
@@ -147,7 +147,7 @@ impl RdzvConf {
     }
 }
 
-/// Farther than any network of one organisation reaches.
+/// More than the routers between any two hosts of one organisation.
 const MAX_TTL: u32 = 32;
 const SECONDS: &str = "seconds, zero or more";
 const POSITIVE: &str = "seconds, more than zero";
@@ -157,7 +157,7 @@ const MAX_SECONDS: f64 = 366.0 * 24.0 * 3600.0;
 fn seconds(text: &str) -> Option<Duration> {
     let seconds: f64 = text.parse().ok()?;
     (0.0..=MAX_SECONDS).contains(&seconds).then(|| {
-        // The wire carries milliseconds; all nodes must come to the same number.
+        // The protocol carries milliseconds; all nodes must round to the same number.
         Duration::from_millis((seconds * 1000.0).round() as u64)
     })
 }

@@ -1,4 +1,4 @@
-//! Reads how agents find each other where no address is given: `--rdzv-endpoint auto`.
+//! Reads how agents find each other without an address: `--rdzv-endpoint auto`.
 
 use super::{
     DEFAULT_PORT, Endpoint, JobSpecError, RdzvConf,
@@ -12,29 +12,29 @@ use crate::{
     search::election::Eligible,
 };
 
-/// How agents look for each other.
+/// The method by which agents search for each other.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SearchSpec {
-    /// The port of the datagrams, which the endpoint has too where it is free.
+    /// The port of the datagrams, and of the endpoint if it is free.
     pub port: u16,
-    /// The only interface that is used; none: all.
+    /// The only interface that is used; `None` for all.
     pub interface: Option<String>,
-    /// How many routers a datagram may pass, and one more.
+    /// The time to live of datagrams: one more than the number of routers that they may pass.
     pub ttl: u32,
-    /// Hosts that are asked beside the local network.
+    /// Hosts that are asked in addition to the local network.
     pub hosts: Vec<Endpoint>,
-    /// Whether this agent may host.
+    /// The condition under which this agent may host.
     pub eligible: Eligible,
-    /// Where it stands among those that may: 0 where it must.
+    /// The rank of this agent among the eligible agents: 0 if it must host.
     pub rank: u32,
 }
 
-/// The endpoint that was typed for a command that asks a job, or that `PET_RDZV_ENDPOINT` holds; none
-/// where there is none, or agents find it.
+/// Reads the endpoint for a command that asks a job: from the argument, else from
+/// `PET_RDZV_ENDPOINT`.
 ///
 /// # Errors
 ///
-/// Returns [`JobSpecError`] if it is no endpoint.
+/// Returns [`JobSpecError`] if it is not an endpoint.
 pub(crate) fn asked_endpoint(
     typed: Option<String>,
     host: &impl Host,
@@ -51,19 +51,19 @@ pub(crate) fn asked_endpoint(
     }
 }
 
-/// Whom a command asks about a job.
+/// The endpoint that a command asks about a job.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum AskedEndpoint {
-    /// The job's endpoint is there.
+    /// An address.
     At(Endpoint),
-    /// Its agents find it: `auto`.
+    /// `auto`: the job's agents find it.
     Found,
-    /// Nothing is said.
+    /// No endpoint is given.
     NotGiven,
 }
 
 impl<H: Host> Given<'_, H> {
-    /// The port behind `auto` or `auto:PORT`, where that is the endpoint.
+    /// Returns the port of `auto` or `auto:PORT`, or `None` if the endpoint is an address.
     pub(super) fn search_port(endpoint: &Typed) -> Option<Result<u16, JobSpecError>> {
         let rest = endpoint.text.trim().strip_prefix("auto")?;
         if rest.is_empty() {
@@ -77,7 +77,7 @@ impl<H: Host> Given<'_, H> {
         }))
     }
 
-    /// How this agent looks for the others at `port`.
+    /// Returns the method by which this agent searches for the others at `port`.
     pub(super) fn search(&self, port: u16, conf: &RdzvConf) -> Result<SearchSpec, JobSpecError> {
         if self.typed("rdzv_id", &self.args.rdzv_id).is_none() && self.launchers_name().is_none() {
             return Err(JobSpecError::SearchWithoutName);
@@ -101,12 +101,12 @@ impl<H: Host> Given<'_, H> {
             ttl: conf.discover_ttl.unwrap_or(1),
             hosts: self.discover_hosts(port)?,
             eligible,
-            // Whoever must host is the lowest for all others.
+            // An agent that must host has the lowest rank for all others.
             rank: if eligible == Eligible::Always { 0 } else { u32::MAX },
         })
     }
 
-    /// The hosts of `--discover-hosts`.
+    /// Reads the hosts of `--discover-hosts`.
     pub(super) fn discover_hosts(&self, port: u16) -> Result<Vec<Endpoint>, JobSpecError> {
         let Some(given) = self.typed("discover_hosts", &self.args.discover_hosts) else {
             return Ok(Vec::new());

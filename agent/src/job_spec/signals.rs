@@ -1,4 +1,4 @@
-//! Reads on which signals the agent shuts down: torchrun's `--signals-to-handle`.
+//! Reads the signals on which the agent shuts down: torchrun's `--signals-to-handle`.
 
 use std::str::FromStr;
 
@@ -7,19 +7,19 @@ use nix::sys::signal::Signal;
 /// The signals on which the agent shuts down.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SignalList {
-    /// As typed; workers are told.
+    /// The list as typed; it is passed on to workers.
     pub text: String,
-    /// Those that are known.
+    /// The signals that exist.
     pub signals: Vec<Signal>,
-    /// Names that are no signal's here; torchrun lets them pass with a warning.
+    /// Names that are not signals on this system; torchrun ignores them with a warning.
     pub unknown: Vec<String>,
 }
 
-/// What torchrun handles when nothing is said.
+/// The signals that torchrun handles by default.
 const DEFAULT: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// No process can handle the first two. The others mean that this program itself is broken, or tell
-/// it of its children.
+/// Signals that must not be handled. No process can handle the first two. The others report a fault
+/// of this program itself, or the end of a child.
 const NOT_HANDLED: [Signal; 8] = [
     Signal::SIGKILL,
     Signal::SIGSTOP,
@@ -64,7 +64,8 @@ impl FromStr for SignalList {
 mod tests {
     use super::*;
 
-    /// Names are read as torchrun reads them; what it takes, and what nobody can, is told.
+    /// Names are read as by torchrun: unknown ones are listed, and signals that cannot be handled
+    /// are errors.
     #[test]
     fn lists_of_signals() {
         let list: SignalList = "SIGTERM, SIGUSR1,SIGTERM,SIGNOPE".parse().unwrap();

@@ -1,4 +1,4 @@
-//! Reads which streams of which worker go where: torchrun's `-r` and `-t`.
+//! Reads which streams of which worker go to files: torchrun's `-r` and `-t`.
 
 use std::{collections::BTreeMap, str::FromStr};
 
@@ -21,7 +21,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Whether `stream` of the worker with `rank` is chosen.
+    /// Returns true if `stream` of the worker with `rank` is chosen.
     pub fn has(&self, rank: LocalRank, stream: Stream) -> bool {
         let choice = self.by_rank.get(&rank).copied().unwrap_or(self.default);
         let bit = match stream {
@@ -35,7 +35,7 @@ impl Streams {
 impl FromStr for Streams {
     type Err = ();
 
-    /// Reads `N` (for all) or `RANK:N,…` (for those), with N from 0 to 3.
+    /// Reads `N` for all ranks or `RANK:N,…` for the listed ones, with N from 0 to 3.
     fn from_str(text: &str) -> Result<Self, ()> {
         let choice = |text: &str| text.trim().parse::<u8>().ok().filter(|n| *n <= 3).ok_or(());
         if !text.contains(':') {
@@ -51,12 +51,12 @@ impl FromStr for Streams {
     }
 }
 
-/// Where all streams go.
+/// The destinations of all streams.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct StreamMap {
-    /// Those that go to a file.
+    /// The streams that go to a file.
     pub redirects: Streams,
-    /// Those that go to a file and to the console.
+    /// The streams that go to a file and to the console.
     pub tee: Streams,
 }
 
@@ -64,7 +64,7 @@ pub struct StreamMap {
 mod tests {
     use super::*;
 
-    /// A single number holds for all ranks; a map for those it names.
+    /// A single number applies to all ranks, a map only to the ranks that it lists.
     #[test]
     fn grammar_of_streams() {
         let all: Streams = "2".parse().unwrap();

@@ -7,7 +7,7 @@ use std::{
 
 /// Replaces `$name` and `${name}` in `text` by the value of that name, and `$$` by a dollar sign.
 ///
-/// A name that `values` lacks stays as it is, and so does any other dollar sign.
+/// A name that `values` lacks, and any other dollar sign, is unchanged.
 pub fn substitute(text: &OsStr, values: &[(&str, &str)]) -> OsString {
     let mut rest = text.as_bytes();
     let mut out = Vec::with_capacity(rest.len());
@@ -29,7 +29,7 @@ pub fn substitute(text: &OsStr, values: &[(&str, &str)]) -> OsString {
     OsString::from_vec(out)
 }
 
-/// What follows a dollar sign.
+/// The text after a dollar sign.
 enum Placeholder<'a> {
     Escape,
     Name { name: &'a [u8], used: usize },
@@ -53,7 +53,7 @@ fn placeholder(rest: &[u8]) -> Placeholder<'_> {
     }
 }
 
-/// How many bytes at the front of `text` are a name.
+/// Returns the length of the name at the beginning of `text`, in bytes.
 fn name_len(text: &[u8]) -> usize {
     if text.first().is_some_and(u8::is_ascii_digit) {
         return 0;
@@ -69,7 +69,7 @@ mod tests {
         substitute(OsStr::new(text), &[("local_rank", "3"), ("rank", "11")]).into_string().unwrap()
     }
 
-    /// Both forms of a name are replaced, however they are surrounded.
+    /// Both forms of a name are replaced in any context.
     #[test]
     fn names_are_replaced() {
         assert_eq!(rendered("--out=/x/${local_rank}.txt"), "--out=/x/3.txt");
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(rendered("${rank}${rank}"), "1111");
     }
 
-    /// What Python leaves alone stays; a doubled dollar sign is one.
+    /// Everything that Python does not replace is unchanged; a doubled dollar sign becomes one.
     #[test]
     fn everything_else_stays() {
         for text in
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(rendered("kill $$ $$$rank"), "kill $ $11");
     }
 
-    /// Bytes that are no text pass through.
+    /// Bytes that are not UTF-8 are unchanged.
     #[test]
     fn any_bytes_pass() {
         let text = OsStr::from_bytes(b"\xff$rank\xfe");

@@ -1,4 +1,4 @@
-//! One line of shell, one assertion.
+//! Tests of one command line and one assertion each.
 
 use std::ffi::OsString;
 
@@ -36,7 +36,7 @@ fn args(spec: &JobSpec) -> Vec<&str> {
     spec.command.args.iter().map(|arg| arg.to_str().unwrap()).collect()
 }
 
-/// A bare script is one worker of one standalone node, as under torchrun.
+/// A bare script is one worker of one standalone node, as with torchrun.
 #[test]
 fn bare_script_is_standalone() {
     let spec = resolve("ragent t.py --lr 3 -h").unwrap();
@@ -46,7 +46,7 @@ fn bare_script_is_standalone() {
     assert_eq!(args(&spec), ["-u", "t.py", "--lr", "3", "-h"]);
 }
 
-/// Whatever stands behind the script is its own, also what could be a flag of ours, and `--`.
+/// All words after the script are its own, including flags of ragent and `--`.
 #[test]
 fn words_behind_the_script_are_its_own() {
     for (line, expected) in [
@@ -77,7 +77,7 @@ fn spellings() {
     }
 }
 
-/// A flag that is not typed is read from its `PET_*` variable; what is typed wins.
+/// A flag that is not given is read from its `PET_*` variable; the flag takes precedence.
 #[test]
 fn pet_variables_are_defaults() {
     let host = machine(&[
@@ -96,7 +96,7 @@ fn pet_variables_are_defaults() {
     assert_eq!(resolve_on(&host, "ragent t.py"), Err(vec![wrong]));
 }
 
-/// All mistakes are told at once, in the words that were typed.
+/// All mistakes are reported at once, with the words that were typed.
 #[test]
 fn all_mistakes_at_once() {
     let errors = resolve("ragent --nnodes 4:2 --nproc-per-node gpu --rdzv-endpoint :1 x.py");
@@ -112,7 +112,7 @@ fn all_mistakes_at_once() {
     );
 }
 
-/// The interpreter is the one that users expect.
+/// The interpreter is that of the active environment, unless `PYTHON_EXEC` names another one.
 #[test]
 fn interpreter_is_found() {
     let host = machine(&[("VIRTUAL_ENV", "/v")]);
@@ -124,7 +124,7 @@ fn interpreter_is_found() {
     assert_eq!(resolve_on(&host, "ragent t.py"), Err(vec![wrong]));
 }
 
-/// `--no-python` runs a program, found as a shell would find it.
+/// `--no-python` runs a program that is found as a shell would find it.
 #[test]
 fn programs_without_python() {
     let spec = resolve("ragent --no-python true -x").unwrap();
@@ -140,7 +140,7 @@ fn programs_without_python() {
     assert_eq!(resolve("ragent --no-python -m true"), Err(vec![JobSpecError::ModuleWithoutPython]));
 }
 
-/// `auto` is the accelerators, else the processors.
+/// `auto` is the number of accelerators, else that of processors.
 #[test]
 fn workers_per_node() {
     assert_eq!(resolve("ragent --nproc-per-node auto t.py").unwrap().local_world_size.get(), 6);
@@ -156,7 +156,7 @@ fn workers_per_node() {
     }
 }
 
-/// Several workers share the processors by one thread each, unless the user has decided.
+/// Several workers have one thread each, unless the user has set the number.
 #[test]
 fn omp_num_threads() {
     assert_eq!(resolve("ragent t.py").unwrap().omp_num_threads, None);
@@ -166,8 +166,8 @@ fn omp_num_threads() {
     assert_eq!(spec.omp_num_threads, None);
 }
 
-/// Keys of `--rdzv-conf` are read, torchrun's that tune what is not here are let pass, and an
-/// unknown one is told with those that exist.
+/// Keys of `--rdzv-conf` are read. Those of torchrun for features that do not exist are accepted,
+/// and the hint for an unknown one lists all.
 #[test]
 fn rdzv_conf() {
     let line = "ragent --rdzv-endpoint h --rdzv-conf \
@@ -189,7 +189,8 @@ fn rdzv_conf() {
     }
 }
 
-/// What other nodes are told is short and on one line, and an endpoint means the same on all.
+/// Values that are sent to other nodes are short and on one line, and an endpoint means the same on
+/// all.
 #[test]
 fn what_others_are_told_is_checked() {
     let long = "x".repeat(201);
@@ -205,7 +206,7 @@ fn what_others_are_told_is_checked() {
     }
 }
 
-/// An unknown flag is a mistake of its own, never taken for the script.
+/// An unknown flag is an error, and is never taken for the script.
 #[test]
 fn unknown_flags_are_refused() {
     for line in ["ragent --bogus t.py", "ragent -x t.py", "ragent --nnodes"] {
@@ -213,7 +214,7 @@ fn unknown_flags_are_refused() {
     }
 }
 
-/// A subcommand is one only as the first word: a script may be called `status`.
+/// A subcommand is recognised only as the first word: a script may be called `status`.
 #[test]
 fn subcommands_are_first_words() {
     let cli = read("ragent --standalone status x").unwrap();
@@ -225,7 +226,8 @@ fn static_at(host: &str, port: u16, node_rank: u32) -> Meeting {
     Meeting::Static { master: Endpoint { host: host.to_owned(), port }, node_rank }
 }
 
-/// The flags that only torchrun's static backend has mean it; one node without a port needs none.
+/// The flags that only torchrun's static backend has imply it; one node without a port is
+/// standalone.
 #[test]
 fn static_backend() {
     for (line, meeting) in [
@@ -247,7 +249,8 @@ fn static_backend() {
     assert!(matches!(spec.meeting, Meeting::Endpoint { .. }) && spec.node_rank == Some(1));
 }
 
-/// All nodes of a static job wait for each other for as long as torch's do, unless told otherwise.
+/// All nodes of a static job wait for each other as long as with torch, unless configured
+/// otherwise.
 #[test]
 fn static_waits() {
     for (conf, seconds) in [("", 900), ("timeout=60", 60), ("timeout=60,join_timeout=5", 5)] {
@@ -257,7 +260,7 @@ fn static_waits() {
     }
 }
 
-/// What cannot be meant with the static backend is told before anything starts.
+/// Invalid combinations with the static backend are reported before anything starts.
 #[test]
 fn static_mistakes() {
     for (line, error) in [
@@ -282,7 +285,7 @@ fn static_mistakes() {
     }
 }
 
-/// Workers that see one device each get them from the variable that hides the others.
+/// Workers that see one device each get them from the variable that restricts the visible devices.
 #[test]
 fn virtual_local_rank() {
     let line = "ragent --nproc-per-node 2 --virtual-local-rank t.py";
@@ -302,7 +305,7 @@ fn virtual_local_rank() {
     );
 }
 
-/// The file is run inside the interpreter, whatever else is asked for.
+/// The file is run inside the interpreter, even with `-m`.
 #[test]
 fn run_path() {
     let spec = resolve("ragent --run-path -m t.py --lr 3").unwrap();
@@ -312,7 +315,7 @@ fn run_path() {
     assert_eq!(spec.command.title, "t.py");
 }
 
-/// Words that are none of a few are told with those that are.
+/// The error for a word that is not one of a few lists those.
 #[test]
 fn choices() {
     for (line, error) in [
@@ -349,7 +352,7 @@ fn choices() {
     }
 }
 
-/// What lines begin with is the flag's template, else the variable's.
+/// The prefix of lines is the flag's template, else the variable's.
 #[test]
 fn prefix_template() {
     let host = machine(&[("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "b")]);
@@ -358,7 +361,7 @@ fn prefix_template() {
     assert_eq!(prefix("ragent t.py").as_deref(), Some("b"));
 }
 
-/// The unit of nodes may stand in `--nnodes` or in `--rdzv-conf`, and only once.
+/// The unit of nodes may be given in `--nnodes` or in `--rdzv-conf`, but not differently in both.
 #[test]
 fn units_of_nodes() {
     for line in ["--nnodes 1:7:2", "--nnodes 1:7 --rdzv-conf node_unit=2"] {
@@ -384,7 +387,7 @@ fn units_of_nodes() {
     }
 }
 
-/// Workers are told what their launch method says; paths of the job are named after it.
+/// Workers receive what their launch method determines; paths of the job are named after it.
 #[test]
 fn launch_methods() {
     let mut host = machine(&[("PET_LAUNCH_METHOD", "deepspeed")]);
@@ -403,8 +406,8 @@ fn launch_methods() {
     assert_eq!(spec.files.checkpoint_path(), Some("/c".into()));
 }
 
-/// A flag of another launch method, a path without a name to be called by and a configuration that is
-/// none are told before anything starts.
+/// A flag of another launch method, an `auto` path of a job without a name, and an invalid
+/// configuration are reported before anything starts.
 #[test]
 fn launch_method_mistakes() {
     for (line, error) in [
@@ -441,7 +444,7 @@ fn launch_method_mistakes() {
     }
 }
 
-/// The script's own arguments begin behind the script, however it is run.
+/// The script's own arguments begin after the script, with every way to run it.
 #[test]
 fn own_arguments_begin_behind_the_script() {
     for (line, at) in [
@@ -456,8 +459,8 @@ fn own_arguments_begin_behind_the_script() {
     }
 }
 
-/// Agents of a launcher that says neither where the first one is nor what they are called look for each
-/// other by the user's name; without one that is an error.
+/// If a launcher provides neither the first agent's host nor a name, agents search for each other
+/// by the user's name; if that is not given either, it is an error.
 #[test]
 fn agents_of_a_silent_launcher() {
     let host = machine(&[
