@@ -10,8 +10,8 @@
 //! the job closes:           Closing (workers end) ─▶ goodbye
 //! ```
 //!
-//! It says in which [`Standing`] the node is whenever that changes, and again on every new stream;
-//! the coordinator answers with what holds. It knows no process, no socket and no clock.
+//! It sends the node's [`Standing`] to the coordinator after each change and on every new stream;
+//! the coordinator answers with an [`Assignment`]. It has no process, socket or clock.
 
 use std::{
     collections::VecDeque,
@@ -31,81 +31,81 @@ use ragent_rendezvous::{
 
 use crate::{limits, signal::Signal, supervisor::GroupEnd};
 
-/// What must be done.
+/// An action for the driver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {
-    /// Say this on the stream that counts; if there is none, it is said again on the next.
+    /// Send this message on the current stream. It is not kept while there is none: each new stream
+    /// begins with the state at that time.
     Say(FromNode),
-    /// Open a fresh worker store, beside the one that still serves, and say its port.
+    /// Open a fresh worker store, in addition to the one in service, and report its port.
     OpenStore,
-    /// Start the workers of a round, whose store is the one opened last if this is rank 0.
+    /// Start the workers of a round; group rank 0 serves the store opened last.
     Start(Box<Admission>),
     /// End the workers.
     Stop {
-        /// What they are told.
+        /// The signal to send them.
         signal: Signal,
-        /// How long they may take.
+        /// The time that they have to end.
         grace: Duration,
     },
-    /// End the workers at once.
+    /// Kill the workers.
     Kill,
-    /// Tell the user what the node does now.
+    /// Report news to the user.
     Announce(News),
-    /// This node's part is over, in this way.
+    /// End this node's part, in this way.
     Finish(Ending),
 }
 
-/// What people want to read about.
+/// An event that is reported to the user.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum News {
     /// The node was admitted.
     Admitted(Box<Admission>),
-    /// It is no longer a member.
+    /// The node is no longer a member.
     Evicted(RoundId, EvictReason),
     /// The coordinator's host leaves.
     HostLeaving,
-    /// A round is over, for this reason.
+    /// A round has ended, for this reason.
     Restarting(RoundId, RestartReason),
-    /// All its workers exited with 0; it waits for the others.
+    /// All workers of this node exited with 0; the node waits for the others.
     Succeeded(RoundId),
-    /// It waits, for this reason.
+    /// The node waits, for this reason.
     Waiting(RoundId, WaitReason),
-    /// One of its own workers failed.
+    /// A worker of this node failed.
     WorkerFailed(Box<WorkerFailure>),
-    /// One of its own workers has failed before all others here, as their error files show.
+    /// A worker of this node failed before all others of the node, as their error files show.
     Cause(Box<WorkerFailure>),
     /// The store of the round has refused a client from this address.
     ClientRefused(RoundId, IpAddr),
 }
 
-/// How one node's part ended.
+/// The way in which one node's part ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Ending {
     /// The job is over.
     Closed(Outcome),
-    /// The node was told to leave by this signal.
+    /// The node left because of this signal.
     Left(Signal),
-    /// The coordinator does not take this node.
+    /// The coordinator refused this node.
     Refused(RefuseReason),
     /// The coordinator could not be reached for as long as nodes wait for each other.
     Unreachable {
-        /// For how long.
+        /// The time without a connection.
         waited: Duration,
-        /// Whether it had been reached before.
+        /// True if the coordinator had been reached before.
         was_attended: bool,
     },
 }
 
-/// The exit code of an agent whose coordinator's host left or was lost and did not come back: starting
-/// the same job again can succeed.
+/// The exit code of an agent whose coordinator's host left or was lost and did not come back.
+/// Starting the same job again can succeed.
 const HOST_GONE: u8 = 3;
-/// The exit code of an agent that came after its job had failed for good: starting it again cannot
-/// succeed.
+/// The exit code of an agent that registered after its job had failed for good. Starting it again
+/// cannot succeed.
 pub const CLOSED_BEFORE: u8 = 4;
 
 impl Ending {
-    /// The exit code of an agent that ends in this way although its job has not succeeded, as in
-    /// docs/exit-codes.md.
+    /// Returns the exit code for an ending without success, as listed in docs/exit-codes.md.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Unreachable { was_attended: true, .. } => HOST_GONE,
@@ -121,12 +121,12 @@ impl Ending {
     }
 }
 
-/// What holds on the node.
+/// The state of the node.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum State {
-    /// Makes itself ready.
+    /// The node makes itself ready.
     Preparing,
-    /// Ready, with this store.
+    /// The node is ready, with this store.
     Ready { store_port: u16 },
     /// Workers run.
     Running,
@@ -134,37 +134,37 @@ enum State {
     Stopping,
     /// All workers exited with 0.
     Succeeded,
-    /// A signal has come.
+    /// A signal was received.
     Leaving { signal: Signal, reaped: bool },
-    /// The job is over; what is left of the workers is being ended.
+    /// The job has ended; the remaining workers are being ended.
     Closing(Box<Outcome>),
     /// Nothing is left to do.
     Finished,
 }
 
-/// What the machine is built from.
+/// The settings of an [`Agent`].
 #[derive(Clone, Debug)]
 pub struct AgentSettings {
-    /// How long workers may take to end, when a round is over and when this agent got a signal.
+    /// The time that workers have to end when a round has ended or this agent received a signal.
     pub stop_grace: Duration,
-    /// How long nodes wait for each other, and so for their coordinator.
+    /// The time for which nodes wait for each other, and so for their coordinator.
     pub join_timeout: Duration,
-    /// What an earlier process of this node knew, if it left a state file.
+    /// The newest round known to an earlier process of this node, from its state file.
     pub heard: Heard,
     /// Exempts workers from the lease: nothing can start a second group, because this process
     /// hosts the coordinator of a job of one node.
     pub runs_unleased: bool,
-    /// How attendance is timed until a welcome names it.
+    /// The intervals and leases in use until a welcome names others.
     pub leases: Leases,
-    /// Decides the jitter of dials; differs between the nodes of a job.
+    /// The seed for the jitter of dials; differs between the nodes of a job.
     pub seed: u64,
 }
 
-/// What the workers say of their progress.
+/// The progress text of the workers.
 #[derive(Debug, Default)]
 struct Said {
     text: String,
-    /// The coordinator has not heard it.
+    /// True if the coordinator has not received the text yet.
     is_due: bool,
     quiet_until: Option<Instant>,
 }
@@ -176,9 +176,9 @@ pub struct Agent {
     state: State,
     /// The newest round in which this node was a member.
     round: RoundId,
-    /// The failure of the oldest event here in that round, with ages as of that moment.
+    /// The failure of the oldest event on this node in that round, with ages as of that moment.
     failure: Option<(WorkerFailure, Instant)>,
-    /// Whether the lease ended while workers of that round ran.
+    /// True if the lease ended while workers of that round ran.
     was_cut_off: bool,
     heard: Heard,
     term: Term,
@@ -186,9 +186,9 @@ pub struct Agent {
     restarts_used: u32,
     charged_through: Round,
     waiting: Option<(RoundId, WaitReason)>,
-    /// Since when the coordinator has not been reached.
+    /// The time at which the coordinator became unreachable; `None` while it is reached.
     unattended: Option<Instant>,
-    /// Whether the coordinator may still count this node as alive.
+    /// True if the coordinator may still count this node as alive.
     is_leased: bool,
     said: Said,
     /// Addresses that the store of `round` has refused, as far as this node knows.
@@ -197,7 +197,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// A node that has not attended yet.
+    /// Creates a node that has not registered yet.
     pub fn new(now: Instant, settings: AgentSettings) -> Self {
         Self {
             state: State::Preparing,
@@ -219,32 +219,33 @@ impl Agent {
         }
     }
 
-    /// The newest round that this node has heard of.
+    /// Returns the newest round that this node knows of.
     pub fn heard(&self) -> Heard {
         self.heard
     }
 
-    /// The newest term that this node has heard of.
+    /// Returns the newest term that this node knows of.
     pub fn term(&self) -> Term {
         self.term
     }
 
-    /// The run that this node belongs to, once it knows.
+    /// Returns the run that this node belongs to, if known.
     pub fn job_uid(&self) -> Option<&JobUid> {
         self.job_uid.as_ref()
     }
 
-    /// Failures charged to the job, and the last round charged, as far as this node knows.
+    /// Returns the failures charged to the job and the last round charged, as far as this node
+    /// knows.
     pub fn charges(&self) -> (u32, Round) {
         (self.restarts_used, self.charged_through)
     }
 
-    /// Whether this node's part is over.
+    /// Returns true if this node's part is over.
     pub fn is_finished(&self) -> bool {
         self.state == State::Finished
     }
 
-    /// Whether this node has been told to leave, or its part is over.
+    /// Returns true if this node received a signal to leave, or its part is over.
     pub fn is_leaving(&self) -> bool {
         match self.state {
             State::Leaving { .. } | State::Closing(_) | State::Finished => true,
@@ -256,7 +257,7 @@ impl Agent {
         }
     }
 
-    /// What holds on this node, as it is said to the coordinator at `now`.
+    /// Returns this node's standing, as reported to the coordinator at `now`.
     pub fn standing(&self, now: Instant) -> Standing {
         let state = match self.state {
             State::Preparing => NodeState::Preparing,
@@ -274,9 +275,9 @@ impl Agent {
         Standing { round: self.round, state, failure, was_cut_off: self.was_cut_off }
     }
 
-    /// A coordinator counts this node; what holds for it follows.
+    /// Notes that a coordinator has welcomed this node; an assignment follows.
     ///
-    /// What holds here is said once more, since it may have changed after the attend was sent.
+    /// The standing is sent once more, since it may have changed after the attend was sent.
     pub fn handle_welcome(&mut self, now: Instant, welcome: &Welcome) {
         self.term = self.term.max(welcome.term);
         self.job_uid = Some(welcome.job_uid.clone());
@@ -307,7 +308,7 @@ impl Agent {
         }
     }
 
-    /// The workers say how far they are; passed on at intervals, the newest only.
+    /// Notes the workers' progress text. Only the newest text is sent, at intervals.
     pub fn handle_said(&mut self, now: Instant, text: String) {
         if self.state == State::Running && self.said.text != text {
             self.said.text = text;
@@ -319,12 +320,12 @@ impl Agent {
         }
     }
 
-    /// The stream that counted is gone, and no other is there.
+    /// Notes that the current stream has ended and has no successor yet.
     pub fn handle_unattended(&mut self, now: Instant) {
         self.unattended.get_or_insert(now);
     }
 
-    /// The lease is over: whatever runs here may not run.
+    /// Notes that the lease is over: no worker may run on this node.
     pub fn handle_lease_lost(&mut self) {
         self.is_leased = false;
         if self.settings.runs_unleased {
@@ -346,13 +347,13 @@ impl Agent {
         }
     }
 
-    /// Notes that the keeper kills the workers because their lease is over: others may fail because of
-    /// it, and no failure here is a cause.
+    /// Notes that the keeper kills the workers because their lease is over. Other workers may fail
+    /// as a consequence, and no failure on this node is a cause.
     pub fn handle_cut_off(&mut self) {
         self.was_cut_off |= self.state == State::Running;
     }
 
-    /// The coordinator does not take this node, and never will.
+    /// Notes that the coordinator has refused this node for good.
     pub fn handle_refused(&mut self, reason: RefuseReason) {
         let reason = match reason {
             RefuseReason::Closed(outcome)
@@ -363,7 +364,8 @@ impl Agent {
             reason => reason,
         };
         match self.state {
-            // It cannot be told, so it goes as soon as its workers have ended.
+            // The coordinator takes no message from this node, so it leaves as soon as its workers
+            // have ended.
             State::Leaving { .. } | State::Closing(_) | State::Finished => {}
             State::Preparing
             | State::Ready { .. }
@@ -376,11 +378,11 @@ impl Agent {
         }
     }
 
-    /// Whoever was attended sends this node to another coordinator of the same job, and is of `term`
-    /// itself; says whether the node goes.
+    /// Notes that the process at the other end, whose term is `term`, names another coordinator of
+    /// the same job; returns true if the node follows.
     ///
-    /// One that was in no round is bound to no run and no term. One that was is not sent by a term that
-    /// is over.
+    /// A node that was in no round is bound to no run and no term. Other nodes do not follow a
+    /// process whose term has been replaced.
     pub fn handle_sent_elsewhere(&mut self, now: Instant, term: Term) -> bool {
         if self.heard.round.round == Round(0) {
             self.term = Term::default();
@@ -393,19 +395,19 @@ impl Agent {
         true
     }
 
-    /// The coordinator asks for a sign of life.
+    /// Notes that the coordinator asks for a sign of life.
     pub fn handle_probe(&mut self, round: RoundId) {
         self.effects.push_back(Effect::Say(FromNode::Alive { round }));
     }
 
-    /// The coordinator's host has been told to leave.
+    /// Notes that the coordinator's host is about to leave.
     pub fn handle_host_leaving(&mut self) {
         if !self.is_leaving() {
             self.announce(News::HostLeaving);
         }
     }
 
-    /// What holds for this node, as the coordinator says.
+    /// Applies the coordinator's assignment for this node.
     pub fn handle_assignment(&mut self, now: Instant, assignment: Assignment) {
         match assignment {
             Assignment::Wait { round, reason } => self.wait(round, reason),
@@ -422,7 +424,7 @@ impl Agent {
         }
     }
 
-    /// A fresh worker store listens on this port.
+    /// Notes that a fresh worker store listens on this port.
     pub fn handle_store_open(&mut self, now: Instant, store_port: u16) {
         if self.state == State::Preparing {
             self.state = State::Ready { store_port };
@@ -430,12 +432,12 @@ impl Agent {
         }
     }
 
-    /// A worker of this node failed; the supervisor is stopping the others.
+    /// Notes that a worker of this node failed; the supervisor is stopping the others.
     pub fn handle_failed(&mut self, now: Instant, failure: WorkerFailure) {
         if failure.round != self.round {
             return;
         }
-        // What ends after the round was stopped is a victim, not a failure.
+        // A worker that ends after the round was stopped is a victim, not a failure.
         if self.state == State::Running {
             self.announce(News::WorkerFailed(Box::new(failure.clone())));
             self.failure = Some((failure, now));
@@ -444,10 +446,11 @@ impl Agent {
         }
     }
 
-    /// Notes the failure of the oldest event among all workers of the round, known once they have ended.
+    /// Notes the failure of the oldest event among this node's workers, known once all have ended.
     ///
-    /// It replaces the one that was seen first: a worker may write its error file, close its connections
-    /// and take its time to exit, and the others fail of that first.
+    /// It replaces the failure that was seen first: a worker may write its error file, close its
+    /// connections and take its time to exit, and the others then fail because of it and exit
+    /// first.
     pub fn handle_cause(&mut self, now: Instant, cause: WorkerFailure) {
         if cause.round != self.round {
             return;
@@ -465,7 +468,7 @@ impl Agent {
         }
     }
 
-    /// The worker group has ended, and nothing is left of it.
+    /// Notes that the worker group has ended and nothing is left of it.
     pub fn handle_finished(&mut self, now: Instant, end: GroupEnd) {
         match (&self.state, end) {
             (State::Running, GroupEnd::Succeeded) => {
@@ -483,7 +486,7 @@ impl Agent {
         }
     }
 
-    /// This process was told to end.
+    /// Notes a signal that asks this process to end.
     pub fn handle_signal(&mut self, now: Instant, signal: Signal) {
         match self.state {
             State::Running | State::Stopping => {
@@ -495,7 +498,7 @@ impl Agent {
             State::Preparing | State::Ready { .. } | State::Succeeded => {
                 self.reaped_to_leave(now, signal);
             }
-            // Who presses Ctrl-C again does not want to wait.
+            // A second Ctrl-C means that the user does not want to wait.
             State::Leaving { reaped: false, .. } | State::Closing(_) if signal == Signal::INT => {
                 self.effects.push_back(Effect::Kill);
             }
@@ -503,7 +506,7 @@ impl Agent {
         }
     }
 
-    /// The earliest moment at which something is to be done.
+    /// Returns the earliest deadline.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.is_finished() {
             return None;
@@ -512,7 +515,7 @@ impl Agent {
         [gives_up, self.said.quiet_until.filter(|_| self.said.is_due)].into_iter().flatten().min()
     }
 
-    /// Applies every moment that has passed.
+    /// Applies every deadline that has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.said.is_due && self.said.quiet_until.is_none_or(|until| until <= now) {
             self.pass_on(now);
@@ -526,7 +529,7 @@ impl Agent {
         }
     }
 
-    /// Hands out what must be done, until nothing must.
+    /// Returns the next effect; `None` if there are none.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
@@ -558,8 +561,8 @@ impl Agent {
                 self.say_standing(now);
                 self.effects.push_back(Effect::Start(Box::new(admission)));
             }
-            // A repetition, or it crossed with what this node has said meanwhile; saying it again
-            // settles which of the two.
+            // Either a repetition, or it was sent before this node's last standing was received; a
+            // repeated standing resolves both.
             State::Ready { .. } | State::Preparing | State::Leaving { .. } => {
                 self.say_standing(now)
             }
@@ -572,7 +575,7 @@ impl Agent {
     }
 
     fn restart(&mut self, now: Instant, round: RoundId, reason: RestartReason) {
-        // A coordinator that was started anew speaks of the round under its own term.
+        // A restarted coordinator names the round under its own term.
         let concerns_this = round.round == self.round.round;
         match self.state {
             State::Running if concerns_this => {
@@ -610,7 +613,7 @@ impl Agent {
                 self.prepare(now);
             }
             State::Leaving { reaped: false, .. } => self.effects.push_back(Effect::Kill),
-            // It runs nothing, and has said so.
+            // No worker runs, and the coordinator has been informed.
             State::Preparing
             | State::Ready { .. }
             | State::Leaving { reaped: true, .. }
@@ -656,7 +659,7 @@ impl Agent {
 
     fn reaped_to_leave(&mut self, now: Instant, signal: Signal) {
         if !self.is_leased {
-            // Nobody counts on this node any more, and nobody can dismiss it.
+            // The coordinator no longer counts this node, so no dismissal will follow.
             return self.finish(Ending::Left(signal));
         }
         self.state = State::Leaving { signal, reaped: true };
@@ -678,7 +681,7 @@ impl Agent {
         self.heard.round == self.round && self.heard.group_rank == Some(GroupRank(0))
     }
 
-    /// Returns true if the address is a new one.
+    /// Adds a refused client; returns true if its address is new.
     fn add_refused_client(&mut self, address: IpAddr) -> bool {
         let is_new = self.refused_clients.len() < REFUSED_CLIENTS_MAX
             && !self.refused_clients.contains(&address);

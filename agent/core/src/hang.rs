@@ -1,11 +1,11 @@
-//! Decides when a local worker group makes no progress any more.
+//! Decides when a local worker group no longer makes progress.
 //!
-//! A worker makes progress when it writes, uses a processor, or sends a heartbeat. As long as any
-//! worker of the group does, the group does: those that wait for it in a collective look idle, and
-//! are not to blame. Once any of them has sent a heartbeat only heartbeats count, because a worker
-//! that spins in a collective uses a processor for ever.
+//! A worker makes progress when it writes, uses a processor, or sends a heartbeat. The group makes
+//! progress as long as any of its workers does: workers that wait for it in a collective look idle,
+//! and are not to blame. After the first heartbeat of any worker only heartbeats count, because a
+//! worker that spins in a collective uses a processor for ever.
 //!
-//! What workers have done is looked at in intervals; the machine knows no process and no clock.
+//! The activity of the workers is examined at intervals; the machine has no process and no clock.
 
 use std::{
     collections::BTreeMap,
@@ -16,23 +16,23 @@ use ragent_rendezvous::ids::LocalRank;
 
 use crate::limits;
 
-/// What a worker and everything below it have done so far.
+/// The activity of a worker and its descendants so far.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Activity {
     /// Processor time.
     pub cpu: Duration,
-    /// Bytes written, to whatever.
+    /// Bytes written, to any file.
     pub written: u64,
-    /// Processes.
+    /// Number of processes.
     pub processes: u32,
 }
 
-/// A group that hangs.
+/// A hang of a group.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Hang {
     /// The worker that has made no progress for the longest time; the lowest rank of several.
     pub local_rank: LocalRank,
-    /// For how long nobody has.
+    /// The time for which no worker has made progress.
     pub time: Duration,
 }
 
@@ -53,18 +53,18 @@ struct Progress {
 }
 
 impl HangWatch {
-    /// A group of `local_world_size` workers that start at `now`.
+    /// Watches a group of `local_world_size` workers that start at `now`.
     pub fn new(now: Instant, local_world_size: u32, timeout: Duration) -> Self {
         let start = Progress { at: now, activity: Activity::default() };
         let workers = (0..local_world_size).map(|rank| (LocalRank(rank), start)).collect();
         Self { timeout, workers, has_heartbeats: false, looked: now, is_over: false }
     }
 
-    /// A worker says that it goes on.
+    /// Notes a worker's heartbeat.
     pub fn handle_heartbeat(&mut self, now: Instant, local_rank: LocalRank) {
         if !self.has_heartbeats {
             self.has_heartbeats = true;
-            // What came before was judged by something else.
+            // Progress so far was measured by other means than heartbeats.
             for progress in self.workers.values_mut() {
                 progress.at = now;
             }
@@ -74,24 +74,24 @@ impl HangWatch {
         }
     }
 
-    /// A worker has ended.
+    /// Notes that a worker has ended.
     pub fn handle_ended(&mut self, local_rank: LocalRank) {
         self.workers.remove(&local_rank);
     }
 
-    /// When to look at what the workers do.
+    /// Returns the time of the next examination; `None` if there is none.
     pub fn poll_timeout(&self) -> Option<Instant> {
         (!self.is_over && !self.workers.is_empty()).then(|| self.looked + self.interval())
     }
 
-    /// Takes note of what the workers have done until `now`; says so, once, if they hang.
+    /// Notes the activity of the workers until `now`; returns a hang once, when they hang.
     pub fn handle_look(
         &mut self,
         now: Instant,
         activities: &BTreeMap<LocalRank, Activity>,
     ) -> Option<Hang> {
         let passed = now.saturating_duration_since(self.looked);
-        // Whoever looks late stood still itself, as the workers may have.
+        // If this examination is late, the whole machine may have been stalled, workers included.
         let stood_still = passed.saturating_sub(self.interval() * 2);
         self.looked = now;
         for (local_rank, progress) in &mut self.workers {
@@ -112,7 +112,7 @@ impl HangWatch {
         Some(Hang { local_rank, time })
     }
 
-    /// A worker asks to be taken for hung.
+    /// Notes that a worker asks to be treated as hung.
     pub fn handle_trigger(&mut self, local_rank: LocalRank) -> Option<Hang> {
         let is_running = self.workers.contains_key(&local_rank);
         (is_running && !std::mem::replace(&mut self.is_over, true))
@@ -124,7 +124,7 @@ impl HangWatch {
     }
 }
 
-/// How often a group is looked at within the time that it may hang.
+/// The number of examinations of a group within its time-out.
 const LOOKS: u32 = 8;
 
 fn is_progress(before: Activity, after: Activity, passed: Duration) -> bool {
@@ -140,7 +140,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Two workers that may hang for eight seconds, looked at each second.
+    /// Two workers with a time-out of eight seconds, examined each second.
     struct Fixture {
         watch: HangWatch,
         now: Instant,
@@ -154,7 +154,7 @@ mod tests {
             Self { watch: HangWatch::new(now, 2, 8 * SECOND), now, activities: activities.into() }
         }
 
-        /// Looks `times` times; `act` is what worker 1 does before each.
+        /// Examines `times` times; `act` is the activity of worker 1 before each.
         fn look(&mut self, times: u32, act: impl Fn(&mut Activity)) -> Option<Hang> {
             (0..times).find_map(|_| {
                 self.now += SECOND;
@@ -167,7 +167,7 @@ mod tests {
 
     fn idle(_: &mut Activity) {}
 
-    /// A group in which nobody does anything hangs when its time is over, not before, and once.
+    /// A group in which no worker does anything hangs after its time-out, not before, and once.
     #[test]
     fn silence_is_a_hang() {
         let mut t = Fixture::new();
@@ -177,8 +177,9 @@ mod tests {
         assert_eq!(t.watch.handle_look(t.now + SECOND, &t.activities), None);
     }
 
-    /// One worker that writes, computes or starts something is enough; a little of a processor, as
-    /// threads use that only wait, is not. The one that has done nothing for the longest is named.
+    /// One worker that writes, computes or starts a process is enough; a small share of a
+    /// processor, as used by waiting threads, is not. The worker that has been idle for the longest
+    /// time is named.
     #[test]
     fn progress_of_one_is_enough() {
         let mut t = Fixture::new();
@@ -189,8 +190,8 @@ mod tests {
         assert_eq!(hang, Some(Hang { local_rank: LocalRank(0), time: 8 * SECOND }));
     }
 
-    /// Whoever sends heartbeats is judged by them, and so are the others: a worker that spins makes
-    /// no progress.
+    /// After the first heartbeat all workers are judged by heartbeats: a worker that spins makes no
+    /// progress.
     #[test]
     fn heartbeats_count_alone() {
         let mut t = Fixture::new();
@@ -203,7 +204,7 @@ mod tests {
         assert_eq!(hang, Some(Hang { local_rank: LocalRank(1), time: 8 * SECOND }));
     }
 
-    /// Time in which the whole machine stood still is nobody's.
+    /// Time in which the whole machine was stalled does not count.
     #[test]
     fn stall_is_no_hang() {
         let mut t = Fixture::new();
@@ -213,7 +214,7 @@ mod tests {
         assert!(t.look(1, idle).is_some());
     }
 
-    /// Workers that have ended are not waited for, and a group that has ended is not looked at.
+    /// Workers that have ended are not waited for, and a group that has ended is not examined.
     #[test]
     fn ended_workers_do_not_hang() {
         let mut t = Fixture::new();
@@ -227,7 +228,7 @@ mod tests {
         assert_eq!(t.watch.poll_timeout(), None);
     }
 
-    /// A worker may say itself that it hangs.
+    /// A worker may report that it hangs.
     #[test]
     fn worker_may_say_so() {
         let mut t = Fixture::new();

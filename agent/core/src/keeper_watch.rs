@@ -13,11 +13,11 @@ use crate::limits;
 pub enum Effect {
     /// Ping the keeper, which answers at once.
     Ping,
-    /// Report that it does not answer.
+    /// Report that the keeper does not answer.
     ReportSilence,
-    /// Report that it answers again.
+    /// Report that the keeper answers again.
     ReportAnswer,
-    /// Kill it: the lease is over, and its workers must not run on.
+    /// Kill the keeper: the lease is over, and its workers must not run on.
     Kill,
 }
 
@@ -25,28 +25,28 @@ pub enum Effect {
 #[derive(Debug)]
 pub struct KeeperWatch {
     next_ping: Instant,
-    /// When the oldest ping without an answer was sent.
+    /// The time at which the oldest unanswered ping was sent.
     pinged: Option<Instant>,
     is_reported: bool,
     lease: Lease,
     effects: VecDeque<Effect>,
 }
 
-/// The lease, from the keeper's point of view.
+/// The lease of the keeper's workers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Lease {
-    /// Workers may run on without one.
+    /// Workers may run without a lease.
     Unlimited,
     Until(Instant),
-    /// It is over, and noticed since then; the keeper has not reacted yet.
+    /// The lease is over, which the agent noticed at this moment; the keeper has not reacted yet.
     Over(Instant),
-    /// It is over, and the keeper has reacted or was killed.
+    /// The lease is over, and the keeper has reacted or was killed.
     Settled,
 }
 
 impl KeeperWatch {
-    /// Watches a keeper that is given workers at `now`; `lease` is when their lease ends, if they have
-    /// one.
+    /// Watches a keeper that starts workers at `now`; `lease` is the end of their lease, if they
+    /// have one.
     pub fn new(now: Instant, lease: Option<Instant>) -> Self {
         Self {
             next_ping: now + limits::KEEPER_PING_INTERVAL,
@@ -70,9 +70,9 @@ impl KeeperWatch {
         }
     }
 
-    /// Notes that the keeper has reported something else, which it does when it kills workers.
+    /// Notes any other report of the keeper; it sends one when it kills workers.
     ///
-    /// A pong would not do: it may have been sent just before the keeper was stopped.
+    /// A pong is not enough: it may have been sent just before the keeper was stopped.
     pub fn handle_report(&mut self, now: Instant) {
         self.handle_pong();
         let is_over = match self.lease {
@@ -85,7 +85,7 @@ impl KeeperWatch {
         }
     }
 
-    /// The earliest moment at which something is to be done.
+    /// Returns the earliest deadline.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let silence = self.pinged.filter(|_| !self.is_reported);
         let silence = silence.map(|at| at + limits::KEEPER_PATIENCE);
@@ -97,11 +97,11 @@ impl KeeperWatch {
         [Some(self.next_ping), silence, lease].into_iter().flatten().min()
     }
 
-    /// Applies every moment that has passed.
+    /// Applies every deadline that has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.next_ping <= now {
             self.next_ping = now + limits::KEEPER_PING_INTERVAL;
-            // One that is not answered is not repeated.
+            // An unanswered ping is not repeated.
             if self.pinged.is_none() {
                 self.pinged = Some(now);
                 self.effects.push_back(Effect::Ping);
@@ -112,7 +112,8 @@ impl KeeperWatch {
             self.effects.push_back(Effect::ReportSilence);
         }
         match self.lease {
-            // The margin begins when the agent itself notices: a paused agent has not waited.
+            // The margin begins when the agent itself notices the end: a paused agent has not
+            // waited.
             Lease::Until(until) if until <= now => self.lease = Lease::Over(now),
             Lease::Over(since) if since + limits::KEEPER_LEASE_MARGIN <= now => {
                 self.lease = Lease::Settled;
@@ -148,7 +149,7 @@ mod tests {
             Self { watch: KeeperWatch::new(now, ms.map(|ms| now + ms * MS)), now }
         }
 
-        /// Lets `ms` pass; the keeper answers pings if it `runs`.
+        /// Advances the clock by `ms`; the keeper answers pings if it `runs`.
         fn advance(&mut self, ms: u32, runs: bool) -> Vec<Effect> {
             let end = self.now + ms * MS;
             let mut effects = Vec::new();
@@ -168,7 +169,7 @@ mod tests {
         }
     }
 
-    /// A keeper that answers is pinged on and on, and nothing is reported.
+    /// A keeper that answers is pinged for ever, and nothing is reported.
     #[test]
     fn answers_are_no_news() {
         let mut t = Fixture::new(None);
@@ -195,8 +196,8 @@ mod tests {
         assert_eq!(t.advance(800, false), []);
     }
 
-    /// A keeper that reports what it kills after the end of the lease does its work, also where the
-    /// report is read before the timer; a pong proves nothing.
+    /// A keeper that reports kills after the end of the lease works, even if the report is read
+    /// before the timer fires; a pong proves nothing.
     #[test]
     fn reacting_keeper_is_not_killed() {
         let mut t = Fixture::new(Some(700));
@@ -213,7 +214,7 @@ mod tests {
         assert_eq!(t.advance(60_000, true), []);
     }
 
-    /// Reports before the end of the lease do not count, and a renewal does.
+    /// Reports before the end of the lease do not count; a renewal moves the end.
     #[test]
     fn renewal_moves_the_end() {
         let mut t = Fixture::new(Some(700));

@@ -12,12 +12,12 @@
 //!
 //! # Load
 //!
-//! A coordinator that stalls or is short of CPU must not be given more work because of that. So there
-//! is one attempt at a time, and one that is connected is kept for as long as a welcome on it can
-//! still count: a lease. Attempts that fail are followed by others after pauses that double, with
-//! jitter. A stream that replaced a suspect one is suspected later than that, until an echo was prompt:
-//! otherwise the queue caused by the new streams would cause the next ones. All intervals are stretched
-//! with the lease, which grows with the size of the job.
+//! A stalled or overloaded coordinator must not be given more work because of that. So there is one
+//! attempt at a time, and a connected attempt is kept for as long as a welcome on it can still
+//! count: a lease. Failed attempts are followed by others after pauses that double, with jitter. A
+//! stream that replaced a suspect one is suspected later than that, until an echo was prompt:
+//! otherwise the queue caused by the new streams would cause the next ones. All intervals are
+//! stretched with the lease, which grows with the size of the job.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -28,7 +28,7 @@ use ragent_rendezvous::{ids::AttendNumber, settings::Leases};
 
 use crate::limits;
 
-/// What must be done.
+/// An action for the driver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {
     /// Begin to open a stream under this number.
@@ -37,35 +37,35 @@ pub enum Effect {
     KeepAlive {
         /// The stream.
         attend: AttendNumber,
-        /// Its number.
+        /// The number of the keep-alive.
         sequence: u64,
     },
     /// Close this stream, or abandon the attempt to open it.
     Drop(AttendNumber),
-    /// Let the workers run until then.
+    /// Let the workers run until this moment.
     Lease(Instant),
     /// Report that the lease is over.
     LeaseLost,
 }
 
-/// One node's attendance.
+/// One node's connection to its coordinator.
 #[derive(Debug)]
 pub struct Link {
     newest: AttendNumber,
     current: Option<AttendNumber>,
     attempt: Option<Attempt>,
-    /// When to begin the next attempt; none while there is one, or none is wanted.
+    /// The start of the next attempt; `None` while an attempt is under way or none is wanted.
     next_dial: Option<Instant>,
     /// Attempts that have failed since the last welcome.
     failures: u32,
-    /// Times that the stream became suspect since the last prompt echo.
+    /// Number of times that the stream became suspect since the last prompt echo.
     suspicions: u32,
     leases: Leases,
     sequence: u64,
     next_keep_alive: Option<Instant>,
-    /// Keep-alives that were not echoed yet, by number, with the moment of sending.
+    /// Keep-alives that were not echoed yet: the time of sending, by number.
     unanswered: BTreeMap<u64, Instant>,
-    /// The end of the lease; none while there is no lease.
+    /// The end of the lease; `None` while there is no lease.
     lease: Option<Instant>,
     jitter: Jitter,
     effects: VecDeque<Effect>,
@@ -76,15 +76,15 @@ pub struct Link {
 struct Attempt {
     number: AttendNumber,
     begun: Instant,
-    /// When the attend was sent on its connection; none before it is connected.
+    /// The time at which the attend was sent; `None` before the attempt is connected.
     attended: Option<Instant>,
 }
 
 impl Link {
-    /// A link that dials at once.
+    /// Creates a link that dials at once.
     ///
-    /// `leases` is how attendance is timed until a welcome names it; `seed` decides the jitter, and
-    /// differs between the nodes of a job.
+    /// `leases` are the intervals in use until a welcome names others; `seed` decides the jitter,
+    /// and differs between the nodes of a job.
     pub fn new(now: Instant, leases: Leases, seed: u64) -> Self {
         Self {
             newest: AttendNumber(0),
@@ -103,12 +103,12 @@ impl Link {
         }
     }
 
-    /// The stream that counts.
+    /// Returns the current stream, if any.
     pub fn current(&self) -> Option<AttendNumber> {
         self.current
     }
 
-    /// Returns true if a stream counts or is being opened, and was not dropped.
+    /// Returns true if the stream is the current one or being opened.
     pub fn knows(&self, attend: AttendNumber) -> bool {
         self.current == Some(attend) || self.attempt.is_some_and(|attempt| attempt.number == attend)
     }
@@ -120,15 +120,15 @@ impl Link {
         }
     }
 
-    /// Notes that the coordinator has welcomed a stream: it counts from now on.
+    /// Notes that the coordinator has welcomed a stream, which becomes the current one.
     pub fn handle_welcome(&mut self, now: Instant, attend: AttendNumber, leases: Leases) {
         let Some(attempt) = self.attempt.take_if(|attempt| attempt.number == attend) else {
             return;
         };
         let Some(attended) = attempt.attended.filter(|attended| now < *attended + leases.agent)
         else {
-            // It took longer than a lease to be answered, and so proves nothing: the coordinator may
-            // have given the node up since.
+            // The answer took longer than a lease, and so proves nothing: the coordinator may have
+            // evicted the node since.
             self.effects.push_back(Effect::Drop(attend));
             return self.back_off(now, limits::REDIAL_CONNECTED_MAX);
         };
@@ -154,8 +154,8 @@ impl Link {
         }
         if self.current.is_some() {
             self.next_dial = None;
-            // An attend that was sent supersedes this stream whenever it is read, so its answer is
-            // awaited all the same.
+            // An attend that was sent replaces this stream whenever it is read, so its answer is
+            // awaited in any case.
             if let Some(attempt) = self.attempt.take_if(|attempt| attempt.attended.is_none()) {
                 self.effects.push_back(Effect::Drop(attempt.number));
             }
@@ -180,7 +180,7 @@ impl Link {
         }
     }
 
-    /// The earliest moment at which something is to be done.
+    /// Returns the earliest deadline.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let deadlines = [
             self.next_dial,
@@ -192,7 +192,7 @@ impl Link {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Applies every moment that has passed.
+    /// Applies every deadline that has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.lease.is_some_and(|lease| lease <= now) {
             self.lose_lease(now);
@@ -214,14 +214,14 @@ impl Link {
         }
     }
 
-    /// Hands out what must be done, until nothing must.
+    /// Returns the next effect; `None` if there are none.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
     fn lose_lease(&mut self, now: Instant) {
         self.lease = None;
-        // Messages still queued on that stream were sent to a node that is no longer counted; a new
+        // Messages still queued on that stream were sent to a node that no longer counts; a new
         // stream starts from the current state.
         if let Some(current) = self.current.take() {
             self.effects.push_back(Effect::Drop(current));
@@ -231,8 +231,8 @@ impl Link {
         self.effects.push_back(Effect::LeaseLost);
     }
 
-    /// When the oldest unanswered keep-alive makes the current stream suspect, unless an attempt is
-    /// under way or due already.
+    /// Returns the time at which the current stream becomes suspect because of its oldest
+    /// unanswered keep-alive; `None` if an attempt is already under way or due.
     fn suspicion(&self) -> Option<Instant> {
         if self.next_dial.is_some() || self.attempt.is_some() {
             return None;
@@ -250,11 +250,11 @@ impl Link {
         Some(*oldest + self.stretched(doubled.min(limits::SUSPECT_AFTER_MAX)))
     }
 
-    /// When the attempt under way is abandoned.
+    /// Returns the time at which the attempt under way is abandoned.
     ///
-    /// A connected one has as long as its welcome can count. One that is not connected by then is
-    /// replaced soon as long as there is a lease to save: its packets may have been lost, and TCP
-    /// sends them again only after a second.
+    /// A connected attempt has as long as its welcome can count. An unconnected one is replaced
+    /// soon while there is a lease to save: its packets may have been lost, and TCP sends them
+    /// again only after a second.
     fn attempt_deadline(&self) -> Option<Instant> {
         let attempt = self.attempt.as_ref()?;
         Some(match attempt.attended {
@@ -280,8 +280,8 @@ impl Link {
         }
     }
 
-    /// Dials after a moment that is zero in small jobs: in a large one all nodes may have lost their
-    /// stream at once.
+    /// Dials after a short pause, which is zero in small jobs: in a large one all nodes may have
+    /// lost their stream at once.
     fn dial_soon(&mut self, now: Instant) {
         if self.attempt.is_none() {
             let spread = self.stretched(limits::REDIAL_FIRST).saturating_sub(limits::REDIAL_FIRST);
@@ -317,34 +317,34 @@ impl Link {
 
     fn extend_lease(&mut self, now: Instant, sent: Instant) {
         let until = sent + self.leases.agent;
-        // What was answered too late proves nothing any more.
+        // An echo that arrives too late proves nothing.
         if until > now && self.lease.is_none_or(|lease| lease < until) {
             self.lease = Some(until);
             self.effects.push_back(Effect::Lease(until));
         }
     }
 
-    /// A time of a small job, in proportion to this job's lease.
+    /// Returns `time`, given for a small job, in proportion to this job's lease.
     fn stretched(&self, time: Duration) -> Duration {
         time.mul_f64(self.leases.stretch().max(1.0))
     }
 }
 
-/// Keep-alives that may be on their way: those of one lease, and then some.
+/// The maximum number of keep-alives under way: more than those of one lease.
 const MAX_UNANSWERED: usize = 64;
 
-/// A sequence of random numbers that its seed decides (SplitMix64).
+/// A sequence of random numbers determined by its seed (SplitMix64).
 #[derive(Clone, Copy, Debug)]
 struct Jitter(u64);
 
 impl Jitter {
-    /// A number from 0 to 1, 1 excluded.
+    /// Returns a number from 0 to 1, 1 excluded.
     fn next(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        // The 53 bits that a float has room for.
+        // The upper 53 bits, the precision of a float.
         ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
@@ -369,7 +369,7 @@ mod tests {
             Self { link: Link::new(now, Leases::default(), 7), now, start: now }
         }
 
-        /// A link that attends since time zero, with its first keep-alive under way.
+        /// A link that is connected since time zero, with its first keep-alive under way.
         fn attending() -> Self {
             let mut t = Self::new();
             assert_eq!(t.advance(0), [Effect::Dial(ONE)]);
@@ -393,7 +393,7 @@ mod tests {
             self.effects()
         }
 
-        /// Lets `ms` pass, stopping at every deadline on the way.
+        /// Advances the clock by `ms`, stopping at every deadline on the way.
         fn advance(&mut self, ms: u32) -> Vec<Effect> {
             let end = self.now + ms * MS;
             let mut effects = Vec::new();
@@ -415,12 +415,12 @@ mod tests {
         }
     }
 
-    /// The lease runs from the sending of what was echoed, not from the echo.
+    /// The lease runs from the sending of the echoed keep-alive, not from the echo.
     #[test]
     fn lease_runs_from_the_sending() {
         let mut t = Fixture::attending();
         t.advance(200);
-        // Echoed 200 ms late, it still only proves what held when it was sent.
+        // An echo that is 200 ms late only proves the state at the time of sending.
         assert_eq!(t.echo(1), []);
         let sent = t.start + 300 * MS;
         assert_eq!(t.advance(100), [Effect::KeepAlive { attend: ONE, sequence: 2 }]);
@@ -428,8 +428,8 @@ mod tests {
         assert_eq!(t.echo(2), [Effect::Lease(sent + 2400 * MS)]);
     }
 
-    /// A silence of 600 ms opens a second connection, once; the stream that is welcomed first goes on,
-    /// and the lease never ended.
+    /// A silence of 600 ms opens a second connection, once; the stream that is welcomed first is
+    /// used, and the lease does not end.
     #[test]
     fn blip_of_1500_ms_costs_nothing() {
         let mut t = Fixture::attending();
@@ -437,7 +437,7 @@ mod tests {
         let effects = t.advance(300 + 600);
         assert_eq!(Fixture::dials(&effects), 1, "{effects:?}");
         t.link.handle_opened(t.now, TWO);
-        // The coordinator's kernel took the connection; its process answers when it wakes.
+        // The coordinator's kernel accepted the connection; its process answers when it resumes.
         let effects = t.advance(600);
         assert_eq!(Fixture::dials(&effects), 0, "{effects:?}");
         assert!(!effects.contains(&Effect::LeaseLost));
@@ -470,7 +470,7 @@ mod tests {
         assert_eq!(t.advance(63), [Effect::Dial(TWO)]);
     }
 
-    /// What comes back on the first stream after all ends the suspicion.
+    /// A late echo on the first stream ends the suspicion.
     #[test]
     fn late_echo_ends_the_suspicion() {
         let mut t = Fixture::attending();
@@ -480,7 +480,7 @@ mod tests {
         assert_eq!(Fixture::dials(&t.advance(500)), 0);
     }
 
-    /// An attend that was sent supersedes the first stream, so its answer is awaited.
+    /// An attend that was sent replaces the first stream, so its answer is awaited.
     #[test]
     fn late_echo_does_not_abandon_what_was_sent() {
         let mut t = Fixture::attending();
@@ -491,7 +491,7 @@ mod tests {
         assert_eq!(t.link.current(), Some(TWO));
     }
 
-    /// A stream that replaced a suspect one is given twice the time, until an echo was prompt.
+    /// A stream that replaced a suspect one has twice the time, until an echo was prompt.
     #[test]
     fn suspicion_doubles_until_an_echo_is_prompt() {
         let mut t = Fixture::attending();
@@ -510,7 +510,7 @@ mod tests {
         assert_eq!(Fixture::dials(&t.advance(1)), 1);
     }
 
-    /// Without any echo the lease ends when it was said to end, once, and dialing goes on.
+    /// Without any echo the lease ends at its deadline, once, and dialing goes on.
     #[test]
     fn silence_loses_the_lease_once() {
         let mut t = Fixture::attending();
@@ -542,7 +542,7 @@ mod tests {
     }
 
     /// Streams that are connected and then closed without a welcome are followed by longer pauses:
-    /// each has cost the coordinator something.
+    /// each is work for the coordinator.
     #[test]
     fn rejected_streams_back_off_further() {
         let mut t = Fixture::new();
@@ -557,7 +557,7 @@ mod tests {
         assert!(2_000 * MS <= pause && pause <= 4_000 * MS, "{pause:?}");
     }
 
-    /// One attempt is under way at a time, and one that hangs is given up in the end.
+    /// One attempt is under way at a time, and a hanging attempt is abandoned in the end.
     #[test]
     fn hanging_dials_are_bounded() {
         let mut t = Fixture::new();
@@ -587,8 +587,8 @@ mod tests {
         assert_eq!(Fixture::dials(&t.advance(23_999)), 0);
     }
 
-    /// A welcome that comes later than a lease after its attend counts for nothing: another dial
-    /// starts from what holds then.
+    /// A welcome that arrives later than a lease after its attend does not count: the node dials
+    /// again, and reports its state at that time.
     #[test]
     fn welcome_that_is_too_late_does_not_count() {
         let mut t = Fixture::new();

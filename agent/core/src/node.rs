@@ -36,7 +36,7 @@ pub enum Effect {
     },
     /// Close a stream, or abandon the attempt to open it.
     Drop(AttendNumber),
-    /// Let the keeper's lease run until then; without an end where the node needs no lease.
+    /// Extend the keeper's lease to this moment; `None`: no end, for a node that needs no lease.
     Renew(Option<Instant>),
     /// Report that the lease is over; its consequences have effects of their own.
     LeaseLost,
@@ -48,7 +48,7 @@ pub enum Effect {
     Stop {
         /// The signal to send them.
         signal: Signal,
-        /// How long they may take.
+        /// The time that they have to end.
         grace: Duration,
     },
     /// Kill the workers.
@@ -66,9 +66,9 @@ pub struct Claims {
     pub job_uid: Option<JobUid>,
     /// The newest round that it knows of.
     pub heard: Heard,
-    /// Failures charged to the job, as far as it knows.
+    /// Failures charged to the job, as far as the node knows.
     pub restarts_used: u32,
-    /// The last round that was charged, as far as it knows.
+    /// The last round that was charged, as far as the node knows.
     pub charged_through: Round,
     /// Its present standing.
     pub standing: Standing,
@@ -84,7 +84,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node that has not registered yet; it dials at once.
+    /// Creates a node that has not registered yet; it dials at once.
     pub fn new(now: Instant, settings: AgentSettings) -> Self {
         let link = Link::new(now, settings.leases, settings.seed);
         let runs_unleased = settings.runs_unleased;
@@ -94,17 +94,17 @@ impl Node {
         node
     }
 
-    /// Read access to the agent's machine.
+    /// Returns the agent's state machine.
     pub fn agent(&self) -> &Agent {
         &self.agent
     }
 
-    /// Returns true if a stream counts at present.
+    /// Returns true if there is a current stream.
     pub fn is_attended(&self) -> bool {
         self.link.current().is_some()
     }
 
-    /// The stream that counts, if any.
+    /// Returns the current stream, if any.
     pub fn current(&self) -> Option<AttendNumber> {
         self.link.current()
     }
@@ -129,9 +129,10 @@ impl Node {
         Some(claims)
     }
 
-    /// Takes in a welcome; returns whether its stream is now the one that counts.
+    /// Takes in a welcome; returns true if its stream is now the current one.
     ///
-    /// The coordinator of a lower term than the node knows of is not obeyed: its stream is dropped.
+    /// A coordinator with a lower term than the node knows of is ignored, and its stream is
+    /// dropped.
     pub fn handle_welcome(
         &mut self,
         now: Instant,
@@ -156,9 +157,9 @@ impl Node {
         counts
     }
 
-    /// Takes in any message of the coordinator.
+    /// Takes in a message of the coordinator.
     pub fn handle_message(&mut self, now: Instant, attend: AttendNumber, message: ToNode) {
-        // A lease that is over is over before anything that was waiting meanwhile is read.
+        // The end of the lease takes effect before any message that arrived later.
         self.begin(now);
         if !self.link.knows(attend) {
             return;
@@ -191,8 +192,8 @@ impl Node {
     }
 
     /// Takes in that the answering process does not coordinate, and that its newest known term is
-    /// `term`; returns whether the node follows it. `is_new` is whether it names another endpoint than
-    /// the one dialed.
+    /// `term`; returns true if the node follows it. `is_new` is true if the process names another
+    /// endpoint than the one dialed.
     pub fn handle_sent_elsewhere(
         &mut self,
         now: Instant,
@@ -267,12 +268,12 @@ impl Node {
         self.collect(now);
     }
 
-    /// The earliest moment at which something is to be done.
+    /// Returns the earliest deadline.
     pub fn poll_timeout(&self) -> Option<Instant> {
         [self.agent.poll_timeout(), self.link.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Applies every moment that has passed.
+    /// Applies every deadline that has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.begin(now);
         self.agent.handle_timeout(now);
@@ -431,7 +432,7 @@ mod tests {
         assert!(admits(&effects(&mut node)));
     }
 
-    /// A node that needs no lease renews the keeper's without an end, and its workers outlive a silence.
+    /// The lease of a node that needs none has no end, and its workers outlive a silence.
     #[test]
     fn unleased_workers_run_on() {
         let settings = AgentSettings {
@@ -457,7 +458,7 @@ mod tests {
         assert!(!node.agent().standing(now).was_cut_off);
     }
 
-    /// The coordinator of a lower term is not obeyed.
+    /// A coordinator with a lower term is ignored.
     #[test]
     fn lower_term_is_not_obeyed() {
         let (mut node, now) = ready();

@@ -1,4 +1,4 @@
-//! How a process ended, and the exit codes for it.
+//! The end of a process, and the exit codes for it.
 
 use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
 
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::signal::Signal;
 
-/// How a process ended, as the kernel reports it.
+/// The end of a process, as the kernel reports it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum ProcessEnd {
-    /// It exited with this code.
+    /// The process exited with this code.
     Exited(i32),
-    /// This signal killed it.
+    /// The process was killed by this signal.
     Signaled(i32),
 }
 
 impl ProcessEnd {
-    /// The end of a process whose status cannot be read: not a success.
+    /// The end of a process whose status cannot be read; not a success.
     pub const UNKNOWN: Self = Self::Exited(255);
 }
 
@@ -41,11 +41,11 @@ impl From<ProcessEnd> for WorkerEnd {
     }
 }
 
-/// The exit code that event logs and error files name for a worker: torchrun's convention, a signal's
-/// number negated.
+/// Returns the exit code of a worker in event logs and error files. As in torchrun, a signal is its
+/// negated number.
 ///
-/// A worker that could not be started has 127, as in a shell; one that the agent killed has that of
-/// SIGKILL.
+/// A worker that could not be started has 127, as in a shell; a worker that the agent killed has
+/// the code of SIGKILL.
 pub fn exit_code(end: &WorkerEnd) -> i32 {
     match end {
         WorkerEnd::Exited(code) => *code,
@@ -61,7 +61,7 @@ mod tests {
 
     use super::*;
 
-    /// A status of the kernel becomes the end that it describes.
+    /// A status of the kernel is converted into the end that it describes.
     #[test]
     fn status_becomes_an_end() {
         assert_eq!(ProcessEnd::from(ExitStatus::from_raw(3 << 8)), ProcessEnd::Exited(3));

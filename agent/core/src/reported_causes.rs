@@ -1,4 +1,4 @@
-//! The causes for which the coordinator is not reached, each reported once.
+//! Causes for an unreachable coordinator, each reported once.
 
 use std::collections::BTreeSet;
 
@@ -9,17 +9,17 @@ use crate::limits;
 pub struct ReportedCauses(BTreeSet<String>);
 
 impl ReportedCauses {
-    /// Takes note of `cause`; whether it is to be reported.
+    /// Adds `cause`; returns true if it is to be reported.
     pub fn insert(&mut self, cause: &str) -> bool {
         self.0.len() < limits::MAX_REPORTED_CAUSES && self.0.insert(cause.to_owned())
     }
 
-    /// Whether none was reported.
+    /// Returns true if no cause was reported.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Forgets all: the coordinator is reached.
+    /// Removes all causes, since the coordinator is reached.
     pub fn clear(&mut self) {
         self.0.clear();
     }
@@ -41,7 +41,7 @@ mod tests {
         assert!(causes.insert("no answer"));
     }
 
-    /// However many causes there are, the lines are bounded.
+    /// The number of reported causes is bounded.
     #[test]
     fn causes_are_bounded() {
         let mut causes = ReportedCauses::default();

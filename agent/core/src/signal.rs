@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A signal's number, as Linux counts them.
+/// The number of a signal on Linux.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Signal(pub i32);
 
@@ -64,7 +64,7 @@ const NAMES: [&str; 31] = [
 ];
 
 impl fmt::Display for Signal {
-    /// The signal's name, or `signal N` where it has none.
+    /// Formats the signal as its name, or as `signal N` if it has none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(number) = *self;
         match self.standard_name() {
@@ -80,7 +80,7 @@ impl fmt::Display for Signal {
 mod tests {
     use super::*;
 
-    /// Standard and real-time signals have their usual names, other numbers only themselves.
+    /// Standard and real-time signals have their usual names; other numbers are printed as numbers.
     #[test]
     fn signals_have_names() {
         assert_eq!(Signal::TERM.to_string(), "SIGTERM");

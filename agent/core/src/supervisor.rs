@@ -8,8 +8,8 @@
 //!    └── kill, hung ───────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A sweep leaves nothing of the group behind, and [`Effect::Finish`] is its last effect, once.
-//! The machine knows no other node, no process and no clock.
+//! A sweep leaves no process of the group, and [`Effect::Finish`] is its last effect, once. The
+//! machine has no other node, process or clock.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -20,62 +20,63 @@ use ragent_rendezvous::{ids::LocalRank, message::WorkerEnd};
 
 use crate::{limits, signal::Signal};
 
-/// What happened to a worker group.
+/// An event in a worker group.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Input {
     /// A worker ended, or could not be started.
     Ended(LocalRank, WorkerEnd),
-    /// All workers have ended, and nothing is left in their process groups.
+    /// All workers have ended, and their process groups are empty.
     Quiet,
-    /// Nothing is left in the whole tree.
+    /// The whole process tree is empty.
     Reaped,
-    /// The group is to end.
+    /// The group is to be ended.
     Stop {
-        /// What its workers are told.
+        /// The signal to send to its workers.
         signal: Signal,
-        /// How long they may take.
+        /// The time that they have to end.
         grace: Duration,
     },
-    /// The group is to end at once.
+    /// The group is to be killed.
     Kill,
-    /// The group has made no progress for so long, and this worker for the longest time.
+    /// The group has made no progress for this time, and this worker for the longest time.
     Hung(LocalRank, Duration),
-    /// The keeper is gone, and everything below it has been killed and reaped.
+    /// The keeper is gone, and its descendants have been killed and reaped.
     KeeperLost,
 }
 
-/// What must be done.
+/// An action for the driver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {
-    /// Tell the agent of the group's first failure.
+    /// Report the group's first failure to the agent.
     Failed(LocalRank, WorkerEnd),
     /// Signal the process group of every worker.
     Signal(Signal),
-    /// Kill whatever is left.
+    /// Kill all remaining processes.
     Sweep,
-    /// Kill the keeper, which does not do it: the kernel and the agent do what it should have done.
+    /// Kill the keeper, which does not sweep; the kernel and the agent kill its descendants.
     KillKeeper,
-    /// The group has ended in this way, and nothing is left of it.
+    /// Report that the group has ended in this way and nothing is left of it.
     Finish(GroupEnd),
 }
 
-/// How a worker group ended.
+/// The way in which a worker group ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum GroupEnd {
     /// All workers exited with 0.
     Succeeded,
-    /// It was stopped, or a worker failed.
+    /// The group was stopped, or a worker failed.
     Stopped,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum State {
     Running,
-    /// Workers have been told to end.
+    /// Workers were sent a signal to end.
     Stopping {
         deadline: Instant,
     },
-    /// What is left is being killed; the keeper has until then, if it still has a deadline.
+    /// The remaining processes are being killed; a keeper that exceeds the deadline, if any, is
+    /// killed.
     Sweeping {
         end: GroupEnd,
         deadline: Option<Instant>,
@@ -88,19 +89,19 @@ enum State {
 pub struct Supervisor {
     alive: BTreeSet<LocalRank>,
     state: State,
-    /// How long workers may take when one of them fails.
+    /// The time that workers have to end after one of them failed.
     grace: Duration,
     effects: VecDeque<Effect>,
 }
 
 impl Supervisor {
-    /// A group of `local_world_size` workers that are being started.
+    /// Creates a group of `local_world_size` workers that are being started.
     pub fn new(local_world_size: u32, grace: Duration) -> Self {
         let alive = (0..local_world_size).map(LocalRank).collect();
         Self { alive, state: State::Running, grace, effects: VecDeque::new() }
     }
 
-    /// Takes note of `input`, which arrived at `now`.
+    /// Handles `input`, received at `now`.
     pub fn handle(&mut self, now: Instant, input: Input) {
         match (input, self.state) {
             (_, State::Ended) => {}
@@ -120,14 +121,14 @@ impl Supervisor {
                 self.alive.remove(&rank);
             }
             (Input::Stop { signal, grace }, State::Running) => self.stop(now, signal, grace),
-            // A second request never gives more time than the first did.
+            // A second request never extends the deadline of the first.
             (Input::Stop { grace, .. }, State::Stopping { deadline }) => {
                 self.state = State::Stopping { deadline: deadline.min(now + grace) };
             }
             (Input::Kill, State::Running | State::Stopping { .. })
             | (Input::Quiet, State::Stopping { .. }) => self.sweep(now, GroupEnd::Stopped),
             (Input::Reaped, State::Sweeping { end, .. }) => self.finish(end),
-            // Whoever hangs does not listen.
+            // A hung worker does not handle signals, so it is killed.
             (Input::Hung(rank, time), State::Running) => {
                 self.effects.push_back(Effect::Failed(rank, WorkerEnd::Hung(time)));
                 self.sweep(now, GroupEnd::Stopped);
@@ -139,7 +140,7 @@ impl Supervisor {
         }
     }
 
-    /// The moment at which workers that were told to end are killed.
+    /// Returns the deadline for stopping workers, or for the keeper's sweep, if any.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             State::Stopping { deadline } => Some(deadline),
@@ -148,7 +149,7 @@ impl Supervisor {
         }
     }
 
-    /// Applies that moment if it has passed.
+    /// Applies the deadline if it has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.poll_timeout().is_none_or(|deadline| now < deadline) {
             return;
@@ -163,17 +164,17 @@ impl Supervisor {
         }
     }
 
-    /// Hands out what must be done, until nothing must.
+    /// Returns the next effect; `None` if there are none.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// Whether its workers are to run on.
+    /// Returns true if the workers are to run on.
     pub fn is_running(&self) -> bool {
         self.state == State::Running
     }
 
-    /// Whether the group has ended and nothing is left of it.
+    /// Returns true if the group has ended and nothing is left of it.
     pub fn has_ended(&self) -> bool {
         self.state == State::Ended
     }
@@ -250,7 +251,7 @@ mod tests {
         Input::Stop { signal: Signal::INT, grace }
     }
 
-    /// A group whose workers all exit with 0 has succeeded, once nothing of it is left.
+    /// A group whose workers all exit with 0 has succeeded once none of its processes is left.
     #[test]
     fn success_is_all_zero_and_nothing_left() {
         let mut t = Fixture::new();
@@ -261,7 +262,8 @@ mod tests {
         assert!(t.machine.has_ended());
     }
 
-    /// The first failure is told at once, and the others are told to end; theirs are not failures.
+    /// The first failure is reported at once, and the other workers are stopped; their ends are not
+    /// failures.
     #[test]
     fn first_failure_stops_the_others() {
         let mut t = Fixture::new();
@@ -272,7 +274,7 @@ mod tests {
         assert_eq!(t.handle(Input::Reaped), [Effect::Finish(GroupEnd::Stopped)]);
     }
 
-    /// A worker that ignores its signal is killed when its grace is over, not before.
+    /// A worker that ignores its signal is killed after its grace period, not before.
     #[test]
     fn stubborn_worker_is_killed() {
         let mut t = Fixture::new();
@@ -293,7 +295,8 @@ mod tests {
         assert_eq!(t.handle(Input::KeeperLost), [Effect::Finish(GroupEnd::Stopped)]);
     }
 
-    /// What a worker left in its group may use up the grace, as the worker itself may.
+    /// Children that a worker left in its process group may use up the grace period, as the worker
+    /// may.
     #[test]
     fn children_of_workers_have_the_grace_too() {
         let mut t = Fixture::new();
@@ -303,7 +306,7 @@ mod tests {
         assert_eq!(t.handle(Input::Quiet), [Effect::Sweep]);
     }
 
-    /// A second stop shortens the grace, and never lengthens it.
+    /// A second stop shortens the grace period, and never extends it.
     #[test]
     fn second_stop_never_gives_more_time() {
         let mut t = Fixture::new();
@@ -314,7 +317,7 @@ mod tests {
         assert_eq!(t.machine.poll_timeout(), Some(t.now + SECOND));
     }
 
-    /// A kill waits for nobody.
+    /// A kill has no grace period.
     #[test]
     fn kill_is_at_once() {
         let mut t = Fixture::new();
@@ -323,7 +326,8 @@ mod tests {
         assert_eq!(t.handle(Input::Kill), []);
     }
 
-    /// A group that hangs has failed, and is killed without being asked; not if it is being stopped.
+    /// A group that hangs has failed, and is killed without a signal to end, unless it is being
+    /// stopped.
     #[test]
     fn hung_group_is_killed() {
         let mut t = Fixture::new();

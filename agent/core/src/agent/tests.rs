@@ -1,4 +1,4 @@
-//! One rule, one conversation.
+//! One rule per test, as a conversation between a node and its coordinator.
 
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, LocalRank, RoleRank},
@@ -33,7 +33,7 @@ impl Fixture {
         t
     }
 
-    /// A node that attends and has said that it is ready.
+    /// A registered node that has reported that it is ready.
     fn ready() -> Self {
         let mut t = Self::new();
         assert_eq!(t.welcome(1), [t.says(NodeState::Preparing)]);
@@ -155,7 +155,7 @@ fn outcome() -> Outcome {
 
 const TERM: Effect = Effect::Stop { signal: Signal::TERM, grace: GRACE };
 
-/// A node that is ready runs what it is admitted to, once, however often it is told.
+/// A ready node starts the workers of its admission once, even if the admission is repeated.
 #[test]
 fn admission_starts_workers_once() {
     let mut t = Fixture::ready();
@@ -166,7 +166,7 @@ fn admission_starts_workers_once() {
     assert_eq!(t.agent.heard().round, round(1, 1));
 }
 
-/// An admission to a round that the node has been through already starts nothing.
+/// An admission to a round in which the node was a member before starts nothing.
 #[test]
 fn old_admission_starts_nothing() {
     let mut t = Fixture::running();
@@ -177,7 +177,7 @@ fn old_admission_starts_nothing() {
     assert_eq!(effects, [t.says(NodeState::Ready { store_port: PORT })]);
 }
 
-/// `Ready` is said only when the last process of the round is reaped and a fresh store listens.
+/// `Ready` is reported only when the last process of the round is reaped and a fresh store listens.
 #[test]
 fn ready_comes_after_the_last_process() {
     let mut t = Fixture::running();
@@ -186,8 +186,8 @@ fn ready_comes_after_the_last_process() {
     assert_eq!(t.store_open(), [t.says(NodeState::Ready { store_port: PORT })]);
 }
 
-/// A failure is said at once, and again with every later standing of that round, so that a broken
-/// stream cannot lose it; its age grows.
+/// A failure is reported at once, and again with every later standing of that round, so that a
+/// broken stream cannot lose it; its age grows.
 #[test]
 fn failure_is_said_until_the_next_round() {
     let mut t = Fixture::running();
@@ -209,7 +209,7 @@ fn victims_are_no_failures() {
     assert_eq!(t.agent.standing(t.now).failure, None);
 }
 
-/// A coordinator that was started anew ends the round under its own term.
+/// A restarted coordinator ends the round under its own term.
 #[test]
 fn restart_under_a_higher_term_counts() {
     let mut t = Fixture::running();
@@ -217,7 +217,8 @@ fn restart_under_a_higher_term_counts() {
     assert_eq!(t.restart(round(2, 1)), [t.says(NodeState::Stopping), TERM]);
 }
 
-/// A restart of a round that this node is not in changes nothing; it says again what holds.
+/// A restart of a round in which this node is not a member changes nothing; the standing is
+/// repeated.
 #[test]
 fn restart_of_another_round_changes_nothing() {
     let mut t = Fixture::running();
@@ -232,7 +233,7 @@ fn succeeded_node_takes_part_again() {
     assert_eq!(t.restart(round(1, 1)), [t.says(NodeState::Preparing), Effect::OpenStore]);
 }
 
-/// A node that is no longer a member kills its workers without grace and comes back as a newcomer.
+/// A node that is no longer a member kills its workers without grace and registers as a newcomer.
 #[test]
 fn evicted_node_kills_and_comes_back() {
     let mut t = Fixture::running();
@@ -241,7 +242,7 @@ fn evicted_node_kills_and_comes_back() {
     assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Preparing), Effect::OpenStore]);
 }
 
-/// Without a lease nothing may run here.
+/// Without a lease no worker may run.
 #[test]
 fn lost_lease_kills() {
     let mut t = Fixture::running();
@@ -250,8 +251,9 @@ fn lost_lease_kills() {
     assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Preparing), Effect::OpenStore]);
 }
 
-/// A signal is told to the coordinator first, then to the workers, which have the whole shutdown
-/// time-out; the node goes when it is dismissed, since others may need its store until then.
+/// A signal is reported to the coordinator first, then sent to the workers, which have the whole
+/// shutdown time-out; the node leaves when it is dismissed, since others may need its store until
+/// then.
 #[test]
 fn leaving_is_told_first_and_waits_to_be_dismissed() {
     let mut t = Fixture::running();
@@ -263,7 +265,7 @@ fn leaving_is_told_first_and_waits_to_be_dismissed() {
     assert_eq!(t.assign(Assignment::Dismiss), [Effect::Say(FromNode::Goodbye), left]);
 }
 
-/// A node that reaches nobody just goes when it is told to.
+/// A node that cannot reach a coordinator leaves at once on a signal.
 #[test]
 fn leaving_unattended_waits_for_nobody() {
     let mut t = Fixture::new();
@@ -277,7 +279,8 @@ fn leaving_unattended_waits_for_nobody() {
     assert_eq!(t.finished(GroupEnd::Stopped), [left]);
 }
 
-/// A blip is no absence: a node that leaves during one is still told and dismissed.
+/// A short interruption does not end the membership: a node that leaves during one reports so
+/// afterwards and is dismissed.
 #[test]
 fn leaving_during_a_blip_is_told_afterwards() {
     let mut t = Fixture::ready();
@@ -286,7 +289,8 @@ fn leaving_during_a_blip_is_told_afterwards() {
     assert_eq!(t.welcome(1), [t.says(NodeState::Leaving { reaped: true })]);
 }
 
-/// Who presses Ctrl-C twice does not wait for the grace; a second SIGTERM takes nothing from it.
+/// A second Ctrl-C kills the workers without waiting; a second SIGTERM does not shorten the grace
+/// period.
 #[test]
 fn second_interrupt_kills() {
     let mut t = Fixture::running();
@@ -296,7 +300,7 @@ fn second_interrupt_kills() {
     assert_eq!(t.effects(), [Effect::Kill]);
 }
 
-/// What changed between an attend and its welcome is said again.
+/// A change between an attend and its welcome is reported after the welcome.
 #[test]
 fn welcome_is_answered_with_what_holds() {
     let mut t = Fixture::running();
@@ -304,7 +308,7 @@ fn welcome_is_answered_with_what_holds() {
     assert_eq!(t.welcome(1), [t.says(NodeState::Succeeded)]);
 }
 
-/// A node that waits to be dismissed goes when its coordinator is gone.
+/// A node that waits to be dismissed leaves when its lease is over.
 #[test]
 fn leaving_node_outlives_no_lease() {
     let mut t = Fixture::running();
@@ -315,8 +319,7 @@ fn leaving_node_outlives_no_lease() {
     assert_eq!(t.effects(), [Effect::Finish(Ending::Left(Signal::TERM))]);
 }
 
-/// When the job closes, workers are ended first, and the outcome is acknowledged when nothing is
-/// left.
+/// If the job closes, workers are ended first, and the outcome is acknowledged when none is left.
 #[test]
 fn close_ends_workers_first() {
     let mut t = Fixture::running();
@@ -327,7 +330,7 @@ fn close_ends_workers_first() {
     assert_eq!(t.assign(Assignment::Close(outcome())), end);
 }
 
-/// A coordinator that stays away for the join time-out ends this node's part.
+/// A coordinator that is unreachable for the join time-out ends this node's part.
 #[test]
 fn coordinator_is_waited_for_as_long_as_nodes_are() {
     let mut t = Fixture::running();
@@ -341,8 +344,8 @@ fn coordinator_is_waited_for_as_long_as_nodes_are() {
     assert_eq!(t.agent.poll_timeout(), None);
 }
 
-/// Who was in no round goes to another coordinator as if it had known none; who was in one goes as a
-/// node of its run.
+/// A node that was in no round follows to another coordinator as if it had known none; a node that
+/// was in one follows as a node of its run.
 #[test]
 fn sent_elsewhere() {
     let mut t = Fixture::ready();
@@ -356,7 +359,7 @@ fn sent_elsewhere() {
     assert_eq!((t.agent.job_uid(), t.agent.term()), (Some(&JobUid::new("uid")), Term(1)));
 }
 
-/// A refusal is final; a job that is over is told as its outcome to those that took part in it.
+/// A refusal is final. If the job has ended, nodes that took part in it report its outcome.
 #[test]
 fn refusals_are_final() {
     let mut t = Fixture::new();
@@ -378,7 +381,7 @@ fn refusals_are_final() {
     assert_eq!(t.effects(), [Effect::Say(FromNode::Goodbye), closed]);
 }
 
-/// A probe is answered whatever the node does.
+/// A probe is answered in every state.
 #[test]
 fn probe_is_answered() {
     let mut t = Fixture::running();
@@ -386,7 +389,7 @@ fn probe_is_answered() {
     assert_eq!(t.effects(), [Effect::Say(FromNode::Alive { round: round(1, 1) })]);
 }
 
-/// Workers that were killed because the lease was over are told of as such, until the next round.
+/// Workers that were killed at the end of the lease are reported as such, until the next round.
 #[test]
 fn end_of_the_lease_is_told() {
     let mut t = Fixture::running();
@@ -400,8 +403,8 @@ fn end_of_the_lease_is_told() {
     assert!(!t.agent.standing(t.now).was_cut_off);
 }
 
-/// What the workers say of their progress is passed on at once, then at intervals and only the
-/// newest, again on a new stream, and is taken back when the round is over.
+/// Progress text is sent at once, then at intervals and only the newest, again on a new stream, and
+/// is cleared when the round has ended.
 #[test]
 fn progress_is_passed_on_at_intervals() {
     let said = |text: &str| Effect::Say(FromNode::Said { text: text.to_owned() });
@@ -422,7 +425,7 @@ fn progress_is_passed_on_at_intervals() {
     assert!(t.effects().contains(&said("")));
 }
 
-/// Only a job that would fail again keeps a service manager from starting the agent again.
+/// Only a job that would fail again keeps a service manager from restarting the agent.
 #[test]
 fn endings_worth_another_start_have_another_exit_code() {
     let code = |result| {
@@ -444,7 +447,7 @@ fn endings_worth_another_start_have_another_exit_code() {
     assert_eq!((unreachable(true), unreachable(false)), (3, 1));
 }
 
-/// The failure of the oldest event is the one that counts, whichever was seen first, and its ages grow.
+/// The failure of the oldest event counts, in any order of arrival, and its ages grow.
 #[test]
 fn oldest_event_is_the_cause() {
     let mut t = Fixture::running();
@@ -469,7 +472,7 @@ fn oldest_event_is_the_cause() {
     assert_eq!(sent.local_rank, LocalRank(1));
 }
 
-/// A node whose workers were stopped on request has a failure too, if one of them wrote an error file
+/// A node whose workers were stopped on request has a failure if one of them wrote an error file
 /// before.
 #[test]
 fn stopped_node_may_have_the_cause() {
@@ -486,8 +489,8 @@ fn stopped_node_may_have_the_cause() {
     assert!(effects.iter().any(said), "{effects:?}");
 }
 
-/// A client that the round's store has refused is announced once on each node; the node that serves the
-/// store reports it to the coordinator, and again on a new stream.
+/// A client that the round's store has refused is announced once on each node; the node that serves
+/// the store reports it to the coordinator, and again on a new stream.
 #[test]
 fn refused_clients_are_announced_once() {
     let address: IpAddr = [172, 20, 0, 5].into();
