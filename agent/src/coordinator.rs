@@ -1,4 +1,4 @@
-//! Hosts the rendezvous for all agents of a job, and reaches it from them.
+//! The coordinator of a job, and the agents' connections to it.
 //!
 //! [`driver`] owns the machine; [`service`] is its gRPC and HTTP side, [`client`] the agents'.
 //! `proofs` authenticates messages of a node. `guard` refuses requests of web pages. [`discovery`]

@@ -1,4 +1,4 @@
-//! An agent's way to the coordinator: one task for each stream that is tried.
+//! An agent's connection to the coordinator: one task for each attempt to open a stream.
 
 use std::{net::SocketAddr, pin::pin};
 
@@ -29,42 +29,42 @@ use crate::{
     net::{self, ResolveError},
 };
 
-/// Why a stream could not be opened, or ended.
+/// The reason why a stream could not be opened, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum AttendError {
     /// The connection broke.
     #[error("the connection to {0} broke")]
     Broken(SocketAddr),
-    /// Nobody listens there.
+    /// No process listens there.
     #[error("cannot connect to {address}")]
     Connect {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// The system's word.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// Nobody wants the stream any more.
+    /// The agent no longer wants the stream.
     #[error("given up")]
     GivenUp,
-    /// Something else answers there.
+    /// Another program answers there.
     #[error("{address} is served by something that is not ragent: {what}")]
     Other {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What it looks like.
+        /// A description of its answer.
         what: String,
     },
-    /// Whoever listens there does not speak our protocol.
+    /// The process that listens there does not use our protocol.
     #[error("{address} does not answer as ragent")]
     Protocol {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// gRPC's word.
+        /// The error of gRPC.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The name means no address.
+    /// The name has no address.
     #[error(transparent)]
     Resolve(#[from] ResolveError),
     /// The stream was closed by the other side.
@@ -72,23 +72,23 @@ pub enum AttendError {
     Closed,
 }
 
-/// What happens on a stream.
+/// An event on a stream.
 #[derive(Debug)]
 pub enum StreamEvent {
-    /// It is connected, and wants to know what to attend with.
+    /// The stream is connected, and waits for its first message.
     Connected {
-        /// Which one.
+        /// The stream.
         attend: AttendNumber,
         /// The address of its own end.
         local: SocketAddr,
         /// The address of the other end.
         remote: SocketAddr,
-        /// Takes the first message, and gives what feeds the stream afterwards.
+        /// The channel for the first message and the queue of further ones.
         reply: oneshot::Sender<FirstWords>,
     },
-    /// It says something.
+    /// A message was received.
     Message(AttendNumber, FromCoordinator),
-    /// It has ended.
+    /// The stream has ended.
     Ended(AttendNumber, AttendError),
 }
 
@@ -97,7 +97,7 @@ pub enum StreamEvent {
 pub struct FirstWords {
     /// The first message.
     pub attend: Attend,
-    /// The proof of its node id, once it was welcomed.
+    /// The proof of its node id, once it was issued.
     pub proof: Option<Proof>,
     /// Further messages of the stream.
     pub queue: mpsc::Receiver<FromNode>,
@@ -105,7 +105,7 @@ pub struct FirstWords {
 
 /// Opens a stream under `attend` and serves it until it ends, which is its last event.
 ///
-/// `known` is where the coordinator was last reached; used while a resolver is slow.
+/// `known` is the last known address of the coordinator; used while a resolver is slow.
 pub async fn attend(
     endpoint: Endpoint,
     known: Option<SocketAddr>,
@@ -136,7 +136,7 @@ async fn stream(
     let first = AgentMessage::from(FromAgent::Attend(Box::new(first), proof));
     let rest = ReceiverStream::new(queue).map(|m| AgentMessage::from(FromAgent::Message(m)));
     let failed = |status: tonic::Status| match status.code() {
-        // What the connection itself says, in many words.
+        // The text of these repeats at length that the connection broke.
         Code::Cancelled | Code::Unavailable | Code::Unknown => AttendError::Broken(remote),
         _ => AttendError::Protocol { address: remote, source: status.message().into() },
     };
@@ -157,10 +157,9 @@ struct Connection {
     remote: SocketAddr,
 }
 
-/// Connects to the endpoint, whose name may mean another address each time.
+/// Connects to the endpoint, whose name may resolve to other addresses each time.
 ///
-/// A resolver that is slow, or does not answer at all, is no reason to lose a coordinator that is
-/// where it was.
+/// If the resolver is slow or does not answer, the last known address of the coordinator is used.
 async fn reach(endpoint: &Endpoint, known: Option<SocketAddr>) -> Result<Connection, AttendError> {
     let Some(known) = known else { return connect(&net::resolve(endpoint).await?).await };
     let mut resolving = pin!(net::resolve(endpoint));
@@ -174,7 +173,7 @@ async fn reach(endpoint: &Endpoint, known: Option<SocketAddr>) -> Result<Connect
     }
 }
 
-/// Connects to whichever of `addresses` answers first.
+/// Connects to the first of `addresses` that answers.
 async fn connect(addresses: &[SocketAddr]) -> Result<Connection, AttendError> {
     let mut dials: JoinSet<Result<Connection, AttendError>> =
         addresses.iter().map(|&address| connect_to(address)).collect();
@@ -194,7 +193,7 @@ async fn connect_to(address: SocketAddr) -> Result<Connection, AttendError> {
     let stream = net::dial(address).await.map_err(refused)?;
     let local = stream.local_addr().map_err(refused)?;
     let mut stream = Some(TokioIo::new(stream));
-    // The one connection is there already; a channel that wants another has lost it.
+    // The only connection exists already; a channel that asks for another has lost it.
     let connector = tower::service_fn(move |_| {
         let stream = stream.take().ok_or_else(|| std::io::Error::other("the connection is lost"));
         std::future::ready(stream)
@@ -216,7 +215,7 @@ async fn connect_to(address: SocketAddr) -> Result<Connection, AttendError> {
     Ok(Connection { client: CoordinationClient::new(channel), local, remote: address })
 }
 
-/// Asks whoever is at `endpoint` how its job stands.
+/// Asks the process at `endpoint` for the state of its job.
 ///
 /// # Errors
 ///

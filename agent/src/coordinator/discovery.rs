@@ -1,8 +1,8 @@
-//! Finds out who hosts an endpoint: somebody who answers there, this node, or nobody yet.
+//! Finds the host of an endpoint: a process that answers there, this node, or none yet.
 //!
-//! Every address of the endpoint is asked first. If one answers as ragent, it is joined; if
-//! something else answers, that is said and the agent ends at once. If none answers, the node whose
-//! machine owns the lowest address binds the port and hosts; all others wait.
+//! Every address of the endpoint is asked first. If one answers as ragent, it is joined; if another
+//! program answers, the agent reports it and ends at once. If none answers, the node whose machine
+//! owns the lowest address binds the port and hosts; all others wait.
 
 use std::{
     io,
@@ -24,72 +24,73 @@ use crate::{
     search::sockets::SocketsError,
 };
 
-/// Who hosts.
+/// The host of an endpoint.
 #[derive(Debug)]
 pub enum Located {
-    /// This node does, on this listener.
+    /// This node hosts, on this listener.
     Here {
         /// The listener.
         listener: TcpListener,
-        /// What the endpoint resolves to here.
+        /// The address of the endpoint on this machine.
         address: IpAddr,
     },
-    /// Somebody who answered at this address.
+    /// Another process answered at this address.
     There(SocketAddr),
 }
 
-/// Why nobody is found to host, and nobody can become it.
+/// The reason why there is no host, and no node can become one.
 #[derive(Debug, thiserror::Error)]
 pub enum LocateError {
-    /// The port cannot be bound for another reason than being held.
+    /// The port cannot be bound, for another reason than being in use.
     #[error("failed to listen on {address}")]
     Bind {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// The system's word.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// Something else holds the port on this machine, and does not let itself be reached.
+    /// Another program holds the port on this machine and does not answer.
     #[error("port {} is held by another program on this machine", address.port())]
     Held {
-        /// Where.
+        /// The address.
         address: SocketAddr,
     },
-    /// The first agent that a launcher has started is elsewhere.
+    /// The first agent of a launcher runs on another machine than the endpoint's.
     #[error("{launcher} has started the first agent on {here}, and {endpoint} is another machine")]
     NotHere {
-        /// Who has started it.
+        /// The launcher.
         launcher: Launcher,
         /// This machine.
         here: String,
-        /// Where the agents are to meet.
+        /// The endpoint.
         endpoint: String,
     },
-    /// Something else answers at the endpoint.
+    /// Another program answers at the endpoint.
     #[error("{address} is served by something that is not ragent: {what}")]
     Other {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What it looks like.
+        /// A description of its answer.
         what: String,
     },
-    /// The other agents cannot be looked for.
+    /// The search for the other agents failed.
     #[error("failed to look for the job's other agents")]
     Search(#[source] SocketsError),
-    /// Nobody answered for as long as nodes wait for each other.
+    /// No process answered for as long as nodes wait for each other.
     #[error("nobody served {endpoint} for {} s: {cause}", waited.as_secs())]
     TimedOut {
         /// The endpoint.
         endpoint: String,
-        /// For how long.
+        /// The time waited.
         waited: Duration,
-        /// What happened last.
+        /// The last failure.
         cause: String,
     },
 }
 
-/// Whether the first agent of a launcher runs where all of them are to meet: nobody else will host.
+/// Checks that the first agent of a launcher runs on the endpoint's machine: no other node will
+/// host.
 ///
 /// # Errors
 ///
@@ -102,13 +103,13 @@ pub async fn check_head(endpoint: &Endpoint, launcher: Launcher) -> Result<(), L
     Err(LocateError::NotHere { launcher, here, endpoint })
 }
 
-/// Looks for whoever hosts `endpoint` for at most `join_timeout`. `waits` is told why nobody is found
-/// yet, whenever the reason changes.
+/// Looks for the host of `endpoint` for at most `join_timeout`. `waits` receives the reason for
+/// waiting whenever it changes.
 ///
 /// # Errors
 ///
-/// Returns [`LocateError`] at once if something else is there, and after `join_timeout` if nobody
-/// is.
+/// Returns [`LocateError`] at once if another program answers, and after `join_timeout` if none
+/// does.
 pub async fn locate(
     endpoint: &Endpoint,
     is_host: Option<bool>,
@@ -122,13 +123,14 @@ pub async fn locate(
     loop {
         let cause = match look(endpoint, is_host).await? {
             Seen::Located(located) => return Ok(located),
-            // Another agent of this machine may have been faster by a moment, and answers soon.
+            // Another agent of this machine may have bound the port a moment earlier, and answers
+            // soon.
             Seen::Held(address) if binds < MAX_BINDS => {
                 binds += 1;
                 format!("{address} is held")
             }
             Seen::Held(address) => return Err(LocateError::Held { address }),
-            // A coordinator that stands still for a moment says nothing either.
+            // A coordinator that is stalled for a moment is silent, too.
             Seen::Silent(address) if silences < MAX_SILENCES => {
                 silences += 1;
                 format!("{address} takes connections and says nothing")
@@ -152,11 +154,11 @@ pub async fn locate(
     }
 }
 
-/// How often a port may be held by somebody who does not answer: two agents that start at once on
-/// one machine need two.
+/// The number of times that a port may be held by a silent process: two agents that start at once
+/// on one machine need two.
 const MAX_BINDS: u32 = 4;
 
-/// How often an endpoint may take a connection and say nothing.
+/// The number of times that an endpoint may take a connection and stay silent.
 const MAX_SILENCES: u32 = 2;
 
 fn retry_at(now: Instant, deadline: Instant) -> Instant {
@@ -175,7 +177,7 @@ async fn look(endpoint: &Endpoint, is_host: Option<bool>) -> Result<Seen, Locate
         Ok(addresses) => addresses,
         Err(error) => return Ok(Seen::Nobody(describe(&error))),
     };
-    // Port zero is a free one; nobody can be there already.
+    // Port zero stands for any free port; no process can be there already.
     let causes = if endpoint.port == 0 { Vec::new() } else { ask_all(&addresses).await };
     let mut last = format!("{endpoint} has no address");
     for (address, answer) in causes {
@@ -211,7 +213,7 @@ fn bind(endpoint: &Endpoint, address: SocketAddr) -> Result<Seen, LocateError> {
     }
 }
 
-/// What somebody at an address says.
+/// The answer of an address.
 enum Answer {
     Ragent,
     Silent,
@@ -247,32 +249,32 @@ async fn ask(address: SocketAddr) -> Answer {
             }
             Answer::Ragent
         }
-        // An agent that ends at this very moment is nobody; who has said something else is somebody, also
-        // where a reset follows, as of an sshd that is asked for a page.
+        // An agent that ends at this moment counts as absent. A process that sent anything else
+        // counts as present, even if a reset follows, as from an sshd that is asked for a page.
         (None, Ok(Err(error))) if may_be_cut(&text) => Answer::Nobody(error.to_string()),
         (None, Err(_)) if text.is_empty() => Answer::Silent,
         (None, Ok(_) | Err(_)) => Answer::Other(looks_like(&text)),
     }
 }
 
-/// Whether `answer` may be the beginning of one with our identity.
+/// Returns true if `answer` may be the beginning of an answer with our identity.
 fn may_be_cut(answer: &[u8]) -> bool {
     answer.iter().zip(OURS.as_bytes()).all(|(one, other)| one == other)
 }
 
-/// How every answer with our identity begins.
+/// The beginning of every answer with our identity.
 const OURS: &str = "HTTP/1.1 200";
 
-/// What serves `address`, if it answers and is not ragent.
+/// Returns a description of the program at `address`, if it answers and is not ragent.
 pub(crate) async fn stranger(address: SocketAddr) -> Option<String> {
     match ask(address).await {
         Answer::Other(what) => Some(what),
-        // A coordinator that stands still says nothing either.
+        // A stalled coordinator is silent, too.
         Answer::Ragent | Answer::Silent | Answer::Nobody(_) => None,
     }
 }
 
-/// The identity in an HTTP answer, if there is one.
+/// Returns the identity in an HTTP answer, if there is one.
 pub(crate) fn identity(answer: &[u8]) -> Option<Identity> {
     let text = std::str::from_utf8(answer).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;
@@ -294,7 +296,7 @@ pub(crate) fn looks_like(answer: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// Only an answer with our identity is ours.
+    /// Only an answer with our identity counts as ragent's.
     #[test]
     fn identity_is_recognised() {
         let ours =
@@ -315,7 +317,7 @@ mod tests {
         assert!(!others.into_iter().any(may_be_cut));
     }
 
-    /// What answers instead is shown, shortened and without control characters.
+    /// The answer of another program is shown, shortened and without control characters.
     #[test]
     fn strangers_are_described() {
         assert_eq!(looks_like(b"SSH-2.0-X\r\nmore"), "it says `SSH-2.0-X`");

@@ -1,7 +1,7 @@
-//! Drives the rendezvous machine: one task, and nothing in its loop waits for anyone.
+//! Drives the rendezvous machine: one task, whose loop waits for no agent.
 //!
-//! A stream whose reader does not keep up is dropped; its agent attends anew, and both sides repeat
-//! what holds.
+//! A stream whose reader does not keep up is dropped; its agent registers again, and both sides
+//! repeat their state.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -36,42 +36,42 @@ use crate::{
     state_file::Obituary,
 };
 
-/// What reaches the coordinator.
+/// An input of the coordinator.
 #[derive(Debug)]
 pub enum Input {
-    /// A stream has been opened, and this was its first message.
+    /// A stream was opened, and this is its first message.
     Attend {
         /// The message.
         attend: Box<Attend>,
         /// The proof of its node id.
         proof: Option<Proof>,
-        /// Where the stream comes from.
+        /// The source address of the stream.
         from: Option<PeerAddress>,
-        /// Where answers go.
+        /// The queue of answers.
         answers: mpsc::Sender<FromCoordinator>,
         /// Notified if the attend is accepted; dropped if the node id belongs to another agent.
         taken: oneshot::Sender<()>,
     },
-    /// A stream has said something more.
+    /// A later message of a stream.
     Message(Peer, FromNode),
     /// A stream has ended.
     Detached(Peer),
-    /// A keeper has told that its agent is gone and nothing of it is left, and which round was the
-    /// newest that ran there.
+    /// A keeper reports that its agent is gone and no process of the node is left, and the newest
+    /// round that ran there.
     Obituary(Obituary),
-    /// Somebody wants to know how the job stands.
+    /// A request for the job's state.
     Snapshot(oneshot::Sender<Snapshot>),
-    /// Another agent coordinates the same job there: this coordinator is to give way, if it can.
+    /// Another agent coordinates the same job there: this coordinator is to give way if it can.
     GiveWay(Endpoint),
-    /// The process has been told to end.
+    /// The process received a signal to end.
     Shutdown,
 }
 
-/// A way to reach the coordinator's machine.
+/// A queue of inputs for a coordinator.
 pub type Inputs = mpsc::Sender<Input>;
 
-/// Drives `rendezvous` until its job is over and everyone knows, until it gives way to another one,
-/// which `not_here` then names, or until nobody can reach it.
+/// Drives `rendezvous` until its job has ended and all nodes have the outcome, until it gives way
+/// to another coordinator, named by `not_here`, or until no sender of inputs is left.
 pub(crate) async fn drive(
     mut rendezvous: Rendezvous,
     mut inputs: mpsc::Receiver<Input>,
@@ -88,7 +88,7 @@ pub(crate) async fn drive(
         while let Some(effect) = rendezvous.poll_effect() {
             debug!(?effect, "rendezvous");
             match effect {
-                // Signs of life wait for nothing.
+                // Signs of life are never delayed.
                 Effect::Send {
                     to,
                     message: message @ (ToNode::Echo { .. } | ToNode::Probe { .. }),
@@ -106,7 +106,7 @@ pub(crate) async fn drive(
                 Effect::HangUp { to } => streams.hang_up(&to),
                 Effect::Remember(memory) => file.remember(memory, rendezvous.kept_for()),
                 Effect::Finish { is_over } => {
-                    // A job that is over is not to be recovered by the next one of the same name.
+                    // A later job of the same name must not recover a job that has ended.
                     if is_over {
                         file.forget().await;
                     }
@@ -121,9 +121,9 @@ pub(crate) async fn drive(
         let due = deadline.map(|deadline| stalled_until.map_or(deadline, |at| deadline.max(at)));
         let (patience, touch_at) = (file.poll_timeout(), file.touch_at());
         tokio::select! {
-            // Inputs first, so that what has come is heard before anybody is expired. A flood of
-            // them cannot delay a deadline for long: every input is bounded work, and a stream's
-            // queue is bounded too.
+            // Inputs first, so that received messages are handled before any node times out. A
+            // flood of inputs cannot delay a deadline for long: the work for each input is bounded,
+            // and so is the queue of each stream.
             biased;
             input = inputs.recv() => match input {
                 Some(input) => handle(&mut rendezvous, &mut streams, &not_here, input),
@@ -157,21 +157,21 @@ fn handle(
     let now = clock::now();
     match input {
         Input::Attend { answers, .. } if answers.is_closed() => {
-            // Its agent has given up waiting: no reader is left for the answer.
+            // Its agent has stopped waiting: the answer would have no reader.
             debug!("skipped an attend whose stream is closed");
         }
-        // Before anything else: its stream may have the same name as that of another agent.
+        // This comes first, since its stream may have the same name as that of another agent.
         Input::Attend { attend, proof, answers, .. }
             if !streams.proofs.admit(rendezvous.job_uid(), &attend, proof) =>
         {
             warn!(node = %attend.node.node_id, "attend refused: it lacks the proof of its node id");
-            // The stream ends with this.
+            // The stream ends with this answer.
             let _ = answers.try_send(FromCoordinator::OtherAgent);
         }
         Input::Attend { mut attend, from, answers, taken, .. } => {
             // The stream may have ended.
             let _ = taken.send(());
-            // Its workers come from there, too, where its host is behind NAT.
+            // Its workers also have this address if the host is behind NAT.
             if let Some(PeerAddress { ip, is_here: false }) = from {
                 attend.node.addresses.retain(|address| *address != ip);
                 attend.node.addresses.insert(0, ip);
@@ -197,7 +197,7 @@ fn handle(
                 debug!(%node, "obituary ignored: it lacks the proof of its node id");
             }
         }
-        // Whoever asked may have gone.
+        // The receiver may be gone.
         Input::Snapshot(answer) => {
             let mut snapshot = rendezvous.snapshot(now);
             streams.add_observed(&mut snapshot);
@@ -214,11 +214,11 @@ fn handle(
     }
 }
 
-/// A deadline that is missed by this much was missed because the whole process stood still.
+/// A deadline missed by more than this was missed because the whole process was stalled.
 const STALL: Duration = Duration::from_millis(500);
 
-/// The source address of a node's stream. A stream from this machine may have any of its addresses;
-/// then the announced one counts if it belongs to this machine, too.
+/// Returns the source address of a node's stream. A stream from this machine may have any of its
+/// addresses; then the announced address counts if it belongs to this machine, too.
 fn observed(from: PeerAddress, named: &str) -> IpAddr {
     let named = named.parse().ok().filter(|named| from.is_here && ThisHost.owns(*named));
     named.unwrap_or(from.ip)
@@ -232,7 +232,7 @@ struct Streams {
     proofs: Proofs,
 }
 
-/// One of them. It has a bounded queue and a task that writes it out.
+/// An open stream, with a bounded queue and a task that writes it out.
 struct Stream {
     answers: mpsc::Sender<FromCoordinator>,
     from: Option<PeerAddress>,
@@ -279,19 +279,19 @@ impl Streams {
         self.open.remove(to);
     }
 
-    /// Tells everyone where the coordinator is now.
+    /// Sends the coordinator's new endpoint to all agents.
     fn send_elsewhere(&mut self, not_here: &NotHere) {
-        // Who does not keep up attends anew, and is told then.
+        // An agent that does not keep up registers again, and receives the endpoint then.
         self.open.retain(|_, stream| {
             stream.answers.try_send(FromCoordinator::NotHere(not_here.clone())).is_ok()
         });
     }
 
-    /// Lets the last words leave.
+    /// Waits until the last messages are sent.
     async fn close(self) {
         let closed = async {
             for stream in self.open.values() {
-                // Its capacity is whole again once everything has been taken.
+                // The capacity is full again once all messages are taken.
                 let _ = stream.answers.reserve_many(limits::STREAM_QUEUE).await;
             }
         };

@@ -40,10 +40,10 @@ impl Guard {
     }
 }
 
-/// The authority that agents of version 0.1 send over gRPC, whatever the coordinator's address is.
+/// The authority that agents of version 0.1 send over gRPC, for any address of the coordinator.
 const RAGENT: &str = "ragent";
 
-/// Forwards a request unless a web page may have caused it.
+/// Passes a request on unless a web page may have caused it.
 pub(super) async fn check(
     State(guard): State<Arc<Guard>>,
     request: Request,
@@ -51,7 +51,7 @@ pub(super) async fn check(
 ) -> Response {
     let authority = request.uri().authority().map(ToString::to_string);
     let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("?"));
-    // HTTP/2 has it in the URI; a request without one does not come from a browser.
+    // HTTP/2 has the authority in the URI; a request without any does not come from a browser.
     let named = authority.as_deref().or(host);
     let is_ours = named.is_none_or(|named| {
         let host = host_of(named);
@@ -72,7 +72,7 @@ fn is_of_a_page(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN) || site == Some(b"cross-site")
 }
 
-/// The name or address in `HOST[:PORT]`, of which the former may have brackets.
+/// Returns the host in `HOST[:PORT]`, without brackets.
 fn host_of(authority: &str) -> &str {
     if authority.parse::<SocketAddr>().is_ok() || !authority.starts_with('[') {
         let (host, _) = authority.rsplit_once(':').unwrap_or((authority, ""));
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(status(Request::get("/")).await, 200, "HTTP/1.0 needs no name");
     }
 
-    /// Whatever a page makes a browser send, it changes nothing.
+    /// Requests that a page makes a browser send change nothing.
     #[tokio::test]
     async fn pages_may_only_ask() {
         for (name, value) in [

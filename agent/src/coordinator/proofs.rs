@@ -1,5 +1,4 @@
-//! Authenticates messages in the name of a node by the proof that the coordinator issued with its
-//! welcome.
+//! Authenticates messages of a node by the proof that the coordinator issued with its welcome.
 //!
 //! Node ids are public, as `ragent status` prints them. So an attend under a known id, and an
 //! obituary, must carry HMAC-SHA256(key, job uid, node id), which the coordinator can verify with
@@ -17,7 +16,7 @@ use ragent_rendezvous::{
 };
 use sha2::Sha256;
 
-/// The secret that proofs are made with.
+/// The secret key of the proofs.
 #[derive(Clone, Eq, PartialEq)]
 pub(crate) struct Key([u8; Self::LEN]);
 
@@ -28,12 +27,12 @@ impl Key {
         Self(rand::random())
     }
 
-    /// Hexadecimal digits, for the state file.
+    /// Returns the key as hexadecimal digits, for the state file.
     pub(crate) fn to_hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Reads them.
+    /// Parses the hexadecimal digits of a key.
     pub(crate) fn from_hex(text: &str) -> Option<Self> {
         let mut bytes = [0; Self::LEN];
         if text.len() != 2 * Self::LEN || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -46,10 +45,10 @@ impl Key {
     }
 
     fn mac(&self, uid: &JobUid, node: &NodeId) -> Option<Hmac<Sha256>> {
-        // A key of any length will do.
+        // A key of any length is valid.
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
         mac.update(uid.to_string().as_bytes());
-        // No name has this byte, so no other pair has the same bytes.
+        // No name contains this byte, so no other pair has the same bytes.
         mac.update(&[0]);
         mac.update(node.to_string().as_bytes());
         Some(mac)
@@ -68,25 +67,25 @@ pub(crate) struct Proofs {
     key: Key,
     /// Accepts members without a valid proof, because the key of the earlier coordinator was lost.
     is_lenient: bool,
-    /// Nodes that have sent a message since their welcome, so that they have their proof.
+    /// Nodes that have sent a message since their welcome, and so have received their proof.
     confirmed: BTreeSet<NodeId>,
 }
 
 impl Proofs {
-    /// Proofs by the `key` of the state file; else by a fresh one, and until the first admission
-    /// members of the job are accepted without a valid proof.
+    /// Creates proofs with the `key` of the state file. Without one, it generates a key and accepts
+    /// members of the job without a valid proof until the first admission.
     pub(crate) fn new(key: Option<Key>) -> Self {
         let is_lenient = key.is_none();
         let key = key.unwrap_or_else(Key::random);
         Self { key, is_lenient, confirmed: BTreeSet::new() }
     }
 
-    /// The key, for the state file.
+    /// Returns the key, for the state file.
     pub(crate) fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The proof of a node.
+    /// Returns the proof of a node.
     pub(crate) fn of(&self, uid: &JobUid, node: &NodeId) -> Proof {
         let mut proof = [0; Proof::LEN];
         if let Some(mac) = self.key.mac(uid, node) {
@@ -104,10 +103,10 @@ impl Proofs {
         mac.verify_truncated_left(&proof).is_ok()
     }
 
-    /// Returns true if an attend may use its node id. `uid` is the job's own.
+    /// Returns true if an attend may use its node id. `uid` is that of the job.
     ///
-    /// Without a valid proof the id must be new, and the agent must not know the job uid: an agent that
-    /// knows it has been welcomed, and received its proof.
+    /// Without a valid proof the id must be new, and the agent must not know the job uid: an agent
+    /// that knows it was welcomed, and received its proof.
     pub(crate) fn admit(&self, uid: &JobUid, attend: &Attend, proof: Option<Proof>) -> bool {
         let node = &attend.node.node_id;
         if self.are_of(uid, node, proof) {
@@ -121,10 +120,11 @@ impl Proofs {
 
     /// Notes that a node has sent a message on a welcomed stream.
     ///
-    /// Not before: the welcome may be lost in transit, and then the agent attends again without a proof.
+    /// A welcome alone does not confirm a node: it may be lost in transit, and then the agent
+    /// registers again without a proof.
     ///
-    /// The number of ids is bounded: where it is reached, those are forgotten that `is_present` does not
-    /// recognise, for a node that is gone cannot be impersonated to any effect.
+    /// The number of ids is bounded. At the limit, ids that `is_present` does not recognise are
+    /// removed: a node that is gone cannot be impersonated to any effect.
     pub(crate) fn confirm(&mut self, node: &NodeId, is_present: impl Fn(&NodeId) -> bool) {
         if self.confirmed.contains(node) {
             return;
@@ -135,13 +135,14 @@ impl Proofs {
         self.confirmed.insert(node.clone());
     }
 
-    /// Notes that nodes were admitted to a round: all members have their proofs by now.
+    /// Notes that nodes were admitted to a round: all members have their proofs by then.
     pub(crate) fn handle_admission(&mut self) {
         self.is_lenient = false;
     }
 }
 
-/// Bound on confirmed node ids: those of all nodes that can be present, with a few restarts each.
+/// The maximum number of confirmed node ids: all nodes that can be present, with a few restarts
+/// each.
 const CONFIRMED_MAX: usize = 4 * NODES_MAX;
 
 #[cfg(test)]
@@ -166,7 +167,7 @@ mod tests {
         Proofs::new(Some(Key([1; 32])))
     }
 
-    /// Once a node has its proof, messages in its name are refused without it.
+    /// Once a node has its proof, messages in its name are refused without the proof.
     #[test]
     fn known_nodes_show_their_proof() {
         let mut proofs = sound();
@@ -195,7 +196,7 @@ mod tests {
         }
     }
 
-    /// An agent whose welcome was lost may attend again without a proof.
+    /// An agent whose welcome was lost may register again without a proof.
     #[test]
     fn lost_welcome_locks_nobody_out() {
         let mut proofs = sound();
@@ -205,7 +206,7 @@ mod tests {
         assert!(!proofs.admit(&uid(), &attend("n", false), None));
     }
 
-    /// A coordinator that is restarted knows its members by the key of its state file.
+    /// A restarted coordinator verifies its members by the key of its state file.
     #[test]
     fn proofs_outlive_the_coordinator() {
         let proof = sound().of(&uid(), &node("n"));
@@ -217,7 +218,7 @@ mod tests {
         }
     }
 
-    /// Without its key a coordinator accepts members without a valid proof, until its first round.
+    /// A coordinator without its key accepts members without a valid proof until its first round.
     #[test]
     fn lost_key_keeps_no_member_out() {
         let mut proofs = Proofs::new(None);
@@ -231,8 +232,8 @@ mod tests {
         assert!(!proofs.admit(&uid(), &attend("k", true), old));
     }
 
-    /// The number of confirmed ids is bounded. Those of nodes that are present stay, whatever number of
-    /// others has come and gone.
+    /// The number of confirmed ids is bounded. The ids of present nodes stay, however many others
+    /// have come and gone.
     #[test]
     fn present_nodes_stay_confirmed() {
         let mut proofs = sound();

@@ -1,6 +1,6 @@
 //! Measures how this agent reaches the other nodes of its job, for `ragent doctor --peers`.
 //!
-//! Who asks names nobody: only nodes that attend are tried, one question at a time.
+//! A request cannot name addresses: only registered nodes are tried, for one request at a time.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -10,26 +10,27 @@ use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::{clock, limits, net};
 
-/// The path at which an agent says how it reaches the others.
+/// The path at which an agent reports how it reaches the others.
 pub const REACH_PATH: &str = "/v1/reach";
 
-/// What one node says.
+/// The report of one node.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct ReachReport {
-    /// What it takes the endpoint's name for; nothing where it hosts, or the name does not resolve.
+    /// The addresses of the endpoint's name on that node; empty if it hosts or the name does not
+    /// resolve.
     pub endpoint: Vec<IpAddr>,
-    /// How it reaches the others.
+    /// The other nodes, as reached from it.
     pub reached: Vec<Reached>,
 }
 
-/// How one node was reached.
+/// The connection to one node.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Reached {
-    /// Its agent.
+    /// The id of the node.
     pub node_id: String,
-    /// How long a connection took, the best of a few.
+    /// The time that a connection took, the best of a few.
     pub millis: Option<f64>,
-    /// Why there was none.
+    /// The reason why there was none.
     pub error: Option<String>,
 }
 
@@ -42,7 +43,7 @@ pub async fn measure(snapshot: &Snapshot) -> Vec<Reached> {
         .map(|node| {
             let places = Arc::clone(&places);
             async move {
-                // It is never closed; without a place it would only be tried at once with others.
+                // The semaphore is never closed; an error would only lift the limit.
                 let _place = places.acquire().await;
                 reach(&node).await
             }
@@ -72,7 +73,8 @@ async fn reach(node: &NodeSnapshot) -> Reached {
     }
 }
 
-/// The first connection may wait for an address to be found, or for a processor.
+/// Returns the best time of a few connections: the first may wait for address resolution or a
+/// processor.
 async fn best_of_some(address: std::net::SocketAddr) -> Result<f64, String> {
     let mut best = f64::INFINITY;
     for _ in 0..limits::REACH_TRIES {
@@ -90,8 +92,8 @@ mod tests {
 
     use super::*;
 
-    /// Announced addresses alone are not probed: otherwise any attending host could make the agents
-    /// scan ports that they reach.
+    /// Announced addresses alone are not probed: otherwise any registered host could make the
+    /// agents scan ports within their reach.
     #[tokio::test]
     async fn only_observed_addresses_are_tried() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,8 +1,8 @@
-//! Writes a coordinator's state file beside its loop: a disk may be slow, and agents are not to lose
-//! their leases because of it.
+//! Writes a coordinator's state file next to its loop, so that agents do not lose their leases
+//! while a disk is slow.
 //!
-//! What the machine wants to be remembered before anyone is told is written before anyone is told;
-//! but a disk that takes longer than [`limits::STATE_FILE_PATIENCE`] is not waited for.
+//! A state that the machine wants to keep is written before any node is informed of it, but a disk
+//! that takes longer than [`limits::STATE_FILE_PATIENCE`] is not waited for.
 
 use std::{
     io, mem,
@@ -23,17 +23,17 @@ pub(super) struct Remembering {
     path: Option<PathBuf>,
     key: Key,
     writing: Option<JoinHandle<io::Result<()>>>,
-    /// The write under way repeats the last one, so that no effect waits for it.
+    /// True if the write under way repeats the last one, so that no effect waits for it.
     is_touch: bool,
-    /// What is to be written next; older wishes are out of date.
+    /// The memory to write next; it replaces older ones.
     next: Option<Memory>,
     /// The memory that was written last.
     last: Option<Memory>,
-    /// When that is written again, so that the file does not become outdated.
+    /// The time at which `last` is written again, so that the file does not become outdated.
     touch_at: Option<Instant>,
-    /// How long agents may wait for the next coordinator.
+    /// The time for which agents may wait for the next coordinator.
     kept: Duration,
-    /// Until when others wait for the write that is under way.
+    /// The time until which effects wait for the write under way.
     patience: Option<Instant>,
 }
 
@@ -67,12 +67,12 @@ impl Remembering {
         }
     }
 
-    /// When the file is to be written again although nothing has changed.
+    /// Returns the time at which the file is to be written again although nothing has changed.
     pub(super) fn touch_at(&self) -> Option<Instant> {
         self.touch_at.filter(|_| self.writing.is_none())
     }
 
-    /// Writes the file again; no effect waits for that.
+    /// Writes the file again; no effect waits for it.
     pub(super) fn touch(&mut self) {
         if self.writing.is_none() {
             self.next = self.last.take();
@@ -81,17 +81,17 @@ impl Remembering {
         }
     }
 
-    /// Whether what is being written must be written before anyone is told anything.
+    /// Returns true if effects must wait for the write under way.
     pub(super) fn is_awaited(&self) -> bool {
         self.patience.is_some()
     }
 
-    /// When that is over, if the disk is slow.
+    /// Returns the time at which that wait ends, if the disk is slow.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.patience
     }
 
-    /// Waits no longer.
+    /// Ends the wait.
     pub(super) fn handle_timeout(&mut self) {
         self.patience = None;
         warn!(
@@ -100,11 +100,11 @@ impl Remembering {
         );
     }
 
-    /// Waits until something has been written; for ever if nothing is.
+    /// Waits until a write has ended; for ever if none is under way.
     ///
     /// # Cancel safety
     ///
-    /// A cancelled call has missed nothing.
+    /// A cancelled call loses nothing.
     pub(super) async fn written(&mut self) {
         let Some(writing) = &mut self.writing else { return std::future::pending().await };
         let result = writing.await.unwrap_or_else(|error| Err(io::Error::other(error)));
@@ -118,13 +118,13 @@ impl Remembering {
         self.write_next();
     }
 
-    /// Forgets the job, once a write that is under way has ended. A slow disk is waited for as long as
-    /// for a write; after that the file is removed while this process goes on.
+    /// Deletes the state file, once a write under way has ended. A slow disk is waited for as long
+    /// as for a write; after that the file is removed while this process continues.
     pub(super) async fn forget(self) {
         let Self { path: Some(path), writing, .. } = self else { return };
         let forgetting = tokio::spawn(async move {
             if let Some(writing) = writing {
-                // Whether it succeeded does not matter any more.
+                // The result of this write no longer matters.
                 let _ = writing.await;
             }
             spawn_blocking(move || state_file::forget(&path)).await
@@ -162,7 +162,7 @@ mod tests {
         Memory { round: Round(round), ..Memory::fresh(JobUid::new("u")) }
     }
 
-    /// Others wait until what is to be remembered is written, and no longer.
+    /// Effects wait until the memory is written, and no longer.
     #[tokio::test]
     async fn writing_is_awaited() {
         let folder = tempfile::tempdir().unwrap();
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(state_file::read_memory(&path), None);
     }
 
-    /// What comes while something is written is written next, the newest only.
+    /// Of the memories that arrive during a write only the newest is written next.
     #[tokio::test]
     async fn newest_is_written_last() {
         let folder = tempfile::tempdir().unwrap();
@@ -195,8 +195,8 @@ mod tests {
         assert_eq!(state_file::read_memory(&path), Some(memory(3)));
     }
 
-    /// Neither a disk that is slow nor one that refuses keeps anybody, nor does a coordinator without a
-    /// state file wait for one.
+    /// Effects wait for no slow or failing disk, and a coordinator without a state file waits for
+    /// none.
     #[tokio::test]
     async fn disk_keeps_nobody() {
         let mut file = Remembering::new(Some("/proc/no/job.json".into()), key());
@@ -212,8 +212,8 @@ mod tests {
         assert!(!nowhere.is_awaited());
     }
 
-    /// The file is rewritten at intervals, so that its age stays small; effects do not wait for that,
-    /// but for a memory that changes meanwhile.
+    /// The file is rewritten at intervals, so that its age stays small; effects do not wait for
+    /// that, but for a memory that changes meanwhile.
     #[tokio::test]
     async fn file_is_kept_young() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What an agent's port answers over gRPC and HTTP.
+//! The gRPC and HTTP service on an agent's port.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -45,48 +45,50 @@ use crate::{
     state_file,
 };
 
-/// The path at which an agent says who it is.
+/// The path of an agent's identity.
 pub const IDENTITY_PATH: &str = "/v1/identity";
 
-/// Who answers a port.
+/// The identity of the agent on a port.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Identity {
     /// The program's version.
     pub ragent: String,
     /// The version of the attend protocol.
     pub protocol: u32,
-    /// The job.
+    /// The run id of the job.
     pub run_id: String,
-    /// Its clock, in milliseconds since 1970, for those who compare clocks; nothing is decided by it.
+    /// The agent's clock, in milliseconds since 1970, for the comparison of clocks; no decision
+    /// depends on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unix_ms: Option<u64>,
 }
 
-/// Who coordinates, from the point of view of one port.
+/// The coordinator, from the point of view of one port.
 #[derive(Clone, Debug)]
 pub enum Role {
-    /// This process, as long as `known` names `endpoint`: it may give way to another one.
+    /// This process coordinates as long as `known` names `endpoint`: it may give way to another
+    /// one.
     Coordinator {
-        /// The way to it.
+        /// The queue of its inputs.
         inputs: Inputs,
-        /// What it is known by.
+        /// The endpoint at which other agents reach it.
         endpoint: String,
-        /// Where the coordinator is.
+        /// The newest known endpoint of the job's coordinator.
         known: watch::Receiver<NotHere>,
     },
-    /// Another one; the newest that is known of it.
+    /// Another process coordinates; its newest known endpoint.
     Elsewhere(watch::Receiver<NotHere>),
 }
 
 impl Role {
-    /// The newest known endpoint of the coordinator.
+    /// Returns the newest known endpoint of the coordinator.
     pub(super) fn known(&self) -> NotHere {
         match self {
             Self::Coordinator { known, .. } | Self::Elsewhere(known) => known.borrow().clone(),
         }
     }
 
-    /// The way to the coordinator, or where it is if it is not here.
+    /// Returns the inputs of the coordinator, or its endpoint if it is not in this process.
     fn coordinator(&self) -> Result<&Inputs, NotHere> {
         match self {
             Self::Coordinator { inputs, endpoint, known }
@@ -99,7 +101,7 @@ impl Role {
     }
 }
 
-/// Everything that an agent's port answers over gRPC and HTTP.
+/// Creates the routes of an agent's port, for gRPC and HTTP.
 pub fn router(run_id: &str, role: Role) -> Router {
     let identity = Identity {
         ragent: env!("CARGO_PKG_VERSION").to_owned(),
@@ -164,7 +166,7 @@ impl Coordination for Service {
         let (taken, is_taken) = oneshot::channel();
         send(&inputs, Input::Attend { attend, proof, from, answers, taken }).await?;
         tokio::spawn(async move {
-            // Otherwise its messages and its end would count for the other stream of that name.
+            // Otherwise its messages and its end would count for the other stream of the same name.
             if is_taken.await.is_ok() {
                 forward(messages, peer, inputs).await;
             }
@@ -193,7 +195,7 @@ async fn send(inputs: &Inputs, input: Input) -> Result<(), Status> {
     inputs.send(input).await.map_err(|_| Status::unavailable("the job is over"))
 }
 
-/// Hands on what an agent says until its stream ends.
+/// Passes an agent's messages on until its stream ends.
 async fn forward(mut messages: Streaming<AgentMessage>, peer: Peer, inputs: Inputs) {
     while let Ok(Some(message)) = messages.message().await {
         let message = match FromAgent::try_from(message) {
@@ -211,7 +213,7 @@ async fn forward(mut messages: Streaming<AgentMessage>, peer: Peer, inputs: Inpu
             return;
         }
     }
-    // The coordinator may have gone before its agents.
+    // The coordinator may have ended before its agents.
     let _ = inputs.send(Input::Detached(peer)).await;
 }
 
@@ -227,14 +229,14 @@ struct StatusPage {
     last: Mutex<Option<Written>>,
 }
 
-/// A rendered state, and when its rendering began.
+/// A rendered state, and the start of its rendering.
 struct Written {
     begun: Instant,
     text: Bytes,
 }
 
 impl StatusPage {
-    /// The state at this moment or later; none if the job is over.
+    /// Returns the state at this moment or later; `None` if the job has ended.
     async fn text(&self, inputs: &Inputs) -> Option<Bytes> {
         let asked = clock::now();
         let mut last = self.last.lock().await;
@@ -265,7 +267,7 @@ async fn status_page(State(page): State<Arc<StatusPage>>) -> HttpResponse {
     }
 }
 
-/// How this agent reaches the other nodes of its job.
+/// Reports how this agent reaches the other nodes of its job.
 async fn reach(State(role): State<Arc<Role>>) -> HttpResponse {
     static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
     let Ok(_turn) = ONE_AT_A_TIME.try_acquire() else {
@@ -334,7 +336,7 @@ mod tests {
         router.oneshot(request).await.unwrap().status()
     }
 
-    /// An unknown path is answered as HTTP has it, not as an unknown call of gRPC.
+    /// An unknown path has HTTP's status, not that of an unknown gRPC call.
     #[tokio::test]
     async fn unknown_paths_are_not_found() {
         let router = router("job", elsewhere());

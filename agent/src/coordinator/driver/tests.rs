@@ -1,6 +1,6 @@
-//! The driver arms the machine's deadlines, hands on what it says, and forgives its own absence;
-//! the rules themselves are tested where they stand. The clock is paused: it jumps to the next
-//! deadline when nothing else is to be done.
+//! The driver arms the machine's deadlines, sends its messages, and makes up for its own stalls.
+//! The rendezvous rules have their own tests. The clock is paused: it jumps to the next deadline
+//! when no task is ready.
 
 use ragent_rendezvous::{
     ids::{AttendNumber, JobUid, NodeId, Round, RoundId, RunId, Term},
@@ -16,12 +16,12 @@ use super::*;
 
 const RUN: &str = "job";
 
-/// A coordinator that runs, and the streams of its agents.
+/// A running coordinator, and the streams of its agents.
 struct Fixture {
     inputs: Inputs,
-    /// Where the coordinator is, as others are told.
+    /// The endpoint of the coordinator, as sent to other agents.
     known: watch::Receiver<NotHere>,
-    /// The addresses that the port knows.
+    /// The addresses known to the port.
     attended: watch::Receiver<Attended>,
     task: JoinHandle<()>,
 }
@@ -47,12 +47,12 @@ impl Fixture {
         Self { inputs, known, attended: port_knows, task }
     }
 
-    /// A node that is ready, of a job of one to three.
+    /// Registers a ready node, in a job of one to three nodes.
     async fn attend(&self, name: &str) -> mpsc::Receiver<FromCoordinator> {
         self.attend_from(name, None).await
     }
 
-    /// The same over a stream that comes from an address.
+    /// Registers a ready node over a stream from an address.
     async fn attend_from(
         &self,
         name: &str,
@@ -73,7 +73,7 @@ impl Fixture {
         self.inputs.send(Input::Message(peer, message)).await.unwrap();
     }
 
-    /// What a node does; nothing if it is not known (any more).
+    /// Returns the standing of a node; `None` if the node is not known.
     async fn standing_of(&self, name: &str) -> Option<StandingName> {
         let (answer, snapshot) = oneshot::channel();
         self.inputs.send(Input::Snapshot(answer)).await.unwrap();
@@ -118,7 +118,7 @@ pub(crate) fn attend(name: &str) -> Attend {
     }
 }
 
-/// The next thing that is said on a stream.
+/// Returns the next message on a stream.
 async fn hear(stream: &mut mpsc::Receiver<FromCoordinator>) -> ToNode {
     match stream.recv().await {
         Some(FromCoordinator::Message(message)) => message,
@@ -150,8 +150,8 @@ async fn closed_attend_is_skipped() {
     assert!(t.standing_of("open").await.is_some());
 }
 
-/// Messages in the name of a node are refused without the proof that came with its welcome: an attend
-/// of a later number, and an obituary.
+/// Messages in the name of a node are refused without the proof of its welcome: an attend with a
+/// later number, and an obituary.
 #[tokio::test(start_paused = true)]
 async fn proof_is_needed() {
     let t = Fixture::new();
@@ -181,7 +181,7 @@ async fn proof_is_needed() {
     assert_eq!(t.standing_of("a").await, None);
 }
 
-/// Rank 0 lets in workers from where the coordinator sees a member's stream come, as behind NAT.
+/// Rank 0 accepts workers from the source address of a member's stream, as behind NAT.
 #[tokio::test(start_paused = true)]
 async fn observed_addresses_are_members() {
     let t = Fixture::new();
@@ -197,7 +197,7 @@ async fn observed_addresses_are_members() {
     };
     assert_eq!(admission.group_rank.0, 0);
     assert_eq!(admission.store_clients, ["10.0.0.1".parse::<IpAddr>().unwrap(), nat]);
-    // The port knows the address, and not those of its own machine, which others have, too.
+    // The port knows the address, but not those of its own machine, which other programs use, too.
     assert_eq!(*t.attended.borrow(), Attended { addresses: [nat].into(), world_size: 3 });
     let (answer, snapshot) = oneshot::channel();
     t.inputs.send(Input::Snapshot(answer)).await.unwrap();
@@ -207,7 +207,7 @@ async fn observed_addresses_are_members() {
     assert_eq!(observed, [("a".to_owned(), a), ("b".to_owned(), b), ("c".to_owned(), c)]);
 }
 
-/// The last call is armed: the round completes when it is over, after 30 s of keep-alives.
+/// The last call is armed: the round is formed when it has ended, after 30 s of keep-alives.
 #[tokio::test(start_paused = true)]
 async fn last_call_is_armed() {
     let t = Fixture::new();
@@ -225,7 +225,7 @@ async fn last_call_is_armed() {
     assert_eq!(clock::now() - start, Duration::from_secs(30));
 }
 
-/// A node that says nothing is given up when its lease is over.
+/// A silent node is removed when its lease is over.
 #[tokio::test(start_paused = true)]
 async fn lease_is_armed() {
     let t = Fixture::new();
@@ -241,14 +241,14 @@ async fn lease_is_armed() {
     assert_eq!(clock::now() - start, Leases::default().coordinator);
 }
 
-/// A coordinator that stood still past every lease hears everyone before it gives anybody up.
+/// A coordinator that was stalled past every lease handles all messages before it evicts a node.
 #[tokio::test(start_paused = true)]
 async fn stalled_coordinator_evicts_no_one() {
     let t = Fixture::new();
     let (_a, _b) = (t.attend("a").await, t.attend("b").await);
     assert_eq!(t.standing_of("a").await, Some(StandingName::Joined));
     for sequence in 1..3 {
-        // Time passes for everybody, and the coordinator has had no turn meanwhile.
+        // Time passes for all nodes, and the coordinator does not run meanwhile.
         tokio::time::advance(Duration::from_secs(10)).await;
         tokio::task::yield_now().await;
         for name in ["a", "b"] {
@@ -256,7 +256,7 @@ async fn stalled_coordinator_evicts_no_one() {
             assert_eq!(t.standing_of(name).await, Some(StandingName::Joined));
         }
     }
-    // Who then says nothing for a lease is given up all the same.
+    // A node that is silent for a lease after that is evicted.
     clock::until(Some(clock::now() + Duration::from_secs(2))).await;
     t.keep_alive("a", 9).await;
     clock::until(Some(clock::now() + Duration::from_secs(2))).await;
@@ -264,7 +264,7 @@ async fn stalled_coordinator_evicts_no_one() {
     assert_eq!(t.standing_of("b").await, None);
 }
 
-/// A stream whose reader takes nothing is dropped, and keeps nobody else waiting.
+/// A stream whose reader takes nothing is dropped, and delays no other stream.
 #[tokio::test(start_paused = true)]
 async fn slow_reader_is_dropped() {
     let t = Fixture::new();
@@ -281,7 +281,7 @@ async fn slow_reader_is_dropped() {
     assert_eq!(heard, limits::STREAM_QUEUE);
 }
 
-/// A coordinator that gives way tells everyone where to go, and ends.
+/// A coordinator that gives way sends the new endpoint to all agents, and ends.
 #[tokio::test(start_paused = true)]
 async fn gives_way() {
     let t = Fixture::new();
@@ -298,7 +298,7 @@ async fn gives_way() {
     t.task.await.unwrap();
 }
 
-/// When nobody can reach it any more, the coordinator ends.
+/// The coordinator ends when no sender of inputs is left.
 #[tokio::test(start_paused = true)]
 async fn ends_with_its_inputs() {
     let t = Fixture::new();
