@@ -1,5 +1,5 @@
-//! Makes every listener and every connection of the program, so that what must hold for all of them
-//! (bounds now, authentication and TLS later) has one place.
+//! Makes every listener and every connection of the program, so that common rules (bounds now,
+//! authentication and TLS later) have one place.
 //!
 //! [`port`] serves the protocols of one port, `door` decides which connections it keeps.
 
@@ -20,34 +20,34 @@ use tokio::{
 
 use crate::{host::ThisHost, job_spec::Endpoint, limits};
 
-/// Which connections an own listener takes.
+/// The connections that a listener of this program accepts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reach {
-    /// Those from this machine, at this loopback address.
+    /// Connections from this machine, at this loopback address.
     Loopback(IpAddr),
-    /// Those from anywhere, over IPv4 and IPv6.
+    /// Connections from anywhere, over IPv4 and IPv6.
     Everywhere,
 }
 
 impl Reach {
-    /// What a listener must take for `endpoint`, which resolves to `address`: a name that is a
-    /// loopback address on its own machine is another one on all others.
+    /// Returns the reach of a listener for `endpoint`, which resolves to `address`: a name that is
+    /// a loopback address on its own machine has another address on all others.
     pub fn of_endpoint(endpoint: &Endpoint, address: IpAddr) -> Self {
         let is_name = endpoint.host.parse::<IpAddr>().is_err() && endpoint.host != "localhost";
         if is_name { Self::Everywhere } else { Self::of(address) }
     }
 
-    /// What a listener must take so that whoever reaches `address` reaches it too.
+    /// Returns the reach of a listener, so that any host that reaches `address` reaches it too.
     pub fn of(address: IpAddr) -> Self {
         if address.is_loopback() { Self::Loopback(address) } else { Self::Everywhere }
     }
 }
 
-/// Listens on `port`; zero takes a free one.
+/// Listens on `port`; zero means a free one.
 ///
 /// # Errors
 ///
-/// Returns the system's refusal, such as a port that is held.
+/// Returns the system's error, such as a port that is in use.
 pub fn listen(reach: Reach, port: u16) -> io::Result<StdTcpListener> {
     let address: IpAddr = match reach {
         Reach::Loopback(address) => address,
@@ -60,34 +60,34 @@ pub fn listen(reach: Reach, port: u16) -> io::Result<StdTcpListener> {
 ///
 /// # Errors
 ///
-/// Returns the system's refusal, such as a port that is held.
+/// Returns the system's error, such as a port that is in use.
 pub fn listen_on(address: SocketAddr) -> io::Result<StdTcpListener> {
     let listener = ragent_store::listen(address)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// Why an endpoint's name means no address.
+/// The reason why an endpoint's name has no address.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
-    /// The name has none.
+    /// The name has no address.
     #[error("`{0}` does not resolve to an address")]
     NoAddress(String),
-    /// The resolver says no.
+    /// The resolver has returned an error.
     #[error("`{host}` does not resolve")]
     Resolver {
         /// The name.
         host: String,
-        /// Its word.
+        /// The resolver's error.
         #[source]
         source: io::Error,
     },
-    /// The resolver says nothing.
+    /// The resolver does not answer.
     #[error("the resolver does not answer for `{0}`")]
     Silent(String),
 }
 
-/// The addresses of an endpoint, lowest first.
+/// Returns the addresses of an endpoint, lowest first.
 ///
 /// # Errors
 ///
@@ -109,27 +109,27 @@ pub async fn resolve(endpoint: &Endpoint) -> Result<Vec<SocketAddr>, ResolveErro
     if addresses.is_empty() { Err(ResolveError::NoAddress(host)) } else { Ok(addresses) }
 }
 
-/// Whether `endpoint` leads to this machine; also where its name does not resolve, or not yet.
+/// Returns true if `endpoint` leads to this machine, or its name does not resolve (yet).
 pub async fn may_lead_here(endpoint: &Endpoint) -> bool {
     let Ok(addresses) = resolve(endpoint).await else { return true };
     addresses.iter().any(|address| ThisHost.owns(address.ip()))
 }
 
-/// The address of this machine that `peer` sees.
+/// Returns the address of this machine that `peer` sees.
 pub fn own_address_towards(peer: SocketAddr) -> Option<IpAddr> {
     let any: IpAddr = match peer {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    // Nothing is sent: the system only looks up the way.
+    // No packet is sent: the system only selects the route.
     let socket = UdpSocket::bind((any, 0)).ok()?;
     socket.connect(peer).ok()?;
     socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_unspecified())
 }
 
-/// The address of this machine on the way to whatever is not near.
+/// Returns the address of this machine on its default route.
 pub fn default_address() -> Option<IpAddr> {
-    // Of the blocks that are reserved for documentation, behind the default route of all machines.
+    // Addresses reserved for documentation, to which the default route of every machine leads.
     let far = [IpAddr::from([192, 0, 2, 1]), IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1])];
     far.into_iter().find_map(|far| own_address_towards((far, 9).into()))
 }
@@ -138,7 +138,8 @@ pub fn default_address() -> Option<IpAddr> {
 ///
 /// # Errors
 ///
-/// Returns the system's word, or [`io::ErrorKind::TimedOut`] where packets are swallowed.
+/// Returns the system's error, or [`io::ErrorKind::TimedOut`] if packets are dropped without an
+/// answer.
 pub async fn dial(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = timeout(limits::DIAL_TIMEOUT, TcpStream::connect(address))
         .await
@@ -147,11 +148,12 @@ pub async fn dial(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Asks `address` for a page: what it answers, head and all, is appended to `answer`, up to `limit`.
+/// Requests a page of `address`: the whole answer, header included, is appended to `answer`, up to
+/// `limit`.
 ///
 /// # Errors
 ///
-/// Returns the system's word; what has arrived before that is in `answer`.
+/// Returns the system's error; `answer` has what arrived before.
 pub async fn get(
     address: SocketAddr,
     path: &str,
@@ -162,7 +164,7 @@ pub async fn get(
     get_on(&mut stream, address, path, limit, answer).await
 }
 
-/// The same on a connection that is open.
+/// Requests a page on an open connection, as [`get`] does.
 ///
 /// # Errors
 ///
@@ -176,7 +178,7 @@ pub async fn get_on(
 ) -> io::Result<()> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     let sent = stream.write_all(request.as_bytes()).await;
-    // Whoever takes no request may have said why before.
+    // A peer that accepts no request may have sent the reason before.
     let read = stream.take(limit as u64).read_to_end(answer).await;
     sent?;
     read.map(drop)

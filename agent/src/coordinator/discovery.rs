@@ -177,7 +177,7 @@ async fn look(endpoint: &Endpoint, is_host: Option<bool>) -> Result<Seen, Locate
         Ok(addresses) => addresses,
         Err(error) => return Ok(Seen::Nobody(describe(&error))),
     };
-    // Port zero stands for any free port; no process can be there already.
+    // Port zero means any free port; no process can be there already.
     let causes = if endpoint.port == 0 { Vec::new() } else { ask_all(&addresses).await };
     let mut last = format!("{endpoint} has no address");
     for (address, answer) in causes {

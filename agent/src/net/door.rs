@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! accepted ──▶ waiting ── first whole request ──▶ served ──▶ ended
-//!                 │ too late, or too many wait      │ all places are taken, and it is a stranger's
+//!                 │ too late, or too many wait      │ all places are taken, and it is a stranger
 //!                 └──────────▶ to be closed ◀───────┘ ──────▶ ended
 //! ```
 //!
@@ -17,27 +17,27 @@ use std::{
 
 use crate::limits;
 
-/// A connection of one port; numbers grow, in the order of arrival.
+/// A connection of one port; numbers increase in the order of arrival.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Visitor(u64);
 
 /// The origin of a connection, as known when it is accepted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Origin {
-    /// A socket of this user on this machine, or the address of a node that attends.
+    /// A socket of this user on this machine, or the address of a registered node.
     Known,
-    /// Anything else.
+    /// Any other origin.
     Stranger,
 }
 
 /// The bounds of one port.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Quotas {
-    /// Connections in all.
+    /// Connections in total.
     pub(crate) places: usize,
-    /// Strangers that wait, in all.
+    /// Waiting strangers in total.
     pub(crate) strangers: usize,
-    /// Strangers of one address that wait.
+    /// Waiting strangers of one address.
     pub(crate) strangers_per_address: usize,
 }
 
@@ -53,9 +53,9 @@ impl Default for Quotas {
 
 /// The connections of one port.
 ///
-/// Invariant: `deadlines` has all that wait, `strangers` those of them that are; `overdue` has those
-/// strangers that are not in `young` any more; `served_strangers` has those that are not waiting and were
-/// strangers when they were accepted; `leaving` is a part of the `len` connections.
+/// Invariant: `deadlines` has all waiting connections, `strangers` the waiting strangers, `overdue`
+/// the strangers that are no longer in `young`. `served_strangers` has connections that no longer
+/// wait and were strangers when they were accepted. `leaving` is a part of the `len` connections.
 #[derive(Debug)]
 pub(crate) struct Door {
     quotas: Quotas,
@@ -63,19 +63,19 @@ pub(crate) struct Door {
     len: usize,
     waiting: BTreeMap<Visitor, Waiting>,
     deadlines: BTreeSet<(Instant, Visitor)>,
-    /// By arrival, so that the first has waited longest.
+    /// In the order of arrival, so that the first has waited longest.
     strangers: BTreeSet<Visitor>,
     /// Strangers accepted within the grace period, some of which may no longer be waiting.
     young: VecDeque<(Instant, Visitor)>,
     /// Strangers that have waited for longer, to which the quotas apply.
     overdue: BTreeSet<Visitor>,
     overdue_by_network: BTreeMap<IpAddr, BTreeSet<Visitor>>,
-    /// By arrival, with their addresses, which may have become known since.
+    /// In the order of arrival, with their addresses, which may have become known since.
     served_strangers: BTreeMap<Visitor, IpAddr>,
     /// The number of waiting connections with the longer time limit of store clients.
     patient: usize,
     closing: VecDeque<Visitor>,
-    /// Those that are to be closed, until they have ended.
+    /// Connections to be closed, until they have ended.
     leaving: BTreeSet<Visitor>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Door {
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     deadline: Instant,
-    /// Of a stranger.
+    /// The address, if it is a stranger.
     address: Option<IpAddr>,
     is_patient: bool,
 }
@@ -107,8 +107,8 @@ impl Door {
         }
     }
 
-    /// A connection was accepted. One that is known may be silent for long if no more than
-    /// `patient_max` are at once: clients of a store that is served here. Where all places are taken, a
+    /// Notes that a connection was accepted. Up to `patient_max` known connections at once may be
+    /// silent for longer: clients of a store that is served here. If all places are taken, a
     /// stranger makes room, unless `is_known` recognises its address by now.
     pub(crate) fn handle_accepted(
         &mut self,
@@ -150,7 +150,7 @@ impl Door {
         self.patient -= 1;
     }
 
-    /// A connection has sent its first request, body and all.
+    /// Notes that a connection has sent its first request, including the body.
     pub(crate) fn handle_served(&mut self, visitor: Visitor) {
         if let Some(waiting) = self.forget(visitor)
             && let Some(address) = waiting.address
@@ -174,8 +174,8 @@ impl Door {
             || !self.served_strangers.is_empty()
     }
 
-    /// Closes a stranger: the one that has waited longest, or the oldest that was served and whose address
-    /// `is_known` does not recognise either, by which of the two kinds has more. Returns false if there is
+    /// Closes a stranger: the one with the longest wait, or the oldest served one that `is_known`
+    /// does not recognise, from the more numerous of these two kinds. Returns false if there is
     /// none.
     pub(crate) fn make_room(&mut self, is_known: impl Fn(IpAddr) -> bool) -> bool {
         while self.strangers.len() < self.served_strangers.len()
@@ -190,14 +190,14 @@ impl Door {
         longest.inspect(|visitor| self.close(*visitor)).is_some()
     }
 
-    /// The earliest moment at which something is to be done.
+    /// Returns the earliest deadline.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
         let grown = self.young.front().map(|(grown, _)| *grown);
         deadline.into_iter().chain(grown).min()
     }
 
-    /// Applies every moment that has passed.
+    /// Applies every deadline that has passed.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         while let Some((_, visitor)) = self.young.pop_front_if(|(grown, _)| *grown <= now) {
             let Some(address) = self.waiting.get(&visitor).and_then(|one| one.address) else {
@@ -223,7 +223,7 @@ impl Door {
         }
     }
 
-    /// Hands out the connections that are to be closed; each ends afterwards.
+    /// Returns the next connection to close; it ends afterwards.
     pub(crate) fn poll_closing(&mut self) -> Option<Visitor> {
         self.closing.pop_front()
     }
@@ -234,7 +234,7 @@ impl Door {
         self.leaving.insert(visitor);
     }
 
-    /// Notes that a connection does not wait any more.
+    /// Notes that a connection no longer waits.
     fn forget(&mut self, visitor: Visitor) -> Option<Waiting> {
         let waiting = self.waiting.remove(&visitor)?;
         self.deadlines.remove(&(waiting.deadline, visitor));
@@ -253,7 +253,7 @@ impl Door {
     }
 }
 
-/// The address whose connections count together: one customer has a whole /64 of IPv6.
+/// Returns the address under which connections are counted: one customer has a whole /64 of IPv6.
 fn network_of(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(v6) => {
@@ -297,7 +297,7 @@ mod tests {
             closed
         }
 
-        /// Lets time pass, stopping at every deadline on the way.
+        /// Advances the clock, stopping at every deadline on the way.
         fn advance(&mut self, time: Duration) -> Vec<Visitor> {
             let end = self.now + time;
             let mut closed = Vec::new();
@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    /// A stranger has 5 s for its first request; one that was served has no deadline here.
+    /// A stranger has 5 s for its first request; a served connection has no deadline.
     #[test]
     fn first_request_has_a_deadline() {
         let mut t = Fixture::new(Quotas::default());
@@ -325,8 +325,8 @@ mod tests {
         assert_eq!(t.door.len, 0);
     }
 
-    /// A client of the store whose resolver does not answer is silent for 12 s and more. A bounded number
-    /// may be; a connection with another protocol gets the short time limit.
+    /// A store client whose resolver does not answer is silent for 12 s and more. The number of
+    /// such clients is bounded; a connection with another protocol has the short time limit.
     #[test]
     fn store_clients_may_be_silent() {
         let mut t = Fixture::new(Quotas::default());
@@ -339,8 +339,8 @@ mod tests {
         assert_eq!((t.door.patient, t.door.len), (0, 0));
     }
 
-    /// The number of waiting strangers per address is bounded, and the first makes room; IPv6 addresses
-    /// count by network.
+    /// The number of waiting strangers per address is bounded, and the first one is closed; IPv6
+    /// addresses count by network.
     #[test]
     fn one_address_has_a_quota() {
         let quotas = Quotas { places: 100, strangers: 50, strangers_per_address: 2 };
@@ -361,8 +361,8 @@ mod tests {
         }
     }
 
-    /// Connections that send a request at once are not counted: thousands of agents of one machine,
-    /// before any is known.
+    /// Connections that send a request at once do not count, as from thousands of agents of one
+    /// machine before any is known.
     #[test]
     fn those_who_ask_at_once_do_not_count() {
         let quotas = Quotas { places: 5000, strangers: 2, strangers_per_address: 1 };
@@ -384,8 +384,8 @@ mod tests {
         assert_eq!(t.advance(SECOND), all[..2]);
     }
 
-    /// Where all places are taken, a stranger makes room: the one that has waited longest, also within the
-    /// grace period, or the oldest that was served. Known connections do not.
+    /// If all places are taken, a stranger makes room: the one with the longest wait, even within
+    /// the grace period, or the oldest served one. Known connections do not.
     #[test]
     fn full_house_makes_room() {
         let mut t = Fixture::new(Quotas { places: 3, ..Quotas::default() });
@@ -408,8 +408,8 @@ mod tests {
         assert_eq!((t.door.len, t.door.has_room()), (0, true));
     }
 
-    /// A stranger whose address has become known since, as that of an agent that attends, does not make
-    /// room.
+    /// A stranger whose address has become known since, as that of a registered agent, does not
+    /// make room.
     #[test]
     fn stranger_may_become_known() {
         let mut t = Fixture::new(Quotas { places: 2, ..Quotas::default() });
@@ -422,7 +422,8 @@ mod tests {
         assert!(!t.door.make_room(is_agent));
     }
 
-    /// Strangers that are served once and stay cannot take all places: newcomers are served.
+    /// Strangers that are served once and stay connected cannot take all places: newcomers are
+    /// served.
     #[test]
     fn served_strangers_leave_room() {
         let mut t = Fixture::new(Quotas { places: 100, ..Quotas::default() });
@@ -436,8 +437,8 @@ mod tests {
         assert_eq!(t.closed().len(), 1);
     }
 
-    /// A flood of idle strangers never holds more than its quota after the grace period, and does not
-    /// close known connections.
+    /// A flood of idle strangers never holds more than its quota after the grace period, and does
+    /// not close known connections.
     #[test]
     fn flood_leaves_the_known_alone() {
         let mut t = Fixture::new(Quotas::default());

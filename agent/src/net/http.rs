@@ -40,7 +40,7 @@ pub(super) async fn serve(
     router: Router,
     progress: &Progress,
 ) {
-    // Without it answers wait for the peer's delayed acknowledgement.
+    // Otherwise answers wait for the peer's delayed acknowledgement.
     let _ = stream.set_nodelay(true);
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(limits::REQUEST_TIMEOUT);
@@ -71,10 +71,10 @@ pub(super) async fn serve(
     }
 }
 
-/// Notified by a handler once it has read what its answer depends on, although the body goes on.
+/// Notified by a handler once it has read the part of the body that its answer depends on.
 ///
-/// From then on the request is not hurried: the coordinator of a large job may have thousands of others
-/// to answer first.
+/// From then on the request has no time limit: the coordinator of a large job may have thousands of
+/// others to answer first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BodyRead(Arc<Notify>);
 
@@ -84,7 +84,7 @@ impl BodyRead {
     }
 }
 
-/// Answers a request whose body comes in time.
+/// Answers a request whose body arrives in time.
 async fn answer(mut request: Request<Incoming>, router: Router, progress: Progress) -> Response {
     let has_body = !request.body().is_end_stream();
     let read = BodyRead::default();
@@ -132,7 +132,7 @@ async fn idle(mut requests: watch::Receiver<usize>) {
             change.await
         };
         if changed.is_err() {
-            // The service has ended, so the connection does.
+            // The service has ended, and the connection ends with it.
             return std::future::pending().await;
         }
     }

@@ -36,38 +36,38 @@ use super::{
 };
 use crate::{clock, limits};
 
-/// The store that takes connections from now on; while there is none, they wait.
+/// The store for new connections; while there is none, they wait.
 pub type StoreDoor = watch::Receiver<Option<StoreHandle>>;
 
-/// The attending nodes, as known to a coordinator's port.
+/// The registered nodes, as known to a coordinator's port.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Attended {
-    /// The addresses from which agents of the job have attended; those of this machine, which all
-    /// its users have, are not among them.
+    /// The source addresses of the job's agents, without those of this machine, which all its users
+    /// have.
     pub addresses: BTreeSet<IpAddr>,
     /// Workers of the newest round.
     pub world_size: u32,
 }
 
-/// Who serves the protocols that share one port.
+/// The services for the protocols that share one port.
 #[derive(Debug)]
 pub struct PortProtocols {
     /// gRPC and HTTP.
     pub http: Router,
-    /// `TCPStore`; none: such connections are closed.
+    /// `TCPStore`; `None`: such connections are closed.
     pub store: Option<StoreDoor>,
-    /// The attending nodes.
+    /// The registered nodes.
     pub attended: watch::Receiver<Attended>,
 }
 
 impl PortProtocols {
-    /// Returns true if agents of the job attend from this address.
+    /// Returns true if agents of the job are registered from this address.
     fn knows(&self, ip: IpAddr) -> bool {
         self.attended.borrow().addresses.contains(&ip)
     }
 }
 
-/// Where a request comes from, as each carries it among its extensions.
+/// The source of a request, stored among its extensions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PeerAddress {
     /// The address.
@@ -87,7 +87,7 @@ impl PeerAddress {
 ///
 /// # Errors
 ///
-/// Returns the system's refusal to watch the listener.
+/// Returns the system's error if the listener cannot be polled.
 pub async fn serve_port(listener: StdTcpListener, protocols: PortProtocols) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     let (progress, mut progressed) = mpsc::channel(limits::PROGRESS_QUEUE);
@@ -120,7 +120,7 @@ pub async fn serve_port(listener: StdTcpListener, protocols: PortProtocols) -> i
     }
 }
 
-/// How many connections this process has files for, with some to spare.
+/// Returns the number of connections for which this process has descriptors, with some to spare.
 fn places() -> usize {
     let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
     let files = usize::try_from(files).unwrap_or(usize::MAX);
@@ -135,21 +135,21 @@ struct Port {
     visitors: HashMap<task::Id, Visitor>,
     handles: BTreeMap<Visitor, AbortHandle>,
     progress: mpsc::Sender<(Visitor, Step)>,
-    /// Until when nothing is accepted, after a failure.
+    /// The time until which no connection is accepted, after a failure.
     rest_until: Option<Instant>,
     is_failing: bool,
 }
 
-/// How far a connection has come.
+/// The progress of a connection.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Its protocol is HTTP.
+    /// The protocol is HTTP.
     Hurried,
-    /// Its first request is there.
+    /// The first request is complete.
     Served,
 }
 
-/// Reports how far one connection has come.
+/// Reports the progress of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct Progress {
     visitor: Visitor,
@@ -158,7 +158,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// The first request is there; whatever follows is not reported.
+    /// Reports that the first request is complete; later requests are not reported.
     pub(super) async fn served(&self) {
         if !self.is_served.swap(true, Ordering::Relaxed) {
             self.report(Step::Served).await;
@@ -166,7 +166,7 @@ impl Progress {
     }
 
     async fn report(&self, step: Step) {
-        // The port may have been closed.
+        // The port may be closed already.
         let _ = self.steps.send((self.visitor, step)).await;
     }
 }
@@ -207,7 +207,7 @@ impl Port {
                     Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
                 );
                 if !is_exhausted {
-                    // As where the peer has gone again before it was accepted.
+                    // For example, the peer has closed the connection before it was accepted.
                     debug!(%error, "a connection could not be accepted");
                     self.rest_until = Some(clock::now() + ROOM_REST);
                     return;
@@ -215,8 +215,8 @@ impl Port {
                 if !std::mem::replace(&mut self.is_failing, true) {
                     warn!(%error, "no further connection can be accepted for now");
                 }
-                // Out of descriptors or memory: known connections continue, strangers are closed, and
-                // the next one waits.
+                // Out of descriptors or memory: known connections continue, strangers are closed,
+                // and the next connection waits.
                 let protocols = Arc::clone(&self.protocols);
                 let has_some = (0..limits::MAX_STRANGERS_PER_ADDRESS)
                     .all(|_| self.door.make_room(|ip| protocols.knows(ip)));
@@ -227,7 +227,7 @@ impl Port {
     }
 
     fn take_in(&mut self, stream: TcpStream, peer: SocketAddr) {
-        // It was reset meanwhile.
+        // The connection was reset meanwhile.
         let Ok(local) = stream.local_addr() else { return };
         let now = clock::now();
         let address = PeerAddress::new(local, peer);
@@ -262,7 +262,7 @@ impl Port {
             match self.owners.of_peer(now, local, peer) {
                 Owner::User(uid) => uid == 0 || uid == geteuid().as_raw(),
                 Owner::Nobody => false,
-                // Without an answer of the kernel the machine is assumed to have one user.
+                // If the kernel does not answer, the machine is assumed to have one user.
                 Owner::Later(_) | Owner::Unknown => true,
             }
         } else {
@@ -272,7 +272,7 @@ impl Port {
     }
 }
 
-/// How long nothing is accepted while connections are closed to make room.
+/// The pause before the next accept, while connections are closed to make room.
 const ROOM_REST: Duration = Duration::from_millis(10);
 
 async fn serve_connection(
@@ -282,7 +282,7 @@ async fn serve_connection(
     progress: &Progress,
 ) {
     let mut first = [0];
-    // The deadline is that of the door.
+    // The door has the deadline.
     let first = match stream.peek(&mut first).await {
         Ok(1) => first[0],
         Ok(_) | Err(_) => return,

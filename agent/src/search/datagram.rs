@@ -1,7 +1,7 @@
-//! What agents that look for each other say: one small JSON object a datagram.
+//! The datagrams of agents that look for each other: one small JSON object each.
 //!
-//! It has the job's name as a digest, so that listeners learn no names, and beside it only numbers and
-//! the endpoint's address.
+//! A datagram contains the job's name as a digest, so that listeners learn no names, and otherwise
+//! only numbers and the endpoint's address.
 
 use std::net::SocketAddr;
 
@@ -11,12 +11,12 @@ use sha2::{Digest, Sha256};
 
 use crate::limits;
 
-/// The job, as datagrams name it.
+/// The digest that identifies a job in datagrams.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct JobDigest(String);
 
 impl JobDigest {
-    /// The digest of a job's name.
+    /// Returns the digest of a job's name.
     pub fn of(run_id: &RunId) -> Self {
         let digest =
             Sha256::new().chain_update("ragent job ").chain_update(run_id.as_str()).finalize();
@@ -24,35 +24,35 @@ impl JobDigest {
     }
 }
 
-/// An agent that may come to host. The lowest one does.
+/// An agent that may become the host. The lowest candidate does.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Candidate {
-    /// Where the user wants it: the ranks of nodes, and behind them those without one.
+    /// The rank that the user gave the node; nodes without one come after all ranks.
     pub rank: u32,
-    /// A number of its own.
+    /// A random number of this agent.
     pub number: u64,
 }
 
-/// What one agent says to all.
+/// The content of a datagram.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Saying {
-    /// It looks for the coordinator.
+    /// The sender looks for the coordinator.
     Looking {
-        /// Who it is.
+        /// The sender.
         by: Candidate,
-        /// Whether it may host.
+        /// True if the sender may host.
         may_host: bool,
-        /// The lowest candidate that it knows of, itself included.
+        /// The lowest candidate that the sender knows of, itself included.
         lowest: Option<Candidate>,
     },
-    /// It knows where the coordinator is, or was.
+    /// The sender knows the present or former address of the coordinator.
     Hosted {
-        /// The number of the agent that says so.
+        /// The number of the sender.
         by: u64,
-        /// Where; the address that is said may be one that the listener cannot reach.
+        /// The address of the coordinator, which the receiver may be unable to reach.
         at: SocketAddr,
-        /// Whether the one who says so hosts it: then the address it was heard from is better.
+        /// True if the sender hosts the coordinator: then its source address is preferred.
         by_host: bool,
     },
 }
@@ -62,26 +62,26 @@ pub enum Saying {
 pub struct Datagram {
     /// The version of this format.
     ragent: u32,
-    /// The job it is about.
+    /// The job.
     pub job: JobDigest,
-    /// What is said about it.
+    /// The content.
     pub saying: Saying,
 }
 
 const VERSION: u32 = 1;
 
 impl Datagram {
-    /// A datagram of this version.
+    /// Creates a datagram of this version.
     pub fn new(job: JobDigest, saying: Saying) -> Self {
         Self { ragent: VERSION, job, saying }
     }
 
-    /// Its bytes.
+    /// Encodes the datagram.
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("a datagram has no map with odd keys")
     }
 
-    /// What `bytes` say, if they are a datagram of this version.
+    /// Decodes `bytes`; `None` if they are not a datagram of this version.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         if bytes.len() > limits::MAX_DATAGRAM {
             return None;
@@ -98,7 +98,7 @@ mod tests {
         JobDigest::of(&RunId::new(name))
     }
 
-    /// What is encoded is decoded, fits, and does not show the job's name.
+    /// An encoded datagram is decoded again, fits the limit, and does not show the job's name.
     #[test]
     fn round_trip() {
         let by = Candidate { rank: u32::MAX, number: u64::MAX };
@@ -116,7 +116,7 @@ mod tests {
         assert_ne!(job("a"), job("b"));
     }
 
-    /// What is no datagram of ours is none.
+    /// Bytes that are not a datagram of this version are ignored.
     #[test]
     fn strangers_are_not_heard() {
         let at = "1.2.3.4:5".parse().unwrap();

@@ -1,4 +1,5 @@
-//! Drives an election: until it has found the endpoint, and then, in a task, for those that still look.
+//! Drives an election: until it has found the endpoint, and then, in a task, for agents that still
+//! look.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -31,31 +32,33 @@ use crate::{
     limits, net,
 };
 
-/// Who hosts the endpoint.
+/// The host of the endpoint.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Found {
-    /// This agent is to, at this address of its machine.
+    /// This agent is to host, at this address of its machine.
     Here(IpAddr),
-    /// Somebody does, or did, there.
+    /// Another process hosts, or hosted, at this address.
     There(SocketAddr),
 }
 
-/// An agent's part in the search.
+/// One agent's part in the search.
 #[derive(Debug)]
 pub struct Search {
     election: Election,
     sockets: Sockets,
     job: JobDigest,
-    /// Who was heard last: the way to it is the way to the others.
+    /// The sender of the last datagram, preferably on another machine; the route to it leads to the
+    /// others.
     heard: Option<SocketAddr>,
-    /// The coordinator that this agent hosts, if it does.
+    /// The coordinator that this agent hosts, if any.
     hosted: Option<Inputs>,
-    /// Other hosts that are being asked how their jobs stand: why there will be two jobs, if so.
+    /// Requests to other hosts for the state of their jobs. Each returns the reason for two jobs,
+    /// if there will be two.
     meetings: JoinSet<Option<(SocketAddr, &'static str)>>,
     has_warned: bool,
 }
 
-/// A search that goes on for the sake of others, as long as this value is there.
+/// A search that continues for other agents, until this value is dropped.
 #[derive(Debug)]
 pub struct Beacon(JoinHandle<()>);
 
@@ -70,7 +73,7 @@ impl Search {
     ///
     /// # Errors
     ///
-    /// Returns [`SocketsError`] if nobody can be reached.
+    /// Returns [`SocketsError`] if no agent can be reached.
     pub fn begin(spec: &SearchSpec, run_id: &RunId) -> Result<Self, SocketsError> {
         let sockets = Sockets::open(spec)?;
         let interfaces = sockets.interfaces().join(",");
@@ -101,13 +104,13 @@ impl Search {
         None
     }
 
-    /// Nobody was where this agent was sent: it looks again.
+    /// Notes that no coordinator was at the address found; the agent looks again.
     pub fn in_vain(&mut self) {
         self.election.handle_in_vain(clock::now());
     }
 
-    /// This agent hosts a coordinator, there; goes on answering those that look, and has it give way to
-    /// another one where it must.
+    /// Notes that this agent hosts a coordinator at `at`. Continues to answer agents that look, and
+    /// makes the coordinator give way to another one where it must.
     pub fn hosts(
         mut self,
         at: SocketAddr,
@@ -119,14 +122,14 @@ impl Search {
         self.goes_on(known)
     }
 
-    /// This agent has joined; goes on answering those that look, with where the coordinator is `known`
-    /// to be.
+    /// Notes that this agent has joined. Continues to answer agents that look, with the `known`
+    /// endpoint of the coordinator.
     pub fn goes_on(mut self, mut known: watch::Receiver<NotHere>) -> Beacon {
         known.mark_unchanged();
         Beacon(tokio::spawn(async move {
             let mut endpoint = known.borrow().endpoint.clone();
             loop {
-                // Found once, nothing else is found.
+                // The endpoint is found only once.
                 let _ = self.carry_out_all();
                 tokio::select! {
                     () = self.wait(None) => {}
@@ -142,7 +145,7 @@ impl Search {
         }))
     }
 
-    /// The coordinator that this agent attends, or has hosted, has sent it to `endpoint`.
+    /// Notes that the coordinator of this agent, joined or hosted, has sent it to `endpoint`.
     fn move_to(&mut self, endpoint: &str) {
         self.hosted = None;
         self.meetings.abort_all();
@@ -188,12 +191,12 @@ impl Search {
     async fn wait(&mut self, deadline: Option<Instant>) {
         let due = [self.election.poll_timeout(), deadline].into_iter().flatten().min();
         tokio::select! {
-            // What was heard before what is due: an agent that stood still has not waited for anybody.
+            // Datagrams before deadlines: an agent that was stalled has not waited for the others.
             biased;
             heard = self.sockets.hear() => match heard {
                 Ok((bytes, peer)) => {
                     self.hear(&bytes, peer);
-                    // However much is said, what is due is done.
+                    // A flood of datagrams does not delay deadlines.
                     let now = clock::now();
                     if self.election.poll_timeout().is_some_and(|due| due <= now) {
                         self.election.handle_timeout(now);
@@ -217,7 +220,7 @@ impl Search {
         }
     }
 
-    /// This machine's address, as the others see it.
+    /// Returns this machine's address from the point of view of other agents.
     fn own_address(&self) -> IpAddr {
         if let Some(address) = self.sockets.named_interface() {
             return address;
@@ -231,11 +234,11 @@ impl Search {
     }
 }
 
-/// Asks another host how its job stands, and has this one give way to it if it must; says why there will
-/// be two jobs, if so.
+/// Asks another host for the state of its job, and makes this one give way to it if it must.
+/// Returns the reason for two jobs, if there will be two.
 async fn meet(rival: SocketAddr, hosted: Inputs) -> Option<(SocketAddr, &'static str)> {
     let endpoint = Endpoint { host: rival.ip().to_string(), port: rival.port() };
-    // Nobody is believed: only whoever coordinates the job is one to give way to.
+    // Datagrams are not trusted: this agent gives way only to a process that coordinates the job.
     let asked = timeout(limits::IDENTIFY_TIMEOUT, client::status(&endpoint)).await;
     let Ok(Ok(StatusAnswer::Snapshot(theirs))) = asked else {
         debug!(%rival, "it does not coordinate a job, or does not say so");
@@ -249,7 +252,7 @@ async fn meet(rival: SocketAddr, hosted: Inputs) -> Option<(SocketAddr, &'static
         Verdict::Clash(why) => Some((rival, why)),
         Verdict::GiveWay => {
             info!(to = %rival, "another agent coordinates this job too; giving way");
-            // It may have ended at this very moment.
+            // The coordinator may have ended at this moment.
             let _ = hosted.send(Input::GiveWay(endpoint)).await;
             None
         }

@@ -1,19 +1,20 @@
-//! Decides who hosts a job's endpoint among agents that only hear of each other.
+//! Decides which agent hosts a job's endpoint, among agents that know of each other only by
+//! datagrams.
 //!
 //! ```text
-//!            somebody knows the endpoint
+//!            the endpoint is known
 //! Looking ─────────────────────────────────▶ Found (joins there)
-//!    │  the lowest candidate, agreed by all that were heard, for a while
+//!    │  this is the lowest candidate, and all agents agree for a while
 //!    └─────────────────────────────────────▶ Found (hosts)
 //! ```
 //!
-//! A candidate hosts only after nobody lower was heard for [`Pace::agreement`], and when all whom it
-//! hears say that they know of none lower than it. So all come to the same host, whoever starts first,
-//! unless the network delivers nothing for that long. Whoever has found the endpoint goes on answering
-//! those who look, members too: a host that is started again finds its own endpoint so.
+//! A candidate hosts only after no lower one was seen for [`Pace::agreement`], and if all agents
+//! that it sees report no lower one. So all choose the same host, in any order of their starts,
+//! unless the network delivers nothing for that long. Agents that have found the endpoint continue
+//! to answer those still looking, members too: so a restarted host finds its own endpoint.
 //!
-//! Two that host all the same, on a network that was not there yet when they started, hear of each
-//! other later. Which of them gives way is seen in how their jobs stand ([`super::rivals`]).
+//! Two agents may host nevertheless, if the network was not up yet when they started; they learn of
+//! each other later. The state of their jobs decides which of them gives way ([`super::rivals`]).
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -24,18 +25,18 @@ use std::{
 use super::datagram::{Candidate, Saying};
 use crate::limits;
 
-/// How fast agents talk.
+/// The intervals and time limits of an election.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Pace {
-    /// For how long nobody lower may have been heard before a candidate hosts.
+    /// The time for which no lower candidate may be seen before a candidate hosts.
     pub agreement: Duration,
-    /// The pause between two sayings until there could be agreement; afterwards it doubles.
+    /// The pause between two datagrams until there could be agreement; afterwards it doubles.
     pub first_pause: Duration,
-    /// The longest pause between two sayings.
+    /// The longest pause between two datagrams.
     pub last_pause: Duration,
-    /// A candidate that was not heard for this long is gone.
+    /// A candidate that was silent for this long is gone.
     pub patience: Duration,
-    /// How often at most those who look are answered.
+    /// Minimum interval between two answers to agents that look.
     pub answer: Duration,
 }
 
@@ -51,29 +52,29 @@ impl Default for Pace {
     }
 }
 
-/// What must be done.
+/// An action for the driver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {
-    /// Say this to all.
+    /// Send this to all agents.
     Say(Saying),
-    /// Host the endpoint, and tell where with [`Election::handle_hosting`].
+    /// Host the endpoint, and report its address to [`Election::handle_hosting`].
     Host,
-    /// Join the coordinator there.
+    /// Join the coordinator at this address.
     Join(SocketAddr),
-    /// Say this to the one who was heard from there, if what is said to all does not get to it.
+    /// Send this to the agent at this address, if datagrams to all do not reach it.
     Answer(SocketAddr, Saying),
-    /// Another agent hosts the same job, there: one of the two is to give way.
+    /// Ask the host at this address, of the same job: one of the two is to give way.
     Meet(SocketAddr),
 }
 
-/// Whether an agent may host.
+/// The permission of an agent to host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Eligible {
-    /// It hosts, whoever else is there, unless somebody hosts already.
+    /// The agent hosts unless another one hosts already.
     Always,
-    /// It hosts if it is the lowest candidate.
+    /// The agent hosts if it is the lowest candidate.
     IfLowest,
-    /// It waits for a host.
+    /// The agent waits for a host.
     Never,
 }
 
@@ -84,7 +85,7 @@ enum State {
         next_saying: Instant,
         pause: Duration,
     },
-    /// Told to host, and not doing so yet.
+    /// The agent was chosen to host, and does not do so yet.
     Chosen,
     Found {
         at: SocketAddr,
@@ -95,13 +96,13 @@ enum State {
 }
 
 impl State {
-    /// There is a host, and it is another one.
+    /// Another agent hosts, at this address.
     fn joined(at: SocketAddr, may_answer: Instant) -> Self {
         Self::Found { at, is_host: false, next_answer: None, may_answer }
     }
 }
 
-/// What is known of another agent that looks.
+/// The last datagram of another agent that looks.
 #[derive(Clone, Copy, Debug)]
 struct Heard {
     at: Instant,
@@ -109,7 +110,7 @@ struct Heard {
     lowest: Option<Candidate>,
 }
 
-/// One agent's part.
+/// One agent's part in the election.
 #[derive(Debug)]
 pub struct Election {
     own: Candidate,
@@ -117,15 +118,15 @@ pub struct Election {
     pace: Pace,
     state: State,
     heard: BTreeMap<Candidate, Heard>,
-    /// Since when the lowest candidate is the one it is.
+    /// The time of the last change of the lowest candidate.
     lowest_since: Instant,
-    /// Other hosts of the job, and from when on they are worth another look.
+    /// Other hosts of the job, with the time before which they are not asked again.
     rivals: BTreeMap<SocketAddr, Instant>,
     effects: VecDeque<Effect>,
 }
 
 impl Election {
-    /// An agent that begins to look.
+    /// Creates an agent that begins to look.
     pub fn new(now: Instant, own: Candidate, eligible: Eligible, pace: Pace) -> Self {
         Self {
             own,
@@ -139,12 +140,12 @@ impl Election {
         }
     }
 
-    /// The next thing to do.
+    /// Returns the next effect; `None` if there are none.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// When [`Self::handle_timeout`] is due.
+    /// Returns the earliest deadline.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match &self.state {
             State::Looking { next_saying, .. } => {
@@ -156,7 +157,7 @@ impl Election {
         }
     }
 
-    /// Time has passed.
+    /// Applies every deadline that has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         let patience = self.pace.patience;
         let before = self.lowest();
@@ -166,7 +167,7 @@ impl Election {
             State::Looking { since, next_saying, pause } => {
                 if now >= *next_saying {
                     *next_saying = now + *pause;
-                    // On a network that loses a part, some of the first ones are heard by all.
+                    // On a lossy network all agents receive some of the first datagrams.
                     if now >= *since + self.pace.agreement {
                         *pause = (*pause * 2).min(self.pace.last_pause);
                     }
@@ -190,13 +191,13 @@ impl Election {
         }
     }
 
-    /// Somebody was heard, from `peer`.
+    /// Notes a datagram from `peer`.
     pub fn handle_saying(&mut self, now: Instant, saying: &Saying, peer: SocketAddr) {
         match *saying {
             Saying::Looking { by, may_host, lowest } if by != self.own => {
                 let before = self.heard.get(&by).map(|heard| heard.at);
                 self.hear(now, by, Heard { at: now, may_host, lowest });
-                // Not what may itself be an answer.
+                // A datagram soon after the last one may itself be an answer, and is not answered.
                 let is_news = before.is_none_or(|at| now >= at + self.pace.answer);
                 if is_news && self.heard.contains_key(&by) {
                     self.answer(peer);
@@ -208,22 +209,23 @@ impl Election {
                     self.hear_of_host(now, at, peer);
                 }
             }
-            // Its own, which comes back to it.
+            // This agent's own datagram, looped back by the network.
             Saying::Looking { .. } | Saying::Hosted { .. } => {}
         }
     }
 
-    /// This agent hosts now, there.
+    /// Notes that this agent now hosts, at this address.
     pub fn handle_hosting(&mut self, now: Instant, at: SocketAddr) {
         self.state = State::Found { at, is_host: true, next_answer: Some(now), may_answer: now };
     }
 
-    /// This agent has been sent to another host: it, or the host that it had joined, has given way.
+    /// Notes that this agent is sent to another host: it, or the host that it had joined, has given
+    /// way.
     pub fn handle_sent_elsewhere(&mut self, now: Instant, at: SocketAddr) {
         self.state = State::joined(at, now);
     }
 
-    /// This agent could not host after all, or nobody was where it was sent: it looks again.
+    /// Notes that this agent could not host, or found no host at the address: it looks again.
     pub fn handle_in_vain(&mut self, now: Instant) {
         self.lowest_since = now;
         self.state = State::Looking { since: now, next_saying: now, pause: self.pace.first_pause };
@@ -239,8 +241,8 @@ impl Election {
         self.note_lowest(now, before);
         let (first_pause, last_pause) = (self.pace.first_pause, self.pace.last_pause);
         let lowest = self.lowest();
-        // A newcomer is to know soon whom there is to wait for, and the lowest one that it is the
-        // lowest for this agent too. Nobody else needs to hear anything now.
+        // If a newcomer is now the lowest candidate, it must learn soon that this agent agrees; if
+        // this agent is, the newcomer must learn of it. No other datagram is urgent.
         let is_news = lowest != before || (lowest == Some(self.own) && heard.lowest != lowest);
         match &mut self.state {
             State::Looking { next_saying, pause, .. } if is_new && is_news => {
@@ -257,7 +259,7 @@ impl Election {
         }
     }
 
-    /// Somebody, at `peer`, says that `host` hosts.
+    /// Notes that the agent at `peer` names `host` as the host.
     fn hear_of_host(&mut self, now: Instant, host: SocketAddr, peer: SocketAddr) {
         match &mut self.state {
             State::Looking { .. } | State::Chosen => {
@@ -267,14 +269,15 @@ impl Election {
             State::Found { at, is_host, next_answer, .. } => {
                 let (at, is_host) = (*at, *is_host);
                 if !is_host {
-                    // It was answered.
+                    // The host or another member has answered.
                     *next_answer = None;
                 }
                 if at != host && self.is_due(now, host) {
                     if is_host {
                         self.effects.push_back(Effect::Meet(host));
                     }
-                    // Whoever says so, and that host itself, may hear of this one from nobody else.
+                    // The sender and the other host may have no other way to learn of this agent's
+                    // host.
                     self.answer(peer);
                     if host.ip() != peer.ip() {
                         self.answer((host.ip(), peer.port()).into());
@@ -284,7 +287,7 @@ impl Election {
         }
     }
 
-    /// Whether another host is worth a look; then it is not for a while.
+    /// Returns true if another host is to be asked now; if so, it is not asked again for a while.
     fn is_due(&mut self, now: Instant, host: SocketAddr) -> bool {
         self.rivals.retain(|_, until| now < *until);
         let is_due = !self.rivals.contains_key(&host) && self.rivals.len() < limits::MAX_RIVALS;
@@ -294,7 +297,7 @@ impl Election {
         is_due
     }
 
-    /// Tells the one at `peer` alone what this agent says to all.
+    /// Sends to `peer` alone what this agent sends to all.
     fn answer(&mut self, peer: SocketAddr) {
         let saying = match self.state {
             State::Looking { .. } => self.looking(),
@@ -306,7 +309,7 @@ impl Election {
         self.effects.push_back(Effect::Answer(peer, saying));
     }
 
-    /// The lowest candidate that is known, this one included.
+    /// Returns the lowest known candidate, this agent included.
     fn lowest(&self) -> Option<Candidate> {
         let own = (self.eligible != Eligible::Never).then_some(self.own);
         let heard = self.heard.iter().filter(|(_, heard)| heard.may_host);
@@ -319,7 +322,7 @@ impl Election {
         }
     }
 
-    /// When this candidate may host, if nothing else is heard.
+    /// Returns the time at which this candidate may host, unless another datagram arrives.
     fn agreed_at(&self) -> Option<Instant> {
         let State::Looking { since, .. } = self.state else { return None };
         let quiet = self.lowest_since.max(since) + self.pace.agreement;
@@ -345,7 +348,7 @@ impl Election {
     }
 }
 
-/// Whether `ip` can be one machine's, and the same one from wherever it is looked at.
+/// Returns true if `ip` can belong to one machine, the same one from every point of the network.
 fn is_reachable(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(v4) => !(v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast()),

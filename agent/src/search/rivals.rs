@@ -1,28 +1,28 @@
-//! Decides what becomes of two hosts of one job that hear of each other.
+//! Decides between two hosts of one job that learn of each other.
 //!
-//! Both see the same of each other, so at most one of them gives way: never one whose job has begun, and
-//! of two that have not begun the one with the higher uid.
+//! Both have the same information, so at most one of them gives way: never a host whose job has
+//! begun, and of two that have not begun the one with the higher uid.
 
 use ragent_rendezvous::{
     ids::Round,
     snapshot::{PhaseName, Snapshot},
 };
 
-/// What a host does about another one.
+/// The reaction of a host to another one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Verdict {
-    /// It gives way, and its agents go there.
+    /// This host gives way, and its agents join the other.
     GiveWay,
-    /// It stays; the other one gives way, or ends.
+    /// This host stays; the other one gives way, or ends.
     Stay,
     /// Both stay, and there will be two jobs.
     Clash(&'static str),
 }
 
-/// What a host whose job stands like `own` does about one whose job stands like `theirs`.
+/// Decides for the host with the state `own` about a host with the state `theirs`.
 pub fn verdict(own: &Snapshot, theirs: &Snapshot) -> Verdict {
     let settings = |job: &Snapshot| (job.min_nodes, job.max_nodes, job.max_restarts);
-    // Whoever has the same uid is this host itself, by another address, or continues its run.
+    // A host with the same uid is this host itself, at another address, or continues its run.
     let is_other = theirs.job_uid != own.job_uid && theirs.run_id == own.run_id;
     if !is_other || is_ending(theirs) || is_ending(own) {
         Verdict::Stay
@@ -39,12 +39,12 @@ pub fn verdict(own: &Snapshot, theirs: &Snapshot) -> Verdict {
     }
 }
 
-/// Whether nodes are bound to this coordinator by a round that they were in.
+/// Returns true if nodes are bound to this coordinator by an earlier round.
 fn has_begun(job: &Snapshot) -> bool {
     job.round != Round(0) || job.phase != PhaseName::Gathering
 }
 
-/// Whether the coordinator is about to go: its job is over, or its host leaves.
+/// Returns true if the coordinator is about to end: its job has ended, or its host leaves.
 fn is_ending(job: &Snapshot) -> bool {
     let host_leaves = job.incomplete.as_ref().is_some_and(|why| why.kind == "host_leaving");
     job.phase == PhaseName::Closed || host_leaves
@@ -82,7 +82,7 @@ mod tests {
         Snapshot { round: Round(1), phase: PhaseName::Running, ..job(uid) }
     }
 
-    /// Of two that can give way one does; of one that can and one that cannot, the one that can.
+    /// If both can give way, one of them does; if only one can, it does.
     #[test]
     fn exactly_one_gives_way() {
         for (one, other) in [
@@ -96,7 +96,7 @@ mod tests {
         }
     }
 
-    /// Where none can, both say so.
+    /// If neither can give way, both report it.
     #[test]
     fn two_jobs_clash() {
         let (one, other) = (begun("a"), begun("b"));
@@ -111,7 +111,7 @@ mod tests {
         }
     }
 
-    /// Nobody joins itself, another job, or one that is about to end.
+    /// A host does not give way to itself, to another job, or to a host that is about to end.
     #[test]
     fn nobody_goes_where_nothing_is() {
         let leaving = Explanation { kind: "host_leaving".to_owned(), text: String::new() };

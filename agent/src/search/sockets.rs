@@ -1,4 +1,5 @@
-//! How datagrams travel: by multicast on each interface, over IPv4 and IPv6, and to hosts by name.
+//! The transport of datagrams: multicast on each interface, over IPv4 and IPv6, and unicast to
+//! named hosts.
 
 use std::{
     io,
@@ -16,9 +17,9 @@ use crate::{
     limits, net,
 };
 
-/// Of the block that organisations use as they like, and routers pass no further.
+/// From the block for use within an organisation, which routers do not forward further.
 const GROUP_V4: Ipv4Addr = Ipv4Addr::new(239, 255, 82, 71);
-/// Of one site, so that what is said comes from an address that more than one link knows.
+/// Site-local, so that the source address of a datagram is valid on more than one link.
 const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0x7261, 0x676e);
 
 /// The sockets of one agent.
@@ -28,30 +29,30 @@ pub struct Sockets {
     v6: Option<UdpSocket>,
     interfaces: Vec<Interface>,
     port: u16,
-    /// Whether the user has named the interface.
+    /// True if the user has named the interface.
     is_named: bool,
-    /// Whether the user has named hosts.
+    /// True if the user has named hosts.
     has_list: bool,
-    /// Where the hosts of the list are, as last looked up.
+    /// The addresses of the listed hosts, as of the last look-up.
     hosts: watch::Receiver<Vec<SocketAddr>>,
 }
 
-/// Why agents cannot be looked for.
+/// The reason why the search for agents failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketsError {
-    /// The port cannot be had.
+    /// The port cannot be bound.
     #[error("failed to listen for datagrams on port {port}")]
     Bind {
-        /// Which one.
+        /// The port.
         port: u16,
-        /// The system's word.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// There is no way to reach anybody.
+    /// No agent can be reached on any interface.
     #[error("no interface of this machine takes multicast{}", of(interface))]
     NoInterface {
-        /// The one that was asked for.
+        /// The interface that the user has named, if any.
         interface: Option<String>,
     },
 }
@@ -61,11 +62,11 @@ fn of(interface: &Option<String>) -> String {
 }
 
 impl Sockets {
-    /// Opens what `spec` asks for, and joins the groups on all its interfaces.
+    /// Opens the sockets for `spec`, and joins the groups on all its interfaces.
     ///
     /// # Errors
     ///
-    /// Returns [`SocketsError`] if nobody can be reached so.
+    /// Returns [`SocketsError`] if no agent can be reached with them.
     pub fn open(spec: &SearchSpec) -> Result<Self, SocketsError> {
         let bind = |source| SocketsError::Bind { port: spec.port, source };
         let v4 = socket(Domain::IPV4, spec).map_err(bind)?;
@@ -90,18 +91,18 @@ impl Sockets {
         Ok(Self { v4: Some(v4), v6, interfaces, port: spec.port, is_named, has_list, hosts })
     }
 
-    /// The names of the interfaces in use.
+    /// Returns the names of the interfaces in use.
     pub fn interfaces(&self) -> Vec<&str> {
         self.interfaces.iter().map(|interface| interface.name.as_str()).collect()
     }
 
-    /// The address of the interface that the user has named.
+    /// Returns the address of the interface that the user has named.
     pub fn named_interface(&self) -> Option<IpAddr> {
         let interface = self.interfaces.first().filter(|_| self.is_named)?;
         interface.v4.first().copied().map(IpAddr::V4)
     }
 
-    /// Says `bytes` to all; what does not get through is said again later.
+    /// Sends `bytes` to all agents; a datagram that fails is repeated later by the election.
     pub fn say(&self, bytes: &[u8]) {
         for interface in &self.interfaces {
             for address in &interface.v4 {
@@ -116,13 +117,13 @@ impl Sockets {
         }
     }
 
-    /// Whether what is said to all does not get to `peer`, as far as can be known: where there is a list
-    /// of hosts, whoever is not on it may be beyond multicast.
+    /// Returns true if datagrams to all may not reach `peer`: with a list of hosts, an agent that
+    /// is not on it may be out of reach of multicast.
     pub fn misses(&self, peer: SocketAddr) -> bool {
         self.has_list && !self.hosts.borrow().contains(&peer)
     }
 
-    /// Says `bytes` to one agent.
+    /// Sends `bytes` to one agent.
     pub fn say_to(&self, peer: SocketAddr, bytes: &[u8]) {
         let socket = if peer.is_ipv4() { &self.v4 } else { &self.v6 };
         note(socket.as_ref().map(|socket| socket.try_send_to(bytes, peer)));
@@ -142,12 +143,13 @@ impl Sockets {
         note(Some(chosen.and_then(|()| socket.try_send_to(bytes, group.into()))));
     }
 
-    /// The next datagram, and where it comes from.
+    /// Returns the next datagram and its source.
     pub async fn hear(&self) -> io::Result<(Vec<u8>, SocketAddr)> {
-        // One byte more than is taken, to tell what is too long.
+        // One byte more than the limit, to recognise datagrams that are too long.
         let (mut four, mut six) = ([0; limits::MAX_DATAGRAM + 1], [0; limits::MAX_DATAGRAM + 1]);
         tokio::select! {
-            // What is lost of one family where the other floods is said by the first one too.
+            // Datagrams are sent over both families, so a flood on the first one hides none of the
+            // second.
             biased;
             heard = receive(&self.v4, &mut four) => {
                 heard.map(|(length, peer)| (four[..length].to_vec(), peer))
@@ -159,8 +161,8 @@ impl Sockets {
     }
 }
 
-/// Looks the hosts up again and again, as long as somebody wants to know: one that is down, or not
-/// known yet, keeps nobody from the others.
+/// Looks the hosts up repeatedly, as long as there is a receiver. A host that is down or unknown
+/// does not delay the others.
 async fn look_up(hosts: Vec<Endpoint>, known: watch::Sender<Vec<SocketAddr>>) {
     loop {
         let mut found = Vec::new();
@@ -193,17 +195,18 @@ fn note(sent: Option<io::Result<usize>>) {
     }
 }
 
-/// A socket of one family for sending and hearing; other agents of this machine may have the port too.
+/// Opens a socket of one family to send and receive; agents of other jobs on this machine may share
+/// the port.
 fn socket(domain: Domain, spec: &SearchSpec) -> io::Result<UdpSocket> {
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-    // What is sent to one machine reaches one socket only, so where that is done a second job there
-    // needs a port of its own.
+    // A unicast datagram reaches only one of several sockets on a port. So with a list of hosts a
+    // second job on this machine needs a port of its own.
     socket.set_reuse_address(spec.hosts.is_empty())?;
     socket.set_nonblocking(true)?;
     let any: SocketAddr = if domain == Domain::IPV4 {
         socket.set_multicast_ttl_v4(spec.ttl)?;
         socket.set_multicast_loop_v4(true)?;
-        // Only from the interfaces on which this socket has joined.
+        // Receives only from interfaces on which this socket has joined the group.
         socket.set_multicast_all_v4(false)?;
         (Ipv4Addr::UNSPECIFIED, spec.port).into()
     } else {

@@ -225,7 +225,7 @@ async fn last_call_is_armed() {
     assert_eq!(clock::now() - start, Duration::from_secs(30));
 }
 
-/// A silent node is removed when its lease is over.
+/// A silent node is evicted when its lease is over.
 #[tokio::test(start_paused = true)]
 async fn lease_is_armed() {
     let t = Fixture::new();

@@ -1,5 +1,5 @@
-//! The clock is paused: it jumps to the next deadline when nothing else is to be done, so that what is
-//! silent for a minute takes none.
+//! The clock is paused: it jumps to the next deadline when no task is ready, so that a minute of
+//! silence takes no time.
 
 use std::net::Ipv4Addr;
 
@@ -13,14 +13,14 @@ const SECOND: Duration = Duration::from_secs(1);
 
 struct Fixture {
     address: SocketAddr,
-    /// Kept open while the test runs.
+    /// Kept open during the test.
     _stores: StoreThread,
     _attended: watch::Sender<Attended>,
     server: task::JoinHandle<io::Result<()>>,
 }
 
 impl Fixture {
-    /// A port whose store admits the own user.
+    /// Creates a port whose store admits the own user.
     fn new() -> Self {
         let stores = StoreThread::start("stores").unwrap();
         let admission = Admission::Only {
@@ -57,13 +57,13 @@ async fn closed_after(stream: &mut TcpStream, bytes: &[u8]) -> (u64, Vec<u8>) {
     let begun = clock::now();
     stream.write_all(bytes).await.unwrap();
     let mut answer = Vec::new();
-    // A reset ends it as well.
+    // A reset closes it as well.
     let _ = stream.read_to_end(&mut answer).await;
     ((clock::now() - begun).as_secs(), answer)
 }
 
-/// A client of torch whose resolver does not answer is silent for 12 s and more before its first word,
-/// and is served all the same.
+/// A torch client whose resolver does not answer is silent for 12 s and more before its first byte,
+/// and is served nevertheless.
 #[tokio::test(start_paused = true)]
 async fn silent_store_client_is_served() {
     let t = Fixture::new();
@@ -78,7 +78,7 @@ async fn silent_store_client_is_served() {
     assert_eq!(closed_after(&mut forgotten, b"").await, (60, vec![]));
 }
 
-/// A request that does not come to its end is closed, however it begins.
+/// A connection whose first request stays incomplete is closed, whatever its beginning.
 #[tokio::test(start_paused = true)]
 async fn unfinished_requests_are_closed() {
     let t = Fixture::new();
@@ -93,14 +93,14 @@ async fn unfinished_requests_are_closed() {
         let (seconds, _) = closed_after(&mut client, beginning).await;
         assert_eq!(seconds, 5, "{}", beginning.escape_ascii());
     }
-    // A connection of HTTP/2 that is set up, and on which nothing is asked.
+    // An HTTP/2 connection that is set up but has no request.
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     let mut client = t.connect().await;
     assert_eq!(closed_after(&mut client, preface).await.0, 5);
 }
 
-/// A connection on which nothing more is asked is closed; one that is being answered is not, however
-/// long that takes.
+/// A connection without further requests is closed; a connection with a request in progress is not,
+/// however long the answer takes.
 #[tokio::test(start_paused = true)]
 async fn idle_connections_are_closed() {
     let t = Fixture::new();
@@ -115,7 +115,7 @@ async fn idle_connections_are_closed() {
     assert_eq!(seconds, 30 + 10);
 }
 
-/// A later request whose body does not come is given up after 10 s.
+/// A later request whose body does not arrive is abandoned after 10 s.
 #[tokio::test(start_paused = true)]
 async fn later_requests_have_a_deadline() {
     let t = Fixture::new();

@@ -1,4 +1,4 @@
-//! Conversations, and a network that loses some of them.
+//! Single elections, and networks that lose datagrams.
 
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
@@ -21,11 +21,11 @@ struct World {
     now: Instant,
     agents: Vec<Member>,
     random: SmallRng,
-    /// Of a hundred datagrams, how many are lost.
+    /// Percentage of datagrams that are lost.
     loss: u32,
     in_flight: Vec<(Instant, usize, Saying, SocketAddr)>,
     sayings: usize,
-    /// The only agents to which anything gets that is said to all; none: all.
+    /// The only agents that receive datagrams sent to all; `None`: all agents.
     listed: Option<Vec<u64>>,
 }
 
@@ -140,7 +140,7 @@ impl World {
                     self.in_flight.push((self.now + MILLIS, to, saying, own));
                 }
             }
-            // The one with the lower number stays.
+            // The host with the lower number stays.
             Effect::Meet(rival) => {
                 agent.meetings += 1;
                 let is_there = |host: &Member| host.is_host && address(host.number) == rival;
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// Whether what the one says to all gets to the other.
+    /// Returns true if a datagram of `from` to all reaches `to`.
     fn gets_through(&self, from: usize, to: usize) -> bool {
         from == to
             || self.listed.as_ref().is_none_or(|listed| listed.contains(&self.agents[to].number))
@@ -165,7 +165,7 @@ impl World {
         self.agents.iter().filter(|agent| agent.is_host).map(|agent| agent.number).collect()
     }
 
-    /// Fails unless all that were started have found `host`.
+    /// Fails unless all started agents have found `host`.
     #[track_caller]
     fn assert_found(&self, host: u64) {
         assert_eq!(self.hosts(), [host]);
@@ -176,14 +176,14 @@ impl World {
     }
 }
 
-/// Agents that start at once agree on the lowest of them, whatever their number and their order.
+/// Agents that start at once agree on the lowest of them, for any number and order of agents.
 #[test]
 fn lowest_of_those_at_once_hosts() {
     for seed in 0..50 {
         let mut world = World::new(seed, 0);
         let count = 1 + seed % 9;
         for number in 0..count {
-            // Not in their order.
+            // Not in ascending order.
             let number = (number + seed) % count + 1;
             world.add(number, MILLIS * (number as u32 * 5), Eligible::IfLowest);
         }
@@ -192,7 +192,7 @@ fn lowest_of_those_at_once_hosts() {
     }
 }
 
-/// Whoever comes when there is a host joins it, though it be lower.
+/// An agent that starts after there is a host joins it, even if it is lower.
 #[test]
 fn late_comers_join() {
     let mut world = World::new(1, 0);
@@ -203,7 +203,7 @@ fn late_comers_join() {
     world.assert_found(5);
 }
 
-/// Those that must not host wait for one that may, however late it is.
+/// Agents that must not host wait for one that may, however late it starts.
 #[test]
 fn others_wait_for_the_host() {
     let mut world = World::new(1, 0);
@@ -235,7 +235,7 @@ fn lossy_network_has_one_host() {
     }
 }
 
-/// A host that is started again is told by the members which endpoint was its own.
+/// A restarted host learns its own endpoint from the members.
 #[test]
 fn members_remember_the_endpoint() {
     let mut world = World::new(1, 0);
@@ -251,8 +251,8 @@ fn members_remember_the_endpoint() {
     assert_eq!(world.agents[2].found, Some(address(1)));
 }
 
-/// Two hosts of one job hear of each other, and become one; the one that stays has met the other for as
-/// long as that was there.
+/// Two hosts of one job learn of each other, and one of them gives way; after that the other meets
+/// none.
 #[test]
 fn two_hosts_become_one() {
     for seed in 0..50 {
@@ -268,8 +268,8 @@ fn two_hosts_become_one() {
     }
 }
 
-/// However often others say that they host, each is looked at once in three seconds, and many of them keep
-/// nobody busy.
+/// Each other host is met once in three seconds, however often it is named, and the number of
+/// meetings is bounded.
 #[test]
 fn rivals_are_met_now_and_then() {
     let now = clock::now_blocking();
@@ -297,7 +297,7 @@ fn rivals_are_met_now_and_then() {
     assert_eq!(meets.count(), limits::MAX_RIVALS);
 }
 
-/// Two that answer whatever they hear from each other do not do so for ever.
+/// Two agents that answer each other's datagrams do not do so for ever.
 #[test]
 fn answers_are_not_answered() {
     let now = clock::now_blocking();
@@ -317,8 +317,8 @@ fn answers_are_not_answered() {
     assert_eq!(said, 3);
 }
 
-/// A list of one or two hosts does for all, whoever of them is the lowest: those that are on no list hear
-/// what they say only as an answer.
+/// A list of one or two hosts suffices for all agents, whichever of them is the lowest: agents on
+/// no list receive its datagrams only as answers.
 #[test]
 fn list_of_a_few_does() {
     for seed in 0..100 {
@@ -333,7 +333,7 @@ fn list_of_a_few_does() {
     }
 }
 
-/// Sixty agents at once say some hundred things in the first second, and soon few.
+/// Sixty agents at once send some hundred datagrams in the first second, and few after that.
 #[test]
 fn many_do_not_shout() {
     let mut world = World::new(1, 0);
@@ -348,7 +348,7 @@ fn many_do_not_shout() {
     assert!(world.sayings < before + 40, "{}", world.sayings - before);
 }
 
-/// A candidate that could not host lets another try, and is found again by those that look.
+/// A candidate that could not host looks again at once.
 #[test]
 fn in_vain_looks_again() {
     let now = clock::now_blocking();
@@ -361,7 +361,7 @@ fn in_vain_looks_again() {
     assert_eq!(election.poll_timeout(), Some(now + Duration::from_secs(1)));
 }
 
-/// Who must host is the lowest for those that only may, so that one of each start one job.
+/// An agent that must host prevails over agents that may, so that there is one job.
 #[test]
 fn who_must_host_does() {
     for seed in 0..20 {
