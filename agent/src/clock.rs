@@ -4,19 +4,20 @@ use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// The present moment, for machines; follows tokio's paused clock in tests.
+/// Returns the current time, for machines; follows tokio's paused clock in tests.
 #[expect(clippy::disallowed_methods, reason = "this is the clock")]
 pub fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// The present moment where no runtime is.
+/// Returns the current time outside a runtime.
 #[expect(clippy::disallowed_methods, reason = "this is the clock")]
 pub fn now_blocking() -> Instant {
     Instant::now()
 }
 
-/// Nanoseconds since boot, suspended time included; comparable between processes of one machine.
+/// Returns the time since boot, suspended time included, in nanoseconds; comparable between
+/// processes of one machine.
 pub fn boot_time() -> Duration {
     // The clock exists on every Linux since 2.6.39, so this cannot fail on a supported one.
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::MAX, Duration::from)
@@ -24,7 +25,8 @@ pub fn boot_time() -> Duration {
 
 /// Waits until `deadline`, or for ever if there is none.
 ///
-/// What is due already is not waited for: a timer, which counts whole milliseconds, would take one.
+/// Returns at once if `deadline` has passed: a timer counts whole milliseconds, and would wait for
+/// one.
 pub async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) if deadline <= now() => {}
@@ -33,7 +35,7 @@ pub async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// Time since 1970, for people and files; compared only to compute the age of files.
+/// Returns the time since 1970, for people and files; compared only to compute the age of files.
 #[expect(clippy::disallowed_methods, reason = "this is the clock")]
 pub fn wall_time() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()

@@ -1,6 +1,7 @@
-//! Makes files and folders that users asked for: by their umask, but never writable for all.
+//! Creates files and folders for the user: with the user's umask, but never writable for all.
 //!
-//! With umask 000 another user could otherwise forge text that a report quotes, or swap a folder of logs.
+//! With umask 000 another user could otherwise forge text that a report quotes, or replace a log
+//! folder.
 
 use std::{
     fs::{DirBuilder, File, OpenOptions},
@@ -9,13 +10,13 @@ use std::{
     path::Path,
 };
 
-/// Opens a file to append to it; creates it if it does not exist.
+/// Opens a file for appending; creates it if it does not exist.
 pub(crate) fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(FILE).open(path)
 }
 
-/// Opens a file for writing at its end; creates it if it does not exist. Unlike one that is opened with
-/// `O_APPEND` it can be a target of `splice`, so writers seek to its end first.
+/// Opens a file for writing at its end; creates it if it does not exist. It is opened without
+/// `O_APPEND`, so that it can be a target of `splice`; writers seek to its end first.
 pub(crate) fn extend(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(false).mode(FILE).open(path)
 }

@@ -1,7 +1,7 @@
 //! Starts, watches and re-forms distributed training jobs: the parts of the program `ragent`.
 //!
-//! [`run`] reads as the story of a launch. What was typed is in [`cli`], what it means in
-//! [`job_spec`]; [`agent`] is one node's part in a job, [`coordinator`] what one of them hosts for
+//! [`run`] contains the course of a launch. [`cli`] parses the arguments, [`job_spec`] interprets
+//! them; [`agent`] is one node's part in a job, [`coordinator`] the service that one node hosts for
 //! all, [`supervisor`] and [`keeper`] hold the workers.
 #![deny(unsafe_code)]
 

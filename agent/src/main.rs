@@ -17,7 +17,7 @@ use ragent::{
 
 fn main() -> ExitCode {
     let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
-    // Not for a program that takes this process's place: it has what its launcher gave.
+    // A program that replaces this process keeps the signal settings of its launcher.
     let is_passing = matches!(cli.command, Some(Command::Rank(_)));
     if !is_passing && let Err(source) = ThisHost.settle_signals() {
         let error = LaunchError::System { attempt: "settle signals", source };
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            // A console that is gone is no reason for another exit code.
+            // A closed console does not change the exit code.
             let _ = writeln!(io::stderr(), "{}", error.report());
             error.exit_code()
         }
@@ -63,12 +63,12 @@ fn launch_here(args: LaunchArgs) -> Result<ExitCode, LaunchError> {
 }
 
 fn launch_over_ssh(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {
-    // One that means nothing is among the mistakes that are told.
+    // An invalid format is reported with the other usage errors.
     let format = LogFormat::of(&args.launch).unwrap_or(LogFormat::Text);
     logged(format, || launch::launch(args))
 }
 
-/// Carries out `command` with log lines on stderr, all of which are out when it returns.
+/// Runs `command` with log lines on stderr, all of which are written when it returns.
 fn logged(
     format: LogFormat,
     command: impl FnOnce() -> Result<ExitCode, LaunchError>,

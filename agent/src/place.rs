@@ -1,7 +1,7 @@
-//! Where an agent stands in its job: what it serves on its port, and where it attends.
+//! The place of an agent in its job: the services on its port, and the endpoint of its coordinator.
 //!
-//! Either it hosts the coordinator on the endpoint's port, or it joins one that is there, and tells
-//! whoever asks on its own port where that is.
+//! The agent either hosts the coordinator on the endpoint's port, or joins an existing one and
+//! names its endpoint to clients of the agent's own port.
 
 mod plain_store;
 
@@ -47,15 +47,16 @@ use crate::{
     state_file,
 };
 
-/// Where an agent stands.
+/// The place of an agent in its job.
 pub(crate) struct Place {
     /// The endpoint, by the name that all nodes use.
     pub(crate) endpoint: Endpoint,
-    /// Which connections its worker stores take.
+    /// The connections that its worker stores accept.
     reach: Reach,
-    /// Where it attends: at a host, its own listener, whatever the endpoint's name means.
+    /// The address at which this agent registers; on a host that of its own listener, even if the
+    /// endpoint resolves to another one.
     attend_at: Endpoint,
-    /// The address by which the others know this node, where the endpoint gives it.
+    /// The address by which other nodes reach this one, if the endpoint determines it.
     address: Option<IpAddr>,
     port: u16,
     pub(crate) node_id: NodeId,
@@ -63,20 +64,20 @@ pub(crate) struct Place {
     state_file: Option<PathBuf>,
     not_here: watch::Sender<NotHere>,
     hosted: Option<Hosted>,
-    /// Where its port finds the store of a round, if that is served there.
+    /// The channel for the store of a round to its port, if the store is served there.
     door: Option<watch::Sender<Option<StoreHandle>>>,
     server: Server,
-    /// What answers other agents that look for the endpoint.
+    /// Answers other agents that look for the endpoint.
     beacon: Option<Beacon>,
 }
 
-/// A coordinator that runs, and the server of its port.
+/// A running coordinator, and its inputs.
 pub(crate) struct Hosted {
     pub(crate) inputs: Inputs,
     pub(crate) coordinator: JoinHandle<()>,
 }
 
-/// A port that is served for as long as this value is there.
+/// A port that is served until this value is dropped.
 pub(crate) struct Server(JoinHandle<()>);
 
 impl Server {
@@ -95,12 +96,12 @@ impl Drop for Server {
     }
 }
 
-/// Finds out who hosts, and takes this node's place. `waits` is told why that takes its time, whenever
-/// the reason changes.
+/// Finds the host, and takes this node's place. `waits` receives the reason for waiting whenever it
+/// changes.
 ///
 /// # Errors
 ///
-/// Returns [`LaunchError`] if nobody hosts and this node cannot.
+/// Returns [`LaunchError`] if there is no host and this node cannot host.
 pub(crate) async fn take(
     spec: &JobSpec,
     stores: &StoreThread,
@@ -132,7 +133,7 @@ pub(crate) async fn take(
     }
 }
 
-/// Finds the place of this node where no address is given.
+/// Finds the place of this node if no address is given.
 async fn look(
     spec: &JobSpec,
     search: &SearchSpec,
@@ -151,7 +152,7 @@ async fn look(
         })?;
         match found {
             Found::Here(address) => {
-                // Another job may have the port: whoever looks is told which one it is.
+                // Another job may have the port; the search announces the port in use.
                 let listener = net::listen(Reach::of(address), search.port)
                     .or_else(|_| net::listen(Reach::of(address), 0))
                     .map_err(system("listen"))?;
@@ -170,7 +171,7 @@ async fn look(
                     Ok(Located::There(address)) => {
                         break Place::join(spec, address, endpoint)?;
                     }
-                    // Whoever said so may be wrong by now; somebody else may know better.
+                    // The answer may be outdated; another agent may know the present endpoint.
                     Err(error) => {
                         cause = error.to_string();
                         looking.in_vain();
@@ -189,7 +190,7 @@ async fn look(
     Ok(place)
 }
 
-/// The address by which others reach this host, where its endpoint resolves to `resolved`.
+/// Returns the address by which others reach this host, if its endpoint resolves to `resolved`.
 fn own_address(spec: &JobSpec, endpoint: &Endpoint, resolved: IpAddr) -> IpAddr {
     if Reach::of_endpoint(endpoint, resolved) == Reach::of(resolved) {
         if resolved.is_loopback() && spec.shared.nodes.max() > 1 {
@@ -211,8 +212,8 @@ fn own_address(spec: &JobSpec, endpoint: &Endpoint, resolved: IpAddr) -> IpAddr 
             return resolved;
         }
     }
-    // A name that means this machine to itself only, as many an /etc/hosts has it, or an address
-    // that is forwarded here.
+    // A name that resolves to a loopback address on its own machine only, as in many an /etc/hosts,
+    // or an address that is forwarded to this machine.
     let own = ThisHost.addresses().into_iter().find(|address| !address.is_loopback());
     let own = own.unwrap_or(resolved);
     if spec.local_addr.is_none() && spec.shared.nodes.max() > 1 {
@@ -224,8 +225,8 @@ fn own_address(spec: &JobSpec, endpoint: &Endpoint, resolved: IpAddr) -> IpAddr 
     own
 }
 
-/// Which connections a store takes that listeners of this agent with `reach` go with, so that workers reach
-/// it at `local_addr`, the address that the user has given this node.
+/// Returns the reach of a worker store on an agent whose listeners have `reach`, so that workers
+/// reach it at `local_addr`, the address that the user has given this node.
 fn store_reach(reach: Reach, local_addr: Option<&str>) -> Reach {
     match (reach, local_addr) {
         (Reach::Everywhere, _) | (Reach::Loopback(_), None | Some("localhost")) => reach,
@@ -250,7 +251,7 @@ impl Place {
             }
         };
         let mut memory = state_file.as_deref().and_then(state_file::read_memory);
-        // Read after the port is listened on: see `Obituary::deliver`.
+        // Read after the port is bound: see `Obituary::deliver`.
         let is_buried = state_file
             .as_deref()
             .zip(memory.as_ref())
@@ -278,7 +279,7 @@ impl Place {
         };
         let attended = watch::Sender::new(Attended::default());
         let (door, store) = match spec.meeting {
-            // A store each round, by this node's workers' stores.
+            // The worker stores of this node open a store for each round.
             Meeting::Static { .. } => {
                 let (door, store) = watch::channel(None);
                 (Some(door), store)
@@ -318,7 +319,7 @@ impl Place {
         coordinator: SocketAddr,
         endpoint: Endpoint,
     ) -> Result<Self, LaunchError> {
-        // A stream to any loopback address begins at the first one of its family.
+        // A stream to any loopback address has the first one of its family as its source.
         let reach = match coordinator.ip() {
             IpAddr::V4(ip) if ip.is_loopback() => Reach::Loopback(Ipv4Addr::LOCALHOST.into()),
             ip => Reach::of(ip),
@@ -353,13 +354,13 @@ impl Place {
         })
     }
 
-    /// What this node's agent needs to know.
+    /// Returns the settings of this node's agent.
     pub(crate) fn agent_spec(&self, spec: &JobSpec) -> AgentSpec {
         let address = self.address.map(|address| address.to_string());
         let node = NodeDescription {
             node_id: self.node_id.clone(),
             host_name: ThisHost.name(),
-            // Filled in with the stream's own address where it is not known here.
+            // If it is not known here, the stream's own address is used.
             address: spec.local_addr.clone().or(address).unwrap_or_default(),
             addresses: ThisHost.addresses(),
             agent_port: self.port,
@@ -386,7 +387,7 @@ impl Place {
         }
     }
 
-    /// Where this node's worker stores are served.
+    /// Returns the place of this node's worker stores.
     pub(crate) fn store_place(&mut self, spec: &JobSpec) -> StorePlace {
         match self.door.take() {
             Some(door) => StorePlace::OnePort { port: self.port, door },
@@ -398,51 +399,51 @@ impl Place {
         }
     }
 
-    /// Returns true if workers need no lease: the job has one node, whose process is also the coordinator,
-    /// so that a pause of one cannot make the other start a second group.
+    /// Returns true if workers need no lease: the job has one node, whose process is also the
+    /// coordinator, so that a pause of one cannot make the other start a second group.
     ///
-    /// A host that was found by search may still give way to another one.
+    /// A host that was chosen by search may still give way to another one.
     fn runs_unleased(&self, spec: &JobSpec) -> bool {
         let may_give_way = matches!(spec.meeting, Meeting::Search(_));
         self.hosted.is_some() && spec.shared.nodes.max() == 1 && !may_give_way
     }
 
-    /// Where the coordinator is: where it was found, until this agent is sent elsewhere.
+    /// Returns the newest known endpoint of the coordinator.
     pub(crate) fn coordinator(&self) -> watch::Receiver<NotHere> {
         self.not_here.subscribe()
     }
 
-    /// The coordinator that this agent hosts, if it does.
+    /// Takes the coordinator that this agent hosts, if any.
     pub(crate) fn hosted(&mut self) -> Option<Hosted> {
         self.hosted.take()
     }
 
-    /// Keeps the port served until here.
+    /// Stops serving the port.
     pub(crate) fn leave(self) {
         drop((self.server, self.beacon));
     }
 }
 
-/// The address at which this process reaches its own listener.
+/// Returns the address at which this process reaches its own listener.
 fn reachable_here(bound: SocketAddr) -> IpAddr {
     match bound.ip() {
-        // A listener on all addresses takes IPv4 too.
+        // A listener on all addresses accepts IPv4, too.
         ip if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         ip => ip,
     }
 }
 
-/// The endpoint's port, and the further services on it.
+/// The listener of an endpoint, and further parts of its port.
 pub(crate) struct ServedPort {
     pub(crate) listener: TcpListener,
     pub(crate) store: StoreDoor,
-    /// The attending nodes, published to the port.
+    /// The registered nodes, published to the port.
     pub(crate) attended: watch::Sender<Attended>,
-    /// The key of proofs that an earlier coordinator left.
+    /// The key of proofs of an earlier coordinator.
     pub(crate) key: Option<Key>,
 }
 
-/// Starts a coordinator, known by the endpoint that `not_here` has, and serves its port.
+/// Starts a coordinator with the endpoint in `not_here`, and serves its port.
 pub(crate) fn host_endpoint(
     port: ServedPort,
     settings: Settings,
@@ -472,13 +473,14 @@ pub(crate) fn host_endpoint(
     Ok((Hosted { inputs, coordinator }, server))
 }
 
-/// A name that no other agent process has; those of one machine are in the order of their numbers.
+/// Returns a node id that no other agent process has; the ids of one machine are sorted by process
+/// id.
 pub(crate) fn new_node_id() -> NodeId {
     let host_name: String = ThisHost.name().chars().take(128).collect();
     NodeId::new(format!("{host_name}_{:010}_{}", std::process::id(), random_id()))
 }
 
-/// Sixteen hexadecimal digits that nobody else has.
+/// Returns sixteen random hexadecimal digits.
 pub(crate) fn random_id() -> String {
     format!("{:016x}", rand::random::<u64>())
 }

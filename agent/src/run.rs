@@ -1,4 +1,4 @@
-//! The story of a launch, from a [`JobSpec`] to an exit code.
+//! The course of a launch, from a [`JobSpec`] to an exit code.
 
 use std::{
     convert::Infallible, future::Future, io, path::Path, process::ExitCode, sync::Arc,
@@ -61,7 +61,7 @@ pub fn launch(mut spec: JobSpec) -> Result<ExitCode, LaunchError> {
         spec.files.folder_name = JobFiles::folder_name(&own_id);
     }
     if spec.meeting == Meeting::Standalone {
-        // As torchrun does: nobody else can take part, so nobody needs to know the name.
+        // As torchrun does: no other node can take part, so none needs the name.
         spec.run_id = own_id;
     }
     for (flag, folder) in spec.files.folders(&spec.launch_method) {
@@ -87,7 +87,8 @@ pub fn launch(mut spec: JobSpec) -> Result<ExitCode, LaunchError> {
     result.map(|_| ExitCode::SUCCESS)
 }
 
-/// Remembers that the job has failed, for the next agent that a service manager starts here.
+/// Records that the job has failed, for the next agent that a service manager starts on this
+/// machine.
 fn remember_end(closed: &ClosedJob, ending: &Ending) {
     let (Ending::Closed(outcome) | Ending::Refused(RefuseReason::Closed(outcome))) = ending else {
         return;
@@ -100,7 +101,7 @@ fn remember_end(closed: &ClosedJob, ending: &Ending) {
     }
 }
 
-/// Says what was decided for the user.
+/// Logs the choices made for the user.
 fn say_what_is_meant(spec: &JobSpec) {
     for name in &spec.signals.unknown {
         warn!(name, "`--signals-to-handle` has a name that is no signal's; it is left out");
@@ -124,14 +125,14 @@ fn launch_with_logs(spec: &JobSpec) -> Result<Outcome, LaunchError> {
         return Err(LaunchError::Usage(vec![JobSpecError::OpenFiles { limit, needed }]));
     }
     tree::check().map_err(system("see the processes below this one"))?;
-    // Whatever outlives a keeper that was killed becomes this process's child, and is swept.
+    // Orphans of a killed keeper become children of this process, and are swept.
     nix::sys::prctl::set_child_subreaper(true)
         .map_err(|errno| system("become a subreaper")(errno.into()))?;
     leftovers::clean(&ThisHost.temp_dir());
     let logs = LogFolder::create(spec.log_dir.as_deref(), &ThisHost.temp_dir(), &spec.run_id);
     let logs = match logs {
         Ok(logs) => logs,
-        // Nobody has asked for files.
+        // The user has not asked for files.
         Err((path, error)) if spec.log_dir.is_none() => {
             warn!(path = %path.display(), %error, "no folder for log files; going on without");
             LogFolder::Nowhere
@@ -149,7 +150,7 @@ fn launch_with_logs(spec: &JobSpec) -> Result<Outcome, LaunchError> {
     block_on(launch_on_runtime(spec, given, logs))?
 }
 
-/// Limits that this process was given and has changed for itself; workers get them back.
+/// Limits that this process has changed for itself; workers get the original values.
 #[derive(Clone, Copy, Debug)]
 struct GivenLimits {
     open_files: u64,
@@ -164,12 +165,12 @@ fn output_file(source_: &'static str, path: &Path) -> impl FnOnce(io::Error) -> 
     }
 }
 
-/// Runs `future` on a runtime of this thread alone.
+/// Runs `future` on a current-thread runtime.
 pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output, LaunchError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(system("start the runtime"))?;
     let output = runtime.block_on(future);
-    // A look-up that hangs in a resolver must not keep the process.
+    // A look-up that hangs in a resolver must not delay the end of the process.
     runtime.shutdown_background();
     Ok(output)
 }
@@ -187,9 +188,9 @@ async fn launch_on_runtime(
         supervisor_driver::start(supervisor_spec).map_err(system("start the keeper process"))?;
     let forwarding = tokio::spawn(forward(forwarded, supervisor.commands.clone()));
     let outcome = take_part(spec, &mut supervisor, &mut signals).await;
-    // It would keep the supervisor.
+    // Otherwise it would keep the supervisor running.
     forwarding.abort();
-    // Ends the keeper, and with it whatever may be left.
+    // Ends the keeper, and with it all remaining processes.
     let SupervisorHandle { commands, told, task } = supervisor;
     drop((commands, told));
     if tokio::time::timeout(limits::KEEPER_TIMEOUT, task).await.is_err() {
@@ -220,7 +221,7 @@ async fn forward(mut signals: mpsc::Receiver<Signal>, commands: mpsc::Sender<Com
     }
 }
 
-/// Finds or becomes the coordinator, and attends it to the end.
+/// Finds or becomes the coordinator, and stays registered until the end.
 async fn take_part(
     spec: &JobSpec,
     supervisor: &mut SupervisorHandle,
@@ -237,7 +238,7 @@ async fn take_part(
     let waits = |cause: &str| renew(registration.as_ref(), &looking(spec, Some(cause)));
     let mut place = tokio::select! {
         place = place::take(spec, &stores, waits) => place?,
-        // Nobody knows this node yet, so it just goes.
+        // No coordinator knows this node yet, so it leaves at once.
         Some(signal) = signals.recv() => {
             let signal = ragent_core::signal::Signal(signal as i32);
             let ending = Ending::Left(signal);
@@ -277,7 +278,7 @@ async fn take_part(
     Ok((ending, endpoint))
 }
 
-/// Says for `ragent status` on this machine where the coordinator is, whenever that changes.
+/// Updates the coordinator's endpoint in the registration, for `ragent status` on this machine.
 async fn keep_registered(
     registration: Option<&Registration>,
     run_id: &RunId,
@@ -292,7 +293,7 @@ async fn keep_registered(
     std::future::pending().await
 }
 
-/// This agent, which has not found its coordinator yet, for that reason.
+/// Returns the registration of this agent before it has found its coordinator, with the reason.
 fn looking(spec: &JobSpec, cause: Option<&str>) -> RunningAgent {
     let stage = match spec.meeting {
         Meeting::Search(_) => Stage::Searching,
@@ -309,8 +310,8 @@ fn renew(registration: Option<&Registration>, agent: &RunningAgent) {
     }
 }
 
-/// Keeps a coordinator until every agent knows the outcome, or a lease has passed, or the user has
-/// asked once more.
+/// Keeps a coordinator until all agents have the outcome, until `limit` has passed, or until
+/// another signal.
 async fn see_off(
     hosted: Hosted,
     own: &NodeId,
@@ -325,7 +326,7 @@ async fn see_off(
         Some(Ending::Refused(_) | Ending::Unreachable { .. }) | None => false,
     };
     if !knows_why {
-        // This agent goes for a reason that its coordinator does not know of.
+        // The coordinator does not know why this agent ends.
         let _ = inputs.send(Input::Shutdown).await;
     }
     let goes = async {
@@ -336,14 +337,14 @@ async fn see_off(
             }
         }
     };
-    // What takes longer than the others may take to stop is stuck.
+    // If it takes longer than the other agents may take to stop, it is stuck.
     let _ = tokio::time::timeout(limit, goes).await;
 }
 
-/// Whether a coordinator counts `node`, or has ended.
+/// Returns true if a coordinator counts `node`, or has ended.
 async fn knows(coordinator: &Inputs, node: &NodeId) -> bool {
     let (answer, snapshot) = oneshot::channel();
-    // One that has ended takes no question, and gives no answer.
+    // A coordinator that has ended takes no request, and sends no answer.
     let _ = coordinator.send(Input::Snapshot(answer)).await;
     snapshot.await.map_or(true, |job| job.nodes.iter().any(|known| known.node_id == *node))
 }
@@ -417,10 +418,10 @@ fn timer_pipe(file: Option<&TimerFile>) -> Result<Option<TimerPipe>, LaunchError
     TimerPipe::make(&path).map(Some).map_err(output_file("TORCHELASTIC_TIMER_FILE", &path))
 }
 
-/// One queue for all signals on which the agent shuts down.
+/// Returns a queue for all signals on which the agent shuts down.
 ///
-/// A hang-up that was ignored when it started stays ignored, so that `nohup` means what it says. Not
-/// so an interrupt: shells ignore it in every job that a script puts into the background.
+/// If SIGHUP was ignored at the start, it stays ignored, as `nohup` requires. SIGINT does not:
+/// shells ignore it in every job that a script puts into the background.
 pub(crate) fn watch_signals(signals: &[Signal]) -> Result<mpsc::Receiver<Signal>, LaunchError> {
     let (sender, queue) = mpsc::channel(limits::STREAM_QUEUE);
     let is_watched = |signal: &&Signal| **signal != Signal::SIGHUP || !ThisHost.ignores(**signal);

@@ -1,4 +1,4 @@
-//! `ragent store` and `ragent coordinator`: what an agent hosts, hosted alone.
+//! `ragent store` and `ragent coordinator`: the services of an agent, hosted alone.
 
 use std::{
     io::{self, Write},
@@ -61,7 +61,7 @@ pub fn store(args: &StoreArgs) -> Result<ExitCode, LaunchError> {
     })?
 }
 
-/// Hosts an endpoint until a signal, or until its job is over.
+/// Hosts an endpoint until a signal, or until its job has ended.
 ///
 /// # Errors
 ///
@@ -100,7 +100,7 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
             _ = &mut hosted.coordinator => {}
             signal = signals.recv() => {
                 info!(?signal, "signal received; telling the agents");
-                // It may have ended at this very moment.
+                // The coordinator may have ended at this moment.
                 let _ = hosted.inputs.send(Input::Shutdown).await;
                 let _ = (&mut hosted.coordinator).await;
             }
@@ -122,7 +122,7 @@ fn bind(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), LaunchError>
     Ok((listener, address))
 }
 
-/// Tells whoever started this where it listens.
+/// Prints the address of the listener on stdout.
 fn say(address: SocketAddr) -> Result<(), LaunchError> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{address}").and_then(|()| stdout.flush()).map_err(system("write to stdout"))

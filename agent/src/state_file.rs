@@ -1,5 +1,6 @@
-//! The small files by which a restarted coordinator remembers its job, and `ragent status` finds
-//! the jobs of this machine. They live in a folder that only their user can read: `PrivateFolder`.
+//! Small files from which a restarted coordinator recovers its job, and from which `ragent status`
+//! lists the jobs of this machine. They are in a folder that only their user can write to:
+//! `PrivateFolder`.
 
 mod age;
 mod cleaning;
@@ -28,15 +29,15 @@ use self::age::Stamp;
 pub use self::cleaning::clean;
 use crate::{coordinator::proofs::Key, host::ThisHost, job_spec::Endpoint, limits};
 
-/// What a coordinator's state file holds.
+/// The content of a coordinator's state file.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 struct Remembered {
-    /// [`SCHEMA`]; zero in files of builds that did not know it.
+    /// [`SCHEMA`]; zero in files of older builds.
     #[serde(default)]
     schema: u32,
     #[serde(default)]
     written: Stamp,
-    /// How long agents of the run may be waiting for the next coordinator after that.
+    /// The time after `written` for which agents of the run may wait for the next coordinator.
     #[serde(default)]
     kept_ms: u64,
     job_uid: String,
@@ -46,7 +47,7 @@ struct Remembered {
     #[serde(default)]
     is_adopted: bool,
     host_rank: Option<u32>,
-    /// Files of builds that did not know these two lack them.
+    /// This field and the next one are missing in files of older builds.
     #[serde(default)]
     host_node: String,
     #[serde(default)]
@@ -61,10 +62,10 @@ struct Remembered {
     early_free_rounds: u32,
     #[serde(default)]
     is_early: bool,
-    /// Files of builds that did not know it lack it.
+    /// Missing in files of older builds.
     #[serde(default)]
     closed: Option<Outcome>,
-    /// Files of builds that did not know it lack it.
+    /// Missing in files of older builds.
     #[serde(default)]
     proof_key: String,
 }
@@ -78,40 +79,41 @@ struct RememberedTally {
     early_losses: u32,
 }
 
-/// What an agent that runs leaves for `ragent status`.
+/// The registration of a running agent, for `ragent status`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RunningAgent {
-    /// The job.
+    /// The run id of the job.
     pub run_id: String,
     /// Its endpoint.
     pub endpoint: String,
     /// The agent's process.
     pub pid: u32,
-    /// When that began, as the kernel counts: a number that is used again has another beginning.
+    /// The process's start time as counted by the kernel, which distinguishes it from another
+    /// process with the same number.
     pub began: u64,
-    /// How far it has come. Files of builds that did not know it lack it.
+    /// The progress of the agent. Missing in files of older builds.
     #[serde(default)]
     pub stage: Stage,
 }
 
-/// How far an agent that runs has come.
+/// The progress of a running agent.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// It has found its coordinator, or hosts it.
+    /// The agent has found its coordinator, or hosts it.
     #[default]
     Attending,
-    /// It looks for the job's other agents: its endpoint names none.
+    /// The agent looks for the job's other agents: its endpoint names no host.
     Searching,
-    /// It waits for whoever hosts its endpoint.
+    /// The agent waits for the host of its endpoint.
     Waiting {
-        /// Why the last attempt failed, once one has.
+        /// The reason why the last attempt failed, if one has.
         cause: Option<String>,
     },
 }
 
 impl RunningAgent {
-    /// This process, as an agent of a job.
+    /// Describes this process as an agent of a job.
     pub fn this(run_id: &RunId, endpoint: &Endpoint, stage: Stage) -> Self {
         let pid = std::process::id();
         let (run_id, endpoint) = (run_id.to_string(), endpoint.to_string());
@@ -123,18 +125,18 @@ impl RunningAgent {
     }
 }
 
-/// When a process began, in ticks since boot; none if there is no such process, or it has ended and
-/// nobody has taken note of that yet.
+/// Returns the start time of a process, in ticks since boot; `None` if there is no such process, or
+/// it is a zombie.
 pub(crate) fn began(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything, and ends at the last parenthesis. The third field is the state, the
-    // 22nd is wanted.
+    // The process name may contain any character, and ends at the last parenthesis. The third field
+    // is the state, the 22nd the start time.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let has_ended = ["Z", "X"].contains(&fields.next()?);
     fields.nth(18)?.parse().ok().filter(|_| !has_ended)
 }
 
-/// The file in which the coordinator of a job at `endpoint` remembers.
+/// Returns the path of the state file for the coordinator of a job at `endpoint`.
 pub fn memory_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
     ThisHost.state_dir().join(format!("job-{}.json", job_key(run_id, endpoint)))
 }
@@ -152,56 +154,56 @@ impl From<RememberedTally> for HostTally {
     }
 }
 
-/// Tells jobs apart in names of files.
+/// Returns a string that distinguishes jobs in file names.
 fn job_key(run_id: &RunId, endpoint: &Endpoint) -> String {
-    // The same in every build, so that an agent that was upgraded finds its job.
+    // The same in every build, so that an upgraded agent finds its job.
     let digest = Sha256::digest(format!("{run_id}\0{}", endpoint.port));
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The word that a job has failed for good, in a folder that a service manager keeps for as long as
-/// it starts the agent again.
+/// A file with the outcome of a job that has failed for good, in a folder that a service manager
+/// keeps for as long as it restarts the agent.
 ///
-/// Nothing is remembered where there is no such folder: whoever starts an agent by hand once more
-/// wants the job to run once more.
+/// Without such a folder nothing is recorded: a user who starts an agent again by hand wants the
+/// job to run again.
 #[derive(Debug)]
 pub struct ClosedJob(PathBuf);
 
 impl ClosedJob {
-    /// Where the end of a job is remembered, if it is.
+    /// Returns the file for a job; `None` without a service manager.
     pub fn of(run_id: &RunId, endpoint: &Endpoint) -> Option<Self> {
         let folder = ThisHost.service_dir()?;
         Some(Self(folder.join(format!("closed-{}.json", job_key(run_id, endpoint)))))
     }
 
-    /// How the job ended, if it has.
+    /// Returns the outcome of the job, if it has failed for good.
     pub fn outcome(&self) -> Option<Outcome> {
         read(&self.0)
     }
 
-    /// Remembers how it ended.
+    /// Records the outcome of the job.
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal.
+    /// Returns the system's error.
     pub fn remember(&self, outcome: &Outcome) -> io::Result<()> {
         replace(&self.0, &serde_json::to_vec(outcome)?)
     }
 
-    /// What remembers it.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.0
     }
 }
 
-/// The form of a state file that this build reads and writes.
+/// The schema of a state file that this build reads and writes.
 const SCHEMA: u32 = 1;
 
-/// The validity of a state file: agents may or may not be waiting for its next coordinator.
+/// The validity of a state file.
 pub(crate) enum Age {
-    /// They may.
+    /// Agents may be waiting for the next coordinator.
     Fresh,
-    /// All of them have given up.
+    /// No agent waits any longer.
     Outdated,
     /// The file has an unknown schema, or cannot be read.
     Unknown,
@@ -258,20 +260,20 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
     })
 }
 
-/// Reads the key with which an earlier coordinator made proofs; nothing if there is none.
+/// Reads the key with which an earlier coordinator made proofs, if there is one.
 pub(crate) fn read_key(path: &Path) -> Option<Key> {
     Key::from_hex(&read::<Remembered>(path)?.proof_key)
 }
 
 /// Replaces the memory; agents of the run may wait for `kept` for the next coordinator.
 ///
-/// This stands between a group that is complete and its start, and renaming over a file makes some
-/// file systems (ext4) begin to write it out there and then: milliseconds, and more on a busy disk.
-/// So a file that is there already is overwritten in place, by one write of always the same length.
+/// A complete group starts only after this write. Renaming over a file makes some file systems
+/// (ext4) write it out at once, which takes milliseconds, and more on a busy disk. So an existing
+/// file is overwritten in place, by one write of always the same length.
 ///
 /// # Errors
 ///
-/// Returns the system's refusal.
+/// Returns the system's error.
 pub(crate) fn write_memory(
     path: &Path,
     memory: &Memory,
@@ -323,13 +325,13 @@ pub(crate) fn write_memory(
     if is_usual && folder.write_over(name, &text)? { Ok(()) } else { folder.replace(name, &text) }
 }
 
-/// Leaves word, beside the state file of a job, that nothing of an agent runs any more.
+/// Writes an obituary next to the state file of a job: no process of an agent is left.
 ///
-/// Only where that file is: a job that is over leaves nothing to the next.
+/// Does nothing if there is no state file: a job that has ended leaves nothing to the next one.
 ///
 /// # Errors
 ///
-/// Returns the system's refusal.
+/// Returns the system's error.
 pub fn write_grave(state_file: &Path, obituary: &str) -> io::Result<()> {
     let folder = PrivateFolder::open(folder_of(state_file))?;
     if !folder.has(name_of(state_file)) {
@@ -338,17 +340,17 @@ pub fn write_grave(state_file: &Path, obituary: &str) -> io::Result<()> {
     folder.replace(name_of(&grave(state_file)), obituary.as_bytes())
 }
 
-/// Whether such word was left of the host that `memory` knows, and of the round that it knows: one that
-/// ran a later one may have others that run.
+/// Returns true if there is an obituary of the host in `memory`, for the round in `memory`: a host
+/// that ran a later round may have other processes.
 pub fn is_buried(state_file: &Path, memory: &Memory) -> bool {
     let Some(seat) = &memory.host else { return false };
     let text = read_text(&grave(state_file)).unwrap_or_default();
-    // Only the user that has the proof could write it there.
+    // Its proof is not verified: only this user can write to the folder.
     parse_obituary(&text)
         .is_some_and(|obituary| obituary.node == seat.node && obituary.round == memory.round)
 }
 
-/// A keeper's report that its agent is gone and all its processes are reaped.
+/// A keeper's report that its agent is gone and all processes of the node are reaped.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Obituary {
     /// The agent's node id.
@@ -359,7 +361,7 @@ pub struct Obituary {
     pub proof: Option<Proof>,
 }
 
-/// Reads `NODE ROUND PROOF`.
+/// Parses `NODE ROUND PROOF`.
 pub fn parse_obituary(text: &str) -> Option<Obituary> {
     let (rest, last) = text.rsplit_once(' ')?;
     let (rest, proof) = match last.parse() {
@@ -372,7 +374,7 @@ pub fn parse_obituary(text: &str) -> Option<Obituary> {
     Some(Obituary { node, round, proof }).filter(|_| is_sound)
 }
 
-/// Forgets the job of a state file; there may be none.
+/// Removes the state file of a job, if there is one.
 pub fn forget(state_file: &Path) {
     let Ok(folder) = PrivateFolder::open(folder_of(state_file)) else { return };
     for path in [state_file, &grave(state_file)] {
@@ -384,16 +386,16 @@ fn grave(state_file: &Path) -> PathBuf {
     state_file.with_extension("buried")
 }
 
-/// A file that is there for as long as this value.
+/// The registration file of an agent, which exists until this value is dropped.
 #[derive(Debug)]
 pub struct Registration(PathBuf);
 
 impl Registration {
-    /// Leaves word of an agent that runs.
+    /// Writes the registration of a running agent.
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal.
+    /// Returns the system's error.
     pub fn new(agent: &RunningAgent) -> io::Result<Self> {
         // Registrations of killed agents.
         drop(running_agents());
@@ -403,11 +405,11 @@ impl Registration {
         Ok(registration)
     }
 
-    /// Says something else of that agent.
+    /// Replaces the registration of the agent.
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal.
+    /// Returns the system's error.
     pub fn renew(&self, agent: &RunningAgent) -> io::Result<()> {
         replace(&self.0, &serde_json::to_vec(agent)?)
     }
@@ -415,14 +417,14 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // Readers check that the process lives, so what stays does no harm.
+        // Readers check that the process is alive, so a remaining file does no harm.
         if let Ok(folder) = PrivateFolder::open(folder_of(&self.0)) {
             folder.remove(name_of(&self.0));
         }
     }
 }
 
-/// The agents of this user that run on this machine.
+/// Returns the running agents of this user on this machine.
 pub fn running_agents() -> Vec<RunningAgent> {
     running_agents_in(&ThisHost.runtime_dir())
 }
@@ -438,7 +440,7 @@ fn running_agents_in(folder: &Path) -> Vec<RunningAgent> {
         let text = folder.read(&name).ok();
         match text.and_then(|text| serde_json::from_str::<RunningAgent>(&text).ok()) {
             Some(agent) if agent.is_alive() => agents.push(agent),
-            // It was killed, and could not do it itself.
+            // The agent was killed, and could not remove it.
             Some(_) => folder.remove(&name),
             None => {}
         }
@@ -467,8 +469,8 @@ fn name_of(path: &Path) -> &OsStr {
     path.file_name().unwrap_or_default()
 }
 
-/// The usual length of a state file: one page, which the kernel writes at once. A longer one, as after
-/// failures on many machines, is written to a temporary file and renamed.
+/// The usual length of a state file: one page, which the kernel writes at once. A longer file, as
+/// after failures on many machines, is written to a temporary file and renamed.
 const MEMORY_LEN: usize = 4096;
 
 #[cfg(test)]
@@ -479,7 +481,7 @@ mod tests {
 
     use super::*;
 
-    /// What is written is read again, and garbage is nothing.
+    /// A written memory is read again; invalid text is ignored.
     #[test]
     fn memory_survives() {
         let folder = tempfile::tempdir().unwrap();
@@ -500,7 +502,7 @@ mod tests {
             is_early: true,
             ..Memory::fresh(JobUid::new("u"))
         };
-        // The second is shorter, and nothing of the first is left.
+        // The second is shorter, and no part of the first remains.
         let first = Memory { round: Round(1 << 60), ..memory.clone() };
         let outcome = Outcome {
             result: JobResult::AllLeft,
@@ -518,7 +520,8 @@ mod tests {
         assert_eq!(read_memory(&path), None);
     }
 
-    /// Writes a state file whose stamp is `age` seconds old, of a run whose agents wait for ten minutes.
+    /// Writes a state file whose stamp is `age` seconds old, of a run whose agents wait for ten
+    /// minutes.
     fn write_aged(path: &Path, age: u64, change: impl FnOnce(&mut Remembered)) {
         let memory = Memory::fresh(JobUid::new("u"));
         let key = Key::from_hex(&"ab".repeat(32)).unwrap();
@@ -534,7 +537,7 @@ mod tests {
         fs::write(path, serde_json::to_vec(&remembered).unwrap()).unwrap();
     }
 
-    /// A state file is read while agents may wait for its run, and no longer; not one of another form.
+    /// A state file is read only while agents may wait for its run, and only with the known schema.
     #[test]
     fn old_memory_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
@@ -545,7 +548,7 @@ mod tests {
         assert!(read_memory(&path).is_none());
         write_aged(&path, 0, |remembered| remembered.schema = SCHEMA + 1);
         assert!(read_memory(&path).is_none());
-        // After a reboot the time of the last change decides.
+        // After a reboot the time of the last change counts.
         let of_another_boot = |remembered: &mut Remembered| remembered.written = Stamp::default();
         write_aged(&path, 620, of_another_boot);
         assert!(read_memory(&path).is_some());
@@ -554,7 +557,7 @@ mod tests {
         assert!(read_memory(&path).is_none());
     }
 
-    /// Names of state files do not depend on the build.
+    /// File names of jobs do not depend on the build.
     #[test]
     fn names_are_fixed() {
         let endpoint = Endpoint { host: "h".into(), port: 29400 };
@@ -595,7 +598,7 @@ mod tests {
         assert_eq!(left, expected);
     }
 
-    /// Registrations of agents that are gone are removed, those of agents that run are found.
+    /// Registrations of dead agents are removed, those of running agents are found.
     #[test]
     fn stale_registrations_are_removed() {
         let folder = tempfile::tempdir().unwrap();
@@ -610,7 +613,7 @@ mod tests {
         assert!(folder.path().join("agent-2.json").exists());
     }
 
-    /// An obituary may have no proof, and then it proves nothing; a node's name may have spaces.
+    /// An obituary may lack a proof; a node id may contain spaces.
     #[test]
     fn obituaries_are_read() {
         let proof = "000102030405060708090a0b0c0d0e0f";

@@ -62,15 +62,15 @@ pub enum Effect {
 /// The claims of a node that registers on a new stream.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Claims {
-    /// The run that it belongs to, if it was in one.
+    /// The run of the node, if it was in one.
     pub job_uid: Option<JobUid>,
-    /// The newest round that it knows of.
+    /// The newest round that the node knows of.
     pub heard: Heard,
     /// Failures charged to the job, as far as the node knows.
     pub restarts_used: u32,
     /// The last round that was charged, as far as the node knows.
     pub charged_through: Round,
-    /// Its present standing.
+    /// The present standing of the node.
     pub standing: Standing,
 }
 

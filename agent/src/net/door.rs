@@ -174,9 +174,8 @@ impl Door {
             || !self.served_strangers.is_empty()
     }
 
-    /// Closes a stranger: the one with the longest wait, or the oldest served one that `is_known`
-    /// does not recognise, from the more numerous of these two kinds. Returns false if there is
-    /// none.
+    /// Closes the oldest waiting stranger or the oldest served one, by which kind is more numerous;
+    /// served ones that `is_known` recognises are passed over. Returns false if there is none.
     pub(crate) fn make_room(&mut self, is_known: impl Fn(IpAddr) -> bool) -> bool {
         while self.strangers.len() < self.served_strangers.len()
             && let Some((visitor, address)) = self.served_strangers.pop_first()

@@ -1,4 +1,4 @@
-//! The TCPStore on the endpoint's port, for clients of the job that take the endpoint for one.
+//! The TCPStore on the endpoint's port, for clients of the job that use the endpoint as a store.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use crate::{
     net::port::{Attended, StoreDoor},
 };
 
-/// A store for PyTorch clients of the job that take the endpoint for one.
+/// Opens a store for PyTorch clients of the job that use the endpoint as one.
 pub(crate) fn plain_store(
     stores: &StoreThread,
     attended: watch::Receiver<Attended>,
@@ -27,7 +27,7 @@ pub(crate) fn plain_store(
     Ok(door)
 }
 
-/// Lets the nodes that attend into the endpoint's store, until the coordinator has ended.
+/// Admits the registered nodes to the endpoint's store, until the coordinator has ended.
 async fn admit_attended(door: StoreDoor, mut attended: watch::Receiver<Attended>) {
     while attended.changed().await.is_ok() {
         let admission = plain_admission(&attended.borrow_and_update());

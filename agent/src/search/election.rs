@@ -8,10 +8,10 @@
 //!    └─────────────────────────────────────▶ Found (hosts)
 //! ```
 //!
-//! A candidate hosts only after no lower one was seen for [`Pace::agreement`], and if all agents
-//! that it sees report no lower one. So all choose the same host, in any order of their starts,
-//! unless the network delivers nothing for that long. Agents that have found the endpoint continue
-//! to answer those still looking, members too: so a restarted host finds its own endpoint.
+//! A candidate hosts only if no lower one was seen for [`Pace::agreement`] and all agents that it
+//! sees report no lower one. So all choose the same host, in any order of their starts, unless the
+//! network delivers nothing for that long. Agents that have found the endpoint continue to answer
+//! agents that still look, members too: so a restarted host finds its own endpoint.
 //!
 //! Two agents may host nevertheless, if the network was not up yet when they started; they learn of
 //! each other later. The state of their jobs decides which of them gives way ([`super::rivals`]).

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock;
 
-/// When a file was written: on which boot of the machine, and how long after its start.
+/// The time of a write: the boot of the machine, and the time since that boot.
 ///
-/// Suspended time counts. The wall clock, which people and daemons set, decides only across boots.
+/// Suspended time counts. The wall clock, which people and daemons set, is used only across boots.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Stamp {
     boot_id: String,
@@ -16,14 +16,15 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
-    /// The present moment.
+    /// Returns the stamp of the current time.
     pub(super) fn now() -> Self {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let boot_time_ms = u64::try_from(clock::boot_time().as_millis()).unwrap_or(u64::MAX);
         Self { boot_id: boot_id.trim().to_owned(), boot_time_ms }
     }
 
-    /// How old at `now` a file is that has this stamp, and was changed so long ago by the wall clock.
+    /// Returns the age at `now` of a file with this stamp that was changed `changed` ago by the
+    /// wall clock.
     ///
     /// A time in the future counts as now: a clock was set, and the file may be fresh.
     pub(super) fn age(&self, now: &Self, changed: Duration) -> Duration {
@@ -34,7 +35,7 @@ impl Stamp {
     }
 }
 
-/// How long ago a file was changed, by the wall clock; zero if that is unknown.
+/// Returns the time since the last change of a file, by the wall clock; zero if that is unknown.
 pub(super) fn changed(path: &Path) -> Duration {
     let modified = fs::symlink_metadata(path).and_then(|metadata| metadata.modified()).ok();
     let since_1970 = modified.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
@@ -51,8 +52,8 @@ mod tests {
         Stamp { boot_id: boot_id.to_owned(), boot_time_ms: seconds * 1000 }
     }
 
-    /// Within a boot the boot clock decides, across boots the time of the last change; a stamp of the
-    /// future counts as now.
+    /// Within a boot the boot clock counts, across boots the time of the last change; a stamp in
+    /// the future counts as now.
     #[test]
     fn ages() {
         let now = stamp("a", 100);
@@ -62,7 +63,7 @@ mod tests {
         assert_eq!(stamp("", 60).age(&stamp("", 100), 7 * SECOND), 7 * SECOND);
     }
 
-    /// A file that was changed in the future has no age, nor has one that is not there.
+    /// The age of a file that was changed in the future, or does not exist, is zero.
     #[test]
     fn future_counts_as_now() {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -5,18 +5,18 @@ use std::{ffi::OsStr, path::Path};
 use super::{Age, PrivateFolder, age, age_of_memory, folder_of, grave, name_of};
 use crate::limits;
 
-/// Removes state files of runs that no agent can be waiting for, and files that belong to no state file,
-/// from the folder of `own`, the state file of the coordinator that starts.
+/// Removes state files of runs that no agent can be waiting for, and files without a state file,
+/// from the folder of `own`, the state file of the starting coordinator.
 ///
-/// A running coordinator rewrites its own file every [`limits::STATE_FILE_INTERVAL`], so that it is not
-/// among them. Examines the first [`limits::MAX_STATE_ENTRIES`] entries only, and none in a folder that
-/// is not private.
+/// A running coordinator rewrites its own file every [`limits::STATE_FILE_INTERVAL`], so that it is
+/// never outdated. Only the first [`limits::MAX_STATE_ENTRIES`] entries are examined, and none in a
+/// folder that is not private.
 pub fn clean(own: &Path) {
     let folder = folder_of(own);
     let Ok(private) = PrivateFolder::open(folder) else { return };
     for name in private.names() {
         let path = folder.join(&name);
-        // Its own file may be outdated until the coordinator that starts has written it.
+        // Its own file may be outdated until the starting coordinator has written it.
         if path == own || path == grave(own) {
             continue;
         }
@@ -41,11 +41,11 @@ pub fn clean(own: &Path) {
 enum Kind {
     /// A coordinator's state file.
     Memory,
-    /// An obituary that belongs to a state file.
+    /// An obituary next to a state file.
     Grave,
     /// A temporary file of a process that was killed while it wrote.
     Draft,
-    /// Something else.
+    /// Any other file.
     Other,
 }
 

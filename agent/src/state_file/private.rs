@@ -1,8 +1,9 @@
 //! A folder that only its user can write to, and the files in it.
 //!
-//! Other users may be able to write to the parent folder, as to `/tmp`: an entry of our name may be
-//! theirs, or a link to anywhere. So the folder is opened once, without following a link, its owner and
-//! mode are checked on the descriptor, and all else is done relative to that descriptor.
+//! Other users may be able to write to the parent folder, as to `/tmp`: an entry of the same name
+//! may be theirs, or a link to anywhere. So the folder is opened once, without following a link,
+//! its owner and mode are checked on the descriptor, and all other access is relative to that
+//! descriptor.
 
 use std::{
     ffi::OsStr,
@@ -34,7 +35,8 @@ impl PrivateFolder {
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal, or [`io::ErrorKind::PermissionDenied`] where it is somebody else's.
+    /// Returns the system's error, or [`io::ErrorKind::PermissionDenied`] if another user owns the
+    /// folder or can write to it.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let found = match open(path, flags, Mode::empty()) {
@@ -57,7 +59,7 @@ impl PrivateFolder {
         Ok(Self(found.into()))
     }
 
-    /// Makes the folder if it is not there, and opens it.
+    /// Creates the folder if it does not exist, and opens it.
     ///
     /// # Errors
     ///
@@ -67,12 +69,12 @@ impl PrivateFolder {
         Self::open(path)
     }
 
-    /// Reads a file, as far as one is read at all.
+    /// Reads a file, up to [`limits::MAX_STATE_FILE`].
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal, or [`io::ErrorKind::PermissionDenied`] if it is not a
-    /// regular file of this user.
+    /// Returns the system's error, or [`io::ErrorKind::PermissionDenied`] if it is not a regular
+    /// file of this user.
     pub(crate) fn read(&self, name: &OsStr) -> io::Result<String> {
         let (file, _) = self.open_file(name, OFlag::O_RDONLY)?;
         let mut text = String::new();
@@ -85,11 +87,11 @@ impl PrivateFolder {
         self.open_file(name, OFlag::O_RDONLY).is_ok()
     }
 
-    /// Overwrites a file that has the length of `text` already; returns false if there is none.
+    /// Overwrites a file that already has the length of `text`; returns false if there is none.
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal to write.
+    /// Returns the system's error of the write.
     pub(crate) fn write_over(&self, name: &OsStr, text: &[u8]) -> io::Result<bool> {
         match self.open_file(name, OFlag::O_WRONLY) {
             Ok((file, about)) if about.len() == text.len() as u64 => {
@@ -103,7 +105,7 @@ impl PrivateFolder {
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal.
+    /// Returns the system's error.
     pub(crate) fn replace(&self, name: &OsStr, text: &[u8]) -> io::Result<()> {
         let mut draft = name.to_owned();
         draft.push(format!(".{}.tmp", std::process::id()));
@@ -122,16 +124,16 @@ impl PrivateFolder {
         let _ = unlinkat(&self.0, name, UnlinkatFlags::NoRemoveDir);
     }
 
-    /// The first [`limits::MAX_STATE_ENTRIES`] names in it.
+    /// Returns the first [`limits::MAX_STATE_ENTRIES`] names in the folder.
     pub(crate) fn names(&self) -> Vec<std::ffi::OsString> {
         let here = format!("/proc/self/fd/{}", self.0.as_fd().as_raw_fd());
         let entries = fs::read_dir(here).into_iter().flatten().flatten();
         entries.map(|entry| entry.file_name()).take(limits::MAX_STATE_ENTRIES).collect()
     }
 
-    /// Opens a file of this user's own, which has no other name.
+    /// Opens a regular file of this user, without further hard links.
     fn open_file(&self, name: &OsStr, how: OFlag) -> io::Result<(File, Metadata)> {
-        // Without waiting for the other end of a pipe.
+        // Opening a pipe must not wait for its other end.
         let flags = how | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = File::from(openat(&self.0, name, flags, Mode::empty())?);
         let about = file.metadata()?;
@@ -167,7 +169,7 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// A folder that others can write to, or that is reached by a link, is not used at all.
+    /// A folder that others can write to, or that is reached through a link, is not used.
     #[test]
     fn folders_of_others_are_not_used() {
         let temp = tempfile::tempdir().unwrap();
@@ -188,7 +190,7 @@ mod tests {
         }
     }
 
-    /// Nothing but a file of the user's own with one name is read or written over.
+    /// Only a regular file of the user, without further hard links, is read or overwritten.
     #[test]
     fn strange_files_are_no_files() {
         let temp = tempfile::tempdir().unwrap();
@@ -205,7 +207,7 @@ mod tests {
             assert!(!folder.write_over(name, b"public").unwrap());
         }
         assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "secret");
-        // Whatever had the name, it is another file afterwards.
+        // The entry of this name is a new file afterwards.
         folder.replace(OsStr::new("hard"), b"mine").unwrap();
         assert_eq!(folder.read(OsStr::new("hard")).unwrap(), "mine");
         assert!(folder.write_over(OsStr::new("hard"), b"ours").unwrap());

@@ -78,7 +78,7 @@ async fn silent_store_client_is_served() {
     assert_eq!(closed_after(&mut forgotten, b"").await, (60, vec![]));
 }
 
-/// A connection whose first request stays incomplete is closed, whatever its beginning.
+/// A connection whose first request stays incomplete is closed.
 #[tokio::test(start_paused = true)]
 async fn unfinished_requests_are_closed() {
     let t = Fixture::new();

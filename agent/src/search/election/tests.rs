@@ -203,7 +203,7 @@ fn late_comers_join() {
     world.assert_found(5);
 }
 
-/// Agents that must not host wait for one that may, however late it starts.
+/// Agents that must not host wait for an agent that may, however late it starts.
 #[test]
 fn others_wait_for_the_host() {
     let mut world = World::new(1, 0);
@@ -317,8 +317,8 @@ fn answers_are_not_answered() {
     assert_eq!(said, 3);
 }
 
-/// A list of one or two hosts suffices for all agents, whichever of them is the lowest: agents on
-/// no list receive its datagrams only as answers.
+/// A list of one or two hosts suffices for all agents, even if another agent is the lowest: agents
+/// on no list receive its datagrams only as answers.
 #[test]
 fn list_of_a_few_does() {
     for seed in 0..100 {
