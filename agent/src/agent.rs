@@ -1,7 +1,7 @@
-//! One node's part in a job: attends the coordinator, runs workers when it is admitted.
+//! One node's part in a job: registers with the coordinator and runs workers when it is admitted.
 //!
-//! Two machines of [`ragent_core`] decide: `Link` when to send keep-alives and to dial, `Agent` when to
-//! join, start, stop and leave. [`driver`] carries out their effects.
+//! Two machines of [`ragent_core`] decide: `Link` when to send keep-alives and to dial, `Agent`
+//! when to join, start, stop and leave. [`driver`] carries out their effects.
 
 pub mod driver;
 pub mod worker_stores;

@@ -1,4 +1,4 @@
-//! `--print-completion`: what a shell must know to complete ragent's flags.
+//! `--print-completion`: generates completion scripts for shells.
 
 use std::{
     io::{self, Write},
@@ -18,7 +18,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Returns [`LaunchError`] if there is none for that shell, or stdout takes nothing.
+/// Returns [`LaunchError`] if there is no script for that shell, or stdout cannot be written.
 pub fn print(shell: &str) -> Result<ExitCode, LaunchError> {
     let shell = match shell {
         "bash" => Shell::Bash,
@@ -42,7 +42,7 @@ fn script(shell: Shell) -> Vec<u8> {
     script
 }
 
-/// What people may type: the scripts would offer the commands that are hidden, too.
+/// Returns the command without hidden subcommands, which the scripts would offer too.
 fn offered() -> Command {
     let all = Cli::command();
     let commands = all.get_subcommands().filter(|command| !command.is_hide_set());
@@ -56,7 +56,7 @@ fn offered() -> Command {
 mod tests {
     use super::*;
 
-    /// Commands that are for ragent itself are not offered, all others are.
+    /// Internal commands are not offered; all others are.
     #[test]
     fn internal_commands_are_not_offered() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {

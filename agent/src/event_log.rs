@@ -1,4 +1,4 @@
-//! Tells what happens to workers as torchrun's events: one JSON object a line.
+//! Logs the events of workers in torchrun's format: one JSON object per line.
 
 use std::{
     fs::File,
@@ -18,28 +18,28 @@ use tracing::warn;
 
 use crate::{clock, files, job_spec, job_spec::Stream, limits, supervisor::console::Console};
 
-/// What all events of one agent have in common.
+/// The fields that all events of one agent share.
 #[derive(Clone, Debug)]
 pub struct EventSource {
     /// The job.
     pub run_id: RunId,
     /// The role of this node's workers.
     pub role: String,
-    /// This machine.
+    /// The name of this machine.
     pub host_name: String,
     /// The file name of the program that workers run.
     pub entry_point: String,
-    /// How the nodes have met, as torchrun calls it.
+    /// The rendezvous backend, by torchrun's name.
     pub rdzv_backend: &'static str,
 }
 
-/// Where events go.
+/// A writer of events.
 #[derive(Debug)]
 pub struct EventLog {
     sink: Sink,
     source: EventSource,
     began: Instant,
-    /// Lines that are not handed over yet.
+    /// Lines that have not been handed over yet.
     pending: Vec<u8>,
     has_lost: bool,
 }
@@ -51,34 +51,34 @@ enum Sink {
     File(Console, Arc<File>),
 }
 
-/// What happened to a worker.
+/// An event of a worker.
 #[derive(Clone, Debug)]
 pub enum WorkerEvent {
-    /// It runs.
+    /// The worker has started.
     Started,
-    /// It exited with 0.
+    /// The worker exited with 0.
     Succeeded,
-    /// It failed by itself.
+    /// The worker failed by itself.
     Failed {
-        /// What it exited with; the number of a signal is below zero.
+        /// The exit code; the negative signal number if a signal killed it.
         exit_code: i32,
-        /// What it wrote to its error file.
+        /// The content of its error file.
         message: Option<String>,
     },
-    /// It was told to end.
+    /// The worker was stopped by the agent.
     Terminated,
 }
 
-/// What happened to this node's part in a round.
+/// An event of this node's part in a round.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AgentEvent {
-    /// It was admitted, after it had waited so long.
+    /// The node was admitted, after waiting this long.
     Rendezvous(Duration),
-    /// It knows its ranks.
+    /// The node has received its ranks.
     Assigned,
     /// Its workers have succeeded.
     Succeeded,
-    /// They have not.
+    /// Its workers have failed.
     Failed,
 }
 
@@ -110,7 +110,7 @@ struct Metadata {
 }
 
 impl EventLog {
-    /// Opens what was asked for.
+    /// Opens the requested log.
     ///
     /// # Errors
     ///
@@ -131,7 +131,7 @@ impl EventLog {
         Ok(Self { sink, source, began: clock::now(), pending: Vec::new(), has_lost: false })
     }
 
-    /// Tells of this node's part in a round.
+    /// Logs an event of this node's part in a round.
     pub fn agent(&mut self, admission: &Admission, event: AgentEvent) {
         if matches!(self.sink, Sink::Null) {
             return;
@@ -151,7 +151,7 @@ impl EventLog {
         self.write("AGENT", metadata);
     }
 
-    /// Tells of one worker in a round.
+    /// Logs an event of one worker in a round.
     pub fn worker(
         &mut self,
         admission: &Admission,
@@ -211,7 +211,7 @@ impl EventLog {
         let timestamp = clock::wall_time().as_millis();
         let event = Event { name, source, timestamp, metadata };
         let Ok(line) = serde_json::to_vec(&event) else { return };
-        // Nothing waits for whoever reads events.
+        // The agent never waits for a reader of events.
         if self.pending.len() + line.len() > limits::MAX_PENDING_EVENTS {
             if !std::mem::replace(&mut self.has_lost, true) {
                 warn!("events are lost: what they are written to is blocked");
@@ -222,7 +222,8 @@ impl EventLog {
         self.pending.push(b'\n');
     }
 
-    /// Hands over what was told, unless what it is written to is blocked: then the next call does.
+    /// Hands over the pending lines, unless their destination is blocked; the next call retries
+    /// then.
     pub fn flush(&mut self) {
         if self.pending.is_empty() {
             return;

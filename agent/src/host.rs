@@ -1,4 +1,5 @@
-//! Answers what depends on the machine: environment, names, processors, accelerators, addresses.
+//! Access to everything that depends on the machine: environment, names, processors, accelerators,
+//! addresses.
 //!
 //! Nothing else reads the environment. Tests pass a struct of their own.
 
@@ -32,40 +33,41 @@ pub use self::accelerators::Gpu;
 use self::numa::CpuSet;
 use crate::{limits, placement::pmi::Pmi, supervisor::unix};
 
-/// What the rest of the program may ask about the machine it runs on.
+/// Queries about the machine that this process runs on.
 pub trait Host {
-    /// An environment variable; set but empty counts as set.
+    /// An environment variable; a variable that is set but empty counts as set.
     fn env(&self, name: &str) -> Option<OsString>;
     /// The processors that this process may use.
     fn cpu_set(&self) -> CpuSet;
     /// The NVIDIA GPUs that workers may use, in the order in which CUDA numbers them.
     fn gpus(&self) -> Vec<Gpu>;
-    /// What a small file holds, such as one of `/sys`; none if it cannot be read, or is not small.
+    /// Returns the content of a small file, such as one in `/sys`; `None` if it cannot be read or
+    /// is not small.
     fn read(&self, path: &Path) -> Option<String>;
-    /// The names in a folder; none if it cannot be read.
+    /// Returns the names in a folder; empty if it cannot be read.
     fn list(&self, path: &Path) -> Vec<String>;
     /// The working directory, which workers share.
     fn current_dir(&self) -> PathBuf;
-    /// Whether `path` is a file that this process may execute.
+    /// Returns true if `path` is a file that this process may execute.
     fn is_executable(&self, path: &Path) -> bool;
-    /// Whether there is anything at `path`.
+    /// Returns true if `path` exists.
     fn exists(&self, path: &Path) -> bool;
-    /// Whether `path` is a file that this process may read, of whatever kind.
+    /// Returns true if `path` is a file of any type that this process may read.
     fn is_readable_file(&self, path: &Path) -> bool;
 
-    /// What the launcher of this process says on the socket that it has left to it, if it has: its
-    /// name for what it has started, and the host of rank 0, by the name that is given there or by
-    /// that host's own. Can be asked once.
+    /// Asks the launcher of this process, on the socket that it left open if any, for its name for
+    /// this start and for the host name of rank 0: `own_host` there if given, else the machine's
+    /// own name. Can be called once.
     fn ask_pmi(&self, rank: u32, own_host: Option<String>) -> Option<(String, String)>;
-    /// The nearest process above this one in whose environment `variable` is not set.
+    /// Returns the nearest ancestor of this process in whose environment `variable` is not set.
     fn ancestor_without(&self, variable: &str) -> u32;
 
-    /// How many processors this process may use.
+    /// The number of processors that this process may use.
     fn cpus(&self) -> NonZeroU32 {
         count(self.cpu_set().len()).unwrap_or(NonZeroU32::MIN)
     }
 
-    /// How many GPUs workers may use by the name of `cuda`, if there are any: NVIDIA's, else AMD's.
+    /// The number of GPUs that workers may use as `cuda`, if any: NVIDIA's, else AMD's.
     fn gpu_count(&self) -> Option<NonZeroU32>
     where
         Self: Sized,
@@ -73,7 +75,7 @@ pub trait Host {
         count(self.gpus().len()).or_else(|| count(accelerators::amd(self)))
     }
 
-    /// How many GPUs workers may use by the name of `xpu`, if there are any: Intel's.
+    /// The number of GPUs that workers may use as `xpu`, if any: Intel's.
     fn xpu_count(&self) -> Option<NonZeroU32>
     where
         Self: Sized,
@@ -81,7 +83,7 @@ pub trait Host {
         accelerators::intel(self)
     }
 
-    /// Where a shell would find `program`, by `PATH`.
+    /// Finds `program` as a shell would, in `PATH`.
     fn find_program(&self, program: &OsStr) -> Option<PathBuf> {
         if program.as_encoded_bytes().contains(&b'/') {
             let path = PathBuf::from(program);
@@ -94,7 +96,7 @@ pub trait Host {
     }
 }
 
-/// The parent of a process, by its fourth word behind the name in parentheses.
+/// Returns the parent of a process: the second word after the name in parentheses.
 fn parent_of(pid: u32) -> Option<u32> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
@@ -104,10 +106,10 @@ fn count(len: usize) -> Option<NonZeroU32> {
     NonZeroU32::new(u32::try_from(len).ok()?)
 }
 
-/// What `execvp` searches where `PATH` is not set.
+/// The folders that `execvp` searches if `PATH` is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// `/sockets-4194304/4095`, and its end.
+/// The length of `/sockets-4194304/4095` with its terminator.
 const SOCKET_NAME: usize = 24;
 
 /// An interface of this machine.
@@ -119,9 +121,9 @@ pub struct Interface {
     pub index: u32,
     /// Its IPv4 addresses.
     pub v4: Vec<Ipv4Addr>,
-    /// Whether it has an IPv6 address that means the same on other links.
+    /// True if it has an IPv6 address that is not link-local.
     pub has_v6: bool,
-    /// Whether it leads to this machine only.
+    /// True if it is a loopback interface.
     pub is_loopback: bool,
 }
 
@@ -165,7 +167,7 @@ impl Host for ThisHost {
     }
 
     fn current_dir(&self) -> PathBuf {
-        // A folder that was removed has no name any more, and nothing can be made in it.
+        // A folder that was removed no longer has a name, and nothing can be created in it.
         std::env::current_dir().unwrap_or_else(|_| ".".into())
     }
 
@@ -199,7 +201,7 @@ impl Host for ThisHost {
 
     fn ask_pmi(&self, rank: u32, own_host: Option<String>) -> Option<(String, String)> {
         let number: RawFd = self.env("PMI_FD")?.to_str()?.parse().ok()?;
-        // A number that names no open file, or one that is no socket, is nobody to ask.
+        // The number may not be that of an open file, or not of a socket.
         let socket = fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
         if number <= 2 || !socket.to_string_lossy().starts_with("socket:") {
             return None;
@@ -211,7 +213,7 @@ impl Host for ThisHost {
 }
 
 impl ThisHost {
-    /// Whether this process was started with `signal` ignored, as `nohup` does.
+    /// Returns true if this process was started with `signal` ignored, as `nohup` does.
     pub fn ignores(self, signal: Signal) -> bool {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -219,9 +221,9 @@ impl ThisHost {
         mask.is_some_and(|mask| mask >> (signal as i32 - 1) & 1 == 1)
     }
 
-    /// Undoes what whoever started this process has made of its signals, where it cannot be lived with: ends
-    /// of children that nobody hears of, and signals that are blocked. A file that may grow no further is an
-    /// error for whoever writes it, not the end of the process.
+    /// Resets inherited signal settings that would break the agent: an ignored `SIGCHLD`, and
+    /// blocked signals. Ignores `SIGXFSZ`, so that reaching the file size limit is an error of the
+    /// write, not the end of the process.
     ///
     /// # Errors
     ///
@@ -234,8 +236,7 @@ impl ThisHost {
         Ok(())
     }
 
-    /// Lets this process open as many files as the system allows; says how many it was given, and how
-    /// many it may open now.
+    /// Raises the limit of open files to the hard limit; returns the old limit and the present one.
     ///
     /// A coordinator has a connection for each agent, and the usual soft limit is 1024. Workers get
     /// the old limit back.
@@ -243,15 +244,16 @@ impl ThisHost {
         let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
             return (u64::MAX, u64::MAX);
         };
-        // Where it is refused, the old limit stays.
+        // If the system refuses, the old limit stays.
         let is_raised = setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
         (soft, if is_raised { hard } else { soft })
     }
 
-    /// Disables core dumps of this process, which would contain secrets; returns the former limit, which
-    /// workers get back. systemd-coredump respects the limit, too.
+    /// Disables core dumps of this process, which would contain secrets; returns the old limit,
+    /// which workers get back. systemd-coredump respects the limit, too.
     ///
-    /// Not by `PR_SET_DUMPABLE`: under `hidepid=2` that would hide the process from its own user.
+    /// `PR_SET_DUMPABLE` is not used: under `hidepid=2` it would hide the process from its own
+    /// user.
     pub fn forgo_core_dumps(self) -> u64 {
         let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_CORE) else {
             return u64::MAX;
@@ -261,7 +263,7 @@ impl ThisHost {
         soft
     }
 
-    /// The machine's host name, at least `localhost`.
+    /// The machine's host name; `localhost` if it has none.
     pub fn name(self) -> String {
         let name = unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
         if name.is_empty() { "localhost".to_owned() } else { name }
@@ -290,8 +292,8 @@ impl ThisHost {
             .collect()
     }
 
-    /// The interfaces by which others may be reached without knowing their addresses; the loopback one
-    /// only where there is no other, or where it is the one that is called `name`.
+    /// The interfaces that can multicast, restricted to `name` if given; loopback only if there is
+    /// no other.
     pub fn multicast_interfaces(self, name: Option<&str>) -> Vec<Interface> {
         let mut found: BTreeMap<String, Interface> = BTreeMap::new();
         for entry in getifaddrs().into_iter().flatten() {
@@ -333,7 +335,7 @@ impl ThisHost {
         interfaces.find(|interface| has(interface).is_some()).map(|found| found.interface_name)
     }
 
-    /// Whether one of this machine's interfaces has `address`.
+    /// Returns true if one of this machine's interfaces has `address`.
     pub fn owns(self, address: IpAddr) -> bool {
         let is_whole_net = |ip: IpAddr| match ip {
             IpAddr::V4(v4) => v4.is_loopback() || v4 == Ipv4Addr::UNSPECIFIED,
@@ -351,16 +353,16 @@ impl ThisHost {
         }
     }
 
-    /// A folder in the one that a service manager keeps for as long as it starts this process again:
-    /// `$RUNTIME_DIRECTORY`, as systemd sets it for `RuntimeDirectory=`. A folder of our own, because
-    /// that one may be open to others.
+    /// A subfolder of the folder that a service manager keeps while it restarts this process:
+    /// `$RUNTIME_DIRECTORY`, which systemd sets for `RuntimeDirectory=`. A subfolder, because that
+    /// folder may be open to others.
     pub fn service_dir(self) -> Option<PathBuf> {
         let dirs = self.env("RUNTIME_DIRECTORY")?;
         let dir = std::env::split_paths(&dirs).next().filter(|dir| dir.is_absolute())?;
         Some(dir.join("ragent"))
     }
 
-    /// Where a restarted agent finds what the one before it has left.
+    /// The folder in which a restarted agent finds the state of its predecessor.
     pub fn state_dir(self) -> PathBuf {
         self.service_dir().unwrap_or_else(|| self.runtime_dir())
     }
@@ -380,27 +382,27 @@ impl ThisHost {
     }
 }
 
-/// A machine that a test makes up.
+/// A fake machine for tests.
 #[cfg(test)]
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MadeUpHost {
     /// Its environment.
     pub(crate) env: BTreeMap<String, OsString>,
-    /// How many processors it has.
+    /// The number of its processors.
     pub(crate) cpus: u32,
     /// Its GPUs.
     pub(crate) gpus: Vec<Gpu>,
-    /// What its small files hold.
+    /// The contents of its small files.
     pub(crate) contents: BTreeMap<PathBuf, String>,
-    /// Its files that can be executed.
+    /// Its executable files.
     pub(crate) programs: Vec<PathBuf>,
-    /// Its files that can only be read.
+    /// Its files that are only readable.
     pub(crate) files: Vec<PathBuf>,
 }
 
 #[cfg(test)]
 impl MadeUpHost {
-    /// Makes a small file.
+    /// Adds a small file.
     pub(crate) fn put(&mut self, path: &str, text: &str) {
         self.contents.insert(path.into(), text.to_owned());
     }

@@ -1,8 +1,8 @@
-//! `ragent manifest k8s`: what Kubernetes is to be told to run a job.
+//! `ragent manifest k8s`: generates the manifest with which Kubernetes runs a job.
 //!
-//! What was typed becomes a [`ManifestSpec`], or every mistake at once; that becomes objects with the
-//! types of Kubernetes; these become text. No cluster is asked, and no file is read but DeepSpeed's
-//! configuration.
+//! The arguments become a [`ManifestSpec`], or all mistakes in them at once. The spec becomes
+//! objects with the types of Kubernetes, and these become text. No cluster is contacted, and no
+//! file is read but DeepSpeed's configuration.
 
 mod container;
 mod error;
@@ -39,7 +39,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Returns [`LaunchError`] if there is a mistake in `args`, or the manifest cannot be written.
+/// Returns [`LaunchError`] if `args` has a mistake, or the manifest cannot be written.
 pub fn print(args: ManifestArgs, host: &impl Host) -> Result<ExitCode, LaunchError> {
     let ManifestTarget::K8s(args) = args.target;
     let output = args.output.clone();
@@ -51,7 +51,7 @@ pub fn print(args: ManifestArgs, host: &impl Host) -> Result<ExitCode, LaunchErr
     Ok(ExitCode::SUCCESS)
 }
 
-/// The manifest for Kubernetes: documents of YAML.
+/// Returns the manifest for Kubernetes: YAML documents.
 fn k8s(args: K8sArgs, host: &impl Host) -> Result<String, LaunchError> {
     let spec = ManifestSpec::resolve(args, host).map_err(LaunchError::Manifest)?;
     objects::text(&spec).map_err(|error| system("write YAML")(io::Error::other(error)))

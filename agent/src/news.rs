@@ -1,5 +1,5 @@
-//! Says in words what happens: the agent's log lines about rounds, and the wording of ends and
-//! reasons that log, report and status share.
+//! Text about events: the agent's log lines about rounds, and the wording of ends and reasons that
+//! log, report and status share.
 
 use std::{error::Error, fmt::Write};
 
@@ -61,7 +61,7 @@ pub fn log(news: &News) {
     }
 }
 
-/// How a worker ended, in words.
+/// Describes how a worker ended.
 pub fn ended(end: &WorkerEnd) -> String {
     match end {
         WorkerEnd::Exited(code) => format!("exited with code {code}"),
@@ -77,13 +77,13 @@ pub fn ended(end: &WorkerEnd) -> String {
     }
 }
 
-/// A signal by name and number.
+/// Returns a signal's name and number.
 pub fn signal_name(number: i32) -> String {
     let signal = Signal(number);
     if signal.has_name() { format!("{signal} (signal {number})") } else { signal.to_string() }
 }
 
-/// Why a node is no longer a member, in words.
+/// Describes why a node is no longer a member.
 pub fn evicted(reason: EvictReason) -> &'static str {
     match reason {
         EvictReason::Obituary => "its agent is gone",
@@ -93,7 +93,7 @@ pub fn evicted(reason: EvictReason) -> &'static str {
     }
 }
 
-/// Why a round is over, in words.
+/// Describes why a round has ended.
 pub fn restarting(reason: &RestartReason) -> String {
     match reason {
         RestartReason::CoordinatorRestarted => "the coordinator was started anew".to_owned(),
@@ -110,7 +110,7 @@ pub fn restarting(reason: &RestartReason) -> String {
     }
 }
 
-/// Why a node waits, in words.
+/// Describes why a node waits.
 pub fn waiting(reason: WaitReason) -> &'static str {
     match reason {
         WaitReason::Gathering => "the round is being gathered",
@@ -121,7 +121,7 @@ pub fn waiting(reason: WaitReason) -> &'static str {
     }
 }
 
-/// An error with everything behind it, on one line.
+/// Formats an error and all of its causes on one line.
 pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -137,7 +137,7 @@ pub fn with_causes(error: &dyn Error) -> String {
 mod tests {
     use super::*;
 
-    /// Every signal has a name that people know.
+    /// Every signal has a well-known name.
     #[test]
     fn signals_have_names() {
         assert_eq!(signal_name(9), "SIGKILL (signal 9)");

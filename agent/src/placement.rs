@@ -1,9 +1,9 @@
-//! Reads where a scheduler or an MPI launcher has put this process: its rank among all that were
-//! started, those of its node, and on which node the first one runs.
+//! Reads where a scheduler or an MPI launcher has placed this process: its rank among all
+//! processes, its rank on its node, and the node of the first process.
 //!
-//! Launchers say so in the environment of each process that they start, and in no other: the shell of
-//! a batch script has no place. Where one launcher was started by another, as `mpirun` by Slurm, the
-//! inner one counts.
+//! Launchers set this in the environment of each process that they start, and in no other: the
+//! shell of a batch script has no placement. If one launcher was started by another, as `mpirun` by
+//! Slurm, the inner one counts.
 
 mod mpi;
 pub mod node_list;
@@ -15,10 +15,10 @@ use std::{fmt, num::NonZeroU32};
 pub use self::node_list::NodeListError;
 use crate::host::Host;
 
-/// Who has started this process as one of several.
+/// The launcher that started this process as one of several.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Launcher {
-    /// MPICH's launcher, also by the names of its descendants, such as Intel MPI's.
+    /// MPICH's launcher and its derivatives, such as Intel MPI's.
     Hydra,
     /// MVAPICH's own launcher.
     Mvapich,
@@ -42,93 +42,93 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// Where a launcher has put this process.
+/// The placement of this process by a launcher.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Placement {
-    /// Who says so.
+    /// The launcher.
     pub launcher: Launcher,
     /// Rank of this process among all that were started together.
     pub rank: u32,
-    /// How many were.
+    /// The number of these processes.
     pub size: u32,
-    /// Rank among those on its node.
+    /// Rank among the processes on its node.
     pub local_rank: u32,
-    /// How many are on its node.
+    /// The number of processes on its node.
     pub local_size: u32,
-    /// The number of its node and how many there are, where the launcher says or implies it.
+    /// The number of its node and the number of nodes, if the launcher gives or implies them.
     pub node: Option<(u32, u32)>,
-    /// A name that this start has and no other one that runs; none where the launcher has none.
+    /// A name that no other running start has; `None` if the launcher gives none.
     pub name: Option<String>,
-    /// Where the process with rank 0 runs.
+    /// The machine of the process with rank 0.
     pub head: Head,
-    /// How many GPUs of this node were granted, where the launcher says so.
+    /// The number of GPUs granted on this node, if the launcher gives it.
     pub gpus: Option<NonZeroU32>,
 }
 
-/// Where the process with rank 0 runs.
+/// The machine of the process with rank 0.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Head {
-    /// On this machine, as all others.
+    /// This machine, which also has all other processes.
     Here,
-    /// On the host with this name or address.
+    /// The machine with this host name or address.
     There(String),
-    /// The launcher does not say.
+    /// Unknown: the launcher does not give it.
     Unknown,
 }
 
-/// Why the variables of a launcher cannot be used.
+/// An error in the variables of a launcher.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum PlacementError {
-    /// Two variables that cannot both be true.
+    /// Two variables contradict each other.
     #[error("{launcher} sets `{first}` and `{second}`, which contradict each other")]
     Contradiction {
-        /// Who has set them.
+        /// The launcher that set them.
         launcher: Launcher,
-        /// One, with its value.
+        /// One variable, with its value.
         first: String,
-        /// The other one.
+        /// The other variable, with its value.
         second: String,
     },
-    /// A list that cannot be read.
+    /// A list cannot be parsed.
     #[error("{launcher} sets `{name}={value}`: {error}")]
     List {
-        /// Who has set it.
+        /// The launcher that set it.
         launcher: Launcher,
         /// The variable.
         name: String,
-        /// What it holds.
+        /// Its value.
         value: String,
-        /// Why not.
+        /// The error in the list.
         error: NodeListError,
     },
-    /// A variable that the launcher sets always.
+    /// A variable that the launcher always sets is missing.
     #[error("{launcher} has started this process, but `{name}` is not set")]
     Missing {
-        /// Who should have set it.
+        /// The launcher.
         launcher: Launcher,
         /// The variable.
         name: &'static str,
     },
-    /// A variable that holds no number.
+    /// A variable is not a number.
     #[error("{launcher} sets `{name}={value}`, which is no number from 0 on")]
     Number {
-        /// Who has set it.
+        /// The launcher that set it.
         launcher: Launcher,
         /// The variable.
         name: String,
-        /// What it holds.
+        /// Its value.
         value: String,
     },
 }
 
 impl Placement {
-    /// What the environment says; nothing where no launcher has started this process.
+    /// Reads the placement from the environment; `None` if no launcher started this process.
     ///
     /// # Errors
     ///
-    /// Returns [`PlacementError`] if it says so incompletely, or contradicts itself.
+    /// Returns [`PlacementError`] if the variables are incomplete or contradict each other.
     pub fn find(host: &impl Host) -> Result<Option<Self>, PlacementError> {
-        // `srun` sets the variables of a library beside its own, and not all of them.
+        // `srun` also sets some of the variables of an MPI library, but not all of them.
         if slurm::is_in_step(host) && !mpi::is_inside(host) {
             return slurm::find(host);
         }
@@ -138,9 +138,10 @@ impl Placement {
         }
     }
 
-    /// The same with the host of rank 0, if the launcher says it only where it is asked.
+    /// Returns the placement with the machine of rank 0, for launchers that give it only on
+    /// request.
     ///
-    /// All ranks must ask, and wait for each other. What this process becomes can then use no MPI.
+    /// All ranks must call this, and wait for each other. Afterwards this process cannot use MPI.
     pub fn ask_launcher(self, host: &impl Host) -> Self {
         mpi::ask_launcher(self, host)
     }
@@ -170,14 +171,15 @@ impl Placement {
     }
 }
 
-/// The number of the node and how many there are, where ranks fill equal nodes one after the other.
+/// Returns the number of the node and the number of nodes, if ranks fill nodes of equal size one
+/// after the other.
 fn implied_node(rank: u32, size: u32, local_rank: u32, local_size: u32) -> Option<(u32, u32)> {
     let is_even =
         local_size > 0 && size.is_multiple_of(local_size) && rank % local_size == local_rank;
     is_even.then(|| (rank / local_size, size / local_size))
 }
 
-/// The variables that one launcher sets.
+/// Access to the variables that one launcher sets.
 struct Variables<'a, H> {
     launcher: Launcher,
     host: &'a H,
@@ -189,7 +191,7 @@ impl<H: Host> Variables<'_, H> {
         Some(text).filter(|text| !text.is_empty())
     }
 
-    /// The first of several names that is set, and what it holds.
+    /// The first of several names that is set, and its value.
     fn first(&self, names: &[&str]) -> Option<(String, String)> {
         names.iter().find_map(|name| Some(((*name).to_owned(), self.text(name)?)))
     }

@@ -1,4 +1,4 @@
-//! The one report that every node prints when the job has failed.
+//! The report that every node prints when the job has failed.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use ragent_rendezvous::message::{JobResult, Outcome, WorkerFailure};
 
 use crate::news;
 
-/// Says which worker failed first, where, how, and what it said last.
+/// Formats the report: which worker failed first, where, how, and its last output.
 pub fn failure(outcome: &Outcome, title: &str) -> String {
     let mut text = format!("{RULE}\n{title} FAILED\n{THIN}\n");
     match &outcome.first_failure {
@@ -55,7 +55,7 @@ fn first_failure(text: &mut String, failure: &WorkerFailure) {
     row(text, "rank", &rank);
     row(text, "round", &failure.round.round.to_string());
     let ended = news::ended(&failure.end);
-    // What could not be started has none.
+    // A process that could not be started has none.
     let pid = if failure.pid == 0 { String::new() } else { format!(" (pid: {})", failure.pid) };
     row(text, "ended", &format!("{ended}{pid}"));
     let error_file = failure.error_file.as_deref().unwrap_or("not written by the script");
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// The report names the first failure with all that is known of it.
+    /// The report names the first failure with everything that is known about it.
     #[test]
     fn report_of_a_failure() {
         let failure = WorkerFailure {

@@ -1,5 +1,5 @@
-//! Tells a service manager how the agent stands, as systemd's `Type=notify` wants it: ready when it
-//! attends, a line of status, and a sign of life from the loop that does the work.
+//! Notifies a service manager of the agent's state, as systemd's `Type=notify` requires: readiness
+//! once it has registered, a status line, and watchdog keep-alives from the main loop.
 
 use std::{
     sync::mpsc::{SyncSender, sync_channel},
@@ -16,7 +16,7 @@ use crate::{
     limits, news,
 };
 
-/// What a service manager is told.
+/// A notification for a service manager.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Notice {
     Alive,
@@ -25,18 +25,19 @@ enum Notice {
     Stopping,
 }
 
-/// The service manager that has started this process, if one wants to be told.
+/// The service manager that started this process, if it accepts notifications.
 #[derive(Debug, Default)]
 pub struct ServiceManager {
-    /// To the thread that tells it: a manager that stands still must not stop the agent.
+    /// The queue of the thread that sends; a stalled manager must not block the agent.
     notices: Option<SyncSender<Notice>>,
     is_ready: bool,
-    /// How often it wants a sign of life, and when the next one is due.
+    /// The interval of watchdog keep-alives, and the time of the next one; `None` if there is no
+    /// watchdog.
     watchdog: Option<(Duration, Instant)>,
 }
 
 impl ServiceManager {
-    /// The one that this process's environment names.
+    /// The service manager that this process's environment names.
     pub fn of_this_process(now: Instant) -> Self {
         if ThisHost.env("NOTIFY_SOCKET").is_none_or(|path| path.is_empty()) {
             return Self::default();
@@ -51,19 +52,19 @@ impl ServiceManager {
         Self {
             notices: told.ok().map(|_| notices),
             is_ready: false,
-            // Twice as often as it must be, as its manual page advises.
+            // Twice as often as required, as the manual page advises.
             watchdog: sd_notify::watchdog_enabled()
                 .map(|interval| ((interval / 2).max(limits::MIN_WATCHDOG), now)),
         }
     }
 
-    /// When something is due.
+    /// Returns the time of the next keep-alive.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        // Before it is ready nobody expects a sign of life.
+        // Before the agent is ready, no keep-alive is expected.
         self.watchdog.filter(|_| self.is_ready).map(|(_, due)| due)
     }
 
-    /// Gives the sign of life that is due.
+    /// Sends the keep-alive if it is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         let is_ready = self.is_ready;
         let Some((interval, due)) = self.watchdog.as_mut().filter(|_| is_ready) else { return };
@@ -73,12 +74,13 @@ impl ServiceManager {
         }
     }
 
-    /// The agent looks for its coordinator.
+    /// Reports that the agent looks for its coordinator.
     pub fn tell_looking(&self, endpoint: &str) {
         self.say_status(&format!("looking for the coordinator at {endpoint}"));
     }
 
-    /// The agent attends; the first time this is what others of this machine may have waited for.
+    /// Reports that the agent has registered. The first call also reports readiness, which other
+    /// units of this machine may wait for.
     pub fn tell_attending(&mut self, endpoint: &str) {
         self.say_status(&format!("attending {endpoint}"));
         if !self.is_ready {
@@ -87,24 +89,26 @@ impl ServiceManager {
         }
     }
 
-    /// Something has changed.
+    /// Reports a change of the agent's status, if the news is one.
     pub fn tell_news(&self, news: &News) {
         status(news).iter().for_each(|text| self.say_status(text));
     }
 
-    /// The agent's part is over.
+    /// Reports that the agent is stopping.
     pub fn tell_stopping(&self) {
         self.say(Notice::Stopping);
     }
 
-    /// One line: what follows another one would be for the manager, and may come from anywhere.
+    /// Sends a status of one line. Further lines would be parsed as notifications, and may come
+    /// from anywhere.
     fn say_status(&self, text: &str) {
         self.say(Notice::Status(text.replace(char::is_control, " ")));
     }
 
     fn say(&self, notice: Notice) {
         if let Some(notices) = &self.notices {
-            // One that takes nothing finds out by the watchdog, or not at all.
+            // If the manager does not read, the notice is dropped; only its watchdog would detect
+            // that.
             let _ = notices.try_send(notice);
         }
     }
@@ -122,7 +126,7 @@ fn tell(notice: &Notice) {
     }
 }
 
-/// What `systemctl status` shows, on one line; none where the job goes on as it did.
+/// Returns the line for `systemctl status`; `None` if the news does not change it.
 fn status(news: &News) -> Option<String> {
     Some(match news {
         News::Admitted(admission) => {

@@ -1,13 +1,13 @@
-//! What a command was asked to print.
+//! Prints the output of commands.
 
 use std::io::{self, ErrorKind, Write};
 
-/// Prints `text`, all of which is out when this returns.
+/// Prints and flushes `text`.
 ///
 /// # Errors
 ///
-/// Returns the system's refusal, such as that of a disk that is full. A reader that went away, as `head`
-/// does, has read enough.
+/// Returns the system's refusal, such as a full disk. A reader that closed the pipe, as `head`
+/// does, is not an error.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

@@ -1,7 +1,7 @@
 //! Starts, watches and ends the local workers, through the keeper.
 //!
-//! [`ragent_core::supervisor`] decides, [`driver`] carries out. Environment, log files and captured output of
-//! workers have a file each; whatever needs `unsafe` is in `unix`.
+//! [`ragent_core::supervisor`] decides, [`driver`] carries out. Environment, log files and captured
+//! output of workers have a file each; all `unsafe` code is in `unix`.
 
 pub mod arguments;
 mod capture;

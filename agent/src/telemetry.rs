@@ -1,7 +1,7 @@
-//! Sends the program's log lines to stderr; stdout belongs to the workers.
+//! Writes the program's log lines to stderr; stdout belongs to the workers.
 //!
-//! A thread writes them, so that a console that blocks stops nobody's clock: what does not fit into
-//! the queue meanwhile is dropped, and how much that was is said.
+//! A thread writes them, so that a blocked console delays nothing else. Lines that do not fit into
+//! the queue are dropped, and their number is logged.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -18,21 +18,21 @@ use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 
 use crate::{cli::LaunchArgs, host::Host, job_spec::JobSpecError, limits};
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LogFormat {
     /// One JSON object a line.
     Json,
-    /// For people.
+    /// Human-readable text.
     Text,
 }
 
 impl LogFormat {
-    /// What `--log-format` says.
+    /// Returns the format that `--log-format` selects.
     ///
     /// # Errors
     ///
-    /// Returns what was typed if it is none of the formats.
+    /// Returns the value if it is not a known format.
     pub fn of(args: &LaunchArgs) -> Result<Self, JobSpecError> {
         match args.log_format.as_deref() {
             None | Some("text") => Ok(Self::Text),
@@ -42,7 +42,7 @@ impl LogFormat {
     }
 }
 
-/// What is logged: `RAGENT_LOG`, else torch's `LOGLEVEL`, else `info`.
+/// Returns the log filter: `RAGENT_LOG`, else torch's `LOGLEVEL`, else `info`.
 fn filter(host: &impl Host) -> EnvFilter {
     let text = |name| host.env(name).map(|value| value.to_string_lossy().into_owned());
     let level = || match text("LOGLEVEL")?.to_ascii_uppercase().as_str() {
@@ -50,27 +50,27 @@ fn filter(host: &impl Host) -> EnvFilter {
         "INFO" => Some("info"),
         "WARNING" | "WARN" => Some("warn"),
         "ERROR" | "CRITICAL" | "FATAL" => Some("error"),
-        // A number, or a word that means something to somebody else.
+        // A number, or a level of another program.
         _ => None,
     };
     let filter = text("RAGENT_LOG").or_else(|| level().map(str::to_owned));
     EnvFilter::builder().parse_lossy(filter.unwrap_or_else(|| "info".to_owned()))
 }
 
-/// Subscribes, once for the process.
+/// Installs the subscriber of this process.
 ///
 /// # Errors
 ///
-/// Returns the system's refusal to start the thread that writes.
+/// Returns the system's refusal to start the writing thread.
 pub fn start(format: LogFormat, host: &impl Host) -> io::Result<LogEnd> {
     let (log, end) = Log::start()?;
-    // To tell that a line could not be written would take a console.
+    // An internal error of the logger could only be printed to the console that failed.
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter(host))
         .with_writer(log)
         .with_target(false)
         .log_internal_errors(false);
-    // Another subscriber, as in a test that calls this twice, stays.
+    // An earlier subscriber stays, as in a test that calls this twice.
     let _ = match format {
         LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).try_init(),
         LogFormat::Json => lines.json().with_target(true).try_init(),
@@ -78,22 +78,22 @@ pub fn start(format: LogFormat, host: &impl Host) -> io::Result<LogEnd> {
     Ok(end)
 }
 
-/// What goes to the thread that writes.
+/// An item for the writing thread.
 #[derive(Debug)]
 enum ToWrite {
     Line(Vec<u8>),
-    /// Everything before has been handed over: say when it is written.
+    /// A request to reply once all earlier lines are written.
     Flush(mpsc::SyncSender<()>),
 }
 
-/// The queue of lines that are to be written.
+/// The queue of lines to write.
 #[derive(Clone, Debug)]
 struct Log {
     lines: mpsc::SyncSender<ToWrite>,
     dropped: Arc<AtomicU64>,
 }
 
-/// Lets the last lines out.
+/// A handle that writes and flushes the last lines.
 #[derive(Debug)]
 pub struct LogEnd(mpsc::SyncSender<ToWrite>);
 
@@ -108,16 +108,16 @@ impl Log {
 }
 
 impl LogEnd {
-    /// Writes `text` as a line of its own, after every line so far.
+    /// Writes `text` as a line of its own, after all lines so far.
     pub fn say(&self, text: &str) {
-        // A console that blocks has filled the queue, and would not take this either.
+        // A blocked console has filled the queue, and would not take this line either.
         let _ = self.0.try_send(ToWrite::Line(format!("{text}\n").into_bytes()));
     }
 
-    /// Waits until every line so far is written, at most for `limit`.
+    /// Waits until all lines so far are written, for at most `limit`.
     pub fn flush(&self, limit: Duration) {
         let (done, written) = mpsc::sync_channel(1);
-        // A console that blocks has filled the queue, and gets no further time.
+        // A blocked console has filled the queue, and gets no further time.
         if self.0.try_send(ToWrite::Flush(done)).is_ok() {
             let _ = written.recv_timeout(limit);
         }
@@ -126,11 +126,11 @@ impl LogEnd {
 
 fn write_all(queue: &mpsc::Receiver<ToWrite>, dropped: &AtomicU64) {
     for next in queue {
-        // A console that is gone (EPIPE) is no reason to stop taking lines.
+        // Lines are taken even if the console is gone (EPIPE).
         let _ = match next {
             ToWrite::Line(line) => write_line(&line, dropped.swap(0, Ordering::Relaxed)),
             ToWrite::Flush(done) => {
-                // Whoever asked may have stopped waiting.
+                // The caller may have stopped waiting.
                 let _ = done.try_send(());
                 Ok(())
             }
@@ -155,7 +155,7 @@ impl<'a> MakeWriter<'a> for Log {
 }
 
 impl Write for Log {
-    /// Takes one whole line, as the formatter hands them over.
+    /// Takes one whole line, as the formatter passes them.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.lines.try_send(ToWrite::Line(line.to_vec())).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -172,7 +172,7 @@ impl Write for Log {
 mod tests {
     use super::*;
 
-    /// A console that blocks keeps nobody waiting: what does not fit is counted.
+    /// A blocked console delays no caller: lines that do not fit are counted.
     #[test]
     fn full_queue_drops_and_counts() {
         let (lines, _nobody_reads) = mpsc::sync_channel(2);

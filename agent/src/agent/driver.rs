@@ -42,38 +42,38 @@ use crate::{
     supervisor::driver::{Command, SupervisorHandle, Told},
 };
 
-/// What the driver needs to know of the job and the node.
+/// The driver's configuration: the job and the node.
 #[derive(Debug)]
 pub struct AgentSpec {
     /// The job.
     pub run_id: RunId,
-    /// Where the coordinator is.
+    /// The address of the coordinator.
     pub endpoint: Endpoint,
-    /// What all nodes must share.
+    /// The settings that all nodes must share.
     pub shared: SharedSettings,
-    /// Who this node is; the address only where it is known before a stream is open.
+    /// This node's description; its address only if it is known before a stream is open.
     pub node: NodeDescription,
-    /// The node's address, where the user has said it.
+    /// The node's address, if the user gave it.
     pub local_addr: Option<String>,
-    /// What the machine is built from.
+    /// The settings of the agent machine.
     pub settings: AgentSettings,
     /// The state file of the coordinator that this agent hosts, if it does.
     pub state_file: Option<PathBuf>,
-    /// Who coordinates, by the name that all nodes use: what this agent's port answers, and its messages
-    /// say.
+    /// The coordinator's endpoint, by the name that all nodes use; this agent's port answers with
+    /// it.
     pub not_here: watch::Sender<NotHere>,
 }
 
-/// How a node's part ended.
+/// The end of a node's part.
 #[derive(Debug)]
 pub struct End {
-    /// What its machine came to.
+    /// The ending that its machine reached.
     pub ending: Ending,
-    /// Whether its own workers had succeeded in the last round that ran here.
+    /// True if its own workers had succeeded in the last round that ran here.
     pub workers_succeeded: bool,
 }
 
-/// Why a node's part cannot go on.
+/// An error after which a node cannot take part.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
     /// No store for the workers can be opened.
@@ -84,11 +84,11 @@ pub enum DriveError {
     Supervisor,
 }
 
-/// Runs this node's part until it is over.
+/// Runs this node's part until it ends.
 ///
 /// # Errors
 ///
-/// Returns [`DriveError`] if the node cannot take part any further.
+/// Returns [`DriveError`] if the node can no longer take part.
 pub async fn drive(
     spec: AgentSpec,
     stores: WorkerStores,
@@ -124,8 +124,8 @@ pub async fn drive(
         }
         let deadline = driver.poll_timeout();
         tokio::select! {
-            // What has happened before what is due, so that an agent that was stalled does not take
-            // its own stall for the coordinator's.
+            // Events before deadlines, so that an agent that was stalled does not attribute its own
+            // stall to the coordinator.
             biased;
             Some(signal) = signals.recv() => driver.handle_signal(signal),
             told = supervisor.told.recv() => driver.handle_told(told.ok_or(DriveError::Supervisor)?),
@@ -144,7 +144,7 @@ struct Driver<'a> {
     stores: WorkerStores,
     commands: mpsc::Sender<Command>,
     streams: BTreeMap<AttendNumber, mpsc::Sender<FromNode>>,
-    /// The proof of the node id, once the agent was welcomed.
+    /// The proof of the node id; `None` until the first welcome.
     proof: Option<Proof>,
     /// The proof that was shown on each stream.
     shown: BTreeMap<AttendNumber, Option<Proof>>,
@@ -152,15 +152,15 @@ struct Driver<'a> {
     /// The task of each stream; a stream that is dropped ends with it.
     tasks: BTreeMap<AttendNumber, AbortHandle>,
     events: mpsc::Sender<StreamEvent>,
-    /// Where the coordinator was last reached.
+    /// The address at which the coordinator was last reached.
     known: Option<SocketAddr>,
-    /// Whom the keeper is to tell.
+    /// The address to which the keeper sends an obituary.
     coordinator: Option<SocketAddr>,
-    /// Why the coordinator could not be reached since it last was.
+    /// The causes for which the coordinator could not be reached since the last success.
     causes: ReportedCauses,
-    /// Whether the workers of the last round that ran here have succeeded.
+    /// True if the workers of the last round that ran here have succeeded.
     workers_succeeded: bool,
-    /// This machine's addresses when it last attended.
+    /// This machine's addresses at the last registration.
     addresses: Vec<IpAddr>,
     service_manager: &'a mut ServiceManager,
 }
@@ -206,7 +206,7 @@ impl Driver<'_> {
                 debug!(attend = attend.0, ?message, "coordinator");
                 self.handle_message(now, attend, message);
             }
-            // It was dropped meanwhile.
+            // The stream was dropped in the meantime.
             StreamEvent::Message(..) => {}
             StreamEvent::Ended(attend, error) => {
                 self.forget(attend);
@@ -241,14 +241,15 @@ impl Driver<'_> {
         reply: oneshot::Sender<FirstWords>,
     ) {
         let mut node = self.spec.node.clone();
-        // Those of IPv6 may change while an agent runs.
+        // IPv6 addresses may change while an agent runs.
         node.addresses = ThisHost.addresses();
         self.addresses.clone_from(&node.addresses);
         let own = local.ip().to_canonical();
         if node.address.is_empty() {
             node.address = own.to_string();
         }
-        // The one that surely reaches others comes first; a machine may have more than are taken.
+        // The address in use comes first, as it is known to work; a machine may have more than are
+        // accepted.
         node.addresses.retain(|address| *address != own);
         node.addresses.insert(0, own);
         node.addresses.truncate(limits::MAX_ADDRESSES);
@@ -256,7 +257,7 @@ impl Driver<'_> {
         let message = Attend {
             protocol_version: PROTOCOL_VERSION,
             run_id: self.spec.run_id.clone(),
-            // Under a new node id it is a newcomer to the job.
+            // Under a new node id, the agent is a new node to the job.
             job_uid: job_uid.filter(|_| self.proof.is_some()),
             attend,
             node,
@@ -286,7 +287,7 @@ impl Driver<'_> {
             }
         };
         match message {
-            // A welcome comes with its proof, above.
+            // A welcome is handled above, with its proof.
             ToNode::Welcome(_) => {}
             message => self.node.handle_message(now, attend, message),
         }
@@ -302,7 +303,7 @@ impl Driver<'_> {
         let is_first = self.node.agent().job_uid().is_none();
         let counts = self.node.handle_welcome(now, attend, welcome);
         if welcome.term >= self.node.agent().term() && self.proof.replace(proof) != Some(proof) {
-            // At once: the keeper needs it even if the agent is killed in the next moment.
+            // At once: the keeper needs it even if the agent is killed a moment later.
             self.bury(None);
         }
         if !counts {
@@ -320,7 +321,7 @@ impl Driver<'_> {
         self.spec.not_here.send_modify(|not_here| not_here.term = welcome.term);
     }
 
-    /// Carries out what the machines want done, and says how it ended if it has.
+    /// Carries out the effects of the machines; returns the ending once it is reached.
     async fn carry_out_all(&mut self) -> Result<Option<Ending>, DriveError> {
         let mut ending = None;
         while let Some(effect) = self.node.poll_effect() {
@@ -357,7 +358,7 @@ impl Driver<'_> {
                 self.workers_succeeded = false;
                 self.bury(None);
                 self.serve_store(&admission).await;
-                // Who is admitted was welcomed, which told it.
+                // An admitted node has been welcomed, so it knows the job uid.
                 let job_uid = self.node.agent().job_uid().cloned();
                 let job_uid = job_uid.unwrap_or_else(|| JobUid::new(""));
                 self.order(Command::Start { admission, job_uid }).await;
@@ -374,11 +375,12 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Attends again where this machine's addresses are not those that the coordinator knows, so that it
-    /// has them before this node is ready for the next round, whose store refuses all others.
+    /// Registers again if the coordinator does not know this machine's present addresses. It must
+    /// have them before this node is ready for the next round, whose store refuses all others.
     ///
-    /// An attend says everything that a coordinator needs of a node, so nothing else has to carry them, and
-    /// the stream with the old ones has ended before this node says on any that it is ready.
+    /// A registration carries everything that a coordinator needs to know of a node, so no other
+    /// message has to carry the addresses; the old stream has ended before this node reports ready
+    /// on any.
     fn refresh_addresses(&mut self) {
         let Some(attend) = self.node.current().filter(|_| self.node.is_attended()) else { return };
         if ThisHost.addresses() != self.addresses {
@@ -410,7 +412,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Tells the keeper what to say, and to whom, should this process be gone.
+    /// Updates the obituary that the keeper sends if this process dies, and its destination.
     fn bury(&mut self, coordinator: Option<SocketAddr>) {
         self.coordinator = coordinator.or(self.coordinator);
         self.command(Command::Bury {
@@ -432,8 +434,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Attends under a new node id, as the present one belongs to another agent. If its proof arrived
-    /// after that attend was sent, drops only this stream.
+    /// Registers under a new node id, because the present one belongs to another agent. If this
+    /// agent's proof arrived after the registration was sent, only drops this stream.
     fn become_another(&mut self, now: Instant, attend: AttendNumber) {
         let shown = self.shown.get(&attend).copied().flatten();
         if shown == self.proof && !self.node.is_attended() {
@@ -450,7 +452,7 @@ impl Driver<'_> {
         self.node.handle_ended(now, attend);
     }
 
-    /// Attends where an agent that does not coordinate, or no more, says that the coordinator is.
+    /// Follows a redirect from an agent that does not coordinate, or no longer does.
     fn go_elsewhere(&mut self, now: Instant, attend: AttendNumber, not_here: &NotHere) {
         let endpoint = not_here.endpoint.parse::<Endpoint>().ok();
         let elsewhere = endpoint.filter(|endpoint| *endpoint != self.spec.endpoint);
@@ -463,7 +465,8 @@ impl Driver<'_> {
                 self.spec.endpoint = endpoint;
                 self.known = None;
                 self.proof = None;
-                // What was said as a host, alone maybe, says nothing of the way to the new one.
+                // The address used as a host, possibly loopback, need not lead to the new
+                // coordinator.
                 self.spec.node.address = self.spec.local_addr.clone().unwrap_or_default();
                 self.spec.state_file = None;
             }
@@ -474,16 +477,16 @@ impl Driver<'_> {
     }
 
     async fn order(&self, command: Command) {
-        // A supervisor that has ended has said so.
+        // A supervisor that has ended has reported it.
         let _ = self.commands.send(command).await;
     }
 
     fn command(&self, command: Command) {
-        // Its queue is longer than what can be waiting in it: it never waits for anything long.
+        // The queue has room for everything that can be waiting in it.
         let _ = self.commands.try_send(command);
     }
 
-    /// Lets the last words leave: closing our side of the streams ends them on the other.
+    /// Flushes the last messages: closing this side of the streams ends them on the other.
     async fn say_farewell(mut self, events: &mut mpsc::Receiver<StreamEvent>) {
         let current = self.node.current();
         self.streams.clear();

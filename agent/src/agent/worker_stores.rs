@@ -1,7 +1,9 @@
-//! The stores that this node would serve, or serves, to the workers of a round as group rank 0.
+//! The stores that this node serves, or is ready to serve, to the workers of a round as group rank
+//! 0.
 //!
-//! Each round has a fresh and empty one on another port than the round before. The next is opened
-//! beside the one that still serves, so a round's store outlives the stopping of its round.
+//! Each round has a fresh and empty store, on another port than the round before. The next store is
+//! opened while the previous one still serves, so a round's store outlives the stopping of its
+//! round.
 
 use std::{io, net::IpAddr, sync::Arc};
 
@@ -16,23 +18,24 @@ use crate::{
     net::{self, Reach},
 };
 
-/// Where stores are served.
+/// The ports on which stores are served.
 #[derive(Debug)]
 pub enum StorePlace {
-    /// Each on a port of its own.
+    /// Each store on a port of its own.
     Ports {
-        /// Whom their listeners take.
+        /// The connections that their listeners accept.
         reach: Reach,
-        /// Which ports.
+        /// The ports to choose from.
         ports: StorePorts,
-        /// Whether the store is served, or only its port chosen, for the worker with rank 0.
+        /// True if the store is served; false if only its port is chosen, for the worker with rank
+        /// 0.
         is_served: bool,
     },
-    /// All on a port that is listened on already.
+    /// All stores on one port that is already listened on.
     OnePort {
         /// That port.
         port: u16,
-        /// Where it finds the store of the round.
+        /// The channel through which that listener receives the store of the round.
         door: watch::Sender<Option<StoreHandle>>,
     },
 }
@@ -42,7 +45,7 @@ pub enum StorePlace {
 pub struct WorkerStores {
     thread: Arc<StoreThread>,
     place: StorePlace,
-    /// Addresses that the store of a round has refused.
+    /// Addresses that the store of a round has refused, with the round.
     refused: mpsc::Receiver<(Round, IpAddr)>,
     refusals: mpsc::Sender<(Round, IpAddr)>,
     /// The port of a pinned range that was used last.
@@ -60,7 +63,7 @@ struct Next {
 }
 
 impl WorkerStores {
-    /// Stores at `place`, none open yet.
+    /// Creates the stores at `place`; none is open yet.
     pub fn new(thread: impl Into<Arc<StoreThread>>, place: StorePlace) -> Self {
         let (refusals, refused) = mpsc::channel(REFUSED_CLIENTS_MAX);
         let thread = thread.into();
@@ -71,26 +74,26 @@ impl WorkerStores {
     ///
     /// # Cancel safety
     ///
-    /// A cancelled call has lost nothing.
+    /// Cancelling the call loses nothing.
     pub async fn client_refused(&mut self) -> (Round, IpAddr) {
         match self.refused.recv().await {
             Some(refused) => refused,
-            // Never: `self` has a sender.
+            // Unreachable: `self` holds a sender.
             None => std::future::pending().await,
         }
     }
 
-    /// Opens the next store, which admits nobody yet, and says its port.
+    /// Opens the next store, which admits no connection yet, and returns its port.
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal, or the last one where a range of ports is pinned.
+    /// Returns the system's refusal; for a range of pinned ports, the last one.
     pub async fn open(&mut self) -> io::Result<u16> {
         self.close_next().await;
         let (reach, ports) = match &self.place {
             StorePlace::Ports { reach, ports, .. } => (*reach, *ports),
             StorePlace::OnePort { port, door } => {
-                // Who comes from now on waits; whoever is there still uses the old one.
+                // New connections wait; existing ones still use the old store.
                 self.serving = door.send_replace(None).or_else(|| self.serving.take());
                 let port = *port;
                 self.next = Some(self.open_next(None)?);
@@ -99,7 +102,7 @@ impl WorkerStores {
         };
         let listener = match self.listen(reach, ports) {
             Ok(listener) => listener,
-            // All pinned ports are taken, one of them by the store of the round that is over.
+            // All pinned ports are taken, one of them by the store of the previous round.
             Err(_) if self.serving.is_some() => {
                 close(self.serving.take()).await;
                 self.listen(reach, ports)?
@@ -112,8 +115,8 @@ impl WorkerStores {
         Ok(port)
     }
 
-    /// Serves the store opened last to the workers of `round`, as `admission` lists them; the one
-    /// before it closes.
+    /// Serves the store opened last to the workers of `round`, as `admission` lists them; closes
+    /// the previous one.
     pub async fn serve(&mut self, round: Round, admission: Admission) {
         close(self.serving.take()).await;
         let Some(Next { store, refused }) = self.next.take() else { return };
@@ -126,7 +129,7 @@ impl WorkerStores {
         }
     }
 
-    /// Closes all: another node serves this round.
+    /// Closes all stores, because another node serves this round.
     pub async fn close_all(&mut self) {
         close(self.serving.take()).await;
         self.close_next().await;
@@ -163,8 +166,8 @@ impl WorkerStores {
     }
 }
 
-/// The admission rule of a round's store; `is_own` selects the addresses of this host, which all of
-/// its users share.
+/// Returns the admission rule of a round's store. `is_own` selects the addresses of this machine,
+/// which all of its users share.
 pub(super) fn admission_of(
     access: StoreAccess,
     members: &[IpAddr],
@@ -216,10 +219,10 @@ mod tests {
 
     const LOOPBACK: Reach = Reach::Loopback(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
 
-    /// A range of ports is used in turn, so that no round meets the port of the one before.
+    /// The ports of a range are used in turn, so that no round gets the port of the previous one.
     #[tokio::test]
     async fn pinned_ports_rotate() {
-        // Three free ports in a row, found by taking them.
+        // Three free ports in a row, found by binding them.
         let free = |first: u16| {
             (first..first + 3)
                 .map(|port| net::listen(LOOPBACK, port))
@@ -242,7 +245,7 @@ mod tests {
         assert_eq!(ports, [first, first + 1, first + 2, first]);
     }
 
-    /// A single pinned port is used again, when the round that had it is over.
+    /// A single pinned port is used again after the round that had it.
     #[tokio::test]
     async fn single_pinned_port_is_used_again() {
         let port = net::listen(LOOPBACK, 0).unwrap().local_addr().unwrap().port();
@@ -256,7 +259,7 @@ mod tests {
         }
     }
 
-    /// Where the worker with rank 0 serves the store itself, its port is free for it.
+    /// If the worker with rank 0 serves the store itself, the port is released for it.
     #[tokio::test]
     async fn port_is_given_up_where_the_worker_serves() {
         let place = StorePlace::Ports { reach: LOOPBACK, ports: StorePorts::Any, is_served: false };
@@ -267,7 +270,7 @@ mod tests {
         net::listen(LOOPBACK, port).unwrap();
     }
 
-    /// On a port that all rounds share, nobody reaches a store between two of them.
+    /// A port that all rounds share has no store between two rounds.
     #[tokio::test]
     async fn one_port_has_a_store_only_in_a_round() {
         let (door, seen) = watch::channel(None);
@@ -281,7 +284,8 @@ mod tests {
         }
     }
 
-    /// This host's own addresses, shared by all its users, are not admitted; the user is checked instead.
+    /// This machine's own addresses, shared by all its users, are not admitted; the user is checked
+    /// instead.
     #[test]
     fn own_addresses_are_no_members() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();

@@ -1,4 +1,4 @@
-//! Finds the accelerators of this machine, without linking a driver's library.
+//! Finds the accelerators of this machine, without linking to a driver's library.
 
 use std::{collections::BTreeSet, fs, num::NonZeroU32, path::Path};
 
@@ -9,16 +9,16 @@ use super::Host;
 /// One GPU that workers can use.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Gpu {
-    /// Its name among all, such as `GPU-1f2e…`; empty where it is not known.
+    /// Its UUID, such as `GPU-1f2e…`; empty if unknown.
     pub uuid: String,
-    /// Where it is on the PCI bus, as in `/sys/bus/pci/devices`; empty where that is not known.
+    /// Its PCI address, as in `/sys/bus/pci/devices`; empty if unknown.
     pub pci_address: String,
 }
 
-/// All NVIDIA GPUs of the machine: as the driver's library lists them, else as many as there are
-/// device nodes.
+/// Returns all NVIDIA GPUs of the machine: as the driver's library lists them, else one per device
+/// node.
 pub(super) fn nvidia() -> Vec<Gpu> {
-    // The library is opened here, not linked: without a driver this is an error, and no more.
+    // The library is opened at run time, not linked: without a driver this only returns an error.
     from_nvml().unwrap_or_else(|| vec![Gpu::default(); nvidia_devices(Path::new("/dev"))])
 }
 
@@ -35,7 +35,7 @@ fn from_nvml() -> Option<Vec<Gpu>> {
     Some((0..nvml.device_count().ok()?).filter_map(gpu).collect())
 }
 
-/// Counts the device nodes `nvidia0`, `nvidia1`, …; a container has only those it was granted.
+/// Counts the device nodes `nvidia0`, `nvidia1`, …; a container has only its own.
 fn nvidia_devices(folder: &Path) -> usize {
     let is_device = |name: &str| {
         let digits = name.strip_prefix("nvidia");
@@ -45,10 +45,10 @@ fn nvidia_devices(folder: &Path) -> usize {
     entries.filter(|entry| entry.file_name().to_str().is_some_and(is_device)).count()
 }
 
-/// Those of `installed` that a value of `CUDA_VISIBLE_DEVICES` leaves, in its order.
+/// Returns the GPUs of `installed` that a value of `CUDA_VISIBLE_DEVICES` selects, in its order.
 ///
-/// As CUDA does: a GPU is named by its number or by the beginning of its UUID, whatever follows an
-/// entry that names none is not read, and a list that names one twice leaves none.
+/// As in CUDA, a GPU is named by its number or by the beginning of its UUID, everything after an
+/// entry that matches none is ignored, and a list that names one twice selects none.
 pub(super) fn visible(text: &str, installed: &[Gpu]) -> Vec<Gpu> {
     let named = |entry: &str| match entry.parse::<usize>() {
         Ok(index) => installed.get(index).cloned(),
@@ -70,11 +70,12 @@ pub(super) fn visible(text: &str, installed: &[Gpu]) -> Vec<Gpu> {
     if distinct.len() == visible.len() { visible } else { Vec::new() }
 }
 
-/// How many AMD GPUs the kernel's compute driver has, less what `HIP_VISIBLE_DEVICES` hides.
+/// The number of AMD GPUs of the kernel's compute driver that `HIP_VISIBLE_DEVICES`, or else
+/// `CUDA_VISIBLE_DEVICES`, does not hide.
 pub(super) fn amd(host: &impl Host) -> usize {
     const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
     let is_gpu = |node: &String| {
-        // A processor is a node of that topology too, with the number zero.
+        // A CPU is a node of that topology too, with GPU id zero.
         let id = host.read(&Path::new(NODES).join(node).join("gpu_id"));
         id.is_some_and(|id| id.trim() != "0")
     };
@@ -86,8 +87,8 @@ pub(super) fn amd(host: &impl Host) -> usize {
     }
 }
 
-/// How many Intel GPUs there are that are no part of a processor, less what `ZE_AFFINITY_MASK`
-/// hides.
+/// The number of Intel GPUs that are not integrated into a processor and that `ZE_AFFINITY_MASK`
+/// does not hide.
 pub(super) fn intel(host: &impl Host) -> Option<NonZeroU32> {
     const DEVICES: &str = "/sys/class/drm";
     const INTEL: &str = "0x8086";
@@ -102,7 +103,7 @@ pub(super) fn intel(host: &impl Host) -> Option<NonZeroU32> {
     };
     let installed = host.list(Path::new(DEVICES)).iter().filter(|name| is_gpu(name)).count();
     let count = match host.env("ZE_AFFINITY_MASK").filter(|mask| !mask.is_empty()) {
-        // `1` and `1.0` are a device, and a part of it.
+        // `1` is a device and `1.0` a part of it.
         Some(mask) => mask.to_string_lossy().split(',').count().min(installed),
         None => installed,
     };
@@ -126,7 +127,7 @@ mod tests {
         visible(text, &installed()).iter().map(number).collect()
     }
 
-    /// CUDA ignores everything from the first entry on that names no device, and keeps the order.
+    /// CUDA ignores everything from the first entry that matches no device, and keeps the order.
     #[test]
     fn visible_devices() {
         assert_eq!(numbers("2,0, 1"), ['2', '0', '1']);
@@ -139,7 +140,7 @@ mod tests {
         assert_eq!(visible("MIG-77,MIG-78", &installed()).len(), 2);
     }
 
-    /// Without the driver's library a name is believed.
+    /// Without the driver's library, any UUID is accepted.
     #[test]
     fn names_are_believed_where_nothing_is_known() {
         assert_eq!(visible("GPU-1f2e,GPU-2", &vec![Gpu::default(); 2]).len(), 2);

@@ -1,12 +1,12 @@
-//! Bridges that container engines and hypervisors make: what is behind them is on this machine.
+//! Bridges of container engines and hypervisors, which lead only to this machine.
 
 use std::net::IpAddr;
 
-/// Beginnings of the names that they give to bridges, as their documentation has them.
+/// Prefixes of bridge names, from their documentation.
 const BRIDGES: [&str; 5] = ["docker0", "cni0", "virbr", "podman", "br-"];
 
-/// The bridge whose own address is `address`, if other interfaces have addresses that lead to other
-/// machines.
+/// Returns the bridge whose own address is `address`, if other interfaces have addresses that lead
+/// to other machines.
 pub(crate) fn bridge_with(address: IpAddr, all: &[(String, IpAddr)]) -> Option<&str> {
     let is_bridge = |name: &str| BRIDGES.iter().any(|bridge| name.starts_with(bridge));
     let (bridge, _) = all.iter().find(|(name, own)| is_bridge(name) && *own == address)?;
@@ -29,7 +29,7 @@ mod tests {
         bridge_with(address.parse().unwrap(), all)
     }
 
-    /// A bridge is found by its address, unless nothing else leads to other machines.
+    /// A bridge is found by its address, unless no other interface leads to other machines.
     #[test]
     fn bridges_are_found() {
         let of = |(name, address): (&str, &str)| (name.to_owned(), address.parse().unwrap());

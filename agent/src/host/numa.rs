@@ -12,12 +12,12 @@ use super::{Gpu, Host};
 /// Numbers of logical processors.
 pub type CpuSet = BTreeSet<u32>;
 
-/// Which processors a worker is bound to.
+/// The set of processors that a worker is bound to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NumaBinding {
-    /// All of the NUMA node of its accelerator.
+    /// All processors of the NUMA node of its accelerator.
     Node,
-    /// All of the socket of that node.
+    /// All processors of the socket of that node.
     Socket,
     /// A share of that node's cores that no other worker has.
     Exclusive,
@@ -39,7 +39,7 @@ impl FromStr for NumaBinding {
     }
 }
 
-/// Why no processors can be chosen.
+/// A reason why no processors can be chosen.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NumaError {
     /// There is no accelerator for a worker.
@@ -47,10 +47,10 @@ pub enum NumaError {
     NoAccelerator {
         /// The worker.
         local_rank: usize,
-        /// How many there are.
+        /// The number of accelerators.
         accelerators: usize,
     },
-    /// The system does not say what must be known.
+    /// A file that is needed cannot be read or parsed.
     #[error("`{}` cannot be read", .0.display())]
     Unknown(PathBuf),
     /// More accelerators share a node than it has cores.
@@ -58,21 +58,21 @@ pub enum NumaError {
     TooFewCores {
         /// The node.
         node: u32,
-        /// Its cores that this process may use.
+        /// The number of its cores that this process may use.
         cores: usize,
-        /// Its accelerators.
+        /// The number of its accelerators.
         accelerators: usize,
     },
-    /// None of the processors that fit may be used.
+    /// This process may use none of the node's processors.
     #[error("this process may use no processor of NUMA node {0}")]
     NoProcessor(u32),
 }
 
-/// The processors of each of `workers` workers, of which worker `n` uses `gpus[n]`.
+/// Returns the processors of each of `workers` workers, of which worker `n` uses `gpus[n]`.
 ///
 /// # Errors
 ///
-/// Returns [`NumaError`] if there are none for one of them.
+/// Returns [`NumaError`] if a worker would have none.
 pub fn bind(
     binding: NumaBinding,
     workers: usize,
@@ -101,7 +101,7 @@ pub fn bind(
         .collect()
 }
 
-/// What the kernel says of the machine, in `/sys`.
+/// The topology of the machine, as the kernel shows it in `/sys`.
 struct Topology<'a, H> {
     host: &'a H,
 }
@@ -113,11 +113,11 @@ impl<H: Host> Topology<'_, H> {
     fn node_of(&self, gpu: &Gpu) -> Result<u32, NumaError> {
         let path = Path::new("/sys/bus/pci/devices").join(&gpu.pci_address).join("numa_node");
         let node: i64 = self.read(&path)?.trim().parse().map_err(|_| NumaError::Unknown(path))?;
-        // Where there is one node only, many a firmware says -1.
+        // On machines with a single node, many firmwares report -1.
         Ok(u32::try_from(node).unwrap_or(0))
     }
 
-    /// Those of a node that this process may use.
+    /// The processors of a node that this process may use.
     fn cpus_of_node(&self, node: u32) -> Result<CpuSet, NumaError> {
         let all = self.list(&Path::new(NODES).join(format!("node{node}/cpulist")))?;
         Ok(all.intersection(&self.host.cpu_set()).copied().collect())
@@ -132,7 +132,7 @@ impl<H: Host> Topology<'_, H> {
             let number = name.strip_prefix("node").and_then(|number| number.parse().ok());
             let Some(other) = number else { continue };
             let those = self.cpus_of_node(other)?;
-            // A node without processors is memory alone.
+            // A node without processors has only memory.
             if those.first().map(|cpu| self.socket_of(*cpu)).transpose()? == Some(socket) {
                 cpus.extend(those);
             }
@@ -145,7 +145,7 @@ impl<H: Host> Topology<'_, H> {
         self.read(&path)?.trim().parse().map_err(|_| NumaError::Unknown(path))
     }
 
-    /// The `index`-th of `sharing` shares of a node's cores; the first ones get what is left over.
+    /// The `index`-th of `sharing` shares of a node's cores; the first shares get the remainder.
     fn share_of_node(&self, node: u32, index: usize, sharing: usize) -> Result<CpuSet, NumaError> {
         let mut cores: BTreeMap<u32, CpuSet> = BTreeMap::new();
         for cpu in self.cpus_of_node(node)? {
@@ -163,7 +163,8 @@ impl<H: Host> Topology<'_, H> {
         Ok(cores.into_values().skip(start).take(count).flatten().collect())
     }
 
-    /// The `index`-th group of a node's processors that share the last cache, largest groups first.
+    /// The `index`-th group of a node's processors that share their last-level cache; the largest
+    /// groups come first.
     fn core_complex(&self, node: u32, index: usize) -> Result<CpuSet, NumaError> {
         let mut groups: BTreeMap<u32, CpuSet> = BTreeMap::new();
         for cpu in self.cpus_of_node(node)? {
@@ -209,7 +210,7 @@ impl<H: Host> Topology<'_, H> {
         let parts = text.trim().split(',').filter(|part| !part.is_empty());
         let ranges = parts.map(range).collect::<Option<Vec<_>>>();
         let ranges = ranges.ok_or_else(|| NumaError::Unknown(path.to_owned()))?;
-        // No machine has more, and a file must not decide how long this takes.
+        // No machine has more; the bound keeps a malformed file from taking long.
         Ok(ranges.into_iter().flatten().take(MAX_CPUS).collect())
     }
 }
@@ -274,7 +275,7 @@ mod tests {
         sets.into_iter().map(|set| set.into_iter().collect()).collect()
     }
 
-    /// `node` is the whole node; a node that firmware does not know is the first.
+    /// `node` is the whole node; a node that the firmware does not know is the first.
     #[test]
     fn node() {
         let node1 = vec![4, 5, 6, 7, 20, 21, 22, 23];
@@ -289,7 +290,7 @@ mod tests {
         assert_eq!(bound(NumaBinding::Socket, &[3]), [second]);
     }
 
-    /// `exclusive` divides cores, never threads of one, and the first GPUs get what is left over.
+    /// `exclusive` divides cores, never the threads of one; the first GPUs get the remainder.
     #[test]
     fn exclusive() {
         assert_eq!(
@@ -313,7 +314,7 @@ mod tests {
         );
     }
 
-    /// Only processors that this process may use count, and none is an error.
+    /// Only processors that this process may use count; a worker without any is an error.
     #[test]
     fn affinity_is_respected() {
         let mut host = MadeUpHost { cpus: 6, ..machine() };

@@ -14,14 +14,14 @@ use k8s_openapi::{
 use super::{ManifestSpec, Method, ScriptKind, SharedVolume, VolumeSource};
 use crate::job_spec::DEFAULT_PORT;
 
-/// What the container is called, and the program in it.
+/// The name of the container and of its program.
 pub(super) const AGENT: &str = "ragent";
-/// Where pods find what the manifest carries along.
+/// The folder at which pods find the files of the manifest.
 pub(super) const CONFIG_FOLDER: &str = "/etc/ragent";
-/// The file in it that DeepSpeed is told.
+/// The file in it that contains DeepSpeed's configuration.
 pub(super) const CONFIG_FILE: &str = "deepspeed.json";
 
-/// What a script cannot find out by itself, with where a pod has it.
+/// Variables that a script cannot determine by itself, and their sources in a pod.
 const OF_THE_POD: [(&str, &str); 2] =
     [("NODE_NAME", "spec.nodeName"), ("POD_NAME", "metadata.name")];
 
@@ -45,10 +45,10 @@ pub(super) fn container(spec: &ManifestSpec) -> Container {
     }
 }
 
-/// The port of the coordinator, by name; 15 letters at most.
+/// The name of the coordinator's port; at most 15 characters.
 pub(super) const PORT_NAME: &str = "rdzv";
 
-/// The flags of the agent that have a value.
+/// Returns the agent's flags that have a value.
 pub(super) fn agent_flags(spec: &ManifestSpec) -> Vec<(&'static str, String)> {
     let ManifestSpec { name, nodes, .. } = spec;
     let (shared_file, config) = match &spec.method {
@@ -61,7 +61,7 @@ pub(super) fn agent_flags(spec: &ManifestSpec) -> Vec<(&'static str, String)> {
     let flags = [
         ("nnodes", Some(nodes.to_string())),
         ("nproc-per-node", Some(spec.workers_per_pod.clone())),
-        // The first pod by the name that the service gives it: it hosts the job.
+        // The first pod, by its name in the service: it hosts the coordinator.
         ("rdzv-endpoint", Some(format!("{name}-0.{name}:{DEFAULT_PORT}"))),
         ("rdzv-id", Some(name.clone())),
         ("max-restarts", Some(spec.max_restarts.to_string())),
@@ -75,7 +75,7 @@ pub(super) fn agent_flags(spec: &ManifestSpec) -> Vec<(&'static str, String)> {
     flags.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// The words of the agent's command line.
+/// Returns the arguments of the agent's command line.
 pub(super) fn agent_args(spec: &ManifestSpec) -> Vec<String> {
     let flags = agent_flags(spec).into_iter().map(|(name, value)| format!("--{name}={value}"));
     let switch = match spec.kind {
@@ -83,7 +83,7 @@ pub(super) fn agent_args(spec: &ManifestSpec) -> Vec<String> {
         ScriptKind::Program => Some("--no-python"),
         ScriptKind::Script => None,
     };
-    // The mark keeps an agent from taking any word behind it for its own.
+    // After `--`, the agent takes no argument as its own flag.
     let rest = switch.into_iter().chain(["--"]).map(str::to_owned);
     flags.chain(rest).chain(spec.script.iter().cloned()).collect()
 }
@@ -96,7 +96,7 @@ fn method_name(method: &Method) -> Option<&'static str> {
     }
 }
 
-/// A text that Kubernetes leaves as it is: it replaces `$(NAME)`, and `$$` by a dollar sign.
+/// Escapes a text in which Kubernetes would replace `$(NAME)`, and `$$` by a dollar sign.
 fn literal(text: &str) -> String {
     text.replace('$', "$$")
 }
@@ -122,7 +122,7 @@ fn env(spec: &ManifestSpec) -> Vec<EnvVar> {
     own.chain(users).collect()
 }
 
-/// Limits; what is requested is the same where it is not said.
+/// Returns the resource limits; requests without a value are equal to them.
 fn resources(resources: &BTreeMap<String, String>) -> Option<ResourceRequirements> {
     let amounts = resources.iter().map(|(name, amount)| (name.clone(), Quantity(amount.clone())));
     (!resources.is_empty()).then(|| ResourceRequirements {
@@ -131,7 +131,7 @@ fn resources(resources: &BTreeMap<String, String>) -> Option<ResourceRequirement
     })
 }
 
-/// What a pod has beside its image, by the name of its volume.
+/// The volumes of a pod that the user has asked for, with their names.
 fn shared(spec: &ManifestSpec) -> impl Iterator<Item = (String, &SharedVolume)> {
     spec.volumes.iter().enumerate().map(|(at, volume)| (format!("volume-{at}"), volume))
 }
@@ -151,7 +151,7 @@ fn mounts(spec: &ManifestSpec) -> Vec<VolumeMount> {
 }
 
 pub(super) fn volumes(spec: &ManifestSpec) -> Vec<Volume> {
-    // Data loaders and NCCL pass through it more than the 64 MiB that a container has by default.
+    // Data loaders and NCCL use more of it than the 64 MiB that a container has by default.
     let shm = EmptyDirVolumeSource {
         medium: Some("Memory".to_owned()),
         ..EmptyDirVolumeSource::default()
@@ -182,7 +182,7 @@ fn volume(name: String, source: &VolumeSource) -> Volume {
             Volume { persistent_volume_claim: Some(claim), ..volume }
         }
         VolumeSource::HostFolder(path) => {
-            // A folder that is not there is a file system that is not mounted.
+            // If the folder does not exist, its file system is not mounted.
             let type_ = Some("Directory".to_owned());
             let folder = HostPathVolumeSource { path: path.clone(), type_ };
             Volume { host_path: Some(folder), ..volume }

@@ -1,36 +1,36 @@
-//! Every mistake that the command line of a manifest can have.
+//! The mistakes that the command line of a manifest can have.
 
 use ragent_rendezvous::settings::NodeRangeError;
 
 use crate::job_spec::{JobSpecError, MethodName};
 
-/// One mistake. `flag` holds it.
+/// One mistake. `flag` contains it.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ManifestError {
-    /// A path that is to be made up, and no place for it.
+    /// `auto` needs a path on a shared volume, and there is none.
     #[error("`{flag} auto` needs a volume that all pods share")]
     AutoWithoutVolume {
-        /// Where it was given.
+        /// The flag with `auto`.
         flag: &'static str,
     },
-    /// DeepSpeed's configuration is not there, or is none.
+    /// DeepSpeed's configuration does not exist, or is malformed.
     #[error("`--deepspeed-config {value}` {state}")]
     DeepSpeedConfig {
         /// The file.
         value: String,
-        /// What is wrong with it.
+        /// The problem with it.
         state: String,
     },
-    /// A flag that must be there.
+    /// A required flag is missing.
     #[error("`{flag}` is not given")]
     Missing {
         /// The flag.
         flag: &'static str,
     },
-    /// Both `--module` and `--no-python`.
+    /// `--module` and `--no-python` were both given.
     #[error("`--module` and `--no-python` exclude each other")]
     ModuleWithoutPython,
-    /// A variable of which agents take no notice.
+    /// A variable would be ignored by the agents.
     #[error("`--env {name}` would have no effect: the manifest gives agents the flag")]
     NoEffect {
         /// The variable.
@@ -38,68 +38,68 @@ pub enum ManifestError {
         /// The manifest's own flag for it, without the hyphens.
         flag: Option<&'static str>,
     },
-    /// Nothing to run.
+    /// The training script is missing.
     #[error("no training script is given")]
     NoScript,
-    /// The number of pods cannot be read.
+    /// The number of pods cannot be parsed.
     #[error("`--nnodes {value}` {error}")]
     Nodes {
-        /// What was given.
+        /// Its value.
         value: String,
-        /// Why not.
+        /// The error.
         error: NodeRangeError,
     },
-    /// A word that a manifest cannot hold.
+    /// An argument is not UTF-8, as a manifest must be.
     #[error("`{word}` is no text, and a manifest is")]
     NotText {
-        /// The word, as far as it can be shown.
+        /// The argument, as far as it can be shown.
         word: String,
     },
-    /// A flag of a launch method that is not chosen.
+    /// A flag belongs to a launch method that is not selected.
     #[error("`{flag} {value}` belongs to `--launch-method {method}`")]
     OnlyWith {
         /// The flag.
         flag: &'static str,
-        /// What was given.
+        /// Its value.
         value: String,
-        /// The method.
+        /// The method that the flag belongs to.
         method: MethodName,
     },
-    /// A volume would hide what pods need.
+    /// A volume would hide a path that pods need.
     #[error("`{flag} {value}` is at `{path}`, where pods have something else")]
     Taken {
         /// The flag.
         flag: &'static str,
-        /// What was given.
+        /// Its value.
         value: String,
-        /// Where it would be.
+        /// The path.
         path: String,
     },
-    /// The same thing is said twice.
+    /// The same name or path is given twice.
     #[error("`{flag}` says twice what `{name}` is")]
     Twice {
         /// The flag.
         flag: &'static str,
-        /// What it is about.
+        /// The name or path.
         name: String,
     },
-    /// A variable that would end every agent.
+    /// A variable would make every agent fail.
     #[error("{0}")]
     Variable(JobSpecError),
-    /// Not what a flag takes.
+    /// A value is not valid for its flag.
     #[error("`{flag} {value}` is not {expected}")]
     Value {
         /// The flag.
         flag: &'static str,
-        /// What was given.
+        /// Its value.
         value: String,
-        /// What it takes.
+        /// A description of valid values.
         expected: &'static str,
     },
 }
 
 impl ManifestError {
-    /// What to try.
+    /// Returns a suggestion for the user.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::AutoWithoutVolume { .. } => {

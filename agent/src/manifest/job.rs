@@ -1,4 +1,4 @@
-//! The Job: an agent in each pod, and what is done about pods that end.
+//! The Job: an agent in each pod, and the policies for pods that end.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use k8s_openapi::{
 
 use super::{ManifestSpec, container, objects};
 
-/// What an agent may take beyond its workers and those of the nodes that it serves: leases,
-/// farewells, and time to spare.
+/// The time that an agent may need in addition to the stopping of its workers and of those of the
+/// nodes that it serves: leases, last messages, and a reserve.
 const STOP_MARGIN: Duration = Duration::from_secs(30);
 
 pub(super) fn job(spec: &ManifestSpec) -> Job {
@@ -32,7 +32,7 @@ pub(super) fn job(spec: &ManifestSpec) -> Job {
         completions: Some(pods),
         parallelism: Some(pods),
         backoff_limit_per_index: Some(count(spec.pod_restarts)),
-        // The job goes on without pods that it can spare.
+        // The job goes on without the pods above its minimum.
         max_failed_indexes: Some(count(spec.nodes.max() - spec.nodes.min())),
         pod_failure_policy: Some(failure_policy()),
         success_policy: Some(success_policy()),
@@ -46,8 +46,9 @@ fn count(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// Agents whose command line is wrong (2), or whose job is closed (4), would end the same way again;
-/// a pod that the cluster takes away is no failure.
+/// Returns the policy for failed pods. An agent whose command line is wrong (2), or whose job is
+/// closed (4), would end the same way again; a pod that the cluster removes does not count as
+/// failed.
 fn failure_policy() -> PodFailurePolicy {
     let codes = PodFailurePolicyOnExitCodesRequirement {
         container_name: Some(container::AGENT.to_owned()),
@@ -74,8 +75,9 @@ fn failure_policy() -> PodFailurePolicy {
     }
 }
 
-/// The first pod hosts the job, and ends well when the job has succeeded and all agents know it. Pods
-/// that never found a machine need not wait for one then.
+/// Returns the policy for success. The first pod hosts the coordinator, and exits with 0 once the
+/// job has succeeded and all agents know it. Pods that were never scheduled are then not waited
+/// for.
 fn success_policy() -> SuccessPolicy {
     let rule = SuccessPolicyRule {
         succeeded_indexes: Some("0".to_owned()),
@@ -88,19 +90,19 @@ fn pod(spec: &ManifestSpec) -> PodSpec {
     let secrets =
         spec.image_pull_secrets.iter().map(|name| LocalObjectReference { name: name.clone() });
     let secrets: Vec<_> = secrets.collect();
-    // A host that leaves waits for its own workers, and then for the other nodes'.
+    // A host that leaves waits for its own workers, and then for those of the other nodes.
     let stop_time = spec.shutdown_timeout * 2 + STOP_MARGIN;
     PodSpec {
         containers: vec![container::container(spec)],
         volumes: Some(container::volumes(spec)),
         // The domain of the service: pods find each other as NAME-NUMBER.NAME.
         subdomain: Some(spec.name.clone()),
-        // Policies by exit code want it. A pod that fails is replaced by another one.
+        // Required by policies for exit codes. A failed pod is replaced by another one.
         restart_policy: Some("Never".to_owned()),
         termination_grace_period_seconds: i64::try_from(stop_time.as_secs()).ok(),
-        // A service called `master` would set MASTER_PORT.
+        // A service named `master` would set MASTER_PORT.
         enable_service_links: Some(false),
-        // An agent has nothing to ask of the cluster.
+        // An agent does not use the cluster's API.
         automount_service_account_token: Some(false),
         image_pull_secrets: (!secrets.is_empty()).then_some(secrets),
         node_selector: (!spec.node_selector.is_empty()).then(|| spec.node_selector.clone()),

@@ -1,4 +1,4 @@
-//! Reads what workers are told beside their environment.
+//! Reads the launch method of a manifest.
 
 use std::path::Path;
 
@@ -9,17 +9,17 @@ use crate::{
     job_spec::{Errors, MethodName, read_deepspeed_config},
 };
 
-/// What workers are told beside their environment.
+/// The launch method: how workers get their ranks in addition to the environment.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Method {
     /// `basic`.
     Basic {
-        /// `--shared-file`, as ragent takes it.
+        /// `--shared-file`, in ragent's form.
         shared_file: Option<String>,
     },
     /// `deepspeed`.
     DeepSpeed {
-        /// The text of its configuration.
+        /// The text of DeepSpeed's configuration.
         config: Option<String>,
     },
     /// `torchrun`.
@@ -27,7 +27,8 @@ pub enum Method {
     Torchrun,
 }
 
-/// A path as ragent takes it in a pod, where `auto` alone would be in the image.
+/// Returns a path in ragent's form; `auto` alone would be in the image of the pod, so it becomes a
+/// path on the first volume.
 pub(super) fn job_path(
     flag: &'static str,
     typed: &Option<String>,

@@ -1,16 +1,17 @@
-//! What Kubernetes takes for a name, a label, an amount.
+//! The rules of Kubernetes for names, labels and amounts.
 //!
-//! Its API server says so too, but after the cluster was asked, and one mistake at a time.
+//! Its API server checks them too, but only after the manifest was submitted, and one mistake at a
+//! time.
 
-/// What a value must be.
+/// A rule for a value.
 pub(super) struct Rule {
-    /// In words.
+    /// A description of valid values.
     pub(super) expected: &'static str,
-    /// Whether it is.
+    /// Returns true if the value is valid.
     pub(super) holds: fn(&str) -> bool,
 }
 
-/// The longest label of a host's name.
+/// The maximum length of a label in a host name.
 pub(super) const MAX_LABEL: usize = 63;
 
 pub(super) const IMAGE: Rule = Rule {
@@ -27,7 +28,7 @@ pub(super) const SECRET: Rule = Rule {
 };
 pub(super) const RESOURCE: Rule = Rule {
     expected: "a resource, such as `cpu`, `memory` or `nvidia.com/gpu`",
-    // Those without a domain are Kubernetes' own.
+    // Resources without a domain are those of Kubernetes itself.
     holds: |text| {
         let own = ["cpu", "memory", "ephemeral-storage"].contains(&text);
         own || (is_qualified(text) && (text.contains('/') || text.starts_with("hugepages-")))
@@ -55,18 +56,18 @@ pub(super) const VARIABLE: Rule = Rule {
 };
 pub(super) const ANYTHING: Rule = Rule { expected: "", holds: |_| true };
 
-/// A name that jobs, services and hosts can have.
+/// Returns true if jobs, services and hosts can have this name.
 pub(super) fn is_service(text: &str) -> bool {
     is_dns(text) && text.starts_with(|c: char| c.is_ascii_lowercase())
 }
 
-/// Small letters, digits and `-`, which is at neither end.
+/// Returns true if the text has only small letters, digits and `-`, without `-` at an end.
 fn is_dns(text: &str) -> bool {
     let sound = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     !text.is_empty() && text.chars().all(sound) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// A name, with a domain and `/` before it or without.
+/// Returns true if the text is a name, optionally after a domain and `/`.
 fn is_qualified(text: &str) -> bool {
     match text.split_once('/') {
         Some((domain, name)) => (SECRET.holds)(domain) && is_name(name),
@@ -82,7 +83,8 @@ fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
-/// A number from zero on, with a suffix of decimal or binary powers or an exponent.
+/// Returns true if the text is a nonnegative number, optionally with a decimal or binary suffix or
+/// an exponent.
 fn is_quantity(text: &str) -> bool {
     const SUFFIXES: [&str; 15] =
         ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi"];
@@ -108,7 +110,7 @@ mod tests {
         }
     }
 
-    /// Each rule takes what Kubernetes takes, and nothing else.
+    /// Each rule accepts what Kubernetes accepts, and nothing else.
     #[test]
     fn rules() {
         let long = "x".repeat(64);

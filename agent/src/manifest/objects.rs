@@ -1,4 +1,4 @@
-//! Everything that belongs to a job, as documents of YAML.
+//! The objects of a job, as YAML documents.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ use super::{
 };
 use crate::job_spec::DEFAULT_PORT;
 
-/// The label by which people find what belongs to a job.
+/// The label by which users find the objects of a job.
 const LABEL: &str = "app.kubernetes.io/name";
-/// The label that Kubernetes gives to the pods of a job.
+/// The label that Kubernetes sets on the pods of a job.
 const JOB_LABEL: &str = "batch.kubernetes.io/job-name";
 
-/// The manifest: what the job needs first, the job last.
+/// Returns the manifest: the objects that the job needs first, the job last.
 pub(super) fn text(spec: &ManifestSpec) -> Result<String, Error> {
     let config = config_map(spec).map(|config| yaml(&config)).transpose()?;
     let service = yaml(&service(spec))?;
@@ -30,8 +30,8 @@ pub(super) fn text(spec: &ManifestSpec) -> Result<String, Error> {
     Ok(documents.iter().map(|text| format!("---\n{}\n", text.trim_end())).collect())
 }
 
-/// The text of an object, by way of a value without a type: to write each type of Kubernetes as YAML
-/// takes 200 KB of program more.
+/// Returns the text of an object, by way of an untyped value: serializing each type of Kubernetes
+/// as YAML would add 200 KB to the program.
 fn yaml(object: &impl Serialize) -> Result<String, Error> {
     let value = serde_json::to_value(object).expect("objects have no odd keys");
     serde_saphyr::to_string(&value)
@@ -50,7 +50,7 @@ pub(super) fn metadata(spec: &ManifestSpec, name: String) -> ObjectMeta {
     }
 }
 
-/// What the file is called that carries DeepSpeed's configuration.
+/// The name of the object with DeepSpeed's configuration.
 pub(super) fn config_name(spec: &ManifestSpec) -> String {
     format!("{}-deepspeed", spec.name)
 }
@@ -64,8 +64,8 @@ fn config_map(spec: &ManifestSpec) -> Option<ConfigMap> {
     })
 }
 
-/// Gives each pod a name of its own, from its first moment on: agents must find the first one before
-/// it can be called ready.
+/// Returns the service, which gives each pod a name as soon as it exists: agents must find the
+/// first pod before it can be ready.
 fn service(spec: &ManifestSpec) -> Service {
     let port = ServicePort {
         name: Some(PORT_NAME.to_owned()),
@@ -74,7 +74,7 @@ fn service(spec: &ManifestSpec) -> Service {
         ..ServicePort::default()
     };
     let service = ServiceSpec {
-        // No address of its own: the names of pods mean their own.
+        // Headless: the name of a pod resolves to the pod's own address.
         cluster_ip: Some("None".to_owned()),
         publish_not_ready_addresses: Some(true),
         selector: Some(BTreeMap::from([(JOB_LABEL.to_owned(), spec.name.clone())])),

@@ -1,4 +1,5 @@
-//! What the flags mean: a [`ManifestSpec`] that Kubernetes takes, or every mistake at once.
+//! The meaning of the flags: a [`ManifestSpec`] that is valid for Kubernetes, or all mistakes at
+//! once.
 
 use std::{collections::BTreeMap, ffi::OsString, time::Duration};
 
@@ -18,64 +19,64 @@ use crate::{
     limits,
 };
 
-/// A job, as Kubernetes is to run it.
+/// A job for Kubernetes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ManifestSpec {
-    /// The name of the job, of its service, and of the job in ragent's sense.
+    /// The name of the Kubernetes Job and of its service, and the run id.
     pub name: String,
-    /// Where it runs; none: where whoever applies the manifest says.
+    /// The namespace; `None` for the default at the time when the manifest is applied.
     pub namespace: Option<String>,
-    /// What pods run.
+    /// The image of the pods.
     pub image: String,
-    /// When the image is pulled; none: Kubernetes' default.
+    /// The policy for pulling the image; `None` for Kubernetes' default.
     pub image_pull_policy: Option<String>,
-    /// With what.
+    /// The secrets for pulling the image.
     pub image_pull_secrets: Vec<String>,
-    /// How many pods.
+    /// The number of pods.
     pub nodes: NodeRange,
-    /// `--nproc-per-node`: a number, or a word that the pod understands.
+    /// `--nproc-per-node`: a number, or a word that is resolved in the pod.
     pub workers_per_pod: String,
-    /// What a pod gets of its machine.
+    /// The resources of a pod.
     pub resources: BTreeMap<String, String>,
-    /// Which machines it may run on.
+    /// The labels of machines that pods may run on.
     pub node_selector: BTreeMap<String, String>,
-    /// What all pods share.
+    /// The volumes that all pods share.
     pub volumes: Vec<SharedVolume>,
-    /// Variables of the user's.
+    /// The user's variables.
     pub env: BTreeMap<String, String>,
-    /// Failures of the job that are followed by a new round.
+    /// The number of failures of the job that are followed by a new round.
     pub max_restarts: u32,
-    /// How often a pod is replaced whose agent has failed.
+    /// The number of times that a pod is replaced after its agent has failed.
     pub pod_restarts: u32,
-    /// How long workers have to end.
+    /// The time that workers have to end.
     pub shutdown_timeout: Duration,
-    /// What workers are told beside their environment.
+    /// The launch method.
     pub method: Method,
-    /// `--save-path`, as ragent takes it.
+    /// `--save-path`, in ragent's form.
     pub save_path: Option<String>,
-    /// `--checkpoint-path`, as ragent takes it.
+    /// `--checkpoint-path`, in ragent's form.
     pub checkpoint_path: Option<String>,
-    /// How the script is run.
+    /// The kind of the script.
     pub kind: ScriptKind,
-    /// The script, and its arguments.
+    /// The script and its arguments.
     pub script: Vec<String>,
-    /// The program of the agent.
+    /// The agent's program.
     pub ragent: String,
 }
 
-/// How the script is run.
+/// The kind of a script.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum ScriptKind {
     /// `--module`.
     Module,
     /// `--no-python`.
     Program,
-    /// As a file of Python.
+    /// A Python file.
     #[default]
     Script,
 }
 
-/// What Kubernetes calls the times at which an image is pulled.
+/// The pull policies of Kubernetes.
 const PULL_POLICY: Rule = Rule {
     expected: "`Always`, `IfNotPresent` or `Never`",
     holds: |text| ["Always", "IfNotPresent", "Never"].contains(&text),
@@ -94,11 +95,11 @@ const GPUS: Rule = Rule {
 const PATH: Rule = Rule { expected: "a path", holds: |text| !text.is_empty() };
 
 impl ManifestSpec {
-    /// Resolves what was typed.
+    /// Resolves the arguments.
     ///
     /// # Errors
     ///
-    /// Returns a mistake for each flag that has one, in their order.
+    /// Returns all mistakes, in the order of the flags.
     pub fn resolve(args: K8sArgs, host: &impl Host) -> Result<Self, Vec<ManifestError>> {
         let mut errors: Errors<ManifestError> = Errors::default();
         let nodes = errors.or(nodes(&args), one_node());
@@ -151,7 +152,7 @@ impl ManifestSpec {
                 .unwrap_or_else(|| "ragent".to_owned()),
             script: errors.or_default(script(args.script, args.args)),
         };
-        // Which variables count follows from all the rest.
+        // The mistakes in variables depend on all other flags.
         if errors.0.is_empty() {
             errors.0 = variables::mistakes(&spec);
         }
@@ -169,8 +170,8 @@ fn nodes(args: &K8sArgs) -> Result<NodeRange, ManifestError> {
     Ok(nodes)
 }
 
-/// The name of the job. Pods are called by it with their number behind, and are hosts; the service is
-/// a domain.
+/// Returns the name of the job. Pods use it with their number appended, also as host names; the
+/// service uses it as a domain.
 fn name(args: &K8sArgs, nodes: NodeRange) -> Result<String, ManifestError> {
     const EXPECTED: &str = "a name of pods and of a service: small letters, digits and `-`, a letter \
                             first, no `-` last, at most 63 with the number of the pod";
@@ -183,7 +184,7 @@ fn name(args: &K8sArgs, nodes: NodeRange) -> Result<String, ManifestError> {
     }
 }
 
-/// How many whole GPUs a pod has, and all that it gets of its machine.
+/// Returns the number of whole GPUs per pod, and all resources of a pod.
 fn resources(args: &K8sArgs) -> Result<(Option<String>, BTreeMap<String, String>), ManifestError> {
     let flag = "--resource";
     let mut resources = pairs(flag, &args.resource, [&names::RESOURCE, &names::QUANTITY])?;
@@ -191,7 +192,7 @@ fn resources(args: &K8sArgs) -> Result<(Option<String>, BTreeMap<String, String>
         check(flag, amount, &names::WHOLE)?;
     }
     let gpus = checked("--gpus-per-pod", &args.gpus_per_pod, &GPUS)?;
-    // Whatever sign and zeros it was typed with.
+    // Without a sign and leading zeros.
     let gpus = gpus.and_then(|gpus| Some(gpus.parse::<u32>().ok()?.to_string()));
     let name = checked("--gpu-resource", &args.gpu_resource, &names::RESOURCE)?;
     if gpus.is_none() && name.is_some() {

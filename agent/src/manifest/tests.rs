@@ -1,4 +1,4 @@
-//! One line of shell, one assertion.
+//! One command line, one assertion.
 
 use std::ffi::OsString;
 
@@ -27,7 +27,7 @@ fn words(line: &str) -> String {
     container::agent_args(&spec(line)).join(" ")
 }
 
-/// The agent of each pod gets the flags of the job, and behind a mark the script and what is its own.
+/// The agent of each pod gets the flags of the job, and after `--` the script and its arguments.
 #[test]
 fn words_of_the_agent() {
     assert_eq!(
@@ -42,8 +42,8 @@ fn words_of_the_agent() {
     );
 }
 
-/// Flags of a launch method reach the agent; `auto` is on the first volume, and a configuration is
-/// where the manifest puts it.
+/// The flags of a launch method reach the agent; `auto` becomes a path on the first volume, and a
+/// configuration the path at which the manifest mounts it.
 #[test]
 fn launch_methods() {
     let basic = words(
@@ -63,7 +63,7 @@ fn launch_methods() {
     assert!(!words("--launch-method torchrun t.py").contains("--launch-method"));
 }
 
-/// Whole GPUs are as many workers; shares are not.
+/// The number of whole GPUs is the number of workers; that of shares is not.
 #[test]
 fn resources() {
     let whole = spec("--gpus-per-pod 4 --gpu-resource amd.com/gpu --resource cpu=0.5 t.py");
@@ -76,8 +76,8 @@ fn resources() {
     assert_eq!(spec("--gpus-per-pod 4 --nproc-per-node gpu t.py").workers_per_pod, "gpu");
 }
 
-/// A job lives as long as its first pod; it can spare pods above the minimum, ends where its agents say
-/// that it would end the same way again, and forgives what the cluster does to it.
+/// A job lives as long as its first pod, tolerates the loss of pods above the minimum, fails on
+/// exit codes that would occur again, and ignores disruptions by the cluster.
 #[test]
 fn policies() {
     let job = job::job(&spec("--nnodes 3:5 --pod-restarts 7 t.py")).spec.unwrap();
@@ -89,12 +89,12 @@ fn policies() {
     let codes = &rules[0].on_exit_codes.as_ref().unwrap().values;
     assert_eq!((rules[0].action.as_str(), codes.as_slice()), ("FailJob", &[2, 4][..]));
     assert_eq!(rules[1].action, "Ignore");
-    // Both policies want it.
+    // Required by both policies.
     let pod = job.template.spec.unwrap();
     assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
 }
 
-/// A pod has more time to stop than its agent takes, also where it waits for the workers of others.
+/// A pod has more time to stop than its agent needs, even if that waits for the workers of others.
 #[test]
 fn time_to_stop() {
     let grace = |line| {
@@ -111,7 +111,7 @@ fn time_to_stop() {
     assert!(longest.as_secs() < 90);
 }
 
-/// What Kubernetes would replace in a text is written so that it does not.
+/// Text that Kubernetes would replace is escaped.
 #[test]
 fn dollar_signs_stay() {
     let pod = job::job(&spec("--env A=$(HOME) t.py $local_rank $(x) $$")).spec.unwrap();
@@ -130,7 +130,7 @@ fn variables_of_the_user_win() {
     assert_eq!(names, ["NODE_NAME", "POD_NAME"]);
 }
 
-/// What cannot be meant is told in the words that were typed.
+/// A mistake is reported with the words that were typed.
 #[test]
 fn mistakes() {
     let long = "x".repeat(62);
@@ -202,7 +202,7 @@ fn mistakes() {
     }
 }
 
-/// All mistakes are told at once.
+/// All mistakes are reported at once.
 #[test]
 fn all_mistakes_at_once() {
     let errors = resolve("--nnodes x --volume y").unwrap_err();

@@ -1,4 +1,4 @@
-//! Reads what was typed for one flag.
+//! Reads the value of one flag.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(super) fn check(flag: &'static str, value: &str, rule: &Rule) -> Result<(), 
     if (rule.holds)(value) { Ok(()) } else { Err(wrong(flag, value, rule.expected)) }
 }
 
-/// What was typed for a flag, if anything.
+/// Returns the valid value of a flag, if one was given.
 pub(super) fn checked(
     flag: &'static str,
     typed: &Option<String>,
@@ -34,12 +34,12 @@ pub(super) fn number(
     default: u32,
 ) -> Result<u32, ManifestError> {
     let Some(text) = typed else { return Ok(default) };
-    // Kubernetes counts with a sign.
+    // Kubernetes uses signed numbers.
     let number = text.parse::<u32>().ok().filter(|number| i32::try_from(*number).is_ok());
     number.ok_or_else(|| wrong(flag, text, "a whole number from 0 on"))
 }
 
-/// What is said as `NAME=VALUE`, each name once.
+/// Parses `NAME=VALUE` pairs; each name may occur once.
 pub(super) fn pairs(
     flag: &'static str,
     typed: &[String],

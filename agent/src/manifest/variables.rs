@@ -1,20 +1,22 @@
-//! Checks the variables that agents read their flags from: each must count, and mean something.
+//! Checks the variables from which agents read their flags: each must have an effect and a valid
+//! value.
 
 use std::ffi::OsString;
 
 use super::{ManifestError, ManifestSpec, container};
 use crate::{cli::Cli, job_spec::JobSpec, launch::Anywhere};
 
-/// Every variable that the agents of `spec` would not look at, and every mistake in the others.
+/// Returns an error for every variable that the agents of `spec` would ignore, and for every
+/// mistake in the others.
 ///
-/// One that no agent knows is passed on, as an agent passes it on: it may be the script's.
+/// Unknown variables are accepted, as agents accept them: the script may use them.
 pub(super) fn mistakes(spec: &ManifestSpec) -> Vec<ManifestError> {
     let mut mistakes = without_effect(spec);
     mistakes.extend(meaningless(spec));
     mistakes
 }
 
-/// A flag wins over its variable, and the manifest gives agents some.
+/// Finds variables that the manifest's own flags for agents override.
 fn without_effect(spec: &ManifestSpec) -> Vec<ManifestError> {
     let variable = |flag: &str| format!("PET_{}", flag.replace('-', "_").to_ascii_uppercase());
     let flags = container::agent_flags(spec).into_iter().map(|(flag, _)| flag);
@@ -22,22 +24,22 @@ fn without_effect(spec: &ManifestSpec) -> Vec<ManifestError> {
     given.map(|flag| ManifestError::NoEffect { name: variable(flag), flag: own(flag) }).collect()
 }
 
-/// The flag of the manifest that says what this one of the agents does, if there is one.
+/// Returns the manifest's flag for this flag of the agents, if there is one.
 fn own(flag: &'static str) -> Option<&'static str> {
     match flag {
-        // It is where the service has the first pod.
+        // It is the name of the first pod in the service.
         "rdzv-endpoint" => None,
         "rdzv-id" => Some("name"),
         flag => Some(flag),
     }
 }
 
-/// What agents would say of the rest, by their own reading of it.
+/// Finds the mistakes that agents would report in the other variables, with the agents' own parser.
 fn meaningless(spec: &ManifestSpec) -> Vec<ManifestError> {
     let mut words = container::agent_args(spec);
     let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
     let script = words.split_off(end);
-    // The files that they name are the image's, and devices those of the pod.
+    // The files that they name are in the image, and the devices are those of the pod.
     let of_the_pod = |word: &String| {
         word.starts_with("--deepspeed-config=") || word.starts_with("--nproc-per-node=")
     };
@@ -49,7 +51,7 @@ fn meaningless(spec: &ManifestSpec) -> Vec<ManifestError> {
         .filter(|(name, _)| name.as_str() != "PET_DEEPSPEED_CONFIG")
         .map(|(name, value)| (name.clone(), value.into()))
         .collect();
-    // They are flags that agents have. If they were not, it would be no variable's fault.
+    // All of these are flags of agents. Otherwise it would not be the fault of a variable.
     let Ok(cli) = Cli::read(words.map(OsString::from)) else { return Vec::new() };
     let errors = JobSpec::resolve(cli.launch, &Anywhere(&env)).err().unwrap_or_default();
     errors.into_iter().map(ManifestError::Variable).collect()

@@ -1,28 +1,28 @@
-//! Reads storage that all pods share.
+//! Reads volumes that all pods share.
 
 use super::{ManifestError, names};
 
-/// Storage that all pods share, and where they find it.
+/// A volume that all pods share, and the path at which it is mounted.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SharedVolume {
-    /// What it is.
+    /// The source of the volume.
     pub source: VolumeSource,
-    /// The folder at which pods have it.
+    /// The folder at which pods mount it.
     pub mount_path: String,
 }
 
-/// What a volume is.
+/// The source of a volume.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum VolumeSource {
-    /// A claim, by name.
+    /// A claim, by its name.
     Claim(String),
-    /// A folder that all machines have, such as a network file system's.
+    /// A folder that exists on all machines, such as that of a network file system.
     HostFolder(String),
 }
 
 const FLAG: &str = "--volume";
 const EXPECTED: &str = "`pvc:CLAIM:/PATH` or `host:/FOLDER:/PATH`";
-/// Where pods have the image itself, or something of the manifest's.
+/// Paths of the image itself, or of the manifest's own volumes.
 const TAKEN: [&str; 3] = ["/", "/dev/shm", super::container::CONFIG_FOLDER];
 
 impl SharedVolume {
@@ -50,7 +50,7 @@ impl SharedVolume {
         Ok(Self { source, mount_path: path.to_owned() })
     }
 
-    /// All volumes, at different places.
+    /// Parses all volumes; their paths must differ.
     pub(super) fn parse_all(texts: &[String]) -> Result<Vec<Self>, ManifestError> {
         let volumes = texts.iter().map(|text| Self::parse(text)).collect::<Result<Vec<_>, _>>()?;
         let is_first = |(at, volume): (usize, &Self)| {
@@ -65,8 +65,8 @@ impl SharedVolume {
     }
 }
 
-/// From the root on, without `..`, which Kubernetes refuses, and without a slash at the end, so that
-/// one folder has one name.
+/// Returns true if the path is absolute, without `..`, which Kubernetes refuses, and without a
+/// slash at the end, so that each folder has one name.
 fn is_folder(path: &str) -> bool {
     path.starts_with('/')
         && path.split('/').all(|part| part != "..")
@@ -77,7 +77,7 @@ fn is_folder(path: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A volume has a kind, a source and a place of its own.
+    /// A volume has a kind, a source and a path of its own.
     #[test]
     fn volumes() {
         let volume = SharedVolume::parse("pvc:data:/mnt/data").unwrap();

@@ -1,11 +1,11 @@
-//! MPI: what Open MPI, MPICH and its descendants, MVAPICH and PALS tell each rank.
+//! MPI: the variables that Open MPI, MPICH and its derivatives, MVAPICH and PALS set for each rank.
 
 use std::net::IpAddr;
 
 use super::{Head, Launcher, Placement, PlacementError, Variables, implied_node};
 use crate::host::Host;
 
-/// The variables of one launcher, by what they hold; several names where versions differ.
+/// The variables of one launcher, by meaning; several names if versions differ.
 struct Names {
     launcher: Launcher,
     rank: &'static [&'static str],
@@ -15,10 +15,10 @@ struct Names {
     name: &'static [&'static str],
 }
 
-/// What batch systems call a job: a name where the launcher has none.
+/// The job ids of batch systems, used as the name if the launcher has none.
 const BATCH_JOBS: [&str; 4] = ["PBS_JOBID", "LSB_JOBID", "JOB_ID", "SLURM_JOB_ID"];
 
-/// The inner ones first: PALS sets the variables of Hydra too.
+/// Inner launchers come first: PALS sets the variables of Hydra too.
 const LAUNCHERS: [Names; 4] = [
     Names {
         launcher: Launcher::OpenMpi,
@@ -54,8 +54,8 @@ const LAUNCHERS: [Names; 4] = [
     },
 ];
 
-/// Whether ranks of MPI's own launcher run in a step of Slurm's, which has only started that launcher's
-/// daemons. What `srun` says in the words of PMI is the same as in its own.
+/// Returns true if the ranks were started by an MPI launcher whose daemons alone were started by
+/// the Slurm step. The PMI variables that `srun` sets are equal to its own.
 pub(super) fn is_inside(host: &impl Host) -> bool {
     let is_set = |name: &str| host.env(name).is_some();
     if is_set("OMPI_COMM_WORLD_RANK") || is_set("MV2_COMM_WORLD_RANK") {
@@ -77,7 +77,7 @@ fn read(names: &Names, host: &impl Host) -> Result<Placement, PlacementError> {
     let variables = Variables { launcher, host };
     let (rank, size) = (variables.needed(names.rank)?, variables.needed(names.size)?);
     let (local_rank, local_size) = match size {
-        // Where there is one rank, it is the only one of its node, whatever else is not said.
+        // A single rank is the only one on its node, even if other variables are missing.
         1 => (0, 1),
         _ => (variables.needed(names.local_rank)?, variables.needed(names.local_size)?),
     };
@@ -100,7 +100,8 @@ fn read(names: &Names, host: &impl Host) -> Result<Placement, PlacementError> {
     Ok(named(Placement { head, ..placement }, host, names.rank[0]))
 }
 
-/// Ranks that all run on one machine were started by one process there, for want of another name.
+/// Names a start on one machine after the process that started it, under Hydra or if it has no
+/// name.
 fn named(placement: Placement, host: &impl Host, rank: &str) -> Placement {
     let has_name = placement.name.is_some() && placement.launcher != Launcher::Hydra;
     if has_name || placement.head != Head::Here {
@@ -109,14 +110,15 @@ fn named(placement: Placement, host: &impl Host, rank: &str) -> Placement {
     Placement { name: Some(format!("mpi-{}", host.ancestor_without(rank))), ..placement }
 }
 
-/// What Hydra says only where it is asked: where the first rank runs, and a name. Ranks that ask use up
-/// their way of asking, so that only programs without MPI come after it.
+/// Asks Hydra for the host name of the first rank and a name of the start, which it gives only on
+/// request. This uses up the rank's PMI connection, so only programs without MPI can run
+/// afterwards.
 pub(super) fn ask_launcher(placement: Placement, host: &impl Host) -> Placement {
     let Placement { launcher: Launcher::Hydra, rank, head: Head::Unknown, .. } = placement else {
         return placement;
     };
     let variables = Variables { launcher: Launcher::Hydra, host };
-    // The name by which the launcher itself has reached this host.
+    // The host name by which the launcher itself reached this machine.
     let own_host = variables.text("MPIR_CVAR_CH3_INTERFACE_HOSTNAME");
     match host.ask_pmi(rank, own_host) {
         Some((name, head)) => {
@@ -130,14 +132,14 @@ fn head(placement: &Placement, variables: &Variables<'_, impl Host>) -> Head {
     if placement.local_size == placement.size {
         return Head::Here;
     }
-    // A batch system's list of hosts is of no use: it is there on some nodes only.
+    // A batch system's host list is not used: it exists on some nodes only.
     let uri = variables.text("OMPI_MCA_orte_hnp_uri");
     let address = uri.and_then(|uri| starters_address(&uri));
     address.map_or(Head::Unknown, |address| Head::There(address.to_string()))
 }
 
-/// The first address that others reach in `123.0;tcp://10.0.0.1,10.1.0.1:4000;tcp6://…`: that of the
-/// machine on which `mpirun` itself was started.
+/// Returns the first non-loopback address in `123.0;tcp://10.0.0.1,10.1.0.1:4000;tcp6://…`: that of
+/// the machine on which `mpirun` itself was started.
 fn starters_address(uri: &str) -> Option<IpAddr> {
     let transports = uri
         .split(';')

@@ -1,34 +1,34 @@
-//! Reads Slurm's short forms: `node[1-3,07],gpu[0-1]x[0-1]` for names, `2(x3),1` for counts.
+//! Parses Slurm's compressed lists: `node[1-3,07],gpu[0-1]x[0-1]` for names, `2(x3),1` for counts.
 
 use crate::limits::MAX_LISTED_NODES;
 
-/// Why a text is no list.
+/// An error in a list.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NodeListError {
-    /// Between two commas there is nothing.
+    /// There is nothing between two commas.
     #[error("a name in it is empty")]
     Empty,
-    /// Brackets that do not pair, or stand in each other.
+    /// Brackets are unpaired or nested.
     #[error("its brackets do not pair")]
     Brackets,
-    /// More brackets than the names of any cluster have.
+    /// A name has more brackets than the names of any cluster.
     #[error("a name in it has more than {MAX_DIMENSIONS} brackets")]
     Dimensions,
-    /// What stands in brackets is no number and no range of them.
+    /// Text in brackets is neither a number nor a range.
     #[error("a range in it is none")]
     Range,
-    /// More names than any cluster has nodes.
+    /// The list has more entries than any cluster has nodes.
     #[error("it stands for more than {MAX_LISTED_NODES} names")]
     TooMany,
 }
 
-/// As many as the largest number has.
+/// The number of digits of the largest number.
 const MAX_DIGITS: usize = 20;
 
-/// Slurm knows clusters of up to five dimensions.
+/// Slurm supports clusters of up to five dimensions.
 const MAX_DIMENSIONS: usize = 8;
 
-/// All names that `text` stands for, in its order.
+/// Returns all names in `text`, in order.
 pub fn names(text: &str) -> Result<Vec<String>, NodeListError> {
     let mut names = Vec::new();
     for entry in entries(text)? {
@@ -43,7 +43,7 @@ pub fn names(text: &str) -> Result<Vec<String>, NodeListError> {
     Ok(names)
 }
 
-/// The parts between commas that stand outside of brackets.
+/// Splits at the commas outside of brackets.
 fn entries(text: &str) -> Result<Vec<&str>, NodeListError> {
     let mut entries = Vec::new();
     let (mut from, mut is_inside) = (0, false);
@@ -66,7 +66,8 @@ fn entries(text: &str) -> Result<Vec<&str>, NodeListError> {
     Ok(entries)
 }
 
-/// Appends to `names` what `rest` stands for behind `before`; the last bracket varies fastest.
+/// Appends all expansions of `rest`, each with the prefix `before`, to `names`; the last bracket
+/// varies fastest.
 fn expand(rest: &str, before: String, names: &mut Vec<String>) -> Result<(), NodeListError> {
     let Some((plain, rest)) = rest.split_once('[') else {
         if names.len() == MAX_LISTED_NODES {
@@ -85,7 +86,7 @@ fn expand(rest: &str, before: String, names: &mut Vec<String>) -> Result<(), Nod
     Ok(())
 }
 
-/// The ends of `3`, `1-3` or `007-010`, and how many digits each number has at least.
+/// Returns the ends of `3`, `1-3` or `007-010`, and the minimum number of digits.
 fn bounds(range: &str) -> Result<(u64, u64, usize), NodeListError> {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     let number = |digits: &str| {
@@ -102,7 +103,7 @@ fn bounds(range: &str) -> Result<(u64, u64, usize), NodeListError> {
     Ok((from, to, first.len()))
 }
 
-/// The counts of `2(x3),1`: 2, 2, 2, 1.
+/// Returns the counts of `2(x3),1`: 2, 2, 2, 1.
 pub fn counts(text: &str) -> Result<Vec<u32>, NodeListError> {
     let mut counts = Vec::new();
     for entry in text.split(',') {
@@ -132,8 +133,8 @@ mod tests {
         names(text).map(|names| names.join(" "))
     }
 
-    /// Each form that Slurm prints is read: plain names, ranges, leading zeros, several brackets,
-    /// text behind them.
+    /// Each form that Slurm prints is parsed: plain names, ranges, leading zeros, several brackets,
+    /// text after brackets.
     #[test]
     fn brackets_are_expanded() {
         for (text, expected) in [
@@ -152,7 +153,7 @@ mod tests {
         }
     }
 
-    /// What is no list says why not, and no list makes more names than there is room for.
+    /// A malformed list returns its error, and no list expands beyond the limit.
     #[test]
     fn malformed_lists() {
         for (text, error) in [
@@ -176,7 +177,7 @@ mod tests {
         }
     }
 
-    /// Counts of tasks are read with their repetitions.
+    /// Task counts are parsed with their repetitions.
     #[test]
     fn counts_are_repeated() {
         assert_eq!(counts("2(x3),1"), Ok(vec![2, 2, 2, 1]));
@@ -187,7 +188,7 @@ mod tests {
         assert_eq!(counts("1(x4000000000)"), Err(NodeListError::TooMany));
     }
 
-    /// Whatever is read, it ends, and within its bound.
+    /// Parsing ends for any text, within the limit.
     #[test]
     fn any_text_is_answered() {
         let mut random = SmallRng::seed_from_u64(17);

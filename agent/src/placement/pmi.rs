@@ -1,8 +1,8 @@
-//! Asks the launcher itself, where its environment does not say enough: PMI-1, which Hydra speaks on a
-//! socket that each rank inherits.
+//! PMI-1, for launchers whose environment does not give enough: Hydra speaks it on a socket that
+//! each rank inherits.
 //!
-//! Ranks tell each other the name of the first one's host by it, and then end the conversation: a
-//! process that has spoken and goes without a farewell counts as crashed.
+//! Rank 0 publishes its host name, and then all ranks finalize: a process that has initialized PMI
+//! and exits without finalizing counts as crashed.
 
 use std::{
     io::{self, Read, Write},
@@ -16,14 +16,14 @@ use crate::limits;
 pub(crate) struct Pmi(UnixStream);
 
 impl Pmi {
-    /// Speaks on `socket`, which waits for answers as long as ranks may take to start.
+    /// Uses `socket`, with a read timeout that covers the start of all ranks.
     pub(crate) fn new(socket: UnixStream) -> io::Result<Self> {
         socket.set_read_timeout(Some(limits::PMI_TIMEOUT))?;
         Ok(Self(socket))
     }
 
-    /// The launcher's name for what it has started, and the host of rank 0, as all ranks are told it;
-    /// waits until all have asked.
+    /// Returns the launcher's name for this start and the host name of rank 0, the same on all
+    /// ranks; waits until all of them have called this.
     pub(crate) fn meet(mut self, rank: u32, own_host: &str) -> io::Result<(String, String)> {
         self.ask("cmd=init pmi_version=1 pmi_subversion=1", "rc=")?;
         let name = self.ask("cmd=get_my_kvsname", "kvsname=")?;
@@ -36,7 +36,7 @@ impl Pmi {
         Ok((name, head))
     }
 
-    /// Sends a line, and returns what stands behind `field` in the one that answers.
+    /// Sends a line, and returns the value of `field` in the reply.
     fn ask(&mut self, line: &str, field: &str) -> io::Result<String> {
         self.0.write_all(format!("{line}\n").as_bytes())?;
         let answer = self.line()?;
@@ -46,7 +46,7 @@ impl Pmi {
         })
     }
 
-    /// One line, a byte at a time: what follows it is not ours.
+    /// Reads one line, byte by byte: the data after it is not ours.
     fn line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         let mut byte = [0];
@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// A launcher that answers what each line asks for, in this order.
+    /// A launcher that expects these lines in order, and sends the answer to each.
     fn launcher(answers: &'static [(&'static str, &'static str)]) -> Pmi {
         let (ours, theirs) = UnixStream::pair().unwrap();
         thread::spawn(move || {
@@ -95,7 +95,7 @@ mod tests {
         ("cmd=get kvsname=kvs_1 key=ragent-head", "cmd=get_result rc=0 value=n0\n");
     const END: (&str, &str) = ("cmd=finalize", "cmd=finalize_ack\n");
 
-    /// The first rank says its host, and every rank reads it when all are there.
+    /// The first rank publishes its host name, and every rank reads it once all are there.
     #[test]
     fn first_rank_tells_its_host() {
         let told = ("kvs_1".to_owned(), "n0".to_owned());
@@ -105,7 +105,8 @@ mod tests {
         assert_eq!(second.meet(1, "n1").unwrap(), told);
     }
 
-    /// A launcher that says something else, too much, or goes, is an error.
+    /// A launcher that sends something unexpected, sends too much, or closes the socket is an
+    /// error.
     #[test]
     fn strange_launchers() {
         assert!(launcher(&[INIT, ("cmd=get_my_kvsname", "what?\n")]).meet(1, "n1").is_err());

@@ -1,15 +1,15 @@
-//! Slurm: `srun` tells each task of a step where it stands.
+//! Slurm: `srun` sets the placement of each task of a step.
 
 use std::num::NonZeroU32;
 
 use super::{Head, Launcher, Placement, PlacementError, Variables, node_list};
 use crate::host::Host;
 
-/// Steps with these numbers and above are none that tasks are started in: the shells of batch
-/// scripts and of interactive allocations, and what belongs to a whole job.
+/// The first of the special step numbers, in which no tasks are started: shells of batch scripts
+/// and of interactive allocations, and processes of a whole job.
 const FIRST_SPECIAL_STEP: u32 = 0xffff_fff0;
 
-/// Whether a step of Slurm's has started this process, or what has started it.
+/// Returns true if this process, or an ancestor of it, was started in a Slurm step.
 pub(super) fn is_in_step(host: &impl Host) -> bool {
     host.env("SLURM_STEP_ID").or_else(|| host.env("SLURM_STEPID")).is_some()
 }
@@ -34,7 +34,7 @@ pub(super) fn find(host: &impl Host) -> Result<Option<Placement>, PlacementError
         local_rank: variables.needed(&["SLURM_LOCALID"])?,
         local_size: local_size(&variables, node)?,
         node: Some((node, nodes)),
-        // What is left of an earlier start of a job that was put back into the queue is not its own.
+        // A requeued job must not use the state that its earlier start left.
         name: Some(match starts {
             0 => format!("slurm-{job}.{step}"),
             starts => format!("slurm-{job}.{step}-{starts}"),
@@ -61,7 +61,7 @@ fn local_size(variables: &Variables<'_, impl Host>, node: u32) -> Result<u32, Pl
     })
 }
 
-/// Tasks fill nodes in the order of the list, so the first task is on the first one.
+/// Returns the first node of the list, which runs the first task: tasks fill nodes in its order.
 fn head(
     variables: &Variables<'_, impl Host>,
     node: u32,
@@ -93,6 +93,7 @@ fn head(
 }
 
 fn granted_gpus(variables: &Variables<'_, impl Host>) -> Option<NonZeroU32> {
-    // Older versions write the kind in front of the number; what is no number is the driver's to say.
+    // Older versions put the GPU type in front of the number. If this is not a number, the driver
+    // counts.
     variables.text("SLURM_GPUS_ON_NODE")?.rsplit(':').next()?.parse().ok()
 }

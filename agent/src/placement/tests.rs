@@ -1,4 +1,4 @@
-//! Environments as launchers make them, and what they say.
+//! Environments that launchers set, and the placements found in them.
 
 use super::*;
 use crate::host::MadeUpHost;
@@ -33,7 +33,7 @@ fn task_with(changes: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'s
     kept.chain(changes.iter().filter(|(_, value)| *value != "-")).copied().collect()
 }
 
-/// Nothing that a batch shell, a login shell or an ordinary service has is a place.
+/// The variables of a batch shell, a login shell or an ordinary service are not a placement.
 #[test]
 fn no_launcher_no_place() {
     assert_eq!(find(&[]), Ok(None));
@@ -53,7 +53,7 @@ fn no_launcher_no_place() {
     }
 }
 
-/// A task of a step knows its place, the first node, and what it was granted.
+/// A task of a step finds its placement, the first node, and its granted GPUs.
 #[test]
 fn slurm_step() {
     let expected = Placement {
@@ -70,7 +70,7 @@ fn slurm_step() {
     assert_eq!(find(&TASK), Ok(Some(expected.clone())));
     let requeued = Placement { name: Some("slurm-4711.2-1".into()), ..expected.clone() };
     assert_eq!(find(&task_with(&[("SLURM_RESTART_COUNT", "1")])), Ok(Some(requeued)));
-    // What the variables of the whole job say is not asked where the step says it.
+    // The variables of the whole job are not used if the step has its own.
     let in_larger = task_with(&[("SLURM_NTASKS", "64"), ("SLURM_NNODES", "8")]);
     assert_eq!(find(&in_larger), Ok(Some(expected)));
 }
@@ -90,7 +90,7 @@ fn slurm_tasks_per_node() {
     assert_eq!(placement.node, Some((1, 3)));
 }
 
-/// What is missing, no number, or contradicts the rest is said, with the variable.
+/// A missing, malformed or contradictory variable is an error that names it.
 #[test]
 fn slurm_contradictions() {
     for (changes, expected) in [
@@ -111,7 +111,7 @@ fn slurm_contradictions() {
     }
 }
 
-/// The second of two ranks on the second of two nodes, as Open MPI 4 says it.
+/// The second of two ranks on the second of two nodes, as set by Open MPI 4.
 const OPEN_MPI: [(&str, &str); 6] = [
     ("OMPI_COMM_WORLD_RANK", "3"),
     ("OMPI_COMM_WORLD_SIZE", "4"),
@@ -121,7 +121,7 @@ const OPEN_MPI: [(&str, &str); 6] = [
     ("OMPI_MCA_orte_hnp_uri", "2847866880.0;tcp://127.0.0.1,10.0.0.7,172.17.0.1:34567"),
 ];
 
-/// Open MPI's ranks know the machine of `mpirun`, and the node where ranks fill equal nodes.
+/// Open MPI's ranks find the machine of `mpirun`, and the node number if ranks fill equal nodes.
 #[test]
 fn open_mpi() {
     let placement = find(&OPEN_MPI).unwrap().unwrap();
@@ -132,7 +132,7 @@ fn open_mpi() {
     assert_eq!(placement.head, Head::There("10.0.0.7".into()));
 }
 
-/// A launcher without a name for what it starts takes that of the batch system's job.
+/// If a launcher gives no name, the batch system's job id is used.
 #[test]
 fn batch_job_gives_the_name() {
     let mut env = vec![
@@ -146,7 +146,7 @@ fn batch_job_gives_the_name() {
     assert_eq!(find(&env).unwrap().unwrap().name.as_deref(), Some("mpi-17.head"));
 }
 
-/// The other launchers' ranks are read by their own names.
+/// The ranks of the other launchers are read from their own variables.
 #[test]
 fn other_launchers() {
     let hydra =
@@ -187,7 +187,7 @@ fn other_launchers() {
     }
 }
 
-/// Ranks that all run on one machine have their head there.
+/// If all ranks run on one machine, the head is this machine.
 #[test]
 fn one_machine() {
     let env =
@@ -195,18 +195,18 @@ fn one_machine() {
     assert_eq!(find(&env).unwrap().unwrap().head, Head::Here);
 }
 
-/// Where `mpirun` was started in a step of Slurm's, its ranks count; where `srun` has started the
-/// ranks and sets the library's variables too, Slurm knows more.
+/// The ranks of an `mpirun` inside a Slurm step are those of `mpirun`; if `srun` started the ranks
+/// and sets the library's variables too, those of Slurm count, as they are more complete.
 #[test]
 fn the_inner_launcher_counts() {
     let mut nested = TASK.to_vec();
     nested.extend(OPEN_MPI);
     assert_eq!(find(&nested).unwrap().unwrap().launcher, Launcher::OpenMpi);
-    // As Slurm's plug-in for PMI-2 sets them: without local ranks.
+    // As set by Slurm's plug-in for PMI-2: without local ranks.
     let mut direct = TASK.to_vec();
     direct.extend([("PMI_RANK", "1"), ("PMI_SIZE", "3"), ("PMI_JOBID", "4711.2")]);
     assert_eq!(find(&direct).unwrap().unwrap().launcher, Launcher::Slurm);
-    // Each rank comes to the same, also the one whose numbers are those of its daemon.
+    // All ranks find the same, including the rank whose numbers equal those of its daemon.
     let mut first = task_with(&[("SLURM_PROCID", "0"), ("SLURM_NODEID", "0")]);
     first.retain(|(name, _)| *name != "SLURMD_NODENAME");
     first.extend([("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "3")]);
@@ -218,7 +218,7 @@ fn the_inner_launcher_counts() {
     assert_eq!(find(&hydra).unwrap().unwrap().launcher, Launcher::Hydra);
 }
 
-/// Where ranks are not laid out node by node, no number of a node is made up.
+/// If ranks are not laid out node by node, there is no node number.
 #[test]
 fn uneven_nodes_have_no_number() {
     assert_eq!(implied_node(2, 4, 0, 2), Some((1, 2)));

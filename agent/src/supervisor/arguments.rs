@@ -1,4 +1,4 @@
-//! The arguments of a worker: its own, with what the launch method adds.
+//! The arguments of a worker: its own, and additions of the launch method.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -12,31 +12,31 @@ use ragent_rendezvous::{
 
 use crate::job_spec::{JobFiles, LaunchMethod, WorkerCommand, substitute};
 
-/// What is added to the arguments of workers; the same in every round.
+/// The arguments that are added to those of workers; the same in every round.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ArgumentSpec {
     method: LaunchMethod,
-    /// What the names of the files begin with by which workers meet, if they do.
+    /// The prefix of the paths of the files through which workers meet, if any.
     shared_file: Option<PathBuf>,
-    /// What all workers are told alike, behind everything else.
+    /// The arguments that all workers get, after all others.
     shared: Vec<OsString>,
 }
 
 /// A worker's place in a round.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// What its node was told.
+    /// The admission of its node.
     pub admission: &'a Admission,
-    /// The run that the round is of.
+    /// The run to which the round belongs.
     pub job_uid: &'a JobUid,
-    /// Its own rank on the node.
+    /// Its local rank on the node.
     pub local_rank: LocalRank,
-    /// The one that it is told.
+    /// The local rank that it gets.
     pub shown_rank: LocalRank,
 }
 
 impl ArgumentSpec {
-    /// What `method` adds, and the paths of the job.
+    /// Collects the arguments of `method` and the paths of the job.
     pub fn new(method: &LaunchMethod, files: &JobFiles) -> Self {
         let mut shared: Vec<OsString> = Vec::new();
         if let LaunchMethod::DeepSpeed { config: Some(config) } = method {
@@ -51,7 +51,7 @@ impl ArgumentSpec {
         Self { method: method.clone(), shared_file: files.shared_file(method), shared }
     }
 
-    /// The arguments of the worker at `place`, which runs `command`.
+    /// Returns the arguments of the worker at `place`, which runs `command`.
     pub fn of_worker(&self, command: &WorkerCommand, place: &Place<'_>) -> Vec<OsString> {
         let rank = place.local_rank.to_string();
         let substituted = |arg: &OsString| substitute(arg, &[("local_rank", &rank)]);
@@ -78,8 +78,8 @@ impl ArgumentSpec {
         args
     }
 
-    /// `file://` and a path that no other round has, of no run whatever: torch's `FileStore` is not to
-    /// be used twice.
+    /// Returns `file://` with a path that no other round of any run has: torch's `FileStore` must
+    /// not be used twice.
     fn init_method(&self, place: &Place<'_>) -> Option<OsString> {
         let Place { job_uid, admission: Admission { round, .. }, .. } = place;
         let suffix = format!("-{job_uid}-{}-{}", round.term, round.round);
@@ -122,14 +122,14 @@ mod tests {
         args.join(OsStr::new(" ")).into_string().unwrap()
     }
 
-    /// By default a worker gets its own arguments and nothing else.
+    /// By default, a worker gets its own arguments and nothing else.
     #[test]
     fn torchrun_adds_nothing() {
         let args = args(LaunchMethod::Torchrun, &JobFiles::default());
         assert_eq!(args, "-u -m pkg.train --out 1");
     }
 
-    /// With `basic` each worker is told its rank, the size of the round, and a file of this round.
+    /// With `basic`, each worker gets its rank, the size of the round, and a file of this round.
     #[test]
     fn basic() {
         let method = |shared_file| LaunchMethod::Basic { shared_file };
@@ -143,8 +143,8 @@ mod tests {
         );
     }
 
-    /// With `deepspeed` the local rank stands first, as its launcher has it, and is the one of the
-    /// environment.
+    /// With `deepspeed`, the local rank precedes the script's arguments, as with DeepSpeed's
+    /// launcher, and equals that of the environment.
     #[test]
     fn deepspeed() {
         let config = Some("ds.json".into());
@@ -158,7 +158,8 @@ mod tests {
         );
     }
 
-    /// Paths of the job are the same for all, whatever the method; macros in them are none.
+    /// The paths of the job are the same for all workers, with any method; macros in them are not
+    /// expanded.
     #[test]
     fn paths_of_the_job() {
         let files = JobFiles {

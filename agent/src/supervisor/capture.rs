@@ -1,4 +1,4 @@
-//! Copies what a worker writes to where it belongs, and keeps the last lines of it.
+//! Copies the output of a worker to its destinations, and keeps its last lines.
 
 use std::{
     io,
@@ -19,7 +19,7 @@ use super::{
     unix,
 };
 
-/// Asks a capture to read whatever its worker has written so far, and to say when it has.
+/// A request to a capture to read all output so far of its worker, and then to reply.
 pub(super) type Drain = oneshot::Sender<oneshot::Sender<()>>;
 
 /// The last lines of a stream that is being copied.
@@ -41,13 +41,13 @@ impl SharedTail {
 pub(super) struct Capture {
     /// The worker's end of the pipe.
     pub(super) fd: OwnedFd,
-    /// Asks for what has been written so far.
+    /// Requests a drain of the output so far.
     pub(super) drain: Drain,
-    /// What the keeper needs to go on with it, should this process be gone.
+    /// The state with which the keeper continues the copying if this process dies.
     pub(super) handed_over: (FlowOrder, Vec<OwnedFd>),
 }
 
-/// Makes a pipe for a worker's stream and copies what comes out of it until all writers are gone.
+/// Creates a pipe for a worker's stream, and copies its content until all writers are gone.
 ///
 /// # Errors
 ///
@@ -58,7 +58,7 @@ pub(super) fn start(
     tail: Option<SharedTail>,
 ) -> io::Result<Capture> {
     let (receiver, fd) = unistd::pipe2(OFlag::O_CLOEXEC)?;
-    // A worker expects its own end to block.
+    // Workers expect their end to block.
     fcntl(&receiver, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     let readable = unix::watch_pipe(receiver.try_clone()?)?;
     let flow = Flow::new(receiver, destination, tail)?;
@@ -91,10 +91,11 @@ async fn copy(
             }
             drain = &mut drains, if may_drain => {
                 may_drain = false;
-                // The runtime may not have heard yet of what is in the pipe, so the pipe is asked.
+                // The runtime may not have noticed yet that the pipe has content, so try to read
+                // it.
                 flow = copy_all(&console, held).await;
                 if let Ok(drained) = drain {
-                    // Whoever asked may have stopped waiting.
+                    // The requester may have stopped waiting.
                     let _ = drained.send(());
                 }
             }
@@ -102,7 +103,7 @@ async fn copy(
     }
 }
 
-/// Copies until nothing is in the pipe.
+/// Copies until the pipe is empty.
 async fn copy_all(console: &Console, mut flow: Box<Flow>) -> Option<Box<Flow>> {
     loop {
         flow = console.copy(flow).await?;

@@ -1,8 +1,8 @@
-//! Writes what workers wrote: to the agent's own stdout and stderr, and to log files beside them.
+//! Writes the output of workers to the agent's own stdout and stderr, and to log files.
 //!
-//! A thread each does it, because a console, and a file on a network, may block for as long as they
-//! like. Where one does, its queue fills and workers wait, as they would for the thing itself;
-//! nothing else waits for it.
+//! The console and the files have a thread each, because a console, or a file on a network, may
+//! block for any time. Then its queue fills and workers wait, as they would if they wrote there
+//! directly; nothing else waits for it.
 
 use std::{
     fs::File,
@@ -19,35 +19,35 @@ use tracing::warn;
 use super::{flow::Flow, pipes::Pipe};
 use crate::{job_spec::Stream, limits};
 
-/// Queues of what is to be written; clones feed the same ones.
+/// The queues of the writing threads; clones share them.
 #[derive(Clone, Debug)]
 pub struct Console {
     streams: mpsc::Sender<ToWrite<Stream>>,
     files: mpsc::Sender<ToWrite<Arc<File>>>,
-    /// Lines on their way to stdout and to stderr.
+    /// Lines to be written to stdout and to stderr.
     staged: [Arc<Pipe>; 2],
 }
 
-/// What a thread is to write.
+/// An item for a writing thread.
 #[derive(Debug)]
 enum ToWrite<T> {
     Bytes(T, Bytes),
-    /// What there is of a stream, which is given back.
+    /// A flow whose available output is to be copied, and the channel that returns the flow.
     Flow(Box<Flow>, oneshot::Sender<Box<Flow>>),
 }
 
-/// Tells when everything has been written.
+/// A handle that waits for the end of the writing threads.
 #[derive(Debug)]
 pub struct ConsoleEnd([oneshot::Receiver<()>; 2]);
 
 impl Console {
-    /// Starts the threads that write.
+    /// Starts the writing threads.
     ///
     /// # Errors
     ///
     /// Returns the system's refusal to start a thread.
     pub fn start() -> io::Result<(Self, ConsoleEnd)> {
-        // A console that is gone (EPIPE) is no reason to stop reading from workers.
+        // Output of workers is read even if the console is gone (EPIPE).
         let (streams, streams_end) = writer("console", |next| match next {
             ToWrite::Bytes(Stream::Stdout, chunk) => {
                 let _ = write_flushed(io::stdout().lock(), &chunk);
@@ -57,7 +57,7 @@ impl Console {
             }
             ToWrite::Flow(mut flow, back) => {
                 let _ = flow.copy_to_console();
-                // A task that is gone was ended with its runtime.
+                // The receiving task may have ended with its runtime.
                 let _ = back.send(flow);
             }
         })?;
@@ -83,7 +83,7 @@ impl Console {
         Ok((Self { streams, files, staged }, ConsoleEnd([streams_end, files_end])))
     }
 
-    /// Queues `chunk` for the console; waits where that is slow.
+    /// Queues `chunk` for the console; waits if the console is slow.
     ///
     /// # Cancel safety
     ///
@@ -93,17 +93,17 @@ impl Console {
         let _ = self.streams.send(ToWrite::Bytes(stream, chunk)).await;
     }
 
-    /// Queues `chunk` for the console; false if that is blocked.
+    /// Queues `chunk` for the console; returns false if the queue is full.
     pub(crate) fn try_write(&self, stream: Stream, chunk: Bytes) -> bool {
         self.streams.try_send(ToWrite::Bytes(stream, chunk)).is_ok()
     }
 
-    /// Queues `chunk` for a file; false if files are blocked.
+    /// Queues `chunk` for a file; returns false if the queue is full.
     pub(crate) fn try_write_file(&self, file: &Arc<File>, chunk: Bytes) -> bool {
         self.files.try_send(ToWrite::Bytes(Arc::clone(file), chunk)).is_ok()
     }
 
-    /// Queues `chunk` for a file; waits where that is slow.
+    /// Queues `chunk` for a file; waits if files are slow.
     ///
     /// # Cancel safety
     ///
@@ -112,7 +112,7 @@ impl Console {
         let _ = self.files.send(ToWrite::Bytes(Arc::clone(file), chunk)).await;
     }
 
-    /// Lines on their way to `stream`.
+    /// The pipe of lines to be written to `stream`.
     pub(super) fn staged(&self, stream: Stream) -> Arc<Pipe> {
         let [stdout, stderr] = &self.staged;
         Arc::clone(match stream {
@@ -121,8 +121,8 @@ impl Console {
         })
     }
 
-    /// Copies what there is of a stream to its destinations; waits where they are slow. None if the
-    /// threads are gone.
+    /// Copies the available output of a flow to its destinations; waits if they are slow. Returns
+    /// `None` if the threads are gone.
     pub(super) async fn copy(&self, mut flow: Box<Flow>) -> Option<Box<Flow>> {
         if flow.has_file() {
             let (back, given_back) = oneshot::channel();
@@ -142,19 +142,20 @@ impl Console {
 }
 
 impl ConsoleEnd {
-    /// Waits until everything has been written, at most for `limit`. All [`Console`]s must be gone.
+    /// Waits until everything has been written, for at most `limit`. All [`Console`]s must have
+    /// been dropped.
     pub async fn wait(self, limit: Duration) {
         let both = async {
             for end in self.0 {
                 let _ = end.await;
             }
         };
-        // What does not take it in time has lost it.
+        // Output that has not been written in time is lost.
         let _ = tokio::time::timeout(limit, both).await;
     }
 }
 
-/// A thread that writes what is queued for it, and says when it has.
+/// Starts a thread that writes the items of its queue, and reports when it has ended.
 fn writer<T: Send + 'static>(
     name: &str,
     mut write: impl FnMut(T) + Send + 'static,
@@ -165,7 +166,7 @@ fn writer<T: Send + 'static>(
         while let Some(next) = queue.blocking_recv() {
             write(next);
         }
-        // Nobody may be waiting.
+        // The receiver may be gone.
         let _ = done.send(());
     })?;
     Ok((sender, end))

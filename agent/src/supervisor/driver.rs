@@ -53,107 +53,107 @@ use crate::{
     limits,
 };
 
-/// What the supervisor is to do.
+/// A command to the supervisor.
 #[derive(Debug)]
 pub enum Command {
     /// Start the workers of a round; the previous group has finished.
     Start {
-        /// What its node was told.
+        /// The admission of the node.
         admission: Box<Admission>,
-        /// The run that the round is of.
+        /// The run to which the round belongs.
         job_uid: JobUid,
     },
-    /// End the group, its workers having `grace`.
+    /// End the group; its workers have `grace` to end.
     Stop {
-        /// What its workers are told.
+        /// The signal for its workers.
         signal: signal::Signal,
-        /// How long they may take.
+        /// The time that they have.
         grace: Duration,
     },
-    /// Signal the workers, which go on.
+    /// Forward a signal to the workers, which go on.
     Forward(Signal),
     /// End the group at once.
     Kill,
-    /// Workers may run until then unless it is renewed; without an end where they need no lease.
+    /// Let workers run until this time unless it is renewed; without a limit if they need no lease.
     Renew(Option<Instant>),
-    /// Whom the keeper tells, should the agent be gone.
+    /// Set the obituary that the keeper sends if the agent dies, and its destinations.
     Bury {
-        /// The agent's identity.
+        /// The id of the agent's node.
         node_id: String,
-        /// Where the coordinator listens.
+        /// The addresses of the coordinator.
         coordinators: Vec<std::net::SocketAddr>,
         /// The newest round that ran here.
         round: Round,
-        /// The proof of the agent's node id, once it was welcomed.
+        /// The proof of the agent's node id; `None` until the first welcome.
         proof: Option<ragent_proto::Proof>,
         /// The state file of the coordinator that this agent hosts, if it does.
         state_file: Option<PathBuf>,
     },
 }
 
-/// What the supervisor tells.
+/// A report of the supervisor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Told {
-    /// The group's first failure; the others are being stopped.
+    /// The group's first failure; the other workers are being stopped.
     Failed(Box<WorkerFailure>),
-    /// The failure of the oldest event in the group, as the error files of all its workers show; sent
-    /// before the end of the group.
+    /// The failure with the oldest error file of all workers in the group; sent before the end of
+    /// the group.
     Cause(Box<WorkerFailure>),
-    /// The group has ended, and nothing is left of it.
+    /// The group has ended, and none of its processes is left.
     Finished(GroupEnd),
-    /// The keeper kills the workers because their lease is over.
+    /// The keeper kills the workers because their lease has expired.
     CutOff,
-    /// The workers say how far they are.
+    /// The status line of a worker.
     Said(String),
 }
 
-/// What a supervisor needs to know of the job.
+/// The configuration of a supervisor.
 #[derive(Debug)]
 pub struct SupervisorSpec {
-    /// What workers run.
+    /// The command that workers run.
     pub command: WorkerCommand,
-    /// What is added to their arguments.
+    /// The arguments that are added to theirs.
     pub arguments: ArgumentSpec,
-    /// What they find in their environment.
+    /// The variables that are added to their environment.
     pub environment: EnvironmentSpec,
-    /// Where their output goes.
+    /// The destinations of their output.
     pub output: Output,
-    /// Where their events go.
+    /// The log of their events.
     pub events: EventLog,
-    /// Where they set timers, if they may.
+    /// The pipe through which they set timers, if they may.
     pub timer_pipe: Option<TimerPipe>,
-    /// Their processors, by local rank; none where they are not bound.
+    /// Their processors, by local rank; empty if they are not bound.
     pub cpus_by_rank: Vec<CpuSet>,
-    /// Where their files go.
+    /// The folder of their files.
     pub logs: Arc<LogFolder>,
-    /// How long they may take to end when one of them fails.
+    /// The time that they have to end after one of them has failed.
     pub stop_grace: Duration,
-    /// How long GPUs are waited for that an earlier round holds still.
+    /// The time to wait for GPUs that processes of an earlier round still hold.
     pub held_gpu_timeout: Duration,
-    /// Exit codes that ask for no restart.
+    /// Exit codes after which the job is not restarted.
     pub final_codes: BTreeSet<i32>,
-    /// When a group hangs, and what is done then; none: it never does.
+    /// The detection and treatment of hangs; `None` if disabled.
     pub hang: Option<HangSpec>,
-    /// Where sockets for heartbeats are made.
+    /// The folder in which sockets for heartbeats are created.
     pub socket_dir: PathBuf,
-    /// How many files each may open, softly.
+    /// The soft limit of open files of each worker.
     pub open_files: u64,
-    /// How large their core dumps may be, softly.
+    /// The soft limit of the core dump of each worker.
     pub core_dump: u64,
     /// This machine's name, for reports.
     pub host_name: String,
-    /// Where the console's part of their output goes.
+    /// The writer of their output.
     pub console: Console,
 }
 
 /// A running supervisor.
 #[derive(Debug)]
 pub struct SupervisorHandle {
-    /// What it is to do; dropping this ends it, its keeper and everything below.
+    /// Commands; dropping this ends the supervisor, its keeper and everything below.
     pub commands: mpsc::Sender<Command>,
-    /// What it tells.
+    /// Reports of the supervisor.
     pub told: mpsc::Receiver<Told>,
-    /// Ends when nothing is left.
+    /// Its task, which ends when no process is left.
     pub task: tokio::task::JoinHandle<()>,
 }
 
@@ -199,14 +199,14 @@ struct Driver {
     reports: mpsc::Sender<FromKeeper>,
     tell: mpsc::Sender<Told>,
     group: Option<Group>,
-    /// What a new keeper must be told that the last one knew.
+    /// The latest orders of these kinds, which a new keeper needs.
     bury: Option<Order>,
     renewed: Option<Order>,
-    /// When the lease ends, if it does.
+    /// The end of the lease, if it has one.
     lease: Option<Instant>,
-    /// Sweeps ordered so far.
+    /// The number of sweeps ordered so far.
     sweeps: u64,
-    /// Since when no group runs.
+    /// The time since which no group has run.
     idle_since: Instant,
     timers: Timers,
     notices: Option<NoticeSockets>,
@@ -214,14 +214,14 @@ struct Driver {
     background: mpsc::Sender<(RoundId, Done)>,
 }
 
-/// What was done beside the loop for the group of a round.
+/// The result of background work for the group of a round.
 #[derive(Debug)]
 enum Done {
-    /// What workers write to is open.
+    /// The output files of the workers are open.
     Prepared(Prepared),
-    /// Workers were looked at.
+    /// The activity of the workers was read.
     Looked(BTreeMap<LocalRank, Activity>),
-    /// Stacks of a group that hangs were taken.
+    /// The stacks of a hung group were taken.
     Stacks(Hang, BTreeMap<LocalRank, PathBuf>),
 }
 
@@ -231,39 +231,39 @@ struct Group {
     admission: Admission,
     job_uid: JobUid,
     workers: BTreeMap<LocalRank, Worker>,
-    /// Where chosen lines of all of them go: of stdout, of stderr.
+    /// The filters for lines of all workers, and their files: of stdout, of stderr.
     choices: [Option<Choice>; 2],
     hang: Option<HangWatch>,
     is_looking: bool,
     keeper: KeeperWatch,
-    /// Since when it is being ended.
+    /// The time at which it began to stop.
     stopped: Option<Instant>,
 }
 
-/// What is known of one worker.
+/// The state of one worker.
 #[derive(Default)]
 struct Worker {
     pid: u32,
     fate: Fate,
-    /// How it ended, and when that was reported.
+    /// Its end, and the time at which that was reported.
     end: Option<(WorkerEnd, Instant)>,
     folder: Option<WorkerFolder>,
     stderr: StderrTail,
-    /// What it last said of its progress.
+    /// The last status line that it sent.
     said: Option<String>,
-    /// The file that has its stack, if it hung.
+    /// The file with its stack, if it hung.
     stack: Option<PathBuf>,
 }
 
-/// How far a worker has come, for events.
+/// The state of a worker, for events.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Fate {
     #[default]
     Running,
     Succeeded,
-    /// It was the first to fail.
+    /// The worker was the first to fail.
     Failed,
-    /// It ended otherwise.
+    /// The worker has ended in another way.
     Ended,
 }
 
@@ -280,7 +280,8 @@ impl Driver {
             let look = self.group.as_ref().and_then(Group::next_look);
             let keeper = self.group.as_ref().and_then(|group| group.keeper.poll_timeout());
             tokio::select! {
-                // Ends before commands and deadlines, so that what has ended is not killed again.
+                // Reports before commands and deadlines, so that a process that has ended is not
+                // killed again.
                 biased;
                 Some(report) = from_keeper.recv() => self.handle_keeper(report).await,
                 () = clock::until(deadline) => self.handle_timeout(),
@@ -295,7 +296,7 @@ impl Driver {
                 request = next_timer(&mut self.spec.timer_pipe) => {
                     self.timers.handle(clock::now(), clock::wall_time(), request);
                 }
-                // Last, so that a flood of them keeps nothing else waiting.
+                // Last, so that a flood of notices delays nothing else.
                 notice = next_notice(&mut self.notices) => self.handle_notice(notice),
             }
             self.carry_out_all().await;
@@ -352,7 +353,7 @@ impl Driver {
             }
             Report::Quiet => self.input(Input::Quiet),
             Report::Reaped { number } if number == self.sweeps => self.input(Input::Reaped),
-            // Of a sweep that the keeper began by itself; the one ordered since says so too.
+            // A sweep that the keeper began by itself; the sweep ordered since is reported as well.
             Report::Reaped { .. } => {}
             Report::LeaseOver => {
                 warn!("the lease is over; the keeper kills the workers");
@@ -370,7 +371,7 @@ impl Driver {
         }
     }
 
-    /// Kills the workers whose timers are over; their end is told like any other.
+    /// Kills the workers whose timers have expired; their ends are reported like any other.
     fn kill_expired(&mut self) {
         for Expired { pid, scope_id, signal } in self.timers.expired(clock::now()) {
             let pid = Pid::from_raw(pid);
@@ -387,7 +388,7 @@ impl Driver {
         }
     }
 
-    /// Looks at what the workers do.
+    /// Starts to read the workers' activity.
     fn look(&mut self) {
         let Some(group) = &mut self.group else { return };
         group.is_looking = true;
@@ -398,7 +399,7 @@ impl Driver {
         });
     }
 
-    /// Does something that takes time while the loop goes on.
+    /// Runs slow work while the loop goes on.
     fn in_background(&self, round: RoundId, work: impl Future<Output = Done> + Send + 'static) {
         let background = self.background.clone();
         tokio::spawn(async move {
@@ -438,17 +439,17 @@ impl Driver {
         let hang = notice.is_trigger.then(|| watch.handle_trigger(local_rank)).flatten();
         if let Some(text) = notice.status {
             group.workers.entry(local_rank).or_default().said = Some(text.clone());
-            // One line a node: that of the first worker that says anything.
+            // One line per node: that of the first worker that has one.
             let first = group.workers.iter().find(|(_, worker)| worker.said.is_some());
             if first.is_some_and(|(first, _)| *first == local_rank) {
-                // Where the agent is behind, a later line will do.
+                // If the queue is full, a later line suffices.
                 let _ = self.tell.try_send(Told::Said(text));
             }
         }
         self.take_stacks(hang);
     }
 
-    /// Takes the stacks of a group that hangs, if it does; then it is killed.
+    /// Takes the stacks of the group if it hangs; it is killed afterwards.
     fn take_stacks(&self, hang: Option<Hang>) {
         let (Some(hang), Some(group), Some(spec)) = (hang, &self.group, &self.spec.hang) else {
             return;
@@ -600,7 +601,7 @@ impl Driver {
         });
     }
 
-    /// Starts the workers of the group, which may have been told to end meanwhile.
+    /// Starts the workers of the group, unless it has been stopped in the meantime.
     async fn start_workers(&mut self, prepared: Prepared) {
         let Some(group) = self.group.as_mut().filter(|group| group.machine.is_running()) else {
             return;
@@ -671,7 +672,7 @@ impl Driver {
         while let Some(effect) = self.group.as_mut().and_then(|group| group.machine.poll_effect()) {
             debug!(?effect, "supervisor");
             if let Some(group) = &mut self.group {
-                // Whatever it does first, it ends.
+                // Any first effect means that the group is being ended.
                 group.stopped.get_or_insert_with(clock::now);
             }
             match effect {
@@ -733,7 +734,7 @@ impl Driver {
     }
 
     async fn tell(&self, told: Told) {
-        // The agent that is not listening any more is about to drop its commands too.
+        // An agent that no longer listens is about to drop its commands too.
         let _ = self.tell.send(told).await;
     }
 
@@ -773,9 +774,10 @@ impl Driver {
         }
     }
 
-    /// Reports to the agent which worker failed first, by the error files of all of them.
+    /// Reports to the agent the worker that failed first, by the error files of all workers.
     ///
-    /// Only files count that were written before the group began to stop: later ones are echoes of that.
+    /// A file counts only if it was written before the group began to stop: later ones are
+    /// consequences of that.
     async fn tell_cause(&self, end: GroupEnd) {
         let Some(group) = self.group.as_ref().filter(|_| end == GroupEnd::Stopped) else {
             return;
@@ -794,7 +796,7 @@ impl Driver {
             return;
         }
         let ended = group.workers.get(&local_rank).and_then(|worker| worker.end.clone());
-        // A worker whose end was not reported went with its keeper.
+        // A worker whose end was not reported was killed with its keeper.
         let (end, at) = ended.unwrap_or((WorkerEnd::KeeperLost, now));
         let mut cause = self.failure(local_rank, end).await;
         cause.age = now.saturating_duration_since(at);
@@ -802,10 +804,10 @@ impl Driver {
         self.tell(Told::Cause(Box::new(cause))).await;
     }
 
-    /// Ends the keeper, which ends everything below it, and waits until nothing is left.
+    /// Ends the keeper, which ends everything below it, and waits until no process is left.
     async fn end(mut self, mut from_keeper: mpsc::Receiver<FromKeeper>) {
         self.spec.events.flush();
-        // An agent that ends in order leaves in order: no coordinator needs an obituary.
+        // An agent that ends normally leaves the job itself: no coordinator needs an obituary.
         if let Some(Order::Bury { node_id, round, proof, state_file, .. }) = self.bury.take() {
             let coordinators = Vec::new();
             let order = Order::Bury { node_id, coordinators, round, proof, state_file };
@@ -823,13 +825,13 @@ impl Driver {
 }
 
 impl Group {
-    /// When to look at what its workers do.
+    /// Returns the time of the next look at the workers' activity.
     fn next_look(&self) -> Option<Instant> {
         let watch = self.hang.as_ref().filter(|_| !self.is_looking)?;
         watch.poll_timeout().filter(|_| self.machine.is_running())
     }
 
-    /// The processes of its workers that run.
+    /// Returns the processes of the workers that still run.
     fn running(&self) -> BTreeMap<LocalRank, u32> {
         let running = |worker: &Worker| worker.fate == Fate::Running && worker.pid != 0;
         let workers = self.workers.iter().filter(|(_, worker)| running(worker));
@@ -837,7 +839,7 @@ impl Group {
     }
 }
 
-/// Opens the sockets for heartbeats, where hangs are watched for.
+/// Opens the sockets for heartbeats, if hangs are detected.
 fn open_notices(spec: &SupervisorSpec) -> Option<NoticeSockets> {
     spec.hang.as_ref()?;
     let size = spec.environment.local_world_size;
@@ -846,7 +848,7 @@ fn open_notices(spec: &SupervisorSpec) -> Option<NoticeSockets> {
         .ok()
 }
 
-/// The next notice of a worker, if they may send any.
+/// Waits for the next notice of a worker; forever if workers cannot send any.
 async fn next_notice(notices: &mut Option<NoticeSockets>) -> (LocalRank, Notice) {
     if let Some(open) = notices {
         if let Some(notice) = open.next().await {
@@ -857,7 +859,7 @@ async fn next_notice(notices: &mut Option<NoticeSockets>) -> (LocalRank, Notice)
     future::pending().await
 }
 
-/// The next request for a timer, if workers may set any.
+/// Waits for the next request for a timer; forever if workers cannot set any.
 async fn next_timer(pipe: &mut Option<TimerPipe>) -> TimerRequest {
     if let Some(open) = pipe {
         match open.next().await {
@@ -869,19 +871,20 @@ async fn next_timer(pipe: &mut Option<TimerPipe>) -> TimerRequest {
     future::pending().await
 }
 
-/// The worker whose error file is the oldest, and its age; nothing if there is none, or the disk does not
-/// answer soon.
+/// Returns the worker whose error file is the oldest, and its age; `None` if there is no such file,
+/// or the disk does not answer in time.
 async fn oldest_error_file(files: Vec<(LocalRank, PathBuf)>) -> Option<(LocalRank, Duration)> {
     let looking = spawn_blocking(move || {
         let ages =
             files.into_iter().filter_map(|(rank, path)| Some((rank, error_file::age(&path)?)));
-        // The lowest rank of several of the same age.
+        // The lowest rank of several with the same age.
         ages.rev().max_by_key(|(_, age)| *age)
     });
     timeout(limits::LAST_WORDS_TIMEOUT, looking).await.ok()?.ok().flatten()
 }
 
-/// What a worker wrote to its error file; nothing if the disk does not give it soon.
+/// Reads the message in a worker's error file; `None` if there is none, or the disk does not answer
+/// in time.
 async fn read_message(path: PathBuf) -> Option<String> {
     let reading = spawn_blocking(move || error_file::message(&path));
     timeout(limits::LAST_WORDS_TIMEOUT, reading).await.ok()?.ok().flatten()

@@ -1,4 +1,4 @@
-//! The environment of a worker: the agent's own, with what torchrun adds.
+//! The environment of a worker: the agent's own, and the variables that torchrun adds.
 
 use std::{ffi::OsString, path::Path, time::Duration};
 
@@ -9,7 +9,7 @@ use ragent_rendezvous::{
 
 use crate::job_spec::VirtualDevices;
 
-/// What a worker's environment needs of the job; the same in every round.
+/// The job's settings for the environment of workers; the same in every round.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EnvironmentSpec {
     /// `TORCHELASTIC_RUN_ID`.
@@ -22,21 +22,21 @@ pub struct EnvironmentSpec {
     pub local_world_size: u32,
     /// `TORCHELASTIC_SIGNALS_TO_HANDLE`.
     pub signals: String,
-    /// `OMP_NUM_THREADS`, where the user has set none.
+    /// `OMP_NUM_THREADS`, if the user has not set it.
     pub omp_num_threads: Option<u32>,
-    /// Whether `TORCH_NCCL_ASYNC_ERROR_HANDLING` is to be set.
+    /// True if `TORCH_NCCL_ASYNC_ERROR_HANDLING` is set.
     pub nccl_async_error_handling: bool,
-    /// `MASTER_ADDR`, where the user gives it.
+    /// `MASTER_ADDR`, if the user gave it.
     pub master_address: Option<String>,
     /// `TORCHELASTIC_USE_AGENT_STORE`.
     pub shares_store: bool,
-    /// The device of each worker, where it sees one only.
+    /// The device of each worker, if each sees only one.
     pub virtual_devices: Option<VirtualDevices>,
-    /// Whether the variables are to be set that DeepSpeed's launcher sets beside torch's.
+    /// True if the variables that DeepSpeed's launcher sets in addition to torch's are set.
     pub is_deepspeed: bool,
 }
 
-/// How a worker tells of its progress, in the variables that services know.
+/// Returns the variables through which a worker reports its progress, named as systemd names them.
 pub fn of_heartbeats(socket: &Path, timeout: Duration) -> [(String, OsString); 2] {
     [
         ("NOTIFY_SOCKET".to_owned(), socket.into()),
@@ -44,7 +44,7 @@ pub fn of_heartbeats(socket: &Path, timeout: Duration) -> [(String, OsString); 2
     ]
 }
 
-/// What systemd tells the agent and means nobody else.
+/// Variables that systemd sets for the agent alone.
 pub const NOT_INHERITED: [&str; 7] = [
     "LISTEN_FDNAMES",
     "LISTEN_FDS",
@@ -61,7 +61,8 @@ impl EnvironmentSpec {
         if self.virtual_devices.is_some() { LocalRank(0) } else { local_rank }
     }
 
-    /// The variables of the worker with `local_rank`, in a round to which its node was admitted.
+    /// Returns the variables of the worker with `local_rank`, in a round to which its node was
+    /// admitted.
     pub fn of_worker(
         &self,
         admission: &Admission,
@@ -156,7 +157,7 @@ mod tests {
         env.into_iter().map(|(name, value)| (name, value.into_string().unwrap())).collect()
     }
 
-    /// A worker sees exactly the variables that torchrun 2.15 sets.
+    /// A worker gets exactly the variables that torchrun 2.15 sets.
     #[test]
     fn environment_is_torchruns() {
         let env = environment(&spec());
@@ -186,8 +187,8 @@ mod tests {
         assert_eq!(env, expected);
     }
 
-    /// With the static backend the master is what the user typed, and a worker that sees one device
-    /// takes it for the first.
+    /// With the static backend, the master is the address that the user typed; a worker that sees a
+    /// single device has local rank 0.
     #[test]
     fn environment_by_other_flags() {
         let devices = VirtualDevices { visible: vec!["5".into(), "3".into()], hip: true };
@@ -209,7 +210,7 @@ mod tests {
         }
     }
 
-    /// DeepSpeed's launcher has three variables more, and nothing less.
+    /// DeepSpeed's launcher sets three more variables, and all of torch's.
     #[test]
     fn environment_for_deepspeed() {
         let mut env = environment(&EnvironmentSpec { is_deepspeed: true, ..spec() });

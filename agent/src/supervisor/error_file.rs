@@ -1,4 +1,4 @@
-//! Reads what a script wrote to `TORCHELASTIC_ERROR_FILE`.
+//! Reads the error file that a script wrote to `TORCHELASTIC_ERROR_FILE`.
 
 use std::{
     fs::{self, File},
@@ -12,30 +12,31 @@ use serde_json::Value;
 use super::tail::last_bytes;
 use crate::{clock, limits};
 
-/// The message in the error file at `path`; none if there is none that can be read.
+/// Reads the message in the error file at `path`; `None` if it cannot be read.
 pub(super) fn message(path: &Path) -> Option<String> {
     let mut text = String::new();
     File::open(path).ok()?.take(limits::MAX_ERROR_FILE).read_to_string(&mut text).ok()?;
     Some(parse(&text))
 }
 
-/// How long ago the error file at `path` was last written, by this machine's wall clock; none if there is
-/// none, zero if that lies in the future.
+/// Returns the time since the error file at `path` was last written, by this machine's wall clock;
+/// `None` if it does not exist, zero if its time lies in the future.
 pub(super) fn age(path: &Path) -> Option<Duration> {
     let written = fs::metadata(path).ok()?.modified().ok()?;
     let written = written.duration_since(UNIX_EPOCH).unwrap_or_default();
     Some(clock::wall_time().saturating_sub(written))
 }
 
-/// torch writes `{"message": {"message": …, "extraInfo": {"py_callstack": …}}}`, and reads
-/// `{"message": "…"}` too; whatever else stands there is shown as it is.
+/// Extracts the message. torch writes
+/// `{"message": {"message": …, "extraInfo": {"py_callstack": …}}}`, and also reads
+/// `{"message": "…"}`; any other text is the message itself.
 fn parse(text: &str) -> String {
     let value: Value = serde_json::from_str(text).unwrap_or(Value::Null);
     let message = &value["message"];
     let callstack = message["extraInfo"]["py_callstack"].as_str();
     let short = message["message"].as_str().or_else(|| message.as_str());
     let message = match (short, callstack) {
-        // The last line of a callstack is the message again.
+        // The last line of a callstack repeats the message.
         (_, Some(callstack)) if !callstack.is_empty() => callstack,
         (Some(short), _) => short,
         (None, _) => text,
@@ -43,7 +44,7 @@ fn parse(text: &str) -> String {
     shorten(message.trim_end())
 }
 
-/// The end of `text`, where tracebacks say what happened.
+/// Returns the end of `text`, where tracebacks have the error.
 fn shorten(text: &str) -> String {
     let end = last_bytes(text, limits::ERROR_MESSAGE);
     if end.len() == text.len() { text.to_owned() } else { format!("…{end}") }
@@ -53,7 +54,7 @@ fn shorten(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Both of torch's forms are understood, and nothing else is lost.
+    /// Both of torch's forms are parsed, and any other text is kept.
     #[test]
     fn forms_of_an_error_file() {
         let full = r#"{"message": {"message": "ValueError: x", "extraInfo":

@@ -1,10 +1,11 @@
-//! Moves what a worker writes from its pipe to where it belongs, so that the agent may be killed at any
-//! moment: the keeper shares all descriptors, and goes on from where they stand.
+//! Moves the output of a worker from its pipe to its destination, so that the agent may be killed
+//! at any moment: the keeper shares all descriptors, and continues from their state.
 //!
-//! A byte is removed from where it was by the same system call that adds it to where it goes
-//! (`splice`), or stays where it was until it has been added (`tee`, then a discard). Where a prefix is
-//! added both cannot be one call. There a [`Journal`], which the keeper shares too, holds the intent,
-//! and the fill of two pipes that nobody else touches shows how much of it was carried out.
+//! A byte is removed from its source by the same system call that adds it to its destination
+//! (`splice`), or stays in its source until it has been added (`tee`, then a discard). Where a
+//! prefix is added, neither is possible. There a [`Journal`], which the keeper shares too, holds
+//! the intent, and the fill of two pipes that no other code touches shows how much of it was
+//! carried out.
 //!
 //! ```text
 //! source ── splice ──▶ file, or console                   one destination, unchanged
@@ -34,7 +35,7 @@ use super::{
 };
 use crate::{clock, limits};
 
-/// How a stream is copied, for the keeper.
+/// The description of a flow, for the keeper.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct FlowOrder {
     route: RouteName,
@@ -49,17 +50,17 @@ enum RouteName {
     LinesAndFile,
 }
 
-/// Where a stream goes.
+/// The destination of a stream.
 #[derive(Debug)]
 pub(super) enum Destination {
-    /// To a file, unchanged.
+    /// A file; the stream is unchanged.
     File(OwnedFd),
-    /// To the console, unchanged.
+    /// The console; the stream is unchanged.
     Console(OwnedFd),
-    /// To the console line by line, and to a file unchanged.
+    /// The console, line by line, and optionally a file, unchanged.
     Lines {
         console: OwnedFd,
-        /// Lines on their way to that console, of all streams: written to by one thread.
+        /// Lines to be written to that console, of all streams; one thread writes to it.
         staged: Arc<Pipe>,
         prefix: Vec<u8>,
         choice: Option<Choice>,
@@ -79,45 +80,45 @@ struct Lines {
     console: OwnedFd,
     staged: Arc<Pipe>,
     cutter: Cutter,
-    /// What was taken out of the source and is not in `staged` yet.
+    /// Content that was taken from the source and is not in `staged` yet.
     taken: Pipe,
-    /// How much that is.
+    /// The length of that content.
     taken_len: usize,
-    /// What of `buffer` is the front of `taken`.
+    /// The range of `buffer` with the front of `taken`.
     peeked: std::ops::Range<usize>,
     journal: Journal,
     record: Record,
-    /// The beginning of the next line; a copy of what the journal has.
+    /// The start of the next line; a copy of that in the journal.
     rest: Vec<u8>,
-    /// A file, and what is on its way there.
+    /// A file, and the pipe to it.
     file: Option<(OwnedFd, Pipe)>,
 }
 
-/// How far a stream was copied.
+/// The state of a stream after copying.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Progress {
-    /// There may be more.
+    /// The source may have more.
     More,
-    /// Nothing is there now.
+    /// The source is empty at present.
     Empty,
-    /// All writers are gone, and nothing is left.
+    /// All writers are gone, and the source is empty.
     End,
 }
 
-/// One stream of a worker on its way.
+/// One stream of a worker and its route.
 #[derive(Debug)]
 pub(crate) struct Flow {
     source: OwnedFd,
     route: Route,
     tail: Option<SharedTail>,
     pub(super) progress: Progress,
-    /// Lines that filters have chosen since they were last fetched.
+    /// Lines that filters have selected since the last call of `chosen`.
     chosen: Vec<u8>,
     tools: Tools,
 }
 
 impl Flow {
-    /// Makes a flow from `source`, the pipe of a worker.
+    /// Creates a flow from `source`, the pipe of a worker.
     ///
     /// # Errors
     ///
@@ -130,7 +131,7 @@ impl Flow {
         let mut scratch = None;
         let route = match destination {
             Destination::File(file) => {
-                // So that the worker writes on meanwhile.
+                // With more room, the worker can go on writing in the meantime.
                 enlarge(&source, limits::TEE_CHUNK);
                 Route::File(file)
             }
@@ -160,7 +161,7 @@ impl Flow {
         Ok(Self { source, route, tail, progress: Progress::More, chosen: Vec::new(), tools })
     }
 
-    /// What the keeper needs to go on with this flow: see [`Flow::adopt`].
+    /// Returns what the keeper needs to continue this flow: see [`Flow::adopt`].
     ///
     /// # Errors
     ///
@@ -194,7 +195,8 @@ impl Flow {
         Ok((FlowOrder { route, prefix }, fds))
     }
 
-    /// Takes a flow of an agent that may be gone later; `fds` has what [`Flow::hand_over`] gave.
+    /// Takes over a flow of an agent that may die later; `fds` has the descriptors of
+    /// [`Flow::hand_over`].
     pub(crate) fn adopt(
         order: &FlowOrder,
         fds: &mut impl Iterator<Item = OwnedFd>,
@@ -208,7 +210,7 @@ impl Flow {
         (fds.len() == count).then(|| HandedOver { order: order.clone(), fds })
     }
 
-    /// Whether something of this stream goes to a file.
+    /// Returns true if this stream goes to a file.
     pub(super) fn has_file(&self) -> bool {
         match &self.route {
             Route::File(_) => true,
@@ -217,7 +219,7 @@ impl Flow {
         }
     }
 
-    /// Whether something of this stream goes to the console.
+    /// Returns true if this stream goes to the console.
     pub(super) fn has_console(&self) -> bool {
         match &self.route {
             Route::File(_) => false,
@@ -225,18 +227,19 @@ impl Flow {
         }
     }
 
-    /// Lines that filters have chosen since the last call, and their file.
+    /// Returns the lines that filters have selected since the last call, and their file.
     pub(super) fn chosen(&mut self) -> Option<(Arc<std::fs::File>, Vec<u8>)> {
         let Route::Lines(lines) = &self.route else { return None };
         let choice = lines.cutter.choice.as_ref().filter(|_| !self.chosen.is_empty())?;
         Some((Arc::clone(&choice.file), std::mem::take(&mut self.chosen)))
     }
 
-    /// Copies to the file what there is, within bounds. To be called by the one thread that writes files.
+    /// Copies the available output to the file, within limits. Only the thread that writes files
+    /// may call this.
     ///
     /// # Errors
     ///
-    /// Returns the refusal of a file; what it did not take is lost.
+    /// Returns the file's error; the output that it refused is lost.
     pub(super) fn copy_to_file(&mut self) -> io::Result<()> {
         match &mut self.route {
             Route::File(file) => {
@@ -260,11 +263,12 @@ impl Flow {
         }
     }
 
-    /// Copies to the console what there is, within bounds. To be called by the one thread that writes to it.
+    /// Copies the available output to the console, within limits. Only the thread that writes to
+    /// the console may call this.
     ///
     /// # Errors
     ///
-    /// Returns the refusal of the console; what it did not take is lost.
+    /// Returns the console's error; the output that it refused is lost.
     pub(super) fn copy_to_console(&mut self) -> io::Result<()> {
         match &mut self.route {
             Route::File(_) => Ok(()),
@@ -305,7 +309,7 @@ impl Flow {
     }
 }
 
-/// A flow that its agent copies as long as it is there.
+/// A flow that its agent copies as long as that lives.
 #[derive(Debug)]
 pub(crate) struct HandedOver {
     order: FlowOrder,
@@ -313,7 +317,7 @@ pub(crate) struct HandedOver {
 }
 
 impl HandedOver {
-    /// Goes on where the agent was killed.
+    /// Continues where the agent was killed.
     fn resume(self, deadline: Instant) -> Option<Flow> {
         let mut fds = self.fds.into_iter();
         let mut next = || fds.next();
@@ -354,7 +358,7 @@ impl HandedOver {
     }
 }
 
-/// Copies what is left of all flows; their agent and all writers are gone.
+/// Copies the remaining output of all flows; their agent and all writers are gone.
 pub(crate) fn finish_all(flows: Vec<HandedOver>, deadline: Instant) {
     let mut flows: Vec<Flow> = flows.into_iter().filter_map(|flow| flow.resume(deadline)).collect();
     let lines = |flow: &mut Flow, act: &dyn Fn(&mut Lines, &Tools)| {
@@ -362,17 +366,18 @@ pub(crate) fn finish_all(flows: Vec<HandedOver>, deadline: Instant) {
             act(lines, &flow.tools);
         }
     };
-    // Whose lines are staged must be known before they are printed, and half a line that was printed
-    // must be completed before anything else is.
+    // The owner of staged lines must be known before they are printed, and a line that was printed
+    // in part must be completed before any other output.
     for flow in &mut flows {
         lines(flow, &|lines, tools| lines.settle(tools));
     }
     for flow in &mut flows {
-        // What cannot be written is lost.
+        // Output that cannot be written is lost.
         lines(flow, &|lines, tools| drop(lines.print(tools)));
     }
     for flow in &mut flows {
-        // All writers are dead, so what is empty stays so. Errors end, as the deadline does.
+        // All writers are dead, so an empty pipe stays empty. Errors drop output, so the loop ends,
+        // at the latest at the deadline.
         while flow.progress == Progress::More && clock::now_blocking() < deadline {
             let _ = flow.copy_to_file();
             let _ = flow.copy_to_console();
@@ -387,7 +392,7 @@ pub(crate) fn finish_all(flows: Vec<HandedOver>, deadline: Instant) {
 }
 
 impl Lines {
-    /// Takes what is in the source, unless something of before is left.
+    /// Takes the content of the source, unless earlier content is left.
     fn take(&mut self, source: &OwnedFd, tools: &mut Tools, tail: Option<&SharedTail>) -> Progress {
         if self.taken_len == 0 {
             loop {
@@ -417,11 +422,12 @@ impl Lines {
         }
     }
 
-    /// Copies what is taken to the file, once.
+    /// Copies the taken content to the file, once.
     fn copy_to_file(&mut self, tools: &mut Tools) -> io::Result<()> {
         let Some((file, filed)) = &self.file else { return Ok(()) };
         if self.taken_len > 0 && !self.record.is_filed {
-            // Nothing leaves `filed` before the record is written: what is in it was teed already.
+            // Nothing leaves `filed` before the record is written, so content in it was teed
+            // already.
             if filed.fill() == 0 {
                 let flags = SpliceFFlags::SPLICE_F_NONBLOCK;
                 tee(&self.taken.read, &filed.write, self.taken_len, flags)?;
@@ -433,7 +439,7 @@ impl Lines {
         tools.transfer(filed.read.as_fd(), to, filed.fill())
     }
 
-    /// Copies what is taken to the console; at the end, also a last line without an end.
+    /// Copies the taken content to the console; at the end, also a last line without a line break.
     fn copy(
         &mut self,
         progress: Progress,
@@ -446,14 +452,14 @@ impl Lines {
             self.peek(tools, tail);
             let mut cut = self.cutter.cut(&self.rest, &tools.buffer[self.peeked.clone()]);
             if cut.used == 0 {
-                // It cannot be looked at: better lost than in the way for ever.
+                // The content cannot be read: drop it, or it would block the stream for ever.
                 cut.used = self.taken_len;
             }
             chosen.append(&mut cut.chosen);
             let (used, before) = (cut.used, self.taken_len);
             let staged = self.stage(cut, tools);
             if staged.is_err() && self.taken_len == before {
-                // Better lost than in the way for ever.
+                // Drop it, or it would block the stream for ever.
                 let _ = tools.discard(self.taken.read.as_fd(), used);
                 self.taken_len = self.taken_len.saturating_sub(used);
                 self.peeked.start = (self.peeked.start + used).min(self.peeked.end);
@@ -476,7 +482,7 @@ impl Lines {
         result
     }
 
-    /// Replaces `cut.used` bytes of what is taken by lines in `staged`, as one step to the keeper.
+    /// Replaces `cut.used` bytes of the taken content by lines in `staged`; atomic for the keeper.
     fn stage(&mut self, cut: Cut, tools: &Tools) -> io::Result<()> {
         self.journal.write_rest(!self.record.slot, &cut.rest)?;
         self.record.pending = Some(Pending {
@@ -486,7 +492,7 @@ impl Lines {
         });
         self.journal.write(&self.record)?;
         if !cut.out.is_empty() {
-            // It is empty and large enough, so it takes all.
+            // The pipe is empty and large enough, so it takes everything.
             unistd::write(&self.staged.write, &cut.out)?;
         }
         let dropped = tools.discard(self.taken.read.as_fd(), cut.used);
@@ -503,7 +509,7 @@ impl Lines {
         self.record = Record { is_filed, slot: !self.record.slot, rest, pending: None };
     }
 
-    /// Carries out the rest of an intent that the agent had, or forgets it.
+    /// Completes an intent of the agent that was begun, or discards it.
     fn settle(&mut self, tools: &Tools) {
         if let Some(Pending { taken, used, rest }) = self.record.pending {
             let dropped = (taken as usize).saturating_sub(self.taken_len);
@@ -520,7 +526,7 @@ impl Lines {
         self.rest = self.journal.rest(&self.record);
     }
 
-    /// Prints what is staged.
+    /// Prints the staged lines.
     fn print(&self, tools: &Tools) -> io::Result<()> {
         let (staged, len) = (self.staged.read.as_fd(), self.staged.fill());
         let to = Target { fd: self.console.as_fd(), is_file: false };

@@ -1,9 +1,9 @@
-//! Waits for GPUs that processes of an earlier round hold still: a driver takes its time to free what
-//! a killed process had, and the next worker would find its memory full.
+//! Waits for GPUs that processes of an earlier round still hold: a driver needs time to free the
+//! memory of a killed process, and the next worker would find it full.
 //!
-//! Nothing of ours lives when this is asked, so only processes that have ended are waited for: what
-//! the driver lists of them is on its way, or stuck. In a container, where the driver's process numbers
-//! mean nothing, nobody is.
+//! No worker of this agent is alive during the wait, so only processes that have ended are waited
+//! for: the driver is still freeing their memory, or is stuck. In a container, where the driver's
+//! process numbers are meaningless, there is no wait.
 
 use std::{
     fmt, fs,
@@ -21,12 +21,12 @@ use tracing::{info, warn};
 
 use crate::{clock, limits, state_file};
 
-/// The GPUs of this node; their driver is opened when it is first asked.
+/// The GPUs of this node; their driver is opened on first use.
 #[derive(Debug)]
 pub(super) struct HeldGpus {
     timeout: Duration,
     driver: OnceLock<Option<Nvml>>,
-    /// The driver has not answered, and is not asked again.
+    /// True if the driver has not answered; it is not asked again.
     is_stuck: AtomicBool,
 }
 
@@ -39,12 +39,12 @@ struct Holder {
 }
 
 impl HeldGpus {
-    /// They are waited for at most for `timeout`.
+    /// Creates a handle whose waits last at most `timeout`.
     pub(super) fn new(timeout: Duration) -> Self {
         Self { timeout, driver: OnceLock::new(), is_stuck: AtomicBool::new(false) }
     }
 
-    /// Waits until no process that has ended holds a GPU, or the time is over.
+    /// Waits until no process that has ended holds a GPU, or until the timeout.
     pub(super) async fn wait(self: Arc<Self>) {
         if self.timeout.is_zero() || self.is_stuck.load(Ordering::Relaxed) {
             return;
@@ -58,7 +58,7 @@ impl HeldGpus {
     }
 
     fn wait_blocking(&self) {
-        // Without a driver this is an error, and no more.
+        // Without a driver, this only returns an error.
         let open = || is_on_the_host().then(|| Nvml::init().ok()).flatten();
         let Some(driver) = self.driver.get_or_init(open) else { return };
         let deadline = clock::now_blocking() + self.timeout;
@@ -67,7 +67,7 @@ impl HeldGpus {
             let holders = match holders(driver) {
                 Ok(holders) if holders.is_empty() => return,
                 Ok(holders) => holders,
-                // It has been asked in vain; workers find out for themselves.
+                // Waiting is not possible; workers will see by themselves if memory is short.
                 Err(error) => return warn!(%error, "the driver does not say who holds the GPUs"),
             };
             if clock::now_blocking() >= deadline {
@@ -85,7 +85,7 @@ impl HeldGpus {
     }
 }
 
-/// Processes that have ended and hold a GPU.
+/// Returns the processes that have ended and still hold a GPU.
 fn holders(driver: &Nvml) -> Result<Vec<Holder>, NvmlError> {
     let mut holders = Vec::new();
     for gpu in 0..driver.device_count()? {
@@ -102,19 +102,19 @@ fn holders(driver: &Nvml) -> Result<Vec<Holder>, NvmlError> {
     Ok(holders)
 }
 
-/// Whether there is no such process, or only what is left of one until its parent takes note.
+/// Returns true if there is no such process, or if it is a zombie.
 fn has_ended(pid: u32) -> bool {
     match kill(Pid::from_raw(pid.cast_signed()), None) {
         Err(Errno::ESRCH) => true,
         Ok(()) => state_file::began(pid).is_none(),
-        // Another user's.
+        // The process of another user.
         Err(_) => false,
     }
 }
 
-/// Whether process numbers are those that the driver knows.
+/// Returns true if this process has the same PID namespace as the driver.
 fn is_on_the_host() -> bool {
-    /// The kernel's first namespace of processes: `PROC_PID_INIT_INO`.
+    /// The kernel's first PID namespace: `PROC_PID_INIT_INO`.
     const FIRST: &str = "pid:[4026531836]";
     fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == FIRST)
 }

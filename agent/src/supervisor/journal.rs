@@ -1,4 +1,4 @@
-//! What an agent intends to do with lines of a worker: memory that it shares with its keeper.
+//! The intents of an agent for the lines of a worker: memory that it shares with its keeper.
 
 use std::{
     fs::File,
@@ -10,31 +10,31 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::limits;
 
-/// A file in memory with one [`Record`] and the beginning of a line.
+/// A file in memory with one [`Record`] and the start of a line.
 #[derive(Debug)]
 pub(super) struct Journal(File);
 
-/// How far the lines of a stream are.
+/// The state of the lines of a stream.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Record {
-    /// What is taken out of the worker's pipe is on its way to the file, too.
+    /// True if the content taken from the worker's pipe was also passed on to the file.
     pub(super) is_filed: bool,
-    /// Which of two places has the beginning of the next line.
+    /// The slot with the start of the next line: the second if true, else the first.
     pub(super) slot: bool,
-    /// How long that is.
+    /// The length of that start.
     pub(super) rest: u64,
-    /// What is about to be done.
+    /// The step that is about to be carried out.
     pub(super) pending: Option<Pending>,
 }
 
 /// Lines that are about to be staged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Pending {
-    /// How much is taken before.
+    /// The length of the taken content before the step.
     pub(super) taken: u64,
-    /// How much of that is replaced by lines.
+    /// The number of these bytes that are replaced by lines.
     pub(super) used: u64,
-    /// How long the beginning of the next line is then, which stands in the other place.
+    /// The length of the start of the next line after the step; it is in the other slot.
     pub(super) rest: u64,
 }
 
@@ -54,7 +54,8 @@ impl Journal {
         Ok(self.0.try_clone()?.into())
     }
 
-    /// Replaces the record, by one call within one page: a kill leaves the old one or the new one.
+    /// Replaces the record by one call within one page, so that a kill leaves the old one or the
+    /// new one.
     pub(super) fn write(&self, record: &Record) -> io::Result<()> {
         let pending = record.pending.unwrap_or(Pending { taken: 0, used: 0, rest: 0 });
         let words = [
@@ -73,7 +74,7 @@ impl Journal {
         self.0.write_all_at(&bytes, 0)
     }
 
-    /// The record, or that of a fresh journal where none can be read.
+    /// Returns the record, or that of a fresh journal if it cannot be read.
     pub(super) fn record(&self) -> Record {
         let mut bytes = [0; RECORD];
         if self.0.read_exact_at(&mut bytes, 0).is_err() {
@@ -89,12 +90,12 @@ impl Journal {
         Record { is_filed, slot, rest, pending: is_pending.then_some(pending) }
     }
 
-    /// Writes the beginning of a line to a place that no record names.
+    /// Writes the start of a line to the slot that the record does not name.
     pub(super) fn write_rest(&self, slot: bool, rest: &[u8]) -> io::Result<()> {
         self.0.write_all_at(rest, offset(slot))
     }
 
-    /// The beginning of the next line.
+    /// Returns the start of the next line.
     pub(super) fn rest(&self, record: &Record) -> Vec<u8> {
         let len = usize::try_from(record.rest.min(SLOT)).unwrap_or_default();
         let mut rest = vec![0; len];
@@ -119,7 +120,7 @@ fn offset(slot: bool) -> u64 {
 mod tests {
     use super::*;
 
-    /// Whoever shares the journal reads what was written to it.
+    /// All holders of the journal read the latest record and both slots.
     #[test]
     fn records_are_shared() {
         let journal = Journal::new().unwrap();

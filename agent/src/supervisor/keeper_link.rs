@@ -37,16 +37,16 @@ use crate::{
     limits,
 };
 
-/// What comes from the keeper.
+/// An event from the keeper.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum FromKeeper {
-    /// What it says.
+    /// A report of the keeper.
     Report(Report),
-    /// It is gone, and everything below it has been killed and reaped.
+    /// The keeper is gone, and everything below it has been killed and reaped.
     Lost,
 }
 
-/// Captures that are to be drained before the end of their worker is told, by local rank.
+/// Captures to be drained before the end of their worker is reported, by local rank.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Drains(Arc<Mutex<HashMap<u32, Vec<Drain>>>>);
 
@@ -59,13 +59,13 @@ impl Drains {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until what the worker wrote has been read, so that its last lines are at hand.
+    /// Waits until the worker's output has been read, so that its last lines are available.
     async fn drain(&self, local_rank: u32) {
         let drains = self.lock().remove(&local_rank).unwrap_or_default();
         for drain in drains {
             let (done, drained) = oneshot::channel();
             if drain.send(done).is_ok() {
-                // A console that blocks must not keep an end from being told.
+                // A blocked console must not delay the report of an end.
                 let _ = timeout(DRAIN_TIMEOUT, drained).await;
             }
         }
@@ -74,18 +74,18 @@ impl Drains {
 
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A running keeper. Dropping it closes the socket, on which the keeper ends.
+/// A running keeper. Dropping it closes the socket, at which the keeper ends.
 #[derive(Debug)]
 pub(super) struct KeeperLink {
     orders: mpsc::Sender<(Order, Vec<OwnedFd>)>,
-    /// The newest renewal of the lease. Older ones need not be sent, so a keeper that stands still never
+    /// The newest renewal of the lease. Older ones need not be sent, so a stalled keeper never
     /// makes the agent wait.
     lease: watch::Sender<Option<Order>>,
     pid: Pid,
 }
 
 impl KeeperLink {
-    /// Starts a keeper; what it says goes to `reports`.
+    /// Starts a keeper, whose reports go to `reports`.
     ///
     /// # Errors
     ///
@@ -93,7 +93,7 @@ impl KeeperLink {
     pub(super) fn start(drains: Drains, reports: mpsc::Sender<FromKeeper>) -> io::Result<Self> {
         let (ours, theirs) = StdUnixStream::pair()?;
         ours.set_nonblocking(true)?;
-        // The file that runs, also where its path has a newer one by now.
+        // The running executable, even if its path now has a newer one.
         let keeper = Command::new("/proc/self/exe")
             .arg0("ragent")
             .arg("__keeper")
@@ -109,17 +109,18 @@ impl KeeperLink {
         Ok(Self { orders, lease, pid })
     }
 
-    /// Whether `pid` is one of the workers, or was started by one.
+    /// Returns true if `pid` is one of the workers, or a descendant of one.
     pub(super) fn holds(&self, pid: Pid) -> bool {
         pid != self.pid && tree::descendants().contains(&pid)
     }
 
-    /// Its process.
+    /// The process id of the keeper.
     pub(super) fn pid(&self) -> i32 {
         self.pid.as_raw()
     }
 
-    /// Kills it. It is reaped only when its end has been told, so its number is its own until then.
+    /// Kills the keeper. It is reaped only after its socket has been closed, so its number is not
+    /// reused until then.
     pub(super) fn kill(&self) {
         let _ = kill(self.pid, Signal::SIGKILL);
     }
@@ -129,7 +130,7 @@ impl KeeperLink {
         self.lease.send_replace(Some(order));
     }
 
-    /// Orders something; a keeper that is gone says so by itself.
+    /// Sends an order; if the keeper is gone, [`FromKeeper::Lost`] reports that.
     pub(super) async fn order(&self, order: Order, fds: Vec<OwnedFd>) {
         let _ = self.orders.send((order, fds)).await;
     }
@@ -159,11 +160,11 @@ async fn write_orders(
             return;
         }
     }
-    // The other task reads on until the keeper has told all ends; one that is gone has said so.
+    // The other task reads on until the keeper has reported all ends, or is gone.
     let _ = socket.shutdown(Shutdown::Write);
 }
 
-/// Writes `line`; the descriptors travel with its first byte.
+/// Writes `line`; the descriptors are sent with its first byte.
 async fn write_line(socket: &StdUnixStream, line: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
     let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let mut sent = 0;
@@ -182,14 +183,14 @@ async fn write_line(socket: &StdUnixStream, line: &[u8], fds: &[OwnedFd]) -> io:
     Ok(())
 }
 
-/// Waits until the keeper has read. Only here is that watched for: an agent that was told of it each
-/// time would wake up once more for every lease that it renews.
+/// Waits until the socket is writable. Writability is watched only here: if the agent always
+/// watched it, it would wake up twice for every renewal of the lease.
 async fn writable(socket: &StdUnixStream) -> io::Result<()> {
     let watched = unix::watch(socket.try_clone()?, Interest::WRITABLE)?;
     watched.writable().await.map(drop)
 }
 
-/// Appends what has arrived to `input`; nothing at the end.
+/// Appends received bytes to `input`; returns their number, zero at the end.
 async fn read_more(socket: &AsyncFd<StdUnixStream>, input: &mut Vec<u8>) -> io::Result<usize> {
     let mut chunk = [0; 4096];
     let read = socket.async_io(Interest::READABLE, |mut socket| socket.read(&mut chunk)).await?;
@@ -197,8 +198,8 @@ async fn read_more(socket: &AsyncFd<StdUnixStream>, input: &mut Vec<u8>) -> io::
     Ok(read)
 }
 
-/// Takes the next report off the front of `input`, reading on where it is not there whole; none at
-/// the end, or where the keeper says what no keeper says.
+/// Removes the next report from the front of `input`, after reading the rest of it if necessary;
+/// `None` at the end, or if the input is malformed.
 async fn next_report(socket: &AsyncFd<StdUnixStream>, input: &mut Vec<u8>) -> Option<Report> {
     let mut searched = 0;
     loop {
@@ -228,10 +229,11 @@ async fn read_reports(
             break;
         }
     }
-    // The agent is the subreaper above the keeper: whatever outlived it is the agent's child now.
+    // The agent is the subreaper above the keeper: processes that outlived it are now children of
+    // the agent.
     let swept = spawn_blocking(tree::sweep_blocking).await;
     debug_assert!(swept.is_ok(), "a sweep does not panic");
-    // Nobody listens any more once the agent itself ends.
+    // Once the agent itself ends, there is no receiver.
     let _ = reports.send(FromKeeper::Lost).await;
 }
 
@@ -241,8 +243,8 @@ mod tests {
 
     use super::*;
 
-    /// A keeper that stands still makes nobody wait: renewals replace each other, and it reads the newest
-    /// when it goes on.
+    /// A stalled keeper makes no sender wait: renewals replace each other, and it reads the newest
+    /// when it continues.
     #[tokio::test]
     async fn renewals_do_not_queue_up() {
         let (ours, theirs) = StdUnixStream::pair().unwrap();

@@ -1,6 +1,7 @@
-//! Removes temporary log folders that nobody needs: of agents that were killed, and of rounds long ago.
+//! Removes temporary log folders that are no longer needed: those of killed agents, and of old
+//! rounds.
 //!
-//! Only folders are removed, and only empty ones, so nothing that was written is ever lost.
+//! Only empty folders are removed, so no data is ever lost.
 
 use std::{
     fs::{self, File},
@@ -14,23 +15,24 @@ use nix::unistd::geteuid;
 
 use crate::{clock, limits};
 
-/// What names of temporary log folders begin with.
+/// The prefix of the names of temporary log folders.
 pub(super) const PREFIX: &str = "ragent_";
 
-/// Locks a folder for as long as the returned file is open, which no child inherits.
+/// Locks a folder as long as the returned file is open. Children do not inherit it.
 pub(super) fn lock(folder: &Path) -> io::Result<File> {
     let lock = File::open(folder)?;
     lock.try_lock()?;
     Ok(lock)
 }
 
-/// Removes temporary log folders in `temp_dir` that killed agents of this user left and in which nothing
-/// was written.
+/// Removes the temporary log folders in `temp_dir` that killed agents of this user left and that
+/// contain no files.
 pub(crate) fn clean(temp_dir: &Path) {
     for entry in fs::read_dir(temp_dir).into_iter().flatten().take(limits::MAX_TEMP_ENTRIES) {
         let Ok(entry) = entry else { continue };
         let folder = entry.path();
-        // Its owner holds the lock until it is gone; without the lock nobody else removes it.
+        // An agent holds the lock until it ends, and other processes remove a folder only with the
+        // lock.
         if is_own(&entry)
             && let Ok(_lock) = lock(&folder)
         {
@@ -39,7 +41,7 @@ pub(crate) fn clean(temp_dir: &Path) {
     }
 }
 
-/// Whether an entry is a temporary log folder of this user, and not a fresh one.
+/// Returns true if an entry is a temporary log folder of this user, and an old one.
 fn is_own(entry: &fs::DirEntry) -> bool {
     let name = entry.file_name();
     let suffix = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
@@ -61,14 +63,14 @@ fn age(data: &fs::Metadata) -> Duration {
     clock::wall_time().saturating_sub(changed)
 }
 
-/// Removes a folder below which there are only folders.
+/// Removes a folder that contains only folders.
 pub(super) fn remove_unused(folder: &Path) {
     if !holds_files(folder) {
         remove_folders(folder);
     }
 }
 
-/// Removes the folders of attempts before `first` in which nothing was written.
+/// Removes the folders of attempts before `first` that contain no files.
 pub(super) fn remove_attempts(run: &Path, first: u32) {
     for entry in fs::read_dir(run).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -79,7 +81,7 @@ pub(super) fn remove_attempts(run: &Path, first: u32) {
     }
 }
 
-/// Whether anything but folders stands below `folder`; true where that cannot be known.
+/// Returns true if `folder` contains anything but folders, or if that is unknown.
 fn holds_files(folder: &Path) -> bool {
     let Ok(entries) = fs::read_dir(folder) else {
         return true;
@@ -99,7 +101,7 @@ fn remove_folders(folder: &Path) {
             remove_folders(&entry.path());
         }
     }
-    // The system refuses where something was written meanwhile; what stays does no harm.
+    // The system refuses if something was written in the meantime; a folder that stays is harmless.
     let _ = fs::remove_dir(folder);
 }
 
@@ -121,8 +123,8 @@ mod tests {
         File::open(path).unwrap().set_modified(long_ago).unwrap();
     }
 
-    /// Folders that a killed agent left are removed, and nothing else: not those that are in use, hold
-    /// files, are fresh, another's, or only called so.
+    /// Folders that a killed agent left are removed, and no others: a folder is kept if it is in
+    /// use, contains files, is fresh, is a symbolic link, or only has a similar name.
     #[test]
     fn only_folders_of_killed_agents_are_removed() {
         let temp = tempfile::tempdir().unwrap();
@@ -159,7 +161,7 @@ mod tests {
         assert!(!path("ragent_BBBBBBBB").exists());
     }
 
-    /// Of many attempts the last ones stay, and those in which something was written.
+    /// The newest attempts are kept, and all attempts that contain files.
     #[test]
     fn old_attempts_are_removed() {
         let run = tempfile::tempdir().unwrap();

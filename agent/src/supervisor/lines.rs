@@ -1,57 +1,57 @@
-//! Cuts output into lines that begin with a prefix.
+//! Cuts output into lines with a prefix.
 
 use std::{fs::File, sync::Arc};
 
 use crate::job_spec::LineFilters;
 
-/// Which lines are copied to a file of their own.
+/// A selection of lines that are copied to a file of their own.
 #[derive(Clone, Debug)]
 pub(crate) struct Choice {
-    /// What a line must contain.
+    /// The filters for these lines.
     pub(crate) filters: LineFilters,
-    /// Where it is copied to.
+    /// The file.
     pub(crate) file: Arc<File>,
 }
 
-/// What all lines of a stream have in common.
+/// The settings for the lines of a stream.
 #[derive(Debug)]
 pub(super) struct Cutter {
     pub(super) prefix: Vec<u8>,
     pub(super) choice: Option<Choice>,
-    /// The longest line; a longer one is cut into several.
+    /// The maximum length of a line; longer ones are cut into several.
     pub(super) max_line: usize,
-    /// The most that one cut may produce.
+    /// The maximum output of one cut.
     pub(super) max_out: usize,
 }
 
 /// The result of one cut.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(super) struct Cut {
-    /// How many bytes of the input are in the other fields.
+    /// The number of input bytes that are in the other fields.
     pub(super) used: usize,
-    /// Whole lines, with their prefix.
+    /// Complete lines, with their prefix.
     pub(super) out: Vec<u8>,
-    /// Those of them that filters choose.
+    /// Those of them that filters have selected.
     pub(super) chosen: Vec<u8>,
-    /// The beginning of the next line.
+    /// The start of the next line.
     pub(super) rest: Vec<u8>,
 }
 
 impl Cutter {
-    /// A cutter whose cuts have at most `max_out` bytes.
+    /// Creates a cutter whose cuts have at most `max_out` bytes.
     pub(super) fn new(
         mut prefix: Vec<u8>,
         choice: Option<Choice>,
         max_line: usize,
         max_out: usize,
     ) -> Self {
-        // A line must fit with its prefix, however small the system makes a pipe.
+        // A line must fit with its prefix, even if the system makes pipes very small.
         prefix.truncate(max_out / 2);
         let max_line = max_line.min((max_out - prefix.len()).saturating_sub(1)).max(1);
         Self { prefix, choice, max_line, max_out }
     }
 
-    /// Cuts `begun`, the beginning of a line, and the `input` that follows it.
+    /// Cuts `begun`, the start of a line, and the `input` that follows it.
     pub(super) fn cut(&self, begun: &[u8], input: &[u8]) -> Cut {
         let mut cut = Cut { rest: begun.to_vec(), ..Cut::default() };
         for mut line in input.split_inclusive(|&byte| byte == b'\n') {
@@ -74,7 +74,7 @@ impl Cutter {
         cut
     }
 
-    /// Cuts a last line that has no end, which it gets.
+    /// Cuts a last line without a line break, and adds one.
     pub(super) fn cut_rest(&self, begun: &[u8]) -> Cut {
         let mut cut = Cut { rest: begun.to_vec(), ..Cut::default() };
         if !begun.is_empty() {
@@ -108,7 +108,7 @@ mod tests {
         std::str::from_utf8(bytes).unwrap()
     }
 
-    /// Every line gets its prefix once, however the output is cut, and carriage returns stay.
+    /// Every line gets its prefix once, however the output is cut, and carriage returns are kept.
     #[test]
     fn lines_get_one_prefix() {
         let cutter = cutter(None);
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(cutter.cut_rest(b""), Cut::default());
     }
 
-    /// Chosen lines are copied with their prefix, also a last one without an end.
+    /// Selected lines are copied with their prefix, including a last one without a line break.
     #[test]
     fn chosen_lines_are_copied() {
         let file = Arc::new(tempfile::tempfile().unwrap());
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(text(&cutter.cut_rest(&cut.rest).chosen), "[a0]:loss 3\n");
     }
 
-    /// A cut is never longer than it may be, and the cuts together have every byte once.
+    /// A cut never exceeds its limit, and the cuts together have every byte once.
     #[test]
     fn cuts_are_bounded() {
         let cutter = Cutter::new(b"> ".to_vec(), None, 8, 16);

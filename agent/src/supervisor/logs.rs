@@ -1,4 +1,4 @@
-//! The workers' log folders, laid out as torchrun lays them out:
+//! The workers' log folders, with torchrun's layout:
 //! `<log-dir>/<run id>_<random>/attempt_<restart count>/<local rank>/`.
 
 use std::{
@@ -14,30 +14,31 @@ use rand::{RngExt, distr::Alphanumeric};
 use super::leftovers;
 use crate::{files, job_spec::Stream, limits};
 
-/// Where one run of an agent keeps its workers' files.
+/// The folder for the files of the workers of one agent process.
 #[derive(Debug)]
 pub enum LogFolder {
-    /// Nowhere: `--log-dir /dev/null`.
+    /// No folder: `--log-dir /dev/null`.
     Nowhere,
-    /// In a folder that the user named, below which this one was made.
+    /// A folder below `--log-dir`.
     Kept(PathBuf),
-    /// In a temporary folder, removed at the end if nothing was written.
+    /// A folder in a temporary one, which is removed at the end if it contains no files.
     Temporary {
         /// The temporary folder.
         base: PathBuf,
         /// The run's own folder in it.
         run: PathBuf,
-        /// The temporary folder again, locked for as long as this process lives, where it can be.
+        /// The temporary folder, locked as long as this process lives; `None` if it could not be
+        /// locked.
         lock: Option<File>,
     },
 }
 
 impl LogFolder {
-    /// Makes the folder of this run.
+    /// Creates the folder of this run.
     ///
     /// # Errors
     ///
-    /// Returns the path that could not be made, with the system's word.
+    /// Returns the path that could not be created, and the system's error.
     pub fn create(
         log_dir: Option<&Path>,
         temp_dir: &Path,
@@ -66,7 +67,7 @@ impl LogFolder {
         }
     }
 
-    /// The folder of this run; none where nothing is kept.
+    /// The folder of this run; `None` if no files are kept.
     pub fn run(&self) -> Option<&Path> {
         match self {
             Self::Nowhere => None,
@@ -74,9 +75,9 @@ impl LogFolder {
         }
     }
 
-    /// Makes the folder of one worker in one attempt; none where nothing is kept.
+    /// Creates the folder of one worker in one attempt; `None` if no files are kept.
     ///
-    /// What an earlier round with the same restart count wrote stays, but for its error file, which
+    /// Files of an earlier round with the same restart count are kept, except the error file, which
     /// would be taken for this round's.
     ///
     /// # Errors
@@ -99,7 +100,8 @@ impl LogFolder {
         }
     }
 
-    /// Opens the file for chosen lines of all workers in one attempt; none where nothing is kept.
+    /// Opens the file for selected lines of all workers in one attempt; `None` if no files are
+    /// kept.
     ///
     /// # Errors
     ///
@@ -116,16 +118,16 @@ impl LogFolder {
         Some(self.run()?.join(format!("attempt_{restart_count}")))
     }
 
-    /// Removes a temporary folder in which nothing was written.
+    /// Removes a temporary folder that contains no files.
     pub fn clean_up(&self) {
         if let Self::Temporary { base, .. } = self {
-            // What cannot be removed does no harm.
+            // A folder that cannot be removed is harmless.
             leftovers::remove_unused(base);
         }
     }
 
     /// Removes the folders of attempts long before `restart_count` from a temporary folder, unless
-    /// something was written there.
+    /// they contain files.
     pub(super) fn forget_before(&self, restart_count: u32) {
         if let Self::Temporary { run, .. } = self {
             leftovers::remove_attempts(run, restart_count.saturating_sub(limits::KEPT_ATTEMPTS));
@@ -138,22 +140,22 @@ impl LogFolder {
 pub struct WorkerFolder(PathBuf);
 
 impl WorkerFolder {
-    /// Where the script may say why it failed.
+    /// The file to which the script may write its error.
     pub fn error_file(&self) -> PathBuf {
         self.0.join("error.json")
     }
 
-    /// Where its stack is written when it hangs.
+    /// The file for its stack when it hangs.
     pub fn stack_file(&self) -> PathBuf {
         self.0.join("stack.txt")
     }
 
-    /// Where a stream is written.
+    /// The file for a stream.
     pub fn log_file(&self, stream: Stream) -> PathBuf {
         self.0.join(file_name(stream))
     }
 
-    /// Opens a stream's file to write at its end.
+    /// Opens the file of a stream for appending.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
-//! Takes what workers say of their progress: `sd_notify`'s protocol, on a socket for each of them.
+//! Receives the progress reports of workers: `sd_notify`'s protocol, on a socket for each worker.
 //!
-//! `WATCHDOG=1` is a heartbeat, `WATCHDOG=trigger` asks to be taken for hung, `STATUS=` is a line
-//! for people. Anything else that services say is accepted and means nothing here.
+//! `WATCHDOG=1` is a heartbeat, `WATCHDOG=trigger` reports a hang, and `STATUS=` is a line for
+//! users. All other notifications of services are accepted and ignored.
 
 use std::{
     fs, io,
@@ -16,7 +16,7 @@ use crate::{
     state_file::{self, PrivateFolder},
 };
 
-/// What one worker says at once.
+/// The content of one datagram.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Notice {
     pub(super) is_heartbeat: bool,
@@ -39,7 +39,7 @@ impl Notice {
     }
 }
 
-/// As much of `text` as is passed on.
+/// Returns `text` without control characters, up to the length limit.
 fn short(text: &str) -> String {
     let mut short = String::new();
     for c in text.chars().filter(|c| !c.is_control()) {
@@ -51,7 +51,7 @@ fn short(text: &str) -> String {
     short
 }
 
-/// The sockets of this node's workers; they are gone with this value.
+/// The sockets of this node's workers; dropping this removes them.
 #[derive(Debug)]
 pub(super) struct NoticeSockets {
     folder: PathBuf,
@@ -60,7 +60,7 @@ pub(super) struct NoticeSockets {
 }
 
 impl NoticeSockets {
-    /// Opens a socket for each worker in a folder in `dir`, which is this user's alone.
+    /// Opens a socket for each worker, in a folder in `dir` that only this user can access.
     ///
     /// # Errors
     ///
@@ -80,7 +80,7 @@ impl NoticeSockets {
         Ok(sockets)
     }
 
-    /// What the worker with `local_rank` finds as `NOTIFY_SOCKET`.
+    /// The `NOTIFY_SOCKET` of the worker with `local_rank`.
     pub(super) fn path(&self, local_rank: LocalRank) -> PathBuf {
         self.folder.join(local_rank.to_string())
     }
@@ -100,19 +100,19 @@ impl Drop for NoticeSockets {
         for task in &self.tasks {
             task.abort();
         }
-        // Nobody else puts anything there; what stays does no harm.
+        // The folder has no other files; if it stays, it is harmless.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Removes the sockets of agents that were killed, also of one that had this process's number.
+/// Removes the sockets of killed agents, including an agent that had this process's id.
 fn remove_left(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
         let is_left = |pid: u32| pid == std::process::id() || state_file::began(pid).is_none();
         if pid.is_some_and(is_left) {
-            // What stays does no harm.
+            // A folder that stays is harmless.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
@@ -127,7 +127,7 @@ async fn receive(
 ) {
     let mut datagram = vec![0; limits::MAX_NOTICE];
     while let Ok(len) = socket.recv(&mut datagram).await {
-        // Workers wait where the queue is full, as they would for a service manager.
+        // Workers wait if the queue is full, as they would for a service manager.
         if notices.send((local_rank, Notice::parse(&datagram[..len]))).await.is_err() {
             return;
         }
@@ -138,7 +138,7 @@ async fn receive(
 mod tests {
     use super::*;
 
-    /// Heartbeats and status lines are understood, alone and together; the rest is let pass.
+    /// Heartbeats and status lines are parsed, alone and together; everything else is ignored.
     #[test]
     fn notices_are_sd_notifys() {
         let parse = |text: &str| Notice::parse(text.as_bytes());
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(Notice::parse(b"\xff\xfe=\0"), Notice::default());
     }
 
-    /// What goes to other nodes is short and moves nobody's cursor.
+    /// A status line for other nodes is short, and has no control characters.
     #[test]
     fn status_is_bounded() {
         let notice = Notice::parse(format!("STATUS=\u{1b}[2J{}", "ä".repeat(4000)).as_bytes());

@@ -1,4 +1,4 @@
-//! Pipes on the way of what workers write: looks at them, and moves what is in them.
+//! The pipes for the output of workers: reads their state, and moves their content.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ use nix::{
 use super::{capture::SharedTail, flow::Progress, unix};
 use crate::{clock, limits};
 
-/// A pipe that only this module writes to, read and written without blocking.
+/// An internal pipe, which is read and written without blocking.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     pub(super) read: OwnedFd,
@@ -24,18 +24,18 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
-    /// Makes a pipe of about `size` bytes.
+    /// Creates a pipe of about `size` bytes.
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal of a pipe. It may be smaller or larger than asked for.
+    /// Returns the system's refusal of a pipe. Its size may differ from `size`.
     pub(crate) fn new(size: usize) -> io::Result<Self> {
         let (read, write) = unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         enlarge(&write, size);
         Ok(Self { read, write })
     }
 
-    /// Pipes of one size, so that each takes whatever another holds.
+    /// Creates pipes of one size, so that each can take the whole content of another.
     pub(super) fn alike<const N: usize>(size: usize) -> io::Result<[Self; N]> {
         let pipes = (0..N).map(|_| Self::new(size)).collect::<io::Result<Vec<_>>>()?;
         let size = pipes.iter().map(Self::size).min().unwrap_or_default();
@@ -62,13 +62,13 @@ impl Pipe {
     }
 }
 
-/// Asks for a pipe of `size` bytes; a user with many pipes keeps a small one.
+/// Requests a size for a pipe; the system may refuse it to a user with many pipes.
 pub(super) fn enlarge(pipe: &OwnedFd, size: usize) {
     let size = i32::try_from(size).unwrap_or(i32::MAX);
     let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(size));
 }
 
-/// What is needed to look at a pipe and to empty it.
+/// Resources for reading a pipe without removing its content, and for emptying it.
 #[derive(Debug)]
 pub(super) struct Tools {
     scratch: Pipe,
@@ -77,11 +77,11 @@ pub(super) struct Tools {
     pub(super) deadline: Option<Instant>,
 }
 
-/// Where bytes go.
+/// A destination of bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Target<'a> {
     pub(super) fd: BorrowedFd<'a>,
-    /// It is written to at its end, whatever was written to it meanwhile.
+    /// True for a file: each write goes to its present end.
     pub(super) is_file: bool,
 }
 
@@ -92,7 +92,7 @@ impl Tools {
         Ok(Self { scratch, buffer, void, deadline: None })
     }
 
-    /// Reads the front of `pipe` into the buffer and leaves it there; says how much it is.
+    /// Copies the front of `pipe` into the buffer without removing it; returns its length.
     pub(super) fn peek(&mut self, pipe: BorrowedFd<'_>, max: usize) -> usize {
         let max = max.min(self.buffer.len());
         let flags = SpliceFFlags::SPLICE_F_NONBLOCK;
@@ -131,7 +131,7 @@ impl Tools {
         self.transfer(source, to, len).map(|()| Progress::More)
     }
 
-    /// Moves `len` bytes, which are in `from`; what is refused is dropped.
+    /// Moves `len` bytes that are in `from`; bytes that are refused are dropped.
     pub(super) fn transfer(
         &self,
         from: BorrowedFd<'_>,
@@ -145,7 +145,7 @@ impl Tools {
                 Ok(moved) => left = left.saturating_sub(moved),
                 Err(error) => {
                     let is_late = error.kind() == io::ErrorKind::TimedOut;
-                    // What a keeper has no time for may be the next one's.
+                    // After a timeout, the bytes stay in the pipe for a later reader.
                     return if is_late {
                         Err(error)
                     } else {
@@ -158,7 +158,7 @@ impl Tools {
     }
 
     fn transfer_some(&self, from: BorrowedFd<'_>, to: Target<'_>, len: usize) -> io::Result<usize> {
-        // A terminal blocks whatever is asked for, so a keeper gives it what it surely takes.
+        // A terminal blocks in spite of all flags, so a keeper writes only what it surely accepts.
         let len = match self.deadline {
             Some(_) if !to.is_file => {
                 self.wait_until_writable(to.fd)?;
@@ -174,14 +174,14 @@ impl Tools {
                 Ok(moved) => return Ok(moved),
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => self.wait_until_writable(to.fd)?,
-                // A file that is appended to, and a few devices.
+                // Not supported for files in append mode, and some devices.
                 Err(Errno::EINVAL) => return self.copy_some(from, to.fd, len),
                 Err(errno) => return Err(errno.into()),
             }
         }
     }
 
-    /// Moves some bytes by two calls, where one cannot do it.
+    /// Moves some bytes by two calls, if a single one cannot.
     fn copy_some(&self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
         let mut chunk = [0; limits::SPILLED_CHUNK];
         let flags = SpliceFFlags::SPLICE_F_NONBLOCK;
@@ -233,6 +233,6 @@ fn has_writers(pipe: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::new(pipe, PollFlags::POLLIN)];
     let polled = poll(&mut fds, PollTimeout::ZERO);
     let events = fds[0].revents().unwrap_or(PollFlags::empty());
-    // Hung up while something came just now: that is read first.
+    // A pipe without writers may still have content, which is read first.
     polled.is_ok() && (events.contains(PollFlags::POLLIN) || !events.contains(PollFlags::POLLHUP))
 }

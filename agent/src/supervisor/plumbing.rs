@@ -1,4 +1,4 @@
-//! Connects the streams of workers to where they belong: pipes, files, the agent's own streams.
+//! Connects the streams of workers to their destinations: pipes, files, the agent's own streams.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,24 +23,24 @@ use super::{
 };
 use crate::job_spec::{Output, PrefixValues, Sink, Stream};
 
-/// Where the last lines of a worker's stderr are found.
+/// The last lines of a worker's stderr.
 #[derive(Default)]
 pub(super) enum StderrTail {
-    /// Nowhere: it goes to a terminal.
+    /// Not available: it goes to a terminal, or is discarded.
     #[default]
     NotCaptured,
     Captured(SharedTail),
 }
 
-/// What is opened before the workers of a round start; files on a slow disk take their time.
+/// The files that are opened before the workers of a round start, as a disk may be slow.
 #[derive(Debug, Default)]
 pub(super) struct Prepared {
     pub(super) workers: BTreeMap<LocalRank, WorkerFiles>,
-    /// Where chosen lines of all of them go: of stdout, of stderr.
+    /// The files for selected lines of all workers: of stdout, of stderr.
     pub(super) chosen: [Option<Arc<File>>; 2],
 }
 
-/// What is open for one worker.
+/// The files of one worker.
 #[derive(Debug, Default)]
 pub(super) struct WorkerFiles {
     pub(super) folder: Option<WorkerFolder>,
@@ -48,8 +48,8 @@ pub(super) struct WorkerFiles {
     stderr: Option<Arc<File>>,
 }
 
-/// Opens what the workers of a round write to. What cannot be opened is told, and done without: a
-/// worker is not to fail because its log cannot be written.
+/// Opens the output files for the workers of a round. A file that cannot be opened is logged and
+/// left out: a worker must not fail because its log cannot be written.
 pub(super) fn prepare(
     logs: &LogFolder,
     output: &Output,
@@ -85,27 +85,27 @@ pub(super) fn prepare(
     prepared
 }
 
-/// How a stream that is copied looks on the console.
+/// The form in which a copied stream is shown on the console.
 #[derive(Clone, Copy, Debug)]
 enum Shown {
-    /// Not at all.
+    /// Not shown.
     Nothing,
-    /// Untouched.
+    /// Unchanged.
     Bytes,
     /// Line by line.
     Lines,
 }
 
-/// A worker's streams, connected.
+/// A worker's connected streams.
 pub(super) struct Plumbing {
     pub(super) fds: [OwnedFd; 3],
-    /// Streams that are copied, for the keeper, each with its descriptors.
+    /// The copied streams, for the keeper, each with its descriptors.
     pub(super) flows: Vec<(FlowOrder, Vec<OwnedFd>)>,
     pub(super) drains: Vec<Drain>,
     pub(super) stderr: StderrTail,
 }
 
-/// Connects a worker's streams to where they belong.
+/// Connects a worker's streams to their destinations.
 ///
 /// # Errors
 ///
@@ -152,9 +152,9 @@ pub(super) fn plumb(
     let null = || OpenOptions::new().write(true).open("/dev/null").map(OwnedFd::from);
     let sink = |stream, file: &Option<Arc<File>>| match spec.output.sink(local_rank, stream) {
         Sink::Lines => Sink::Lines,
-        // As torchrun does.
+        // As in torchrun.
         _ if matches!(*spec.logs, LogFolder::Nowhere) => Sink::Console,
-        // Better there than nowhere.
+        // Without a file, output goes to the console.
         Sink::File if file.is_none() => Sink::Console,
         Sink::Tee if files.folder.is_none() => Sink::Console,
         sink => sink,

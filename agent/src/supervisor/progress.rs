@@ -1,4 +1,4 @@
-//! Reads from `/proc` what workers have done so far.
+//! Reads the activity of workers from `/proc`.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
@@ -8,7 +8,8 @@ use ragent_rendezvous::ids::LocalRank;
 
 use crate::keeper::tree;
 
-/// What each worker, by its process, and everything below it have done so far. Blocks.
+/// Returns the activity so far of each worker, given by its process, with all processes below it.
+/// Blocks.
 pub(super) fn activities(workers: &BTreeMap<LocalRank, u32>) -> BTreeMap<LocalRank, Activity> {
     workers.iter().map(|(&local_rank, &pid)| (local_rank, activity(pid))).collect()
 }
@@ -24,11 +25,11 @@ fn activity(worker: u32) -> Activity {
     })
 }
 
-/// Processor time of a process and of its children that have ended; zero if it is gone.
+/// Returns the processor time of a process and of its reaped children; zero if it is gone.
 fn cpu(pid: Pid) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name may hold anything, and ends at the last parenthesis; the 14th field is the first of
-    // four that are wanted.
+    // The name may contain any character, and ends at the last parenthesis; the fields 14 to 17 are
+    // added.
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields).unwrap_or_default();
     let numbers = fields.split_ascii_whitespace().skip(11).take(4);
     let ticks: u64 = numbers.filter_map(|number| number.parse::<u64>().ok()).sum();
@@ -37,7 +38,7 @@ fn cpu(pid: Pid) -> Duration {
     Duration::from_secs(ticks) / per_second.max(1)
 }
 
-/// Bytes that a process has written, whatever to.
+/// Returns the number of bytes that a process has written, to any destination.
 fn written(pid: Pid) -> u64 {
     let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     let number = io.lines().find_map(|line| line.strip_prefix("wchar: "));

@@ -1,4 +1,4 @@
-//! Writes down where hung workers are, before they are killed.
+//! Writes the stacks of hung workers to files, before they are killed.
 
 use std::{
     collections::BTreeMap,
@@ -23,16 +23,16 @@ use tracing::warn;
 use super::unix;
 use crate::{clock, files, keeper::tree, limits};
 
-/// How stacks are taken.
+/// The tools for taking stacks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StackTools {
-    /// py-spy, where it is installed.
+    /// py-spy, if it is installed.
     pub(super) py_spy: Option<PathBuf>,
-    /// What makes a worker print its stack by itself, where the user says so.
+    /// The signal at which a worker prints its own stack, if the user named one.
     pub(super) signal: Option<Signal>,
 }
 
-/// A worker whose stack is wanted, and the file that it goes to.
+/// A worker whose stack is to be taken, and the file for it.
 #[derive(Clone, Debug)]
 pub(super) struct Hung {
     pub(super) local_rank: LocalRank,
@@ -40,14 +40,14 @@ pub(super) struct Hung {
     pub(super) file: Option<PathBuf>,
 }
 
-/// Takes the stacks of all `workers`; returns the files that have them. Bounded in time.
+/// Takes the stacks of all `workers`; returns the files that were written. Bounded in time.
 pub(super) async fn take(tools: StackTools, workers: Vec<Hung>) -> BTreeMap<LocalRank, PathBuf> {
     let mut tasks = JoinSet::new();
     if let Some(signal) = tools.signal {
         for worker in &workers {
             ask(worker.pid, signal);
         }
-        // Nothing tells when they have said it.
+        // The end of their printing is not reported, so it is given a fixed time.
         tasks.spawn(clock::until(Some(clock::now() + limits::STACK_SIGNAL_TIME)));
     }
     let files: Vec<_> = workers.iter().map(|hung| (hung.local_rank, hung.file.clone())).collect();
@@ -63,10 +63,10 @@ pub(super) async fn take(tools: StackTools, workers: Vec<Hung>) -> BTreeMap<Loca
     files.into_iter().filter_map(is_written).collect()
 }
 
-/// Asks a worker to print its stack by itself.
+/// Asks a worker to print its own stack.
 fn ask(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(pid.cast_signed());
-    // Each leads a session of its own; another process that has its number by now does not.
+    // Each worker leads a session of its own; a process that has reused its number does not.
     if getsid(Some(pid)) == Ok(pid) {
         let _ = kill(pid, signal);
     }
@@ -99,7 +99,7 @@ async fn run_py_spy(py_spy: &Path, pid: u32, file: File) -> io::Result<()> {
     if status.success() { Ok(()) } else { Err(io::Error::other(status.to_string())) }
 }
 
-/// What the kernel says of the threads of a worker and everything below it. Blocks.
+/// Writes the kernel's view of the threads of a worker and of all processes below it. Blocks.
 fn write_kernel_view(path: &Path, pid: u32) -> io::Result<File> {
     let mut file = files::append(path)?;
     let worker = Pid::from_raw(pid.cast_signed());

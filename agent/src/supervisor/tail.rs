@@ -1,4 +1,4 @@
-//! The last lines that a worker wrote.
+//! The last lines of a worker's output.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::limits;
 pub(super) struct Tail(VecDeque<u8>);
 
 impl Tail {
-    /// Takes note of what was just written.
+    /// Adds new output.
     pub(super) fn push(&mut self, chunk: &[u8]) {
         let keep = chunk.len().saturating_sub(limits::STDERR_TAIL);
         self.0.extend(&chunk[keep..]);
@@ -17,14 +17,14 @@ impl Tail {
         self.0.drain(..surplus);
     }
 
-    /// The last lines, whole where there is more than one.
+    /// Returns the last lines; the first of several is complete.
     pub(super) fn text(&self) -> String {
         let (head, tail) = self.0.as_slices();
         last_lines(&[head, tail].concat(), self.0.len() >= limits::STDERR_TAIL)
     }
 }
 
-/// `bytes` as text, without the line that was cut at its front.
+/// Returns `bytes` as text, without a first line that was cut.
 fn last_lines(bytes: &[u8], cut: bool) -> String {
     let start = match bytes.iter().position(|&byte| byte == b'\n') {
         Some(end) if cut && end + 1 < bytes.len() => end + 1,
@@ -34,7 +34,7 @@ fn last_lines(bytes: &[u8], cut: bool) -> String {
     last_bytes(text.trim_end(), limits::STDERR_TAIL).to_owned()
 }
 
-/// The end of `text`, in at most `limit` bytes: each byte that is no text has become three.
+/// Returns the end of `text`, at most `limit` bytes; an invalid byte has become three bytes.
 pub(super) fn last_bytes(text: &str, limit: usize) -> &str {
     let surplus = text.len().saturating_sub(limit);
     let start = (surplus..=text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(0);
@@ -45,7 +45,8 @@ pub(super) fn last_bytes(text: &str, limit: usize) -> &str {
 mod tests {
     use super::*;
 
-    /// However much is written, memory stays bounded, and what is kept begins with a whole line.
+    /// However much is written, memory stays bounded, and the kept text begins with a complete
+    /// line.
     #[test]
     fn keeps_the_last_whole_lines() {
         let mut tail = Tail::default();
@@ -57,7 +58,7 @@ mod tests {
         assert!(text.starts_with("line ") && text.ends_with("line 9999"), "{text}");
     }
 
-    /// A single endless line is kept as far as it fits, and bytes that are no text are replaced.
+    /// A single endless line is kept as far as it fits, and invalid bytes are replaced.
     #[test]
     fn odd_output_is_no_trouble() {
         let mut tail = Tail::default();

@@ -1,8 +1,8 @@
-//! Timers that workers set by torch's `FileTimerClient`: a worker that neither ends a timer nor sets
-//! it anew in time is killed.
+//! Timers that workers set with torch's `FileTimerClient`: a worker that neither ends nor renews a
+//! timer in time is killed.
 //!
-//! Torchrun's server of these kills its own agent with the worker; here the worker's end is a failure
-//! like any other.
+//! Torchrun's server for these timers kills its own agent together with the worker; here the
+//! worker's end is a failure like any other.
 
 use std::{
     collections::BTreeMap,
@@ -21,20 +21,20 @@ use tracing::{debug, warn};
 
 use crate::limits;
 
-/// What a worker asks for, in torch's words.
+/// A worker's request, in torch's format.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub(super) struct TimerRequest {
-    /// The process that is to be killed.
+    /// The process to be killed.
     pid: i32,
-    /// Names the timer in that process.
+    /// The name of the timer in that process.
     scope_id: String,
-    /// Seconds since 1970; below zero the timer ends.
+    /// Seconds since 1970; a negative value ends the timer.
     expiration_time: f64,
-    /// What the process is killed with; zero or less: it is not.
+    /// The signal for the process; zero or less for none.
     signal: i32,
 }
 
-/// A timer that was not ended in time.
+/// A timer that has expired.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Expired {
     pub(super) pid: i32,
@@ -42,7 +42,7 @@ pub(super) struct Expired {
     pub(super) signal: i32,
 }
 
-/// The timers that run.
+/// The running timers.
 #[derive(Debug, Default)]
 pub(super) struct Timers(BTreeMap<(i32, String), (Instant, i32)>);
 
@@ -67,12 +67,12 @@ impl Timers {
         }
     }
 
-    /// When the next timer is over.
+    /// Returns the time at which the next timer expires.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.0.values().map(|(at, _)| *at).min()
     }
 
-    /// Takes out the timers that are over, earliest first.
+    /// Removes and returns the expired timers, earliest first.
     pub(super) fn expired(&mut self, now: Instant) -> Vec<Expired> {
         let mut over: Vec<(Instant, Expired)> = self
             .0
@@ -83,16 +83,16 @@ impl Timers {
         over.into_iter().map(|(_, expired)| expired).collect()
     }
 
-    /// Forgets all: the workers that set them are gone.
+    /// Removes all timers: the workers that set them are gone.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
 }
 
-/// A year: beyond that nobody waits.
+/// One year, the maximum time of a timer.
 const MAX_SECONDS: f64 = 366.0 * 24.0 * 3600.0;
 
-/// The pipe to which workers write, removed when this is dropped.
+/// The pipe to which workers write; dropping this removes it.
 #[derive(Debug)]
 pub struct TimerPipe {
     path: PathBuf,
@@ -101,11 +101,11 @@ pub struct TimerPipe {
 }
 
 impl TimerPipe {
-    /// Makes the pipe; one that an earlier agent left is replaced.
+    /// Creates the pipe; replaces the pipe of an earlier agent.
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal, or says that something else is there.
+    /// Returns the system's refusal, or `AlreadyExists` if the path is not a pipe.
     pub fn make(path: &Path) -> io::Result<Self> {
         match fs::symlink_metadata(path) {
             Ok(there) if there.file_type().is_fifo() => fs::remove_file(path)?,
@@ -114,17 +114,17 @@ impl TimerPipe {
             Err(error) => return Err(error),
         }
         unistd::mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR)?;
-        // In both directions, so that it does not end with each client.
+        // Opened in both directions, so that it does not reach its end after each client.
         let pipe = pipe::OpenOptions::new().read_write(true).open_receiver(path)?;
         Ok(Self { path: path.to_owned(), pipe, unread: BytesMut::new() })
     }
 
-    /// Where it is.
+    /// The path of the pipe.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The next request; what is none is passed over.
+    /// Returns the next request; ignores malformed ones.
     ///
     /// # Cancel safety
     ///
@@ -139,7 +139,7 @@ impl TimerPipe {
                 }
             }
             if self.unread.len() > limits::MAX_TIMER_REQUEST {
-                // No client of torch's writes that much at once.
+                // No client of torch writes that much at once.
                 self.unread.advance(self.unread.len());
             }
             self.unread.reserve(limits::MAX_TIMER_REQUEST);
@@ -170,7 +170,7 @@ mod tests {
         timers.expired(now).into_iter().map(|expired| expired.scope_id).collect()
     }
 
-    /// A timer is over when its time has come, unless it was ended or set anew.
+    /// A timer expires when its time has come, unless it was ended or renewed.
     #[test]
     fn timers_expire_in_order() {
         let now = clock::now_blocking();
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(timers.poll_timeout(), None);
     }
 
-    /// What a worker writes neither ends the agent nor fills its memory.
+    /// No input of a worker ends the agent or fills its memory.
     #[test]
     fn odd_requests_are_no_trouble() {
         let now = clock::now_blocking();
@@ -205,7 +205,8 @@ mod tests {
         assert_eq!(timers.poll_timeout(), None);
     }
 
-    /// Requests come one a line, through a pipe that outlives its clients and is removed at the end.
+    /// Requests arrive one per line, through a pipe that outlives its clients and is removed at the
+    /// end.
     #[tokio::test]
     async fn requests_come_through_the_pipe() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The few things that no safe crate does. Every `unsafe` of the program stands here.
+//! Operations for which there is no safe crate. All `unsafe` code of the program is here.
 #![expect(unsafe_code, reason = "fork, signal dispositions and received descriptors")]
 
 use std::{
@@ -30,34 +30,34 @@ use crate::keeper::order::Program;
 
 /// Takes ownership of a descriptor that `recvmsg` has just returned.
 pub(crate) fn own(fd: RawFd) -> OwnedFd {
-    // SAFETY: the kernel made this descriptor for the one `recvmsg` that returned it, and its only
+    // SAFETY: the kernel made this descriptor for the `recvmsg` call that returned it, and the only
     // caller passes each returned number here once.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Watches `socket` on this runtime, for nothing but `interest`.
+/// Watches `socket` on this runtime, only for `interest`.
 ///
 /// # Errors
 ///
 /// Returns the system's refusal to watch it.
 pub(crate) fn watch(socket: UnixStream, interest: Interest) -> io::Result<AsyncFd<UnixStream>> {
-    // SAFETY: a stream owns its descriptor, names the same one as long as it lives, and lives as long
-    // as the value that watches it.
+    // SAFETY: a stream owns its descriptor, names the same one as long as it lives, and lives as
+    // long as the value that watches it.
     Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
 }
 
-/// Watches the end of a pipe that is read, on this runtime.
+/// Watches the reading end of a pipe on this runtime.
 ///
 /// # Errors
 ///
 /// Returns the system's refusal to watch it.
 pub(crate) fn watch_pipe(pipe: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: it owns its descriptor, names the same one as long as it lives, and lives as long as the
-    // value that watches it.
+    // SAFETY: it owns its descriptor, names the same one as long as it lives, and lives as long as
+    // the value that watches it.
     Ok(unsafe { AsyncFd::register_with_interest(pipe, Interest::READABLE) }?)
 }
 
-/// How many bytes are in a pipe; none where that cannot be known.
+/// Returns the number of bytes in a pipe; zero if it is unknown.
 pub(crate) fn pipe_fill(pipe: BorrowedFd<'_>) -> usize {
     let mut len: libc::c_int = 0;
     // SAFETY: the call writes one `int`, to `len`.
@@ -65,27 +65,27 @@ pub(crate) fn pipe_fill(pipe: BorrowedFd<'_>) -> usize {
     if result == 0 { usize::try_from(len).unwrap_or_default() } else { 0 }
 }
 
-/// Takes ownership of a descriptor that whoever has started this process left open for it, and named
-/// in its environment.
+/// Takes ownership of a descriptor that the parent of this process left open for it, and named in
+/// its environment.
 pub(crate) fn inherit(fd: RawFd) -> OwnedFd {
-    // SAFETY: its only caller has looked that the number is open, was given it for this use, and gives
-    // it up before anything else could ask for it; nothing else in this process knows of it.
+    // SAFETY: the only caller has checked that the number is open, was given it for this use, and
+    // closes it before other code could use it; no other code in this process knows of it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Keeps every descriptor but stdin, stdout and stderr from the programs that are started from now
-/// on: what somebody forgot to close before the agent is no worker's business.
+/// Sets close-on-exec on every descriptor but stdin, stdout and stderr: workers must not inherit
+/// descriptors that a parent of the agent left open.
 pub(crate) fn keep_descriptors_private() {
     let numbers = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
     for number in numbers.filter(|number| *number > 2) {
-        // SAFETY: it is borrowed for this one call, which fails where it is not open any more.
+        // SAFETY: it is borrowed for this one call, which fails if it is no longer open.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
         let _ = fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
     }
 }
 
-/// An extended attribute of a file, if it has it and it is short.
+/// Returns an extended attribute of a file, if it exists and is short.
 pub(crate) fn extended_attribute(path: &Path, name: &CStr) -> Option<Vec<u8>> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
     let mut value = vec![0; 64];
@@ -97,7 +97,7 @@ pub(crate) fn extended_attribute(path: &Path, name: &CStr) -> Option<Vec<u8>> {
     Some(value)
 }
 
-/// Sets what `signal` does to this process.
+/// Sets the disposition of `signal` in this process.
 ///
 /// # Errors
 ///
@@ -112,20 +112,20 @@ pub(crate) fn set_disposition(signal: Signal, action: &SigAction) -> Result<(), 
 pub(crate) enum Disposition {
     /// The signal's own default.
     Default,
-    /// Nothing.
+    /// The signal is ignored.
     Ignore,
 }
 
-/// Sets what every signal does to this process, real-time signals included, but `SIGCHLD`: ignoring
-/// that would reap children unseen. Async-signal-safe.
+/// Sets the disposition of every signal in this process, real-time signals included, except
+/// `SIGCHLD`: ignoring that would reap children unseen. Async-signal-safe.
 pub(crate) fn set_all_dispositions(disposition: Disposition) {
     let handler = match disposition {
         Disposition::Default => libc::SIG_DFL,
         Disposition::Ignore => libc::SIG_IGN,
     };
     for signal in (1..=LAST_SIGNAL).filter(|signal| *signal != libc::SIGCHLD) {
-        // SAFETY: no handler runs at all. The call is refused for SIGKILL, SIGSTOP and the two signals
-        // that libc reserves, which nothing can change.
+        // SAFETY: no handler runs at all. The call fails for SIGKILL, SIGSTOP and the two signals
+        // that libc reserves, which cannot be changed.
         unsafe { libc::signal(signal, handler) };
     }
 }
@@ -133,8 +133,8 @@ pub(crate) fn set_all_dispositions(disposition: Disposition) {
 /// The last real-time signal of Linux.
 const LAST_SIGNAL: libc::c_int = 64;
 
-/// Starts a worker as the leader of a session of its own, which the kernel kills when the calling
-/// thread ends. `cgroup` is the `cgroup.procs` of the cgroup that it is to be in.
+/// Starts a worker as the leader of a session of its own; the kernel kills it when the calling
+/// thread ends. `cgroup` is the `cgroup.procs` of its cgroup.
 ///
 /// # Errors
 ///
@@ -162,12 +162,13 @@ pub(crate) fn spawn_worker(
     let prepare = move || {
         unistd::setsid()?;
         if let Some(cgroup) = &cgroup {
-            // Where it cannot be in it, the walk through the tree finds it.
+            // A worker outside of the cgroup is found by the walk through the process tree.
             let _ = unistd::write(cgroup, b"0");
         }
         prctl::set_pdeathsig(Signal::SIGKILL)?;
         if unistd::getppid() != parent {
-            // The parent ended before the line above, so its end will not be told.
+            // The parent ended before the line above, so the kernel will send no signal for its
+            // end.
             return Err(Errno::ESRCH.into());
         }
         set_all_dispositions(Disposition::Default);
@@ -187,7 +188,7 @@ pub(crate) fn spawn_worker(
     command.spawn()
 }
 
-/// Lets the kernel kill what `command` starts when the calling thread ends.
+/// Makes the kernel kill the process that `command` starts when the calling thread ends.
 pub(crate) fn end_with_this_thread(command: &mut tokio::process::Command) {
     // SAFETY: between fork and exec one async-signal-safe system call is made.
     unsafe { command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)) };
@@ -203,7 +204,7 @@ pub(crate) fn allow_core_dump(command: &mut tokio::process::Command, size: u64) 
     unsafe { command.pre_exec(allow) };
 }
 
-/// Makes what `command` starts the leader of a session of its own, without a terminal.
+/// Makes the process that `command` starts the leader of a session of its own, without a terminal.
 pub(crate) fn lead_session(command: &mut tokio::process::Command) {
     // SAFETY: between fork and exec one async-signal-safe system call is made.
     unsafe { command.pre_exec(|| Ok(unistd::setsid().map(drop)?)) };
