@@ -1,6 +1,6 @@
-//! What was typed: subcommands and flags, with torchrun's names, in both of its spellings.
+//! The command line: subcommands and flags, with torchrun's names in both of its spellings.
 //!
-//! Nothing here is checked or defaulted; `job_spec` says what it means.
+//! Values are neither checked nor replaced by defaults here; `job_spec` interprets them.
 
 mod k8s;
 mod passed;
@@ -22,7 +22,7 @@ pub use self::k8s::{K8sArgs, ManifestArgs, ManifestTarget};
     infer_long_args = true,
     subcommand_negates_reqs = true,
     subcommand_precedence_over_arg = false,
-    // Flags stand before the script.
+    // Flags precede the script.
     override_usage = "ragent [OPTIONS] SCRIPT [ARGS]...\n       ragent COMMAND [OPTIONS]",
     max_term_width = 100,
     after_help = "Every flag has an underscore spelling too (--nproc_per_node) and, where it is \
@@ -39,11 +39,11 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// Reads the words of a command line, the program's own name first.
+    /// Parses a command line, whose first word is the program's name.
     ///
     /// # Errors
     ///
-    /// Returns what clap says to the user: also the help and the version, if they ask for that.
+    /// Returns clap's message to the user, which may also be the help or the version.
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command();
         let words = words::mark_script(&command, words.into_iter().collect());
@@ -345,7 +345,7 @@ pub struct LaunchOverSshArgs {
     pub passed: Vec<OsString>,
 }
 
-/// What sets the flags of `ragent launch` apart from those of the job.
+/// The heading in the help for the flags of `ragent launch` that are not flags of the job.
 const OVER_SSH: &str = "Hosts";
 
 /// Flags of `ragent rank`.
@@ -358,7 +358,8 @@ pub struct RankArgs {
     #[arg(long, alias = "master_port", allow_negative_numbers = true, value_name = "PORT")]
     pub master_port: Option<String>,
     /// The program, and its arguments
-    // Where they begin is marked before clap sees them: a flag that is mistyped is no program.
+    // Their beginning is marked before clap parses them, so that a mistyped flag is not taken for
+    // the program.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub command: Vec<OsString>,
 }

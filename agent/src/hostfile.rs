@@ -1,7 +1,7 @@
-//! Reads which hosts there are: the hostfiles of Open MPI, MPICH and DeepSpeed, and plain lists.
+//! Parses lists of hosts: the hostfiles of Open MPI, MPICH and DeepSpeed, and plain lists.
 //!
-//! One host a line, in the order in which they get their ranks: `node1`, `user@node1`, `node1:8`,
-//! `node1 slots=8 max_slots=8`. Behind `#` stands a comment. Nothing here asks whether a host is there.
+//! Each line names one host: `node1`, `user@node1`, `node1:8`, `node1 slots=8 max_slots=8`. Their
+//! order is that of the ranks. `#` begins a comment. No host is contacted.
 
 use std::{collections::BTreeMap, num::NonZeroU32, str::FromStr};
 
@@ -9,32 +9,32 @@ use crate::limits;
 
 /// The hosts of a list.
 ///
-/// Invariant: there is at least one, and no two have the same name, whose case means nothing.
+/// Invariant: there is at least one host, and no two have the same name, ignoring ASCII case.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HostList {
     hosts: Vec<ListedHost>,
 }
 
 impl HostList {
-    /// The hosts, in the order of the list.
+    /// Returns the hosts, in the order of the list.
     pub fn hosts(&self) -> &[ListedHost] {
         &self.hosts
     }
 }
 
-/// One host, as its line names it.
+/// A host, as its line describes it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ListedHost {
-    /// What people and ssh call it.
+    /// The name or address of the host.
     pub name: String,
-    /// Whom to log in as, where the list says so.
+    /// The user to log in as, if the list has one.
     pub user: Option<String>,
-    /// How many workers it is for, where the list says so.
+    /// The number of workers for the host, if the list has one.
     pub slots: Option<NonZeroU32>,
 }
 
 impl ListedHost {
-    /// What ssh is given.
+    /// Returns the destination for ssh: `HOST` or `USER@HOST`.
     pub fn target(&self) -> String {
         match &self.user {
             Some(user) => format!("{user}@{}", self.name),
@@ -43,81 +43,81 @@ impl ListedHost {
     }
 }
 
-/// Why a text is no [`HostList`]. Lines are counted from one.
+/// The reason why a text is not a valid [`HostList`]. Lines are counted from one.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum HostListError {
-    /// A host is there twice.
+    /// A host is listed twice.
     #[error("`{name}` stands in line {first} and again in line {line}")]
     Duplicate {
-        /// Which one.
+        /// The host.
         name: String,
-        /// Where it stands first.
+        /// The line of the first entry.
         first: usize,
-        /// Where it stands again.
+        /// The line of the second entry.
         line: usize,
     },
-    /// There is no host at all.
+    /// The list has no hosts.
     #[error("it names no host")]
     Empty,
-    /// Something that no host can be called.
+    /// A name that cannot be the name of a host.
     #[error("line {line}: `{name}` is no name of a host")]
     HostName {
-        /// Where.
+        /// The line.
         line: usize,
-        /// As given.
+        /// The word, as written.
         name: String,
     },
-    /// Words that mean something only to a scheduler's list, such as `+n1` and `^node1`.
+    /// A word that refers to a scheduler's list, such as `+n1` and `^node1`.
     #[error("line {line}: `{word}` refers to another list, and there is none")]
     Relative {
-        /// Where.
+        /// The line.
         line: usize,
-        /// As given.
+        /// The word, as written.
         word: String,
     },
-    /// Slots that are no number.
+    /// A number of slots that is not a number or too large.
     #[error("line {line}: `{value}` is no number of slots")]
     Slots {
-        /// Where.
+        /// The line.
         line: usize,
-        /// As given.
+        /// The word, as written.
         value: String,
     },
-    /// More hosts than anybody has.
+    /// More hosts than the limit.
     #[error("it names more than {} hosts", limits::MAX_HOSTS)]
     TooMany,
-    /// One host has two sizes.
+    /// A line with two different numbers of slots.
     #[error("line {line}: `{name}` has {first} slots and {second}")]
     TwoSizes {
-        /// Where.
+        /// The line.
         line: usize,
-        /// Which host.
+        /// The host.
         name: String,
-        /// How many it has first.
+        /// The first number of slots.
         first: NonZeroU32,
-        /// How many it has then.
+        /// The second number of slots.
         second: NonZeroU32,
     },
-    /// A word that is none of the grammar's.
+    /// A word that is not part of the grammar.
     #[error("line {line}: `{word}` is not understood")]
     Word {
-        /// Where.
+        /// The line.
         line: usize,
-        /// As given.
+        /// The word, as written.
         word: String,
     },
-    /// A host on which nothing could run.
+    /// A host with zero slots.
     #[error("line {line}: `{name}` has no slots")]
     ZeroSlots {
-        /// Where.
+        /// The line.
         line: usize,
-        /// Which host.
+        /// The host.
         name: String,
     },
 }
 
 impl HostListError {
-    /// What to try.
+    /// Returns a hint for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Duplicate { .. } => "name each host once, with all its slots",
@@ -156,9 +156,9 @@ impl FromStr for HostList {
     }
 }
 
-/// The host of one line without its comment; none if the line is blank.
+/// Parses a line without its comment. Returns `None` if the line is blank.
 fn host(line: usize, text: &str) -> Result<Option<ListedHost>, HostListError> {
-    // Open MPI lets white space stand around the sign.
+    // Open MPI allows white space around the sign.
     let spaced = text.replace('=', " = ");
     let mut words = spaced.split_whitespace();
     let Some(first) = words.next() else { return Ok(None) };
@@ -182,7 +182,7 @@ fn host(line: usize, text: &str) -> Result<Option<ListedHost>, HostListError> {
                     Some(_) | None => {}
                 }
             }
-            // A bound for a scheduler that puts more workers on a host than it has slots.
+            // A limit for schedulers that start more workers on a host than it has slots.
             "max_slots" | "max-slots" | "slots_max" | "slots-max" => {
                 slots(line, &host.name, value)?;
             }
@@ -195,7 +195,7 @@ fn host(line: usize, text: &str) -> Result<Option<ListedHost>, HostListError> {
     Ok(Some(host))
 }
 
-/// `HOST`, `USER@HOST`, `HOST:SLOTS`, `[ADDRESS]:SLOTS`.
+/// Parses `HOST`, `USER@HOST`, `HOST:SLOTS` or `[ADDRESS]:SLOTS`.
 fn named(line: usize, word: &str) -> Result<ListedHost, HostListError> {
     if word.starts_with(['+', '^']) {
         return Err(HostListError::Relative { line, word: word.to_owned() });
@@ -213,7 +213,7 @@ fn named(line: usize, word: &str) -> Result<ListedHost, HostListError> {
     Ok(ListedHost { name: name.to_owned(), user: user.map(str::to_owned), slots })
 }
 
-/// The name, and what stands behind a colon that is not part of an IPv6 address.
+/// Splits `text` into the name and the slots after a colon that is not part of an IPv6 address.
 fn split_slots(text: &str) -> Option<(&str, Option<&str>)> {
     if let Some(rest) = text.strip_prefix('[') {
         let (name, rest) = rest.split_once(']')?;
@@ -228,7 +228,7 @@ fn split_slots(text: &str) -> Option<(&str, Option<&str>)> {
     }
 }
 
-/// Whether ssh could be given `text` as a host: never what it would take for an option.
+/// Returns true if `text` can be passed to ssh as a host, and cannot be taken for an option.
 fn is_host(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-:%".contains(c);
     !text.is_empty() && text.len() <= MAX_NAME && !text.starts_with('-') && text.chars().all(fits)
@@ -245,7 +245,7 @@ fn slots(line: usize, name: &str, value: &str) -> Result<NonZeroU32, HostListErr
     NonZeroU32::new(number).ok_or_else(|| HostListError::ZeroSlots { line, name: name.to_owned() })
 }
 
-/// The longest name that DNS has.
+/// The maximum length of a DNS name.
 const MAX_NAME: usize = 255;
 
 #[cfg(test)]
@@ -264,7 +264,7 @@ mod tests {
         text.parse::<HostList>().unwrap_err()
     }
 
-    /// The lists of all three programs are read, comments and blank lines left out.
+    /// The lists of all three programs are accepted; comments and blank lines are ignored.
     #[test]
     fn grammars() {
         let text = "# all of them\nnode1\n\n  node2 slots=8  # eight\nnode3:4\n\
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(read(text), expected.map(|(name, slots)| (name.to_owned(), slots)));
     }
 
-    /// A host that is there twice is refused with both lines, also under two users.
+    /// A host that is listed twice is refused, also with two users; the error names both lines.
     #[test]
     fn duplicates() {
         let name = "a".to_owned();
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(error("a\nb\nme@a slots=2\n"), duplicate);
     }
 
-    /// Names of hosts have no case.
+    /// Names of hosts are compared without case.
     #[test]
     fn case_makes_no_other_host() {
         let name = "n1.Example".to_owned();
@@ -313,7 +313,7 @@ mod tests {
         }
     }
 
-    /// A host without slots is a mistake, not a host to be left out.
+    /// A host with zero slots is an error; it is not silently left out.
     #[test]
     fn zero_slots() {
         let zero = HostListError::ZeroSlots { line: 2, name: "b".to_owned() };
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(error("a\nb:0"), zero);
     }
 
-    /// What is not understood is named with its line.
+    /// An invalid word is reported with its line.
     #[test]
     fn mistakes() {
         assert_eq!(error("# nothing\n"), HostListError::Empty);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is in a list, it is read or refused, and what is read keeps the invariant.
+        /// Every text is either accepted or refused, and an accepted list keeps the invariant.
         #[test]
         fn never_panics(text in "(?s).{0,200}") {
             if let Ok(list) = text.parse::<HostList>() {
@@ -347,7 +347,7 @@ mod tests {
             }
         }
 
-        /// The same for what looks like a list.
+        /// Text that resembles a list never causes a panic.
         #[test]
         fn never_panics_on_likely_text(text in "([a-c@:=+^\\[\\]0-9 \n#.-]|slots|max_slots){0,40}") {
             let _ = text.parse::<HostList>();

@@ -1,15 +1,16 @@
-//! Holds the workers of one agent: a small process of the same binary, in a session of its own.
+//! The keeper: a small process of the same binary, in a session of its own, that is the parent of
+//! the workers of one agent.
 //!
-//! Workers are its children, and it is their subreaper, so nothing that they start can leave its
-//! tree. It does what the agent orders over a socket (its stdin): spawn, signal, sweep; and it
-//! reports what ends. By itself it does two things only:
+//! Workers are its children, and it is their subreaper, so no process that they start can leave its
+//! tree. It carries out the agent's orders, which arrive over a socket (its stdin): spawn, signal,
+//! sweep; and it reports the processes that end. On its own it does two things only:
 //!
-//! - when the socket ends, the agent is gone: it kills the whole tree, reaps it, and tells the
-//!   coordinator with one small message, the obituary;
-//! - when the lease that the agent renews over the socket has passed, the agent is frozen or cut
-//!   off: it kills the whole tree and reports that.
+//! - When the socket is closed, the agent is gone: the keeper kills and reaps the whole tree, and
+//!   sends the coordinator one small message, the obituary.
+//! - When the lease that the agent renews over the socket has expired, the agent is frozen or cut
+//!   off: the keeper kills the whole tree and reports that.
 //!
-//! It decides nothing else, and it has no runtime: one thread, one `poll`.
+//! It makes no other decisions, and it has no runtime: one thread, one `poll`.
 
 pub(crate) mod cgroup;
 pub(crate) mod obituary;
@@ -51,18 +52,18 @@ use crate::{
     supervisor::unix::{self, Disposition},
 };
 
-/// Runs the keeper until its agent is gone and everything that it started with it.
+/// Runs the keeper until its agent and every process that it started are gone.
 ///
 /// # Errors
 ///
-/// Returns what the system refused; the agent then notices that its keeper is gone, and workers
-/// are killed by the kernel.
+/// Returns the error of a failed system call; the agent then notices that its keeper is gone, and
+/// workers are killed by the kernel.
 pub fn run() -> io::Result<()> {
-    // Fails only where it leads a process group already, which changes nothing.
+    // Fails only if this process already leads a process group, which changes nothing.
     let _ = unistd::setsid();
     prctl::set_child_subreaper(true)?;
-    // The agent decides what a signal means. One that reaches the keeper too, as when a service
-    // manager signals every process of a unit, must not end it.
+    // The agent decides what a signal means. A signal that also reaches the keeper, as when a
+    // service manager signals every process of a unit, must not end it.
     unix::set_all_dispositions(Disposition::Ignore);
     unix::keep_descriptors_private();
     let mut keeper = Keeper::new()?;
@@ -75,16 +76,16 @@ struct Keeper {
     workers: Workers,
     ends: SignalFd,
     lease: TimerFd,
-    /// When the lease is over, by [`clock::boot_time`]; zero before there is one.
+    /// The end of the lease, by [`clock::boot_time`]; zero before the first lease.
     lease_until: Duration,
     obituary: Option<Obituary>,
-    /// Workers that are to be started, in this order.
+    /// The workers to be started, in this order.
     wanted: VecDeque<Wanted>,
-    /// How often the system has refused to fork in this round.
+    /// The number of failed forks in this round.
     refusals: u32,
 }
 
-/// A worker that is to be started.
+/// A worker to be started.
 struct Wanted {
     program: Program,
     streams: Streams,
@@ -117,7 +118,7 @@ impl Keeper {
                 self.reap();
             }
             if ready.lease {
-                // Reading only resets the timer; that it fired is known already.
+                // Reading only resets the timer; `poll` has already reported that it fired.
                 let _ = self.lease.wait();
                 self.lease_is_over();
             }
@@ -146,7 +147,7 @@ impl Keeper {
             PollFd::new(self.lease.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.socket.as_fd(), socket),
         ];
-        // Nothing tells when there is room for a worker again.
+        // No event reports that a fork is possible again.
         let retry = PollTimeout::try_from(limits::FORK_INTERVAL).unwrap_or(PollTimeout::ZERO);
         let limit = if self.wanted.is_empty() { PollTimeout::NONE } else { retry };
         match poll(&mut fds, limit) {
@@ -163,7 +164,7 @@ impl Keeper {
             Order::Signal { signal } => {
                 self.forgo_wanted("it was told to end before it could be started");
                 self.workers.signal(signal);
-                // Where no worker could be started, no end will say so.
+                // If no worker was started, no end of a worker triggers this report.
                 if self.workers.is_quiet() {
                     self.socket.send(&Report::Quiet);
                 }
@@ -182,7 +183,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Takes note of a worker that is to be started, and starts it as soon as it can be.
+    /// Queues a worker and starts it as soon as possible.
     fn want(&mut self, program: Program) {
         let Some((streams, flows)) = self.socket.take_streams(&program.flows) else {
             return self.not_spawned(program.local_rank, "its streams were not handed over");
@@ -195,13 +196,13 @@ impl Keeper {
         self.start_wanted();
     }
 
-    /// Starts those that are wanted. Where memory or process numbers are short, as they are while another
-    /// job's processes go, it is tried again for a moment.
+    /// Starts the queued workers. If memory or process numbers are short, as they are while the
+    /// processes of another job end, the start is retried for a moment.
     fn start_wanted(&mut self) {
         while let Some(Wanted { program, streams }) = self.wanted.front() {
             let local_rank = program.local_rank;
             if self.lease_until <= clock::boot_time() {
-                // The order was given before the agent was frozen or cut off; nobody counts it now.
+                // The order was sent before the agent was frozen or cut off, and is outdated.
                 self.socket.send(&Report::LeaseOver);
                 return self.forgo_wanted("the lease is over");
             }
@@ -221,7 +222,7 @@ impl Keeper {
         }
     }
 
-    /// Gives up those that were not started yet.
+    /// Gives up the workers that were not started yet.
     fn forgo_wanted(&mut self, reason: &str) {
         for Wanted { program, .. } in std::mem::take(&mut self.wanted) {
             self.not_spawned(program.local_rank, reason);
@@ -233,7 +234,7 @@ impl Keeper {
         self.socket.send(&Report::NotSpawned { local_rank, reason });
     }
 
-    /// Moves the lease; one that is over already fires at once.
+    /// Sets the end of the lease; a lease that has already expired fires at once.
     fn renew(&mut self, until: Option<Duration>) -> io::Result<()> {
         let Some(until) = until else {
             self.lease_until = Duration::MAX;
@@ -256,13 +257,14 @@ impl Keeper {
     }
 
     fn reap(&mut self) {
-        // Several ends may stand behind one signal, so all are looked for below in any case.
+        // One signal may report several ended processes, so the code below looks for all of them.
         while let Ok(Some(_)) = self.ends.read_signal() {}
         let socket = &mut self.socket;
         self.workers.reap(&mut |report| socket.send(&report));
     }
 
-    /// The agent is gone: nothing that it started stays, and then the coordinator is told.
+    /// Kills every process that the agent started, after the agent is gone, and then delivers the
+    /// obituary.
     fn bury(mut self) -> io::Result<()> {
         self.workers.sweep(None);
         self.reap();
@@ -274,7 +276,7 @@ impl Keeper {
         }
         if let Some(obituary) = self.obituary {
             obituary.deliver();
-            // One that ends in order reads its pipes itself.
+            // An agent that has left by itself empties its pipes itself.
             if !obituary.is_in_order() {
                 self.workers.empty_pipes();
             }
@@ -292,14 +294,14 @@ impl Keeper {
     }
 }
 
-/// What there is to do.
+/// The sources that are ready.
 struct Ready {
     ends: bool,
     lease: bool,
     socket: bool,
 }
 
-/// Borrows for `poll`.
+/// Borrows the socket for `poll`.
 impl AsFd for OrderSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.borrow()

@@ -10,9 +10,10 @@
 //!                               └─ ssh ─▶ further hosts, where there are many
 //! ```
 //!
-//! `plan` says what runs where and reaches nobody; `machine` decides when; `connection` is one ssh,
-//! `relay` what it starts there. Agents find each other by themselves: nothing of the job goes through
-//! ssh but its output, so a connection that breaks ends the agent behind it and nothing else.
+//! `plan` determines the command of each host, without network access; `machine` makes the
+//! decisions at run time; `connection` is one ssh, which starts a `relay` on its host. Agents find
+//! each other by themselves: ssh carries orders and output only, so a broken connection ends only
+//! the agents that are reached through it.
 
 mod agent_process;
 mod anywhere;
@@ -85,7 +86,7 @@ pub fn launch(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {
     }
 }
 
-/// Reads what this host knows: the files that are named, and who and where this is.
+/// Reads the input of the plan on this host: the given files, the folder and the program's path.
 fn read(args: &LaunchOverSshArgs) -> Result<Here, Vec<Mistake>> {
     let mut mistakes = Vec::new();
     let mut text = |flag, path: &String| {
@@ -120,7 +121,8 @@ fn read_list(path: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// The current folder as the user calls it: on other hosts a link may lead elsewhere.
+/// Returns the current folder by the user's path to it (`PWD`): the targets of its symbolic links
+/// may differ on other hosts.
 fn current_folder() -> PathBuf {
     let real = ThisHost.current_dir();
     let called = ThisHost.env("PWD").map(PathBuf::from).filter(|path| path.is_absolute());

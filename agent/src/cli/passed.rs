@@ -1,4 +1,4 @@
-//! The words of a command line that are meant for somebody else.
+//! The words of a command line that are passed on to agents.
 
 use std::ffi::OsString;
 
@@ -6,8 +6,8 @@ use clap::{ArgMatches, Args, Command, parser::ValueSource};
 
 use super::LaunchArgs;
 
-/// The flags for launching that were typed, each as one word with its full name. Neither the script nor
-/// its arguments are among them.
+/// Returns the flags for launching that were given on the command line, each as one word with its
+/// full name, without the script and its arguments.
 pub(super) fn flags(matches: &ArgMatches) -> Vec<OsString> {
     let mut words = Vec::new();
     for flag in LaunchArgs::augment_args(Command::new("")).get_arguments() {

@@ -1,6 +1,6 @@
-//! Finds the script, or the program, among the words of a command line: what stands behind it is its own.
+//! Finds the script, or the program, in a command line: all words after it are its arguments.
 //!
-//! clap would take a flag of ours for one wherever it stands, and has no rule like argparse's.
+//! clap would parse ragent's flags anywhere in the line; it has no rule like that of argparse.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,8 +9,8 @@ use std::{
 
 use clap::Command;
 
-/// The words with `--` before the script or the program, unless the first one is a subcommand that has none. Words
-/// that mean nothing are left to clap, which says so.
+/// Inserts `--` before the script or the program, unless the first word is a subcommand that has
+/// neither. Invalid words are left for clap to refuse.
 pub(super) fn mark_script(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
     let (command, mut at) = meant(command, &words);
     let has = |name| command.get_arguments().any(|arg| arg.get_id() == name);
@@ -29,7 +29,7 @@ pub(super) fn mark_script(command: &Command, words: Vec<OsString>) -> Vec<OsStri
             None => {
                 let (own, rest) = words.split_at(at);
                 let (script, mut args) = rest.split_at(1);
-                // argparse takes the first one for a mark, also on this side of the script.
+                // argparse removes the first `--`, also directly after the script.
                 if has_script && args.first().is_some_and(|word| word == "--") {
                     args = &args[1..];
                 }
@@ -40,7 +40,7 @@ pub(super) fn mark_script(command: &Command, words: Vec<OsString>) -> Vec<OsStri
     words
 }
 
-/// The command or subcommand that the first words name, and where its own words begin.
+/// Returns the command or subcommand that the first words name, and the index of its first word.
 fn meant<'a>(mut command: &'a Command, words: &[OsString]) -> (&'a Command, usize) {
     let mut at = 1;
     while let Some(below) = words.get(at).and_then(|word| {
@@ -51,7 +51,7 @@ fn meant<'a>(mut command: &'a Command, words: &[OsString]) -> (&'a Command, usiz
     (command, at)
 }
 
-/// The flags that a command has, and whether they take a value.
+/// The flags of a command; true if a flag takes a value.
 struct Flags {
     long: BTreeMap<String, (String, bool)>,
     short: BTreeMap<char, bool>,
@@ -60,7 +60,7 @@ struct Flags {
 impl Flags {
     fn of(command: &Command) -> Self {
         let mut flags = Self { long: BTreeMap::new(), short: BTreeMap::new() };
-        // The two that every command has.
+        // Every command has these two.
         for (name, short) in [("help", 'h'), ("version", 'V')] {
             flags.long.insert(name.to_owned(), (name.to_owned(), false));
             flags.short.insert(short, false);
@@ -76,7 +76,7 @@ impl Flags {
         flags
     }
 
-    /// How many words the flag has that begins with `word`; none if it is no flag.
+    /// Returns the number of words of the flag that begins with `word`; `None` if it is not a flag.
     fn words_of(&self, word: &OsStr) -> Option<usize> {
         let text = word.to_string_lossy();
         if let Some(long) = text.strip_prefix("--") {
@@ -103,7 +103,7 @@ impl Flags {
             .take_while(|(known, _)| known.starts_with(name))
             .map(|(_, flag)| flag)
             .collect();
-        // What several flags begin with is refused later.
+        // An ambiguous prefix is refused later.
         meant.len() == 1 && meant.first().is_some_and(|(_, takes_value)| *takes_value)
     }
 }

@@ -1,9 +1,9 @@
-//! A cgroup of the keeper's own, where the one that it runs in was delegated to it.
+//! The keeper's own cgroup, if the cgroup that it runs in was delegated to it.
 //!
-//! What the keeper starts lives in it and dies by one write, at once, however it forks. What a keeper
-//! that was killed together with its agent could not end is ended by the next agent that is started
-//! in the same cgroup, as a service manager does. The walk through the tree of processes is done all
-//! the same: it is what there is elsewhere.
+//! All processes that the keeper starts run in it and are killed at once by a single write, however
+//! they fork. Processes that are left after a keeper was killed together with its agent are killed
+//! by the next agent that is started in the same cgroup, as by a service manager. The process tree
+//! is walked in any case, because most systems have no delegated cgroup.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -20,7 +20,7 @@ use nix::{
 
 use crate::{clock, limits, state_file, supervisor::unix};
 
-/// One cgroup. Dropping it removes it, if nothing is in it any more.
+/// A cgroup. Dropping it removes it if it is empty.
 #[derive(Debug)]
 pub(super) struct Cgroup {
     path: PathBuf,
@@ -28,7 +28,7 @@ pub(super) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes one for this process, if it may; ends what earlier ones were left with.
+    /// Creates a cgroup for this process, if permitted, and kills the leftovers of earlier keepers.
     pub(super) fn make() -> Option<Self> {
         let own = delegated()?;
         end_leftovers_in(&own);
@@ -45,12 +45,12 @@ impl Cgroup {
         }
     }
 
-    /// What a process writes `0` to, to be in it.
+    /// The cgroup's `cgroup.procs`: a process that writes `0` to it joins the cgroup.
     pub(super) fn procs(&self) -> io::Result<OwnedFd> {
         self.procs.try_clone().map(OwnedFd::from)
     }
 
-    /// Kills everything in it.
+    /// Kills every process in the cgroup.
     pub(super) fn kill(&self) {
         kill_all(&self.path);
     }
@@ -58,17 +58,17 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // What is in it still is ended by the next one.
+        // Processes that are still in it are killed by the next keeper.
         let _ = fs::remove_dir(&self.path);
     }
 }
 
-/// Whether a cgroup was delegated to this process.
+/// Returns true if a cgroup was delegated to this process.
 pub(crate) fn is_delegated() -> bool {
     delegated().is_some()
 }
 
-/// Ends what keepers that were killed have left in this process's cgroup.
+/// Kills the processes that killed keepers have left in this process's cgroup.
 pub(crate) fn end_leftovers() {
     if let Some(own) = delegated() {
         end_leftovers_in(&own);
@@ -80,12 +80,12 @@ fn end_leftovers_in(own: &Path) {
     for path in entries.map(|entry| entry.path()).filter(|path| is_left(path)) {
         kill_all(&path);
         wait_until_empty(&path);
-        // What cannot be killed is left to the one after this.
+        // Processes that cannot be killed are left to the next keeper.
         let _ = fs::remove_dir(&path);
     }
 }
 
-/// Waits until all that was in a cgroup is gone, as the kernel tells it there.
+/// Waits until the kernel reports in `cgroup.events` that the cgroup is empty.
 fn wait_until_empty(path: &Path) {
     let Ok(mut events) = File::open(path.join("cgroup.events")) else { return };
     let until = clock::now_blocking() + limits::LEFTOVER_TIMEOUT;
@@ -104,7 +104,7 @@ fn wait_until_empty(path: &Path) {
     }
 }
 
-/// Whether `path` is the cgroup of a keeper that is gone.
+/// Returns true if `path` is the cgroup of a keeper that is gone.
 fn is_left(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     let numbers = name.and_then(|name| name.strip_prefix(PREFIX)?.split_once('-'));
@@ -124,7 +124,7 @@ fn kill_all(path: &Path) {
     }
 }
 
-/// This process's cgroup, where systemd has marked it as delegated.
+/// The cgroup of this process, if systemd has marked it as delegated.
 fn delegated() -> Option<PathBuf> {
     let own = own_path(
         &fs::read_to_string("/proc/self/cgroup").ok()?,
@@ -134,7 +134,8 @@ fn delegated() -> Option<PathBuf> {
     (is_marked(c"user.delegate") || is_marked(c"trusted.delegate")).then_some(own)
 }
 
-/// Where the cgroup of a process is found: `cgroup` and `mountinfo` are what `/proc` says of it.
+/// Returns the path of a process's cgroup. `cgroup` and `mountinfo` are the texts of its files in
+/// `/proc`.
 fn own_path(cgroup: &str, mountinfo: &str) -> Option<PathBuf> {
     let own = cgroup.lines().find_map(|line| line.strip_prefix("0::"))?;
     mountinfo.lines().find_map(|line| {
@@ -155,7 +156,7 @@ const PREFIX: &str = "ragent-";
 mod tests {
     use super::*;
 
-    /// The path is found below whatever part of the hierarchy is mounted, wherever that is.
+    /// The path is found for every mounted part of the hierarchy and every mount point.
     #[test]
     fn own_cgroup_is_found() {
         let find = |cgroup: &str, mounts: &str| {

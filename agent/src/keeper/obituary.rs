@@ -1,4 +1,4 @@
-//! Tells the coordinator that an agent is gone and that nothing of it is left.
+//! Reports to the coordinator that an agent is gone and that no process of its node is left.
 
 use std::{
     io::{Read, Write},
@@ -8,36 +8,37 @@ use std::{
 
 use crate::{limits, state_file};
 
-/// The path that takes an obituary on the coordinator's port.
+/// The HTTP path for obituaries on the coordinator's port.
 pub(crate) const OBITUARY_PATH: &str = "/v1/obituary";
 
-/// One small message, and where to take it.
+/// One small message, and its recipients.
 #[derive(Debug)]
 pub(super) struct Obituary {
     pub(super) node_id: String,
-    /// None: the agent has taken its leave by itself.
+    /// Empty if the agent has left by itself.
     pub(super) coordinators: Vec<SocketAddr>,
-    /// The newest round that ran here.
+    /// The newest round that ran on this node.
     pub(super) round: u64,
-    /// The proof of that agent's node id; empty before it was welcomed.
+    /// The proof of the agent's node id; empty before it was registered.
     pub(super) proof: String,
-    /// The state file beside which it is written too.
+    /// The state file next to which the obituary is also written.
     pub(super) state_file: Option<PathBuf>,
 }
 
 impl Obituary {
-    /// Whether the agent has ended in order.
+    /// Returns true if the agent has left by itself.
     pub(super) fn is_in_order(&self) -> bool {
         self.coordinators.is_empty()
     }
 
-    /// Tries to deliver it; the lease proves the same a little later if this fails.
+    /// Tries to deliver the obituary. If this fails, the end of the lease proves the same a little
+    /// later.
     ///
-    /// It is written before it is sent: a coordinator that is started meanwhile listens before it
-    /// reads, so it finds the one or hears the other.
+    /// The file is written before the message is sent. A coordinator that is starting listens
+    /// before it reads the file, so it gets at least one of the two.
     pub(super) fn deliver(&self) {
         if let Some(path) = &self.state_file {
-            // The lease proves the same a little later.
+            // If this fails, the end of the lease proves the same a little later.
             let _ = state_file::write_grave(path, &self.text());
         }
         for coordinator in self.coordinators.iter().take(limits::MAX_ENDPOINT_ADDRESSES) {
@@ -48,7 +49,7 @@ impl Obituary {
     }
 
     fn text(&self) -> String {
-        // No trailing blank without a proof.
+        // Without a proof, the trailing blank is removed.
         format!("{} {} {}", self.node_id, self.round, self.proof).trim_end().to_owned()
     }
 
@@ -63,7 +64,7 @@ impl Obituary {
             body.len(),
         );
         stream.write_all(request.as_bytes())?;
-        // The answer says that it was taken; its text does not matter.
+        // The status shows if the obituary was accepted; the body does not matter.
         let mut answer = [0; 12];
         stream.read_exact(&mut answer)?;
         if answer.starts_with(b"HTTP/1.1 2") {

@@ -1,7 +1,8 @@
-//! What agent and keeper say to each other: one JSON object a line.
+//! The messages between agent and keeper: one JSON object per line.
 //!
-//! A [`Order::Spawn`] travels with file descriptors: the worker's stdin, stdout, stderr, and for each
-//! of its streams that the agent copies what the keeper needs to go on with that when the agent is gone.
+//! An [`Order::Spawn`] is sent with file descriptors: the worker's stdin, stdout and stderr, and,
+//! for each stream that the agent copies, the descriptors with which the keeper continues when the
+//! agent is gone.
 
 use std::{collections::BTreeSet, ffi::OsString, net::SocketAddr, path::PathBuf};
 
@@ -9,104 +10,105 @@ use crate::supervisor::flow::FlowOrder;
 use ragent_core::process_end::ProcessEnd;
 use serde::{Deserialize, Serialize};
 
-/// What the keeper is to do.
+/// A message from the agent to the keeper.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub enum Order {
     /// Starts a worker.
     Spawn(Program),
-    /// Signals the process group of every worker, which is to go on.
+    /// Signals the process group of every worker; the workers continue.
     Forward {
         /// The signal's number.
         signal: i32,
     },
-    /// Signals the process group of every worker, which is to end.
+    /// Signals the process group of every worker; the workers are to end.
     Signal {
         /// The signal's number.
         signal: i32,
     },
-    /// Kills whatever is left in the tree.
+    /// Kills every process that is left in the tree.
     Sweep {
-        /// Which sweep this is; [`Report::Reaped`] repeats it.
+        /// The number of the sweep; [`Report::Reaped`] repeats it.
         number: u64,
     },
-    /// The lease runs until then.
+    /// Sets the end of the lease.
     Renew {
-        /// Nanoseconds of `CLOCK_BOOTTIME`; none: it has no end.
+        /// Nanoseconds of `CLOCK_BOOTTIME`; `None` if the lease has no end.
         until_ns: Option<u64>,
     },
-    /// Answered with [`Report::Pong`] at once.
+    /// Requests a [`Report::Pong`] at once.
     Ping,
-    /// Whom to tell, should the agent be gone.
+    /// Sets the obituary to be delivered if the agent is gone.
     Bury {
-        /// The agent's identity.
+        /// The agent's node id.
         node_id: String,
-        /// Where the coordinator listens.
+        /// The addresses of the coordinator; empty if the agent leaves by itself.
         coordinators: Vec<SocketAddr>,
-        /// The newest round that ran here.
+        /// The newest round that ran on this node.
         round: u64,
-        /// The proof of that agent's node id; empty before it was welcomed.
+        /// The proof of the agent's node id; empty before it was registered.
         proof: String,
-        /// The state file beside which word is left for the next agent here, if this one hosts.
+        /// The state file of the coordinator, if this agent hosts it. The obituary is also written
+        /// next to it, for the next agent on this machine.
         state_file: Option<PathBuf>,
     },
 }
 
-/// One worker to be started. Its environment is the keeper's own with these changes.
+/// A worker to be started. Its environment is that of the keeper with these changes.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Program {
-    /// Which worker.
+    /// The worker's local rank.
     pub local_rank: u32,
     /// The file to execute.
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<OsString>,
-    /// Processors that it is bound to; none: those of the agent.
+    /// The processors that it is bound to; empty for those of the agent.
     pub cpus: BTreeSet<u32>,
-    /// Variables that it gets.
+    /// The variables to be set.
     pub env: Vec<(String, OsString)>,
-    /// Variables that it does not get.
+    /// The variables to be removed.
     pub unset: Vec<String>,
-    /// How many files it may open, softly: what the agent itself was given.
+    /// The soft limit of open files, as the agent has inherited it.
     pub open_files: u64,
-    /// How large its core dump may be, softly: likewise.
+    /// The soft limit of the core dump's size, as the agent has inherited it.
     pub core_dump: u64,
-    /// Its streams that the agent copies.
+    /// The worker's streams that the agent copies.
     pub(crate) flows: Vec<FlowOrder>,
 }
 
-/// What happened.
+/// A message from the keeper to the agent.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub enum Report {
-    /// A worker runs.
+    /// A worker was started.
     Spawned {
-        /// Which one.
+        /// The worker's local rank.
         local_rank: u32,
-        /// Its process id, and that of its group and session.
+        /// The worker's process id, which is also that of its process group and session.
         pid: u32,
     },
     /// A worker could not be started.
     NotSpawned {
-        /// Which one.
+        /// The worker's local rank.
         local_rank: u32,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A worker ended.
+    /// A worker has ended.
     Ended {
-        /// Which one.
+        /// The worker's local rank.
         local_rank: u32,
-        /// How.
+        /// The exit code or signal of the worker.
         end: ProcessEnd,
     },
-    /// All workers have ended, and nothing is left in their process groups.
+    /// All workers have ended, and no process is left in their process groups.
     Quiet,
-    /// Nothing is left in the whole tree.
+    /// No process is left in the whole tree.
     Reaped {
-        /// The last sweep that was ordered.
+        /// The number of the newest sweep that was ordered.
         number: u64,
     },
-    /// The lease has passed; the tree is being killed.
+    /// The lease has expired; the tree is being killed.
     LeaseOver,
-    /// Answers [`Order::Ping`].
+    /// The answer to [`Order::Ping`].
     Pong,
 }

@@ -1,5 +1,5 @@
-//! The keeper's end of the socket to its agent: lines of JSON in, with file descriptors beside
-//! them; lines of JSON out. It never blocks: a frozen agent must not keep the keeper from its lease.
+//! The keeper's end of the socket to its agent. It receives lines of JSON with file descriptors,
+//! and sends lines of JSON. It never blocks: a frozen agent must not delay the lease timer.
 
 use std::{
     collections::VecDeque,
@@ -26,7 +26,7 @@ use crate::{
 /// A worker's stdin, stdout and stderr.
 pub(super) type Streams = [OwnedFd; 3];
 
-/// The socket, with what has arrived and what has not left yet.
+/// The socket, with its buffered input and output.
 #[derive(Debug)]
 pub(super) struct OrderSocket {
     fd: OwnedFd,
@@ -36,7 +36,7 @@ pub(super) struct OrderSocket {
 }
 
 impl OrderSocket {
-    /// The socket that the agent gave as stdin.
+    /// Returns the socket that the agent has passed as stdin.
     pub(super) fn from_stdin() -> io::Result<Self> {
         let fd = io::stdin().as_fd().try_clone_to_owned()?;
         fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -51,7 +51,8 @@ impl OrderSocket {
         !self.output.is_empty()
     }
 
-    /// The streams that came with the last [`Order::Spawn`], and what goes with `flows`.
+    /// Takes the streams that were received with the last [`Order::Spawn`], and the descriptors of
+    /// `flows`.
     pub(super) fn take_streams(
         &mut self,
         flows: &[FlowOrder],
@@ -63,11 +64,11 @@ impl OrderSocket {
         Some((streams, flows))
     }
 
-    /// Takes the next order, or nothing if it has not arrived whole.
+    /// Takes the next order, or `None` if it has not been received completely.
     ///
     /// # Errors
     ///
-    /// Returns an error if the agent is gone, or says what no agent says.
+    /// Returns an error if the agent is gone or has sent an invalid message.
     pub(super) fn receive(&mut self) -> io::Result<Option<Order>> {
         self.flush();
         loop {
@@ -107,7 +108,7 @@ impl OrderSocket {
         Ok(len)
     }
 
-    /// Says `report`, now or as soon as the agent reads again.
+    /// Sends `report`, now or as soon as the agent reads again.
     pub(super) fn send(&mut self, report: &Report) {
         let mut line = serde_json::to_vec(report).expect("a report has no map with odd keys");
         line.push(b'\n');
@@ -121,7 +122,7 @@ impl OrderSocket {
             match send(self.fd.as_raw_fd(), head, MsgFlags::MSG_NOSIGNAL) {
                 Ok(len) => drop(self.output.drain(..len)),
                 Err(Errno::EAGAIN | Errno::EINTR) => return,
-                // The agent is gone; reading will say so.
+                // The agent is gone; the next read reports it.
                 Err(_) => return self.output.clear(),
             }
         }

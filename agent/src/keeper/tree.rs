@@ -12,23 +12,23 @@ use nix::{
     unistd::{Pid, getpid},
 };
 
-/// Makes sure that the kernel tells of children.
+/// Checks that the kernel lists child processes.
 ///
 /// # Errors
 ///
-/// Returns the refusal of a kernel that was built without `CONFIG_PROC_CHILDREN`.
+/// Returns an error if the kernel was built without `CONFIG_PROC_CHILDREN`.
 pub fn check() -> io::Result<()> {
     let own = getpid();
     fs::read(format!("/proc/{own}/task/{own}/children")).map(drop)
 }
 
-/// Whether this process has no child, ended ones that are not reaped included.
+/// Returns true if this process has no child; children that have ended but are not reaped count.
 pub(crate) fn has_no_children() -> bool {
     let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     waitid(Id::All, peek) == Err(Errno::ECHILD)
 }
 
-/// The children of `parent`, ended and not yet reaped ones included.
+/// Returns the children of `parent`, including ended ones that are not reaped.
 pub(crate) fn children_of(parent: Pid) -> Vec<Pid> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{parent}/task")) else {
         return Vec::new();
@@ -42,12 +42,12 @@ pub(crate) fn children_of(parent: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// Every process below this one.
+/// Returns all descendants of this process.
 pub(crate) fn descendants() -> BTreeSet<Pid> {
     descendants_of(getpid())
 }
 
-/// Every process below `root`.
+/// Returns all descendants of `root`.
 pub(crate) fn descendants_of(root: Pid) -> BTreeSet<Pid> {
     let mut found = BTreeSet::new();
     let mut parents = vec![root];
@@ -61,15 +61,15 @@ pub(crate) fn descendants_of(root: Pid) -> BTreeSet<Pid> {
     found
 }
 
-/// Kills every process below this one, once, each as soon as it is found: one that only forks and
-/// exits, again and again, is there for some microseconds. Those that are born meanwhile become this
-/// process's children when their parents end, and are found by the next call.
+/// Kills every descendant of this process once, each as soon as it is found: a process that
+/// repeatedly forks and exits lives for some microseconds only. Processes that are created
+/// meanwhile become children of this process when their parents end; the next call finds them.
 pub(crate) fn kill_descendants() {
     let mut found = BTreeSet::new();
     let mut parents = vec![getpid()];
     while let Some(parent) = parents.pop() {
         for child in children_of(parent) {
-            // It may have ended by itself.
+            // It may have ended already.
             let _ = kill(child, Signal::SIGKILL);
             if found.insert(child) {
                 parents.push(child);
@@ -82,15 +82,15 @@ pub(crate) fn kill_descendants() {
 pub(crate) fn reap(pid: Pid) -> bool {
     match waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
         Ok(status) => status.pid().is_some(),
-        // The status names a real-time signal, which `nix` cannot express; it is reaped.
+        // The status has a real-time signal, which `nix` cannot express; the process is reaped.
         Err(Errno::EINVAL) => true,
         Err(_) => false,
     }
 }
 
-/// Kills and reaps everything below this process; blocks until nothing is left.
+/// Kills and reaps all descendants of this process; blocks until none is left.
 ///
-/// For a process whose children are all to go: nobody else may wait for one of them.
+/// No other part of this process may wait for a child meanwhile.
 pub fn sweep_blocking() {
     loop {
         cgroup::end_leftovers();

@@ -1,4 +1,4 @@
-//! The workers that a keeper holds, and everything that they left behind.
+//! The workers of a keeper, and all processes that they have started.
 
 use std::{collections::BTreeMap, io, os::fd::OwnedFd, process::Child};
 
@@ -23,31 +23,32 @@ use crate::{
     },
 };
 
-/// The tree below a keeper.
+/// The process tree below a keeper.
 ///
 /// Invariant: `groups` holds the process group of every worker in `running`.
 #[derive(Debug)]
 pub(super) struct Workers {
     cgroup: Option<Cgroup>,
     running: BTreeMap<u32, Child>,
-    /// Process groups of workers, also of those that ended and left something in it.
+    /// The process groups of workers, including workers that have ended while processes of their
+    /// group still run.
     groups: Vec<Pid>,
-    /// Streams of the workers that were started last.
+    /// The streams of the newest workers.
     flows: Vec<HandedOver>,
-    /// A sweep is under way: whatever shows up is killed.
+    /// True during a sweep, in which every process of the tree is killed.
     sweeping: bool,
-    /// The last sweep that was ordered.
+    /// The number of the newest sweep that was ordered.
     sweep: u64,
 }
 
 impl Workers {
-    /// Nothing runs yet; what will is in `cgroup`, if there is one.
+    /// Creates an empty tree, whose workers will run in `cgroup`, if there is one.
     pub(super) fn new(cgroup: Option<Cgroup>) -> Self {
         let (running, groups) = (BTreeMap::new(), Vec::new());
         Self { cgroup, running, groups, flows: Vec::new(), sweeping: false, sweep: 0 }
     }
 
-    /// Whether nothing runs below this process.
+    /// Returns true if no process runs below this one.
     pub(super) fn is_empty(&self) -> bool {
         self.running.is_empty() && self.groups.is_empty() && !self.sweeping
     }
@@ -56,12 +57,12 @@ impl Workers {
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal.
+    /// Returns the error of a failed system call.
     pub(super) fn spawn(&mut self, program: &Program, streams: &Streams) -> io::Result<Report> {
         let local_rank = program.local_rank;
         let copies = streams.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
         let streams = copies.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
-        // One that cannot be in it is found by the walk all the same.
+        // A worker that cannot join the cgroup is still found by the walk through the tree.
         let cgroup = self.cgroup.as_ref().and_then(|cgroup| cgroup.procs().ok());
         let child = unix::spawn_worker(program.clone(), streams, cgroup)?;
         let pid = child.id();
@@ -70,22 +71,23 @@ impl Workers {
         Ok(Report::Spawned { local_rank, pid })
     }
 
-    /// Keeps streams of a worker that is to be started, should the agent not copy them to their end.
+    /// Keeps the streams of a worker that is to be started, in case the agent does not copy them to
+    /// their end.
     pub(super) fn keep(&mut self, flows: Vec<HandedOver>) {
         if self.is_empty() {
-            // The agent has copied those of the round before.
+            // The agent has copied those of the previous round.
             self.flows.clear();
         }
         self.flows.extend(flows);
     }
 
-    /// Writes what the agent has not read any more to where it belongs. All writers are dead.
+    /// Copies the output that the agent has not read to its destinations. All writers are dead.
     pub(super) fn empty_pipes(&mut self) {
         let deadline = clock::now_blocking() + limits::SPILLED_TIMEOUT;
         flow::finish_all(std::mem::take(&mut self.flows), deadline);
     }
 
-    /// Signals the groups of all workers, and what ended ones left in theirs.
+    /// Signals the process groups of all workers, including those of workers that have ended.
     pub(super) fn signal(&self, signal: i32) {
         let Ok(signal) = Signal::try_from(signal) else {
             return;
@@ -96,9 +98,9 @@ impl Workers {
         }
     }
 
-    /// Whether all workers have ended and nothing is left in their process groups.
+    /// Returns true if all workers have ended and no process is left in their process groups.
     pub(super) fn is_quiet(&mut self) -> bool {
-        // A group whose number is free may be another's tomorrow, so it is forgotten at once.
+        // The number of an empty group may be reused later, so the group is removed at once.
         let leaders: Vec<u32> = self.running.values().map(Child::id).collect();
         self.groups.retain(|group| {
             leaders.contains(&group.as_raw().cast_unsigned()) || killpg(*group, None).is_ok()
@@ -106,7 +108,7 @@ impl Workers {
         self.groups.is_empty()
     }
 
-    /// Kills everything; [`Report::Reaped`] follows when nothing is left.
+    /// Kills all processes; [`Report::Reaped`] follows when none is left.
     pub(super) fn sweep(&mut self, number: Option<u64>) {
         self.sweeping = true;
         self.sweep = number.unwrap_or(self.sweep);
@@ -120,7 +122,7 @@ impl Workers {
         tree::kill_descendants();
     }
 
-    /// Takes note of every end since the last call.
+    /// Reaps and reports every process that has ended since the last call.
     pub(super) fn reap(&mut self, report: &mut impl FnMut(Report)) {
         self.reap_workers(report);
         self.reap_orphans();
@@ -146,8 +148,8 @@ impl Workers {
                 report(Report::Ended { local_rank, end: ProcessEnd::from(status) });
                 false
             }
-            // Nobody else waits for it, so this cannot be; a worker that cannot be waited for has
-            // not ended well.
+            // Cannot happen, because only this code waits for workers. A worker that cannot be
+            // waited for counts as failed.
             Err(_) => {
                 report(Report::Ended { local_rank, end: ProcessEnd::UNKNOWN });
                 false

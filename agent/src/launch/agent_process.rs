@@ -1,4 +1,4 @@
-//! The agent that a relay has started, and what it says.
+//! The agent that a relay has started, and its output.
 
 use std::{
     fs,
@@ -25,21 +25,22 @@ use super::{
 };
 use crate::{clock, job_spec::Stream, limits, supervisor::unix};
 
-/// An agent that runs. The kernel kills it when the calling thread ends.
+/// A running agent. The kernel kills it when the thread that started it ends.
 #[derive(Debug)]
 pub(super) struct AgentProcess {
     child: Child,
     readers: JoinSet<()>,
-    /// When its streams are given up, once it has ended.
+    /// The time at which its streams are given up, once it has ended.
     drained_by: Option<Instant>,
 }
 
 impl AgentProcess {
-    /// Starts the agent of `host`; its lines go to `reports`. `core_dump` is the inherited limit.
+    /// Starts the agent of `host`, whose lines are sent to `reports`. `core_dump` is the inherited
+    /// limit.
     ///
     /// # Errors
     ///
-    /// Says why it cannot be started.
+    /// Returns the reason if the agent cannot be started.
     pub(super) fn start(
         job: &Job,
         host: &HostJob,
@@ -53,7 +54,7 @@ impl AgentProcess {
             Ok(metadata) if !metadata.is_dir() => return Err(format!("`{folder}` is no folder")),
             Ok(_) => {}
         }
-        // The file that runs, also where its path has a newer one by now.
+        // The file that is running, even if another file has replaced it at its path.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("ragent").args(job.words(host)).current_dir(&job.folder);
         match shells_name(&job.folder) {
@@ -80,23 +81,23 @@ impl AgentProcess {
         Ok(Self { child, readers, drained_by: None })
     }
 
-    /// Signals it, unless it has ended.
+    /// Signals the agent, unless it has ended.
     pub(super) fn signal(&self, signal: i32) {
-        // The number is its own until it is reaped, and none afterwards.
+        // The process id remains its own until it is reaped; afterwards there is none.
         if let (Some(pid), Ok(signal)) = (self.child.id(), Signal::try_from(signal)) {
             let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
         }
     }
 
-    /// Waits for its end, and, as long as a sweep may take, for that of its keeper and all workers: they
-    /// hold its streams.
+    /// Waits until the agent has ended, and then, at most as long as a sweep may take, for its
+    /// keeper and all workers, which hold its streams.
     ///
     /// # Cancel safety
     ///
-    /// A cancelled call has lost nothing.
+    /// This method is cancel safe.
     pub(super) async fn ended(&mut self) -> AgentEnd {
         let status = self.child.wait().await;
-        // A worker that cannot be killed may hold them for ever.
+        // A worker that cannot be killed may hold the streams forever.
         let by = *self.drained_by.get_or_insert_with(|| clock::now() + limits::SWEEP_TIMEOUT);
         let readers = &mut self.readers;
         tokio::select! {
@@ -110,13 +111,14 @@ impl AgentProcess {
     }
 }
 
-/// What a shell that had entered `folder` would say in `PWD`; nothing where that depends on links.
+/// Returns the `PWD` of a shell that has changed to `folder`; `None` if it depends on symbolic
+/// links.
 fn shells_name(folder: &Path) -> Option<PathBuf> {
     let is_plain = !folder.components().any(|part| part == Component::ParentDir);
     (is_plain && folder.is_absolute()).then(|| folder.components().collect())
 }
 
-/// Passes on what comes out of `pipe` line by line; waits where that is slow.
+/// Sends the lines of `pipe` to `reports`, and waits while that is full.
 async fn pass_on(
     mut pipe: impl AsyncRead + Unpin,
     host: HostNumber,
@@ -127,7 +129,7 @@ async fn pass_on(
     loop {
         let is_over = !matches!(pipe.read_buf(lines.room()).await, Ok(1..));
         while let Some(line) = lines.take(is_over) {
-            // Where nobody listens any more, the agent is not to wait for it.
+            // If the receiver is gone, the pipe is still read, so that the agent does not block.
             let _ = reports.send(Report::Line { host, stream, line }).await;
         }
         if is_over {

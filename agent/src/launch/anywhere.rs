@@ -1,5 +1,5 @@
-//! A machine that has everything: what a job's flags mean is checked here before any host is reached,
-//! but what only the hosts can know is left to them.
+//! A host that has everything: the job's flags are checked on it before any host is reached. Checks
+//! that depend on a host are left to that host.
 
 use std::{
     ffi::OsString,
@@ -9,20 +9,21 @@ use std::{
 use super::variables::Variable;
 use crate::host::{Gpu, Host, numa::CpuSet};
 
-/// A machine that has everything, and the variables that agents are given.
+/// A host that has everything, and the variables that agents are given.
 pub(crate) struct Anywhere<'a>(pub(crate) &'a [Variable]);
 
-/// What depends on the host that it is given to.
+/// Variables whose meaning depends on the host.
 const OF_A_HOST: [&str; 3] = ["PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_VIRTUAL_LOCAL_RANK"];
 
 impl Host for Anywhere<'_> {
     fn env(&self, name: &str) -> Option<OsString> {
         let is_flag = name.starts_with("PET_") || name.starts_with("TORCH");
-        // Who has started this process says nothing of the hosts, and these have devices of their own.
+        // Variables of the launcher that started this process, and of this machine's devices, do
+        // not apply to the hosts.
         if !is_flag || OF_A_HOST.contains(&name) {
             return None;
         }
-        // The last one wins, as with the agents.
+        // The last one takes precedence, as in the agents.
         let given = self.0.iter().rev().find(|(given, _)| given == name);
         given.map(|(_, value)| value.clone())
     }

@@ -1,4 +1,4 @@
-//! The connections of one host: it opens them, gives all of them orders, and closes them.
+//! The connections that one host opens, sends orders to, and closes.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::limits;
 
-/// The connections. Dropping them ends every ssh.
+/// The connections of one host. Dropping them ends every ssh process.
 #[derive(Debug)]
 pub(super) struct Branches {
     way: Arc<Way>,
@@ -36,20 +36,20 @@ struct OpenBranch {
 }
 
 impl Branches {
-    /// None yet; what those below report goes to `reports`.
+    /// Creates an empty set of connections; their reports will be sent to `reports`.
     pub(super) fn new(way: Way, reports: mpsc::Sender<Report>) -> Self {
         let places = Arc::new(Semaphore::new(way.fanout.max(1) as usize));
         Self { way: Arc::new(way), places, reports, open: Vec::new(), tasks: JoinSet::new() }
     }
 
-    /// Reaches `hosts`, as a tree where there are many.
+    /// Reaches `hosts`; if there are many, as a tree.
     pub(super) fn reach(&mut self, hosts: Vec<Destination>) {
         for branch in tree::split(hosts, self.way.fanout) {
             self.open(branch);
         }
     }
 
-    /// Reaches one host by a connection of its own.
+    /// Reaches a host by a connection of its own.
     pub(super) fn reach_directly(&mut self, host: Destination) {
         for branch in &mut self.open {
             branch.hosts.remove(&host.number);
@@ -71,7 +71,7 @@ impl Branches {
         self.tasks.spawn(connection.run());
     }
 
-    /// Starts the agents of `hosts`, each through the connection that leads to it.
+    /// Starts the agents of `hosts`, each through the connection that leads to its host.
     pub(super) fn start(&self, job: &Job, hosts: &[HostJob]) {
         for branch in &self.open {
             let below = |host: &&HostJob| branch.hosts.contains(&host.number);
@@ -90,8 +90,8 @@ impl Branches {
         }
     }
 
-    /// Closes all connections, on which the relays end what they have started, and waits for that, at
-    /// most for `limit`.
+    /// Closes all connections, upon which the relays end their agents, and waits at most `limit`
+    /// for them to end.
     pub(super) async fn hang_up(mut self, limit: Duration) {
         self.open.clear();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
@@ -103,7 +103,7 @@ impl Branches {
 
 impl OpenBranch {
     fn give(&self, order: Bytes) {
-        // One that is closed has said so, and one that takes nothing is as good as that.
+        // A closed connection has been reported, and one with a full queue is not served.
         if let Err(error) = self.orders.try_send(order) {
             debug!(%error, "an order is not taken");
         }

@@ -1,6 +1,7 @@
-//! One ssh: starts a relay on a host, gives it orders, and passes on what it and those below it report.
+//! One ssh: starts a relay on a host, sends it orders, and passes on the reports of the relay and
+//! of those below it.
 //!
-//! When it ends, for whatever reason, every host that it still led to is reported as gone.
+//! When it ends, for any reason, every host that it still leads to is reported as gone.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -24,21 +25,21 @@ use super::{
 };
 use crate::{clock, limits};
 
-/// What a connection is made of.
+/// A connection to one host, and through it to the hosts below.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) branch: Branch,
     pub(super) way: Arc<Way>,
-    /// Lets only so many be opened at once.
+    /// Limits the number of connections that are opened at the same time.
     pub(super) places: Arc<Semaphore>,
-    /// Orders, as frames; the connection is closed when nobody gives any more.
+    /// The orders, as frames. The connection is closed when the sender is gone.
     pub(super) orders: mpsc::Receiver<Bytes>,
-    /// Where reports go.
+    /// The receiver of the reports.
     pub(super) reports: mpsc::Sender<Report>,
 }
 
 impl Connection {
-    /// Opens it and serves it to its end.
+    /// Opens the connection and serves it until it ends.
     pub(super) async fn run(mut self) {
         let hosts = self.branch.below.iter().chain([&self.branch.head]);
         let mut open: BTreeSet<HostNumber> = hosts.map(|host| host.number).collect();
@@ -51,13 +52,13 @@ impl Connection {
             } else {
                 format!("the way through {} is lost: {why}", self.branch.head.target)
             };
-            // Whoever listens no more has ended.
+            // If this fails, the receiver has ended.
             let _ = self.reports.send(Report::Gone { host, why, is_direct }).await;
         }
     }
 
-    /// Opens and serves it, again where it may have been refused by chance; says why it has ended, or
-    /// nothing if it is not wanted any more.
+    /// Opens and serves the connection, and retries if the refusal may be temporary. Returns the
+    /// reason for its end, or `None` if it is no longer needed.
     async fn attempt(&mut self, open: &mut BTreeSet<HostNumber>) -> Option<String> {
         let mut attempts = 1;
         loop {
@@ -67,7 +68,7 @@ impl Connection {
             if words.is_greeted() || !ssh::may_pass(&why) || attempts == limits::SSH_ATTEMPTS {
                 return Some(why);
             }
-            // Spread, so that those that were refused together do not come together again.
+            // Random, so that connections that were refused together are not retried together.
             let wait =
                 limits::SSH_RETRY_INTERVAL.mul_f64(f64::from(attempts) + rand::random::<f64>());
             debug!(cause = why, "a connection is refused, and tried again");
@@ -76,21 +77,22 @@ impl Connection {
         }
     }
 
-    /// Waits until it may be opened; none if it is not wanted any more.
+    /// Waits until the connection may be opened. Returns `None` if it is no longer needed.
     async fn place(&mut self) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.places).acquire_owned();
         tokio::pin!(place);
         loop {
             tokio::select! {
                 biased;
-                // What is ordered before there is a connection is for nobody.
+                // Orders that come before the connection is open have no recipient.
                 order = self.orders.recv() => drop(order?),
                 place = &mut place => return place.ok(),
             }
         }
     }
 
-    /// Serves it; says why it has ended. What is left in `open` has not ended with it.
+    /// Serves the connection and returns the reason for its end. Hosts that remain in `open` have
+    /// not been reported as ended or gone.
     async fn serve(
         &mut self,
         place: OwnedSemaphorePermit,
@@ -114,7 +116,7 @@ impl Connection {
         let writer = write(stdin, reach.encode(), &mut self.orders);
         let listen = listener.run(place, deadline, &self.reports);
         tokio::pin!(writer, listen);
-        // The stream of orders may end first, and what is said afterwards is heard still.
+        // The stream of orders may end first; later reports are still received.
         let heard = tokio::select! {
             heard = &mut listen => heard,
             () = &mut writer => listen.await,
@@ -123,12 +125,12 @@ impl Connection {
     }
 }
 
-/// Gives orders, and signs of life between them, until there are no more or nobody takes them.
+/// Sends orders, and keep-alives between them, until there are no more or ssh has ended.
 async fn write(mut stdin: ChildStdin, first: Bytes, orders: &mut mpsc::Receiver<Bytes>) {
     let mut next = first;
     loop {
         if stdin.write_all(&next).await.is_err() {
-            // It has ended, which its other streams tell too.
+            // ssh has ended, which is also seen at its other streams.
             return;
         }
         next = match timeout(limits::ORDER_KEEP_ALIVE, orders.recv()).await {
@@ -139,7 +141,7 @@ async fn write(mut stdin: ChildStdin, first: Bytes, orders: &mut mpsc::Receiver<
     }
 }
 
-/// Waits for the end of ssh and says why it came.
+/// Waits for the end of ssh and returns the reason.
 async fn hang_up(
     mut process: SshProcess,
     stderr: JoinHandle<()>,
@@ -147,11 +149,11 @@ async fn hang_up(
     heard: Result<(), String>,
 ) -> String {
     if let Err(why) = heard {
-        // What makes no sense any more is ended, not waited for.
+        // After an invalid message ssh is ended, not waited for.
         return why;
     }
     let status = timeout(limits::HANG_UP_TIMEOUT, process.ended()).await;
-    // A master connection of ssh may hold the stream for longer.
+    // A master connection of ssh may hold the stream longer.
     let _ = timeout(limits::LAST_WORDS_TIMEOUT, stderr).await;
     ssh::why(status.ok().flatten(), &words.text())
 }

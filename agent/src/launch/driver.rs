@@ -1,5 +1,5 @@
-//! Carries out what the machine of a launch decides: one loop, which waits for nobody. A console that
-//! is slow makes the hosts wait, not the loop: a line is asked for when the one before it is out.
+//! Carries out the decisions of a launch's machine, in one loop that never blocks. A slow console
+//! delays the hosts, not the loop: the next line is received when the previous one is written.
 
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Returns [`LaunchError`] if this machine lacks something that every launch needs.
+/// Returns [`LaunchError`] if this machine lacks something that every launch requires.
 pub(super) async fn drive(plan: &Plan) -> Result<Verdict, LaunchError> {
     let mut signals = run::watch_signals(&plan.signals)?;
     let mut forwarded = run::watch_signals(&plan.forwarded)?;
@@ -47,7 +47,7 @@ pub(super) async fn drive(plan: &Plan) -> Result<Verdict, LaunchError> {
         }
         let deadline = driver.machine.poll_timeout();
         tokio::select! {
-            // In this order, so that a flood of lines delays neither a signal nor a deadline.
+            // In this order, so that many lines delay neither a signal nor a deadline.
             biased;
             Some(signal) = signals.recv() => {
                 driver.hurry = Some(clock::now() + limits::FAREWELL_TIMEOUT);
@@ -60,14 +60,14 @@ pub(super) async fn drive(plan: &Plan) -> Result<Verdict, LaunchError> {
             () = clock::until(deadline) => driver.machine.handle_timeout(clock::now()),
             () = write(&console, &driver.pending) => {
                 driver.pending = None;
-                // A console that takes something is only slow.
+                // A console that accepts output is only slow.
                 driver.hurry = driver.hurry.map(|_| clock::now() + limits::FAREWELL_TIMEOUT);
             }
             () = clock::until(driver.hurry), if driver.pending.is_some() => driver.pending = None,
             Some(report) = reports.recv(), if driver.pending.is_none() => driver.hear(report),
         }
     };
-    // Whatever comes now is for nobody.
+    // Later reports are ignored.
     drop(reports);
     driver.branches.hang_up(limits::HANG_UP_TIMEOUT).await;
     drop(console);
@@ -80,7 +80,7 @@ fn settings(plan: &Plan) -> Settings {
         names: plan.names(),
         min: plan.nodes.min() as usize,
         stop: plan.stop(),
-        // One host after the other may be tried by a relay, and then directly.
+        // A relay may try one host after another, which are then tried directly.
         reach_silence: plan.way.greeting_timeout().saturating_mul(3),
         meeting: plan.meeting.clone(),
     }
@@ -91,15 +91,15 @@ struct Driver<'a> {
     machine: Machine,
     branches: Branches,
     prefixes: Prefixes,
-    /// A line that the console has not taken yet.
+    /// A line that is not yet written to the console.
     pending: Option<(Stream, Bytes)>,
-    /// From when on a console that takes nothing is not waited for: the user wants an end, and how
-    /// agents end comes behind their lines.
+    /// The time from which a blocked console is not waited for, because the user has asked for an
+    /// end, and the ends of agents are reported after their lines.
     hurry: Option<Instant>,
 }
 
 impl Driver<'_> {
-    /// Carries out what is to be done; says when all is over.
+    /// Carries out the pending effects. Returns the verdict when the launch is over.
     fn carry_out(&mut self) -> Option<Verdict> {
         while let Some(effect) = self.machine.poll_effect() {
             match effect {
@@ -127,7 +127,7 @@ impl Driver<'_> {
     }
 }
 
-/// Gives the console what is pending; never ends where nothing is.
+/// Writes the pending line to the console; never completes if there is none.
 ///
 /// # Cancel safety
 ///

@@ -1,4 +1,4 @@
-//! `--dry-run`: what would run where, as commands that a person can try by hand.
+//! `--dry-run`: the commands of each host, in a form that can be run by hand.
 
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::job_spec::DEFAULT_PORT;
 
-/// What would run where. Names of variables are shown, not their values.
+/// Returns the commands of each host. Names of variables are shown, not their values.
 pub(super) fn text(plan: &Plan) -> String {
     let site = |host_name: &String| Site {
         host_name: host_name.clone(),
@@ -32,7 +32,7 @@ pub(super) fn text(plan: &Plan) -> String {
     }
     let jobs: BTreeMap<HostNumber, HostJob> =
         jobs.into_iter().map(|job| (job.number, job)).collect();
-    // Host by host, each before those below it.
+    // Each host precedes those below it.
     let mut rest = branches(plan, plan.destinations(), None);
     while let Some((branch, by)) = rest.pop() {
         let number = branch.head.number;
@@ -42,7 +42,8 @@ pub(super) fn text(plan: &Plan) -> String {
     text
 }
 
-/// The branches to `hosts`, which are reached from here or from the host `by`; the first one last.
+/// Returns the branches to `hosts`, which are reached from this host or from the host `by`, in
+/// reverse order.
 fn branches(
     plan: &Plan,
     hosts: Vec<Destination>,
@@ -52,7 +53,7 @@ fn branches(
     branches.map(|branch| (branch, by)).collect()
 }
 
-/// Describes what runs on one host.
+/// Appends the commands of one host to `text`.
 fn describe(
     text: &mut String,
     plan: &Plan,

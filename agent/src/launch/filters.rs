@@ -1,7 +1,7 @@
-//! Chooses among the hosts of a list: `--include` and `--exclude`.
+//! Filters the hosts of a list: `--include` and `--exclude`.
 //!
-//! Hosts stand between commas or, as with DeepSpeed, at signs; `node[1-4,7]` are several. Behind a
-//! colon stand slots: `node1:0,2` takes the accelerators 0 and 2 of node1, with a worker each.
+//! Hosts are separated by commas or, as with DeepSpeed, at signs; `node[1-4,7]` is a set of hosts.
+//! Slots follow a colon: `node1:0,2` takes the accelerators 0 and 2 of node1, with one worker each.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,24 +14,24 @@ use crate::{
     limits,
 };
 
-/// A host that takes part.
+/// A host that the filters have chosen.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct ChosenHost {
-    /// What people call it.
+    /// The name of the host, as in the list.
     pub(super) name: String,
-    /// What ssh is given.
+    /// The destination for ssh: `HOST` or `USER@HOST`.
     pub(super) target: String,
-    /// How many workers it is for, where somebody says so.
+    /// The number of workers for the host, if the list or a filter has one.
     pub(super) workers: Option<NonZeroU32>,
-    /// The accelerators that they may use; none: all.
+    /// The accelerators that the workers may use; `None` for all.
     pub(super) devices: Option<BTreeSet<u32>>,
 }
 
-/// The hosts that the filters leave, in the order of the list.
+/// Returns the hosts that the filters leave, in the order of the list.
 ///
 /// # Errors
 ///
-/// Returns [`Mistake`] if a filter cannot be read, names what is not there, or leaves nothing.
+/// Returns [`Mistake`] if a filter is invalid, names an unknown host or slot, or leaves no host.
 pub(super) fn choose(
     list: &HostList,
     include: Option<&str>,
@@ -73,7 +73,7 @@ fn chosen_host(host: &ListedHost, devices: Option<BTreeSet<u32>>) -> ChosenHost 
     }
 }
 
-/// The slots that are left of those that a host has.
+/// Returns the slots of a host that remain without those of `without`.
 fn rest(
     host: &ListedHost,
     devices: Option<BTreeSet<u32>>,
@@ -87,11 +87,12 @@ fn rest(
     Ok(all.difference(without).copied().collect())
 }
 
-/// Hosts that a filter names, as the list spells them, each with its slots; none: the whole host.
+/// The hosts that a filter names, as the list spells them, each with its slots; `None` for the
+/// whole host.
 type Named = BTreeMap<String, Option<BTreeSet<u32>>>;
 
 fn read(flag: &'static str, text: &str, list: &HostList) -> Result<Named, Mistake> {
-    // As in the list, case makes no other host.
+    // As in the list, names are compared without case.
     let hosts: BTreeMap<String, &ListedHost> =
         list.hosts().iter().map(|host| (host.name.to_ascii_lowercase(), host)).collect();
     let listed = |name: &str| hosts.get(&name.to_ascii_lowercase()).copied();
@@ -134,7 +135,7 @@ fn check_slots(
     }
 }
 
-/// Cuts at commas, but for those in brackets and those between the slots of a host.
+/// Splits `text` at commas, except those in brackets and those between the slots of a host.
 fn pieces(text: &str) -> Vec<String> {
     let mut pieces: Vec<String> = vec![String::new()];
     let mut depth = 0u32;
@@ -163,7 +164,7 @@ fn pieces(text: &str) -> Vec<String> {
     joined
 }
 
-/// `0,2,4-7`.
+/// Parses a set of numbers such as `0,2,4-7`.
 fn numbers(text: &str) -> Option<BTreeSet<u32>> {
     let mut all = BTreeSet::new();
     for part in text.split(',') {
@@ -182,10 +183,11 @@ fn number(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// As many as the largest number of a host has.
+/// The maximum number of digits of a number in the name of a host.
 const MAX_DIGITS: usize = 10;
 
-/// The names that `node[1-4,7]` stands for, with as many digits as the first number has.
+/// Expands a pattern such as `node[1-4,7]`. Numbers have at least as many digits as the first of
+/// their range.
 fn expand(pattern: &str) -> Option<Vec<String>> {
     let mut names = vec![String::new()];
     let mut rest = pattern;
@@ -239,7 +241,7 @@ mod tests {
         Ok(hosts.iter().map(text).collect())
     }
 
-    /// Hosts are named by commas, at signs and ranges, and keep the order of the list.
+    /// Commas, at signs and ranges name hosts, which keep the order of the list.
     #[test]
     fn hosts_are_included() {
         let two = Ok(vec!["me@n1/4:".to_owned(), "n3/0:".to_owned()]);
@@ -250,13 +252,13 @@ mod tests {
         assert_eq!(chosen("fd00::1", ""), Ok(vec!["fd00::1/0:".to_owned()]));
     }
 
-    /// Names of hosts have no case here either.
+    /// Names of hosts are compared without case here, too.
     #[test]
     fn case_makes_no_other_host() {
         assert_eq!(chosen("N1:0,n1:2,FD00::1", "Fd00::1"), Ok(vec!["me@n1/2:0,2".to_owned()]));
     }
 
-    /// Slots are accelerators, with a worker each.
+    /// Slots are accelerators, with one worker each.
     #[test]
     fn slots_of_a_host() {
         let expected = Ok(vec!["me@n1/2:0,2".to_owned(), "n10/4:4,5,6,7".to_owned()]);
@@ -265,7 +267,7 @@ mod tests {
         assert_eq!(chosen("n3:1,5", ""), Ok(vec!["n3/2:1,5".to_owned()]));
     }
 
-    /// What is excluded is taken away, whole hosts or slots of them.
+    /// Excluded hosts and excluded slots of hosts are removed.
     #[test]
     fn hosts_are_excluded() {
         let rest = chosen("", "n[2-3],gpu-a01,fd00::1,n1:0-2").unwrap();
@@ -273,7 +275,7 @@ mod tests {
         assert_eq!(chosen("n1:0,1@n2", "n1:0@n2:0-3"), Ok(vec!["me@n1/1:1".to_owned()]));
     }
 
-    /// What is not there, or leaves nothing, is a mistake.
+    /// A filter that names an unknown host or slot, or leaves no host, is refused.
     #[test]
     fn mistakes() {
         let unknown =
@@ -289,7 +291,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a filter is, it chooses or is refused.
+        /// Every text of a filter is either accepted or refused.
         #[test]
         fn never_panics(include in "[n0-9:@,\\[\\]-]{0,30}", exclude in "(?s).{0,30}") {
             let _ = choose(&list(), Some(&include), Some(&exclude));

@@ -1,4 +1,4 @@
-//! Orders and reports as bytes: a length, a kind, and JSON or, for lines of output, the line itself.
+//! The encoding of orders and reports: a length, a kind, and JSON or, for output, the line.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Serialize, de::DeserializeOwned};
@@ -6,26 +6,26 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::order::{HostNumber, Order, Report};
 use crate::{job_spec::Stream, limits};
 
-/// Bytes that are no frame.
+/// The reason why bytes are not a valid frame.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FrameError {
-    /// A length that no frame has.
+    /// The length exceeds the limit.
     #[error("a message of {0} bytes is announced")]
     TooLong(usize),
-    /// A kind that there is not.
+    /// The kind is unknown.
     #[error("a message of the unknown kind {0} has come")]
     Kind(u8),
-    /// A line that is too short to say whose it is.
+    /// A line of output is too short for the number of its host.
     #[error("a line comes from nobody")]
     Line,
-    /// JSON that is no message.
+    /// The JSON is not a valid message.
     #[error("a message makes no sense")]
     Json(#[source] serde_json::Error),
 }
 
-/// What can be told in a frame.
+/// A message that can be sent in a frame.
 pub(super) trait Message: Sized {
-    /// The longest that there is: what other hosts say is short, what they are told need not be.
+    /// The maximum length of a payload: reports are short, orders may be long.
     const LIMIT: usize;
 
     fn encode(&self) -> Bytes;
@@ -75,7 +75,7 @@ impl Message for Report {
     }
 }
 
-/// Takes one message off the front of `input`, or nothing if it has not arrived whole.
+/// Takes one message from the front of `input`, or `None` if it has not been received completely.
 ///
 /// # Errors
 ///
@@ -93,16 +93,16 @@ pub(super) fn take<M: Message>(input: &mut BytesMut) -> Result<Option<M>, FrameE
     M::decode(kind, input.split_to(len).freeze()).map(Some)
 }
 
-/// The length of what follows the head, and its kind.
+/// The length of a frame's head: the length of the payload in 4 bytes, and its kind in one.
 const HEAD: usize = 5;
-/// The number of the host whose line follows.
+/// The length of the number of the host whose line follows.
 const NUMBER: usize = size_of::<HostNumber>();
 const JSON: u8 = 0;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 
 fn put_head(frame: &mut BytesMut, kind: u8, len: usize) {
-    // What is longer is refused by whoever reads it; `plan` sees to it that nothing is.
+    // The receiver refuses longer frames; `plan` ensures that there are none.
     frame.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
     frame.put_u8(kind);
 }
@@ -136,7 +136,7 @@ mod tests {
         ]
     }
 
-    /// Orders arrive as they were given, whatever bytes are in them.
+    /// Orders are received as they were sent, with any bytes in them.
     #[test]
     fn orders_arrive() {
         use std::os::unix::ffi::OsStringExt;
@@ -148,7 +148,7 @@ mod tests {
         assert!(input.is_empty());
     }
 
-    /// A length that no message has is refused before anything is kept for it.
+    /// A length over the limit is refused before memory is reserved for it.
     #[test]
     fn long_messages_are_refused() {
         let mut input = BytesMut::from(&[0, 2, 0, 0, 0][..]);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the bytes are cut on their way, the same reports arrive.
+        /// The same reports are received for every division of the bytes.
         #[test]
         fn cut_anywhere(cuts in proptest::collection::vec(1usize..40, 0..20)) {
             let bytes: Vec<u8> = reports().iter().flat_map(|report| report.encode()).collect();
@@ -173,7 +173,7 @@ mod tests {
             prop_assert_eq!(arrived, reports());
         }
 
-        /// Whatever comes, it is a message, not yet one, or never one.
+        /// Any bytes are a message, an incomplete message, or an error.
         #[test]
         fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let mut input = BytesMut::from(&bytes[..]);

@@ -1,41 +1,41 @@
-//! The first words of a relay, by which whoever called it tells them from what a shell prints, and
-//! knows that both are the same program.
+//! The first line of a relay, which distinguishes its messages from the output of a shell, and
+//! proves that both sides run the same program.
 
 use bytes::{Buf, BytesMut};
 
 use crate::limits;
 
-/// What begins the line; no start-up file of a shell prints a zero byte.
+/// The beginning of the line; no start-up file of a shell prints a zero byte.
 const MARK: &[u8] = b"\0ragent-relay ";
 
-/// The line that a relay says first.
+/// Returns the line that a relay sends first.
 pub(super) fn line() -> Vec<u8> {
     [b"\n", MARK, VERSION.as_bytes(), b"\n"].concat()
 }
 
-/// What both sides must have alike: the version of what they say to each other, and the program's.
+/// The version of the protocol and of the program, which must be the same on both sides.
 const VERSION: &str = concat!("1 ", env!("CARGO_PKG_VERSION"));
 
-/// Why there is no relay at the other end.
+/// The reason why the other side is not a relay of this program.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(super) enum GreetingError {
-    /// It prints something else, and much of it.
+    /// The other side prints too much before a greeting.
     #[error("its shell prints {} KiB and more before ragent starts", limits::MAX_BANNER / 1024)]
     Noise,
-    /// It is another program.
+    /// The other side is another version of the program.
     #[error("it runs ragent {theirs}, and this host {}", program(VERSION))]
     Version {
-        /// Which one.
+        /// The version of the other side.
         theirs: String,
     },
 }
 
-/// Takes everything up to the end of the greeting off the front of `input`; false if that has not
-/// arrived whole.
+/// Takes everything up to the end of the greeting from the front of `input`. Returns false if the
+/// greeting has not been received completely.
 ///
 /// # Errors
 ///
-/// Returns [`GreetingError`] if no relay of this program can be meant.
+/// Returns [`GreetingError`] if the other side cannot be a relay of this program.
 pub(super) fn take(input: &mut BytesMut) -> Result<bool, GreetingError> {
     let found = input.windows(MARK.len()).position(|window| window == MARK);
     let end = found.and_then(|at| Some(at + input[at..].iter().position(|&byte| byte == b'\n')?));
@@ -52,7 +52,7 @@ pub(super) fn take(input: &mut BytesMut) -> Result<bool, GreetingError> {
     Ok(true)
 }
 
-/// The program's part of a version.
+/// Returns the program's part of a version.
 fn program(version: &str) -> &str {
     version.split_once(' ').map_or(version, |(_, program)| program)
 }
@@ -63,7 +63,8 @@ mod tests {
 
     use super::*;
 
-    /// What a shell prints before is skipped, what comes behind is kept, however it is cut.
+    /// Output of a shell before the greeting is skipped, and bytes after it are kept, for every
+    /// division of the input.
     #[test]
     fn greeting_among_noise() {
         let whole = [b"Welcome!\nragent-relay ", &line()[..], b"rest"].concat();
@@ -76,7 +77,7 @@ mod tests {
         }
     }
 
-    /// Another version is told, and so is a shell that prints without end.
+    /// Another version is an error, and so is a shell that prints too much.
     #[test]
     fn no_relay() {
         let mut other = BytesMut::from(&b"\0ragent-relay 1 0.0.1\n"[..]);
@@ -86,7 +87,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, it is a greeting or none.
+        /// No input causes a panic.
         #[test]
         fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let _ = take(&mut BytesMut::from(&[MARK, &bytes].concat()[..]));

@@ -1,28 +1,29 @@
-//! Cuts a stream into lines of a bounded length, each with its end.
+//! Splits a stream into lines of limited length, each with a line feed at its end.
 
 use bytes::{Bytes, BytesMut};
 
 use crate::limits;
 
-/// What has been read and not been taken.
+/// The bytes that have been read and not yet taken.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     buffer: BytesMut,
-    /// How much of it is known to have no end of a line.
+    /// The length of the front of `buffer` that is known to have no line feed.
     searched: usize,
 }
 
 impl Lines {
-    /// Where further bytes are put.
+    /// Returns the buffer for further bytes.
     pub(super) fn room(&mut self) -> &mut BytesMut {
         self.buffer.reserve(limits::CONSOLE_CHUNK);
         &mut self.buffer
     }
 
-    /// The next line, or a piece of one that is too long; where nothing more comes, also a last one
-    /// that has no end. Each is given one.
+    /// Takes the next line, or a piece of a line that is too long. If `is_over`, also takes a last
+    /// line without a line feed. Each line and piece ends with a line feed, which is added if
+    /// missing.
     pub(super) fn take(&mut self, is_over: bool) -> Option<Bytes> {
-        // Room for the end that a piece is given.
+        // One byte less, for the line feed that is added to a piece.
         const LONGEST: usize = limits::MAX_RELAYED_LINE - 1;
         let end = self.buffer[self.searched..].iter().position(|&byte| byte == b'\n');
         let whole = end.map(|end| self.searched + end + 1);
@@ -58,14 +59,14 @@ mod tests {
         all
     }
 
-    /// Every line comes once and whole, a last one without an end too.
+    /// Every line is returned once and complete, including a last one without a line feed.
     #[test]
     fn lines_are_whole() {
         assert_eq!(cut(&[b"a\nb", b"c\n\nd", b""]), ["a\n", "bc\n", "\n", "d\n"]);
         assert_eq!(cut(&[b""]), Vec::<Bytes>::new());
     }
 
-    /// A line without end comes in pieces that are short enough.
+    /// A line that is too long is returned in pieces of limited length.
     #[test]
     fn long_lines_are_cut() {
         let long = vec![b'x'; 2 * limits::MAX_RELAYED_LINE];
@@ -77,7 +78,7 @@ mod tests {
     }
 
     proptest! {
-        /// However a stream is cut on its way, its lines are the same.
+        /// The lines of a stream are the same for every division of its bytes.
         #[test]
         fn cut_anywhere(text in "[ab\n]{0,60}", at in 0usize..60) {
             let (head, tail) = text.as_bytes().split_at(at.min(text.len()));

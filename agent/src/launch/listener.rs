@@ -1,4 +1,4 @@
-//! Hears what a relay and those below it report, and passes on what may be believed.
+//! Receives the reports of a relay and of those below it, and passes on the valid ones.
 
 use std::{collections::BTreeSet, time::Instant};
 
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::limits;
 
-/// Hears what a relay reports.
+/// The receiver of a relay's reports.
 pub(super) struct Listener<'a> {
     stdout: ChildStdout,
     input: BytesMut,
@@ -26,7 +26,7 @@ pub(super) struct Listener<'a> {
 }
 
 impl<'a> Listener<'a> {
-    /// Hears the relay of `head`, which leads to the hosts that are `open`.
+    /// Creates the listener to the relay of `head`, which leads to the hosts in `open`.
     pub(super) fn new(
         stdout: ChildStdout,
         words: LastWords,
@@ -36,11 +36,11 @@ impl<'a> Listener<'a> {
         Self { stdout, input: BytesMut::new(), words, head, open }
     }
 
-    /// Passes reports on until there are no more.
+    /// Passes on reports until there are no more.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with the other end.
+    /// Returns what is wrong with the other side.
     pub(super) async fn run(
         mut self,
         place: OwnedSemaphorePermit,
@@ -67,7 +67,7 @@ impl<'a> Listener<'a> {
         }
     }
 
-    /// Waits for the greeting; false if the stream ends before it.
+    /// Waits for the greeting. Returns false if the stream ends before it.
     async fn greeting(&mut self) -> Result<bool, String> {
         loop {
             if greeting::take(&mut self.input).map_err(|error| error.to_string())? {
@@ -96,7 +96,8 @@ impl<'a> Listener<'a> {
         frame::take(&mut self.input).map_err(|error| format!("its ragent speaks nonsense: {error}"))
     }
 
-    /// The report as it is passed on; none if it is about a host that this is not the way to.
+    /// Returns the report as it is passed on, or `None` if this connection does not lead to its
+    /// host.
     fn checked(&mut self, report: Report) -> Option<Report> {
         let (Report::Line { host, .. }
         | Report::Reached { host, .. }
@@ -124,13 +125,14 @@ impl<'a> Listener<'a> {
     }
 }
 
-/// What another host says, as it can be shown: it must neither move the reader's cursor nor fill a page.
+/// Returns a text of another host in a form that is safe to print: short, and without control
+/// characters.
 fn printable(text: &str) -> String {
     let text: String = text.chars().take(limits::SSH_LAST_WORDS).collect();
     ragent_proto::printable(&text).replace(['\n', '\t'], " ")
 }
 
-/// What `future` gives, or nothing if it does not by `deadline`.
+/// Returns the output of `future`, or `None` if it is not complete at `deadline`.
 async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Option<F::Output> {
     tokio::time::timeout_at(deadline.into(), future).await.ok()
 }

@@ -1,4 +1,5 @@
-//! Decides what a launch does next: whom to reach, when to start, when to give up, what it all came to.
+//! Makes the decisions of a launch: which hosts to reach, when to start, when to give up, and the
+//! verdict.
 //!
 //! ```text
 //! Reaching ── all have answered, enough of them ──▶ Running ── all have ended ──▶ Over
@@ -8,8 +9,9 @@
 //!                                                   Stopping ── all have ended, killed if they must be
 //! ```
 //!
-//! A host that another one could not reach is tried directly. Once one agent says that the job has succeeded,
-//! the others have a few seconds to hear it too, and are then told to end. What workers write does not come here.
+//! A host that another one could not reach is tried directly. When one agent reports that the job
+//! has succeeded, the others have a few seconds to learn of it, and are then signalled to end. The
+//! output of workers is not handled here.
 
 use std::{
     collections::VecDeque,
@@ -26,37 +28,37 @@ use super::{
 };
 use crate::limits;
 
-/// What a launch is told once.
+/// The settings of a launch, which do not change.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    /// What the hosts are called, by number.
+    /// The names of the hosts, by number.
     pub(super) names: Vec<String>,
-    /// How many the job needs.
+    /// The minimum number of hosts of the job.
     pub(super) min: usize,
-    /// How long agents may take to end.
+    /// The time that agents may take to end.
     pub(super) stop: Duration,
-    /// How long nothing may be heard of hosts that are being reached.
+    /// The maximum time without a report while hosts are being reached.
     pub(super) reach_silence: Duration,
-    /// How agents find each other.
+    /// The way in which agents find each other.
     pub(super) meeting: MeetingPlan,
 }
 
-/// What is to be done.
+/// An action for the driver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Effect {
     /// Reaches all hosts.
     Reach,
-    /// Reaches one that could not be reached through another.
+    /// Reaches directly a host that could not be reached through another.
     ReachDirectly(HostNumber),
     /// Starts the agents of these hosts.
     Start(Vec<(HostNumber, Site)>),
     /// Signals all agents.
     Signal(Signal),
-    /// All is over.
+    /// Ends the launch.
     Finish(Verdict),
 }
 
-/// Where one host stands.
+/// The state of one host.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Standing {
     Reaching,
@@ -64,7 +66,7 @@ enum Standing {
     Unreachable(String),
     Running,
     Ended(AgentEnd),
-    /// Its relay is gone, and takes its agent with it.
+    /// The relay of the host is gone, and its agent with it.
     Lost(String),
 }
 
@@ -76,19 +78,19 @@ enum Phase {
     Over,
 }
 
-/// The machine.
+/// The state machine of a launch.
 #[derive(Debug)]
 pub(super) struct Machine {
     settings: Settings,
     hosts: Vec<Standing>,
-    /// Whoever hosts the job's endpoint, if that was our choice.
+    /// The host of the job's endpoint, if this launch has chosen it.
     coordinator: Option<HostNumber>,
     phase: Phase,
     effects: VecDeque<Effect>,
 }
 
 impl Machine {
-    /// Begins to reach all hosts.
+    /// Creates the machine, whose first effect is to reach all hosts.
     pub(super) fn new(now: Instant, settings: Settings) -> Self {
         info!(hosts = settings.names.len(), "reaching hosts");
         Self {
@@ -100,12 +102,12 @@ impl Machine {
         }
     }
 
-    /// What is to be done next.
+    /// Takes the next effect.
     pub(super) fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// When [`Machine::handle_timeout`] is to be called.
+    /// Returns the time at which [`Machine::handle_timeout`] must be called.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Reaching { silent_until } => Some(silent_until),
@@ -115,7 +117,7 @@ impl Machine {
         }
     }
 
-    /// Takes note of what a relay reports.
+    /// Handles a report of a relay.
     pub(super) fn handle_report(&mut self, now: Instant, report: Report) {
         match report {
             Report::Line { .. } => {}
@@ -129,8 +131,8 @@ impl Machine {
         self.advance(now);
     }
 
-    /// Takes note of a signal: the first one is passed on, the second one kills, the third one ends
-    /// this at once.
+    /// Handles a signal: the first one is passed on, the second one kills the agents, the third one
+    /// ends the launch at once.
     pub(super) fn handle_signal(&mut self, now: Instant, signal: Signal) {
         match self.phase {
             Phase::Reaching { .. } => self.finish(Verdict::Interrupted { signal }),
@@ -148,7 +150,7 @@ impl Machine {
         }
     }
 
-    /// Applies the deadline, if it has passed.
+    /// Handles the deadline, if it has passed.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if self.poll_timeout().is_none_or(|deadline| now < deadline) {
             return;
@@ -215,7 +217,7 @@ impl Machine {
         *self.at_mut(host) = Standing::Ended(end);
     }
 
-    /// Does what follows from where the hosts stand.
+    /// Advances the phase according to the states of the hosts.
     fn advance(&mut self, now: Instant) {
         match self.phase {
             Phase::Reaching { .. } => {
@@ -228,7 +230,7 @@ impl Machine {
             }
             Phase::Running { give_up_at, has_succeeded } => {
                 let due = self.gives_up_at(now);
-                // What was to be given up before the job has succeeded is not given up for it.
+                // A deadline from before the success of the job is dropped once it has succeeded.
                 let before = give_up_at.filter(|_| has_succeeded || !self.has_succeeded());
                 let earliest = before.into_iter().chain(due).min();
                 let has_succeeded = self.has_succeeded();
@@ -239,7 +241,7 @@ impl Machine {
         }
     }
 
-    /// Starts all agents, or nothing.
+    /// Starts the agents of all reached hosts, or none if there are too few.
     fn begin(&mut self) {
         let reached: Vec<(HostNumber, Site)> = self
             .numbers()
@@ -273,11 +275,11 @@ impl Machine {
         self.hosts.contains(&Standing::Ended(AgentEnd::Exited(0)))
     }
 
-    /// When the agents that are left are told to end, because they would wait for nobody: at once
-    /// where it is clear that one is not coming back, else when they have had time to end themselves.
+    /// Returns the time at which the remaining agents are signalled to end, because they would wait
+    /// in vain: now if a needed agent cannot return, else after the time to end by themselves.
     fn gives_up_at(&self, now: Instant) -> Option<Instant> {
         if self.has_succeeded() {
-            // All will hear of it, but those that are cut off from the job, and would wait for it.
+            // All agents learn of it, except agents that are cut off from the job and would wait.
             return Some(now + limits::SUCCESS_TIMEOUT);
         }
         let is_needed = |host: HostNumber| Some(host) == self.coordinator;
@@ -312,7 +314,7 @@ impl Machine {
         }
     }
 
-    /// Waits for nobody any more.
+    /// Counts the agents that still run as lost, and ends the launch.
     fn give_up(&mut self) {
         for host in self.those(&Standing::Running) {
             *self.at_mut(host) = Standing::Lost("its agent does not end".to_owned());
@@ -320,7 +322,7 @@ impl Machine {
         self.conclude();
     }
 
-    /// All have ended.
+    /// Ends the launch with the verdict that follows from the ends of all agents.
     fn conclude(&mut self) {
         let cause = match self.phase {
             Phase::Stopping { cause, .. } => cause,
@@ -350,12 +352,12 @@ impl Machine {
         0..HostNumber::try_from(self.hosts.len()).unwrap_or(HostNumber::MAX)
     }
 
-    /// The hosts that stand so.
+    /// Returns the hosts in the state `standing`.
     fn those(&self, standing: &Standing) -> Vec<HostNumber> {
         self.numbers().filter(|host| self.at(*host) == standing).collect()
     }
 
-    /// What `select` finds, with the names of the hosts.
+    /// Returns the results of `select` for all hosts that have one, with the names of the hosts.
     fn named<T>(&self, select: impl Fn(&Standing) -> Option<T>) -> Vec<(String, T)> {
         let named = self.settings.names.iter().zip(&self.hosts);
         named.filter_map(|(name, standing)| Some((name.clone(), select(standing)?))).collect()
@@ -365,7 +367,7 @@ impl Machine {
         &self.settings.names[host as usize]
     }
 
-    /// Reports are about hosts that there are: connections see to it.
+    /// Returns the state of a host. Connections pass on reports of known hosts only.
     fn at(&self, host: HostNumber) -> &Standing {
         &self.hosts[host as usize]
     }
@@ -375,7 +377,7 @@ impl Machine {
     }
 }
 
-/// What an agent exits with whose host lacks something that its command line names.
+/// The exit code of an agent whose host lacks something that its command line names.
 const USAGE: i32 = 2;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Decides how the agents of a launch find each other, where the user does not say it: at the first host
-//! that is reached, at the address at which ssh has reached it.
+//! Decides how the agents of a launch find each other if the user has not specified it: at the
+//! first host that is reached, at the address at which ssh has reached it.
 
 use std::ffi::OsString;
 
@@ -12,27 +12,28 @@ use crate::{
     limits,
 };
 
-/// How agents find each other.
+/// The way in which the agents of a launch find each other.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct MeetingPlan {
     kind: Kind,
-    /// What `--rdzv-conf` says.
+    /// The value of `--rdzv-conf`.
     conf: String,
-    /// The job's name, where the user gives none.
+    /// The job's name, if the user has not given one.
     run_id: Option<String>,
-    /// How many nodes a round takes.
+    /// The maximum number of nodes in a round.
     max: usize,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Kind {
-    /// There is one node.
+    /// There is one node only.
     Alone,
-    /// Where the user says.
+    /// At the endpoint that the user has given, or by search.
     Given,
-    /// At the first host that is reached and that others find by an address.
+    /// At the first reached host whose address other hosts can use.
     FirstHost,
-    /// With fixed ranks, at the node with rank 0; its address is the user's, or the first host's.
+    /// With fixed ranks, at the node with rank 0. The address is given by the user, or is that of
+    /// the first reached host.
     Static { has_master: bool },
 }
 
@@ -50,7 +51,7 @@ impl MeetingPlan {
             }
             Meeting::Search(_) => Kind::Given,
             Meeting::Standalone | Meeting::Endpoint { .. } if has_endpoint => Kind::Given,
-            // With more hosts than nodes the others are spares, which find it like any other.
+            // With more hosts than nodes the others are spares, which also need the endpoint.
             Meeting::Standalone | Meeting::Endpoint { .. } if nodes.max() == 1 && hosts < 2 => {
                 Kind::Alone
             }
@@ -64,24 +65,25 @@ impl MeetingPlan {
         }
     }
 
-    /// What holds where the user says nothing.
+    /// The default.
     #[cfg(test)]
     pub(super) fn at_first_host() -> Self {
         Self { kind: Kind::FirstHost, conf: String::new(), run_id: None, max: 2 }
     }
 
-    /// Whether each node has its rank from the start.
+    /// Returns true if each node has a fixed rank.
     pub(super) fn has_fixed_ranks(&self) -> bool {
         matches!(self.kind, Kind::Static { .. })
     }
 
-    /// Whether one of the hosts coordinates the job, and the user has not said which.
+    /// Returns true if the coordinator is on one of the hosts, and the user has not specified which.
     pub(super) fn is_at_a_host(&self) -> bool {
         matches!(self.kind, Kind::FirstHost | Kind::Static { has_master: false })
     }
 
-    /// Which of the hosts that were reached coordinates the job, where the user has not said it: the
-    /// first one that others find by an address; with fixed ranks the first one.
+    /// Returns which of the reached hosts is to host the coordinator, if the user has not specified
+    /// it: the first one with an address that other hosts can use, else the first one. With fixed
+    /// ranks it is always the first one.
     pub(super) fn coordinator(&self, reached: &[(HostNumber, Site)]) -> Option<HostNumber> {
         let has_address = |(_, site): &&(HostNumber, Site)| site.address.is_some();
         let found = match self.kind {
@@ -92,9 +94,8 @@ impl MeetingPlan {
         found.map(|(host, _)| *host)
     }
 
-    /// Where the coordinator among those that were reached, which is called `name`, is found by the
-    /// others: at the address at which ssh has reached it, else by its name; on this machine, where all
-    /// are this machine.
+    /// Returns the endpoint at the host `name` for all hosts: the address at which ssh has reached
+    /// it, else its name; if all hosts are this machine, the loopback address.
     pub(super) fn endpoint(
         &self,
         name: &str,
@@ -107,14 +108,14 @@ impl MeetingPlan {
         let host = match own.address {
             Some(address) => address.to_string(),
             None if reached.len() > 1 && reached.iter().all(is_here) => "127.0.0.1".to_owned(),
-            // Every machine is called that.
+            // On every machine that name means the machine itself.
             None if name == "localhost" || name.starts_with("127.") => own.host_name.clone(),
             None => name.to_owned(),
         };
         Endpoint { host, port: own.port }
     }
 
-    /// Flags of all agents.
+    /// Returns the flags of all agents.
     pub(super) fn common_flags(&self) -> Vec<OsString> {
         let run_id = self.run_id.iter().map(|id| format!("--rdzv-id={id}").into());
         let backend = match self.kind {
@@ -125,7 +126,7 @@ impl MeetingPlan {
         run_id.chain(backend).collect()
     }
 
-    /// Flags of the agent with `rank` among those that are `reached`; who coordinates is found at
+    /// Returns the flags of the agent with `rank` on one of `reached` hosts; the coordinator is at
     /// `endpoint`.
     pub(super) fn own_flags(
         &self,
@@ -153,7 +154,8 @@ impl MeetingPlan {
         flags.into_iter().map(OsString::from).collect()
     }
 
-    /// The user's settings, and those that follow from who was reached.
+    /// Returns the user's settings, with additions that depend on the host and the number of
+    /// reached hosts.
     fn conf(&self, is_host: bool, reached: usize) -> String {
         let has = |key: &str| {
             let keys = self.conf.split(',').filter_map(|entry| entry.split_once('='));
@@ -161,7 +163,7 @@ impl MeetingPlan {
         };
         let given = Some(self.conf.clone()).filter(|conf| !conf.trim().is_empty());
         let host = (!has("is_host")).then(|| format!("is_host={}", u8::from(is_host)));
-        // Whoever was reached comes at once, and nobody else does.
+        // All reached hosts register at once, and no other host does.
         let is_short = reached < self.max && !has("last_call_timeout");
         let last_call = || format!("last_call_timeout={}", limits::LAUNCH_LAST_CALL.as_secs());
         let entries = given.into_iter().chain(host).chain(is_short.then(last_call));

@@ -1,72 +1,72 @@
-//! Every mistake that the arguments of `ragent launch` and this machine can show before any network is
-//! touched.
+//! The mistakes in the arguments of `ragent launch` that are found on this machine, without network
+//! access.
 
 use crate::{hostfile::HostListError, job_spec::JobSpecError};
 
-/// One mistake.
+/// A mistake in the arguments of `ragent launch`.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Mistake {
-    /// Completions are asked for, of agents.
+    /// A completion script is requested, which is not a launch.
     #[error("`--print-completion` is for `ragent` itself, and nothing would run")]
     Completion,
-    /// A file that is to be read cannot be.
+    /// A file cannot be read.
     #[error("`{flag} {path}` cannot be read: {error}")]
     File {
-        /// Where it was given.
+        /// The flag.
         flag: &'static str,
-        /// As given.
+        /// The path, as given.
         path: String,
-        /// What the system says.
+        /// The system's error.
         error: String,
     },
-    /// A value that no process can be given.
+    /// A value cannot be that of an environment variable.
     #[error("`{source_}` gives `{name}` a value that has a NUL, or is longer than 127 KiB")]
     VariableValue {
-        /// Where it was given.
+        /// The flag, or the file and line.
         source_: String,
         /// The variable.
         name: String,
     },
-    /// The list of hosts is none.
+    /// The list of hosts is invalid.
     #[error("`--hostfile {path}`: {error}")]
     Hosts {
         /// The file.
         path: String,
-        /// Why not.
+        /// The reason.
         error: HostListError,
     },
-    /// A filter that cannot be read.
+    /// A filter is invalid.
     #[error("`{flag}` has `{text}`, which is no list of hosts")]
     Filter {
-        /// Which one.
+        /// The flag.
         flag: &'static str,
-        /// The part of it.
+        /// The invalid part.
         text: String,
     },
-    /// A filter names a host that is not there.
+    /// A filter names an unknown host.
     #[error("`{flag}` names `{name}`, which the hostfile does not have")]
     UnknownHost {
-        /// Which one.
+        /// The flag.
         flag: &'static str,
         /// The host.
         name: String,
     },
-    /// A filter names a slot that is not there.
+    /// A filter names an unknown slot.
     #[error("`{flag}` names slot {slot} of `{name}`, which has {slots}")]
     UnknownSlot {
-        /// Which one.
+        /// The flag.
         flag: &'static str,
         /// The host.
         name: String,
         /// The slot.
         slot: u32,
-        /// How many it has.
+        /// The number of slots of the host.
         slots: u32,
     },
-    /// Slots are taken away from a host that has no number of them.
+    /// A filter excludes slots of a host whose number of slots is unknown.
     #[error("`{flag}` takes slots of `{name}`, and the hostfile does not say how many it has")]
     SlotsNotKnown {
-        /// Which one.
+        /// The flag.
         flag: &'static str,
         /// The host.
         name: String,
@@ -74,82 +74,82 @@ pub enum Mistake {
     /// The filters leave no host.
     #[error("`--include` and `--exclude` leave none of the {hosts} hosts")]
     NothingLeft {
-        /// How many there were.
+        /// The number of hosts in the list.
         hosts: usize,
     },
     /// There are fewer hosts than the job needs.
     #[error("{hosts} hosts are fewer than the {min} that `--nnodes` needs")]
     TooFewHosts {
-        /// How many are left by the filters.
+        /// The number of hosts that the filters leave.
         hosts: usize,
-        /// How many are needed.
+        /// The minimum number of nodes.
         min: u32,
     },
-    /// What is no name of a variable.
+    /// The name of a variable is invalid.
     #[error("`{source_}`: `{name}` is no name of a variable")]
     VariableName {
-        /// Where it was given.
+        /// The flag, or the file and line.
         source_: String,
-        /// As given.
+        /// The name, as given.
         name: String,
     },
-    /// A variable that is to be passed on is not set here.
+    /// A variable to be passed on is not set on this host.
     #[error("`{source_}`: {name} is not set here")]
     NotSet {
-        /// Where it was given.
+        /// The flag, or the file and line.
         source_: String,
-        /// Which one.
+        /// The variable.
         name: String,
     },
-    /// A quote that is not closed.
+    /// A quote is not closed.
     #[error("`{source_}`: a quote is not closed in `{text}`")]
     OpenQuote {
-        /// Where it was given.
+        /// The flag, or the file and line.
         source_: String,
         /// The text.
         text: String,
     },
-    /// Words for ssh, of which there are none.
+    /// `--ssh` is empty.
     #[error("`--ssh` names no program")]
     NoSsh,
-    /// There is no ssh here.
+    /// The ssh program is not found on this host.
     #[error("`{program}` is not found in PATH")]
     SshNotFound {
-        /// As given.
+        /// The program, as given.
         program: String,
     },
-    /// A number that is out of its range.
+    /// A value is not a number in the range of its flag.
     #[error("`{flag} {value}` is no number from 1 to {max}")]
     Number {
-        /// Where it was given.
+        /// The flag.
         flag: &'static str,
-        /// As given.
+        /// The value, as given.
         value: String,
-        /// The highest.
+        /// The maximum.
         max: u64,
     },
-    /// The rank of one node, given for all.
+    /// The rank of one node is given for all hosts.
     #[error("`--node-rank` is the rank of one node, and each host gets its own")]
     NodeRank,
-    /// What all agents would write over each other, or cannot have.
+    /// `--standalone` is given with more than one host.
     #[error("`--standalone` is one node, and there are {hosts} hosts")]
     Standalone {
-        /// How many.
+        /// The number of hosts.
         hosts: usize,
     },
-    /// More than one message takes.
+    /// The job exceeds the length of a message to a host.
     #[error("the environment and the arguments have {len} bytes, more than hosts can be told")]
     TooLong {
-        /// How many there are.
+        /// The number of bytes.
         len: usize,
     },
-    /// A flag of the job means nothing.
+    /// A flag of the job is invalid.
     #[error(transparent)]
     Job(JobSpecError),
 }
 
 impl Mistake {
-    /// What to try.
+    /// Returns a hint for the user, if there is one.
     pub fn hint(&self) -> Option<String> {
         let text = match self {
             Self::File { .. } | Self::Number { .. } | Self::NoSsh => return None,

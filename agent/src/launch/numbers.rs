@@ -1,8 +1,8 @@
-//! Reads numbers of flags.
+//! Parses the numbers of flags.
 
 use super::mistake::Mistake;
 
-/// A number from 1 to `max`, or the default where none is typed.
+/// Parses a number from 1 to `max`; the default if none is given.
 pub(super) fn from_one(
     flag: &'static str,
     typed: &Option<String>,

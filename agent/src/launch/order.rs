@@ -1,8 +1,8 @@
-//! What the launching host and its relays say to each other.
+//! The messages between the launching host and its relays.
 //!
-//! A relay is what ssh starts on a host: it gets its orders through stdin, so that neither the
-//! environment nor anything else of the job is seen in a list of processes, and reports through stdout.
-//! Hosts have numbers, those of the list.
+//! A relay is the process that ssh starts on a host. It receives orders on stdin, so that neither
+//! the environment nor other data of the job is visible in a list of processes, and sends reports
+//! to stdout. Hosts are numbered in the order of the list.
 
 use std::{ffi::OsString, net::IpAddr, path::PathBuf};
 
@@ -13,61 +13,61 @@ use serde::{Deserialize, Serialize};
 use super::ssh::Way;
 use crate::job_spec::Stream;
 
-/// A host's place in the list.
+/// The index of a host in the list.
 pub(super) type HostNumber = u32;
 
-/// A host that is to be reached.
+/// A host to be reached.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Destination {
     pub(super) number: HostNumber,
-    /// What ssh is given.
+    /// The destination for ssh: `HOST` or `USER@HOST`.
     pub(super) target: String,
 }
 
-/// What a relay is to do.
+/// A message to a relay.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) enum Order {
-    /// Says who it is, and reaches the hosts below it.
+    /// Assigns the relay its number, and reaches the hosts below it.
     Reach {
-        /// Who it is.
+        /// The number of the relay's host.
         me: HostNumber,
-        /// Whom it reaches.
+        /// The hosts below it.
         below: Vec<Destination>,
-        /// How.
+        /// The way to reach them.
         way: Way,
     },
-    /// Starts an agent, here and on those below that are named.
+    /// Starts the agents of the named hosts: that of this host and those below.
     Start {
-        /// What is the same on all hosts.
+        /// The part that is the same on all hosts.
         job: Job,
-        /// The hosts, each with what is its own.
+        /// The hosts, each with its own part.
         hosts: Vec<HostJob>,
     },
-    /// Signals the agents, here and below.
+    /// Signals the agents of this host and of those below.
     Signal {
         /// The signal's number.
         signal: i32,
     },
-    /// Whoever gives the orders is still there.
+    /// Shows that the sender of orders is alive.
     KeepAlive,
 }
 
-/// What all agents of a launch have in common.
+/// The part of the agents' commands that is the same on all hosts of a launch.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Job {
-    /// Variables that they get, beside those that the host gives to everybody who logs in.
+    /// Environment variables, in addition to those of a login on the host.
     pub(super) env: Vec<(String, OsString)>,
-    /// Where they run.
+    /// The current folder of the agents.
     pub(super) folder: PathBuf,
-    /// Their flags.
+    /// The flags.
     pub(super) flags: Vec<OsString>,
     /// The script and its arguments.
     pub(super) script: Vec<OsString>,
-    /// How long one may take to end when it is told to, in milliseconds.
+    /// The time that an agent may take to end after a signal, in milliseconds.
     pub(super) stop_ms: u64,
 }
 
-/// What is one agent's own.
+/// The part of an agent's command that is specific to its host.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct HostJob {
     pub(super) number: HostNumber,
@@ -78,70 +78,70 @@ pub(super) struct HostJob {
 }
 
 impl Job {
-    /// The words of an agent behind its name.
+    /// Returns the arguments of an agent.
     pub(super) fn words(&self, own: &HostJob) -> Vec<OsString> {
         let flags = self.flags.iter().chain(&own.flags).cloned();
         flags.chain(["--".into()]).chain(self.script.iter().cloned()).collect()
     }
 }
 
-/// What a relay says.
+/// A message from a relay.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) enum Report {
-    /// A line of a host's agent or of its workers.
+    /// A line of output of a host's agent or of its workers.
     #[serde(skip)]
     Line {
-        /// Whose.
+        /// The host.
         host: HostNumber,
-        /// On which stream.
+        /// The stream.
         stream: Stream,
-        /// The line with its end, or a piece of one that is too long.
+        /// The line with its line feed, or a piece of a line that is too long.
         line: Bytes,
     },
-    /// A host is reached.
+    /// A host was reached.
     Reached {
-        /// Which one.
+        /// The host.
         host: HostNumber,
-        /// Where others find it.
+        /// The address and port at which other hosts can reach it.
         site: Site,
     },
-    /// A host is out of reach.
+    /// A host could not be reached, or its connection has ended.
     Gone {
-        /// Which one.
+        /// The host.
         host: HostNumber,
-        /// Why.
+        /// The reason.
         why: String,
-        /// Whether whoever hears this has tried to reach it itself, not through another host.
+        /// True if the receiver has tried to reach the host directly, not through another host.
         is_direct: bool,
     },
-    /// A host's agent has ended, with everything that it started.
+    /// A host's agent and all processes that it started have ended.
     Ended {
-        /// Which one.
+        /// The host.
         host: HostNumber,
-        /// How.
+        /// The way in which the agent has ended.
         end: AgentEnd,
     },
 }
 
-/// Where other hosts find one.
+/// The address and port at which other hosts can reach a host.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Site {
-    /// What it calls itself.
+    /// The host's own name.
     pub(super) host_name: String,
-    /// At which of its addresses ssh has reached it.
+    /// The address at which ssh has reached it, if other hosts can use it.
     pub(super) address: Option<IpAddr>,
-    /// A port at which a job can be coordinated.
+    /// A port for the job's endpoint.
     pub(super) port: u16,
 }
 
-/// How an agent ended.
+/// The way in which an agent has ended.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) enum AgentEnd {
-    /// It exited with this code.
+    /// The agent has exited with this code.
     Exited(i32),
-    /// This signal killed it.
+    /// This signal has killed the agent.
     Signaled(i32),
-    /// It could not be started.
+    /// The agent could not be started, for this reason.
     NotStarted(String),
 }
 

@@ -1,18 +1,18 @@
-//! How lines of all hosts look on this one's console: each begins with its host.
+//! Adds the names of hosts to their lines on this host's console.
 
 use bytes::{Bytes, BytesMut};
 
 use super::order::HostNumber;
 
-/// What lines begin with.
+/// The prefixes of lines.
 #[derive(Clone, Debug)]
 pub(super) struct Prefixes {
     names: Vec<String>,
-    /// Whether workers' lines have a prefix of ours, with host and rank.
+    /// True if agents add a prefix with host and rank to workers' lines.
     marks_workers: bool,
 }
 
-/// What agents are told to begin their workers' lines with.
+/// Returns the template for the prefix of workers' lines, which is passed to the agent.
 pub(super) fn template(name: &str) -> String {
     format!("{}${{rank}}] ", opening(name))
 }
@@ -26,7 +26,7 @@ impl Prefixes {
         Self { names, marks_workers }
     }
 
-    /// The line with its host in front, unless its agent has put it there.
+    /// Returns the line with the name of its host in front, unless its agent has added it.
     pub(super) fn mark(&self, host: HostNumber, line: Bytes) -> Bytes {
         let Some(name) = self.names.get(host as usize) else { return line };
         if self.marks_workers && is_marked(&line, &opening(name)) {
@@ -39,7 +39,7 @@ impl Prefixes {
     }
 }
 
-/// Whether `line` is a worker's: `[node1:3] …`.
+/// Returns true if `line` has the prefix of a worker: `[node1:3] …`.
 fn is_marked(line: &[u8], opening: &str) -> bool {
     let Some(rest) = line.strip_prefix(opening.as_bytes()) else { return false };
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -50,7 +50,7 @@ fn is_marked(line: &[u8], opening: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Workers' lines have host and rank, what agents say has the host.
+    /// Workers' lines begin with host and rank, agents' lines with the host.
     #[test]
     fn lines_are_marked_once() {
         let prefixes = Prefixes::new(vec!["a".to_owned(), "b".to_owned()], true);
@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(template("a"), "[a:${rank}] ");
     }
 
-    /// With the user's own prefixes every line has its host in front.
+    /// With the user's own prefixes every line begins with its host.
     #[test]
     fn own_prefixes_stay() {
         let prefixes = Prefixes::new(vec!["a".to_owned()], false);

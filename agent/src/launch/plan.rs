@@ -1,5 +1,5 @@
-//! Decides what runs where: from what was typed, the list of hosts and this host's environment to the
-//! words of each agent. Reaches nobody.
+//! Makes the plan of a launch: derives the command line of each agent from the arguments, the list
+//! of hosts and this host's environment, without network access.
 
 use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, time::Duration};
 
@@ -19,53 +19,54 @@ use super::{
 };
 use crate::{cli::LaunchOverSshArgs, host::Host, hostfile::HostList, job_spec::JobSpec, limits};
 
-/// What this host knows beside the command line.
+/// The input of a plan in addition to the command line.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Here {
-    /// What stands in the hostfile.
+    /// The text of the hostfile.
     pub(super) hostfile: String,
-    /// What stands in the files of variables, with their paths.
+    /// The paths of the files of variables, with their texts.
     pub(super) env_files: Vec<(String, String)>,
     /// The current folder.
     pub(super) folder: PathBuf,
     /// The path of this program.
     pub(super) program: PathBuf,
-    /// A name that no other job has.
+    /// A unique name for the job.
     pub(super) fresh_id: String,
 }
 
-/// What runs where.
+/// The plan of a launch.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     /// The hosts, by number.
     pub(super) hosts: Vec<ChosenHost>,
-    /// How they are reached.
+    /// The way to reach them.
     pub(super) way: Way,
-    /// What their agents have in common.
+    /// The part of the agents' commands that is the same on all hosts.
     pub(super) job: Job,
-    /// How many nodes the job has.
+    /// The number of nodes of the job.
     pub(super) nodes: NodeRange,
-    /// How they find each other.
+    /// The way in which agents find each other.
     pub(super) meeting: MeetingPlan,
-    /// Whether each gets the slots of its host as the number of its workers.
+    /// True if the number of an agent's workers is the number of its host's slots.
     counts_slots: bool,
-    /// Whether workers' lines begin with host and rank.
+    /// True if workers' lines begin with host and rank.
     pub(super) marks_workers: bool,
-    /// Signals on which everything is ended.
+    /// The signals that end the launch.
     pub(super) signals: Vec<Signal>,
-    /// Signals that are passed on, while everything goes on.
+    /// The signals that are passed on to the agents, while the launch continues.
     pub(super) forwarded: Vec<Signal>,
 }
 
-/// Those that end a program at a terminal, whatever agents do with them.
+/// The signals that end a program at a terminal, and also a launch, regardless of
+/// `--signals-to-handle`.
 const SIGNALS: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
 
 impl Plan {
-    /// Makes it, or says every mistake that there is.
+    /// Makes the plan.
     ///
     /// # Errors
     ///
-    /// Returns the mistakes.
+    /// Returns all mistakes in the arguments.
     pub(super) fn resolve(
         args: &LaunchOverSshArgs,
         here: &Here,
@@ -91,7 +92,7 @@ impl Plan {
         }
         if let Some(spec) = &spec {
             let (hosts, min) = (hosts.len(), spec.shared.nodes.min());
-            // Where the list is wrong already, nobody is to be told that it is short.
+            // Without any host, a mistake in the list is already reported.
             if hosts > 0 && hosts < min as usize {
                 mistakes.push(Mistake::TooFewHosts { hosts, min });
             }
@@ -100,11 +101,11 @@ impl Plan {
             return Err(mistakes);
         };
         let plan = Self::new(args, here, (hosts, way, env), &spec);
-        // What the first relay of a branch is told: the job, and a few flags for each host below.
+        // The order to the first relay of a branch: the job, and a few flags for each host below.
         let below = plan.hosts.len().div_ceil(plan.way.fanout as usize);
         let conf = args.launch.rdzv_conf.as_ref().map_or(0, String::len);
         let len = plan.job.len() + below * (HOST_WORDS + conf);
-        // Each byte may be spelled as four.
+        // Each byte may take four bytes in JSON.
         if len > limits::MAX_RELAY_FRAME / 4 {
             return Err(vec![Mistake::TooLong { len }]);
         }
@@ -121,7 +122,7 @@ impl Plan {
         let nodes = spec.shared.nodes;
         let meeting = MeetingPlan::of(launch, &spec.meeting, (nodes, hosts.len()), &here.fresh_id);
         if meeting.has_fixed_ranks() {
-            // There is no rank for a spare.
+            // With fixed ranks there are no spares.
             hosts.truncate(nodes.max() as usize);
         }
         let is_default = |typed: &Option<String>| typed.is_none();
@@ -141,7 +142,8 @@ impl Plan {
         let signals: BTreeSet<Signal> =
             handled.filter(|signal| !spec.forwarded.contains(signal)).collect();
         let timeouts = &spec.shared.timeouts;
-        // Its workers, and then the coordinator that it may host until the others have ended too.
+        // Time for its workers, and then for the coordinator that it may host, which waits for the
+        // other agents to end.
         let stop = timeouts.stop_grace + timeouts.rejoin() + limits::SEE_OFF_MARGIN;
         Self {
             hosts,
@@ -165,27 +167,27 @@ impl Plan {
         }
     }
 
-    /// How long agents may take to end.
+    /// Returns the time that agents may take to end.
     pub(super) fn stop(&self) -> Duration {
         Duration::from_millis(self.job.stop_ms)
     }
 
-    /// What the hosts are called, by number.
+    /// Returns the names of the hosts, by number.
     pub(super) fn names(&self) -> Vec<String> {
         self.hosts.iter().map(|host| host.name.clone()).collect()
     }
 
-    /// A host, as ssh is given it.
+    /// Returns the destination of a host.
     pub(super) fn destination(&self, number: HostNumber) -> Destination {
         Destination { number, target: self.hosts[number as usize].target.clone() }
     }
 
-    /// All of them.
+    /// Returns the destinations of all hosts.
     pub(super) fn destinations(&self) -> Vec<Destination> {
         (0..).zip(&self.hosts).map(|(number, _)| self.destination(number)).collect()
     }
 
-    /// What each of the hosts that were reached is told beside the job.
+    /// Returns the specific parts of the commands for the hosts that were reached.
     pub(super) fn host_jobs(&self, reached: &[(HostNumber, Site)]) -> Vec<HostJob> {
         let coordinator = self.meeting.coordinator(reached);
         let site = reached.iter().find(|(host, _)| Some(*host) == coordinator);
@@ -220,7 +222,7 @@ impl Plan {
 }
 
 impl Job {
-    /// How many bytes it has.
+    /// Returns the number of bytes of the job.
     fn len(&self) -> usize {
         let env = self.env.iter().map(|(name, value)| name.len() + value.len());
         let words = self.flags.iter().chain(&self.script).map(|word| word.len());
@@ -265,12 +267,12 @@ fn way(args: &LaunchOverSshArgs, here: &Here, host: &impl Host) -> Result<Way, M
     })
 }
 
-/// What a host is told of its own, but for its part of `--rdzv-conf`.
+/// The maximum number of bytes that are specific to a host, without `--rdzv-conf`.
 const HOST_WORDS: usize = 512;
-/// Longer than anybody waits for one connection.
+/// The maximum of `--connect-timeout`, in seconds.
 const MAX_CONNECT_TIMEOUT_S: u64 = 3600;
 
-/// Those of the files first, so that a flag wins.
+/// Returns the variables of the files, followed by those of flags, which take precedence.
 fn variables_of(
     args: &LaunchOverSshArgs,
     here: &Here,
@@ -289,7 +291,7 @@ fn variables_of(
     variables
 }
 
-/// What the job's flags mean on a machine that has everything.
+/// Resolves the job's flags on a machine that has everything.
 fn job_spec(
     args: &LaunchOverSshArgs,
     here: &Here,
@@ -297,17 +299,17 @@ fn job_spec(
     hosts: usize,
 ) -> Result<JobSpec, Vec<Mistake>> {
     let mut launch = args.launch.clone();
-    // The name that agents are given where the user gives none.
+    // The name that agents get if the user has given none.
     launch.rdzv_id.get_or_insert_with(|| here.fresh_id.clone());
-    // A file that is on the hosts.
+    // A file on the hosts.
     if launch.launch_method.as_deref() == Some("deepspeed") {
         launch.deepspeed_config = None;
     }
     launch.nnodes.get_or_insert_with(|| hosts.max(1).to_string());
-    // Told on its own.
+    // Mistakes in these two are reported separately.
     launch.standalone = false;
     launch.node_rank = None;
-    // Whether it can be done is for the hosts to say; they have devices of their own.
+    // These depend on the devices of the hosts, which check them.
     launch.numa_binding = None;
     launch.virtual_local_rank = false;
     let is_gpu = |text: &String| ["gpu", "xpu", "auto", "cpu"].contains(&text.as_str());

@@ -1,10 +1,10 @@
-//! `ragent __relay`: what ssh starts on a host. It starts the host's agent when it is told to, passes on
-//! what that says, and does the same for the hosts below it.
+//! `ragent __relay`: the process that ssh starts on a host. It starts the host's agent when it is
+//! ordered to, passes on the agent's output, and does the same for the hosts below it.
 //!
-//! It lives as long as whoever gives it orders. When they end (the launching host is done or gone, ssh has
-//! lost its connection) or are silent for too long, it ends its agent, as a signal would, and the relays
-//! below it see the same. Nothing in its loop waits for a reader: lines that nobody takes make workers wait,
-//! not orders.
+//! It runs as long as it receives orders. When they end (the launching host is done or gone, or ssh
+//! has lost its connection) or none is received for too long, it ends its agent with a signal, and
+//! the orders to the relays below end as well. Its loop never blocks on output: lines that are not
+//! read delay workers, not orders.
 
 use std::{
     io::{self, Read, Write},
@@ -32,11 +32,11 @@ use crate::{
     limits, run,
 };
 
-/// Carries out what comes in through stdin until that ends.
+/// Carries out the orders from stdin until it is closed.
 ///
 /// # Errors
 ///
-/// Returns [`LaunchError`] if this machine lacks something that every relay needs.
+/// Returns [`LaunchError`] if this machine lacks something that every relay requires.
 pub fn run() -> Result<(), LaunchError> {
     io::stdout()
         .write_all(&greeting::line())
@@ -49,17 +49,17 @@ pub fn run() -> Result<(), LaunchError> {
         let mut relay = Relay::new(reports);
         relay.serve(orders, &mut signals).await;
         relay.leave(&mut signals).await;
-        // What is not out by then has nobody to read it.
+        // Output that is not written by then has no reader.
         let _ = tokio::time::timeout(limits::FAREWELL_TIMEOUT, written).await;
         Ok(())
     })?
 }
 
-/// Those that mean: end, with everything. A hang-up is no less: there is no terminal.
+/// The signals that end the relay and its agent. SIGHUP is one of them: there is no terminal.
 const SIGNALS: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 
-/// The queue of what is to be said, and word of its end. A thread writes, because the other end may not
-/// read for as long as it likes.
+/// Returns the queue of reports, and a receiver that completes when all are written. A thread
+/// writes them, because the other side may stop reading at any time.
 fn write_reports() -> io::Result<(mpsc::Sender<Report>, oneshot::Receiver<()>)> {
     let (sender, mut queue) = mpsc::channel::<Report>(limits::RELAY_QUEUE);
     let (done, written) = oneshot::channel();
@@ -69,17 +69,17 @@ fn write_reports() -> io::Result<(mpsc::Sender<Report>, oneshot::Receiver<()>)> 
             if is_heard {
                 let mut stdout = io::stdout().lock();
                 let frame = report.encode();
-                // Where nobody hears them, they are taken all the same: the agent must not wait.
+                // Without a reader they are still taken: the agent must not block.
                 is_heard = stdout.write_all(&frame).and_then(|()| stdout.flush()).is_ok();
             }
         }
-        // Nobody may be waiting.
+        // The receiver may be gone.
         let _ = done.send(());
     })?;
     Ok((sender, written))
 }
 
-/// The queue of orders, which ends where they do, or make no sense.
+/// Returns the queue of orders, which ends with stdin or at an invalid order.
 fn read_orders() -> io::Result<mpsc::Receiver<Order>> {
     let (sender, queue) = mpsc::channel(limits::ORDER_QUEUE);
     thread::Builder::new().name("orders".to_owned()).spawn(move || {
@@ -97,18 +97,18 @@ fn read_orders() -> io::Result<mpsc::Receiver<Order>> {
     Ok(queue)
 }
 
-/// One host's part of a launch.
+/// The part of a launch on one host.
 struct Relay {
-    /// Its number, once it has been told.
+    /// The number of this host, once it is known.
     me: Option<HostNumber>,
     reports: mpsc::Sender<Report>,
     branches: Option<Branches>,
     agent: Option<AgentProcess>,
-    /// The port that the agent may need, until it is started.
+    /// The reserved port for the agent, until it is started.
     held: Option<TcpListener>,
-    /// How long the agent may take to end.
+    /// The time that the agent may take to end.
     stop: Duration,
-    /// The inherited limit of core dumps, which the agent gets back.
+    /// The inherited limit of core dumps, which is restored for the agent.
     core_dump: u64,
 }
 
@@ -127,7 +127,7 @@ impl Relay {
         let mut silent_until = clock::now() + limits::ORDER_SILENCE;
         loop {
             tokio::select! {
-                // Orders before the deadline: a machine that was frozen has missed some.
+                // Orders before the deadline: after a freeze, orders may be waiting.
                 biased;
                 _ = signals.recv() => return,
                 order = orders.recv() => {
@@ -149,7 +149,7 @@ impl Relay {
             Order::Reach { me, below, way } => {
                 self.me = Some(me);
                 if below.len().min(way.fanout as usize) > limits::PLAIN_CONNECTIONS {
-                    // Its agent gets the new limit, too, and so do workers: only where it must be.
+                    // The agent and its workers inherit the new limit, so it is raised only if needed.
                     ThisHost.raise_open_files();
                 }
                 let (site, held) = site();
@@ -183,7 +183,7 @@ impl Relay {
         self.stop = Duration::from_millis(job.stop_ms);
         self.held = None;
         if self.agent.is_some() {
-            // Nobody orders it twice; a second one would be nobody's.
+            // Cannot happen: an agent is ordered once only.
             return;
         }
         match AgentProcess::start(job, own, self.core_dump, &self.reports) {
@@ -198,16 +198,16 @@ impl Relay {
         }
     }
 
-    /// Says it as soon as there is room. There are two of these in a relay's life.
+    /// Sends a report as soon as there is room in the queue. A relay sends two in this way.
     fn say(&self, report: Report) {
         let reports = self.reports.clone();
         tokio::spawn(async move {
-            // The thread that takes them lives as long as there is a sender.
+            // The thread that takes them runs as long as there is a sender.
             let _ = reports.send(report).await;
         });
     }
 
-    /// Ends what it has started, here and below.
+    /// Ends the agent of this host and the connections to the hosts below.
     async fn leave(self, signals: &mut mpsc::Receiver<Signal>) {
         let deadline = clock::now() + self.stop;
         let agent = async {
@@ -218,7 +218,7 @@ impl Relay {
                 () = clock::until(Some(deadline)) => {}
                 _ = signals.recv() => {}
             }
-            // Its keeper kills the rest, and is waited for.
+            // The agent's keeper kills all other processes, and is waited for.
             agent.signal(Signal::SIGKILL as i32);
             let _ = tokio::time::timeout(limits::SWEEP_TIMEOUT, agent.ended()).await;
         };
@@ -231,7 +231,7 @@ impl Relay {
     }
 }
 
-/// The end of the agent; never, where there is none.
+/// Waits for the end of the agent; never completes if there is none.
 async fn ended(agent: &mut Option<AgentProcess>) -> AgentEnd {
     match agent {
         Some(agent) => agent.ended().await,
@@ -243,7 +243,7 @@ async fn ended(agent: &mut Option<AgentProcess>) -> AgentEnd {
 mod tests {
     use super::*;
 
-    /// Whoever gives orders and is silent for too long is gone, but not while it says that it is there.
+    /// The relay ends if it receives no order for too long; keep-alives prevent that.
     #[tokio::test(start_paused = true)]
     async fn silence_is_an_end() {
         let (reports, _heard) = mpsc::channel(1);
@@ -256,7 +256,7 @@ mod tests {
                 clock::until(Some(clock::now() + limits::ORDER_SILENCE / 2)).await;
                 give.send(Order::KeepAlive).await.unwrap();
             }
-            // It is there still, and says nothing.
+            // The sender still exists, but sends nothing.
             std::future::pending::<()>().await;
         });
         relay.serve(orders, &mut signals).await;

@@ -1,4 +1,4 @@
-//! Where other hosts find this one: at the address at which ssh has reached it.
+//! The address at which other hosts can reach this one: that at which ssh has reached it.
 
 use std::net::{IpAddr, TcpListener};
 
@@ -9,8 +9,8 @@ use crate::{
     net::{self, Reach},
 };
 
-/// Where others find this host, and what holds the port for its agent until that is started: another
-/// launch would take it else.
+/// Returns the site of this host, and a listener that reserves the port for its agent until the
+/// agent is started; otherwise another launch might take it.
 pub(super) fn site() -> (Site, Option<TcpListener>) {
     let connection = ThisHost.env("SSH_CONNECTION").unwrap_or_default();
     let listen = |port| net::listen(Reach::Everywhere, port).ok();
@@ -24,8 +24,8 @@ pub(super) fn site() -> (Site, Option<TcpListener>) {
     (site, held)
 }
 
-/// The address at which ssh has reached this host, if others may reach it there: the third word of
-/// `SSH_CONNECTION`.
+/// Returns the address at which ssh has reached this host, if other hosts can use it: the third
+/// word of `SSH_CONNECTION`.
 fn own_address(connection: &str) -> Option<IpAddr> {
     let address: IpAddr = connection.split(' ').nth(2)?.parse().ok()?;
     let address = address.to_canonical();
@@ -40,7 +40,7 @@ fn own_address(connection: &str) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    /// Only an address that leads others here is one.
+    /// Only an address that other hosts can use is accepted.
     #[test]
     fn address_of_a_connection() {
         let own = |text| own_address(text).map(|address| address.to_string());

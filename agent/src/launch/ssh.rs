@@ -1,4 +1,4 @@
-//! The words with which ssh is called, and what its own words mean.
+//! The command line of ssh, and the interpretation of its messages.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -11,33 +11,34 @@ use serde::{Deserialize, Serialize};
 use super::words;
 use crate::limits;
 
-/// How hosts are reached.
+/// The way in which hosts are reached.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Way {
-    /// The program that is ssh, with the user's options.
+    /// The ssh program and the user's options.
     pub(super) ssh: Vec<String>,
-    /// What ragent is called on the other hosts.
+    /// The path of ragent on the other hosts.
     pub(super) ragent: String,
-    /// How long a connection may take, in seconds.
+    /// The time limit to open a connection, in seconds.
     pub(super) connect_timeout_s: u64,
-    /// How many connections one host opens.
+    /// The maximum number of connections that one host opens.
     pub(super) fanout: u32,
 }
 
 impl Way {
-    /// The command that starts a relay on `target`.
+    /// Returns the command that starts a relay on `target`.
     ///
-    /// The user's options stand first, so they win; the configuration of ssh holds for the rest.
+    /// The user's options come first and therefore take precedence. All other options are those of
+    /// ssh's configuration.
     pub(super) fn command(&self, target: &str) -> Vec<OsString> {
         let connect_timeout = format!("ConnectTimeout={}", self.connect_timeout_s);
         let options = [
-            // Nobody is there to type a password.
+            // No password can be typed.
             "BatchMode=yes",
             &connect_timeout,
-            // A host that is gone is noticed within a minute.
+            // A lost host is noticed within a minute.
             "ServerAliveInterval=15",
             "ServerAliveCountMax=4",
-            // Forwardings of the configuration are for people, and collide where there are several.
+            // Forwardings in the configuration are for interactive use, and several collide.
             "ClearAllForwardings=yes",
             "RemoteCommand=none",
         ];
@@ -49,13 +50,13 @@ impl Way {
         command
     }
 
-    /// How long a host may take from the call of ssh to its first word.
+    /// Returns the time limit from the start of ssh to the relay's greeting.
     pub(super) fn greeting_timeout(&self) -> Duration {
         Duration::from_secs(self.connect_timeout_s).saturating_add(limits::GREETING_TIMEOUT)
     }
 }
 
-/// Why a connection has ended, as far as anybody knows.
+/// Returns the reason for the end of a connection, as far as it is known.
 pub(super) fn why(status: Option<ExitStatus>, last_words: &str) -> String {
     let words: Vec<&str> = last_words.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     if !words.is_empty() {
@@ -68,10 +69,10 @@ pub(super) fn why(status: Option<ExitStatus>, last_words: &str) -> String {
     }
 }
 
-/// What to try when ssh has failed like this.
+/// Returns a hint for a failure of ssh, if one is known.
 pub(super) fn hint(why: &str) -> Option<&'static str> {
     let hints = [
-        // Before others that its reason would match: no host has been asked.
+        // Precedes the hints that its text would also match: no host has been contacted.
         (
             "Can't open user config file",
             "that is a file of this host: check what `--ssh` names with `-F`",
@@ -100,8 +101,8 @@ pub(super) fn hint(why: &str) -> Option<&'static str> {
     hints.into_iter().find(|(part, _)| why.contains(part)).map(|(_, hint)| hint)
 }
 
-/// Whether it may well be otherwise in a moment: an sshd drops connections that are more than it takes at
-/// once before it says a word.
+/// Returns true if the failure may be temporary: an sshd with too many new connections drops some
+/// before it sends its banner.
 pub(super) fn may_pass(why: &str) -> bool {
     ["kex_exchange_identification", "ssh_exchange_identification", "banner exchange"]
         .iter()
@@ -109,14 +110,15 @@ pub(super) fn may_pass(why: &str) -> bool {
         && !why.contains("timed out")
 }
 
-/// How many of ssh's last lines are told: a jump host and the host behind it say one each.
+/// The number of ssh's last lines that are reported: a jump host and its target print one each.
 const LAST_LINES: usize = 3;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// ssh asks nobody, the user's options win, and what the host runs is short and always the same.
+    /// ssh never prompts, the user's options take precedence, and the command on the host is short and
+    /// always the same.
     #[test]
     fn command_of_ssh() {
         let way = Way {
@@ -130,7 +132,7 @@ mod tests {
         assert!(command.ends_with(" -- me@node1 'exec '\\''/opt/my tools/ragent'\\'' __relay'"));
     }
 
-    /// What ssh said is told, else how it ended; what is known to help is suggested.
+    /// The reason is ssh's output, else its exit status; known failures have a hint.
     #[test]
     fn words_of_ssh() {
         let denied = why(None, "Warning: x\r\n\nme@a: Permission denied (publickey,password).\r\n");

@@ -1,4 +1,4 @@
-//! The process that is ssh, and its own words.
+//! The ssh process, and its own output.
 
 use std::{
     ffi::OsString,
@@ -23,24 +23,25 @@ use super::{
 };
 use crate::{job_spec::Stream, limits, supervisor::unix};
 
-/// ssh, and what it has started to reach a host. Dropping it ends them.
+/// ssh and the processes that it has started to reach a host. Dropping it kills them.
 #[derive(Debug)]
 pub(super) struct SshProcess(Child);
 
 impl SshProcess {
-    /// Starts it, with its streams.
+    /// Starts ssh, and returns it with its streams.
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal.
+    /// Returns the system's error if the process cannot be started.
     pub(super) fn start(
         command: &[OsString],
     ) -> io::Result<(Self, ChildStdin, ChildStdout, ChildStderr)> {
         let (program, args) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A terminal's Ctrl-C is for us alone: what it means goes through the relays. Nor is anybody to
-        // be asked for a password there, or in a window, by a jump host's ssh.
+        // In a session of its own, ssh does not receive the terminal's Ctrl-C, which is passed on
+        // through the relays. The ssh of a jump host must not ask for a password either, on the
+        // terminal or in a window.
         unix::lead_session(&mut command);
         let mut child = command.env("SSH_ASKPASS_REQUIRE", "never").kill_on_drop(true).spawn()?;
         match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
@@ -49,7 +50,7 @@ impl SshProcess {
         }
     }
 
-    /// Waits for its end.
+    /// Waits for the end of ssh.
     pub(super) async fn ended(&mut self) -> Option<ExitStatus> {
         self.0.wait().await.ok()
     }
@@ -57,22 +58,23 @@ impl SshProcess {
 
 impl Drop for SshProcess {
     fn drop(&mut self) {
-        // Until it is reaped, the number of its group is its own. Its jump hosts are in it.
+        // The number of its process group, which includes the ssh of jump hosts, is not reused until
+        // ssh is reaped.
         if let Some(pid) = self.0.id() {
             let _ = killpg(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
         }
     }
 }
 
-/// What ssh and the shells of the host have said before ragent says a word, the end of it.
+/// The end of the output of ssh and of the host's shells before the relay's greeting.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LastWords(Arc<Mutex<Said>>);
 
 #[derive(Debug, Default)]
 struct Said {
-    /// On stderr, or, once ragent has said a word, the newest line there.
+    /// The output on stderr; after the greeting only the newest line.
     text: Vec<u8>,
-    /// On stdout, where ragent has not said a word.
+    /// The output on stdout, if there was no greeting.
     printed: Vec<u8>,
     is_greeted: bool,
 }
@@ -82,28 +84,28 @@ impl LastWords {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on lines are for people.
+    /// Records the greeting, after which lines on stderr are shown to the user.
     pub(super) fn greeted(&self) {
         *self.lock() = Said { is_greeted: true, ..Said::default() };
     }
 
-    /// Whether ragent has said a word.
+    /// Returns true if the relay has sent its greeting.
     pub(super) fn is_greeted(&self) -> bool {
         self.lock().is_greeted
     }
 
-    /// Keeps what came out of stdout in place of ragent's first word: a host that refuses may say there
-    /// why it does, as one whose user has no shell.
+    /// Keeps the output on stdout if there was no greeting: a host that refuses a connection may
+    /// print the reason there, for example if the user has no shell.
     pub(super) fn printed(&self, stdout: &[u8]) {
         let surplus = stdout.len().saturating_sub(limits::SSH_LAST_WORDS);
         self.lock().printed = stdout[surplus..].to_vec();
     }
 
-    /// Keeps a line; whether it is for people.
+    /// Keeps a line of stderr. Returns true if it is to be shown to the user.
     fn push(&self, line: &[u8]) -> bool {
         let Said { text, is_greeted, .. } = &mut *self.lock();
         if *is_greeted {
-            // Of what comes later, the newest counts.
+            // After the greeting only the newest line is kept.
             text.clear();
         }
         text.extend_from_slice(line);
@@ -112,8 +114,8 @@ impl LastWords {
         *is_greeted
     }
 
-    /// What can be shown of them: what stands on stderr is about the end, what is on stdout may be a
-    /// greeting.
+    /// Returns the output without control characters: that of stderr, else that of stdout, which
+    /// may only be a welcome message.
     pub(super) fn text(&self) -> String {
         let said = self.lock();
         let has_errors = said.text.iter().any(|byte| !byte.is_ascii_whitespace());
@@ -123,7 +125,7 @@ impl LastWords {
     }
 }
 
-/// Reads what ssh says for itself.
+/// Reads the stderr of ssh.
 pub(super) async fn listen(
     mut stderr: ChildStderr,
     host: HostNumber,

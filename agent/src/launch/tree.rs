@@ -1,16 +1,16 @@
-//! Divides hosts into the branches of a tree, so that no host opens more connections than it may.
+//! Divides hosts into the branches of a tree, to limit the number of connections of each host.
 
 use super::order::Destination;
 
-/// One branch: a host that is reached, and those that it reaches.
+/// A branch: a host that is reached directly, and the hosts that it reaches.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Branch {
     pub(super) head: Destination,
     pub(super) below: Vec<Destination>,
 }
 
-/// At most `fanout` branches of about the same size, in the order of the hosts. Where there are no more
-/// hosts than that, each is reached directly.
+/// Splits `hosts` into at most `fanout` branches of about the same size, in their order. If there
+/// are at most `fanout` hosts, each is reached directly.
 pub(super) fn split(hosts: Vec<Destination>, fanout: u32) -> Vec<Branch> {
     let count = hosts.len().min(fanout.max(1) as usize);
     let len = hosts.len();
@@ -34,7 +34,7 @@ mod tests {
         (0..count).map(|number| Destination { number, target: format!("n{number}") }).collect()
     }
 
-    /// Few hosts are reached directly.
+    /// Hosts are reached directly if there are at most `fanout`.
     #[test]
     fn few_hosts() {
         let branches = split(hosts(3), 3);

@@ -1,19 +1,20 @@
-//! Reads what agents get of an environment: `-x NAME`, `-x NAME=VALUE`, `--env-file`.
+//! Parses the environment variables for agents: `-x NAME`, `-x NAME=VALUE`, `--env-file`.
 
 use std::ffi::OsString;
 
 use super::mistake::Mistake;
 use crate::{host::Host, limits};
 
-/// A variable that agents get.
+/// The name and value of a variable for agents.
 pub(crate) type Variable = (String, OsString);
 
-/// The variables of a file: `NAME=VALUE`, with `export` or without; `NAME` alone takes the value from
-/// here. Values may be quoted as in a shell; nothing in them is replaced. Behind `#` stands a comment.
+/// Parses a file of variables: lines `NAME=VALUE`, with or without `export`; `NAME` alone takes the
+/// value of this process. Values may be quoted as in a shell; nothing in them is expanded. `#`
+/// begins a comment.
 ///
 /// # Errors
 ///
-/// Returns every line that is none of these.
+/// Returns a mistake for every invalid line.
 pub(super) fn of_file(
     path: &str,
     text: &str,
@@ -43,11 +44,11 @@ pub(super) fn of_file(
     all(variables)
 }
 
-/// The variables of `-x`, as given.
+/// Parses the variables of `-x`.
 ///
 /// # Errors
 ///
-/// Returns every one that is not set here, or has no name.
+/// Returns a mistake for every variable that is not set in this process or has an invalid name.
 pub(super) fn of_flags(flags: &[String], host: &impl Host) -> Result<Vec<Variable>, Vec<Mistake>> {
     let variable = |flag: &String| {
         let source = format!("-x {flag}");
@@ -59,7 +60,7 @@ pub(super) fn of_flags(flags: &[String], host: &impl Host) -> Result<Vec<Variabl
     all(flags.iter().map(variable).collect())
 }
 
-/// Either every variable, or every mistake.
+/// Returns all variables, or all mistakes if there are any.
 fn all(results: Vec<Result<Variable, Mistake>>) -> Result<Vec<Variable>, Vec<Mistake>> {
     let (mut variables, mut mistakes) = (Vec::new(), Vec::new());
     for result in results {
@@ -89,10 +90,11 @@ fn checked(source: &str, name: &str) -> Result<String, Mistake> {
     Err(Mistake::VariableName { source_: source.to_owned(), name: name.to_owned() })
 }
 
-/// A value without its quotes and without a comment behind it; none if a quote is not closed.
+/// Returns a value without its quotes and without a trailing comment; `None` if a quote is not
+/// closed.
 fn unquoted(text: &str) -> Option<String> {
     let mut value = String::new();
-    // White space outside of quotes, which counts only if something follows.
+    // White space outside of quotes, which is kept only if other text follows.
     let mut blank = String::new();
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
@@ -111,7 +113,7 @@ fn unquoted(text: &str) -> Option<String> {
     Some(value)
 }
 
-/// What stands up to the closing `quote`; none if it is not closed.
+/// Takes the text up to the closing `quote`; returns `None` if it is not closed.
 fn quoted(quote: char, chars: &mut impl Iterator<Item = char>) -> Option<String> {
     let mut text = String::new();
     loop {
@@ -147,7 +149,7 @@ mod tests {
         Ok(variables.into_iter().map(text).collect())
     }
 
-    /// A file is read as a shell would read it, but that nothing is replaced.
+    /// A file is parsed as a shell would parse it, except that nothing is expanded.
     #[test]
     fn files() {
         let text = "# comment\n\nA=1\nexport B='two $A words'  # why\n C = \"x\\ty \\\"z\\\"\"\nHERE\n\
@@ -165,7 +167,7 @@ mod tests {
         assert_eq!(file(text).unwrap(), expected);
     }
 
-    /// Every line that means nothing is told, with its number.
+    /// Every invalid line is reported with its number.
     #[test]
     fn lines_that_mean_nothing() {
         let source = |line: u32| format!("--env-file env:{line}");
@@ -177,7 +179,7 @@ mod tests {
         assert_eq!(file("1A=x\nOK=1\nB='x\nTHERE").unwrap_err(), expected);
     }
 
-    /// A flag gives a value, or takes it from here; a secret is not repeated.
+    /// A flag gives a value, or takes it from this process; an error does not contain the value.
     #[test]
     fn flags() {
         let given = ["HERE", "A=b=c"].map(str::to_owned);
@@ -188,13 +190,13 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is in a file, it is read or refused.
+        /// Every text of a file is either accepted or refused.
         #[test]
         fn never_panics(text in "(?s).{0,200}") {
             let _ = of_file("env", &text, &host());
         }
 
-        /// The same for what looks like one.
+        /// Text that resembles a file of variables never causes a panic.
         #[test]
         fn never_panics_on_likely_text(text in "([A-C=#'\"\\\\ \nn]|export ){0,40}") {
             let _ = of_file("env", &text, &host());

@@ -1,4 +1,4 @@
-//! What a launch came to, for the shell and for people.
+//! The result of a launch, as an exit code and as a text.
 
 use std::fmt::Write;
 
@@ -6,38 +6,40 @@ use nix::sys::signal::Signal;
 
 use super::{order::AgentEnd, ssh};
 
-/// How a launch ended.
+/// The result of a launch.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Verdict {
     /// The job has succeeded.
     Succeeded,
-    /// It has not.
+    /// The job has failed.
     Failed {
-        /// What its agents say, in one exit code.
+        /// The exit code that follows from those of the agents.
         code: u8,
-        /// Hosts that ended in a way of their own, each with how.
+        /// Hosts whose agents did not simply fail with the job, each with its end.
         ends: Vec<(String, String)>,
     },
-    /// The user has ended it.
+    /// The user has ended the launch.
     Interrupted {
-        /// By which signal.
+        /// The signal.
         signal: Signal,
     },
-    /// Nothing was started.
+    /// Too few hosts were reached; no agent was started.
     TooFewHosts {
-        /// How many were reached.
+        /// The number of hosts that were reached.
         reached: usize,
-        /// How many the job needs.
+        /// The minimum number of hosts of the job.
         min: usize,
-        /// The others, each with why.
+        /// The other hosts, each with the reason.
         unreachable: Vec<(String, String)>,
     },
 }
 
-/// What the ends of all agents come to; `cause` is the signal by which the user has ended them.
+/// Returns the verdict that follows from the ends of all agents; `cause` is the signal by which the
+/// user has ended them.
 ///
-/// An agent exits with 0 only if the job has succeeded, so one such is enough: others may have left
-/// before. Else the job's own verdict, 1, wins over what only one host says.
+/// An agent exits with 0 only if the job has succeeded, so one such exit code is enough: other
+/// agents may have left before. Otherwise the code of a failed job, 1, takes precedence over codes
+/// that concern a single host.
 pub(super) fn of_ends(
     ends: &[(String, Result<AgentEnd, String>)],
     cause: Option<Signal>,
@@ -55,7 +57,7 @@ pub(super) fn of_ends(
     if let Some(signal) = cause {
         return Verdict::Interrupted { signal };
     }
-    // What one host cannot do (2) is not what arguments and this host can tell.
+    // Code 2 concerns one host. From `ragent launch` it would mean a mistake in its arguments.
     let lasting = codes.iter().find(|code| [3, 4].contains(*code)).filter(|_| !codes.contains(&1));
     let code = lasting.and_then(|code| u8::try_from(*code).ok()).unwrap_or(1);
     let own = |(name, end): &(String, Result<AgentEnd, String>)| {
@@ -72,7 +74,7 @@ pub(super) fn of_ends(
 }
 
 impl Verdict {
-    /// What `ragent launch` exits with.
+    /// Returns the exit code of `ragent launch`.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Succeeded => 0,
@@ -81,7 +83,7 @@ impl Verdict {
         }
     }
 
-    /// What people read.
+    /// Returns the text for the user.
     pub(crate) fn report(&self) -> String {
         match self {
             Self::Succeeded => "ragent: the job has succeeded".to_owned(),
@@ -98,7 +100,7 @@ impl Verdict {
                     unreachable.iter().filter_map(|(_, why)| ssh::hint(why)).collect();
                 hints.sort_unstable();
                 hints.dedup();
-                // Without any there would be nobody to start.
+                // At least one host must be reached for that.
                 if hints.is_empty() && *reached > 0 {
                     hints.push("with `--nnodes MIN:MAX` the job starts without the others");
                 }
@@ -112,7 +114,7 @@ impl Verdict {
     }
 }
 
-/// How many hosts are named: where more have failed, they have failed alike.
+/// The maximum number of hosts in a report: if more have failed, they have similar reasons.
 const NAMED: usize = 20;
 
 fn list(hosts: &[(String, String)]) -> String {
@@ -137,7 +139,8 @@ mod tests {
         }
     }
 
-    /// One that has heard of success is enough; else the job's verdict wins over a host's.
+    /// One agent that exits with 0 is enough; otherwise the code of a failed job takes precedence
+    /// over that of a single host.
     #[test]
     fn codes_are_ranked() {
         assert_eq!(code(&[1, 0, 2]), 0);
@@ -148,7 +151,7 @@ mod tests {
         assert_eq!(code(&[]), 1);
     }
 
-    /// Hosts that have ended in a way of their own are named, not those that only heard.
+    /// Hosts whose agents did not simply fail with the job are named; the others are not.
     #[test]
     fn odd_ends_are_named() {
         let ends = [
@@ -161,7 +164,7 @@ mod tests {
         assert!(!text.contains("a:"), "{text}");
     }
 
-    /// To start without the others is hinted at only where there would be somebody to start.
+    /// The hint to start without the others is given only if at least one host was reached.
     #[test]
     fn starting_without_anybody_is_no_hint() {
         let report = |reached| {

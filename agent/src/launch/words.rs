@@ -1,8 +1,9 @@
-//! Words as a shell cuts and quotes them: for `--ssh`, for the command on the other host, for people.
+//! Splits and quotes words as a shell does: for `--ssh`, for commands on other hosts, for display.
 
 use std::ffi::{OsStr, OsString};
 
-/// Cuts `text` into words; quotes and backslashes keep white space. None if a quote is not closed.
+/// Splits `text` into words; quotes and backslashes keep white space. Returns `None` if a quote is
+/// not closed.
 pub(super) fn split(text: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -28,7 +29,7 @@ pub(super) fn split(text: &str) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// `word` as every shell takes it for one word.
+/// Quotes `word` so that every shell parses it as one word.
 pub(super) fn quote(word: &OsStr) -> String {
     let text = word.to_string_lossy();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
@@ -38,7 +39,7 @@ pub(super) fn quote(word: &OsStr) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// A command for people to read, and for a shell.
+/// Joins words to a command line, for display and for a shell.
 pub(super) fn join(words: &[OsString]) -> String {
     words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")
 }
@@ -49,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    /// Words are cut as a shell cuts them.
+    /// Words are split as a shell splits them.
     #[test]
     fn words_are_cut() {
         let cut = |text| split(text).unwrap();
@@ -64,14 +65,14 @@ mod tests {
     }
 
     proptest! {
-        /// What is quoted is cut into the same words again.
+        /// Quoted words are split into the same words again.
         #[test]
         fn quoting_is_undone(words in proptest::collection::vec("[a-c '\"\\\\$\n]{0,6}", 0..5)) {
             let quoted: Vec<OsString> = words.iter().map(OsString::from).collect();
             prop_assert_eq!(split(&join(&quoted)), Some(words));
         }
 
-        /// Whatever is given, it is cut or refused.
+        /// Every text is either split or refused.
         #[test]
         fn never_panics(text in "(?s).{0,60}") {
             let _ = split(&text);

@@ -2,7 +2,7 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A launch on made-up hosts, with a made-up clock.
+/// A launch on simulated hosts, with a simulated clock.
 struct Fixture {
     machine: Machine,
     now: Instant,
@@ -23,7 +23,7 @@ impl Fixture {
         fixture
     }
 
-    /// All hosts are reached, and their agents run.
+    /// Creates a launch whose hosts are all reached and whose agents run.
     fn running(hosts: usize, min: usize) -> Self {
         let mut fixture = Self::new(hosts, min);
         let all = (0..hosts as HostNumber).collect::<Vec<_>>();
@@ -81,7 +81,7 @@ fn failed(code: u8, ends: &[(&str, &str)]) -> Effect {
     Effect::Finish(Verdict::Failed { code, ends: ends.iter().map(end).collect() })
 }
 
-/// Agents are started when every host has answered, all at once.
+/// All agents are started at once when every host has answered.
 #[test]
 fn all_start_at_once() {
     let mut t = Fixture::running(3, 3);
@@ -90,7 +90,7 @@ fn all_start_at_once() {
     assert_eq!(t.exited(2, 0), [Effect::Finish(Verdict::Succeeded)]);
 }
 
-/// The job starts without hosts that cannot be reached while enough are there.
+/// The job starts without the hosts that cannot be reached if there are enough others.
 #[test]
 fn goes_on_without_the_unreachable() {
     let mut t = Fixture::new(3, 2);
@@ -99,7 +99,8 @@ fn goes_on_without_the_unreachable() {
     assert_eq!(t.reached(1), [start(&[1, 2])]);
 }
 
-/// With too few of them nothing is started, and each is named with the reason.
+/// If too few hosts are reached, no agent is started, and each unreachable host is reported with
+/// the reason.
 #[test]
 fn too_few_hosts() {
     let mut t = Fixture::new(2, 2);
@@ -109,7 +110,7 @@ fn too_few_hosts() {
     assert_eq!(t.gone(1, true), [Effect::Finish(verdict)]);
 }
 
-/// What another host cannot reach, or has lost before the start, is tried directly, once.
+/// A host that another host cannot reach, or has lost before the start, is tried directly, once.
 #[test]
 fn second_way_is_the_direct_one() {
     let mut t = Fixture::new(3, 2);
@@ -121,7 +122,7 @@ fn second_way_is_the_direct_one() {
     assert_eq!(t.reached(1), [start(&[0, 1])]);
 }
 
-/// A host of which nothing is heard does not keep the others waiting for ever.
+/// A host that does not report delays the others for a limited time only.
 #[test]
 fn silence_ends() {
     let mut t = Fixture::new(2, 1);
@@ -131,7 +132,7 @@ fn silence_ends() {
     assert_eq!(t.advance(SECOND), [start(&[0])]);
 }
 
-/// A signal is passed on, the second one kills, the third one waits for nobody.
+/// The first signal is passed on, the second one kills, the third one ends the launch at once.
 #[test]
 fn three_signals() {
     let mut t = Fixture::running(2, 2);
@@ -142,14 +143,14 @@ fn three_signals() {
     assert_eq!(t.signal(Signal::SIGINT), []);
 }
 
-/// Before anything is started, a signal ends it at once.
+/// Before the agents are started, a signal ends the launch at once.
 #[test]
 fn signal_before_the_start() {
     let verdict = Verdict::Interrupted { signal: Signal::SIGTERM };
     assert_eq!(Fixture::new(2, 2).signal(Signal::SIGTERM), [Effect::Finish(verdict)]);
 }
 
-/// Agents that do not end when they are told to are killed when their time is over.
+/// Agents that do not end in time after a signal are killed.
 #[test]
 fn stubborn_agents_are_killed() {
     let mut t = Fixture::running(2, 2);
@@ -162,7 +163,7 @@ fn stubborn_agents_are_killed() {
     assert_eq!(t.report(end), [Effect::Finish(verdict)]);
 }
 
-/// Where a host can never take part, and too few are left, the others are not left waiting.
+/// If a host cannot take part and too few are left, the other agents are signalled to end.
 #[test]
 fn others_do_not_wait_for_what_never_comes() {
     let ends = [AgentEnd::NotStarted("no folder".to_owned()), AgentEnd::Exited(2)];
@@ -177,7 +178,7 @@ fn others_do_not_wait_for_what_never_comes() {
     assert_eq!(t.exited(0, 1), [failed(1, &[("n1", "it was lost: cut")])]);
 }
 
-/// Enough that are left go on, but not without the one that coordinates them.
+/// The remaining agents continue if there are enough, but not without that of the coordinator.
 #[test]
 fn enough_go_on() {
     let mut t = Fixture::running(3, 2);
@@ -188,7 +189,7 @@ fn enough_go_on() {
     assert_eq!(t.gone(0, true), [Effect::Signal(Signal::SIGTERM)]);
 }
 
-/// Agents that fail with their job have time to end by themselves, all of them.
+/// After a failure of the job all agents have time to end by themselves.
 #[test]
 fn failed_job_ends_by_itself() {
     let mut t = Fixture::running(2, 2);
@@ -200,8 +201,9 @@ fn failed_job_ends_by_itself() {
     assert_eq!(t.advance(40 * SECOND), [Effect::Signal(Signal::SIGTERM)]);
 }
 
-/// Once the job has succeeded on one host the others have some seconds to hear of it and to end by
-/// themselves, whatever was due before; then they are told to: one that is cut off does not keep the launch.
+/// After success on one host the others have some seconds to end by themselves, also if another
+/// deadline was set before; then they are signalled to end. An agent that is cut off does not block
+/// the launch.
 #[test]
 fn succeeded_job_is_not_kept_by_a_stuck_agent() {
     let mut t = Fixture::running(3, 3);
@@ -213,8 +215,8 @@ fn succeeded_job_is_not_kept_by_a_stuck_agent() {
     assert_eq!(t.exited(2, 1), [Effect::Finish(Verdict::Succeeded)]);
 }
 
-/// Each one that ends does not give the others more time, and one that does not end when it is told to is
-/// killed; the job has succeeded all the same.
+/// The end of an agent does not extend the time of the others, and an agent that does not end after
+/// a signal is killed; the job has still succeeded.
 #[test]
 fn end_of_a_succeeded_job_is_bounded() {
     let mut t = Fixture::running(4, 2);

@@ -25,14 +25,14 @@ fn site(address: Option<&str>) -> Site {
     Site { host_name: "self".to_owned(), address, port: 29401 }
 }
 
-/// The words of every agent, where these hosts were reached.
+/// Returns the command lines of all agents, if the hosts `reached` were reached.
 fn agents(plan: &Plan, reached: &[HostNumber]) -> Vec<String> {
     let sites: Vec<_> = reached.iter().map(|host| (*host, site(Some("10.0.0.1")))).collect();
     let jobs = plan.host_jobs(&sites);
     jobs.iter().map(|job| words::join(&plan.job.words(job))).collect()
 }
 
-/// Each agent gets the job's flags as typed, and beside them its own.
+/// Each agent gets the job's flags as typed, followed by its own.
 #[test]
 fn words_of_agents() {
     let plan = plan("-x SECRET --max_restarts 3 -m -r 0 train --lr 3 --hostfile x").unwrap();
@@ -52,7 +52,7 @@ fn words_of_agents() {
     assert_eq!(plan.job.folder, PathBuf::from("/work here"));
 }
 
-/// Where the user says nothing of output, workers' lines begin with host and rank.
+/// Without flags for output, workers' lines begin with host and rank.
 #[test]
 fn lines_are_marked() {
     let words = agents(&plan("--nproc-per-node gpu t.py").unwrap(), &[0, 1, 2]).join("\n");
@@ -66,7 +66,7 @@ fn lines_are_marked() {
     }
 }
 
-/// The first host that is reached is the endpoint; whoever was not reached is not waited for.
+/// The first host that is reached is the endpoint; hosts that were not reached are not waited for.
 #[test]
 fn first_reached_host_is_the_endpoint() {
     let plan = plan("--nnodes 2:3 --rdzv-conf join_timeout=60 t.py").unwrap();
@@ -76,7 +76,8 @@ fn first_reached_host_is_the_endpoint() {
     assert!(words[0].contains(conf), "{words:?}");
 }
 
-/// A host that is found by no address leaves it to the next one to coordinate, and keeps its rank.
+/// If the first host has no address that others can use, the next one hosts the coordinator; the
+/// ranks stay the same.
 #[test]
 fn coordinator_has_an_address() {
     let plan = plan("t.py").unwrap();
@@ -86,7 +87,8 @@ fn coordinator_has_an_address() {
     assert!(words[0].contains("is_host=0") && words[1].contains("is_host=1"), "{words:?}");
 }
 
-/// Hosts that are all this machine meet on it; others by the name of the first one.
+/// Without addresses, hosts that are all this machine use the loopback address; others use the name
+/// of the first one.
 #[test]
 fn hosts_without_an_address() {
     let plan = plan("t.py").unwrap();
@@ -96,7 +98,7 @@ fn hosts_without_an_address() {
     assert!(words::join(&jobs(other)[1].flags).contains("--rdzv-endpoint=n1:29401"));
 }
 
-/// What the user says of the meeting stays.
+/// An endpoint, backend or name that the user has given is kept.
 #[test]
 fn given_meetings_stay() {
     let given = plan("--rdzv-endpoint h:1 --rdzv-id mine t.py").unwrap();
@@ -111,7 +113,7 @@ fn given_meetings_stay() {
     assert!(!agents(&alone, &[0])[0].contains("--rdzv-endpoint"));
 }
 
-/// Accelerators of a host are its workers' devices.
+/// The chosen accelerators of a host are the devices of its workers.
 #[test]
 fn devices() {
     let plan = plan("--include n1:0,2@n2 t.py").unwrap();
@@ -121,7 +123,7 @@ fn devices() {
     assert_eq!(jobs[1].env, []);
 }
 
-/// All mistakes that need no network are told at once.
+/// All mistakes that are found without network access are reported at once.
 #[test]
 fn mistakes_are_told_at_once() {
     let mistakes = plan("-x UNSET --fanout 0 --nnodes 4 --node-rank 1 --ssh ' ").unwrap_err();
@@ -140,8 +142,8 @@ fn mistakes_are_told_at_once() {
     assert!(matches!(plan("--nnodes 3:2 t.py").unwrap_err()[..], [Mistake::Job(_)]));
 }
 
-/// What follows from the job's name follows from the one that the launch gives it, and what is on the
-/// hosts is not looked for here.
+/// Defaults that depend on the job's name use the name that the launch assigns, and files on the
+/// hosts are not required on this host.
 #[test]
 fn names_and_files_of_the_hosts() {
     for words in [
@@ -154,7 +156,7 @@ fn names_and_files_of_the_hosts() {
     }
 }
 
-/// Hosts beyond the number of nodes are spares of one job, also where that number is one.
+/// Hosts beyond the number of nodes are spares of the same job, also if that number is one.
 #[test]
 fn more_hosts_than_one_node() {
     let words = agents(&plan("--nnodes 1 t.py").unwrap(), &[0, 1, 2]);
@@ -164,8 +166,8 @@ fn more_hosts_than_one_node() {
     assert!(!alone[0].contains("--rdzv-endpoint"), "{alone:?}");
 }
 
-/// A relative folder is one of this host's current one, and the variables that hosts are given decide how
-/// long they may take to end.
+/// A relative folder is resolved in this host's current folder, and variables that are passed to
+/// the hosts determine the time that agents may take to end.
 #[test]
 fn folders_and_variables_mean_what_they_mean_here() {
     let relative = plan("--chdir sub t.py").unwrap();
@@ -175,7 +177,7 @@ fn folders_and_variables_mean_what_they_mean_here() {
     assert!(patient.stop() > Duration::from_secs(1200), "{:?}", patient.stop());
 }
 
-/// Signals of the user's are watched: those on which agents leave, and those that are passed on.
+/// The signals that the user has given are watched, both for leaving and for passing on.
 #[test]
 fn signals_of_the_user() {
     let plan = plan("--signals-to-handle SIGUSR2 --signals-to-forward SIGUSR1 t.py").unwrap();
@@ -183,7 +185,7 @@ fn signals_of_the_user() {
     assert!(plan.signals.contains(&Signal::SIGUSR2) && plan.signals.contains(&Signal::SIGINT));
 }
 
-/// Completions are not asked of agents, which would succeed with them.
+/// Completion scripts are refused, because each agent would print one and succeed.
 #[test]
 fn completions_are_refused() {
     assert_eq!(plan("--print-completion bash t.py").unwrap_err(), [Mistake::Completion]);
