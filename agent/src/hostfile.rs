@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(read("N1\nn2"), [("N1".to_owned(), None), ("n2".to_owned(), None)]);
     }
 
-    /// Two sizes of one host contradict each other, unless they are the same.
+    /// Two numbers of slots for one host are refused, unless they are equal.
     #[test]
     fn two_sizes() {
         assert_eq!(read("n1:2 slots=2"), [("n1".to_owned(), Some(2))]);
@@ -330,7 +330,7 @@ mod tests {
         let word = "gpus=8".to_owned();
         assert_eq!(error("a gpus=8"), HostListError::Word { line: 1, word });
         assert_eq!(error("+n0"), HostListError::Relative { line: 1, word: "+n0".to_owned() });
-        // ssh would take these for options of its own.
+        // ssh could take the first ones for options; the others are not names of hosts.
         for name in ["-oProxyCommand=x", "-F", "me@-F", "-l@a", "a,b", "a;b", "$(a)"] {
             assert!(name.parse::<HostList>().is_err(), "{name}");
         }

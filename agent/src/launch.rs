@@ -7,7 +7,7 @@
 //! │ driver          │  ssh  │   │         └ keeper… │   │             └ keeper… │
 //! │ connections     │───────┼───┼───────────────────┼──▶│                       │
 //! └─────────────────┘       └───┼───────────────────┘   └───────────────────────┘
-//!                               └─ ssh ─▶ further hosts, where there are many
+//!                               └─ ssh ─▶ further hosts, if there are many
 //! ```
 //!
 //! `plan` determines the command of each host, without network access; `machine` makes the

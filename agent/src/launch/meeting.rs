@@ -30,7 +30,7 @@ enum Kind {
     Alone,
     /// At the endpoint that the user has given, or by search.
     Given,
-    /// At the first reached host whose address other hosts can use.
+    /// At the first reached host with an address that other hosts can use, else the first one.
     FirstHost,
     /// With fixed ranks, at the node with rank 0. The address is given by the user, or is that of
     /// the first reached host.
@@ -76,7 +76,7 @@ impl MeetingPlan {
         matches!(self.kind, Kind::Static { .. })
     }
 
-    /// Returns true if the coordinator is on one of the hosts, and the user has not specified which.
+    /// Returns true if the coordinator is on one of the hosts and the user has not specified which.
     pub(super) fn is_at_a_host(&self) -> bool {
         matches!(self.kind, Kind::FirstHost | Kind::Static { has_master: false })
     }

@@ -149,7 +149,7 @@ impl Relay {
             Order::Reach { me, below, way } => {
                 self.me = Some(me);
                 if below.len().min(way.fanout as usize) > limits::PLAIN_CONNECTIONS {
-                    // The agent and its workers inherit the new limit, so it is raised only if needed.
+                    // The agent and its workers inherit the new limit: it is raised only if needed.
                     ThisHost.raise_open_files();
                 }
                 let (site, held) = site();

@@ -58,8 +58,8 @@ impl SshProcess {
 
 impl Drop for SshProcess {
     fn drop(&mut self) {
-        // The number of its process group, which includes the ssh of jump hosts, is not reused until
-        // ssh is reaped.
+        // The number of its process group, which includes the ssh of jump hosts, is not reused
+        // until ssh is reaped.
         if let Some(pid) = self.0.id() {
             let _ = killpg(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
         }
