@@ -1,4 +1,4 @@
-//! The hot paths of the pure core: no socket, no process, no runtime.
+//! The hot paths of the pure core, without socket, process or runtime.
 
 use std::{hint::black_box, num::NonZeroU32, time::Instant};
 
@@ -33,7 +33,7 @@ fn store(c: &mut Criterion) {
     c.bench_function("store/engine GET", |b| b.iter(|| engine.get(black_box(KEY)).cloned()));
 }
 
-/// All nodes of a job attend, and the round that needs them all completes.
+/// All nodes of a job register, and the round that needs them all completes.
 fn join(c: &mut Criterion) {
     let mut group = c.benchmark_group("rendezvous/all join");
     for nodes in [10, 100, 1000, 10_000] {

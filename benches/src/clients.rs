@@ -1,4 +1,4 @@
-//! Many clients on one thread, by a bare loop over epoll: a generator that costs more than the
+//! Many clients on one thread, with a minimal epoll loop: a generator that costs more than the
 //! server would measure itself.
 
 use std::io::{self, Read as _, Write as _};
@@ -16,19 +16,19 @@ use nix::sys::socket::{
 
 use crate::now;
 
-/// Connections, each with at most one exchange under way.
+/// Connections, each with at most one exchange in progress.
 #[derive(Debug)]
 pub struct Clients {
     epoll: Epoll,
     streams: Vec<TcpStream>,
-    /// Bytes of its answer that each has had.
+    /// The bytes of its answer that each connection has received.
     had: Vec<usize>,
-    /// Where all of them read.
+    /// The read buffer of all connections.
     room: Box<[u8]>,
 }
 
 impl Clients {
-    /// Makes `count` connections at once and says `words` on each; returns when each has had
+    /// Opens `count` connections at once and sends `words` on each; returns once each has received
     /// `answer_len` bytes.
     ///
     /// # Errors
@@ -69,12 +69,12 @@ impl Clients {
         Ok(clients)
     }
 
-    /// Returns how many there are.
+    /// Returns the number of connections.
     pub fn len(&self) -> usize {
         self.streams.len()
     }
 
-    /// Tells whether there are none.
+    /// Returns true if there are no connections.
     pub fn is_empty(&self) -> bool {
         self.streams.is_empty()
     }
@@ -88,7 +88,7 @@ impl Clients {
         (&self.streams[n]).write_all(request)
     }
 
-    /// Sends `request` on every connection and returns when each has been answered.
+    /// Sends `request` on every connection and returns once each has been answered.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl Clients {
         self.await_answers(answer_len)
     }
 
-    /// Returns when each connection has been answered.
+    /// Returns once each connection has been answered.
     ///
     /// # Errors
     ///
@@ -113,12 +113,12 @@ impl Clients {
         })
     }
 
-    /// Calls `answered` with the number of a connection each time that one has had an answer, until
-    /// it says that this was the last.
+    /// Calls `answered` with the number of a connection for each complete answer, until it returns
+    /// false.
     ///
     /// # Errors
     ///
-    /// Returns its error, or one of its own if a connection is closed.
+    /// Returns the error of `answered`, or an error if a connection is closed.
     pub fn each_answer(
         &mut self,
         answer_len: usize,
@@ -150,7 +150,7 @@ impl Clients {
         bail!("no answer within {limit:?}")
     }
 
-    /// Reads once; tells whether the answer is complete.
+    /// Reads once; returns true if the answer is complete.
     fn receive(&mut self, n: usize, answer_len: usize) -> Result<bool> {
         match (&self.streams[n]).read(&mut self.room) {
             Ok(0) => bail!("the server closed a connection"),
@@ -165,13 +165,13 @@ impl Clients {
     }
 }
 
-/// Begins to connect; tells whether it is done already, as it usually is on loopback.
+/// Begins to connect; returns true if that completed at once, as it usually does on loopback.
 fn begin(address: SocketAddr) -> Result<(TcpStream, bool)> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let socket = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK, SockProtocol::Tcp)?;
     setsockopt(&socket, sockopt::TcpNoDelay, &true)?;
-    // Closing by reset leaves no port in TIME_WAIT; else, after some rounds, looking for a free port
-    // would be what is measured.
+    // Closing by reset leaves no port in TIME_WAIT; otherwise, after some rounds, the search for a
+    // free port would be measured.
     let linger = nix::libc::linger { l_onoff: 1, l_linger: 0 };
     setsockopt(&socket, sockopt::Linger, &linger)?;
     let connected = match connect(socket.as_raw_fd(), &SockaddrStorage::from(address)) {
@@ -182,5 +182,5 @@ fn begin(address: SocketAddr) -> Result<(TcpStream, bool)> {
     Ok((socket.into(), connected))
 }
 
-/// A time that only a server takes which has failed.
+/// A timeout that only a failed server reaches.
 const LIMIT: Duration = Duration::from_secs(60);

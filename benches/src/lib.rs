@@ -1,4 +1,4 @@
-//! What the load generators share: the clock, the CPU time of processes, and many clients.
+//! Code shared by the load generators: the clock, the CPU time of processes, and many clients.
 
 use std::{
     fs,
@@ -9,13 +9,13 @@ use anyhow::{Context as _, Result};
 
 pub mod clients;
 
-/// The present moment.
+/// Returns the current time.
 #[expect(clippy::disallowed_methods, reason = "a load generator measures time")]
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// The CPU time that all threads of a process have had.
+/// Returns the CPU time that all threads of a process have used.
 ///
 /// # Errors
 ///
@@ -24,7 +24,7 @@ pub fn cpu_time(pid: u32) -> Result<Duration> {
     schedstat(pid, 0)
 }
 
-/// The time that the threads of a process were ready to run while something else ran.
+/// Returns the time that the threads of a process were runnable while others ran.
 ///
 /// # Errors
 ///

@@ -1,6 +1,7 @@
-//! Between generated and domain types; one file for each thing that is said.
+//! Conversions between generated and domain types; one file for each kind of message.
 
-/// Between a generated enumeration, whose zero means nothing, and the domain's.
+/// Implements conversions between a generated enumeration, whose zero is unspecified, and a
+/// domain's.
 macro_rules! enumeration {
     ($domain:ident, $wire:ident, $field:literal, [$($name:ident),+ $(,)?]) => {
         impl From<$domain> for v1::$wire {
@@ -45,12 +46,12 @@ use crate::{
     v1,
 };
 
-/// A field that must be there.
+/// Returns the value of a mandatory field.
 fn required<T>(value: Option<T>, field: &'static str) -> Result<T, Malformed> {
     value.ok_or(Malformed::Missing(field))
 }
 
-/// A text of at most `limit` bytes, without control characters other than newline and tab.
+/// Checks a text of at most `limit` bytes, without control characters other than newline and tab.
 fn text(value: String, field: &'static str, limit: usize) -> Result<String, Malformed> {
     if value.len() > limit {
         return Err(Malformed::TooLong { field, len: value.len(), limit });
@@ -61,7 +62,7 @@ fn text(value: String, field: &'static str, limit: usize) -> Result<String, Malf
     Ok(value)
 }
 
-/// A name of at most [`limits::MAX_NAME_LEN`] bytes, on one line.
+/// Checks a name of at most [`limits::MAX_NAME_LEN`] bytes, on one line.
 fn name(value: String, field: &'static str) -> Result<String, Malformed> {
     let value = text(value, field, limits::MAX_NAME_LEN)?;
     if value.chars().any(|c| c.is_control() || turns_text(c)) {
@@ -70,7 +71,7 @@ fn name(value: String, field: &'static str) -> Result<String, Malformed> {
     Ok(value)
 }
 
-/// A name that is not empty.
+/// Checks a name that must not be empty.
 fn nonempty(value: String, field: &'static str) -> Result<String, Malformed> {
     if value.is_empty() {
         return Err(Malformed::Missing(field));

@@ -1,18 +1,18 @@
-//! What can be wrong with a message, and how gRPC is told.
+//! Malformed messages, and their gRPC status.
 
-/// Why a message is not understood.
+/// The reason for which a message is refused.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Malformed {
-    /// A field that is always there is not.
+    /// A mandatory field is missing.
     #[error("field `{0}` is missing")]
     Missing(&'static str),
-    /// A number or a name has no meaning there.
+    /// A number or a name has no meaning in its field.
     #[error("field `{0}` is out of range")]
     OutOfRange(&'static str),
-    /// A text or a list is longer than any that a sound peer sends.
+    /// A text or a list is longer than any that a correct peer sends.
     #[error("field `{field}` has {len} elements, at most {limit} are taken")]
     TooLong {
-        /// Which.
+        /// The name of the field.
         field: &'static str,
         /// Its length.
         len: usize,

@@ -1,8 +1,8 @@
-//! Carries the attend protocol and status over gRPC.
+//! The attend protocol and the status of a job, over gRPC.
 //!
-//! [`v1`] is what `ragent.proto` generates: everything optional, every number wide. [`convert`]
-//! turns it into the domain types of `ragent-rendezvous` and refuses what is malformed, so that
-//! nothing behind this crate checks a message again. It knows no socket and no process.
+//! [`v1`] is generated from `ragent.proto`: all fields are optional, all numbers wide. [`convert`]
+//! converts it to the domain types of `ragent-rendezvous` and refuses malformed messages, so that
+//! no other crate checks a message again. This crate uses no socket and no process.
 #![forbid(unsafe_code)]
 
 pub mod convert;

@@ -11,7 +11,7 @@ pub(crate) fn is_unfit(c: char) -> bool {
     c.is_control() && !matches!(c, '\n' | '\t')
 }
 
-/// Returns true for characters that override the direction of the text behind them.
+/// Returns true for characters that override the direction of the text after them.
 pub(crate) fn turns_text(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -1,9 +1,9 @@
-//! The proof that an agent is the one that was welcomed under its node id.
+//! The proof that an agent is the one that registered with its node id.
 
 use std::{fmt, str::FromStr};
 
-/// A proof of one node id, issued with its welcome and carried by all messages in its name: later
-/// attends, and the obituary.
+/// A proof of one node id, issued when the node registers and sent with all later messages of that
+/// node: attends, and the obituary.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Proof(pub [u8; Self::LEN]);
 
@@ -11,7 +11,7 @@ impl Proof {
     /// Its length in bytes.
     pub const LEN: usize = 16;
 
-    /// Parses the bytes of a message; they are empty before the first welcome.
+    /// Parses the bytes of a message; they are empty before the node has registered.
     pub(crate) fn from_wire(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
@@ -24,7 +24,7 @@ impl fmt::Debug for Proof {
     }
 }
 
-/// Hexadecimal digits, as an obituary has them.
+/// Hexadecimal digits, as in an obituary.
 impl fmt::Display for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

@@ -1,4 +1,4 @@
-//! Serves one store on an address, `127.0.0.1:0` unless told, until it is killed.
+//! Serves one store on an address, by default `127.0.0.1:0`, until it is killed.
 //!
 //! Prints the address it is bound to, so that benches and conformance tests can start it.
 

@@ -1,8 +1,7 @@
-//! Asks a store, one request at a time.
+//! A client of a store that sends one request at a time.
 //!
-//! For tools and tests, and for those who want from Rust what `torch.distributed.TCPStore` gives
-//! to Python. Keys are sent as they are: the `/` that torch puts in front of every key is the
-//! caller's to add.
+//! For tools, tests, and Rust programs that need what `torch.distributed.TCPStore` is to Python.
+//! Keys are sent unchanged: the caller adds the `/` that torch puts in front of every key.
 
 mod error;
 mod exchange;
@@ -20,9 +19,9 @@ use crate::wire::{GREETING, NOT_READY, Query, READY};
 
 /// A connection to a store.
 ///
-/// The answers have no names, so they must be read in the order of the requests. A method that is
-/// dropped before it is done leaves an answer behind: from then on every method returns
-/// [`RequestError::Interrupted`]. To give up waiting, use the time limit of [`wait`](Self::wait).
+/// Answers carry no names, so they must be read in the order of the requests. If the future of a
+/// method is dropped before it completes, its answer remains unread, and every later method returns
+/// [`RequestError::Interrupted`]. To limit a wait, use the time limit of [`wait`](Self::wait).
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
@@ -33,12 +32,12 @@ pub struct Client {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Phase {
     Idle,
-    /// A request is out; also for good, if it was dropped or failed.
+    /// A request was sent; permanent if that request was dropped or failed.
     Busy,
 }
 
 impl Client {
-    /// Connects to the store at `addr` and greets it, all within `limit`.
+    /// Connects to the store at `addr` and sends `VALIDATE` and a `PING`, all within `limit`.
     ///
     /// # Errors
     ///
@@ -67,7 +66,7 @@ impl Client {
         if self.ping(nonce).await? == nonce { Ok(()) } else { Err(RequestError::Protocol) }
     }
 
-    /// Sends `nonce` and returns what comes back, which a store does not change.
+    /// Sends `nonce` and returns the answer, which a store leaves unchanged.
     ///
     /// # Errors
     ///
@@ -85,7 +84,7 @@ impl Client {
         self.tell(Query::Set { key, value }).await
     }
 
-    /// Returns the value under `key`, empty if there is none: [`wait`](Self::wait) first.
+    /// Returns the value under `key`, empty if there is none; call [`wait`](Self::wait) first.
     ///
     /// # Errors
     ///
@@ -119,7 +118,7 @@ impl Client {
         self.ask(Query::CompareSet { key, expected, desired }, Self::take_value).await
     }
 
-    /// Tells whether all of `keys` are present, as keys or as queues that are not empty.
+    /// Returns true if all of `keys` are present, as keys or as queues that are not empty.
     ///
     /// # Errors
     ///
@@ -157,7 +156,7 @@ impl Client {
         self.await_released(Query::Barrier { key, world_size }, limit).await
     }
 
-    /// Removes `key` and tells whether it was there.
+    /// Removes `key` and returns true if it was present.
     ///
     /// # Errors
     ///
@@ -166,7 +165,7 @@ impl Client {
         Ok(self.ask(Query::DeleteKey { key }, Self::take_i64).await? > 0)
     }
 
-    /// Puts `value` behind what is under `key`. There is no answer.
+    /// Appends `value` to the value under `key`. There is no answer.
     ///
     /// # Errors
     ///
@@ -175,7 +174,7 @@ impl Client {
         self.tell(Query::Append { key, value }).await
     }
 
-    /// Returns the value of each of `keys`, empty where there is none.
+    /// Returns the value of each of `keys`, empty for a key that is absent.
     ///
     /// # Errors
     ///
@@ -196,7 +195,7 @@ impl Client {
         self.tell(Query::MultiSet { pairs: pairs.to_vec() }).await
     }
 
-    /// Returns how many keys there are.
+    /// Returns the number of keys.
     ///
     /// # Errors
     ///
@@ -205,7 +204,7 @@ impl Client {
         self.ask(Query::GetNumKeys, Self::take_len).await
     }
 
-    /// Returns all keys, in no order.
+    /// Returns all keys, in any order.
     ///
     /// # Errors
     ///
@@ -218,7 +217,7 @@ impl Client {
         .await
     }
 
-    /// Puts `value` at the end of `queue`. There is no answer.
+    /// Appends `value` to `queue`. There is no answer.
     ///
     /// # Errors
     ///
@@ -227,7 +226,7 @@ impl Client {
         self.tell(Query::QueuePush { queue, value }).await
     }
 
-    /// Takes the first value off `queue`, if there is one.
+    /// Removes and returns the first value of `queue`, if there is one.
     ///
     /// # Errors
     ///
@@ -240,7 +239,7 @@ impl Client {
         .await
     }
 
-    /// Returns how many values are in `queue`.
+    /// Returns the number of values in `queue`.
     ///
     /// # Errors
     ///

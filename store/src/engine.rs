@@ -1,11 +1,12 @@
-//! Decides what each operation of a store answers, and who is released by it.
+//! Computes the answer of each operation of a store, and the clients that it releases.
 //!
-//! Operations carry the protocol's names. What blocks is not blocked: [`Engine::wait`] and
-//! [`Engine::barrier`] answer [`Wait::Ready`] or [`Wait::Parked`], and whoever is released later
-//! comes out of [`Engine::poll_woken`], which is to be drained after every call.
+//! Operations carry the protocol's names. No call blocks: [`Engine::wait`] and [`Engine::barrier`]
+//! return [`Wait::Ready`] or [`Wait::Parked`], and [`Engine::poll_woken`], which is to be drained
+//! after every call, returns the clients that are released later.
 //!
 //! Keys and queues are two namespaces: only [`Engine::check`] and [`Engine::wait`] look at both.
-//! There is neither time nor I/O in here: a client gives up by `CANCEL_WAIT` or by hanging up.
+//! The engine has neither a clock nor I/O: a wait ends early by `CANCEL_WAIT` or a closed
+//! connection.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
@@ -24,7 +25,10 @@ use self::integer::{Decimal, leading_integer};
 pub use self::memory::StoreFull;
 use self::memory::{Memory, Value};
 
-/// One store: its keys, its queues and who waits for them.
+/// One store: its keys, its queues and the clients that wait for them.
+///
+/// Invariant: no queue is empty; `memory` counts every key, value and queued value; `keys_len` is
+/// the sum of the lengths of the keys.
 ///
 /// Invariant: no queue is empty; `memory` counts every key, value and queued value; `keys_len` is the
 /// sum of the lengths of the keys.
@@ -37,28 +41,28 @@ pub struct Engine {
     memory: Memory,
 }
 
-/// Names one client for as long as the store lives; never used again.
+/// The name of a client during the life of a store; never used again.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ClientId(pub u64);
 
-/// What became of a `WAIT` or `BARRIER`.
+/// The result of a `WAIT` or `BARRIER`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
 pub enum Wait {
-    /// It is over: answer.
+    /// The wait has ended: answer.
     Ready,
-    /// The client will come out of [`Engine::poll_woken`].
+    /// [`Engine::poll_woken`] will return the client.
     Parked,
 }
 
-/// What `COMPARE_SET` found.
+/// The result of a `COMPARE_SET`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CompareSet<'a> {
-    /// Another value, which stays.
+    /// The value differs and stays.
     Differs(&'a Bytes),
-    /// No such key, though a value was expected.
+    /// The key is absent, though a value was expected.
     Missing,
-    /// What was expected: the new value is stored, here it is.
+    /// The value was as expected; this is the new one, which is stored.
     Stored(&'a Bytes),
 }
 
@@ -76,10 +80,10 @@ pub enum AddError {
 /// A value cannot be extended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AppendError {
-    /// It does not fit into the store.
+    /// The value does not fit into the store.
     #[error(transparent)]
     Full(#[from] StoreFull),
-    /// It would become so long.
+    /// The value would have this many bytes, too many.
     #[error("an appended value of {0} bytes is longer than {APPENDED_LEN_MAX}")]
     TooLong(usize),
 }
@@ -91,7 +95,7 @@ impl Default for Engine {
 }
 
 impl Engine {
-    /// Makes an empty store that holds at most `memory_max` bytes.
+    /// Returns an empty store that holds at most `memory_max` bytes.
     pub fn with_memory_max(memory_max: usize) -> Self {
         Self {
             entries: HashMap::new(),
@@ -102,7 +106,7 @@ impl Engine {
         }
     }
 
-    /// Stores `value` under `key` and releases who waits for it.
+    /// Stores `value` under `key` and releases the clients that wait for it.
     ///
     /// # Errors
     ///
@@ -131,9 +135,9 @@ impl Engine {
         Ok(sum)
     }
 
-    /// Stores `desired` under `key` if the value is `expected`, or if there is none and nothing is
-    /// expected. Then, and only then, it releases who waits for the key; upstream does so also
-    /// when nothing was stored.
+    /// Stores `desired` under `key` if the value is `expected`, or if there is no value and
+    /// `expected` is empty. Only then does it release the clients that wait for the key; upstream
+    /// does so also when nothing was stored.
     ///
     /// # Errors
     ///
@@ -152,18 +156,18 @@ impl Engine {
         Ok(self.get(key).map_or(CompareSet::Missing, found))
     }
 
-    /// Tells whether each of `names` is a key or a queue with something in it.
+    /// Returns true if each of `names` is a key or a queue that is not empty.
     pub fn check(&self, names: &[&[u8]]) -> bool {
         names.iter().all(|name| self.is_present(name))
     }
 
     /// Lets `client` wait until each of `names` is present.
     ///
-    /// Takes the place of whatever the client waited for before.
+    /// Replaces an earlier wait of the client.
     ///
     /// # Errors
     ///
-    /// Returns [`StoreFull`] if there is no room to remember the names.
+    /// Returns [`StoreFull`] if there is no room to store the names.
     pub fn wait(&mut self, client: ClientId, names: &[&[u8]]) -> Result<Wait, StoreFull> {
         self.waiters.forget(client);
         let missing: HashSet<&[u8]> =
@@ -178,10 +182,10 @@ impl Engine {
 
     /// Counts an arrival of `client` under `key`, and lets it wait until `world_size` have arrived.
     ///
-    /// The count is a decimal value like any other and is never taken back, so a key serves one
-    /// barrier. It releases who waits for the key only when the barrier is complete, as upstream.
-    /// Who is at the barrier is released by its completion alone; upstream also does so for a `SET`,
-    /// `ADD` or `COMPARE_SET` of the key.
+    /// The count is a decimal value like any other and never decreases, so a key serves one
+    /// barrier. Clients that wait for the key are released only when the barrier is complete, as
+    /// upstream. Clients at the barrier are released by its completion alone; upstream also
+    /// releases them for a `SET`, `ADD` or `COMPARE_SET` of the key.
     ///
     /// # Errors
     ///
@@ -204,33 +208,33 @@ impl Engine {
         Ok(Wait::Parked)
     }
 
-    /// Forgets what `client` waits for: it gave up, or is gone.
+    /// Removes the wait of `client`, which canceled it or has disconnected.
     pub fn cancel_wait(&mut self, client: ClientId) {
         self.waiters.forget(client);
     }
 
-    /// Returns the next client whose wait is over.
+    /// Returns the next client whose wait has ended.
     pub fn poll_woken(&mut self) -> Option<ClientId> {
         self.waiters.poll_woken()
     }
 
-    /// Takes note that a reader let go of a value which may have been replaced meanwhile.
+    /// Frees some replaced values whose readers are done; called after a reader released one.
     pub fn released(&mut self) {
         self.memory.sweep_some();
     }
 
-    /// Takes note that a reader let go of any number of values.
+    /// Frees all replaced values whose readers are done; called after any number were released.
     pub fn released_all(&mut self) {
         self.memory.sweep();
     }
 
-    /// Returns what counts as held: keys, values, queues and waits, each with what it is taken to cost
-    /// beside its bytes, and replaced values of which nobody has said that they were let go.
+    /// Returns the bytes that count as held: keys, values, queues and waits, each with its assumed
+    /// overhead, and replaced values that have not been freed yet.
     pub fn memory_used(&self) -> usize {
         self.memory.used() + self.waiters.cost()
     }
 
-    /// Returns how many keys there are.
+    /// Returns the number of keys.
     pub fn num_keys(&self) -> usize {
         self.entries.len()
     }
@@ -240,12 +244,12 @@ impl Engine {
         self.keys_len
     }
 
-    /// Returns all keys, in no order.
+    /// Returns all keys, in any order.
     pub fn list_keys(&self) -> impl Iterator<Item = &Bytes> {
         self.entries.keys()
     }
 
-    /// Removes `key` and tells whether it was there. Nobody is released.
+    /// Removes `key` and returns true if it was present. Releases no client.
     pub fn delete_key(&mut self, key: &[u8]) -> bool {
         let Some((key, value)) = self.entries.remove_entry(key) else {
             return false;
@@ -256,7 +260,7 @@ impl Engine {
         true
     }
 
-    /// Puts `value` behind what is under `key`, if anything, and releases who waits for it.
+    /// Appends `value` to the value under `key`, if any, and releases the clients that wait for it.
     ///
     /// # Errors
     ///
@@ -268,7 +272,7 @@ impl Engine {
         if APPENDED_LEN_MAX < len + value.len() {
             return Err(AppendError::TooLong(len + value.len()));
         }
-        // If it has to move, it takes up to twice the room.
+        // If the value has to move, it takes up to twice the room.
         self.allow(EXTENDED_ROOM_MIN.max(2 * (len + value.len())))?;
         if let Some(entry) = self.entries.get_mut(key) {
             let old_room = entry.room;
@@ -284,7 +288,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts `value` at the end of `queue` and releases one who waits for it.
+    /// Appends `value` to `queue` and releases one client that waits for it.
     ///
     /// # Errors
     ///
@@ -304,7 +308,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes the first value off `queue`; returns it with the length before.
+    /// Removes the first value of `queue` and returns it with the length before.
     pub fn queue_pop(&mut self, queue: &[u8]) -> Option<(usize, Bytes)> {
         let values = self.queues.get_mut(queue)?;
         let len = values.len();
@@ -313,12 +317,12 @@ impl Engine {
             self.queues.remove(queue);
             self.memory.sub(entry_cost(queue));
         }
-        // Whoever takes it out answers for it.
+        // From here on, the caller accounts for the value.
         self.memory.sub(ENTRY_OVERHEAD + value.len());
         Some((len, value))
     }
 
-    /// Returns how many values are in `queue`.
+    /// Returns the number of values in `queue`.
     pub fn queue_len(&self, queue: &[u8]) -> usize {
         self.queues.get(queue).map_or(0, VecDeque::len)
     }
@@ -335,11 +339,11 @@ impl Engine {
         Ok(current.wrapping_add(delta))
     }
 
-    /// Stores without releasing anyone, if there is room for `beside` as well.
+    /// Stores a value without releasing any client, if there is room for it and for `beside` bytes.
     fn store(&mut self, key: &[u8], value: &[u8], beside: usize) -> Result<(), StoreFull> {
         let old = self.entries.get_mut(key);
         let grows_by = match &old {
-            // It stays, beside the new one.
+            // The old value stays in memory in addition to the new one.
             Some(old) if old.is_read() => value.len(),
             Some(old) => value.len().saturating_sub(old.room),
             None => value.len() + entry_cost(key),
@@ -362,14 +366,14 @@ impl Engine {
     }
 }
 
-/// Returns what a key or queue occupies without its values.
+/// Returns the bytes that a key or queue occupies without its values.
 fn entry_cost(key: &[u8]) -> usize {
     key.len() + ENTRY_OVERHEAD
 }
 
-/// Returns `value` with `tail` behind it, and the original if someone still reads that.
+/// Returns `value` extended by `tail`, and the original if a reader still holds that.
 ///
-/// Extends in place where it can, so that many small appends do not copy what is there each time.
+/// Extends in place if possible, so that many small appends do not copy the value each time.
 fn extended(value: Bytes, tail: &[u8]) -> (Value, Option<Bytes>) {
     match value.try_into_mut() {
         Ok(mut value) => {
@@ -381,5 +385,5 @@ fn extended(value: Bytes, tail: &[u8]) -> (Value, Option<Bytes>) {
     }
 }
 
-/// Room that a value which is extended has at least: what the standard library gives.
+/// The least room of an extended value, as the standard library allocates it.
 const EXTENDED_ROOM_MIN: usize = 8;

@@ -1,8 +1,8 @@
-//! Speaks the `TCPStore` protocol of `torch.distributed`, as server and as client.
+//! The `TCPStore` protocol of `torch.distributed`, as server and as client.
 //!
-//! A store is a map from keys to values, and named queues beside it, that the workers of a job use
-//! to find each other. A client says `VALIDATE` once, then sends queries; each is answered in
-//! order, except that a `WAIT` or `BARRIER` is answered whenever it comes true.
+//! A store is a map from keys to values, plus named queues, that the workers of a job use to find
+//! each other. A client sends `VALIDATE` once, then queries. Each is answered in order, except that
+//! a `WAIT` or `BARRIER` is answered once its condition holds.
 //!
 //! ```text
 //!             ┌────────────── pure: no clock, no socket ───────────────┐
@@ -12,14 +12,14 @@
 //! ```
 //!
 //! The core compiles without tokio (`default-features = false`). With the feature `net`, start a
-//! [`StoreThread`], [`open`](StoreThread::open) a store on a listener from [`listen`], and talk to
-//! it with a [`Client`], or with an unmodified `torch.distributed.TCPStore` of torch 2.2 or newer.
+//! [`StoreThread`], [`open`](StoreThread::open) a store on a listener from [`listen`], and connect
+//! with a [`Client`], or with an unmodified `torch.distributed.TCPStore` of torch 2.2 or newer.
 //!
 //! Everything that a peer can make grow has a bound, see [`limits`]. The protocol has no error
-//! answer: whoever breaks a rule is disconnected, and one line in the log says which rule.
+//! answer: a client that breaks a rule is disconnected, and a line in the log names the rule.
 //!
-//! Deliberately absent: persistence, replication, authentication, name look-ups, and the quirks of
-//! the original server that no client can want; the module headers name each.
+//! Deliberately absent: persistence, replication, authentication, name look-ups, and quirks of the
+//! original server that no client depends on; the module headers name each.
 #![forbid(unsafe_code)]
 
 pub mod engine;

@@ -1,7 +1,7 @@
 //! Collects the answers of a connection until they are sent.
 //!
-//! Short ones are copied one behind the other; long values are handed on as they lie in the store,
-//! so a thousand readers of one value hold it once.
+//! Short ones are copied into one buffer; long values are shared with the store, so a thousand
+//! readers of one value hold it once.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -11,10 +11,11 @@ use bytes::{Buf as _, Bytes, BytesMut};
 
 use crate::limits::{PIECE_OVERHEAD, SHARED_VALUE_LEN_MIN};
 
-/// Bytes on their way to a peer, in order: first `pieces`, then `tail`.
+/// Bytes to be sent to a peer, in order: first `pieces`, then `tail`.
 ///
-/// Invariant: no piece is empty; `pieces_len` is the sum of their lengths, `shared_len` of those of
-/// them that lie in the store, `front_sent` what was sent of the first if it does not. `released` says that such a one was sent since it was last asked.
+/// Invariant: no piece is empty; `pieces_len` is the sum of their lengths, `shared_len` that of the
+/// shared ones, `front_sent` the bytes sent of the first piece if it is copied. `released` is true
+/// if a shared piece was sent since the last query.
 #[derive(Debug, Default)]
 pub struct Output {
     pieces: VecDeque<Piece>,
@@ -27,7 +28,7 @@ pub struct Output {
 
 #[derive(Debug)]
 enum Piece {
-    /// Lies nowhere else.
+    /// Not shared with the store.
     Copied(Bytes),
     Shared(Bytes),
 }
@@ -54,13 +55,13 @@ impl Output {
         self.put(&(len as u64).to_le_bytes());
     }
 
-    /// Adds `bytes` behind their length.
+    /// Adds `bytes`, preceded by their length.
     pub fn put_string(&mut self, bytes: &[u8]) {
         self.put_len(bytes.len());
         bytes.chunks(PIECE_LEN).for_each(|chunk| self.put(chunk));
     }
 
-    /// Adds a value of the store behind its length, without a copy if it is long.
+    /// Adds a value of the store, preceded by its length; a long value is not copied.
     pub fn put_value(&mut self, value: &Bytes) {
         if value.len() < SHARED_VALUE_LEN_MIN {
             return self.put_string(value);
@@ -70,7 +71,8 @@ impl Output {
         self.put_piece(Piece::Shared(value.clone()));
     }
 
-    /// Adds a value that is no longer in the store behind its length, without a copy if it is long.
+    /// Adds a value that is no longer in the store, preceded by its length; a long one is not
+    /// copied.
     pub fn put_own_value(&mut self, value: Bytes) {
         if value.len() < SHARED_VALUE_LEN_MIN {
             return self.put_string(&value);
@@ -79,24 +81,24 @@ impl Output {
         self.put_piece(Piece::Copied(value));
     }
 
-    /// Returns how many bytes are to be sent.
+    /// Returns the number of bytes to be sent.
     pub fn len(&self) -> usize {
         self.pieces_len + self.tail.len()
     }
 
-    /// Returns how many bytes of memory they occupy that is not the store's. What was sent of a
-    /// piece occupies its room until all of it was.
+    /// Returns the bytes of memory that the output occupies, without those shared with the store.
+    /// The sent part of a piece counts until all of the piece was sent.
     pub fn occupied(&self) -> usize {
         let bytes = self.len() - self.shared_len + self.front_sent;
         bytes + self.pieces.len() * PIECE_OVERHEAD
     }
 
-    /// Tells whether everything was sent.
+    /// Returns true if everything was sent.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Fills `slices` with what is to be sent next and returns how many there are.
+    /// Fills `slices` with the bytes to be sent next and returns the number of slices used.
     pub fn next<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let tail = Some(&self.tail[..]).filter(|tail| !tail.is_empty());
         let pieces = self.pieces.iter().map(Piece::bytes).chain(tail);
@@ -110,7 +112,7 @@ impl Output {
 
     /// Adds a few `bytes`.
     ///
-    /// Each piece has room of its own, which is free once it was sent, not only when all is.
+    /// Each piece is allocated separately, so it is freed once it was sent, not only when all is.
     fn put(&mut self, bytes: &[u8]) {
         self.tail.extend_from_slice(bytes);
         if PIECE_LEN <= self.tail.len() {
@@ -129,7 +131,7 @@ impl Output {
         self.pieces.push_back(piece);
     }
 
-    /// Tells whether a value that lies in the store was sent whole since this was last asked.
+    /// Returns true if all of a value that is shared with the store was sent since the last call.
     pub fn take_released(&mut self) -> bool {
         mem::take(&mut self.released)
     }
@@ -165,7 +167,7 @@ impl Output {
         }
     }
 
-    /// Frees the room that a rare large answer took: idle connections should cost little.
+    /// Frees the memory of a rare large answer, so that idle connections cost little.
     fn shrink(&mut self) {
         let capacity = self.tail.capacity() + self.pieces.capacity() * size_of::<Piece>();
         if capacity > IDLE_CAPACITY {
@@ -182,7 +184,7 @@ impl Piece {
     }
 }
 
-/// Removes the first `n` bytes and returns how many are left.
+/// Removes the first `n` bytes and returns the number left.
 fn advance(bytes: &mut Bytes, n: usize) -> usize {
     bytes.advance(n);
     bytes.len()
@@ -190,7 +192,7 @@ fn advance(bytes: &mut Bytes, n: usize) -> usize {
 
 const IDLE_CAPACITY: usize = 4096;
 
-/// Copied bytes are cut into pieces of about this length, less than twice as long at most.
+/// Copied bytes are split into pieces of about this length, and less than twice as long.
 const PIECE_LEN: usize = 64 << 10;
 
 #[cfg(test)]
@@ -211,7 +213,7 @@ mod tests {
         sent
     }
 
-    /// Answers come out in the order in which they were put in, however much a write takes.
+    /// Answers are sent in the order in which they were added, however much a write takes.
     #[test]
     fn order_is_kept_over_partial_writes() {
         let long = Bytes::from(vec![7; SHARED_VALUE_LEN_MIN]);
@@ -232,7 +234,7 @@ mod tests {
         }
     }
 
-    /// What was sent of a long answer is freed, though the rest is not sent yet.
+    /// The sent part of a long answer is freed before the rest is sent.
     #[test]
     fn sent_bytes_are_freed() {
         let mut output = Output::default();
@@ -245,7 +247,7 @@ mod tests {
         assert!(output.pieces.len() <= 1 && output.tail.capacity() <= 2 * PIECE_LEN);
     }
 
-    /// A value that lies nowhere else is held, and counts, until all of it was sent.
+    /// A value that is not shared is held, and counts, until all of it was sent.
     #[test]
     fn own_values_count() {
         const LEN: usize = 4 * PIECE_LEN;

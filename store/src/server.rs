@@ -1,7 +1,7 @@
 //! Serves stores over TCP.
 //!
-//! One thread runs one loop over one event queue; every store and all its connections live in it,
-//! so there is no lock and no task. The rest of the program holds handles:
+//! One thread runs one loop over one event queue; it owns every store and all connections, so there
+//! is no lock and no task. The rest of the program holds handles:
 //!
 //! ```text
 //!  StoreThread ── open ──▶ (bounded queue) ──▶ ┌─ thread ────────────────────────────────────┐
@@ -14,8 +14,8 @@
 //! Admission is decided once, before a byte is read: see [`Admission`]. A refused connection is
 //! reset, since the protocol has no message for it; [`Options::refusals`] reports it.
 //!
-//! No handle ever waits for the thread, except to see a store closed. No peer's name is looked up:
-//! upstream does so for each connection, and a slow resolver stalls everyone.
+//! No handle waits for the thread, except to wait until a store is closed. Names of peers are not
+//! looked up: upstream does so for each connection, and a slow resolver stalls all clients.
 
 mod admission;
 mod clients;

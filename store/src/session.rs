@@ -1,12 +1,12 @@
-//! Turns the bytes of one connection into calls of the engine, and its replies into bytes.
+//! Executes the bytes of one connection on the engine, and encodes the replies.
 //!
 //! ```text
 //! Greeting ── VALIDATE ──▶ Open ── broken rule ──▶ the connection is closed
 //! ```
 //!
-//! Until a complete and correct `VALIDATE` has come, in however many pieces, nothing else is
+//! Until a complete and correct `VALIDATE` has arrived, in any number of pieces, nothing else is
 //! accepted, and a wrong byte is refused when it arrives. The original server is laxer in some
-//! cases and, for a `VALIDATE` in pieces, stricter; no client can need either.
+//! cases and, for a `VALIDATE` in pieces, stricter; no client depends on either.
 
 use crate::engine::{AddError, AppendError, ClientId, CompareSet, Engine, StoreFull, Wait};
 use crate::limits::{ANSWER_LEN_MAX, BUFFERS_LEN_MAX};
@@ -18,7 +18,7 @@ use crate::wire::{
 #[cfg(test)]
 mod tests;
 
-/// One connection, as far as the protocol is concerned.
+/// The protocol state of one connection.
 #[derive(Debug)]
 pub struct Session {
     client: ClientId,
@@ -27,42 +27,42 @@ pub struct Session {
 
 #[derive(Debug)]
 enum Phase {
-    /// So many bytes of the greeting have come.
+    /// Number of bytes of the greeting that have arrived.
     Greeting(usize),
     Open(Decoder),
 }
 
-/// What [`Session::step`] did.
+/// The result of [`Session::step`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Step {
-    /// Something of the input was used. Drain the engine's woken, then step again.
+    /// Part of the input was used. Drain the engine's woken clients, then step again.
     Taken,
-    /// The input holds no whole request.
+    /// The input does not contain a whole request.
     NeedMore,
 }
 
-/// The rule that a client broke. The protocol cannot say so: its connection is closed.
+/// The rule that a client broke. The protocol has no message for it: the connection is closed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Violation {
-    /// An `ADD` or `BARRIER` that cannot be counted.
+    /// An `ADD` or `BARRIER` of a value that cannot be counted.
     #[error(transparent)]
     Add(#[from] AddError),
-    /// An answer that would have so many bytes.
+    /// An answer of this many bytes, too many.
     #[error("an answer of {0} bytes is longer than {ANSWER_LEN_MAX}")]
     AnswerTooLong(usize),
     /// An `APPEND` that cannot be done.
     #[error(transparent)]
     Append(#[from] AppendError),
-    /// More unfinished requests and unsent answers than a server buffers for all.
+    /// More unfinished requests and unsent answers than a server buffers for all connections.
     #[error("all connections together hold more than {BUFFERS_LEN_MAX} bytes")]
     BuffersFull,
-    /// Bytes that are no request.
+    /// Bytes that are not a request.
     #[error(transparent)]
     Decode(#[from] DecodeError),
     /// A value for which there is no room.
     #[error(transparent)]
     Full(#[from] StoreFull),
-    /// `VALIDATE` on a connection that had begun.
+    /// A second `VALIDATE`.
     #[error("VALIDATE came a second time")]
     SecondValidate,
     /// The first bytes of an old release of torch.
@@ -77,20 +77,20 @@ pub enum Violation {
 }
 
 impl Session {
-    /// Makes the session of a connection from which nothing was read yet.
+    /// Returns the session of a connection from which nothing was read yet.
     pub fn new(client: ClientId) -> Self {
         Self { client, phase: Phase::Greeting(0) }
     }
 
-    /// Tells whether the client has said `VALIDATE`.
+    /// Returns true if the client has sent `VALIDATE`.
     pub fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open(_))
     }
 
-    /// Takes at most one request off the front of `input`, carries it out on `engine` and puts
-    /// its answer into `output`.
+    /// Takes at most one request off the front of `input`, executes it on `engine` and adds its
+    /// answer to `output`.
     ///
-    /// If it asks for more, call again with what it left and more bytes behind that.
+    /// On [`Step::NeedMore`], call again with the remaining input, extended by more bytes.
     ///
     /// # Errors
     ///
@@ -120,7 +120,7 @@ impl Session {
     }
 }
 
-/// Takes what belongs to the greeting, of which `seen` bytes came before, off `input`.
+/// Takes the next part of the greeting off `input`, after `seen` bytes of it that came before.
 fn greet(seen: usize, input: &mut &[u8]) -> Result<usize, Violation> {
     let expected = &GREETING[seen..];
     let (head, rest) = input.split_at(expected.len().min(input.len()));
@@ -144,7 +144,7 @@ fn execute(
         Query::CompareSet { key, expected, desired } => {
             match engine.compare_set(key, expected, desired)? {
                 CompareSet::Differs(value) | CompareSet::Stored(value) => output.put_value(value),
-                // A caller cannot tell this from a success, but it is what upstream answers.
+                // The key is absent and nothing was stored, but this is what upstream answers.
                 CompareSet::Missing => output.put_string(expected),
             }
         }
@@ -191,7 +191,7 @@ fn multi_get(engine: &Engine, keys: &[&[u8]], output: &mut Output) -> Result<(),
 }
 
 fn list_keys(engine: &Engine, output: &mut Output) -> Result<(), Violation> {
-    // Without a look at each key: whoever asks for what is too long should cost little.
+    // Does not look at each key, so that a request whose answer is too long costs little.
     check_answer_len(engine.num_keys(), engine.keys_len())?;
     output.put_len(engine.num_keys());
     for key in engine.list_keys() {
@@ -200,7 +200,7 @@ fn list_keys(engine: &Engine, output: &mut Output) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Checks the length of an answer with so many strings of so many bytes in all.
+/// Checks the length of an answer with `strings` strings of `bytes` bytes in all.
 fn check_answer_len(strings: usize, bytes: usize) -> Result<(), Violation> {
     let len = 8 * strings + bytes;
     if ANSWER_LEN_MAX < len { Err(Violation::AnswerTooLong(len)) } else { Ok(()) }
@@ -220,5 +220,6 @@ fn put_wait(wait: Wait, output: &mut Output) {
     }
 }
 
-/// How torch 1.13 to 2.1 begins where an agent hosts the store: `ADD`, then code 3, of `init/`.
+/// The first bytes of torch 1.13 to 2.1 where an agent hosts the store: `ADD`, then code 3, of
+/// `init/`.
 const OLD_GREETING: &[u8] = b"\x03\x05\0\0\0\0\0\0\0init/";

@@ -1,4 +1,4 @@
-//! Remembers who waits for what, and who has been released.
+//! The clients that wait, and those that have been released.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -7,17 +7,17 @@ use bytes::Bytes;
 use crate::engine::ClientId;
 use crate::limits::AWAITED_OVERHEAD;
 
-/// Clients whose `WAIT` or `BARRIER` has not come true yet.
+/// Clients whose `WAIT` or `BARRIER` has not ended yet.
 ///
-/// A name that was stored once is done for a waiter, even if it is deleted before the others are
-/// stored: a wait counts down, as upstream, it does not look again.
+/// A name needs to be stored once only, even if it is deleted before the others are stored: a wait
+/// counts down, as upstream, and does not check again.
 ///
-/// Unlike upstream, a client has at most one pending wait, the newest; a released or gone client is
-/// nowhere in here, so nothing can release it twice; and those at a barrier stand apart, so that
-/// only the barrier releases them.
+/// Unlike upstream, a client has at most one pending wait, the newest; a released or disconnected
+/// client is removed everywhere, so it cannot be released twice; and clients at a barrier are in
+/// separate lines, so that only the barrier releases them.
 ///
-/// Invariant: a client stands in the line of a name exactly if it still misses that name, and in
-/// the line of a barrier exactly if it is parked there; no line and no set of names is empty.
+/// Invariant: a client is in the line of a name exactly if it still waits for that name, and in the
+/// line of a barrier exactly if it is parked there; no line and no set of names is empty.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     parked: HashMap<ClientId, Parked>,
@@ -33,21 +33,21 @@ type Line = BTreeMap<u64, ClientId>;
 
 #[derive(Debug)]
 struct Parked {
-    /// Place in every line.
+    /// The client's key in every line.
     arrival: u64,
     awaits: Awaits,
 }
 
 #[derive(Debug)]
 enum Awaits {
-    /// That each of these is stored.
+    /// Until each of these names is stored.
     Names(HashSet<Bytes>),
-    /// That the barrier under this key is complete.
+    /// Until the barrier under this key is complete.
     Barrier(Bytes),
 }
 
 impl Waiters {
-    /// Parks `client` until each of `names`, of which there is one at least, has been stored.
+    /// Parks `client` until each of `names`, which is not empty, has been stored.
     pub(crate) fn park(&mut self, client: ClientId, names: HashSet<Bytes>) {
         debug_assert!(!names.is_empty(), "a wait for nothing is over at once");
         self.forget(client);
@@ -68,18 +68,18 @@ impl Waiters {
         self.parked.insert(client, Parked { arrival, awaits: Awaits::Barrier(key) });
     }
 
-    /// Takes note that `name` was stored: it is done for everyone who misses it.
+    /// Handles that `name` was stored: no client waits for it any more.
     pub(crate) fn stored(&mut self, name: &[u8]) {
         for client in self.by_name.remove(name).into_iter().flat_map(Line::into_values) {
             self.done(client, name);
         }
     }
 
-    /// Takes note that a value was pushed to the queue `name`: it is done for those who miss it, up
-    /// to and including the first who is released by it.
+    /// Handles that a value was pushed to the queue `name`: the clients that wait for it stop
+    /// waiting for it, up to and including the first that is released.
     ///
-    /// One value serves one waiter. Who waits for something else as well does not use it up, else
-    /// a value could lie in the queue while others wait for it.
+    /// One value serves one waiter. A client that waits for something else as well does not use it
+    /// up, otherwise a value could remain in the queue while others wait for it.
     pub(crate) fn pushed(&mut self, name: &[u8]) {
         let Some(mut line) = self.by_name.remove(name) else {
             return;
@@ -94,8 +94,8 @@ impl Waiters {
         }
     }
 
-    /// Takes note that the barrier under `key` is complete: everyone there is released, and who
-    /// waits for the key.
+    /// Handles that the barrier under `key` is complete: releases the clients there, and those that
+    /// wait for the key.
     pub(crate) fn completed(&mut self, key: &[u8]) {
         self.stored(key);
         for client in self.by_barrier.remove(key).into_iter().flat_map(Line::into_values) {
@@ -104,7 +104,7 @@ impl Waiters {
         }
     }
 
-    /// Forgets what `client` waits for, if it does.
+    /// Removes the wait of `client`, if it has one.
     pub(crate) fn forget(&mut self, client: ClientId) {
         let Some(Parked { arrival, awaits }) = self.parked.remove(&client) else {
             return;
@@ -128,13 +128,13 @@ impl Waiters {
         self.woken.pop_front()
     }
 
-    /// Returns what the names that are awaited occupy.
+    /// Returns the bytes that the awaited names occupy.
     pub(crate) fn cost(&self) -> usize {
         self.cost
     }
 
-    /// Strikes `name`, whose line `client` has left, off what it misses; tells whether that
-    /// released it.
+    /// Removes `name`, whose line `client` has left, from the names that it waits for; returns true
+    /// if that released it.
     fn done(&mut self, client: ClientId, name: &[u8]) -> bool {
         let Some(Parked { awaits: Awaits::Names(missing), .. }) = self.parked.get_mut(&client)
         else {
@@ -161,7 +161,7 @@ impl Waiters {
     }
 }
 
-/// Returns what waiting for `name` is taken to occupy.
+/// Returns the bytes that waiting for `name` is assumed to occupy.
 pub(crate) fn cost(name: &[u8]) -> usize {
     name.len() + AWAITED_OVERHEAD
 }

@@ -1,8 +1,8 @@
-//! What peers do wrong, by mistake or on purpose, to a whole server over loopback: it keeps within its
-//! bounds, names who broke which rule, and goes on answering everyone else.
+//! Faulty and malicious peers of a whole server over loopback: it stays within its bounds, logs
+//! which peer broke which rule, and continues to answer all others.
 //!
-//! Each server is a process of its own, so that its memory and its log are its own, and so are its open
-//! files. While an attack goes on, a witness does so many round trips; how fast is for the benches.
+//! Each server is a separate process, so that memory, log and open files can be attributed to it.
+//! During an attack, a witness makes a number of round trips; their speed is for the benches.
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -23,22 +23,22 @@ use ragent_store::wire::{GREETING, Query};
 use ragent_store::{Admission, StoreThread, listen};
 use socket2::SockRef;
 
-/// A time that only a failing test takes.
+/// A timeout that only a failing test reaches.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// What a process takes beside what is counted: allocators round, and keep some of what is freed.
+/// Memory of a process that is not counted: allocators round, and keep some freed memory.
 const MARGIN: usize = 24 << 20;
 
-/// A store in a process of its own, which ends with its standard input.
+/// A store in a separate process, which ends with its standard input.
 struct Server {
     process: Child,
-    /// Open, so that the process may write to it; it has little to say.
+    /// Kept open, so that the process can write to it; it writes little.
     _stdout: BufReader<ChildStdout>,
     addr: SocketAddr,
     log: Mutex<Receiver<String>>,
 }
 
-/// Not a test, but what the server processes of the others run.
+/// Not a test, but the code of the server processes of the others.
 #[test]
 fn server_process() {
     if !is_set(SERVER_VARIABLE) {
@@ -84,7 +84,7 @@ impl Server {
         Self { process, _stdout: stdout, addr, log }
     }
 
-    /// A connection on which nothing was said yet.
+    /// Returns a connection on which nothing was sent yet.
     fn raw(&self) -> TcpStream {
         let stream = TcpStream::connect(self.addr).expect("the store listens");
         stream.set_nodelay(true).expect("a socket");
@@ -100,13 +100,13 @@ impl Server {
         stream
     }
 
-    /// Waits for the line that says why `peer` was disconnected.
+    /// Waits for the line that names the rule for which `peer` was disconnected.
     fn expect_log(&self, peer: SocketAddr, rule: &str) {
         let line = self.logged(&format!("peer={peer} "));
         assert!(line.contains(" WARN ") && line.contains(rule), "no `{rule}`: {line}");
     }
 
-    /// Waits for a line with `text`.
+    /// Waits for a line that contains `text`.
     fn logged(&self, text: &str) -> String {
         let log = self.log.lock().expect("no reader failed");
         let mut others = Vec::new();
@@ -119,7 +119,7 @@ impl Server {
         }
     }
 
-    /// Returns what the process occupies now, or `VmHWM`, what it occupied at most.
+    /// Returns the current memory of the process (`VmRSS`), or its peak (`VmHWM`).
     fn memory(&self, field: &str) -> usize {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()));
         let status = status.expect("a live process");
@@ -132,7 +132,7 @@ impl Server {
         self.memory("VmRSS")
     }
 
-    /// Does `attack` again and again while a witness does its round trips, and at least once.
+    /// Repeats `attack`, at least once, while a witness makes its round trips.
     fn attacked_by(&self, attack: impl Fn() + Sync) {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -148,7 +148,7 @@ impl Server {
         self.makes_progress();
     }
 
-    /// A healthy client connects, and is answered so many times.
+    /// Connects a witness, and checks the answers of its round trips.
     fn makes_progress(&self) {
         let mut witness = self.greeted();
         for n in 0..ROUND_TRIPS {
@@ -162,7 +162,7 @@ impl Server {
     }
 }
 
-/// Ends an attack, also when the witness failed.
+/// Ends an attack, also if the witness failed.
 struct SetAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for SetAtEnd<'_> {
@@ -175,7 +175,7 @@ const ROUND_TRIPS: u64 = 100;
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Its standard input would end it too, were it not stuck.
+        // Closing its standard input would end it too, unless it is stuck.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -206,7 +206,7 @@ fn local(stream: &TcpStream) -> SocketAddr {
     stream.local_addr().expect("a connection")
 }
 
-/// Sends what need not arrive as a whole, since the store may close the connection meanwhile.
+/// Sends bytes that the store may not read completely, since it may close the connection.
 fn try_send(stream: &mut TcpStream, bytes: &[u8]) {
     if let Err(error) = stream.write_all(bytes) {
         assert!(
@@ -223,7 +223,7 @@ fn assert_closed(stream: &mut TcpStream) {
     }
 }
 
-/// Lets the peer see that this end was lost, not closed.
+/// Closes a connection by a reset.
 fn reset(stream: TcpStream) {
     SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("a socket");
 }
@@ -232,7 +232,7 @@ fn half_close(stream: TcpStream) {
     stream.shutdown(Shutdown::Write).expect("an open connection");
 }
 
-/// Allows so many open files, of this process and those that it starts, or says why not.
+/// Raises the limit on open files of this process and its children; false if that is impossible.
 fn may_open(files: u64) -> bool {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
     if soft < files && setrlimit(Resource::RLIMIT_NOFILE, files.min(hard), hard).is_err()
@@ -246,8 +246,8 @@ fn may_open(files: u64) -> bool {
     true
 }
 
-/// Ten thousand clients at once are greeted, counted, parked and released, and an idle one occupies
-/// no more than is said.
+/// Ten thousand clients are greeted, counted, parked and released at the same time, and an idle one
+/// occupies no more than documented.
 #[test]
 fn ten_thousand_connections() {
     const CLIENTS: usize = 10_000;
@@ -278,7 +278,7 @@ fn ten_thousand_connections() {
     for client in &mut clients {
         send(client, &Query::Wait { keys: vec![b"go"] });
     }
-    // Sent behind the wait on each, so that all of them are parked.
+    // Sent after the wait on each connection, so that all of them are parked.
     clients.iter_mut().for_each(ping);
     server.makes_progress();
     send(&mut clients[CLIENTS / 2], &Query::Set { key: b"go", value: b"" });
@@ -291,7 +291,7 @@ fn println(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// Who never reads the answers is held up, at a bounded cost; nobody else is.
+/// A client that never reads its answers is held up, at a bounded cost; others are not.
 #[test]
 fn slow_readers_cost_little() {
     const READERS: usize = 64;
@@ -305,14 +305,14 @@ fn slow_readers_cost_little() {
     let slow = |key| {
         let mut reader = server.greeted();
         reader.set_nonblocking(true).expect("a socket");
-        // Whatever the kernel takes: the store reads what it can hold.
+        // Writes as much as the kernel takes: the store reads as much as it may hold.
         let _ = reader.write(&encode(&Query::Get { key }).repeat(GETS));
         reader
     };
     let long: Vec<TcpStream> = (0..READERS).map(|_| slow(b"long")).collect();
     let short: Vec<TcpStream> = (0..READERS).map(|_| slow(b"short")).collect();
     server.makes_progress();
-    // Long values are sent as they lie in the store.
+    // Long values are shared with the store.
     let most = READERS * (OUTPUT_PAUSE_LEN + 2 * READ_LEN) + 2 * READERS * 2 * READ_LEN;
     let took = server.memory("VmHWM") - before;
     println(&format!("{took} bytes for {} readers who read nothing", 2 * READERS));
@@ -323,7 +323,7 @@ fn slow_readers_cost_little() {
 }
 
 /// A client may send a hundred thousand requests before it reads the first answer: they wait in the
-/// kernel, and each is answered, in order.
+/// kernel, and all are answered in order.
 #[test]
 fn pipelines_wait_in_the_kernel() {
     const REQUESTS: u32 = 100_000;
@@ -355,8 +355,8 @@ fn pipelines_wait_in_the_kernel() {
     server.makes_progress();
 }
 
-/// Who says nothing, or only the beginning of `VALIDATE`, is disconnected in time and named; the silence
-/// of who has said it is its own affair.
+/// A client that sends nothing, or an incomplete `VALIDATE`, is disconnected in time and logged;
+/// after `VALIDATE` it may be silent.
 #[test]
 #[ignore = "takes a minute: make test-all"]
 fn silence_ends_in_time() {
@@ -372,14 +372,15 @@ fn silence_ends_in_time() {
     for peer in silent.iter_mut().chain(&mut half) {
         assert_closed(peer);
     }
-    // In the order in which they came.
+    // In the order in which they connected.
     for peer in silent.iter().chain(&half) {
         server.expect_log(local(peer), "no VALIDATE in time");
     }
     ping(&mut idle);
 }
 
-/// Who leaves in the middle of whatever it is, by a half-close, a close or a reset, leaves nothing behind.
+/// A client that leaves at any point, by a half-close, a close or a reset, leaves nothing in the
+/// store.
 #[test]
 fn those_who_vanish_leave_nothing() {
     let server = Server::start();
@@ -400,7 +401,7 @@ fn those_who_vanish_leave_nothing() {
         }
     });
     let before = server.rss();
-    // A half-close while nothing of the answers is read: the store cannot know that nobody will.
+    // A half-close with unread answers: the store cannot know that the peer will not read them.
     let half_open: Vec<TcpStream> = (0..50)
         .map(|_| {
             let mut peer = server.greeted();
@@ -416,8 +417,8 @@ fn those_who_vanish_leave_nothing() {
     assert_eq!(read(&mut client, 1), [1]);
 }
 
-/// Whatever breaks a rule ends its connection, and the log says whose and which; the store and all
-/// others stay.
+/// Breaking a rule ends the connection, and the log names the peer and the rule; the store and all
+/// other clients stay.
 #[test]
 fn broken_rules_are_named() {
     let word = |n: u64| n.to_le_bytes();
@@ -490,7 +491,7 @@ fn broken_rules_are_named() {
     server.makes_progress();
 }
 
-/// Those who connect, say nonsense and connect again hold up nobody.
+/// Clients that repeatedly connect and send garbage do not delay others.
 #[test]
 fn nonsense_holds_up_nobody() {
     let server = Server::start();
@@ -499,14 +500,14 @@ fn nonsense_holds_up_nobody() {
             let mut peer = server.raw();
             let nonsense = n.wrapping_mul(0x9E37_79B9).to_le_bytes().repeat(50);
             let greeting = if n % 2 == 0 { &GREETING[..] } else { b"" };
-            // Half of it begins with a valid code; what it says then is a length beyond all limits.
+            // Half of it begins with a valid code, followed by a length beyond all limits.
             try_send(&mut peer, &[greeting, &[(n % 19) as u8], &nonsense].concat());
             reset(peer);
         }
     });
 }
 
-/// However small they are, a million keys take no more than they count as, and give it back.
+/// A million small keys take no more memory than is counted for them, and release it.
 #[test]
 fn many_keys_take_what_they_count_as() {
     const KEYS: usize = 8 * KEYS_PER_REQUEST;
@@ -526,7 +527,7 @@ fn many_keys_take_what_they_count_as() {
     assert!(took <= counts + MARGIN, "{took} bytes, counted as {counts}");
     for key in &keys {
         send(&mut client, &Query::DeleteKey { key });
-        // Reads along, so as not to be held up.
+        // Reads each answer, so as not to be held up.
         assert_eq!(read(&mut client, 8), 1u64.to_le_bytes());
     }
     send(&mut client, &Query::GetNumKeys);
@@ -535,7 +536,7 @@ fn many_keys_take_what_they_count_as() {
 
 const KEYS_PER_REQUEST: usize = 50_000;
 
-/// Waits for many names take no more than they count as, and give it back when they are given up.
+/// Waits for many names take no more memory than is counted for them, and release it when canceled.
 #[test]
 fn many_waits_take_what_they_count_as() {
     const NAMES: usize = KEYS_MAX;
@@ -565,8 +566,8 @@ fn many_waits_take_what_they_count_as() {
     server.makes_progress();
 }
 
-/// Who fills the store is disconnected when it is full, and named; others go on, and what is deleted
-/// makes room again.
+/// A client that fills the store is disconnected when it is full, and logged; others continue, and
+/// deleted keys make room again.
 #[test]
 #[ignore = "holds 4 GiB: make test-all"]
 fn flood_ends_when_the_store_is_full() {
@@ -588,7 +589,7 @@ fn flood_ends_when_the_store_is_full() {
             server.makes_progress();
         });
         server.makes_progress();
-        // What allocators lose between values of such lengths is some percent.
+        // Allocators lose some percent between values of such lengths.
         let most = STORE_MEMORY_MAX + STORE_MEMORY_MAX / 8 + MARGIN;
         let took = server.memory("VmHWM");
         println(&format!("{took} bytes with a full store"));
@@ -603,8 +604,8 @@ fn flood_ends_when_the_store_is_full() {
     }
 }
 
-/// When unfinished requests fill what there is for all of them, one that asks for more is disconnected and
-/// named; small requests pass all the time.
+/// When unfinished requests fill the shared buffers, a client that needs more is disconnected and
+/// logged; small requests pass all the time.
 #[test]
 #[ignore = "holds 1 GiB: make test-all"]
 fn unfinished_requests_are_bounded() {
@@ -631,8 +632,8 @@ fn unfinished_requests_are_bounded() {
     server.makes_progress();
 }
 
-/// Answers that are not read take what they count as, also if they are long lists of values that lie in
-/// the store: all together no more than there is for them.
+/// Unread answers take no more memory than is counted for them, also long lists of shared values:
+/// in total no more than the limit.
 #[test]
 #[ignore = "holds 1 GiB: make test-all"]
 fn unread_answers_are_bounded() {

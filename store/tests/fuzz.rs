@@ -1,7 +1,7 @@
-//! What is fuzzed in `store/fuzz`, without the fuzzer: its corpus, and inputs that are made up.
+//! The fuzz targets of `store/fuzz` without the fuzzer, on their corpus and on random inputs.
 //!
-//! `CASES` says how many are made up for each target, `SEED` with which the first is; a failure says
-//! how to repeat it.
+//! `CASES` is the number of random inputs per target, `SEED` the seed of the first; a failure
+//! prints how to repeat it.
 
 use std::path::{Path, PathBuf};
 use std::{fs, panic};
@@ -12,7 +12,7 @@ mod targets;
 
 type Target = (&'static str, fn(&[u8]), u64);
 
-/// How much longer an input for `server` takes than one for the others: it is given fewer.
+/// The cost of an input for `server` relative to other targets, which get more inputs.
 const SERVER_COST: u64 = 20;
 
 const TARGETS: [Target; 4] = [
@@ -22,7 +22,7 @@ const TARGETS: [Target; 4] = [
     ("server", targets::server, SERVER_COST),
 ];
 
-/// Whatever fuzzing has come upon holds.
+/// No input of the corpus breaks a rule.
 #[test]
 fn corpus_is_replayed() {
     for (name, target, _) in TARGETS {
@@ -36,7 +36,7 @@ fn corpus_is_replayed() {
     }
 }
 
-/// So do inputs that were made up out of the corpus.
+/// No random input derived from the corpus breaks a rule.
 #[test]
 fn made_up_inputs_hold() {
     let (seed, cases) = (variable("SEED", 1), variable("CASES", 2000));
@@ -67,7 +67,7 @@ fn variable(name: &str, default: u64) -> u64 {
     text.parse().unwrap_or_else(|_| panic!("{name} is not a number: `{text}`"))
 }
 
-/// The same throws for the same number.
+/// A random number generator with a fixed seed.
 struct Dice(u64);
 
 impl Dice {
@@ -83,14 +83,14 @@ impl Dice {
         (self.throw() % end.max(1) as u64) as usize
     }
 
-    /// Parts of the corpus and noise, one behind the other, with some bytes changed.
+    /// Returns concatenated parts of the corpus and noise, with some bytes changed.
     fn make_up(mut self, corpus: &[Vec<u8>]) -> Vec<u8> {
         let mut input = Vec::new();
         for _ in 0..=self.below(4) {
             if self.below(4) == 0 {
                 input.extend((0..self.below(100)).map(|_| self.throw() as u8));
             } else if let Some(part) = corpus.get(self.below(corpus.len())) {
-                // Most begin as they are, since what follows means little without it.
+                // Half of the parts start at the beginning, since the rest means little without it.
                 let start = if self.below(2) == 0 { 0 } else { self.below(part.len()) };
                 let end = part.len() - self.below(part.len() - start) / 2;
                 input.extend_from_slice(&part[start..end]);

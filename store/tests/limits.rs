@@ -1,10 +1,10 @@
-//! What is said of the limits.
+//! The documentation of the limits.
 
 use std::time::Duration;
 
 use ragent_store::limits;
 
-/// The table in docs/store.md says of every limit what it is.
+/// The table in docs/store.md lists every limit with its value.
 #[test]
 fn limits_are_documented() {
     macro_rules! limits {

@@ -1,4 +1,4 @@
-//! The server over loopback: what one client does, or fails to do, is of no concern to another.
+//! The server over loopback: clients do not affect each other.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use ragent_store::wire::{GREETING, Query};
 use ragent_store::{Admission, Client, Options, StoreHandle, StoreThread, listen};
 use tokio::sync::mpsc;
 
-/// A time that only a failing test takes.
+/// A timeout that only a failing test reaches.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 struct Fixture {
@@ -38,7 +38,7 @@ impl Fixture {
         Client::connect(self.addr, DEADLINE).await.expect("a client is admitted")
     }
 
-    /// A connection on which nothing was said yet.
+    /// Returns a connection on which nothing was sent yet.
     fn raw(&self) -> TcpStream {
         let stream = TcpStream::connect(self.addr).expect("the store listens");
         stream.set_nodelay(true).expect("a socket");
@@ -55,7 +55,7 @@ impl Fixture {
     }
 }
 
-/// Admits these addresses, and these users of this host.
+/// Returns the rule that admits these addresses, and these users of this host.
 fn only(addresses: &[&str], uids: &[u32]) -> Admission {
     Admission::Only {
         addresses: addresses.iter().map(|text| text.parse().expect("an address")).collect(),
@@ -68,7 +68,8 @@ fn own_uid() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
-/// Lets the store come to rest: what is handed over after all that came before is refused.
+/// Waits until the store has handled earlier events: a connection that is handed over after them is
+/// refused.
 fn settle(store: &StoreHandle) {
     let listener = listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
     let addr = listener.local_addr().expect("a bound listener");
@@ -104,7 +105,7 @@ fn assert_closed(stream: &mut TcpStream) {
     }
 }
 
-/// Whoever breaks a rule is disconnected; everyone else, and the data, stay.
+/// A client that breaks a rule is disconnected; all others, and the data, stay.
 #[tokio::test]
 async fn violation_closes_only_its_connection() {
     let fixture = Fixture::new();
@@ -125,7 +126,7 @@ async fn violation_closes_only_its_connection() {
     assert_eq!(witness.get(b"word").await.unwrap(), "hello");
 }
 
-/// Nothing but a VALIDATE is accepted first.
+/// Only VALIDATE is accepted first.
 #[test]
 fn strangers_are_closed() {
     let fixture = Fixture::new();
@@ -138,7 +139,7 @@ fn strangers_are_closed() {
     }
 }
 
-/// A greeting, and a request, may come byte by byte.
+/// A greeting and a request may arrive byte by byte.
 #[test]
 fn bytes_may_come_one_by_one() {
     let fixture = Fixture::new();
@@ -155,7 +156,7 @@ fn bytes_may_come_one_by_one() {
     assert_eq!(read(&mut stream, 13), b"\x05\0\0\0\0\0\0\0value");
 }
 
-/// All operations of the client do what they say.
+/// All operations of the client work as documented.
 #[tokio::test]
 async fn client_speaks_every_operation() {
     let fixture = Fixture::new();
@@ -187,7 +188,7 @@ async fn client_speaks_every_operation() {
     client.barrier(b"bar", 1, DEADLINE).await.unwrap();
 }
 
-/// A wait that is given up leaves the client usable, and is not answered later.
+/// A canceled wait leaves the client usable, and is not answered later.
 #[tokio::test]
 async fn wait_can_be_given_up() {
     let fixture = Fixture::new();
@@ -202,7 +203,7 @@ async fn wait_can_be_given_up() {
     assert_eq!(client.ping(2).await.unwrap(), 2);
 }
 
-/// A method that was dropped half-way makes the client say so, instead of mixing up answers.
+/// After a method was dropped, the client returns an error instead of mixing up answers.
 #[tokio::test]
 async fn interrupted_client_says_so() {
     let fixture = Fixture::new();
@@ -229,14 +230,15 @@ fn client_is_send() {
     let _ = (all, waits);
 }
 
-/// Who leaves its answers unread holds up nobody, and gets them all once it reads.
+/// A client that leaves its answers unread does not delay others, and receives them all once it
+/// reads.
 #[tokio::test]
 async fn slow_reader_stalls_nobody() {
     const GETS: usize = 40;
     let fixture = Fixture::new();
     let mut witness = fixture.client().await;
     witness.set(b"big", &vec![7; VALUE_LEN_MAX]).await.unwrap();
-    // Only an answer behind it says that it was carried out.
+    // Only the answer to a later request confirms that it was executed.
     witness.ping(0).await.unwrap();
     let mut slow = fixture.greeted();
     slow.write_all(&encode(&Query::Get { key: b"big" }).repeat(GETS)).unwrap();
@@ -245,7 +247,7 @@ async fn slow_reader_stalls_nobody() {
     }
     witness.set(b"big", b"replaced").await.unwrap();
     assert_eq!(witness.get(b"big").await.unwrap(), "replaced");
-    // What was not yet executed sees the new value: so much was not even begun.
+    // Requests that were not executed yet return the new value, which shows that execution paused.
     let mut old = 0;
     for _ in 0..GETS {
         let len = read(&mut slow, 8).try_into().map(u64::from_le_bytes).unwrap();
@@ -273,7 +275,7 @@ async fn limits_are_inclusive() {
     assert!(matches!(result, Err(RequestError::Limit(_))), "{result:?}");
 }
 
-/// A client that closes its sending side has left: its wait is dropped, its connection closed.
+/// A client that closes its sending side has left: its wait is removed, its connection closed.
 #[tokio::test]
 async fn half_close_drops_the_wait() {
     let fixture = Fixture::new();
@@ -286,7 +288,7 @@ async fn half_close_drops_the_wait() {
     assert_eq!(witness.num_keys().await.unwrap(), 1);
 }
 
-/// One SET releases hundreds of waiters: as many as the usual limit on open files lets be tested.
+/// One SET releases hundreds of waiters: as many as the usual limit on open files permits.
 #[tokio::test]
 async fn hundreds_of_waiters_are_woken() {
     let fixture = Fixture::new();
@@ -301,15 +303,15 @@ async fn hundreds_of_waiters_are_woken() {
     }
 }
 
-/// Only who is admitted is served; a change counts for who comes later. On this host the user
-/// decides, whatever addresses are listed.
+/// Only admitted peers are served; a change applies to later connections. On this host the user
+/// decides, independent of the listed addresses.
 #[tokio::test]
 async fn only_members_are_admitted() {
     let others_user = || only(&["10.0.0.1", "127.0.0.1"], &[own_uid() + 1]);
     let fixture = Fixture::with(others_user());
     let refused = async || {
         let result = Client::connect(fixture.addr, DEADLINE).await;
-        // The reset may come before the connection is set up on this side.
+        // The reset may arrive before the connection is set up on this side.
         let is_reset =
             matches!(result, Err(ConnectError::Greeting { .. } | ConnectError::Connect { .. }));
         assert!(is_reset, "{result:?}");
@@ -322,8 +324,8 @@ async fn only_members_are_admitted() {
     assert_eq!(member.ping(1).await.unwrap(), 1);
 }
 
-/// A connection that was closed before it was accepted has no owner, and its requests are not executed:
-/// the kernel would report user 0 for it.
+/// A connection that was closed before it was accepted has no owner, and its requests are not
+/// executed: the kernel would report user 0 for it.
 #[tokio::test]
 async fn closed_connections_are_refused() {
     let fixture = Fixture::with(Admission::Nobody);
@@ -337,7 +339,7 @@ async fn closed_connections_are_refused() {
     assert_eq!(fixture.client().await.num_keys().await.unwrap(), 0);
 }
 
-/// A refused connection is reset at once, and its address reported, once.
+/// A refused connection is reset at once, and its address is reported once.
 #[tokio::test]
 async fn refusals_are_reported() {
     let thread = StoreThread::start("store").unwrap();
@@ -351,7 +353,7 @@ async fn refusals_are_reported() {
     };
     let store = thread.open_with(Some(listener), options).unwrap();
     for _ in 0..2 {
-        // The reset may come before the connection is set up on this side.
+        // The reset may arrive before the connection is set up on this side.
         let error = TcpStream::connect(addr).and_then(|mut stranger| {
             stranger.set_read_timeout(Some(DEADLINE))?;
             stranger.read(&mut [0])
@@ -364,7 +366,7 @@ async fn refusals_are_reported() {
     assert_eq!(refused.recv().await, None);
 }
 
-/// The number of silent connections is bounded: the first one is closed for a further one.
+/// The number of silent connections is bounded: the oldest is closed for a further one.
 #[test]
 fn silent_connections_are_bounded() {
     let fixture = Fixture::with(only(&[], &[own_uid()]));
@@ -378,7 +380,7 @@ fn silent_connections_are_bounded() {
     ping(&mut greeted);
 }
 
-/// The memory bound of a store holds, whatever it receives.
+/// The memory bound of a store holds for all requests.
 #[tokio::test]
 async fn memory_is_bounded() {
     const MAX: usize = 64 << 20;
@@ -398,8 +400,8 @@ async fn memory_is_bounded() {
     assert_eq!(stored, MAX * 3 / 4 / VALUE_LEN_MAX - 1, "three quarters are for values");
 }
 
-/// Who comes before anybody is admitted is neither served nor refused, but waits: to be served once
-/// it is admitted, to be closed with the store.
+/// Connections made before any peer is admitted are neither served nor refused, but wait until they
+/// are admitted, or closed with the store.
 #[tokio::test]
 async fn early_comers_wait_for_admission() {
     let fixture = Fixture::with(Admission::Nobody);
@@ -419,7 +421,7 @@ async fn early_comers_wait_for_admission() {
     assert_closed(&mut early);
 }
 
-/// A connection handed over while nobody is admitted is refused.
+/// A connection that is handed over before any peer is admitted is refused.
 #[test]
 fn handed_over_too_early_is_refused() {
     let fixture = Fixture::with(Admission::Nobody);
@@ -450,7 +452,7 @@ async fn connections_can_be_handed_over() {
     assert_eq!(other.num_keys().await.unwrap(), 0);
 }
 
-/// A closed store is gone at once: its port, its connections; other stores of the thread stay.
+/// A store is closed completely: its port and connections; other stores of the thread stay.
 #[tokio::test]
 async fn close_frees_everything() {
     let fixture = Fixture::new();
@@ -481,7 +483,7 @@ async fn drop_closes() {
     assert!(client.ping(1).await.is_err());
 }
 
-/// A listener from which nothing can be accepted delays neither the end of its store nor the others.
+/// A listener that cannot accept delays neither the end of its store nor other stores.
 #[tokio::test]
 async fn failures_delay_nothing() {
     let fixture = Fixture::new();
@@ -492,7 +494,7 @@ async fn failures_delay_nothing() {
     store.close().await;
 }
 
-/// A listener that cannot be served is refused at once, and the thread serves on.
+/// An unusable listener is refused at once, and the thread continues to serve.
 #[tokio::test]
 async fn useless_listeners_are_refused() {
     let fixture = Fixture::new();

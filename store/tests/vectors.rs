@@ -1,10 +1,9 @@
 //! Replays recorded exchanges of torch 2.15's client and server against this server.
 //!
-//! `data/tcpstore-vectors.json` holds what real clients sent, what the real server answered
-//! (`answer`), and, where its behaviour is a quirk that this one does not share, what is answered
-//! instead (`ours`). Cases of one `store` follow each other on the same store, each with
-//! connections of its own. That nothing is answered is checked with a `PING`, whose echo must then
-//! be the next bytes.
+//! `data/tcpstore-vectors.json` contains the bytes that real clients sent, the answers of the real
+//! server (`answer`), and, where this server deliberately differs, its own answers (`ours`). Cases
+//! of one `store` run in order on the same store, each with its own connections. The absence of an
+//! answer is checked with a `PING`, whose echo must then be the next bytes.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -19,9 +18,9 @@ use serde::Deserialize;
 struct Case {
     note: String,
     store: String,
-    /// Whether its connections begin with a greeting that is not part of the recording.
+    /// True if its connections begin with a greeting that is not part of the recording.
     greeted: bool,
-    /// Whether the answer is a list in an order of the server's own.
+    /// True if the answer is a list in arbitrary order.
     #[serde(default)]
     unordered: bool,
     steps: Vec<Step>,
@@ -34,13 +33,13 @@ struct Step {
     send: String,
     /// Bytes in hexadecimal, or `closed`.
     answer: String,
-    /// Likewise, if this server answers differently.
+    /// The answer of this server, if it differs.
     ours: Option<String>,
 }
 
 struct Connection {
     stream: TcpStream,
-    /// What was sent and is not a whole request.
+    /// The bytes sent that are not a whole request yet.
     unfinished: Vec<u8>,
     open: bool,
 }
@@ -95,7 +94,7 @@ impl Connection {
         if greeted {
             connection.stream.write_all(&GREETING).expect("an open connection");
         }
-        // Else as if it had been: the recorded bytes begin with it, or are no requests at all.
+        // Otherwise the recorded bytes begin with a greeting, or are not requests at all.
         connection
     }
 
@@ -110,7 +109,7 @@ impl Connection {
             }
             bytes => {
                 let bytes = unhex(bytes);
-                // To a connection that the server has closed, it may fail.
+                // This may fail on a connection that the server has closed.
                 let _ = self.stream.write_all(&bytes);
                 self.unfinished.extend_from_slice(&bytes);
                 let mut rest = &self.unfinished[..];
@@ -127,7 +126,7 @@ impl Connection {
         assert_eq!(answer, expected, "{place}");
     }
 
-    /// Expects the strings of `expected`, behind their count, in any order.
+    /// Expects the strings of `expected`, preceded by their number, in any order.
     fn expect_list(&mut self, expected: &[u8], place: &str) {
         let mut answer = vec![0; expected.len()];
         self.stream.read_exact(&mut answer).unwrap_or_else(|error| panic!("{place}: {error}"));

@@ -1,12 +1,12 @@
-//! Lets many agents attend one coordinator at once, and prints a line of JSON about it.
+//! Registers many agents with one coordinator at once, and prints a line of JSON about it.
 //!
-//! The coordinator is a process of its own. The agents are tasks in this one; each drives the
-//! library's real agent over a connection of its own, with a worker store that listens, and only
-//! the workers are missing: their supervisor takes orders and does nothing. The job needs all of
-//! them, so its round completes when the last has joined. The clock runs from the first dial until
-//! every agent has been admitted. Then something may happen to one of them, and the clock runs again
-//! until all that are left have been admitted to the next round; or nothing, for a while, and what the
-//! coordinator uses meanwhile is measured.
+//! The coordinator is a separate process. The agents are tasks in this one; each drives the
+//! library's real agent over its own connection, with a listening worker store. Only the workers
+//! are missing: their supervisor receives commands and starts nothing. The job needs all agents, so
+//! its round completes when the last has joined. The time from the first dial until every agent has
+//! been admitted is measured. Then one agent may fail, and the time until all that are left have
+//! been admitted to the next round is measured; or nothing happens for a while, and the
+//! coordinator's resource usage is measured.
 
 use std::{
     collections::BTreeSet,
@@ -59,30 +59,31 @@ use tokio::{
 
 #[derive(Debug, Parser)]
 struct Args {
-    /// The program that coordinates.
+    /// The program that runs the coordinator.
     #[arg(long, default_value = "target/release/ragent")]
     ragent: PathBuf,
-    /// How many agents attend.
+    /// Number of agents.
     #[arg(long, default_value_t = 1000)]
     agents: u16,
-    /// What happens to one of them once all have been admitted.
+    /// The fault of one agent after all have been admitted.
     #[arg(long)]
     then: Option<Blow>,
-    /// For how many seconds the coordinator is watched while nothing happens.
+    /// Seconds for which the idle coordinator is measured.
     #[arg(long)]
     hold: Option<u64>,
-    /// For how many milliseconds the coordinator is stopped once all have been admitted; measured is
-    /// until every agent has its lease renewed, and how many connections were opened for it.
+    /// Milliseconds for which the coordinator is stopped after all agents have been admitted;
+    /// measures the time until every lease is renewed, and the number of connections opened for
+    /// that.
     #[arg(long)]
     stall: Option<u64>,
 }
 
-/// What happens to an agent.
+/// A fault of an agent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 enum Blow {
     /// One of its workers fails.
     Fail,
-    /// It is not heard any more.
+    /// It becomes silent.
     Lose,
 }
 
@@ -98,7 +99,8 @@ async fn main() -> Result<()> {
 
 async fn measure(args: &Args, coordinator: &Coordinator) -> Result<Value> {
     let count = usize::from(args.agents);
-    // A thread has descriptors of its own, of which thousands of agents may not take several each.
+    // Each thread has its own descriptors, too many for one thread per agent with thousands of
+    // agents.
     let mut thread = Arc::new(StoreThread::start("stores")?);
     let mut stores = Vec::with_capacity(count);
     for number in 1..=count {
@@ -161,7 +163,7 @@ fn seconds_at(quantile: f64, start: Instant, sorted: &[Instant]) -> f64 {
     (sorted[index as usize] - start).as_secs_f64()
 }
 
-/// Connections that were accepted on this machine since it was started, in all.
+/// Returns the connections accepted on this machine since boot.
 fn connections_opened() -> Result<u64> {
     let counters = fs::read_to_string("/proc/net/snmp")?;
     let mut lines = counters.lines().filter_map(|line| line.strip_prefix("Tcp: "));
@@ -176,7 +178,7 @@ fn status_kb(pid: u32, field: &str) -> Result<u64> {
     Ok(line.split_whitespace().nth(1).context("a field without a value")?.parse()?)
 }
 
-/// Agents whose stores share a thread: no more than may wait to be opened by it at once.
+/// Agents whose stores share a thread: at most as many as may wait to be opened by it.
 const AGENTS_PER_THREAD: usize = 32;
 
 fn open_stores(thread: Arc<StoreThread>) -> WorkerStores {
@@ -185,14 +187,14 @@ fn open_stores(thread: Arc<StoreThread>) -> WorkerStores {
     WorkerStores::new(thread, place)
 }
 
-/// Agents that attend one coordinator.
+/// Agents of one coordinator.
 struct Crowd {
     agents: JoinSet<Result<()>>,
-    /// A round that one of them was admitted to, and when.
+    /// The rounds to which an agent was admitted, with the time.
     told: mpsc::Receiver<(RoundId, Instant)>,
-    /// Agents whose lease was renewed.
+    /// Numbers of agents whose lease was renewed.
     renewed: mpsc::Receiver<u32>,
-    /// What happens to the last of them.
+    /// Faults for the last agent.
     last: mpsc::Sender<Blow>,
 }
 
@@ -212,7 +214,7 @@ impl Crowd {
         Self { agents, told, renewed, last }
     }
 
-    /// Waits until `count` have been admitted to one round; returns when each was, in order.
+    /// Waits until `count` agents have been admitted to one round; returns the sorted times.
     async fn admitted(&mut self, count: usize) -> Result<Vec<Instant>> {
         timeout(TIMEOUT, self.gather(count))
             .await
@@ -236,7 +238,8 @@ impl Crowd {
         Ok(moments)
     }
 
-    /// Stops the coordinator for `time`, and waits until all `count` agents have their leases renewed.
+    /// Stops the coordinator for `time`, and waits until the leases of all `count` agents are
+    /// renewed.
     async fn stall(&mut self, pid: u32, count: usize, time: Duration) -> Result<Value> {
         let pid = Pid::from_raw(pid.try_into()?);
         let opened = connections_opened()?;
@@ -269,7 +272,7 @@ impl Crowd {
         }))
     }
 
-    /// Lets time pass in which nothing happens.
+    /// Waits for `time`; returns an error if an agent ends.
     async fn rest(&mut self, time: Duration) -> Result<()> {
         match timeout(time, self.agents.join_next()).await {
             Ok(Some(ended)) => ended?,
@@ -278,10 +281,10 @@ impl Crowd {
     }
 }
 
-/// Where an agent reports its admissions and the renewals of its lease, and its number.
+/// The senders for admissions and lease renewals of an agent, and its number.
 type ToCrowd = (mpsc::Sender<(RoundId, Instant)>, mpsc::Sender<u32>, u32);
 
-/// Runs one agent, and tells when it has been admitted.
+/// Runs one agent, and reports its admissions.
 async fn attend(
     spec: AgentSpec,
     stores: WorkerStores,
@@ -301,14 +304,14 @@ async fn attend(
             ending = &mut agent => anyhow::bail!("an agent has ended: {:?}", ending?),
             Some(blow) = blows.recv() => match blow {
                 Blow::Fail => fail.send(()).await?,
-                // Its connection stays open, as that of a machine that has lost its power.
+                // Its connection stays open, as that of a machine that lost power.
                 Blow::Lose => future::pending().await,
             },
         }
     }
 }
 
-/// Takes an agent's orders, without any workers.
+/// Handles an agent's commands, without any workers.
 async fn supervise(
     mut orders: mpsc::Receiver<Command>,
     mut failures: mpsc::Receiver<()>,
@@ -317,7 +320,7 @@ async fn supervise(
 ) {
     let mut group = None;
     loop {
-        // Nobody listens any more once the agent is gone.
+        // Sending fails once the agent has ended.
         tokio::select! {
             order = orders.recv() => match order {
                 None => return,
@@ -329,7 +332,7 @@ async fn supervise(
                     let _ = tell.send(Told::Finished(GroupEnd::Stopped)).await;
                 }
                 Some(Command::Renew(_)) => {
-                    // Only a stall is measured by it, and it is renewed again soon.
+                    // Used by the stall measurement only; the next renewal follows soon.
                     let _ = renewed.try_send(number);
                 }
                 Some(_) => {}
@@ -360,7 +363,7 @@ fn failure(admission: &Admission) -> WorkerFailure {
 }
 
 fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
-    // Addresses of as many machines; nobody dials them.
+    // One address per agent; they are never dialed.
     let address: IpAddr = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 1)) + number).into();
     let node = NodeDescription {
         node_id: NodeId::new(format!("node{number}_1_0")),
@@ -392,11 +395,11 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
     }
 }
 
-/// A coordinator that ends with this value.
+/// A coordinator process that is killed when this value is dropped.
 struct Coordinator {
     process: Child,
     endpoint: Endpoint,
-    /// Where it remembers its job.
+    /// The folder of its state.
     _memory: TempDir,
 }
 
@@ -427,7 +430,7 @@ impl Drop for Coordinator {
     }
 }
 
-/// An agent needs a stream, a listener, and what the thread of its stores waits on.
+/// Raises the limit: an agent needs a stream, a listener, and its share of a thread of stores.
 fn raise_limit_on_files() -> Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
@@ -437,5 +440,5 @@ fn raise_limit_on_files() -> Result<()> {
 const RUN_ID: &str = "attend-load";
 const QUEUE: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Until what an admission leaves to be done is done.
+/// Time for the work after an admission to complete.
 const CALM: Duration = Duration::from_secs(2);

@@ -1,7 +1,7 @@
-//! What a store costs that does nothing: a bare loop over epoll, which answers what `store_load` sends
-//! with as many bytes as a store would, and neither decodes nor stores.
+//! The least cost of a store: a minimal epoll loop that answers the requests of `store_load` with
+//! as many bytes as a store would, and neither decodes nor stores.
 //!
-//! One read a readiness, one write an answer, one event queue: fewer system calls there cannot be.
+//! One read per event, one write per answer, one event queue: fewer system calls are impossible.
 //! Prints the address that it is bound to as its first line, and serves until it is killed.
 
 use std::collections::HashMap;
@@ -73,7 +73,7 @@ impl Floor {
             _ => return drop(self.streams.remove(&n)),
         };
         let echo = &request[request.len() - 4..];
-        // The first byte tells enough: `store_load` sends nothing else.
+        // The first byte suffices: `store_load` sends no other requests.
         let answer = match QueryType::from_code(request[0]) {
             Some(QueryType::Get) => &VALUE[..],
             Some(QueryType::Add) => &VALUE[..8],
@@ -84,7 +84,7 @@ impl Floor {
             }
             _ => echo,
         };
-        // A client that is gone shows at the next read.
+        // A closed connection is detected by the next read.
         let _ = stream.write(answer);
         if request[0] == QueryType::Set.code() {
             for n in self.waiting.drain(..) {
@@ -97,7 +97,7 @@ impl Floor {
 const LISTENER: u64 = u64::MAX;
 const ACCEPTED_AT_ONCE: usize = 16;
 
-/// A length and so many bytes, as a `GET` is answered.
+/// A length and that many bytes, as the answer to a `GET`.
 const VALUE: [u8; 72] = {
     let mut value = [0; 72];
     value[0] = 64;

@@ -1,8 +1,8 @@
-//! A worker that says when it was started, and then waits for its end.
+//! A worker that reports the time of its start, and then waits until it is killed.
 //!
-//! It sends one line, `GROUP_RANK RANK WORLD_SIZE PID NANOSECONDS`, as a datagram to
-//! the UNIX socket that `BENCH_STAMPS` names. The nanoseconds are those of `CLOCK_MONOTONIC`, which
-//! all processes of a machine share; so whoever breaks something can subtract.
+//! It sends one line, `GROUP_RANK RANK WORLD_SIZE PID NANOSECONDS`, as a datagram to the UNIX
+//! socket that `BENCH_STAMPS` names. The nanoseconds are those of `CLOCK_MONOTONIC`, which all
+//! processes of a machine share, so that they can be compared with the time of a fault.
 
 use std::{os::unix::net::UnixDatagram, process, time::Duration};
 

@@ -1,11 +1,11 @@
-//! Puts load on a store that speaks the `TCPStore` protocol, and prints a line of JSON for each kind.
+//! Puts load on a server of the `TCPStore` protocol, and prints a line of JSON per operation.
 //!
-//! One thread, and one request outstanding per connection, as with torch's clients. A `SET` has no
-//! answer, so it is sent together with a `PING`, and their echo counts. `connect` measures how long
-//! it takes until all connections are made and greeted, `init` until each has counted itself as well,
-//! as torch's clients do; `wait-fanout` how long from a `SET` until everyone who waited for the key
-//! has been told; `storm` how long one client waits for an answer while all the others connect.
-//! `benches/store.py` runs it against several servers.
+//! One thread, and one outstanding request per connection, as with torch's clients. A `SET` has no
+//! answer, so it is sent together with a `PING`, whose echo counts. `connect` measures the time
+//! until all connections are made and greeted; `init` until each has counted itself as well, as
+//! torch's clients do; `wait-fanout` the time from a `SET` until all clients that waited for the
+//! key are answered; `storm` the latency of one client while all others connect. `benches/store.py`
+//! runs it against several servers.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -23,18 +23,18 @@ use serde_json::{Value, json};
 
 #[derive(Debug, Parser)]
 struct Args {
-    /// Where the store listens.
+    /// The address of the store.
     address: SocketAddr,
-    /// What to do; several exchanges, by commas, one after the other on the same connections.
+    /// The operations, separated by commas; consecutive exchanges share their connections.
     #[arg(value_delimiter = ',', required = true)]
     ops: Vec<Op>,
-    /// On how many connections at a time.
+    /// Number of connections.
     #[arg(long, default_value_t = 64)]
     connections: usize,
-    /// For how long, each.
+    /// Seconds per operation.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Of which process to measure the CPU time.
+    /// The process whose CPU time is measured.
     #[arg(long)]
     server_pid: Option<u32>,
 }
@@ -51,7 +51,7 @@ enum Op {
     WaitFanout,
 }
 
-/// Bytes that a client sends again and again, and how many it gets for them.
+/// A request that a client repeats, and the length of its answer.
 struct Exchange {
     request: Vec<u8>,
     answer_len: usize,
@@ -84,7 +84,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// How long this process and the server would have liked to run while something else did.
+/// Returns the time that this process and the server were runnable while others ran.
 fn waited(args: &Args) -> Result<Duration> {
     let of_server = args.server_pid.map(waiting_time).transpose()?;
     Ok(waiting_time(std::process::id())? + of_server.unwrap_or_default())
@@ -92,7 +92,7 @@ fn waited(args: &Args) -> Result<Duration> {
 
 /// Repeats one exchange on every connection until the time is over.
 fn exchanges(args: &Args, op: Op, clients: &mut Clients) -> Result<Value> {
-    // Before the clock runs: the key that is read.
+    // Stores the key that is read, before the measurement.
     greeted(args.address, 1)?.exchange(&[&set(KEY, &[b'v'; VALUE_LEN])?[..], &PING].concat(), 4)?;
 
     let Exchange { request, answer_len } = Exchange::new(op)?;
@@ -158,10 +158,10 @@ impl Exchange {
     }
 }
 
-/// How long something took, and how often it was done.
+/// The duration of a round, and the CPU time of the server in it.
 struct Stretch {
     taken: Duration,
-    /// Of the server's CPU, where only part of it is to count.
+    /// CPU time of the server, if only part of the round counts.
     cpu: Option<Duration>,
 }
 
@@ -171,7 +171,7 @@ impl Stretch {
     }
 }
 
-/// Repeats what takes one stretch of time until the time is over.
+/// Repeats a round until the time is over.
 fn rounds(args: &Args, op: &str, round: impl Fn(&Args) -> Result<Stretch>) -> Result<Value> {
     let end = now() + Duration::from_secs_f64(args.seconds);
     let mut stretches = vec![round(args)?];
@@ -211,11 +211,11 @@ fn init(args: &Args) -> Result<Duration> {
 fn wait_fanout(args: &Args) -> Result<Stretch> {
     let mut clients = greeted(args.address, args.connections)?;
     let setter = greeted(args.address, 1)?;
-    // No two rounds share a key, not even those of other processes.
+    // Each round has its own key, also across processes.
     let key = format!("/bench/fanout/{:?}", now());
     let mut request = Vec::new();
     Query::Wait { keys: vec![key.as_bytes()] }.encode(&mut request)?;
-    // The echo says that the wait before it was taken note of.
+    // The echo confirms that the wait before it was received.
     request.extend_from_slice(&PING);
     clients.exchange(&request, 4)?;
     let cpu_before = args.server_pid.map(cpu_time).transpose()?;
@@ -230,8 +230,8 @@ fn wait_fanout(args: &Args) -> Result<Stretch> {
     Ok(Stretch { taken, cpu })
 }
 
-/// Asks one thing after the other on one connection, first alone, then while another process makes
-/// the other connections.
+/// Sends pings on one connection, first alone, then while another process makes the other
+/// connections.
 fn storm(args: &Args) -> Result<Value> {
     let mut client = TcpStream::connect(args.address)?;
     client.set_nodelay(true)?;

@@ -1,4 +1,4 @@
-//! What an agent says.
+//! Messages of agents.
 
 use std::{net::IpAddr, num::NonZeroU32};
 
@@ -16,12 +16,12 @@ use crate::{
     v1::{self, agent_message, standing},
 };
 
-/// One message of an attend stream, on the coordinator's side.
+/// One message of an attend stream, received by the coordinator.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum FromAgent {
-    /// The first one, with the proof of its node id once there is one.
+    /// The first message, with the proof of its node id if one was issued.
     Attend(Box<Attend>, Option<Proof>),
-    /// Any further one.
+    /// Any further message.
     Message(FromNode),
 }
 
@@ -100,7 +100,7 @@ impl TryFrom<v1::RefusedClients> for RefusedClients {
     }
 }
 
-/// Reads the addresses that a round's store has refused.
+/// Parses the addresses that a round's store has refused.
 pub(super) fn refused_clients(addresses: Vec<String>) -> Result<Vec<IpAddr>, Malformed> {
     const FIELD: &str = "refused_clients.addresses";
     list(addresses, FIELD, REFUSED_CLIENTS_MAX, |address| {

@@ -1,4 +1,4 @@
-//! What the coordinator says.
+//! Messages of the coordinator.
 
 use std::net::IpAddr;
 
@@ -17,25 +17,25 @@ use crate::{
     v1::{self, assignment, coordinator_message, refusal, restart},
 };
 
-/// One message of an attend stream, on the agent's side.
+/// One message of an attend stream, received by the agent.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum FromCoordinator {
-    /// The one who was dialed coordinates, and says this.
+    /// A message of the coordinator.
     Message(ToNode),
-    /// The same, where it is a welcome: with the proof of the node id that attends.
+    /// A welcome of the coordinator, with the proof of the node id that registers.
     Welcomed(Welcome, Proof),
     /// The node id of the attend belongs to another agent: its proof is missing or wrong.
     OtherAgent,
-    /// The one who was dialed is an agent of the job, but does not coordinate it.
+    /// The dialed agent belongs to the job, but does not host its coordinator.
     NotHere(NotHere),
 }
 
-/// Where the coordinator is, by the knowledge of another agent.
+/// The location of the coordinator, as known to another agent.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NotHere {
-    /// The newest term that the answering agent has heard of.
+    /// The newest term that the answering agent knows.
     pub term: Term,
-    /// The endpoint at which it attends.
+    /// The endpoint at which it is registered.
     pub endpoint: String,
 }
 
@@ -135,8 +135,8 @@ impl TryFrom<v1::Welcome> for Welcome {
         if leases.keep_alive_interval.is_zero() || leases.agent <= leases.keep_alive_interval {
             return Err(Malformed::OutOfRange("welcome.agent_lease_ms"));
         }
-        // Workers may run for the agent's lease after the last keep-alive that was echoed, while the
-        // coordinator lets others start in their place after its own lease.
+        // Workers may run for the agent's lease after the last echoed keep-alive, while the
+        // coordinator starts replacements after its own lease.
         if leases.coordinator > limits::MAX_LEASE || leases.agent >= leases.coordinator {
             return Err(Malformed::OutOfRange("welcome.coordinator_lease_ms"));
         }

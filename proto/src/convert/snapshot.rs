@@ -1,4 +1,4 @@
-//! Status.
+//! The status of a job.
 
 use std::net::IpAddr;
 
@@ -16,12 +16,12 @@ use crate::{
     v1::{self, status_reply},
 };
 
-/// What the one who was asked knows of the job.
+/// The answer to a status request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum StatusAnswer {
-    /// It does not coordinate it.
+    /// The answering agent does not host the coordinator.
     NotHere(NotHere),
-    /// It coordinates it, and this is how it stands.
+    /// The status of the job, from its coordinator.
     Snapshot(Box<Snapshot>),
 }
 

@@ -1,4 +1,4 @@
-//! Everything that is said survives the wire, and whatever else arrives is refused, not believed.
+//! Every message is received as it was sent, and malformed messages are refused.
 
 use std::time::Duration;
 
@@ -256,7 +256,7 @@ fn snapshot() -> Snapshot {
     }
 }
 
-/// All that an agent says arrives as it was said.
+/// Every message of an agent is received as it was sent.
 #[test]
 fn agents_are_understood() {
     for said in from_agent() {
@@ -266,7 +266,7 @@ fn agents_are_understood() {
     }
 }
 
-/// All that a coordinator says arrives as it was said.
+/// Every message of a coordinator is received as it was sent.
 #[test]
 fn coordinators_are_understood() {
     for said in from_coordinator() {
@@ -276,7 +276,7 @@ fn coordinators_are_understood() {
     }
 }
 
-/// Status arrives as it was said.
+/// A status is received as it was sent.
 #[test]
 fn status_is_understood() {
     let not_here = NotHere { term: Term(1), endpoint: "h:1".to_owned() };
@@ -286,7 +286,7 @@ fn status_is_understood() {
     }
 }
 
-/// What is missing, too long or without meaning is refused by name.
+/// A missing, too long or meaningless field is refused by name.
 #[test]
 fn malformed_messages_are_refused_by_name() {
     let refusal = |change: &dyn Fn(&mut v1::Attend)| {
@@ -344,7 +344,7 @@ fn terminals_are_left_alone() {
     }
 }
 
-/// A coordinator must not grant a lease on which workers would run after they were replaced.
+/// Leases with which workers would still run after they were replaced are refused.
 #[test]
 fn endless_leases_are_refused() {
     let welcome = |agent: u64, coordinator: u64| {
@@ -366,7 +366,7 @@ fn endless_leases_are_refused() {
 }
 
 proptest! {
-    /// No bytes make a conversion panic, whatever they were cut from or changed to.
+    /// A conversion never panics, however its bytes were cut or changed.
     #[test]
     fn no_bytes_panic(
         which in 0_usize..64,

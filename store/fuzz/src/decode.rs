@@ -1,11 +1,11 @@
-//! The decoder, on any bytes in any pieces.
+//! The decoder, on arbitrary bytes in arbitrary pieces.
 
 use ragent_store::wire::{DecodeError, Decoder, Query};
 
-/// Takes the requests off a stream that comes at once, and off the same in pieces.
+/// Decodes a stream as a whole, and the same stream in pieces.
 ///
-/// The first byte says how many cuts there are; each of the bytes behind it is the length of a piece,
-/// or sixteen times that if it is even.
+/// The first byte is the number of cuts; each of the next bytes is the length of a piece, times 16
+/// if it is even.
 pub fn decode(input: &[u8]) {
     let Some((&cuts, rest)) = input.split_first() else {
         return;
@@ -16,7 +16,8 @@ pub fn decode(input: &[u8]) {
     check(stream, &whole.0);
 }
 
-/// What comes off `stream`, and how it ends, if `pieces` of these lengths come before the rest.
+/// Returns the requests of `stream`, and the error at its end, if `pieces` of these lengths arrive
+/// before the rest.
 fn requests<'a>(stream: &'a [u8], pieces: &[u8]) -> (Vec<Query<'a>>, Option<DecodeError>) {
     let mut decoder = Decoder::default();
     let mut queries = Vec::new();
@@ -39,7 +40,7 @@ fn requests<'a>(stream: &'a [u8], pieces: &[u8]) -> (Vec<Query<'a>>, Option<Deco
     (queries, None)
 }
 
-/// Each request is the bytes that it came from, and has no more room than they account for.
+/// Checks that each request encodes to its original bytes, and allocates no more than they justify.
 fn check(stream: &[u8], queries: &[Query<'_>]) {
     let mut encoded = Vec::new();
     for query in queries {

@@ -1,4 +1,4 @@
-//! What is fuzzed, as functions of an input that panic where a rule is broken.
+//! The fuzz targets: functions of an input that panic if a rule is broken.
 //!
 //! | target | input | rule |
 //! |---|---|---|

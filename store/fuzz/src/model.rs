@@ -1,7 +1,7 @@
-//! The store once more, written for the eye: every wait is a list, looked through each time, and what
-//! is held is summed up anew each time that it is asked for.
+//! A model of the store in its simplest form: each wait is in one list, which is searched each
+//! time, and the memory held is computed from scratch for each query.
 //!
-//! It knows of the clients what they sent and what they are to receive.
+//! For each client it tracks the bytes that it sent and the answers that it is to receive.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -21,11 +21,12 @@ pub(crate) struct Model {
     waits: Vec<(usize, Awaited)>,
     woken: Vec<usize>,
     clients: [Client; CLIENTS],
-    /// The key whose value was extended, by how much more room than it needs the model cannot know.
+    /// The key whose value was just extended; the model cannot know the spare capacity of the
+    /// value.
     extended: Option<Vec<u8>>,
 }
 
-/// A value, of which a reader may hold what another client has replaced.
+/// A value; a reader may still hold one that another client has replaced.
 #[derive(Clone, Debug)]
 struct Value {
     bytes: Rc<Vec<u8>>,
@@ -50,16 +51,16 @@ struct Client {
 /// A part of an answer.
 enum Answer {
     Bytes(Rc<Vec<u8>>),
-    /// A value that is sent as it lies in the store.
+    /// A value that is shared with the store.
     Shared(Value),
-    /// A list of all keys, in no order.
+    /// A list of all keys, in any order.
     Keys(BTreeSet<Vec<u8>>),
 }
 
-/// A shorter value that was extended has this much room.
+/// The least room of an extended value.
 const EXTENDED_ROOM_MIN: usize = 8;
 
-/// What became of the next request of a client.
+/// The result of the next request of a client.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Outcome {
     Broken,
@@ -84,12 +85,12 @@ impl Model {
         }
     }
 
-    /// Takes note of what `client` sent.
+    /// Records bytes that `client` sent.
     pub(crate) fn sent(&mut self, client: usize, bytes: &[u8]) {
         self.clients[client].unread.extend_from_slice(bytes);
     }
 
-    /// Takes note of what `client` received, and checks it as far as it is a whole part.
+    /// Records bytes that `client` received, and checks all whole parts.
     pub(crate) fn received(&mut self, client: usize, bytes: &[u8]) {
         let client = &mut self.clients[client];
         client.received.extend_from_slice(bytes);
@@ -106,25 +107,25 @@ impl Model {
         client.received = rest.to_vec();
     }
 
-    /// Returns how many bytes `client` has yet to receive.
+    /// Returns the number of bytes that `client` has yet to receive.
     pub(crate) fn expected_len(&self, client: usize) -> usize {
         let Client { expected, received, .. } = &self.clients[client];
         expected.iter().map(Answer::len).sum::<usize>() - received.len()
     }
 
-    /// Lets `client` leave, and another come.
+    /// Removes `client`; another takes its place.
     pub(crate) fn leave(&mut self, client: usize) {
         self.forget(client);
         self.clients[client] = Client::default();
     }
 
-    /// Tells whether `client` is in the middle of a request, or has not greeted.
+    /// Returns true if `client` is in the middle of a request, or has not completed its greeting.
     pub(crate) fn is_amid(&self, client: usize) -> bool {
         let Client { greeted, unread, .. } = &self.clients[client];
         *greeted < GREETING.len() || !unread.is_empty()
     }
 
-    /// Takes at most one request off what `client` sent.
+    /// Executes at most one request of the bytes that `client` sent.
     pub(crate) fn step(&mut self, client: usize) -> Outcome {
         let unread = std::mem::take(&mut self.clients[client].unread);
         let mut rest = &unread[..];
@@ -225,7 +226,7 @@ impl Model {
         Ok(())
     }
 
-    /// Returns by how much the store grows if `value` is stored under `key`.
+    /// Returns the bytes by which the store grows if `value` is stored under `key`.
     fn growth(&self, key: &[u8], value: &[u8]) -> usize {
         match self.entries.get(key) {
             Some(old) if self.is_read(old) => value.len(),
@@ -368,7 +369,7 @@ impl Model {
         if self.memory_max < self.used() + len { Err(Broken) } else { Ok(()) }
     }
 
-    /// Returns what the store holds, and what readers hold of what it held.
+    /// Returns the bytes that the store holds, including replaced values that readers still hold.
     pub(crate) fn used(&self) -> usize {
         let entries =
             self.entries.iter().map(|(key, value)| key.len() + ENTRY_OVERHEAD + value.room);
@@ -399,12 +400,12 @@ impl Model {
         })
     }
 
-    /// Tells whether a value was just extended, whose room is what [`Self::learn_room`] is told.
+    /// Returns true if a value was just extended; [`Self::learn_room`] then sets its room.
     pub(crate) fn has_extended(&self) -> bool {
         self.extended.is_some()
     }
 
-    /// Takes note that the store says it holds `used`, which tells what an extended value occupies.
+    /// Sets the room of an extended value from the bytes that the store holds.
     pub(crate) fn learn_room(&mut self, used: usize) {
         let without = self.used();
         if let Some(value) = self.extended.take().and_then(|key| self.entries.get_mut(&key)) {

@@ -1,30 +1,30 @@
-//! Reads an input as a script of what clients do.
+//! Interprets an input as a script of clients' actions.
 //!
-//! Keys and values come from short tables, so that clients meet at the same keys and the interesting
+//! Keys and values come from short tables, so that clients use the same keys and the interesting
 //! lengths are found at once.
 
 use ragent_store::limits::{KEY_LEN_MAX, SHARED_VALUE_LEN_MIN};
 use ragent_store::wire::{Query, QueryType};
 
-/// How many clients take part.
+/// The number of clients.
 pub(crate) const CLIENTS: usize = 4;
 
 pub(crate) struct Script<'a> {
     rest: &'a [u8],
 }
 
-/// What one client does next.
+/// The next action of a client.
 #[derive(Debug)]
 pub(crate) enum Deed<'a> {
     /// Sends a request.
     Ask(Query<'static>),
-    /// Sends so many bytes of a request, and the others before whatever it sends next.
+    /// Sends this many bytes of a request, and the rest before its next bytes.
     Begin(Query<'static>, usize),
-    /// Sends any bytes.
+    /// Sends arbitrary bytes.
     Say(&'a [u8]),
-    /// Reads so many bytes of its answers.
+    /// Reads this many bytes of its answers.
     Read(usize),
-    /// Hangs up; another comes, and says `VALIDATE`, or nothing yet.
+    /// Disconnects; another client takes its place, and sends `VALIDATE` if `greeted`.
     Leave { greeted: bool },
 }
 
@@ -33,12 +33,12 @@ impl<'a> Script<'a> {
         Self { rest: input }
     }
 
-    /// The next byte; 0 once there is none.
+    /// Returns the next byte, or 0 at the end.
     pub(crate) fn byte(&mut self) -> u8 {
         self.rest.split_off_first().copied().unwrap_or(0)
     }
 
-    /// The next deed, of whole requests only, and whose it is.
+    /// Returns the next action, and its client; all requests are whole.
     pub(crate) fn next_whole(&mut self) -> Option<(usize, Deed<'a>)> {
         let (client, deed) = self.first()?;
         Some(match deed {
@@ -48,7 +48,7 @@ impl<'a> Script<'a> {
         })
     }
 
-    /// The next deed, whatever it is, and whose.
+    /// Returns the next action of any kind, and its client.
     pub(crate) fn next_any(&mut self) -> Option<(usize, Deed<'a>)> {
         let (client, deed) = self.first()?;
         let deed = match deed {
@@ -73,7 +73,7 @@ impl<'a> Script<'a> {
     fn query(&mut self) -> Query<'static> {
         let kind = QueryType::ALL[usize::from(self.byte()) % QueryType::ALL.len()];
         match kind {
-            // Once is enough: it ends the connection.
+            // Not `VALIDATE`: a second one would end the connection.
             QueryType::Validate | QueryType::Ping => Query::Ping { nonce: self.byte().into() },
             QueryType::Set => Query::Set { key: self.key(), value: self.value() },
             QueryType::CompareSet => {

@@ -1,7 +1,7 @@
-//! A whole server over loopback, beside the model.
+//! A whole server over loopback, compared with the model.
 //!
-//! Its thread serves all inputs, each with a store of its own. What one connection sends is carried out
-//! before another sends something: in between, a witness pings.
+//! One thread serves all inputs, each with its own store. The bytes of one connection are executed
+//! before another sends any: a witness pings in between.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -18,15 +18,16 @@ use super::model::{Model, Outcome};
 use super::script::{CLIENTS, Deed, Script};
 use super::world::encode;
 
-/// Lets clients do what `input` says, on a server.
+/// Runs the script `input` on a server.
 pub fn server(input: &[u8]) {
     let listener = listen(([127, 0, 0, 1], 0).into()).expect("a port");
-    // Its connections inherit it: what is not read is soon left to the store.
+    // Inherited by its connections, so that unread answers soon remain in the store.
     SockRef::from(&listener).set_send_buffer_size(KERNEL_LEN).expect("a socket");
     let addr = listener.local_addr().expect("a bound listener");
     let store = THREAD.open(listener, Admission::Anybody).expect("a store");
     let mut script = Script::new(input);
-    // Where the other targets say how much the store may hold: one corpus serves all.
+    // Other targets select the memory limit by this byte; unused here, so that one corpus serves
+    // all.
     script.byte();
     let mut visit = Visit::new(addr);
     while let Some((client, deed)) = script.next_any() {
@@ -37,20 +38,20 @@ pub fn server(input: &[u8]) {
 }
 
 static THREAD: LazyLock<StoreThread> = LazyLock::new(|| {
-    // As in every program whose `main` is Rust's, which that of a fuzzer is not. Threads inherit it.
+    // As in every program with Rust's `main`; that of a fuzzer differs. Threads inherit the mask.
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGPIPE);
     signals.thread_block().expect("a signal");
     StoreThread::start("store").expect("a thread")
 });
 
-/// A time that only a failure takes.
+/// A timeout that only a failure reaches.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Most that each side's kernel is asked to buffer.
+/// Most bytes that the kernel is asked to buffer on each side.
 const KERNEL_LEN: usize = 64 << 10;
 
-/// What one read of the server takes is more.
+/// Less than one read of the server takes.
 const PIECE_LEN: usize = 16 << 10;
 
 struct Visit {
@@ -62,7 +63,7 @@ struct Visit {
 
 struct Peer {
     stream: TcpStream,
-    /// What it has begun to send, and sends before anything else.
+    /// The rest of a request, sent before the next bytes.
     pending: Vec<u8>,
 }
 
@@ -102,7 +103,7 @@ impl Visit {
         }
     }
 
-    /// Lets `client` hang up, or vanish.
+    /// Disconnects `client`, by a half-close if `politely`, otherwise by a reset.
     fn leave(&mut self, client: usize, politely: bool) {
         self.model.leave(client);
         if let Some(Peer { mut stream, .. }) = self.peers[client].take() {
@@ -121,7 +122,7 @@ impl Visit {
         };
         let bytes = [&std::mem::take(&mut peer.pending), bytes].concat();
         for piece in bytes.chunks(PIECE_LEN) {
-            // It fails if the store closed the connection meanwhile, which is seen below.
+            // It fails if the store closed the connection meanwhile, which is detected below.
             let peer = self.peers[client].as_mut().expect("it speaks");
             let _ = peer.stream.write_all(piece);
             self.ping();
@@ -137,7 +138,7 @@ impl Visit {
             return self.expect_closed(client);
         }
         for client in 0..CLIENTS {
-            // Else the store would hold up what comes next of it.
+            // Otherwise the store would hold up the next requests of this client.
             if OUTPUT_PAUSE_LEN / 2 <= self.model.expected_len(client) {
                 self.read(client, usize::MAX);
                 self.ping();
@@ -154,7 +155,7 @@ impl Visit {
         self.model.received(client, &bytes);
     }
 
-    /// What was to be answered may have come before the end, as far as it goes.
+    /// Expects the end of the connection. A part of the expected answers may precede it.
     fn expect_closed(&mut self, client: usize) {
         if let Some(mut peer) = self.peers[client].take() {
             let bytes = read_to_end(&mut peer.stream);
@@ -163,7 +164,7 @@ impl Visit {
         self.model.leave(client);
     }
 
-    /// Returns once all that came before is done.
+    /// Waits until everything sent before is executed.
     fn ping(&mut self) {
         self.witness.write_all(b"\x0dping").expect("an open connection");
         let mut answer = [0; 4];
@@ -171,7 +172,7 @@ impl Visit {
         assert_eq!(&answer, b"ping");
     }
 
-    /// Everyone receives what is still to come, and the store holds as many keys as the model.
+    /// Checks that all clients receive their answers, and that store and model have as many keys.
     fn end(mut self) {
         for client in 0..CLIENTS {
             self.read(client, usize::MAX);
@@ -195,7 +196,7 @@ fn connect(addr: SocketAddr) -> TcpStream {
         socket.set_recv_buffer_size(KERNEL_LEN).expect("a socket");
         match socket.connect(&addr.into()) {
             Ok(()) => break TcpStream::from(socket),
-            // By the fuzzer's alarm.
+            // Interrupted by the fuzzer's alarm.
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => panic!("the store listens: {error}"),
         }
@@ -203,7 +204,8 @@ fn connect(addr: SocketAddr) -> TcpStream {
     stream.set_nodelay(true).expect("a socket");
     stream.set_read_timeout(Some(DEADLINE)).expect("a time-out");
     stream.set_write_timeout(Some(DEADLINE)).expect("a time-out");
-    // Thousands of connections a second are made: none may leave its port behind for a minute.
+    // Thousands of connections are made per second: their ports must not remain in use for a
+    // minute.
     SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("a socket");
     stream
 }

@@ -1,4 +1,4 @@
-//! Sessions on an engine, as the server runs them, beside the model.
+//! Sessions on an engine, run as by the server, compared with the model.
 
 use std::io::IoSlice;
 
@@ -12,12 +12,12 @@ use ragent_store::wire::{GREETING, Query, STOP_WAITING};
 use super::model::{Model, Outcome};
 use super::script::{CLIENTS, Deed, Script};
 
-/// Lets clients that send nothing but whole requests do what `input` says.
+/// Runs the script `input` with clients that send whole requests only.
 pub fn engine(input: &[u8]) {
     run(input, Script::next_whole, true);
 }
 
-/// Lets clients do what `input` says.
+/// Runs the script `input`.
 pub fn session(input: &[u8]) {
     run(input, Script::next_any, false);
 }
@@ -35,7 +35,7 @@ fn run<'a>(input: &'a [u8], next: fn(&mut Script<'a>) -> Option<(usize, Deed<'a>
     world.end();
 }
 
-/// From what holds a few entries to what these scripts never fill.
+/// From a limit that a few entries reach to one that these scripts never reach.
 const MEMORY_MAXES: &[usize] = &[STORE_MEMORY_MAX, 2000, 20_000, 100_000];
 
 struct World {
@@ -51,7 +51,7 @@ struct Peer {
     session: Session,
     output: Output,
     unread: Vec<u8>,
-    /// What it has begun to send, and sends before anything else.
+    /// The rest of a request, sent before the next bytes.
     pending: Vec<u8>,
 }
 
@@ -121,7 +121,7 @@ impl World {
         while self.step(client) {}
     }
 
-    /// Lets both take one request of `client`; tells whether there was one.
+    /// Executes one request of `client` on both; returns true if there was one.
     fn step(&mut self, client: usize) -> bool {
         let Some(peer) = &mut self.peers[client] else {
             return false;
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// Both hold the same, as far as that costs little to see.
+    /// Checks that both hold the same, as far as that is cheap.
     fn check(&self) {
         let used = self.engine.memory_used();
         assert!(used <= self.memory_max, "{used} bytes are more than {}", self.memory_max);
@@ -187,7 +187,8 @@ impl World {
         }
     }
 
-    /// Both hold the same; and nothing once all was taken out and everyone has left.
+    /// Checks that both hold the same, and nothing once all clients have left and all keys are
+    /// deleted.
     fn end(mut self) {
         self.engine.released_all();
         assert_eq!(self.engine.memory_used(), self.model.used());

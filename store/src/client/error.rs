@@ -1,4 +1,4 @@
-//! Why the client could not do what it was asked to.
+//! Errors of the client.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,27 +12,27 @@ pub enum ConnectError {
     /// No connection, for a reason that the operating system gives.
     #[error("failed to connect to `{addr}`")]
     Connect {
-        /// Where to.
+        /// The address of the store.
         addr: SocketAddr,
-        /// Why not.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// Something is connected, but it does not behave like a store.
+    /// A peer accepted the connection, but it does not behave like a store.
     #[error("what listens on `{addr}` is no store")]
     Greeting {
-        /// Where.
+        /// The address of the peer.
         addr: SocketAddr,
-        /// What went wrong.
+        /// The error in the first exchange.
         #[source]
         source: RequestError,
     },
-    /// It took too long.
+    /// The connection took too long.
     #[error("`{addr}` did not answer within {limit:?}")]
     TimedOut {
-        /// Who did not.
+        /// The address of the store.
         addr: SocketAddr,
-        /// The time it was given.
+        /// The time limit.
         limit: Duration,
     },
 }
@@ -43,7 +43,7 @@ pub enum RequestError {
     /// The store closed the connection, as it does when a request breaks a rule.
     #[error("the store closed the connection")]
     Closed,
-    /// An earlier request failed or was dropped, so answers can no longer be told apart.
+    /// An earlier request failed or was dropped, so answers cannot be matched to requests any more.
     #[error("an earlier request was interrupted")]
     Interrupted,
     /// The connection broke.
@@ -52,18 +52,18 @@ pub enum RequestError {
     /// The store would refuse the request; it was not sent.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// The answer is none that a store gives.
+    /// The answer is not one that a store gives.
     #[error("the store gave an impossible answer")]
     Protocol,
 }
 
-/// A wait has not come true.
+/// A wait has not ended.
 #[derive(Debug, thiserror::Error)]
 pub enum WaitError {
-    /// It could not be asked for.
+    /// The request failed.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// It did not come true in time, and was given up.
+    /// The wait did not end in time, and was canceled.
     #[error("it was not over within {0:?}")]
     TimedOut(Duration),
 }

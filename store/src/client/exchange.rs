@@ -1,4 +1,4 @@
-//! How the client sends one request and reads its answer.
+//! The exchange of a request and its answer.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends `query` and waits for its one byte, or takes it back.
+    /// Sends `query` and waits for its answer of one byte, or cancels it.
     pub(super) async fn await_released(
         &mut self,
         query: Query<'_>,
@@ -62,7 +62,7 @@ impl Client {
         let first = self.take_u8().await?;
         let result = match first {
             WAIT_CANCELED => Err(WaitError::TimedOut(limit)),
-            // It came true just before the cancellation arrived there, which is answered too.
+            // The wait ended just before the cancellation arrived, which is answered too.
             STOP_WAITING if self.take_u8().await? == WAIT_CANCELED => Ok(()),
             _ => return Err(self.confused().into()),
         };
@@ -70,14 +70,14 @@ impl Client {
         result
     }
 
-    /// Gives up on a peer that does not speak the protocol.
+    /// Makes the client unusable, since the peer does not speak the protocol.
     pub(super) fn confused(&mut self) -> RequestError {
         self.phase = Phase::Busy;
         RequestError::Protocol
     }
 
     pub(super) async fn take_values(&mut self, count: usize) -> Result<Vec<Bytes>, RequestError> {
-        // Not reserved: the count is the peer's word.
+        // Not reserved: the peer may send any count.
         let mut values = Vec::new();
         let mut room = ANSWER_LEN_MAX;
         for _ in 0..count {
@@ -93,7 +93,7 @@ impl Client {
         self.take(len).await
     }
 
-    /// Takes a length or a count. No answer has so many items that they could not be its bytes.
+    /// Takes a length or a count. Both are at most the bytes of an answer, as each item takes some.
     pub(super) async fn take_len(&mut self) -> Result<usize, RequestError> {
         let len = usize::try_from(self.take_i64().await?).map_err(|_| RequestError::Protocol)?;
         if len > ANSWER_LEN_MAX { Err(RequestError::Protocol) } else { Ok(len) }
@@ -107,11 +107,11 @@ impl Client {
         Ok(self.take(1).await?.get_u8())
     }
 
-    /// Takes `len` bytes of answers, as soon as they are here.
+    /// Takes `len` bytes of answers, as soon as they have arrived.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: what was received stays for the next call.
+    /// Nothing is lost: the bytes that were received stay for the next call.
     pub(super) async fn take(&mut self, len: usize) -> Result<Bytes, RequestError> {
         while self.received.len() < len {
             self.received.reserve(READ_LEN);

@@ -1,8 +1,8 @@
-//! Reads numbers out of values the way upstream does, and writes them.
+//! Parses numbers in values as upstream does, and formats them.
 
 use std::ops::Deref;
 
-/// The decimal digits of a number, without room on the heap.
+/// The decimal digits of a number, without a heap allocation.
 #[derive(Debug)]
 pub(super) struct Decimal {
     digits: [u8; LEN_MAX],
@@ -45,8 +45,8 @@ impl Deref for Decimal {
     }
 }
 
-/// Returns the decimal integer that `value` begins with, as C's `strtoll` reads it: blanks, a sign,
-/// digits; whatever follows is ignored. `None` without a digit or beyond 64 bits.
+/// Returns the decimal integer that `value` begins with, as C's `strtoll` parses it: blanks, a
+/// sign, digits; the rest is ignored. `None` without a digit or beyond 64 bits.
 pub(super) fn leading_integer(value: &[u8]) -> Option<i64> {
     let blanks = value.iter().take_while(|byte| is_blank(**byte)).count();
     let (negative, rest) = match &value[blanks..] {
@@ -57,14 +57,14 @@ pub(super) fn leading_integer(value: &[u8]) -> Option<i64> {
     if digits.is_empty() {
         return None;
     }
-    // Counted downwards, where there is room for one more.
+    // Accumulated as a negative number, whose range is larger by one.
     let negated = digits
         .iter()
         .try_fold(0i64, |sum, digit| sum.checked_mul(10)?.checked_sub(i64::from(digit - b'0')))?;
     if negative { Some(negated) } else { negated.checked_neg() }
 }
 
-/// Tells what C's `isspace` tells in the C locale; Rust's idea of ASCII white space lacks `\v`.
+/// Returns what C's `isspace` returns in the C locale; Rust's ASCII white space lacks `\v`.
 fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
@@ -73,7 +73,7 @@ fn is_blank(byte: u8) -> bool {
 mod tests {
     use super::*;
 
-    /// Numbers are written as everywhere, up to the longest.
+    /// Numbers of all lengths are formatted as the standard library does.
     #[test]
     fn writes_decimals() {
         for number in [0, 7, -7, 10, 100, i64::MAX, i64::MIN] {
@@ -81,7 +81,7 @@ mod tests {
         }
     }
 
-    /// The values that were tried on the original server.
+    /// Values are parsed as the original server parses them; these were tried on it.
     #[test]
     fn reads_as_strtoll_does() {
         for (value, number) in [

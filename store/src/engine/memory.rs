@@ -1,4 +1,4 @@
-//! Counts what a store holds.
+//! Accounting of the memory that a store holds.
 
 use std::collections::VecDeque;
 
@@ -6,21 +6,21 @@ use bytes::Bytes;
 
 use crate::limits::SHARED_VALUE_LEN_MIN;
 
-/// What the entries of a store occupy, and the most they may.
+/// The bytes that the entries of a store occupy, and their limit.
 ///
-/// A value that was replaced while a slow reader is still being sent it counts until it is let go;
-/// else a client could make the store hold any number of them.
+/// A value that was replaced while it is being sent to a slow reader counts until it is released;
+/// otherwise a client could make the store hold any number of them.
 #[derive(Debug)]
 pub(super) struct Memory {
     used: usize,
     max: usize,
-    /// Replaced values that may still be on their way to a reader.
+    /// Replaced values that may still be in the output of a reader.
     lingering: VecDeque<Value>,
-    /// Number of those at which they are next looked through.
+    /// Number of lingering values at which they are next swept.
     sweep_at: usize,
 }
 
-/// A value, and how much room it takes: one that was appended to has some to spare.
+/// A value and its capacity in bytes, which is larger than the value after an append.
 #[derive(Debug)]
 pub(super) struct Value {
     pub(super) bytes: Bytes,
@@ -31,19 +31,19 @@ pub(super) struct Value {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("the store would hold {needed} bytes, more than {max}")]
 pub struct StoreFull {
-    /// What it would have held.
+    /// The bytes that it would have held.
     pub needed: usize,
-    /// What it may hold.
+    /// The bytes that it may hold.
     pub max: usize,
 }
 
 impl Value {
-    /// Copies `bytes`, so that the buffer they came in can go.
+    /// Copies `bytes`, so that the buffer that they came in can be freed.
     pub(super) fn copy(bytes: &[u8]) -> Self {
         Self { bytes: Bytes::copy_from_slice(bytes), room: bytes.len() }
     }
 
-    /// Tells whether it is on its way to a reader. Short values are copied for theirs.
+    /// Returns true if a reader holds the value. Short values are copied into answers instead.
     pub(super) fn is_read(&self) -> bool {
         SHARED_VALUE_LEN_MIN <= self.bytes.len() && !self.bytes.is_unique()
     }
@@ -60,12 +60,13 @@ impl Memory {
         Self { used: 0, max, lingering: VecDeque::new(), sweep_at: SWEEP_AT_MIN }
     }
 
-    /// Returns what counts as held.
+    /// Returns the bytes that count as held.
     pub(super) fn used(&self) -> usize {
         self.used
     }
 
-    /// Makes sure that `len` more bytes, beside `elsewhere` that others count, may be held.
+    /// Checks that `len` more bytes may be held, given `elsewhere` bytes that are counted
+    /// elsewhere.
     pub(super) fn allow(&mut self, len: usize, elsewhere: usize) -> Result<(), StoreFull> {
         if self.max < self.used + elsewhere + len {
             self.sweep();
@@ -79,12 +80,12 @@ impl Memory {
         self.used += len;
     }
 
-    /// Takes back what no reader can hold.
+    /// Subtracts `len` bytes that no reader can hold.
     pub(super) fn sub(&mut self, len: usize) {
         self.used -= len;
     }
 
-    /// Takes back a value, once nobody reads it any more.
+    /// Subtracts a value, as soon as no reader holds it.
     pub(super) fn retire(&mut self, value: Value) {
         if !value.is_read() {
             return self.sub(value.room);
@@ -96,7 +97,7 @@ impl Memory {
         }
     }
 
-    /// Lets go of the values that nobody reads any more.
+    /// Frees the replaced values that no reader holds any more.
     pub(super) fn sweep(&mut self) {
         self.lingering.retain(|value| {
             let lingers = value.is_read();
@@ -105,7 +106,7 @@ impl Memory {
         });
     }
 
-    /// Does so for those next in turn, of which there are few, so that it may be done often.
+    /// Sweeps the next few replaced values only, so that it can be called often.
     pub(super) fn sweep_some(&mut self) {
         for _ in 0..self.lingering.len().min(SWEEP_AT_MIN) {
             match self.lingering.pop_front() {

@@ -38,7 +38,7 @@ impl Engine {
     }
 }
 
-/// A wait is over once each name has been stored, even if one was deleted meanwhile.
+/// A wait ends once each name has been stored, even if one was deleted meanwhile.
 #[test]
 fn wait_counts_down() {
     let mut engine = Engine::default();
@@ -50,7 +50,7 @@ fn wait_counts_down() {
     assert_eq!(engine.woken(), [A]);
 }
 
-/// Everyone who misses a key is released by it, in the order in which they came.
+/// All clients that wait for a key are released by it, in the order in which they came.
 #[test]
 fn released_in_order_of_arrival() {
     let mut engine = Engine::default();
@@ -62,7 +62,7 @@ fn released_in_order_of_arrival() {
     assert_eq!(engine.woken(), [C, B]);
 }
 
-/// A second wait takes the place of the first, also if it is over at once.
+/// A second wait replaces the first, also if it ends at once.
 #[test]
 fn newest_wait_counts() {
     let mut engine = Engine::default();
@@ -89,7 +89,7 @@ fn compare_set_releases_when_it_stores() {
     assert_eq!(engine.compare_set(b"x", b"", b"newer"), Ok(CompareSet::Differs(&kept)));
 }
 
-/// A number that cannot be read is kept, and a sum wraps.
+/// A value that is not a number is kept, and a sum wraps.
 #[test]
 fn add_wraps_and_refuses() {
     let mut engine = Engine::default();
@@ -100,7 +100,8 @@ fn add_wraps_and_refuses() {
     assert_eq!(engine.get(b"y").unwrap(), "hello");
 }
 
-/// One value in a queue releases one waiter; who waits for something else too does not use it up.
+/// A value in a queue releases one waiter; a client that waits for something else too does not use
+/// it up.
 #[test]
 fn push_releases_one() {
     let mut engine = Engine::default();
@@ -118,7 +119,7 @@ fn push_releases_one() {
     assert_eq!(engine.queue_pop(b"q"), None);
 }
 
-/// Who was released by a queue and waits anew is not released by the queue's next value.
+/// A client that was released by a queue and waits again is not released by the queue's next value.
 #[test]
 fn released_leaves_the_line() {
     let mut engine = Engine::default();
@@ -130,8 +131,8 @@ fn released_leaves_the_line() {
     assert_eq!(engine.woken(), []);
 }
 
-/// A barrier releases all who arrived, and who waits for its key, when the last arrives; neither a
-/// `SET` nor an `ADD` of the key releases those at the barrier.
+/// A completed barrier releases all clients that arrived and those that wait for its key; neither a
+/// `SET` nor an `ADD` of the key releases the clients at the barrier.
 #[test]
 fn barrier_releases_on_completion_only() {
     let mut engine = Engine::default();
@@ -148,8 +149,8 @@ fn barrier_releases_on_completion_only() {
     assert_eq!(engine.barrier(A, b"b", 3), Ok(Wait::Ready));
 }
 
-/// Appending in many small steps does not copy the value each time: it stays where it is until
-/// it needs more room, of which it takes twice as much.
+/// Appending in many small steps does not copy the value each time: it moves only when it needs
+/// more room, which then doubles.
 #[test]
 fn append_grows_in_place() {
     let mut engine = Engine::default();
@@ -163,7 +164,7 @@ fn append_grows_in_place() {
     engine.assert_invariant();
 }
 
-/// The room that an appended value has to spare counts.
+/// The spare capacity of an appended value counts.
 #[test]
 fn spare_room_counts() {
     let mut engine = Engine::default();
@@ -176,7 +177,7 @@ fn spare_room_counts() {
     engine.memory.assert_used(entry_cost(b"x") + occupied);
 }
 
-/// Names that are awaited count as what their places in sets and lines take.
+/// Awaited names count with their overhead in sets and lines.
 #[test]
 fn awaited_names_count() {
     let mut engine = Engine::with_memory_max(5 * 480);
@@ -197,7 +198,7 @@ fn append_is_limited() {
     assert_eq!(engine.get(b"x").unwrap().len(), APPENDED_LEN_MAX);
 }
 
-/// A full store refuses what would grow it, keeps what it has, and takes more once there is room.
+/// A full store refuses what would grow it, keeps its content, and accepts more once there is room.
 #[test]
 fn memory_is_limited() {
     let mut engine = Engine::with_memory_max(1000);
@@ -228,7 +229,7 @@ fn lingering_values_count() {
     engine.assert_invariant();
 }
 
-/// A value that takes the place of one which is still being read needs room beside it.
+/// A value that replaces one that is still being read needs room in addition to it.
 #[test]
 fn replacing_what_is_read_needs_room() {
     const LEN: usize = SHARED_VALUE_LEN_MIN;
@@ -241,8 +242,8 @@ fn replacing_what_is_read_needs_room() {
     assert_eq!(engine.memory_used(), entry_cost(b"x") + LEN);
 }
 
-/// Who comes to a barrier needs room for the count and the wait, both at once; who completes it does
-/// not wait.
+/// A client that arrives at a barrier needs room for the count and for the wait; a client that
+/// completes it does not wait.
 #[test]
 fn arriving_needs_room() {
     let needed = entry_cost(b"b") + 1 + waiters::cost(b"b");
@@ -255,7 +256,7 @@ fn arriving_needs_room() {
     assert_eq!(engine.memory_used(), needed);
 }
 
-/// However little is appended, what it takes was allowed.
+/// Room for an append is checked even if the append is short.
 #[test]
 fn short_appends_need_room() {
     let mut engine = Engine::with_memory_max(entry_cost(b"x") + 8);
@@ -267,8 +268,8 @@ fn short_appends_need_room() {
     assert!(engine.memory_used() <= entry_cost(b"x") + 9);
 }
 
-/// A replaced value goes as soon as its reader is said to have let go; a popped one is nobody's
-/// but the popper's.
+/// A replaced value is freed as soon as its reader releases it; a popped one belongs to its reader
+/// alone.
 #[test]
 fn released_values_go() {
     const LEN: usize = SHARED_VALUE_LEN_MIN;
@@ -325,7 +326,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The same store, written for the eye: every wait is a list, looked through each time.
+/// The same store in its simplest form: each wait is in one list, which is searched each time.
 #[derive(Debug, Default)]
 struct Model {
     entries: BTreeMap<u8, Vec<u8>>,
@@ -416,7 +417,7 @@ impl Model {
     }
 }
 
-/// Does the same to both and compares what they answer.
+/// Applies `op` to both and compares their answers.
 fn apply(engine: &mut Engine, model: &mut Model, n: u8, op: &Op) -> Result<(), TestCaseError> {
     match *op {
         Op::Set(key) => {
@@ -474,7 +475,7 @@ fn apply(engine: &mut Engine, model: &mut Model, n: u8, op: &Op) -> Result<(), T
 }
 
 proptest! {
-    /// The engine answers and releases as the model does, whatever is done to them.
+    /// The engine answers and releases as the model does, for any sequence of operations.
     #[test]
     fn agrees_with_the_model(ops in vec(op(), 0..60)) {
         let (mut engine, mut model) = (Engine::default(), Model::default());
@@ -482,7 +483,8 @@ proptest! {
             apply(&mut engine, &mut model, n, op)?;
             let mut woken: Vec<u64> = engine.woken().iter().map(|client| client.0).collect();
             let mut expected = mem::take(&mut model.woken);
-            // Those at a barrier and those who wait for its key have no order among them.
+            // The order between clients at a barrier and clients that wait for its key is not
+            // defined.
             woken.sort_unstable();
             expected.sort_unstable();
             prop_assert_eq!(woken, expected, "after {:?}", op);

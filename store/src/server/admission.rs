@@ -1,29 +1,29 @@
-//! Decides who may connect to a store.
+//! Admission of connections to a store.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 /// The rule by which connections are accepted.
 ///
-/// It is asked once, when a connection begins. Addresses of IPv4 are the same written as IPv6
-/// (`::ffff:10.0.0.1`).
+/// It is applied once, when a connection begins. An IPv4 address and the same address written as
+/// IPv6 (`::ffff:10.0.0.1`) are equal.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Admission {
-    /// None yet: a connection waits in the listener's backlog until some are admitted or the
-    /// store is closed. One that was handed over cannot go back there, and is refused.
+    /// No connections yet: they wait in the listener's backlog until some are admitted or the store
+    /// is closed. One that was handed over cannot return there, and is refused.
     #[default]
     Nobody,
     /// All connections.
     Anybody,
-    /// Those of other hosts by their address, and those of this host by their user.
+    /// Connections from other hosts by their address, and those from this host by their user.
     Only {
-        /// Addresses of other hosts. Every host has the loopback addresses, so they are ignored
-        /// here; leave this host's own addresses out, too, as all its users share them.
+        /// Addresses of other hosts. Loopback addresses, which every host has, are ignored. Leave
+        /// this host's own addresses out, too, as all its users share them.
         addresses: BTreeSet<IpAddr>,
         /// The users of this host.
         local_uids: BTreeSet<u32>,
-        /// How many may be connected without having sent their `VALIDATE`; the one that has waited
-        /// longest is closed for a further one.
+        /// Most connections that have not sent their `VALIDATE`; for a further one, the one that
+        /// has waited longest is closed.
         silent_max: usize,
     },
 }
@@ -31,16 +31,16 @@ pub enum Admission {
 /// The decision on a connection by its address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Verdict {
-    /// It is accepted.
+    /// The connection is accepted.
     Admitted,
-    /// It is refused.
+    /// The connection is refused.
     Refused,
-    /// It is accepted if it belongs to one of the listed users of this host.
+    /// The connection is accepted if it belongs to one of the listed users of this host.
     DependsOnOwner,
 }
 
 impl Admission {
-    /// Returns the rule with canonical addresses, and without those that every host has.
+    /// Returns the rule with canonical addresses, and without addresses that every host has.
     pub(super) fn canonical(self) -> Self {
         match self {
             Self::Nobody | Self::Anybody => self,
@@ -53,7 +53,7 @@ impl Admission {
         }
     }
 
-    /// Decides on a connection from `peer`, as far as its address goes.
+    /// Decides on a connection from `peer` by its address.
     pub(super) fn of_address(&self, peer: IpAddr) -> Verdict {
         match self {
             Self::Nobody => Verdict::Refused,
@@ -63,7 +63,7 @@ impl Admission {
         }
     }
 
-    /// Decides on a connection whose other end is known to belong to `uid` of this host.
+    /// Returns true if a connection of user `uid` of this host is admitted.
     pub(super) fn of_user(&self, uid: u32) -> bool {
         match self {
             Self::Nobody => false,
@@ -72,7 +72,7 @@ impl Admission {
         }
     }
 
-    /// How many connections may be silent.
+    /// Returns the most connections that may be silent.
     pub(super) fn silent_max(&self) -> usize {
         match self {
             Self::Nobody | Self::Anybody => usize::MAX,
@@ -94,8 +94,8 @@ mod tests {
         Admission::Only { addresses, local_uids: [7].into(), silent_max: 1 }.canonical()
     }
 
-    /// Members may be listed under either spelling of their address; others are admitted only if
-    /// they are a user of this host.
+    /// Members may be listed with either spelling of their address; other peers are admitted only
+    /// if they belong to a listed user of this host.
     #[test]
     fn spelling_does_not_matter() {
         let plain = only(&["10.0.0.1", "2001:db8::1"]);

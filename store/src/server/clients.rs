@@ -1,13 +1,13 @@
 //! The connections of one store, and the engine that they share.
 //!
-//! A connection has a turn when the kernel announces something for it. It writes what is left of
-//! earlier answers, reads once, executes all whole requests of that read and answers them by one
-//! write. Input and output lie where all connections have them in turn, so what one of them needs of
-//! its own is a socket and a few words; only what cannot be done at once gets room of its own. While
-//! a peer leaves too much of its answers unread, nothing more is read from it, nor executed.
+//! A connection has a turn when the kernel reports an event for it. It writes the rest of earlier
+//! answers, reads once, executes all whole requests of that read and answers them by one write. All
+//! connections share the buffers of a turn, so an idle one needs only a socket and a few words;
+//! only work that cannot be completed at once gets a buffer of its own. While a peer leaves too
+//! much of its answers unread, nothing more is read from it, nor executed.
 //!
-//! Events are those of changes. What a turn leaves to be done without a change, another turn does:
-//! the connection stands in line for it.
+//! Events are edge-triggered. If a turn leaves work that no event will announce, the connection is
+//! put in line for another turn.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -28,26 +28,26 @@ use crate::wire::STOP_WAITING;
 
 /// The clients of a store.
 ///
-/// Invariant: `output` is empty between two turns; a connection whose `in_line` says so stands in
-/// `line`, once; `silent` are those that have not said `VALIDATE`; `buffered` is the sum of what the
-/// backlogs say.
+/// Invariant: `output` is empty between two turns; a connection is in `line`, once, if its
+/// `in_line` is true; `silent` contains the connections that have not sent `VALIDATE`; `buffered`
+/// is the sum of the `buffered` of all backlogs.
 #[derive(Debug)]
 pub(super) struct Clients {
     pub(super) engine: Engine,
     connections: Slab<Connection>,
-    /// Where a read goes first.
+    /// The buffer for the first read of a turn.
     scratch: Box<[u8]>,
-    /// What is to be sent to the connection whose turn it is.
+    /// The answers to the connection whose turn it is.
     output: Output,
     line: VecDeque<usize>,
-    /// Until when those may be silent. Names grow, and so do the times beside them.
+    /// The deadlines of silent connections. Names grow, and so do their deadlines.
     silent: BTreeMap<ClientId, Instant>,
     pub(super) buffered: usize,
     buffered_max: usize,
     entered: u64,
 }
 
-/// Whether a connection needs a turn though nothing happens to it.
+/// The next turn of a connection: again, or at its next event.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Next {
     Again,
@@ -61,7 +61,7 @@ impl Default for Clients {
 }
 
 impl Clients {
-    /// An empty set of clients that may use at most `memory_max` bytes in all.
+    /// Returns an empty set of clients that may use at most `memory_max` bytes in all.
     pub(super) fn with_memory_max(memory_max: usize) -> Self {
         let buffered_max = BUFFERS_LEN_MAX.min(memory_max / 4);
         Self {
@@ -77,7 +77,7 @@ impl Clients {
         }
     }
 
-    /// Returns how many there are.
+    /// Returns the number of clients.
     pub(super) fn len(&self) -> usize {
         self.connections.len()
     }
@@ -87,7 +87,7 @@ impl Clients {
         self.connections.vacant_key()
     }
 
-    /// Enters the connection of `peer`, which comes `now`.
+    /// Adds the connection of `peer`, which was accepted at `now`.
     pub(super) fn enter(&mut self, now: Instant, stream: TcpStream, peer: SocketAddr) {
         let place = self.connections.vacant_entry();
         self.entered += 1;
@@ -96,12 +96,12 @@ impl Clients {
         self.silent.insert(client, now + GREETING_TIMEOUT);
     }
 
-    /// Returns when the next of those who are silent is to be closed.
+    /// Returns the deadline at which the next silent client is to be closed.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.silent.first_key_value().map(|(_, deadline)| *deadline)
     }
 
-    /// Closes those who were silent for too long.
+    /// Closes clients that were silent for too long.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         while let Some(first) = self.silent.first_entry().filter(|first| *first.get() <= now) {
             let (client, _) = first.remove_entry();
@@ -109,7 +109,7 @@ impl Clients {
         }
     }
 
-    /// Closes the longest silent clients until at most `most` are silent.
+    /// Closes the clients that have been silent longest until at most `most` are silent.
     pub(super) fn make_room(&mut self, most: usize) {
         while most < self.silent.len()
             && let Some((client, _)) = self.silent.pop_first()
@@ -118,18 +118,18 @@ impl Clients {
         }
     }
 
-    /// Tells whether there is something to do without an event.
+    /// Returns true if there is work without an event.
     pub(super) fn is_busy(&self) -> bool {
         !self.line.is_empty()
     }
 
-    /// Gives those a turn who stand in line now.
+    /// Gives a turn to each connection that is in line now.
     pub(super) fn go_on(&mut self) {
         for _ in 0..self.line.len() {
             let Some(place) = self.line.pop_front() else {
                 return;
             };
-            // Who left may still stand there, and another may have its place.
+            // A connection that left may still be in line, and another may have its place.
             if let Some(connection) = self.connections.get_mut(place)
                 && mem::take(&mut connection.in_line)
             {
@@ -138,7 +138,7 @@ impl Clients {
         }
     }
 
-    /// Takes note of what the kernel says about the connection in `place`.
+    /// Handles an event of the connection in `place`.
     pub(super) fn handle_readiness(&mut self, place: usize, readiness: Readiness) {
         if let Some(connection) = self.connections.get_mut(place)
             && connection.handle_readiness(readiness)
@@ -176,7 +176,7 @@ impl Clients {
         self.keep(place, backlog, result)
     }
 
-    /// Takes the turn of a connection that has nothing of its own.
+    /// Runs the turn of a connection without a backlog.
     fn turn_afresh(&mut self, place: usize) -> Result<Next, End> {
         let mut scratch = mem::take(&mut self.scratch);
         let result = self.read_afresh(place, &mut scratch);
@@ -208,7 +208,7 @@ impl Clients {
         self.keep(place, backlog, result)
     }
 
-    /// Takes the turn of a connection with a backlog, of which the output is in `self`.
+    /// Runs the turn of a connection with a backlog, whose output is in `self`.
     fn turn_behind(&mut self, place: usize, backlog: &mut Backlog) -> Result<Sent, End> {
         let sent = self.write(place)?;
         if is_paused(&self.output) {
@@ -233,7 +233,7 @@ impl Clients {
         sent
     }
 
-    /// Keeps what is left to be done, and says when.
+    /// Stores the remaining work, and returns the next turn that it needs.
     fn keep(
         &mut self,
         place: usize,
@@ -247,7 +247,7 @@ impl Clients {
         let can_go_on = !is_paused(&backlog.output);
         let held_up = backlog.held_up;
         if let Some(connection) = self.connections.get_mut(place) {
-            // Also before the end, which takes off what is accounted for here.
+            // Also before the end, which subtracts the bytes accounted for here.
             connection.backlog = Some(backlog).filter(|_| !idle);
         }
         let sent = result?;
@@ -268,7 +268,7 @@ impl Clients {
         }
     }
 
-    /// Sends what there is to send to the connection in `place`, in one write.
+    /// Sends the output to the connection in `place`, in one write.
     fn write(&mut self, place: usize) -> Result<Sent, End> {
         let Some(connection) = self.connections.get_mut(place) else {
             return Ok(Sent::All);
@@ -281,15 +281,15 @@ impl Clients {
     }
 
     /// Executes the whole requests of `input` for the connection in `place`, and leaves the rest;
-    /// tells whether that may begin with a whole request.
+    /// returns true if the rest may begin with a whole request.
     fn execute(&mut self, place: usize, input: &mut &[u8]) -> Result<bool, Violation> {
         while !is_paused(&self.output) {
             let Some(connection) = self.connections.get_mut(place) else {
                 return Ok(false);
             };
             let step = connection.session.step(&mut self.engine, input, &mut self.output);
-            // Also behind a broken rule: what came before it in the request may have released
-            // someone.
+            // Also after a broken rule: the part of the request before it may have released
+            // clients.
             self.answer_woken(place);
             if step? == Step::NeedMore {
                 return Ok(false);
@@ -298,10 +298,10 @@ impl Clients {
         Ok(!input.is_empty())
     }
 
-    /// Answers those whose wait is over, while the connection in `place` has its turn.
+    /// Answers the clients whose wait has ended, while the connection in `place` has its turn.
     ///
-    /// Right here, if the socket takes it: one request may release thousands. Otherwise it is sent
-    /// when it is their turn, which also meets the error, if there is one.
+    /// At once, if the socket takes it: one request may release thousands. Otherwise it is sent in
+    /// their next turn, which also handles the error, if there is one.
     fn answer_woken(&mut self, place: usize) {
         while let Some(client) = self.engine.poll_woken() {
             let woken = place_of(client);
@@ -335,7 +335,7 @@ impl Clients {
         };
         self.silent.remove(&connection.client);
         if let Some(mut backlog) = connection.backlog.take() {
-            // Whoever broke a rule or hung up has no claim to more than a try.
+            // A peer that broke a rule or hung up gets one attempt only.
             let _ = connection.write(&mut backlog.output);
             self.buffered -= backlog.buffered;
         }
@@ -344,16 +344,16 @@ impl Clients {
         end.log(connection.peer);
     }
 
-    /// Takes note that a connection which had `before` bytes buffered has `now`.
+    /// Updates the sum for a connection that had `before` bytes buffered and has `now`.
     fn rebuffer(&mut self, before: usize, now: usize) -> Result<(), Violation> {
         self.buffered = self.buffered - before + now;
-        // Who shrinks is not the one to blame, nor is who holds little.
+        // Connections that shrink or hold little are not closed.
         let full = self.buffered_max < self.buffered && before < now && BUFFER_LEN_FREE < now;
         if full { Err(Violation::BuffersFull) } else { Ok(()) }
     }
 }
 
-/// The place of a client is the lower part of its name; the upper part was never used before.
+/// Returns the place of a client, the lower part of its name; the upper part is never used again.
 fn place_of(client: ClientId) -> usize {
     (client.0 & ((1 << PLACE_BITS) - 1)) as usize
 }

@@ -1,4 +1,4 @@
-//! One connection: its socket, and what could not be done at once.
+//! One connection: its socket, and the work that could not be completed at once.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::net::SocketAddr;
@@ -12,45 +12,46 @@ use crate::limits::{OUTPUT_PAUSE_LEN, READ_LEN};
 use crate::output::Output;
 use crate::session::{Session, Violation};
 
-/// One client, as the server sees it. Small, as there are many and each is looked at for a moment.
+/// One client of the server. Small, as there are many and each is accessed briefly.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
     pub(super) client: ClientId,
     pub(super) session: Session,
-    /// Whether it is known that the client has said `VALIDATE`.
+    /// True once the client is known to have sent `VALIDATE`.
     pub(super) greeted: bool,
-    /// Nearly always nothing: who sends whole requests and reads the answers has none.
+    /// Nearly always `None`: a client that sends whole requests and reads the answers has no
+    /// backlog.
     pub(super) backlog: Option<Box<Backlog>>,
-    /// Whether there may be something to read.
+    /// True if there may be something to read.
     pub(super) readable: bool,
-    /// Whether the peer sends nothing further, so that the end of what it sent can be read.
+    /// True if the peer will send nothing further, so that the end of its stream can be read.
     pub(super) finished: bool,
-    /// Whether it stands in the line of those who are served without an event.
+    /// True if it is in the line of connections that are served without an event.
     pub(super) in_line: bool,
     pub(super) peer: SocketAddr,
 }
 
-/// What waits for the peer: for the rest of a request, or for answers to be read.
+/// Work that waits for the peer: the rest of a request, or answers that it has to read.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     pub(super) output: Output,
-    /// What was read and not executed: an unfinished request, or what back-pressure held up.
+    /// Bytes that were read and not executed: an unfinished request, or held up by back-pressure.
     pub(super) unread: Vec<u8>,
-    /// Whether `unread` may begin with a whole request.
+    /// True if `unread` may begin with a whole request.
     pub(super) held_up: bool,
-    /// What of this is accounted for in the store.
+    /// The bytes of this backlog that the store has accounted for.
     pub(super) buffered: usize,
 }
 
-/// What the kernel says about a connection, each time that it becomes true.
+/// An event of the kernel for a connection; each condition is reported when it becomes true.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Readiness {
     readable: bool,
     finished: bool,
 }
 
-/// Why a connection ended.
+/// The reason for which a connection ended.
 #[derive(Debug)]
 pub(super) enum End {
     Failed(io::Error),
@@ -60,13 +61,13 @@ pub(super) enum End {
     Violation(Violation),
 }
 
-/// How much of the output was sent.
+/// The part of the output that was sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Sent {
     All,
-    /// As much as is handed over at once; the socket may take more.
+    /// As much as is written at once; the socket may take more.
     Some,
-    /// The socket takes no more; it says when it does.
+    /// As much as the socket takes; an event reports when it takes more.
     UntilFull,
 }
 
@@ -85,19 +86,19 @@ impl Connection {
         }
     }
 
-    /// Takes note of what the kernel says; tells whether there is something to do now.
+    /// Records an event; returns true if there is something to do now.
     pub(super) fn handle_readiness(&mut self, readiness: Readiness) -> bool {
         self.finished |= readiness.finished;
         self.readable |= readiness.readable || readiness.finished;
         self.readable || self.backlog.is_some()
     }
 
-    /// Reads once into `room`, of which the beginning is returned; `None` if there is nothing.
+    /// Reads once into `room` and returns the part that was filled; `None` if there is nothing.
     pub(super) fn read<'a>(&mut self, room: &'a mut [u8]) -> Result<Option<&'a [u8]>, End> {
         match self.stream.read(room) {
             Ok(0) => Err(End::HungUp),
             Ok(len) => {
-                // Whoever sends more after a read that was not filled is announced anew.
+                // After a read that did not fill `room`, further bytes cause a new event.
                 self.readable = len == room.len() || self.finished;
                 Ok(Some(&room[..len]))
             }
@@ -110,9 +111,10 @@ impl Connection {
         }
     }
 
-    /// Reads once behind what is `unread`; tells whether there was something.
+    /// Reads once and appends to `unread`; returns true if there was something.
     ///
-    /// Takes no more than others do, whatever length was announced, so that it is soon their turn.
+    /// Reads no more than for other connections, for any announced length, so that their turn comes
+    /// soon.
     pub(super) fn read_on(&mut self, unread: &mut Vec<u8>) -> Result<bool, End> {
         let before = unread.len();
         unread.resize(before + READ_LEN, 0);
@@ -121,7 +123,7 @@ impl Connection {
         Ok(read? > 0)
     }
 
-    /// Hands `output` to the socket, in one write.
+    /// Writes `output` to the socket, in one write.
     pub(super) fn write(&mut self, output: &mut Output) -> Result<Sent, End> {
         if output.is_empty() {
             return Ok(Sent::All);
@@ -148,20 +150,20 @@ impl Connection {
         })
     }
 
-    /// Sends one byte, if the socket takes it now and nothing stands before it.
+    /// Sends one byte, if the socket takes it now and no output precedes it. Returns true if sent.
     pub(super) fn write_byte(&mut self, byte: u8) -> bool {
         self.backlog.is_none() && matches!(self.stream.write(&[byte]), Ok(1))
     }
 }
 
 impl Backlog {
-    /// Returns how many bytes it occupies that are not the store's.
+    /// Returns the bytes that the backlog occupies, without those shared with the store.
     pub(super) fn occupied(&self) -> usize {
         self.unread.capacity() + self.output.occupied()
     }
 
-    /// Removes the first `used` bytes of what is unread; what is left of a large buffer moves into a
-    /// small one. Cheap: behind a request that was executed, no more than one read is left.
+    /// Removes the first `used` bytes of `unread`; the rest of a large buffer moves into a small
+    /// one. Cheap: after an executed request, at most the bytes of one read are left.
     pub(super) fn consume(&mut self, used: usize) {
         let left = self.unread.len() - used;
         let fits = left > 0 && self.unread.capacity() <= UNREAD_CAPACITY.max(2 * left);
@@ -173,16 +175,16 @@ impl Backlog {
     }
 }
 
-/// Tells whether a peer has left so much of `output` unread that it has to wait.
+/// Returns true if a peer has left so much of `output` unread that it has to wait.
 pub(super) fn is_paused(output: &Output) -> bool {
     OUTPUT_PAUSE_LEN <= output.len()
 }
 
 impl End {
-    /// Says in the log how the connection of `peer` ended.
+    /// Logs how the connection of `peer` ended.
     pub(super) fn log(self, peer: SocketAddr) {
         match self {
-            // How a client says goodbye, in whatever state it is.
+            // The regular way for a client to leave, in any state.
             Self::HungUp => debug!(%peer, "a client left the store"),
             Self::Failed(cause) => {
                 debug!(%peer, %cause, "a client's connection to the store broke")
@@ -218,5 +220,5 @@ impl From<&Event> for Readiness {
 /// Pieces handed to the kernel at once.
 const SLICES: usize = 16;
 
-/// A buffer of this size is kept for the next bytes, and counts as what it is.
+/// A buffer of up to this size is kept for the next bytes, and counts with its capacity.
 pub(super) const UNREAD_CAPACITY: usize = 4 * READ_LEN;

@@ -1,4 +1,4 @@
-//! The thread's loop: waits for events, and tells each store what happened to it.
+//! The thread's loop: waits for events, and passes each to its store.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -21,14 +21,14 @@ pub(super) struct Driver {
     stores: BTreeMap<StoreId, Store>,
 }
 
-/// Names one store for as long as its thread lives; never used again.
+/// The name of a store during the life of its thread; never used again.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct StoreId(pub(super) usize);
 
-/// What an event comes from.
+/// The source of an event.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Source {
-    /// A handle, which wants something.
+    /// A handle, with a new store, policy or connection.
     Handle,
     Listener(StoreId),
     /// The connection in this place of its store.
@@ -40,7 +40,7 @@ impl Driver {
         Self { poll, opened, stores: BTreeMap::new() }
     }
 
-    /// Serves until the thread's handle is gone.
+    /// Serves until the thread's handle is dropped.
     pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS_MAX);
         while !self.opened.is_closed() {
@@ -65,7 +65,7 @@ impl Driver {
         }
     }
 
-    /// Returns how long to wait for events at most.
+    /// Returns the longest time to wait for events, if limited.
     fn time_left(&self) -> Option<Duration> {
         if self.stores.values().any(Store::is_busy) {
             return Some(Duration::ZERO);
@@ -74,7 +74,7 @@ impl Driver {
         Some(deadline.saturating_duration_since(now()))
     }
 
-    /// Finds out what the handles want.
+    /// Handles new stores, and changes that handles made.
     fn hear(&mut self) {
         while let Ok(opened) = self.opened.try_recv() {
             self.stores.insert(opened.id, Store::new(opened));
@@ -83,7 +83,7 @@ impl Driver {
     }
 
     fn tell(&mut self, id: StoreId, what: impl FnOnce(&mut Store)) {
-        // An event may still come from a store that was closed.
+        // An event may still arrive for a store that was closed.
         let Some(store) = self.stores.get_mut(&id) else {
             return;
         };
@@ -96,8 +96,8 @@ impl Driver {
         }
     }
 
-    /// Goes on with what no event announces. A turn in which much is served accepts much: if all
-    /// clients come at once, none is to wait so long that the kernel has no room for further ones.
+    /// Does work that no event announces. The more events a turn has, the more connections it
+    /// accepts: if all clients connect at once, the kernel's backlog must not fill up meanwhile.
     fn go_on(&mut self, served: usize) {
         if !self.stores.values().any(|store| store.is_busy() || store.poll_timeout().is_some()) {
             return;
@@ -114,7 +114,7 @@ impl Driver {
     }
 }
 
-/// Lets `store` do something. If it fails, it alone is closed.
+/// Runs `what` on `store`. If it panics, only this store is closed.
 fn attempt(store: &mut Store, what: impl FnOnce(&mut Store) -> State) -> State {
     catch_unwind(AssertUnwindSafe(|| what(store))).unwrap_or_else(|_| {
         error!("a store failed; its handle says that it is closed");
@@ -148,8 +148,8 @@ impl From<Source> for Token {
     }
 }
 
-/// Of a token, the lower bits are the place of a connection, or say that it is a listener; the others
-/// are the store. More stores than they can count are not opened in the life of a process.
+/// The lower bits of a token are the place of a connection, or mark a listener; the others are the
+/// store. A process does not live long enough to open more stores than these can count.
 const PLACE_BITS: u32 = 17;
 const PLACE_MASK: usize = (1 << PLACE_BITS) - 1;
 const LISTENER: usize = PLACE_MASK;
@@ -159,8 +159,8 @@ const _: () = assert!(CONNECTIONS_MAX <= LISTENER, "every place has a token");
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 1024;
 
-/// Connections that a store accepts in one turn although little else is asked of it. So few that
-/// who is connected already does not notice.
+/// Connections that a store accepts per turn even if there are few events. So few that connected
+/// clients do not notice.
 const ACCEPTED_MIN: usize = 8;
 
 #[cfg(test)]
@@ -171,7 +171,7 @@ mod tests {
     use super::super::store::Policy;
     use super::*;
 
-    /// A store that fails is closed, and ends nobody else.
+    /// A store that panics is closed, and the others continue.
     #[test]
     fn failures_are_contained() {
         let (_handle, policy) = watch::channel(Policy::Open(Admission::Anybody));

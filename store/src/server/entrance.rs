@@ -1,4 +1,4 @@
-//! Accepts the connections that come to a store's listener.
+//! Accepts the connections to a store's listener.
 
 use std::io::ErrorKind;
 use std::mem;
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use mio::net::{TcpListener, TcpStream};
 use tracing::warn;
 
-/// A listener, if the store has one, that rests after a failure.
+/// The listener of a store, if it has one, which pauses after a failure.
 #[derive(Debug)]
 pub(super) struct Entrance {
     listener: Option<TcpListener>,
-    /// Whether somebody may stand there: the kernel says so once, not again for those behind.
+    /// True if connections may be waiting. One event of the kernel may announce several.
     somebody: bool,
-    /// The last attempt failed; this is said once, not at each.
+    /// True if the last attempt failed; only the first failure in a row is logged.
     is_failing: bool,
     rest_until: Option<Instant>,
 }
@@ -25,22 +25,22 @@ impl Entrance {
         Self { listener, somebody, is_failing: false, rest_until: None }
     }
 
-    /// Takes note that somebody came.
+    /// Records that a connection has arrived.
     pub(super) fn handle_arrival(&mut self) {
         self.somebody = true;
     }
 
-    /// Tells whether it makes sense to accept.
+    /// Returns true if an attempt to accept may succeed.
     pub(super) fn is_ready(&self) -> bool {
         self.somebody && self.rest_until.is_none()
     }
 
-    /// Returns when the rest is over, if there is one.
+    /// Returns the end of the pause, if there is one.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.rest_until
     }
 
-    /// Ends the rest, if it is over.
+    /// Ends the pause once its time is over.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         self.rest_until = self.rest_until.filter(|until| now < *until);
     }
@@ -79,7 +79,7 @@ mod tests {
     use super::super::driver::now;
     use super::*;
 
-    /// Between two attempts that fail there is a rest.
+    /// There is a pause between two attempts that fail.
     #[test]
     fn failures_are_spaced() {
         let broken = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -98,7 +98,7 @@ mod tests {
         }
     }
 
-    /// Who comes after the last was accepted is announced anew.
+    /// A connection that arrives after the last was accepted is announced by a new event.
     #[test]
     fn empty_is_not_ready() {
         let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();

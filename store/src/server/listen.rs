@@ -1,4 +1,4 @@
-//! Binds listeners the way workers expect them.
+//! Binds listeners with the options that workers expect.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -7,10 +7,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::limits::LISTEN_BACKLOG;
 
-/// Listens on `addr`; on `[::]` for IPv4 as well, and on `0.0.0.0` where there is no IPv6.
+/// Listens on `addr`; on `[::]` also for IPv4, and on `0.0.0.0` instead if there is no IPv6.
 ///
-/// A port in use is an error: it is never shared with another process (`SO_REUSEPORT`). What an
-/// earlier process left in `TIME_WAIT` is not in use (`SO_REUSEADDR`).
+/// A port in use is an error: it is never shared with another process (`SO_REUSEPORT`). Connections
+/// of an earlier process in `TIME_WAIT` do not count as use (`SO_REUSEADDR`).
 ///
 /// # Errors
 ///
@@ -35,7 +35,7 @@ fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Tells whether `error` is how a kernel without IPv6, or with it disabled, answers.
+/// Returns true if `error` is the answer of a kernel without IPv6, or with it disabled.
 fn has_no_ipv6(error: &io::Error) -> bool {
     const EAFNOSUPPORT: i32 = 97;
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(EAFNOSUPPORT)
@@ -47,7 +47,7 @@ mod tests {
 
     use super::*;
 
-    /// One listener on `[::]` takes clients of both families.
+    /// One listener on `[::]` accepts clients of both families.
     #[test]
     fn unspecified_serves_both_families() {
         let listener = listen("[::]:0".parse().unwrap()).unwrap();

@@ -1,9 +1,9 @@
-//! Asks the kernel which user the other end of a connection from this machine belongs to.
+//! Finds the user that owns the other end of a connection from this machine.
 //!
-//! `SO_PEERCRED` exists for Unix sockets only. For TCP the kernel answers the same question by
-//! `NETLINK_SOCK_DIAG`: an exact look-up of one four-tuple, without privilege, that takes the same
-//! time with ten sockets as with ten thousand. Kernels without it (gVisor) may still have
-//! `/proc/net/tcp`, which lists all sockets and is therefore read only so often.
+//! `SO_PEERCRED` exists for Unix sockets only. For TCP, the kernel has `NETLINK_SOCK_DIAG`: an
+//! exact look-up of one four-tuple, without privileges, that takes the same time with ten sockets
+//! as with ten thousand. Kernels without it (gVisor) may still have `/proc/net/tcp`, which lists
+//! all sockets and is therefore read at intervals only.
 
 use std::fs;
 use std::io::{self, IoSlice};
@@ -24,9 +24,9 @@ pub enum Owner {
     User(u32),
     /// No established socket of this machine is the other end.
     Nobody,
-    /// Not known before this moment; ask again then.
+    /// Not known before this time; ask again then.
     Later(Instant),
-    /// The kernel has no interface to find out.
+    /// The kernel has no interface for it.
     Unknown,
 }
 
@@ -34,17 +34,17 @@ pub enum Owner {
 #[derive(Debug)]
 pub struct Owners {
     source: Source,
-    /// Differs from request to request, so that no old answer is taken for a new one.
+    /// Differs from request to request, so that outdated answers are recognized.
     sequence: u32,
     table: Vec<Established>,
-    /// When `table` may be read again.
+    /// The time from which on `table` may be read again.
     table_due: Option<Instant>,
 }
 
 /// The source of answers.
 #[derive(Debug)]
 enum Source {
-    /// The kernel, which has answered at least once if `is_proven`.
+    /// The kernel; `is_proven` is true if it has found a socket at least once.
     SockDiag { socket: OwnedFd, is_proven: bool },
     /// The table of all sockets.
     Table,
@@ -82,24 +82,23 @@ impl Owners {
         Self { source, sequence: 0, table: Vec::new(), table_due: None }
     }
 
-    /// Returns the owner of the socket at the other end of a connection: `local` is this end,
-    /// `peer` the other one.
+    /// Returns the owner of the socket at the other end of a connection from `peer` to `local`.
     pub fn of_peer(&mut self, now: Instant, local: SocketAddr, peer: SocketAddr) -> Owner {
         let (local, peer) = (canonical(local), canonical(peer));
         if matches!(self.source, Source::SockDiag { .. }) {
             match self.ask(peer, local) {
                 Ok(Some(socket)) => return socket.owner(),
                 Ok(None) if self.can_answer(local, peer) => return Owner::Nobody,
-                // The kernel has no module for TCP, both ends are gone, or it is out of memory: the
-                // next connection may be found.
+                // The kernel has no module for TCP, both ends are closed, or it is out of memory:
+                // the next look-up may succeed.
                 Ok(None) | Err(_) => {}
             }
         }
         self.look_up(now, local, peer)
     }
 
-    /// Checks that the kernel finds sockets at all, which it does not without the module for TCP, by
-    /// the own end of the connection.
+    /// Returns true if the kernel finds sockets at all, which it does not without the module for
+    /// TCP. Tested with the own end of the connection.
     fn can_answer(&mut self, local: SocketAddr, peer: SocketAddr) -> bool {
         self.is_proven() || matches!(self.ask(local, peer), Ok(Some(_)))
     }
@@ -108,7 +107,7 @@ impl Owners {
         matches!(self.source, Source::SockDiag { is_proven: true, .. })
     }
 
-    /// Asks the kernel for the socket with this end and that other one.
+    /// Asks the kernel for the socket with the ends `own` and `other`.
     fn ask(&mut self, own: SocketAddr, other: SocketAddr) -> io::Result<Option<Socket>> {
         let Source::SockDiag { socket, is_proven } = &mut self.source else {
             return Ok(None);
@@ -119,7 +118,7 @@ impl Owners {
         let slices = [IoSlice::new(&request)];
         sendmsg(socket.as_raw_fd(), &slices, &[], MsgFlags::empty(), Some(&kernel))?;
         let mut answer = [0; ANSWER_LEN_MAX];
-        // The kernel answers synchronously. Other messages in the queue are older answers.
+        // The kernel answers synchronously. Other messages in the queue are outdated answers.
         for _ in 0..OLD_ANSWERS_MAX {
             let len = recv(socket.as_raw_fd(), &mut answer, MsgFlags::MSG_DONTWAIT)?;
             match parse(&answer[..len], self.sequence) {
@@ -158,7 +157,7 @@ impl Owners {
     }
 }
 
-/// The addresses of sockets in both spellings are the same; a port of IPv6 may have a scope.
+/// Returns an IPv4 address in the same form for both spellings; an IPv6 address may have a scope.
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
@@ -174,7 +173,7 @@ struct Socket {
 }
 
 impl Socket {
-    /// In other states (`FIN_WAIT2`, `TIME_WAIT`) the kernel reports user 0, whichever it was.
+    /// In other states (`FIN_WAIT2`, `TIME_WAIT`) the kernel always reports user 0.
     fn owner(self) -> Owner {
         if self.state == ESTABLISHED { Owner::User(self.uid) } else { Owner::Nobody }
     }
@@ -185,11 +184,11 @@ enum Answer {
     Found(Socket),
     Missing,
     Failed(i32),
-    /// To another request, or none at all.
+    /// An answer to another request, or not an answer.
     Other,
 }
 
-/// `struct nlmsghdr` and `struct inet_diag_req_v2`, for one socket.
+/// Returns `struct nlmsghdr` and `struct inet_diag_req_v2`, for one socket.
 fn request(sequence: u32, own: SocketAddr, other: SocketAddr) -> [u8; REQUEST_LEN] {
     let mut bytes = [0; REQUEST_LEN];
     let mut at = 0;
@@ -209,13 +208,13 @@ fn request(sequence: u32, own: SocketAddr, other: SocketAddr) -> [u8; REQUEST_LE
     put(&other.port().to_be_bytes());
     put(&octets(own.ip()));
     put(&octets(other.ip()));
-    // An address of one link means something on its interface only.
+    // A link-local address is valid on its interface only.
     let interface = match own {
         SocketAddr::V6(own) => own.scope_id(),
         SocketAddr::V4(_) => 0,
     };
     put(&interface.to_ne_bytes());
-    // Any socket with these ends, whatever its cookie is.
+    // Any cookie.
     put(&[0xff; 8]);
     bytes
 }
@@ -231,7 +230,7 @@ fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Reads one message of the kernel.
+/// Parses one message of the kernel.
 fn parse(message: &[u8], sequence: u32) -> Answer {
     let u16_at = |at: usize| {
         let bytes = message.get(at..at + 2)?.try_into().ok()?;
@@ -258,8 +257,8 @@ fn parse(message: &[u8], sequence: u32) -> Answer {
     }
 }
 
-/// Reads a row of `/proc/net/tcp` or `/proc/net/tcp6`; none if it is the heading, or the connection
-/// is not established.
+/// Parses a row of `/proc/net/tcp` or `/proc/net/tcp6`; `None` for the heading, or if the
+/// connection is not established.
 fn row(line: &str) -> Option<Established> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let (local, remote, state) = (fields.next()?, fields.next()?, fields.next()?);
@@ -270,7 +269,7 @@ fn row(line: &str) -> Option<Established> {
     Some(Established { local: end(local)?, remote: end(remote)?, uid })
 }
 
-/// Reads an address as the kernel prints it: words of the machine's own order, and a port.
+/// Parses an address as the kernel prints it: words in the machine's byte order, and a port.
 fn end(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
     let word = |at: usize| {
@@ -293,9 +292,9 @@ fn end(text: &str) -> Option<SocketAddr> {
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 const HEADER_LEN: usize = 16;
 const REQUEST_LEN: usize = HEADER_LEN + 56;
-/// Behind the header, four bytes, the ends (48 bytes), and three counters of four bytes.
+/// After the header, four bytes, the ends (48 bytes), and three counters of four bytes.
 const UID_AT: usize = HEADER_LEN + 4 + 48 + 12;
-/// A found socket has 72 bytes and a few attributes; a longer message is cut off.
+/// A found socket has 72 bytes and a few attributes; a longer message is truncated.
 const ANSWER_LEN_MAX: usize = 512;
 const OLD_ANSWERS_MAX: usize = 16;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;

@@ -1,4 +1,4 @@
-//! One store: takes connections in, and turns them away.
+//! One store: admits or refuses connections.
 
 use std::collections::BTreeSet;
 use std::net::{self, IpAddr, SocketAddr};
@@ -22,7 +22,7 @@ use crate::limits::{
     CONNECTIONS_MAX, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, REFUSED_LOGGED_MAX,
 };
 
-/// What a store is opened with.
+/// The parameters of a new store.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) id: StoreId,
@@ -33,7 +33,7 @@ pub(super) struct Opened {
     pub(super) refusals: Option<mpsc::Sender<IpAddr>>,
 }
 
-/// What the holder of a store wants; only the latest counts.
+/// The policy that the holder of a store has set; only the latest counts.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Policy {
     Open(Admission),
@@ -41,39 +41,39 @@ pub(super) enum Policy {
 }
 
 impl Policy {
-    /// Tells whether there may be a peer to accept.
+    /// Returns true if some peers may be accepted.
     fn admits_some(&self) -> bool {
         matches!(self, Self::Open(Admission::Anybody | Admission::Only { .. }))
     }
 }
 
-/// Whether a store is to be served further.
+/// The state of a store after an event.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum State {
     Open,
     Closed,
 }
 
-/// A store, its connections, and who was refused.
+/// A store, its connections, and the addresses that were refused.
 #[derive(Debug)]
 pub(super) struct Store {
     id: StoreId,
     entrance: Entrance,
     clients: Clients,
     taken_over: mpsc::Receiver<net::TcpStream>,
-    /// Whether there may be something in `taken_over`.
+    /// True if there may be connections in `taken_over`.
     hears: bool,
     refused: Refused,
-    /// Receives the first refusal of each address; without it they are logged.
+    /// Receives the first refusal of each address; if `None`, they are logged.
     refusals: Option<mpsc::Sender<IpAddr>>,
-    /// Opened for the first connection whose admission depends on its owner.
+    /// Created for the first connection whose admission depends on its owner.
     owners: Option<Owners>,
-    /// A connection whose owner is not known before that moment; no other is accepted meanwhile.
+    /// A connection whose owner is unknown until that time; no other is accepted meanwhile.
     held: Option<(Instant, TcpStream, SocketAddr)>,
-    /// The warning that the kernel does not report owners was logged.
+    /// True if the warning that the kernel does not report owners was logged.
     told_unknown: bool,
-    /// Looked at for each who comes: what was said before it came counts. The last field, hence
-    /// dropped when all others are, which is what `StoreHandle::close` waits for.
+    /// Read for each connection, so that the latest admission applies. Must be the last field: it
+    /// is dropped after all others, which is what `StoreHandle::close` waits for.
     policy: watch::Receiver<Policy>,
 }
 
@@ -95,35 +95,35 @@ impl Store {
         }
     }
 
-    /// Tells whether there is something to do without an event.
+    /// Returns true if there is work without an event.
     pub(super) fn is_busy(&self) -> bool {
         self.clients.is_busy() || self.held.is_none() && (self.hears || self.may_accept())
     }
 
-    /// Returns when there is something to do without an event.
+    /// Returns the time at which there is work without an event.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let held = self.held.as_ref().map(|(until, ..)| *until);
         let deadlines = [self.entrance.poll_timeout(), self.clients.poll_timeout(), held];
         deadlines.into_iter().flatten().min()
     }
 
-    /// Takes note that deadlines have passed.
+    /// Handles deadlines that have passed.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         self.entrance.handle_timeout(now);
         self.clients.handle_timeout(now);
     }
 
-    /// Takes note that somebody came to the listener.
+    /// Handles a connection to the listener.
     pub(super) fn handle_arrival(&mut self) {
         self.entrance.handle_arrival();
     }
 
-    /// Takes note of what the kernel says about the connection in `place`.
+    /// Handles an event of the connection in `place`.
     pub(super) fn handle_readiness(&mut self, place: usize, readiness: Readiness) {
         self.clients.handle_readiness(place, readiness);
     }
 
-    /// Finds out what the handle wants.
+    /// Handles a change that the handle made.
     pub(super) fn hear(&mut self) -> State {
         self.hears = true;
         match &*self.policy.borrow() {
@@ -132,12 +132,12 @@ impl Store {
         }
     }
 
-    /// Goes on with what stands in line.
+    /// Serves the connections in line.
     pub(super) fn go_on(&mut self) {
         self.clients.go_on();
     }
 
-    /// Takes in `most` of those who wait at the listener, and of those that were handed over.
+    /// Accepts at most `most` connections from the listener, and as many that were handed over.
     pub(super) fn accept(&mut self, registry: &Registry, now: Instant, most: usize) {
         if let Some((_, stream, peer)) = self.held.take_if(|(until, ..)| *until <= now) {
             self.take_in(registry, now, stream, peer);
@@ -152,7 +152,7 @@ impl Store {
             };
             match take_over(&stream) {
                 Ok(peer) => self.take_in(registry, now, TcpStream::from_std(stream), peer),
-                // It was reset meanwhile.
+                // The connection was reset meanwhile.
                 Err(cause) => debug!(%cause, "a connection to the store was gone at once"),
             }
         }
@@ -166,8 +166,8 @@ impl Store {
         }
     }
 
-    /// Who comes before anybody is admitted waits in the backlog, not to be refused a moment too
-    /// early: a refused client of torch backs off for up to a second.
+    /// Returns true if a connection may be accepted. Before any peer is admitted, connections wait
+    /// in the backlog, as a refused client of torch backs off for up to a second.
     fn may_accept(&self) -> bool {
         self.entrance.is_ready() && self.policy.borrow().admits_some()
     }
@@ -181,7 +181,7 @@ impl Store {
         }
     }
 
-    /// Decides on a connection; not at all once the store is being closed.
+    /// Decides on a connection; returns `None` if the store is being closed.
     fn decide(&mut self, now: Instant, stream: &TcpStream, peer: SocketAddr) -> Option<Decision> {
         let policy = self.policy.borrow();
         let Policy::Open(admission) = &*policy else { return None };
@@ -190,7 +190,7 @@ impl Store {
             Verdict::Admitted => true,
             Verdict::Refused => false,
             Verdict::DependsOnOwner => {
-                // One that was reset meanwhile has no end any more.
+                // A connection that was reset meanwhile has no address.
                 let Ok(local) = stream.local_addr() else { return Some(Decision::Refuse) };
                 let owners = self.owners.get_or_insert_with(Owners::new);
                 match owners.of_peer(now, local, peer) {
@@ -266,9 +266,9 @@ enum Decision {
     Hold(Instant),
 }
 
-/// Makes a connection end with a reset, which a client reports as such.
+/// Closes a connection with a reset, which clients report as such.
 fn reset(stream: &TcpStream) {
-    // If this fails, it ends without one.
+    // If this fails, the connection is closed without a reset.
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
@@ -283,7 +283,7 @@ fn is_own_address(ip: IpAddr) -> bool {
     ip.is_loopback() || getifaddrs().is_ok_and(|mut all| all.any(|one| has_it(one).is_some()))
 }
 
-/// The first addresses that were refused: whoever tries again and again fills no log.
+/// The first addresses that were refused, so that repeated attempts do not fill the log.
 #[derive(Debug, Default)]
 struct Refused(BTreeSet<IpAddr>);
 
@@ -293,13 +293,13 @@ impl Refused {
     }
 }
 
-/// Sets up a connection that was accepted elsewhere and returns whose it is.
+/// Configures a connection that was accepted elsewhere and returns its peer.
 fn take_over(stream: &net::TcpStream) -> io::Result<SocketAddr> {
     prepare(&SockRef::from(stream))?;
     stream.peer_addr()
 }
 
-/// Sets up a connection, or a listener, from which its connections inherit it: that saves five
+/// Configures a connection, or a listener, whose connections inherit the options: that saves five
 /// system calls for each.
 pub(super) fn prepare(socket: &SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
@@ -322,8 +322,8 @@ mod tests {
         assert_eq!(socket.tcp_keepalive_retries().unwrap(), KEEPALIVE_PROBES);
     }
 
-    /// A peer that vanished without a word is noticed, whichever way it came; and no answer waits
-    /// for the acknowledgement of the one before.
+    /// A peer that vanished is noticed, for accepted and handed-over connections; and no answer
+    /// waits for the acknowledgement of the one before.
     #[test]
     fn connections_are_kept_alive() {
         let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -337,7 +337,7 @@ mod tests {
         assert_prepared(&listener.accept().unwrap().0);
     }
 
-    /// Each refused address is news once, and only so many are.
+    /// Each refused address is new once, and only a limited number is.
     #[test]
     fn refusals_are_logged_once() {
         let mut refused = Refused::default();

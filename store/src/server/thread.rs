@@ -1,4 +1,4 @@
-//! The thread of the stores, and the handles that the rest of the program holds.
+//! The thread that serves stores, and the handles that the rest of the program holds.
 
 use std::io;
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -18,7 +18,7 @@ use crate::limits::{BUFFERS_LEN_MAX, HANDED_OVER_MAX, OPENING_MAX, STORE_MEMORY_
 
 /// A thread that serves any number of independent stores.
 ///
-/// Dropping it closes them all and waits until it has.
+/// Dropping it closes them all and waits until the thread has ended.
 #[derive(Debug)]
 pub struct StoreThread {
     /// `None` only while it is dropped.
@@ -30,7 +30,7 @@ pub struct StoreThread {
 }
 
 /// A store that is being served. Dropping it closes the store: its listener, its connections and
-/// all it holds.
+/// all its content.
 #[derive(Debug)]
 pub struct StoreHandle {
     policy: watch::Sender<Policy>,
@@ -38,15 +38,14 @@ pub struct StoreHandle {
     waker: Arc<Waker>,
 }
 
-/// How a store is opened.
+/// The options of a new store.
 #[derive(Debug)]
 pub struct Options {
     /// The rule by which connections are accepted.
     pub admission: Admission,
     /// Bound on the memory of the store in all: values, unfinished requests and unsent answers.
     pub memory_max: usize,
-    /// Where the address of a refused connection is reported, each address once; if nowhere, the
-    /// log has it.
+    /// Receives the address of refused connections, each address once; if `None`, they are logged.
     pub refusals: Option<mpsc::Sender<IpAddr>>,
 }
 
@@ -90,7 +89,7 @@ impl StoreThread {
     ///
     /// # Errors
     ///
-    /// Returns the operating system's error if it gives no thread or no event queue.
+    /// Returns the operating system's error if it cannot create a thread or an event queue.
     pub fn start(name: &str) -> io::Result<Self> {
         let poll = Poll::new()?;
         let registry = poll.registry().try_clone()?;
@@ -102,13 +101,13 @@ impl StoreThread {
         Ok(Self { opening, thread, registry, waker, next: AtomicUsize::new(0) })
     }
 
-    /// Opens a fresh, empty store on `listener`, for the peers that `admission` admits.
+    /// Opens an empty store on `listener`, for the peers that `admission` admits.
     ///
     /// Returns at once; connections made meanwhile wait in the listener's backlog.
     ///
     /// # Errors
     ///
-    /// Returns [`OpenError`] if the listener cannot be used or the thread takes nothing more.
+    /// Returns [`OpenError`] if the listener cannot be used or the thread accepts no more stores.
     pub fn open(
         &self,
         listener: TcpListener,
@@ -117,22 +116,21 @@ impl StoreThread {
         self.open_with(Some(listener), Options { admission, ..Options::default() })
     }
 
-    /// Opens a fresh, empty store that only serves connections handed to it by
-    /// [`StoreHandle::serve`].
+    /// Opens an empty store that only serves connections handed to it by [`StoreHandle::serve`].
     ///
     /// # Errors
     ///
-    /// Returns [`OpenError`] if the thread takes nothing more.
+    /// Returns [`OpenError`] if the thread accepts no more stores.
     pub fn open_without_listener(&self, admission: Admission) -> Result<StoreHandle, OpenError> {
         self.open_with(None, Options { admission, ..Options::default() })
     }
 
-    /// Opens a fresh, empty store; without a listener it only serves connections handed to it by
+    /// Opens an empty store; without a listener it only serves connections handed to it by
     /// [`StoreHandle::serve`].
     ///
     /// # Errors
     ///
-    /// Returns [`OpenError`] if the listener cannot be used or the thread takes nothing more.
+    /// Returns [`OpenError`] if the listener cannot be used or the thread accepts no more stores.
     pub fn open_with(
         &self,
         listener: Option<TcpListener>,
@@ -190,9 +188,10 @@ impl Drop for StoreThread {
 }
 
 impl StoreHandle {
-    /// Serves a connection that was accepted elsewhere and from which nothing was taken.
+    /// Serves a connection that was accepted elsewhere and from which nothing was read.
     ///
-    /// The peer must be admitted, as on the store's own listener; it is refused while nobody is.
+    /// The peer must be admitted, as on the store's own listener; it is refused under
+    /// [`Admission::Nobody`].
     ///
     /// # Errors
     ///
@@ -207,8 +206,8 @@ impl StoreHandle {
         Ok(())
     }
 
-    /// Says who may connect from now on. Connections that exist stay; those that wait in the backlog
-    /// are decided on by what is said here.
+    /// Sets the rule for new connections, including those that wait in the backlog. Existing
+    /// connections stay.
     pub fn admit(&self, admission: Admission) {
         let admission = admission.canonical();
         self.policy.send_modify(|policy| {
@@ -241,7 +240,7 @@ impl Drop for StoreHandle {
     }
 }
 
-/// Lets the thread find out what is wanted of it.
+/// Wakes the thread to handle changes that a handle made.
 fn wake(waker: &Waker) {
     if let Err(cause) = waker.wake() {
         error!(%cause, "failed to wake the store's thread");

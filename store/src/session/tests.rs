@@ -13,7 +13,7 @@ fn drain(output: &mut Output) -> Vec<u8> {
     sent
 }
 
-/// Feeds `input` to a fresh session on a fresh engine; returns the answers and what it broke.
+/// Feeds `input` to a fresh session on a fresh engine; returns the answers and the result.
 fn feed(input: &[u8]) -> (Vec<u8>, Result<(), Violation>) {
     let mut engine = Engine::default();
     let mut session = Session::new(ClientId(0));
@@ -37,7 +37,7 @@ fn greeted(queries: &[Query<'_>]) -> (Vec<u8>, Result<(), Violation>) {
     feed(&input)
 }
 
-/// Nothing but VALIDATE is accepted first, and a wrong byte is refused when it arrives.
+/// Only VALIDATE is accepted first, and a wrong byte is refused when it arrives.
 #[test]
 fn greeting_is_strict() {
     for (input, result) in [
@@ -56,14 +56,14 @@ fn greeting_is_strict() {
     }
 }
 
-/// What was asked before a broken rule is answered.
+/// The requests before a broken rule are answered.
 #[test]
 fn answers_precede_the_violation() {
     let (answers, result) = feed(b"\0\xce\xf7\x85\x3c\x0dabcd\x63");
     assert_eq!((&answers[..], result), (&b"abcd"[..], Err(DecodeError::UnknownCode(0x63).into())));
 }
 
-/// An answer that would be too long is refused before it is put together.
+/// An answer that would be too long is refused before it is built.
 #[test]
 fn answers_are_limited() {
     let value = vec![0; crate::limits::VALUE_LEN_MAX];
@@ -75,7 +75,7 @@ fn answers_are_limited() {
     assert_eq!(greeted(&queries), (vec![], Err(Violation::AnswerTooLong(len))));
 }
 
-/// A long value that a `COMPARE_SET` stored is answered as it lies in the store.
+/// A long value that a `COMPARE_SET` stored is answered without a copy.
 #[test]
 fn stored_values_are_shared() {
     let desired = [7; crate::limits::SHARED_VALUE_LEN_MIN];

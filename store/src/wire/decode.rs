@@ -1,8 +1,8 @@
 //! Finds the requests in a stream of bytes.
 //!
-//! Two passes: the first follows the length words and remembers how far it got, so a request that
-//! comes byte by byte costs no more than one that comes at once; the second, over a whole request,
-//! takes it apart. What the first has measured cannot fail in the second.
+//! Two passes: the first follows the length words and keeps its position, so a request that arrives
+//! byte by byte costs no more than one that arrives at once; the second, over a whole request,
+//! parses it. A request that the first pass has measured cannot fail in the second.
 
 use super::encode::{self, LimitError};
 use super::layout::Field;
@@ -11,41 +11,41 @@ use super::{Query, QueryType};
 /// Takes queries off the front of a growing buffer.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    /// Where the part that is measured ends; beyond the buffer while a value is arriving.
+    /// The end of the measured part; beyond the buffer while a value is arriving.
     end: usize,
     progress: Progress,
 }
 
-/// What of a request is still to be measured.
+/// The part of a request that is still to be measured.
 #[derive(Clone, Copy, Debug, Default)]
 enum Progress {
-    /// The code, hence everything.
+    /// The code, and thus everything.
     #[default]
     Code,
-    /// `next`, and `repeat` so many times more once it is empty.
+    /// `next`, and all repeated fields `repeat` times more once `next` is empty.
     Fields { kind: QueryType, next: &'static [Field], repeat: usize },
 }
 
-/// No continuation of the bytes could be a query.
+/// No query begins with the bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum DecodeError {
     /// A length or a count beyond its limit.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// A code that stands for no query.
+    /// A code without a query.
     #[error("{0} is the code of no query")]
     UnknownCode(u8),
 }
 
 impl Decoder {
-    /// Takes one query off the front of `buf`, or nothing if it has not arrived whole.
+    /// Takes one query off the front of `buf`, or returns `None` if it has not arrived whole.
     ///
-    /// In that case call again with the same bytes and more behind them.
+    /// In that case, call again with the same bytes followed by more.
     ///
     /// # Errors
     ///
-    /// Returns [`DecodeError`] if no continuation of `buf` could be a query. The stream has no
-    /// further message boundary then: close it.
+    /// Returns [`DecodeError`] if no query begins with `buf`. The end of the request is unknown
+    /// then, so the stream has to be closed.
     pub fn decode<'a>(&mut self, buf: &mut &'a [u8]) -> Result<Option<Query<'a>>, DecodeError> {
         let Some(kind) = self.measure(buf)? else {
             return Ok(None);
@@ -62,7 +62,7 @@ impl Decoder {
         Ok(Some(query))
     }
 
-    /// Follows the length words in `buf`; returns what it is once all have been seen.
+    /// Follows the length words in `buf`; returns the type of the query once all have been read.
     fn measure(&mut self, buf: &[u8]) -> Result<Option<QueryType>, DecodeError> {
         loop {
             self.progress = match self.progress {
@@ -76,7 +76,7 @@ impl Decoder {
                 }
                 Progress::Fields { kind, next: [], repeat: 0 } => return Ok(Some(kind)),
                 Progress::Fields { kind, next: [], repeat } => {
-                    // Only the fields behind the count, which is the first, are repeated.
+                    // Only the fields after the count, which is the first, are repeated.
                     Progress::Fields { kind, next: &kind.fields()[1..], repeat: repeat - 1 }
                 }
                 Progress::Fields { kind, next: [Field::Count, ..], .. } => {
@@ -117,7 +117,7 @@ impl Decoder {
     }
 }
 
-/// The fields of a whole request. `None` would mean that it was not whole.
+/// The fields of a whole request. `None` would mean that the request was incomplete.
 struct Fields<'a> {
     rest: &'a [u8],
 }

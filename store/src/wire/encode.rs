@@ -1,4 +1,4 @@
-//! Turns queries into bytes, for the client.
+//! Encodes queries, for the client.
 
 use super::Query;
 use crate::limits::{KEY_LEN_MAX, KEYS_MAX, REQUEST_LEN_MAX, VALUE_LEN_MAX};
@@ -8,7 +8,7 @@ impl Query<'_> {
     ///
     /// # Errors
     ///
-    /// Returns [`LimitError`], and leaves `out` as it was, for what a server would refuse.
+    /// Returns [`LimitError`], and leaves `out` unchanged, if a server would refuse the request.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), LimitError> {
         let start = out.len();
         let result = self.encode_fields(out).and_then(|()| request_len(out.len() - start));
@@ -56,36 +56,36 @@ impl Query<'_> {
 /// A request is larger than a store accepts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum LimitError {
-    /// A key or queue name of so many bytes.
+    /// A key or queue name of this many bytes.
     #[error("a key of {0} bytes is longer than {KEY_LEN_MAX}")]
     KeyTooLong(u64),
-    /// A request that is at least so long as a whole.
+    /// A request of at least this many bytes.
     #[error("a request of {0} bytes is longer than {REQUEST_LEN_MAX}")]
     RequestTooLong(u64),
-    /// A list of so many keys.
+    /// A list of this many keys.
     #[error("a list of {0} keys is longer than {KEYS_MAX}")]
     TooManyKeys(u64),
-    /// A value of so many bytes.
+    /// A value of this many bytes.
     #[error("a value of {0} bytes is longer than {VALUE_LEN_MAX}")]
     ValueTooLong(u64),
 }
 
-/// Returns `len` as a length of a key, if it may be one.
+/// Returns `len` as the length of a key, if it is within the limit.
 pub(super) fn key_len(len: u64) -> Result<usize, LimitError> {
     at_most(len, KEY_LEN_MAX, LimitError::KeyTooLong)
 }
 
-/// Returns `len` as a length of a value, if it may be one.
+/// Returns `len` as the length of a value, if it is within the limit.
 pub(super) fn value_len(len: u64) -> Result<usize, LimitError> {
     at_most(len, VALUE_LEN_MAX, LimitError::ValueTooLong)
 }
 
-/// Returns `count` as a number of keys, if it may be one.
+/// Returns `count` as a number of keys, if it is within the limit.
 pub(super) fn keys(count: u64) -> Result<usize, LimitError> {
     at_most(count, KEYS_MAX, LimitError::TooManyKeys)
 }
 
-/// Checks the length of a request, or of the part of it that is known.
+/// Checks the length of a request, or of its known part.
 pub(super) fn request_len(len: usize) -> Result<(), LimitError> {
     at_most(len as u64, REQUEST_LEN_MAX, LimitError::RequestTooLong).map(drop)
 }

@@ -1,6 +1,6 @@
-//! Lists the queries and the fields of each.
+//! The queries and the fields of each.
 
-/// The code of a query, under the name that torch gives it.
+/// The code of a query, with the name that torch uses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "the variants are explained at `Query`")]
@@ -27,7 +27,7 @@ pub enum QueryType {
 }
 
 impl QueryType {
-    /// All of them, in the order of their codes.
+    /// All queries, in the order of their codes.
     pub const ALL: [Self; 19] = [
         Self::Validate,
         Self::Set,
@@ -50,19 +50,19 @@ impl QueryType {
         Self::Barrier,
     ];
 
-    /// Returns the query that `code` stands for, if there is one.
+    /// Returns the query with this code, if there is one.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }
 
-    /// Returns the byte that stands for this query on the wire.
+    /// Returns the code of this query on the wire.
     pub fn code(self) -> u8 {
         self as u8
     }
 
     /// Returns the fields that follow the code.
     ///
-    /// Those behind a [`Field::Count`] are repeated that often.
+    /// Fields after a [`Field::Count`] are repeated that many times.
     pub(super) fn fields(self) -> &'static [Field] {
         use Field::{Count, Fixed, Key, Value};
         match self {
@@ -81,9 +81,9 @@ impl QueryType {
 /// One field of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Field {
-    /// How often the fields behind it are repeated.
+    /// The number of times that the fields after it are repeated.
     Count,
-    /// An integer of so many bytes.
+    /// An integer of this many bytes.
     Fixed(usize),
     /// The name of a key or queue.
     Key,
@@ -95,7 +95,7 @@ pub(super) enum Field {
 mod tests {
     use super::*;
 
-    /// A code is the position of its query in `ALL`, and there is none beyond.
+    /// A code is the position of its query in `ALL`, and larger codes have no query.
     #[test]
     fn codes_are_positions() {
         for (code, kind) in (0..).zip(QueryType::ALL) {

@@ -11,7 +11,7 @@ use super::super::driver::now;
 use super::*;
 use crate::wire::{GREETING, Query};
 
-/// The clients of a store, and an event queue for them.
+/// The clients of a store, and their event queue.
 struct Fixture {
     poll: Poll,
     waker: Waker,
@@ -25,11 +25,11 @@ impl Fixture {
         Self { poll, waker, clients: Clients::default() }
     }
 
-    /// Enters a client, and returns the client's side of its connection.
+    /// Adds a client, and returns its end of the connection.
     fn enter(&mut self) -> net::TcpStream {
         let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
         let client = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        // So that the kernel does not take what is not read.
+        // Keeps the kernel from buffering unread answers.
         client.set_recv_buffer_size(64 << 10).unwrap();
         client.connect(&listener.local_addr().unwrap().into()).unwrap();
         client.set_tcp_nodelay(true).unwrap();
@@ -44,7 +44,7 @@ impl Fixture {
         client.into()
     }
 
-    /// Serves while `client` runs, and until nothing is left to be done.
+    /// Serves while `client` runs, and until no work is left.
     fn while_served<T: Send>(&mut self, client: impl FnOnce() -> T + Send) -> T {
         let Self { poll, waker, clients } = self;
         thread::scope(|scope| {
@@ -101,7 +101,7 @@ fn say(mut client: &net::TcpStream, words: &[u8]) {
     client.write_all(words).unwrap();
 }
 
-/// Who does not complete VALIDATE in time is closed; who has may be silent.
+/// A client that does not complete VALIDATE in time is closed; afterwards it may be silent.
 #[test]
 fn only_the_greeting_has_a_deadline() {
     let mut fixture = Fixture::new();
@@ -120,7 +120,7 @@ fn only_the_greeting_has_a_deadline() {
     }
 }
 
-/// A client that hangs up is not one that broke a rule, even in the middle of a request.
+/// Hanging up does not count as breaking a rule, even in the middle of a request.
 #[test]
 fn hanging_up_is_no_violation() {
     for words in [&b""[..], &GREETING[..2], b"\0\xce\xf7\x85\x3c", b"\0\xce\xf7\x85\x3c\x01\x05\0"]
@@ -140,7 +140,7 @@ fn hanging_up_is_no_violation() {
     }
 }
 
-/// All whole requests of a read are answered by one write, whoever else is released by them.
+/// All whole requests of a read are answered by one write, also if they release other clients.
 #[test]
 fn a_read_is_answered_by_one_write() {
     let mut fixture = Fixture::new();
@@ -164,7 +164,7 @@ fn a_read_is_answered_by_one_write() {
     assert_eq!(fixture.clients.connections[0].backlog.as_deref().map(Backlog::occupied), None);
 }
 
-/// Who is released while it leaves answers unread is told behind them.
+/// A client that is released while it has unread answers receives its release after them.
 #[test]
 fn the_released_are_told_in_order() {
     const LEN: usize = 8 << 20;
@@ -188,7 +188,7 @@ fn the_released_are_told_in_order() {
     assert!(fixture.backlog(0).is_none());
 }
 
-/// A place that is taken anew is not served, nor answered, for who had it before.
+/// The next client in a place is not served, nor answered, for the previous one.
 #[test]
 fn places_are_taken_anew() {
     let mut fixture = Fixture::new();
@@ -215,7 +215,7 @@ fn places_are_taken_anew() {
     assert_eq!(fixture.clients.len(), 2);
 }
 
-/// Who has read its answers holds nothing, though it asks nothing further.
+/// A client that has read its answers holds nothing, even if it sends no further request.
 #[test]
 fn answers_that_were_read_do_not_count() {
     const LEN: usize = 8000;
@@ -231,8 +231,8 @@ fn answers_that_were_read_do_not_count() {
     assert!(fixture.backlog(0).is_none());
 }
 
-/// What stands behind a large request does not keep the room that the request took; and all the
-/// room that is held counts.
+/// The bytes after a large request do not keep the memory that the request took; and all memory
+/// that is held counts.
 #[test]
 fn buffers_count_as_what_they_occupy() {
     let mut fixture = Fixture::new();
@@ -254,8 +254,8 @@ fn buffers_count_as_what_they_occupy() {
     assert!(fixture.backlog(0).is_none());
 }
 
-/// A value that was replaced while it was read is let go when it was sent, or when who read it
-/// leaves; one that was popped counts as its reader's.
+/// A value that was replaced while it was read is freed when it was sent, or when its reader
+/// leaves; a popped value counts as its reader's.
 #[test]
 fn sent_values_are_let_go() {
     const VALUE: &[u8] = &[7; 8 << 20];
@@ -290,7 +290,7 @@ fn sent_values_are_let_go() {
     assert_eq!(fixture.clients.engine.lingering_len(), 0);
 }
 
-/// Who asks for little is served though others hold all the buffers there may be.
+/// A client with small requests is served even if others hold all buffers.
 #[test]
 fn full_buffers_do_not_concern_the_small() {
     let mut fixture = Fixture::new();
@@ -304,7 +304,8 @@ fn full_buffers_do_not_concern_the_small() {
     });
 }
 
-/// Who takes the last room for buffers is to blame; who gives some back or holds little is not.
+/// A client that takes the last room for buffers is closed; one that shrinks or holds little is
+/// not.
 #[test]
 fn buffers_are_limited_together() {
     const MUCH: usize = BUFFER_LEN_FREE + 2;
@@ -317,5 +318,5 @@ fn buffers_are_limited_together() {
 
 const WAKER: Token = Token(usize::MAX);
 
-/// A time that only a failing test takes.
+/// A timeout that only a failing test reaches.
 const DEADLINE: Duration = Duration::from_secs(20);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::driver::now;
 use super::*;
 
-/// Both ends of a new connection: the accepted one, and the one that connected.
+/// Returns both ends of a new connection: the accepted one, and the connecting one.
 fn connection(listen: &str, host: &str) -> (TcpStream, TcpStream) {
     let listener = crate::listen(listen.parse().unwrap()).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -30,7 +30,7 @@ fn table_only() -> Owners {
     Owners { source: Source::Table, ..Owners::new() }
 }
 
-/// The own user is found by either source, over both families, and behind a listener for both.
+/// The own user is found with either source, for both families, and via a listener for both.
 #[test]
 fn own_sockets_are_found() {
     for make in [Owners::new, table_only] {
@@ -53,7 +53,7 @@ fn closed_sockets_are_nobodys() {
         let (here, there) = connection("127.0.0.1:0", "127.0.0.1");
         let (local, peer) = (here.local_addr().unwrap(), here.peer_addr().unwrap());
         drop(there);
-        // The end is read, so its socket has left the state ESTABLISHED.
+        // The end of the stream was read, so the socket has left the state ESTABLISHED.
         assert_eq!((&here).read(&mut [0]).unwrap(), 0);
         assert_eq!(make().of_peer(now(), local, peer), Owner::Nobody);
         drop(here);
@@ -61,8 +61,8 @@ fn closed_sockets_are_nobodys() {
     }
 }
 
-/// If the kernel cannot find the own end of a connection, the table is read for that one. The kernel is
-/// asked again for the next: the connection may have ended before the look-up.
+/// If the kernel does not find the own end of a connection, the table is read. The next look-up
+/// asks the kernel again: the connection may have ended before the look-up.
 #[test]
 fn table_is_read_where_the_kernel_finds_nothing() {
     let mut owners = Owners::new();
@@ -93,7 +93,7 @@ fn table_is_read_rarely() {
     assert_eq!(ask(&mut owners, due, &late), own());
 }
 
-/// Rows of either file are read; the heading, other states and garbage are none.
+/// Rows of both files are parsed; the heading, other states and garbage are skipped.
 #[test]
 fn rows_are_read() {
     let v4 = "   1: 0100007F:C350 0100007F:1F90 01 00000000:00000000 02:000A7214 00000000  1000        0 1";
@@ -113,7 +113,7 @@ fn rows_are_read() {
     }
 }
 
-/// Whatever a message has, reading it does not panic, and an answer to another request is none.
+/// Parsing a message never panics, and an answer to another request is ignored.
 #[test]
 fn messages_are_read_with_care() {
     for len in 0..ANSWER_LEN_MAX {

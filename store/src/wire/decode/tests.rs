@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::limits::{KEY_LEN_MAX, KEYS_MAX, REQUEST_LEN_MAX, VALUE_LEN_MAX};
 
-/// A query with its own bytes, to be borrowed from.
+/// A query that owns its bytes, to borrow from.
 #[derive(Clone, Debug)]
 struct Owned {
     kind: QueryType,
@@ -62,7 +62,7 @@ fn encode_all(queries: &[Owned]) -> Vec<u8> {
 }
 
 proptest! {
-    /// Decoding what was encoded gives the same queries, wherever the bytes are cut in between.
+    /// Decoding encoded queries returns the same queries, wherever the bytes are split.
     #[test]
     fn cut_anywhere(queries in vec(query(), 1..8), mut cuts in vec(any::<prop::sample::Index>(), 0..12)) {
         let bytes = encode_all(&queries);
@@ -82,7 +82,7 @@ proptest! {
         prop_assert_eq!((taken, decoded), (bytes.len(), queries.len()));
     }
 
-    /// Arbitrary bytes give queries, an error or a request for more, never a panic.
+    /// Decoding arbitrary bytes returns queries, an error or a request for more, and never panics.
     #[test]
     fn never_panics(code in 0u8..24, bytes in vec(any::<u8>(), 0..64)) {
         let input = [&[code], &bytes[..]].concat();
@@ -90,7 +90,7 @@ proptest! {
         while let Ok(Some(_)) = decoder.decode(&mut rest) {}
     }
 
-    /// So do bytes whose length words are small, and thus get further.
+    /// Decoding bytes with small length words, which get further, never panics either.
     #[test]
     fn never_panics_on_short_lengths(words in vec((0u8..20, 0u64..4), 0..24)) {
         let input: Vec<u8> =
@@ -106,8 +106,8 @@ fn decode_error(code: u8, words: &[u64]) -> Option<DecodeError> {
     Decoder::default().decode(&mut &bytes[..]).err()
 }
 
-/// A length word beyond its limit is refused before a byte of what it announces is there; the
-/// limit itself is not.
+/// A length word beyond its limit is refused before a byte of its string has arrived; the limit
+/// itself is accepted.
 #[test]
 fn lengths_are_checked_at_once() {
     let key = KEY_LEN_MAX as u64;
@@ -130,7 +130,7 @@ fn lengths_are_checked_at_once() {
     }
 }
 
-/// A request as a whole is refused at the length word that takes it over the limit.
+/// A request as a whole is refused at the length word that exceeds the limit.
 #[test]
 fn whole_request_is_limited() {
     let value = vec![0; VALUE_LEN_MAX];
@@ -156,7 +156,7 @@ fn unknown_codes_are_refused() {
     assert_eq!(Decoder::default().decode(&mut &[][..]), Ok(None));
 }
 
-/// What cannot be decoded is not encoded, and leaves no trace.
+/// A query that cannot be decoded is not encoded, and the output stays unchanged.
 #[test]
 fn encode_refuses_what_decode_refuses() {
     let mut out = vec![7];
