@@ -1,12 +1,12 @@
-# The commands of this project. `make demo` shows it, `make test` tests it.
+# The commands of this project. `make demo` demonstrates it, `make test` tests it.
 
 CARGO ?= cargo
 RAGENT := target/release/ragent
-# How long `make fuzz` takes for each part of the store.
+# Seconds for which `make fuzz` fuzzes each part of the store.
 FUZZ_SECONDS ?= 60
-# How long `make chaos` goes on.
+# Seconds for which `make chaos` runs.
 CHAOS_SECONDS ?= 600
-# How often `make test-all` runs the process tests under load.
+# Number of runs of the process tests under load in `make test-all`.
 REPEAT ?= 20
 
 .PHONY: help build demo test test-all chaos fuzz test-torch-versions test-frameworks check fix bench bench-recovery venv packages
@@ -52,11 +52,11 @@ chaos:
 fuzz:
 	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
-# Which torches, and which frameworks, beside those of `make test`.
+# Versions of torch, and frameworks, that are tested in addition to those of `make test`.
 TORCH_VERSIONS ?= 2.1 2.2 2.4 2.6 2.9
 FRAMEWORKS ?= accelerate lightning transformers deepspeed
 
-# An environment takes gigabytes: each is gone before the next is made.
+# An environment takes gigabytes: each is removed before the next is created.
 test-torch-versions:
 	for version in $(TORCH_VERSIONS); do \
 		scripts/setup-venv.sh torch-$$version && \

@@ -1,7 +1,7 @@
-"""How long a job is not running when something happens to it: jobs of several agents on loopback.
+"""Measures interruptions of jobs with several agents on loopback.
 
-Workers are `stamp_worker`, which sends the moment of its start, and nothing else that takes time.
-A group is running again when the last worker of the new round has been started.
+Workers are `stamp_worker`, which sends the time of its start and does nothing else. A group is
+running again when the last worker of the new round has been started.
 """
 
 import os
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 WORKERS_PER_NODE = 2
-# ragent sets a node aside that fails three times within a minute, so a job is broken twice a node.
+# ragent quarantines a node that fails three times within a minute, so a job is broken twice per node.
 KILLS_PER_NODE = 2
 LAST_CALL_S = 0.2
 JOIN_SETTLE_S = 0.5
 TIMEOUT_S = 90
-# How often it is looked whether the agents still live; stamps are read as they come.
+# Interval at which the agents are checked; stamps are read as they arrive.
 LOOK_S = 0.1
 
 
@@ -36,13 +36,13 @@ class Stamp(NamedTuple):
 
 
 class Launcher(NamedTuple):
-    """What runs the agents."""
+    """A program that runs agents, and its flags."""
 
     program: str
     flags: list
-    # What is waited on purpose after a node has come.
+    # Time that the launcher deliberately waits after a node was added.
     join_settle_s: float = 0
-    # After so long an agent that was started waits for its place.
+    # Time after which a started agent waits for its place.
     start_s: float = 8
 
     @classmethod
@@ -58,12 +58,12 @@ class Launcher(NamedTuple):
 
     @classmethod
     def nvrx(cls, program):
-        # Workers that send no heartbeats, which need no settings.
+        # Workers send no heartbeats, which needs no settings.
         return cls(program, ["--rdzv-backend", "c10d", "--ignore-missing-fault-tol-cfg"])
 
 
 class NotRunning(Exception):
-    """A group has not all its workers: for as long as was watched, or because the job is over."""
+    """A group lacks workers: until the time limit, or because the job has ended."""
 
     def __init__(self, after_s, is_over, found):
         super().__init__(f"{found} after {after_s:.0f} s")
@@ -72,7 +72,7 @@ class NotRunning(Exception):
 
 
 class Job:
-    """A job on this machine, with all that is known of its workers."""
+    """A job on this machine, with the stamps of its workers."""
 
     def __init__(self, launcher, stamp_worker, nnodes, folder):
         self.launcher = launcher
@@ -88,7 +88,7 @@ class Job:
         self.socket.bind(str(self.path))
 
     def start_agent(self):
-        """Starts one more agent, and returns when that was."""
+        """Starts one more agent, and returns the time of its start."""
         command = [
             self.launcher.program, "--nnodes", self.nnodes,
             "--nproc-per-node", str(WORKERS_PER_NODE), "--max-restarts", "100",
@@ -96,7 +96,7 @@ class Job:
             *self.launcher.flags, "--no-python", self.stamp_worker,
         ]
         own = {"BENCH_STAMPS": str(self.path)}
-        # What they leave there goes with the folder.
+        # Their files are removed with the folder.
         own |= {name: str(self.folder) for name in ("TMPDIR", "XDG_RUNTIME_DIR")}
         at_ns = time.monotonic_ns()
         self.agents.append(subprocess.Popen(
@@ -115,15 +115,15 @@ class Job:
             time.sleep(0.005)
 
     def kill_agent(self, agent):
-        """Kills an agent alone, and returns when that was."""
+        """Kills an agent alone, and returns the time of that."""
         at_ns = time.monotonic_ns()
         agent.kill()
         agent.wait()
         return at_ns
 
     def freeze_node(self, agent):
-        """Stops an agent and all its processes, and returns when that was. Nothing of them is heard
-        any more, and nobody is told, as when a machine loses its power."""
+        """Stops an agent and all its processes, and returns the time of that. They become silent
+        without notice, as when a machine loses power."""
         self.frozen.append(agent)
         pids = tree(agent.pid)
         at_ns = time.monotonic_ns()
@@ -132,7 +132,7 @@ class Job:
         return at_ns
 
     def is_over(self):
-        """Returns whether fewer agents are left than the job needs."""
+        """Returns true if fewer agents are left than the job needs."""
         left = [agent for agent in self.agents if agent.poll() is None and agent not in self.frozen]
         return len(left) < int(self.nnodes.split(":")[0])
 
@@ -159,7 +159,7 @@ class Job:
                 pass
 
     def end(self):
-        """Ends the agents, and whatever they may have left."""
+        """Ends the agents, and all processes that they may have left."""
         for agent in self.agents:
             agent.send_signal(signal.SIGKILL if agent in self.frozen else signal.SIGTERM)
         deadline = time.monotonic() + 10
@@ -186,12 +186,12 @@ class Elastic:
         self.launcher = launcher
         self.stamp_worker = stamp_worker
         self.limit_s = limit_s
-        # Not in step with anything that polls.
+        # Random, so as not to be in step with anything that polls.
         self.pauses = random.Random(1)
 
     @contextmanager
     def job(self, nnodes, nodes):
-        """A job that runs on `nodes` nodes, of which the first hosts it."""
+        """Starts a job on `nodes` nodes, of which the first hosts it."""
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             job = Job(self.launcher, self.stamp_worker, nnodes, Path(folder))
             try:
@@ -210,11 +210,11 @@ class Elastic:
         time.sleep(self.pauses.uniform(0.3, 0.6))
 
     def back_ms(self, job, nodes, since_ns):
-        """Returns how long after `since_ns` all workers of `nodes` nodes run again."""
+        """Returns the time from `since_ns` until all workers of `nodes` nodes run again."""
         return since(since_ns, job.running(nodes, since_ns, self.limit_s))
 
     def restarts_ms(self, nnodes, nodes, kills):
-        """Kills a worker, `kills` times; yields how long each time until all run again."""
+        """Kills a worker, `kills` times; yields each time until all run again."""
         while kills > 0:
             with self.job(nnodes, nodes) as job:
                 group = job.running(nodes)
@@ -228,8 +228,8 @@ class Elastic:
                     kills -= 1
 
     def joins_ms(self, times):
-        """Adds a third node to two, `times` times; yields how long from the start of its agent
-        until all three run, less the time that is waited for further ones on purpose."""
+        """Adds a third node to two, `times` times; yields each time from the start of its agent
+        until all three run, less the deliberate wait for further nodes."""
         for _ in range(times):
             with self.job("2:3", 2) as job:
                 self.pause()
@@ -237,19 +237,19 @@ class Elastic:
                 yield self.back_ms(job, 3, started_ns) - self.launcher.join_settle_s * 1e3
 
     def silent_loss_ms(self):
-        """Freezes one of three nodes; returns how long until the two others run."""
+        """Freezes one of three nodes; returns the time until the two others run."""
         with self.job("2:3", 3) as job:
             self.pause()
             return self.back_ms(job, 2, job.freeze_node(self.guest(job)))
 
     def killed_loss_ms(self):
-        """Kills the agent of one of three nodes; returns how long until the two others run."""
+        """Kills the agent of one of three nodes; returns the time until the two others run."""
         with self.job("2:3", 3) as job:
             self.pause()
             return self.back_ms(job, 2, job.kill_agent(self.guest(job)))
 
     def replacement_ms(self):
-        """Kills the agent of one of three nodes while a fourth waits; returns how long until
+        """Kills the agent of one of three nodes while a fourth waits; returns the time until
         three run."""
         with self.job("3:3", 3) as job:
             guest = self.guest(job)
@@ -259,7 +259,7 @@ class Elastic:
             return self.back_ms(job, 3, job.kill_agent(guest))
 
     def host_restart_ms(self):
-        """Kills the agent that hosts the job and starts it again; returns how long from its start
+        """Kills the agent that hosts the job and starts it again; returns the time from its start
         until all three nodes run."""
         with self.job("3", 3) as job:
             self.pause()
@@ -275,7 +275,7 @@ def since(moment_ns, group):
 
 
 def tree(pid):
-    """Returns a process and all that descend from it."""
+    """Returns a process and all its descendants."""
     pids = [pid]
     for parent in pids:
         for task in Path(f"/proc/{parent}/task").iterdir():
@@ -303,7 +303,7 @@ def send_kill(pid):
 
 
 def is_listened_on(port):
-    """Returns whether somebody listens on a port of this machine."""
+    """Returns true if a process listens on a port of this machine."""
     listening = "0A"
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:]:

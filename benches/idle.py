@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What a launcher costs while its job runs: memory and CPU time of its processes.
+"""Measures the memory and CPU time of a launcher's processes while its job runs.
 
     .venv/bin/python benches/idle.py --ragent target/release/ragent [--seconds N] [--markdown]
                                      [--launcher NAME ...]
 
-Three agents on loopback with two workers each, to which nothing happens. Workers do not count.
-Memory is what is resident, and how much of that no file backs (`RssAnon`); pages of a binary are
-shared by all its processes, and what a forked process shares with its parent counts for both. CPU
-time is that of all threads, as a share of one CPU. Of ragent there is also a coordinator alone, which
-1,000 simulated agents attend.
+Three idle agents on loopback with two workers each. Workers do not count. Memory is the resident
+memory, and the part of it that no file backs (`RssAnon`); pages of a binary are shared by all its
+processes, and pages that a forked process shares with its parent count for both. CPU time is that of
+all threads, as a share of one CPU. For ragent, a coordinator alone with 1,000 simulated agents is
+measured too.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from recovery import ATTEND_LOAD, RAGENT, add_common, check_programs, end_orderl
 from table import Column, Table
 
 AGENTS = 1000
-# Until what a start leaves to be done is done.
+# Time for the work after a start to complete.
 CALM_S = 2
 
 COLUMNS = [
@@ -53,7 +53,7 @@ def measure_job(name, jobs, seconds, table):
 
 
 def measure_coordinator(ragent, seconds, table):
-    """Prints a row about a coordinator that many agents attend."""
+    """Prints a row about a coordinator with many agents."""
     command = [ATTEND_LOAD, "--ragent", ragent, "--agents", str(AGENTS), "--hold", str(seconds)]
     done = subprocess.run(command, check=True, capture_output=True, timeout=seconds + 90)
     held = json.loads(done.stdout)["held"]
@@ -74,7 +74,7 @@ def status_kb(pid, field):
 
 
 def cpu_s(pids):
-    """Returns the CPU time of all threads that processes have."""
+    """Returns the CPU time of all threads of some processes."""
     threads = (thread for pid in pids for thread in Path(f"/proc/{pid}/task").iterdir())
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 

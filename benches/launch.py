@@ -1,4 +1,4 @@
-"""What it costs to launch a job that does nothing: time from start to exit, and peak memory."""
+"""Measures the launch of a job that does nothing: time from start to exit, and peak memory."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-# A launch takes two seconds at most, by torchrun on a busy machine.
+# A launch takes two seconds at most, with torchrun on a busy machine.
 TIMEOUT_S = 60
 JOB = ["--standalone", "--nproc-per-node", "1", "--no-python", "true"]
 
@@ -16,7 +16,7 @@ def wall_ms(launcher):
     quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
     start = time.perf_counter_ns()
     pid = os.posix_spawn(launcher, [launcher, *JOB], os.environ, file_actions=quiet)
-    # Waiting blocks, so that nothing but the launch itself is on the clock.
+    # Waiting blocks, so that only the launch itself is measured.
     watchdog = threading.Timer(TIMEOUT_S, os.kill, (pid, 9))
     watchdog.start()
     _, status = os.waitpid(pid, 0)
@@ -30,8 +30,8 @@ def wall_ms(launcher):
 def peak_mb(launcher):
     """Returns the peak resident memory of the launcher, and of all its own processes together.
 
-    The kernel keeps the peak of each process, but forgets it when the process ends; so it is read
-    again and again until then. Workers do not count.
+    The kernel keeps the peak of each process only until the process ends; so it is read repeatedly
+    until then. Workers do not count.
     """
     process = subprocess.Popen([launcher, *JOB], stdin=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -49,7 +49,7 @@ def peak_mb(launcher):
 
 
 def keepers_of(pid):
-    """Returns the children of an agent that hold its workers."""
+    """Returns the keepers of an agent."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return [int(child) for child in children

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Breaks jobs of ragent, torchrun and NVRx's ft_launcher alike, and says how long until they run again.
+"""Breaks jobs of ragent, torchrun and NVRx's ft_launcher, and prints the time until they run again.
 
     .venv/bin/python benches/recovery.py --ragent target/release/ragent [--quick]
                                          [--only SCENARIO ...] [--launcher NAME ...]
 
-Three agents on loopback, two workers each that only say when they were started (`stamp_worker`): no
-worker fails because another is gone, so what is measured is the launcher alone. Each launcher runs
-with its defaults, ragent with `shrink_timeout=0`. A job that does not run again is watched for
-`--limit` seconds, and that is its figure; so is the time after which all its agents have given up.
+Three agents on loopback with two workers each that only report the time of their start
+(`stamp_worker`): no worker fails because another has ended, so the launcher alone is measured. Each
+launcher runs with its defaults, ragent with `shrink_timeout=0`. The figure of a job that does not run
+again is `--limit` seconds, or the time after which all its agents have given up.
 
 Needs `cargo build --release -p ragent -p ragent-benches`, `scripts/setup-venv.sh` and, for NVRx,
-`scripts/setup-venv.sh nvrx`. A whole run takes half an hour, a quick one 20 minutes; of ragent alone,
+`scripts/setup-venv.sh nvrx`. A full run takes half an hour, a quick one 20 minutes; with ragent alone,
 ten minutes and one.
 """
 
@@ -34,7 +34,7 @@ RAGENT, TORCHRUN, NVRX = "ragent", "torchrun", "nvrx"
 ROOT = Path(__file__).parents[1]
 ATTEND_LOAD = store.TARGET / "release" / "attend_load"
 STAMP_WORKER = store.TARGET / "release" / "stamp_worker"
-# Where each is, what runs it, and what makes it where it is not.
+# Path, constructor and installation command of each.
 PEERS = {
     TORCHRUN: (ROOT / ".venv/bin/torchrun", Launcher.torchrun, "scripts/setup-venv.sh"),
     NVRX: (ROOT / ".venvs/nvrx/bin/ft_launcher", Launcher.nvrx, "scripts/setup-venv.sh nvrx"),
@@ -48,11 +48,11 @@ COLUMNS = [
 
 
 class Scenario(NamedTuple):
-    """Something that happens to a job, and how soon ragent is to have it running again."""
+    """A fault or change of a job, and the goal for the time until ragent has it running again."""
 
     what: str
     goal_s: float
-    # Yields milliseconds; is given the jobs of a launcher, and how often.
+    # Yields milliseconds; its arguments are the jobs of a launcher, and the number of repetitions.
     measure: Callable
 
 
@@ -80,12 +80,12 @@ def times_of(name, launcher, quick):
         return 5 if quick else 30
     if name == "restart":
         return 2 if quick else 5
-    # What takes minutes to be over is not much different the next time.
+    # Scenarios that take minutes differ little between repetitions.
     return 1
 
 
 def outcomes(jobs, scenario, times):
-    """Returns the seconds until a job ran again, or why it does not, for each of `times` times."""
+    """Returns the seconds until a job ran again, or the reason why not, for `times` repetitions."""
     found = []
     while len(found) < times:
         try:
@@ -104,7 +104,7 @@ def seconds(value):
 
 
 def cell(found):
-    """Returns the median; or what became of the job, and how often."""
+    """Returns the median; or the outcome of the job, and its frequency."""
     measured = [outcome for outcome in found if isinstance(outcome, float)]
     failed = [outcome for outcome in found if isinstance(outcome, NotRunning)]
     if not found:
@@ -130,7 +130,7 @@ def measure(jobs, name, quick, table):
 
 
 def measure_many(args, agents, table):
-    """Prints rows about so many simulated agents, of which one fails or is lost."""
+    """Prints rows about `agents` simulated agents, of which one fails or is lost."""
     for blow, what in (("fail", "worker fails"), ("lose", "node is silent")):
         command = [ATTEND_LOAD, "--ragent", args.ragent, "--agents", str(agents), "--then", blow]
         found = []
@@ -156,13 +156,13 @@ def main():
 
 
 def end_orderly():
-    """Lets `finally` run, whoever ends the run."""
+    """Lets `finally` run when a signal ends the run."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
 
 
 def jobs_by_launcher(args):
-    """Returns the jobs of each launcher that was asked for and is there."""
+    """Returns the jobs of each selected launcher that is installed."""
     limit_s = getattr(args, "limit", TIMEOUT_S)
     jobs = {}
     for name in args.launcher:
@@ -179,7 +179,7 @@ def jobs_by_launcher(args):
 
 
 def add_common(parser):
-    """Adds what all commands take that compare launchers."""
+    """Adds the arguments of all commands that compare launchers."""
     parser.add_argument("--ragent", default="target/release/ragent", metavar="PATH",
                         type=lambda path: str(Path(path).resolve()),
                         help="the binary under test (target/release/ragent)")

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Measures what ragent promises, beside torch in the same run, and says which goals are reached.
+"""Measures ragent's performance goals, and torch in the same run, and prints which are reached.
 
     .venv/bin/python benches/run.py --ragent target/release/ragent [--quick] [--only FIGURE ...]
 
 Needs `cargo build --release -p ragent -p ragent-benches` and a Python with torch; everything runs
-on loopback. docs/performance.md says how each figure is taken. The whole run takes five minutes,
+on loopback. docs/performance.md explains how each figure is measured. A full run takes five minutes,
 a quick one two.
 """
 
@@ -30,16 +30,16 @@ ATTEND_LOAD = store.TARGET / "release" / "attend_load"
 STAMP_WORKER = store.TARGET / "release" / "stamp_worker"
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 AGENTS = 1000
-# With one connection both stores wait for the kernel; half of the slices of a quiet machine differ by
-# more than this.
+# With one connection both stores wait for the kernel; half of the slices on an idle machine differ
+# by more than this.
 NOISE = 0.05
-# What was hoped for with so many connections; docs/performance.md says what stands against it.
+# The goal for this many connections; docs/performance.md explains why it is not reached.
 MANY, MANY_TIMES = 1000, 1.4
 
 
 @dataclass
 class Row:
-    """A figure, as it is printed."""
+    """A figure of the table."""
 
     what: str
     unit: str
@@ -52,7 +52,7 @@ class Row:
 
     @classmethod
     def below(cls, what, ours, goal, torch=(), unit="ms"):
-        """A figure that is to stay below `goal`."""
+        """Returns a figure that is to stay below `goal`."""
         median = statistics.median(ours)
         theirs = statistics.median(torch) if torch else None
         return cls(what, unit, median, max(ours), theirs, theirs / median if torch else None,
@@ -60,7 +60,7 @@ class Row:
 
     @classmethod
     def times_less(cls, what, unit, ours, torch, times):
-        """A figure that torch's is to be `times` times as large as."""
+        """Returns a figure whose counterpart of torch is to be `times` times as large."""
         median, theirs = statistics.median(ours), statistics.median(torch)
         return cls(what, unit, median, max(ours), theirs, theirs / median, f"{times} times less",
                    theirs / median >= times)
@@ -176,7 +176,7 @@ FIGURES = {
 
 def main():
     args = parse_args()
-    # So that `finally` runs, whoever ends the run.
+    # Lets `finally` run when a signal ends the run.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
     start = time.monotonic()

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Compares ragent's store with torch's own, and with a server that does nothing but answer.
+"""Compares ragent's store with torch's own, and with a server that only sends answers.
 
     benches/store.py [COMMAND OF OUR SERVER ...]
 
 The command prints the address that it is bound to as its first line. Run it with a Python that
 has torch, after `cargo build --release -p ragent -p ragent-benches`. Servers and load generator each
 have a CPU of their own, and the servers take short turns under the same load. A ratio above 1 means
-that ragent is better; it is the median of the ratios of the rounds. A round in which something else
-ran on those CPUs is repeated, for a while. The whole run takes two minutes and a half, on a busy
+that ragent is better; it is the median of the ratios of the rounds. A round in which other processes
+ran on those CPUs is repeated, for a limited time. A full run takes two and a half minutes, on a busy
 machine twice that.
 
-torch's server looks up the name of every peer and stands still meanwhile: five seconds and more,
-where the resolver does not answer. It is given a resolver that gives up after one second; figures of
-connecting mean something only where it answers.
+torch's server looks up the name of every peer and is blocked meanwhile: for five seconds and more if
+the resolver does not answer. It runs with a resolver timeout of one second; figures of connecting are
+valid only if the resolver answers.
 """
 
 import json
@@ -37,19 +37,19 @@ sys.stdin.read()
 """
 TORCH_CLIENTS = Path(__file__).with_name("torch_clients.py")
 SERVER_CPU, LOAD_CPU = (sorted(os.sched_getaffinity(0)) * 2)[:2]
-# Of two processes on a CPU, the one that this starts goes first, and what it starts does not.
+# On the shared CPU, the process started with this runs first; its children do not inherit that.
 FIRST = ["chrt", "--reset-on-fork", "--fifo", "1"]
 ROUNDS = 9
-# Connections at a time, and rounds for each of ours: one connection is mostly the kernel's waking of
-# whoever waits, which varies most.
+# Connections at a time, and the factor for the rounds of each: the latency of one connection
+# consists mostly of wake-ups by the kernel, which vary most.
 CONNECTIONS = {1: 3, 64: 1, 256: 1, 1000: 1, 4000: 1}
 EXCHANGES = ("get", "set", "add", "check")
 SLICE_S = 0.12
 STRETCHES = (("connect", 1000), ("init", 10_000), ("wait-fanout", 1000), ("wait-fanout", 4000))
 STORM = 4000
-# Share of the time for which a process was kept waiting for its CPU; being woken is a little of it.
+# Share of the time in which a process waited for its CPU; wake-ups alone account for some of it.
 DISTURBED = 0.08
-# How long the disturbed rounds of one figure are repeated at most.
+# Longest time for which the disturbed rounds of one figure are repeated.
 REPEATS_S = 8
 
 
@@ -67,7 +67,7 @@ class Server:
             sys.exit(f"`{shlex.join(command)}` printed no address")
 
     def load(self, ops, connections, seconds, first=()):
-        """Puts loads on this server one after the other, and returns the reports of them."""
+        """Puts loads on this server one after the other, and returns their reports."""
         command = [*first, "taskset", "-c", str(LOAD_CPU), str(LOAD), self.address, ",".join(ops),
                    "--connections", str(connections), "--seconds", str(seconds),
                    "--server-pid", str(self.process.pid)]
@@ -75,7 +75,7 @@ class Server:
         return [json.loads(line) for line in out.stdout.splitlines()]
 
     def cpu_us(self):
-        """Returns the CPU time that it has had."""
+        """Returns the CPU time that the server has used."""
         tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e3
 
@@ -98,7 +98,7 @@ class Comparison(NamedTuple):
 
 
 def compare(ours, rounds=ROUNDS):
-    """Starts our server with the command `ours`, and the others; yields a `Comparison` at a time.
+    """Starts our server with the command `ours`, and the others; yields `Comparison`s.
 
     The operation `all` is every exchange together, in equal shares of the time.
     """
@@ -130,7 +130,7 @@ def exchanges(servers, connections, rounds):
 
 
 def calm(rounds, round):
-    """Calls `round` so often; those that something else disturbed are repeated, for a while."""
+    """Calls `round` `rounds` times; disturbed rounds are repeated, for a limited time."""
     done = []
     end = None
     for n in range(2 * rounds):
@@ -146,7 +146,7 @@ def calm(rounds, round):
 
 
 def mean(reports):
-    """One report of several, of which each counts as often as it has requests where that matters."""
+    """Merges reports; the CPU time is weighted by the number of requests."""
     total = sum(report["ops_per_s"] for report in reports)
     cpu = sum(report["server_cpu_us"] * report["ops_per_s"] for report in reports) / total
     quantiles = {name: statistics.mean(report[name] for report in reports)
@@ -164,8 +164,8 @@ def stretches(servers, op, connections, rounds):
 
 
 def storm(servers, rounds):
-    """One client goes on asking while the others connect; it has precedence over what they do on
-    the CPU that they share, so that only the server can keep it waiting."""
+    """One client sends requests while the others connect; it has precedence over them on the CPU
+    that they share, so that only the server can delay it."""
     first = FIRST if may_go_first() else ()
     reports = calm(rounds, lambda: [server.load(["storm"], STORM, 0.3, first)
                                     for server in servers])
@@ -179,7 +179,7 @@ def may_go_first():
 
 
 def torch_clients(servers, rounds):
-    """Real clients; what they do themselves is most of it."""
+    """Compares with real clients, whose own work takes most of the time."""
     clients = subprocess.Popen(
         ["taskset", "-c", str(LOAD_CPU), sys.executable, TORCH_CLIENTS,
          *(server.address for server in servers)],

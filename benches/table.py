@@ -1,10 +1,10 @@
-"""A table that is printed as its rows come, aligned or as Markdown."""
+"""A table that is printed row by row, aligned or as Markdown."""
 
 from typing import NamedTuple
 
 
 class Column(NamedTuple):
-    """What stands above a column, and how wide it is."""
+    """The heading of a column, and its width."""
 
     head: str
     width: int
@@ -12,7 +12,7 @@ class Column(NamedTuple):
 
 
 class Table:
-    """Prints its head when it is made."""
+    """A table; its heading is printed when it is created."""
 
     def __init__(self, columns, is_markdown=False):
         self.columns = columns

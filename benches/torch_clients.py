@@ -1,9 +1,9 @@
-"""Real clients of torch, four processes of them, on several stores in turn.
+"""Runs four processes with real clients of torch on several stores in turn.
 
     torch_clients.py ADDRESS ...
 
-For each line `N SECONDS` on standard input, all of them put the Nth store to use for so long; a line
-of JSON says how many operations that were. It ends with its input.
+For each line `N SECONDS` on standard input, all of them use store N for that time; the number of
+operations is printed as a line of JSON. It ends with its input.
 """
 
 import json
@@ -15,7 +15,7 @@ from multiprocessing import Pipe
 import torch.distributed as dist
 
 CLIENTS = 4
-PART = 10  # operations between two looks at the clock
+PART = 10  # operations between two checks of the time
 
 
 def main():
@@ -49,7 +49,7 @@ def client(address):
 
 
 def use(store, key, seconds):
-    """Sets, gets, adds and checks; `get` waits first, which is a request of its own."""
+    """Sets, gets, adds and checks; `get` sends a separate request to wait first."""
     begin = time.monotonic()
     count = 0
     while time.monotonic() < begin + seconds:

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Fuzzes each part of the store for so long, from the committed corpus on.
+# Fuzzes each part of the store for a number of seconds, starting with the committed corpus.
 #
 # Usage: scripts/fuzz.sh SECONDS [TARGET...]      scripts/fuzz.sh 60      scripts/fuzz.sh 600 session
 #
-# What is found on the way is kept in store/fuzz/found, what fails in store/fuzz/artifacts; how to
-# repeat it is printed.
+# New inputs are kept in store/fuzz/found, failures in store/fuzz/artifacts; how to repeat a failure
+# is printed.
 set -euo pipefail
 cd "$(dirname "$0")/../store"
 
@@ -24,7 +24,7 @@ fi
 for target in "$@"; do
     mkdir -p "fuzz/found/$target"
     echo "$target: $seconds s"
-    # Nothing that one short input asks for is large: a single allocation of 64 MiB is a failure.
+    # Short inputs never need much memory: a single allocation of 64 MiB is a failure.
     cargo +nightly fuzz run --fuzz-dir fuzz "$target" "fuzz/found/$target" "fuzz/corpus/$target" -- \
         -max_total_time="$seconds" -max_len=700 -malloc_limit_mb=64 -timeout=20 -verbosity=0 \
         -print_final_stats=1

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs the tests with real processes again and again on a busy machine, to find what fails seldom.
+# Runs the tests with real processes repeatedly on a busy machine, to find rare failures.
 #
 # Usage: scripts/repeat.sh N [TEST...]      scripts/repeat.sh 20      scripts/repeat.sh 50 elastic
 #
-# Builds once, then runs the test binaries N times with two processes beside them that only burn
-# time. Stops at the first failure and prints which test it was, with everything that it said.
+# Builds once, then runs the test binaries N times next to two processes that only use CPU time.
+# Stops at the first failure and prints the name of the test, with all of its output.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,7 @@ shift
 folder=$(mktemp -d)
 hogs=()
 end() {
-    # Only what was started here, by number.
+    # Only processes started here, by their pid.
     [ ${#hogs[@]} -eq 0 ] || kill "${hogs[@]}" 2>/dev/null || true
     rm -rf "$folder"
 }
@@ -25,7 +25,7 @@ trap 'exit 143' TERM
 
 binaries=()
 for test in "$@"; do
-    # Cargo tells the path in its messages: "executable":"…/launch-0123456789abcdef".
+    # The path is in the messages of Cargo: "executable":"…/launch-0123456789abcdef".
     cargo test --locked -p ragent --test "$test" --no-run --message-format json >"$folder/built"
     binaries+=("$(sed -n 's/.*"name":"'"$test"'".*"executable":"\([^"]*\)".*/\1/p' "$folder/built")")
 done

@@ -1,17 +1,17 @@
 #!/bin/sh
-# Installs the Debian packages that tests run for real: sshd, Open MPI, MPICH, Slurm.
+# Installs the Debian packages that tests need: sshd, Open MPI, MPICH, Slurm.
 #
-# Usage: scripts/setup-packages.sh             those of `make test`
-#        scripts/setup-packages.sh NAME…       others
+# Usage: scripts/setup-packages.sh             the packages for `make test`
+#        scripts/setup-packages.sh NAME…       other packages
 #
-# Says nothing when they are there, and takes milliseconds. Without root or apt it says what is
-# missing, and succeeds: the tests that need it skip, or fail where CI=true.
+# If all are installed, prints nothing and takes milliseconds. Without root or apt it prints the
+# missing packages, and succeeds: the tests that need them skip, or fail with CI=true.
 set -eu
 
 [ $# -gt 0 ] || set -- iproute2 openssh-client openssh-server openmpi-bin mpich \
     slurmctld slurmd slurm-client
 
-# Those of its arguments that are not installed.
+# Prints those of its arguments that are not installed.
 missing() {
     for package in "$@"; do
         state=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null) || state=
@@ -26,7 +26,7 @@ if ! command -v apt-get >/dev/null || [ "$(id -u)" -ne 0 ]; then
     exit 0
 fi
 
-# Servers are started by the tests that want them, on ports and networks of their own.
+# Tests start the servers that they need, on their own ports and networks.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
     trap 'rm -f "$policy"' EXIT
@@ -39,7 +39,7 @@ export DEBIAN_FRONTEND=noninteractive
 echo "installing $wanted" >&2
 # shellcheck disable=SC2086 # a list of words
 if ! apt-get install --yes --quiet --no-install-recommends $wanted >/dev/null; then
-    # The lists may be older than what they name.
+    # The package lists may be outdated.
     apt-get update --quiet >/dev/null
     # shellcheck disable=SC2086
     apt-get install --yes --quiet --no-install-recommends $wanted >/dev/null

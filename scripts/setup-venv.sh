@@ -5,9 +5,9 @@
 #        scripts/setup-venv.sh NAME       .venvs/NAME, with scripts/requirements/NAME.txt
 #        PYTHON=python3.12 scripts/setup-venv.sh
 #
-# Run it as often as you like: when everything is there it says nothing and takes milliseconds.
-# A stamp inside the environment, written last, says what was installed; without the right stamp it
-# is built from scratch, so an interrupted run leaves nothing that the next one would trust.
+# May be run repeatedly: when the environment is complete, it prints nothing and takes milliseconds.
+# A stamp inside the environment, written last, records the installed packages; without a matching
+# stamp it is built from scratch, so the result of an interrupted run is never used.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd -P)
@@ -23,7 +23,7 @@ fail() { # what, why, hint
     exit 1
 }
 
-# The place is part of the stamp because scripts such as .venv/bin/torchrun hold absolute paths.
+# The path is part of the stamp because scripts such as .venv/bin/torchrun contain absolute paths.
 wanted() { sha256sum <"$requirements"; printf '%s\n' "$root"; }
 
 ready() { [ -x "$venv/bin/python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(wanted)" ]; }
@@ -33,7 +33,7 @@ ready() { [ -x "$venv/bin/python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = 
         "name one of: $(cd "$root/scripts/requirements" && echo *.txt | sed 's/\.txt//g')"
 ready && exit 0
 
-# Two runs at once would delete each other's work: the second waits, and finds it done.
+# Two concurrent runs would delete each other's work: the second waits, and finds it completed.
 mkdir -p "$root/.work" "$(dirname "$venv")"
 if command -v flock >/dev/null; then
     exec 9>"$root/.work/setup-venv.lock"
@@ -51,7 +51,7 @@ command -v "$python" >/dev/null ||
     fail "failed to create $venv" "\`$python\` lacks the module venv or ensurepip" \
         "install it (Debian and Ubuntu: apt-get install python3-venv)"
 
-# pip unpacks gigabytes, and /tmp is often small. Removed on every way out, Ctrl-C included.
+# pip unpacks gigabytes, and /tmp is often small. Removed on every exit, also on Ctrl-C.
 TMPDIR=$root/.work/setup-venv.tmp
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT

@@ -1,9 +1,9 @@
-"""Breaks a training job on purpose, and times how long ragent takes to have it running again.
+"""Breaks a training job on purpose, and measures the time until ragent has it running again.
 
-Three agents on the loopback play three nodes. A worker of B is killed, C joins, B itself is
-killed, and the training ends as if nothing had been. Whatever does not happen, the demo names,
-and exits with 1. It ends everything that it started, takes three minutes at most, and needs
-nothing but the standard library (train.py needs torch).
+Three agents on loopback act as three nodes. A worker of B is killed, C joins, B itself is killed,
+and the training completes as usual. If a step fails, the demo names it and exits with 1. It ends
+every process that it started, takes three minutes at most, and needs only the standard library
+(train.py needs torch).
 
     .venv/bin/python examples/digits/demo.py --ragent target/release/ragent
 """
@@ -30,7 +30,7 @@ from pathlib import Path
 
 WORKERS_PER_AGENT = 2
 ACCURACY = 0.95
-# On two cores, importing torch in six workers takes most of the time; the limits are generous.
+# On two cores, the import of torch in six workers takes most of the time; the limits are generous.
 WHOLE_DEMO_S = 180
 ONE_WAIT_S = 60
 POLL_S = 0.005
@@ -40,7 +40,7 @@ EPOCH = re.compile(r"epoch=(\d+)/(\d+) world_size=(\d+) .*accuracy=([\d.]+)")
 
 def main():
     args = parse_args()
-    # So that `finally` runs, whoever ends the demo.
+    # Lets `finally` run when a signal ends the demo.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
     demo = Demo(args.ragent)
@@ -58,7 +58,7 @@ def main():
 def tell_story(demo):
     demo.say("agents A and B start")
     a = demo.start_agent("A")
-    # A has to be up first: whoever binds the endpoint hosts it, and B is going to be killed.
+    # A must start first: the agent that binds the endpoint hosts it, and B will be killed.
     demo.wait("A hosts the endpoint", demo.status)
     with demo.event("A and B start", workers=4, restarts=0):
         b = demo.start_agent("B")
@@ -68,7 +68,7 @@ def tell_story(demo):
     with demo.event("a worker of B is killed", workers=4, restarts=1):
         os.kill(victim, signal.SIGKILL)
 
-    # Members coming and going is not the job's failure: the budget stays as it is.
+    # Joining and leaving members are not failures of the job, so the budget does not change.
     demo.say("agent C joins")
     with demo.event("agent C joins", workers=6, restarts=1):
         c = demo.start_agent("C")
@@ -85,7 +85,7 @@ def tell_story(demo):
         demo.wait(f"agent {agent.name} ends", lambda agent=agent: agent.process.poll() is not None)
         code = agent.process.returncode
         demo.check(f"agent {agent.name} exits with 0 (it was {code})", code == 0)
-    # What the reader threads still hold; a leftover that keeps a pipe open is counted below.
+    # Waits for output still in the pipes; a process left that holds a pipe open is detected below.
     for agent in (a, b, c):
         agent.reader.join(timeout=2)
     last = demo.epochs[-1]
@@ -102,12 +102,12 @@ def tell_story(demo):
 
 
 class DidNotHappen(Exception):
-    """Something that the story tells did not happen; the text names it."""
+    """An expected step did not happen; the text names it."""
 
 
 @dataclass
 class Status:
-    """What the demo wants to know of the job: the coordinator's answer, in few words."""
+    """A summary of the job's status, as the coordinator reports it."""
 
     round: int
     all_running: bool
@@ -118,7 +118,7 @@ class Status:
 
 @dataclass
 class Epoch:
-    """One line of train.py, and when it was read."""
+    """One line of train.py, and the time at which it was read."""
 
     at: float
     number: int
@@ -149,7 +149,7 @@ class Agent:
 
 
 class Demo:
-    """The job under test: its agents, what they said, what was measured."""
+    """The job under test: its agents, their output, and the measurements."""
 
     def __init__(self, ragent):
         self.ragent = ragent
@@ -162,19 +162,19 @@ class Demo:
         self.agents = []
         self.epochs = []
         self.rows = []
-        # Without proxies: the environment may name one, and it could not reach our loopback.
+        # Without proxies: the environment may name one, and it could not reach our loopback address.
         self.http = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def start_agent(self, name):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PET_")}
         environment |= {
             "PYTHON_EXEC": sys.executable,
-            # Three agents share the machine, so they could not have one GPU per local rank.
+            # Three agents share the machine, so there cannot be one GPU per local rank.
             "CUDA_VISIBLE_DEVICES": "",
             "GLOO_SOCKET_IFNAME": "lo",
-            # Workers inherit it: this is how the demo finds the processes of an agent.
+            # Inherited by workers, so that the demo can find the processes of an agent.
             "DIGITS_DEMO": f"{self.run_id}/{name}",
-            # Whatever the agents leave goes with the demo's folder.
+            # Files that agents leave are removed with the demo's folder.
             "TMPDIR": str(self.folder),
             "XDG_RUNTIME_DIR": str(self.folder),
         }
@@ -186,7 +186,7 @@ class Demo:
             TRAIN, "--epochs", "12", "--seconds-per-epoch", "1",
             "--checkpoint", self.folder / "digits.pt",
         ]
-        # In a session of its own, so that Ctrl-C reaches the demo only, which then ends it.
+        # In its own session, so that Ctrl-C reaches the demo only, which then ends the agent.
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, start_new_session=True,
@@ -196,7 +196,7 @@ class Demo:
         return agent
 
     def _on_line(self, name, text):
-        # One write a line, so that those of several agents do not mix.
+        # One write per line, so that lines of several agents do not mix.
         sys.stdout.write(f"agent {name} | {text}\n")
         sys.stdout.flush()
         if found := EPOCH.search(text):
@@ -206,7 +206,7 @@ class Demo:
             )
 
     def status(self):
-        """Returns the job's status, or None while nobody answers. The only place that asks."""
+        """Returns the job's status, or None while no coordinator answers."""
         try:
             url = f"http://127.0.0.1:{self.port}/status"
             with self.http.open(url, timeout=1) as answer:
@@ -236,9 +236,9 @@ class Demo:
         return self.wait("the status is answered", self.status, seconds=5)
 
     def processes(self, agent="", workers_only=False):
-        """Returns the pids of the processes that carry our mark; those of one agent if named.
+        """Returns the pids of the processes with our mark, of one agent if `agent` is given.
 
-        Zombies have no environment, so they are not among them.
+        Zombies have no environment, so they are not included.
         """
         mark = f"DIGITS_DEMO={self.run_id}/{agent}".encode()
         run_id = f"TORCHELASTIC_RUN_ID={self.run_id}".encode()
@@ -246,7 +246,7 @@ class Demo:
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
                 variables = path.read_bytes().split(b"\0")
-            except OSError:  # It ended meanwhile, or is somebody else's.
+            except OSError:  # It ended meanwhile, or belongs to another user.
                 continue
             marked = any(variable.startswith(mark) for variable in variables)
             is_worker = run_id in variables
@@ -264,7 +264,7 @@ class Demo:
 
     @contextmanager
     def event(self, name, workers, restarts):
-        """Times what the block does to the job: until all workers run, and until training goes on."""
+        """Measures the time from the block until all workers run, and until training continues."""
         round_before = self.status_now().round
         start = time.monotonic()
         yield
@@ -276,7 +276,7 @@ class Demo:
 
         self.wait(f"{name}: all {workers} workers run in a new round", all_running)
         running = time.monotonic()
-        # The status says so; /proc must agree.
+        # The processes in /proc must agree with the status.
         self.wait(f"{name}: there are {workers} worker processes",
                   lambda: len(self.processes(workers_only=True)) == workers, seconds=2)
         epoch = self.wait(
@@ -321,7 +321,7 @@ class Demo:
         return "\n".join(line.rstrip() for line in lines) + "\n"
 
     def end(self):
-        """Ends whatever is still alive: agents gently at first, then everything marked."""
+        """Ends all processes that are left: agents by SIGTERM first, then everything marked."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         for agent in self.agents:

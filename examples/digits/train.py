@@ -1,8 +1,8 @@
 """Trains a small network on handwritten digits with DistributedDataParallel.
 
-Plain PyTorch: nothing in here knows who launched it. It reads RANK, WORLD_SIZE, MASTER_ADDR and
-the like through init_process_group(), works with any number of workers, and may be killed and
-started again at any moment, with more or fewer of them: it goes on after the last whole epoch.
+Plain PyTorch, independent of the launcher. It reads RANK, WORLD_SIZE, MASTER_ADDR and the like
+through init_process_group(), works with any number of workers, and may be killed and started
+again at any time, with more or fewer of them: it continues after the last complete epoch.
 
     ragent --nnodes 1 --nproc-per-node 4 examples/digits/train.py --checkpoint digits.pt
 """
@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 def main():
     args = parse_args()
-    # Several workers share the machine: one thread each, and no luck in the first weights.
+    # Several workers share the machine: one thread each. A fixed seed makes the first weights equal.
     torch.set_num_threads(1)
     torch.manual_seed(0)
     device = join_process_group()
@@ -59,18 +59,18 @@ def main():
                 f"accuracy={accuracy:.4f} seconds={time.monotonic() - start:.2f}",
                 flush=True,
             )
-        # Real epochs take hours. This lets a demo have the time to break something.
+        # Real epochs take hours. This gives a demo the time to break something.
         time.sleep(max(0.0, start + args.seconds_per_epoch - time.monotonic()))
 
     dist.destroy_process_group()
-    # Every worker has the same weights and so the same accuracy: they all agree on the verdict.
+    # Every worker has the same weights and so the same accuracy: all come to the same verdict.
     if accuracy < args.min_accuracy:
         verdict = f"accuracy {accuracy:.4f} is below --min-accuracy {args.min_accuracy:.4f}"
         sys.exit(verdict if rank == 0 else 1)
 
 
 def join_process_group():
-    """Meets the other workers, and returns the device that this one computes on."""
+    """Joins the other workers, and returns the device that this one computes on."""
     if not torch.cuda.is_available():
         dist.init_process_group("gloo")
         return torch.device("cpu")
@@ -123,10 +123,9 @@ def test(model, test_set):
 
 
 def resume(path, model, optimizer):
-    """Puts everybody where rank 0's checkpoint is, and returns the number of epochs done.
+    """Loads the checkpoint of rank 0 on every worker, and returns the number of epochs done.
 
-    Only rank 0 reads the file; the others are told. So a worker on a new node, which has no
-    file, fits in.
+    Only rank 0 reads the file and broadcasts it, so a worker on a new node needs no file.
     """
     told = [None]
     if dist.get_rank() == 0 and path and path.exists():
@@ -140,7 +139,7 @@ def resume(path, model, optimizer):
 
 
 def save(path, model, optimizer, epochs_done):
-    """Writes the checkpoint beside its place, then renames it: it is there whole or not at all."""
+    """Writes the checkpoint to a new file, then renames it, so that it is never incomplete."""
     if path is None:
         return
     state = {

@@ -1,4 +1,4 @@
-//! The proof that an agent is the one that registered with its node id.
+//! The proof that an agent owns its node id.
 
 use std::{fmt, str::FromStr};
 

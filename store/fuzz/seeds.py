@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes a first corpus out of the recorded exchanges in store/tests/data.
+"""Makes a first corpus from the recorded exchanges in store/tests/data.
 
 Usage: store/fuzz/seeds.py FOLDER      writes FOLDER/{decode,engine,session,server}/*
 
-What the fuzzer has made of these is committed as `corpus`, minimised; this is where it came from.
+The committed `corpus` is what the fuzzer derived from these files, minimised.
 """
 
 import json
@@ -15,13 +15,13 @@ GREETING = bytes.fromhex("00cef7853c")
 
 
 def pieces(stream: bytes) -> bytes:
-    """A stream for `decode`: it comes at once, or in a few pieces."""
+    """Returns a stream for `decode`, as a whole or in a few pieces."""
     cuts = bytes([3, 1, 8, 0]) if len(stream) % 2 else bytes([0])
     return cuts + stream
 
 
 def script(steps: list, greeted: bool) -> bytes:
-    """A script for `session` and `server`: who says what."""
+    """Returns a script for `session` and `server`: the bytes that each client sends."""
     places, out = {}, bytearray([0])
     for step in steps:
         place = places.setdefault(step["conn"], len(places)) % 4 << 4
@@ -29,7 +29,7 @@ def script(steps: list, greeted: bool) -> bytes:
             out += bytes([place | 14])
             continue
         sent = bytes.fromhex(step["send"])
-        # Those of `session` have greeted already; one that leaves comes back without a greeting.
+        # A client of `server` greets first, unless its first action is to leave and not to greet (15).
         if not greeted:
             out += bytes([place | 15])
         for start in range(0, len(sent), 255):
@@ -40,7 +40,7 @@ def script(steps: list, greeted: bool) -> bytes:
 
 
 def deeds(kind: int, key: int) -> bytes:
-    """A script for `engine`: one client waits, another does something, both go on."""
+    """Returns a script for `engine`: one client waits, another executes `kind`, both continue."""
     wait = bytes([0x00, 6, 2, key, 1])
     deed = bytes([0x10, kind, key, 2, key])
     other = bytes([0x20, 1, 1, 10, 0x00, 3, 1, 0x20, 10, 1, 11])
@@ -48,7 +48,7 @@ def deeds(kind: int, key: int) -> bytes:
 
 
 def backlogs(key: int) -> list[bytes]:
-    """Scripts in which someone is released while there is more to be done for them."""
+    """Returns scripts in which a client is released while it has a backlog."""
     wait, release = bytes([0x00, 6, 1, key]), bytes([0x10, 1, key, 0])
     after = bytes([0x0C, 1, 0x00, 13, 7, 0x0D, 255])
     half_a_request = bytes([0x09, 3, 0, 5])

@@ -1,4 +1,4 @@
-//! The clients that wait, and those that have been released.
+//! Waiting and released clients.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -68,15 +68,15 @@ impl Waiters {
         self.parked.insert(client, Parked { arrival, awaits: Awaits::Barrier(key) });
     }
 
-    /// Handles that `name` was stored: no client waits for it any more.
+    /// Removes `name`, which was stored, from the names that clients wait for.
     pub(crate) fn stored(&mut self, name: &[u8]) {
         for client in self.by_name.remove(name).into_iter().flat_map(Line::into_values) {
             self.done(client, name);
         }
     }
 
-    /// Handles that a value was pushed to the queue `name`: the clients that wait for it stop
-    /// waiting for it, up to and including the first that is released.
+    /// Removes `name`, a queue to which a value was pushed, from the names that clients wait for,
+    /// up to and including the first client that is released by that.
     ///
     /// One value serves one waiter. A client that waits for something else as well does not use it
     /// up, otherwise a value could remain in the queue while others wait for it.
@@ -94,8 +94,8 @@ impl Waiters {
         }
     }
 
-    /// Handles that the barrier under `key` is complete: releases the clients there, and those that
-    /// wait for the key.
+    /// Releases the clients at the barrier under `key`, which is complete, and clients that wait
+    /// for the key.
     pub(crate) fn completed(&mut self, key: &[u8]) {
         self.stored(key);
         for client in self.by_barrier.remove(key).into_iter().flat_map(Line::into_values) {

@@ -604,7 +604,7 @@ fn flood_ends_when_the_store_is_full() {
     }
 }
 
-/// When unfinished requests fill the shared buffers, a client that needs more is disconnected and
+/// A client that needs more when unfinished requests fill the shared buffers is disconnected and
 /// logged; small requests pass all the time.
 #[test]
 #[ignore = "holds 1 GiB: make test-all"]

@@ -5,7 +5,7 @@
 //! | [`decode`] | cuts, then a stream | the same requests however it is cut, and each encodes to the bytes that it came from |
 //! | [`engine`] | a script of whole requests by several clients | answers, released waits and counted memory are those of the [`model`] |
 //! | [`session`] | a script with requests in pieces, garbage, slow readers, clients that leave | the same |
-//! | [`server`] | the same script, over loopback | the same answers, and the store outlives whatever it is sent |
+//! | [`server`] | the same script, over loopback | the same answers, and the store survives all input |
 //!
 //! `store/tests/fuzz.rs` compiles these functions as well: it replays the corpus, and runs them on
 //! random inputs, without the fuzzer.

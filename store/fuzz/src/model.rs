@@ -26,7 +26,7 @@ pub(crate) struct Model {
     extended: Option<Vec<u8>>,
 }
 
-/// A value; a reader may still hold one that another client has replaced.
+/// A value. A reader may still hold it after another client has replaced it.
 #[derive(Clone, Debug)]
 struct Value {
     bytes: Rc<Vec<u8>>,

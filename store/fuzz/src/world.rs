@@ -35,7 +35,7 @@ fn run<'a>(input: &'a [u8], next: fn(&mut Script<'a>) -> Option<(usize, Deed<'a>
     world.end();
 }
 
-/// From a limit that a few entries reach to one that these scripts never reach.
+/// Limits from a few entries to more than these scripts ever store.
 const MEMORY_MAXES: &[usize] = &[STORE_MEMORY_MAX, 2000, 20_000, 100_000];
 
 struct World {

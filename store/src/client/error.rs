@@ -52,7 +52,7 @@ pub enum RequestError {
     /// The store would refuse the request; it was not sent.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// The answer is not one that a store gives.
+    /// No store gives such an answer.
     #[error("the store gave an impossible answer")]
     Protocol,
 }

@@ -131,8 +131,8 @@ fn released_leaves_the_line() {
     assert_eq!(engine.woken(), []);
 }
 
-/// A completed barrier releases all clients that arrived and those that wait for its key; neither a
-/// `SET` nor an `ADD` of the key releases the clients at the barrier.
+/// A completed barrier releases the clients that arrived and the clients that wait for its key;
+/// neither a `SET` nor an `ADD` of the key releases the clients at the barrier.
 #[test]
 fn barrier_releases_on_completion_only() {
     let mut engine = Engine::default();
@@ -229,7 +229,7 @@ fn lingering_values_count() {
     engine.assert_invariant();
 }
 
-/// A value that replaces one that is still being read needs room in addition to it.
+/// A value that replaces a value which is still being read needs room in addition to it.
 #[test]
 fn replacing_what_is_read_needs_room() {
     const LEN: usize = SHARED_VALUE_LEN_MIN;

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Admission {
     /// No connections yet: they wait in the listener's backlog until some are admitted or the store
-    /// is closed. One that was handed over cannot return there, and is refused.
+    /// is closed. A connection that was handed over cannot return there, and is refused.
     #[default]
     Nobody,
     /// All connections.
@@ -22,8 +22,8 @@ pub enum Admission {
         addresses: BTreeSet<IpAddr>,
         /// The users of this host.
         local_uids: BTreeSet<u32>,
-        /// Most connections that have not sent their `VALIDATE`; for a further one, the one that
-        /// has waited longest is closed.
+        /// Most connections that have not sent their `VALIDATE`; for a further one, the connection
+        /// that has waited longest is closed.
         silent_max: usize,
     },
 }

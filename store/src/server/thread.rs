@@ -206,7 +206,7 @@ impl StoreHandle {
         Ok(())
     }
 
-    /// Sets the rule for new connections, including those that wait in the backlog. Existing
+    /// Sets the rule for new connections, including connections in the backlog. Existing
     /// connections stay.
     pub fn admit(&self, admission: Admission) {
         let admission = admission.canonical();

@@ -1,8 +1,8 @@
 //! Finds the requests in a stream of bytes.
 //!
-//! Two passes: the first follows the length words and keeps its position, so a request that arrives
-//! byte by byte costs no more than one that arrives at once; the second, over a whole request,
-//! parses it. A request that the first pass has measured cannot fail in the second.
+//! Two passes: the first follows the length words and keeps its position, so a request costs the
+//! same whether it arrives byte by byte or at once; the second, over a whole request, parses it. A
+//! request that the first pass has measured cannot fail in the second.
 
 use super::encode::{self, LimitError};
 use super::layout::Field;

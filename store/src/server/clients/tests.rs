@@ -304,8 +304,7 @@ fn full_buffers_do_not_concern_the_small() {
     });
 }
 
-/// A client that takes the last room for buffers is closed; one that shrinks or holds little is
-/// not.
+/// A client that takes the last room for buffers is closed; a shrinking or small one is not.
 #[test]
 fn buffers_are_limited_together() {
     const MUCH: usize = BUFFER_LEN_FREE + 2;
