@@ -17,7 +17,7 @@ use tokio_stream::StreamExt;
 
 use crate::support::{Network, PATIENCE};
 
-/// The attacker's uid where it is a user of the same host.
+/// The attacker's uid as another user of the same host.
 pub(crate) const OTHER: u32 = 12_002;
 
 /// Runs a closure on a node of a network.
@@ -25,7 +25,7 @@ pub(crate) fn here<T: Send>(network: &Network, node: u32, act: impl FnOnce() -> 
     let namespace = File::open(format!("/run/netns/{}", network.namespace(node))).unwrap();
     thread::scope(|scope| {
         let acting = scope.spawn(|| {
-            // Of this thread alone.
+            // The namespace changes for this thread only.
             setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
             act()
         });
@@ -60,7 +60,7 @@ pub(crate) fn python(network: &Network, node: u32, uid: u32, script: &str) -> St
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// An attend of a made-up node.
+/// The registration of a made-up node.
 pub(crate) fn attend(node_id: &str, address: &str, agent_port: u32) -> v1::Attend {
     let round = || Some(v1::RoundId { term: 0, round: 0 });
     v1::Attend {
@@ -104,7 +104,7 @@ pub(crate) fn attend(node_id: &str, address: &str, agent_port: u32) -> v1::Atten
     }
 }
 
-/// Attends, and does something with the first answer while the stream is open.
+/// Registers, and runs a closure with the first answer while the stream is open.
 pub(crate) fn attending<T>(
     endpoint: &str,
     attend: v1::Attend,
@@ -113,7 +113,7 @@ pub(crate) fn attending<T>(
     attending_with(endpoint, attend, Vec::new(), act)
 }
 
-/// The same, saying more at once.
+/// Like [`attending`], with more messages right after the registration.
 pub(crate) fn attending_with<T>(
     endpoint: &str,
     attend: v1::Attend,

@@ -19,7 +19,7 @@ use tonic::{
 
 use crate::support::Sandbox;
 
-/// Welcomes every agent with these leases, and reports a job whose texts contain control characters.
+/// Accepts every agent with these leases, and reports a job whose texts contain control characters.
 struct Fake {
     agent_lease_ms: u64,
     coordinator_lease_ms: u64,
@@ -131,7 +131,7 @@ fn cursed_status() {
     }
 }
 
-/// 19: nor do those that a worker wrote, through the report of its failure.
+/// 19: control characters in the output of a worker do not get into the report of its failure.
 #[test]
 fn cursed_worker() {
     let sandbox = Sandbox::new();

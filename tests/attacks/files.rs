@@ -17,7 +17,7 @@ use crate::{
     support::{End, Sandbox, Start, free_port, skip},
 };
 
-/// Where a launch of root keeps its state, if nothing but the temp folder is there.
+/// The folder for the state of a launch by root, if only the temp folder exists.
 fn state_folder(sandbox: &Sandbox) -> PathBuf {
     sandbox.path("tmp").join("ragent-0")
 }
@@ -70,8 +70,8 @@ fn far(text: &str) -> String {
 
 const TELL_ROUND: &str = "echo restarts $TORCHELASTIC_RESTART_COUNT";
 
-/// 17: a folder that another user has made, or can write to, is not used at all: neither read nor
-/// written; and in the own one a file that is not the user's own is none.
+/// 17: a state folder that another user has made, or can write to, is neither read nor written; in
+/// the user's own folder, a file that is not a regular file of the user's own is ignored.
 #[test]
 fn planted_state_folder() {
     if !may_attack() {

@@ -1,4 +1,4 @@
-//! Messages in the name of a node of the job.
+//! Messages in the name of a member of the job.
 
 use std::{
     io::Read,
@@ -46,7 +46,7 @@ fn forged_obituary() {
     victim.assert_unharmed();
 }
 
-/// 4: nor does one with the proof of another node, once or twice.
+/// 4: an obituary with the proof of another node has no effect, once or twice.
 #[test]
 fn obituary_with_the_proof_of_another() {
     let Some(mut victim) = Victim::new("proof") else { return };
@@ -65,13 +65,14 @@ fn obituary_with_the_proof_of_another() {
     victim.assert_unharmed();
 }
 
-/// 5: an attend under the id of a member is refused, however high its number is, and the member goes on.
+/// 5: a registration under the id of a member is refused, even with a high number, and the member
+/// goes on.
 #[test]
 fn stream_of_a_member_is_not_taken_over() {
     let Some(mut victim) = Victim::new("take") else { return };
     let (guest, uid) = (victim.guest_id(), victim.status()["job_uid"].as_str().unwrap().to_owned());
     here(&victim.network, ATTACKER, || {
-        // The member's own number would make the two streams one.
+        // With the member's own number the two streams would count as one.
         for number in [1, 2, 1_000_000_000] {
             for (uid, proof) in [("", vec![]), (&*uid, vec![]), (&*uid, vec![7; 16])] {
                 for version in [2, PROTOCOL_VERSION] {
@@ -94,7 +95,7 @@ fn stream_of_a_member_is_not_taken_over() {
     victim.assert_unharmed();
 }
 
-/// 9: claims of a far round or a spent budget have no effect, whether the attacker names the run or not.
+/// 9: claims of a far round or of used restarts have no effect, with and without the run's id.
 #[test]
 fn far_claims() {
     let Some(mut victim) = Victim::new("claim") else { return };
@@ -115,7 +116,7 @@ fn far_claims() {
                 answer => panic!("{answer:?}"),
             });
         }
-        // Nor as a newcomer that was welcomed before, and has a proof of its own.
+        // Nor do those of a newcomer that has registered before and has a proof of its own.
         let own = attend("evil_2", "10.77.0.3", 1);
         let proof = attending(ENDPOINT, own, |answer| match answer.message {
             Some(Message::Welcome(welcome)) => welcome.proof,
@@ -133,7 +134,8 @@ fn far_claims() {
     victim.assert_unharmed();
 }
 
-/// 21: agents cannot be made to scan ports: an address that a node merely announces is not tried.
+/// 21: agents cannot be made to scan ports: an address that a node merely announces is not
+/// connected to.
 #[test]
 fn reach_is_no_port_scanner() {
     let Some(mut victim) = Victim::new("reach") else { return };

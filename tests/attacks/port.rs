@@ -21,8 +21,8 @@ def ask(words):
     return answer
 ";
 
-/// 14: thousands of connections without a request, or with half of one, do not keep members or newcomers
-/// out, also where the agent may open few files.
+/// 14: thousands of connections without a request, or with half of one, do not keep members or
+/// newcomers out, even if the agent may open few files.
 #[test]
 fn idle_connections() {
     if !may_make_networks() {
@@ -65,7 +65,7 @@ time.sleep(1000)
     newcomer.worker();
     let text = host.text(crate::support::Stream::Stderr);
     assert!(!text.contains("lease is over") && !text.contains("lost a node"), "{text}");
-    // A member that has lost its connection is back while the flood goes on.
+    // A member that has lost its connection reconnects during the flood.
     network.cut(2);
     crate::support::let_pass(std::time::Duration::from_millis(1000));
     network.heal(2);
@@ -116,7 +116,7 @@ for thread in threads: thread.join()
     victim.assert_unharmed();
 }
 
-/// 22: requests with a foreign name, of a web page or for an unknown path are refused.
+/// 22: requests with a foreign host name, from a web page or for an unknown path are refused.
 #[test]
 fn foreign_pages() {
     let Some(mut victim) = Victim::new("page") else { return };

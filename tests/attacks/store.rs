@@ -26,7 +26,7 @@ fn knock(victim: &Victim, node: u32, uid: u32, host: &str, port: u16) -> String 
     python(&victim.network, node, uid, &script).trim().to_owned()
 }
 
-/// 10: another user of the host does not get into the round's store, whichever address it takes.
+/// 10: another user of the host cannot connect to the round's store, at any of its addresses.
 #[test]
 fn store_from_another_uid() {
     let Some(mut victim) = Victim::new("uid") else { return };
@@ -50,14 +50,14 @@ fn store_for_all() {
     victim.assert_unharmed();
 }
 
-/// 11: nor does a user of a host outside the round.
+/// 11: a user of a host outside the round cannot connect to the round's store.
 #[test]
 fn store_from_no_members_address() {
     let Some(mut victim) = Victim::new("addr") else { return };
     let port = victim.store_port;
     assert_eq!(knock(&victim, 2, 0, "10.77.0.1", port), "pong");
     assert_eq!(knock(&victim, ATTACKER, 0, "10.77.0.1", port), "refused");
-    // Every node warns, and so does the status.
+    // Every node logs a warning, and the status has one too.
     victim.host.logs("the store of round 1 refused 10.77.0.3");
     victim.guest.logs("the store of round 1 refused 10.77.0.3");
     assert_eq!(victim.status()["refused_clients"], serde_json::json!(["10.77.0.3"]));
@@ -89,14 +89,14 @@ for turn in range(300):
 "
     );
     python(&victim.network, 1, OTHER, &script);
-    // The number of keys after all earlier connections, as they are accepted in turn.
+    // The number of keys after all earlier connections: they are accepted in order.
     let count = format!("{KNOCK}\nprint(knock('127.0.0.1', {port}, b'\\x07').encode())");
     let count = python(&victim.network, 1, 0, &count);
     assert_eq!(count.trim(), format!("b'{}'", "\\x00".repeat(8)));
     victim.assert_unharmed();
 }
 
-/// 13: the endpoint's store admits the job's nodes and user only, too.
+/// 13: the endpoint's store, too, admits only the job's nodes and user.
 #[test]
 fn endpoints_store() {
     let Some(mut victim) = Victim::new("plain") else { return };

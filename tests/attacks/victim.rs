@@ -1,4 +1,5 @@
-//! A job that is attacked: two agents on two nodes of a network, and a third node for the attacker.
+//! The target of an attack: a job of two agents on two nodes of a network, with a third node for
+//! the attacker.
 
 use std::{io::Read, net::TcpStream};
 
@@ -9,10 +10,10 @@ use crate::{
     support::{Network, Program, Sandbox, Worker, may_make_networks},
 };
 
-/// Where the job is coordinated.
+/// The address of the coordinator.
 pub(crate) const ENDPOINT: &str = "10.77.0.1:29400";
 
-/// A job whose workers run.
+/// A job with running workers.
 pub(crate) struct Victim {
     sandbox: Sandbox,
     pub(crate) network: Network,
@@ -23,7 +24,7 @@ pub(crate) struct Victim {
     pub(crate) store_port: u16,
 }
 
-/// The node from which the attacker comes.
+/// The attacker's node.
 pub(crate) const ATTACKER: u32 = 3;
 
 /// The flags that all nodes share.
@@ -31,12 +32,12 @@ const SHARED: &str = "--nnodes 2 --max-restarts 3 --rdzv-id job --rdzv-endpoint 
                       --rdzv-conf last_call_timeout=600,join_settle=0.1,shrink_timeout=0";
 
 impl Victim {
-    /// One; none where networks cannot be made.
+    /// Starts a job; `None` if networks cannot be made.
     pub(crate) fn new(name: &str) -> Option<Self> {
         Self::with(name, "")
     }
 
-    /// One with further flags on all nodes.
+    /// Starts a job with further flags on all nodes.
     pub(crate) fn with(name: &str, flags: &str) -> Option<Self> {
         if !may_make_networks() {
             return None;
@@ -54,7 +55,7 @@ impl Victim {
         Some(Self { sandbox, network, host, guest, workers, store_port })
     }
 
-    /// The job's public status.
+    /// The status of the job over HTTP.
     pub(crate) fn status(&self) -> Value {
         let answer = here(&self.network, 1, || {
             let mut stream = TcpStream::connect(ENDPOINT).unwrap();
@@ -86,7 +87,7 @@ impl Victim {
         guest["node_id"].as_str().unwrap().to_owned()
     }
 
-    /// Nothing has happened to the job.
+    /// Fails if the attack had any effect on the job.
     #[track_caller]
     pub(crate) fn assert_unharmed(&mut self) {
         let status = self.status();

@@ -1,11 +1,11 @@
-//! What happened to a job: what its workers wrote down from inside, what its agents logged, and what
-//! was done to them.
+//! The history of a job: the files of its workers, the logs of its agents, and the faults that were
+//! injected.
 
 use std::{
     collections::BTreeMap, fs, ops::RangeInclusive, path::Path, str::FromStr, time::Duration,
 };
 
-/// Everything that the rules are about. All times are since boot.
+/// The input of the rules. All times are since boot.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     /// The name of the job.
@@ -16,40 +16,40 @@ pub(crate) struct History {
     pub(crate) max_nodes: u32,
     /// Failures that may be charged.
     pub(crate) max_restarts: u32,
-    /// Every process that wrote something down, by the time of its start.
+    /// All processes that have written a file, in order of their start.
     pub(crate) processes: Vec<Process>,
-    /// What agents were told, in the order of each agent's log.
+    /// The admissions that agents logged, in the order of each agent's log.
     pub(crate) admissions: Vec<Admission>,
-    /// Agents and keepers that came to their end.
+    /// The ends of agents and keepers.
     pub(crate) deaths: Vec<Death>,
-    /// When a node that was frozen whole was thawed, process by process.
+    /// The times at which a node that was frozen as a whole was resumed, process by process.
     pub(crate) thaws: Vec<(u32, RangeInclusive<Duration>)>,
-    /// What must not be said, or must not happen, and was or did.
+    /// Log lines and events that must not occur.
     pub(crate) complaints: Vec<String>,
 }
 
-/// A worker, or a process that one has started.
+/// A worker, or a process that a worker has started.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Process {
-    /// Where it ran.
+    /// The number of its node.
     pub(crate) node: u32,
-    /// Which agent of that node, counted from one, it belonged to.
+    /// The number of its agent among those of the node, from one.
     pub(crate) agent: u32,
-    /// Its agent's keeper.
+    /// The pid of its agent's keeper.
     pub(crate) keeper: u32,
-    /// Its own number.
+    /// Its pid.
     pub(crate) pid: u32,
-    /// Whether it is a worker.
+    /// True if it is a worker.
     pub(crate) is_worker: bool,
-    /// What it was told.
+    /// The values in its environment.
     pub(crate) told: Told,
-    /// When it began.
+    /// The time of its start.
     pub(crate) started: Duration,
-    /// When it said that it was alive.
+    /// The times at which it was alive.
     pub(crate) beats: Vec<Duration>,
 }
 
-/// What a worker was told by its environment.
+/// The values in a worker's environment.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Told {
     pub(crate) run_id: String,
@@ -64,14 +64,14 @@ pub(crate) struct Told {
     pub(crate) max_restarts: u32,
 }
 
-/// What an agent was told of a round.
+/// An agent's log line of an admission.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Admission {
     pub(crate) node: u32,
     pub(crate) agent: u32,
     /// Term and round.
     pub(crate) round: (u64, u64),
-    /// Number of nodes, of workers, the master, the restart count.
+    /// The number of nodes, the number of workers, the master, and the restart count.
     pub(crate) terms: (u32, u32, String, u32),
 }
 
@@ -83,32 +83,32 @@ pub(crate) struct Death {
     pub(crate) at: Duration,
 }
 
-/// Who came to its end.
+/// The process that has ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Whose {
-    /// An agent, by its place among those of its node.
+    /// An agent, by its number among those of its node.
     Agent(u32),
-    /// A keeper, by its process.
+    /// A keeper, by its pid.
     Keeper(u32),
 }
 
 impl Process {
-    /// When it was seen alive last.
+    /// The last time at which it was alive.
     pub(crate) fn last_seen(&self) -> Duration {
         self.beats.last().copied().unwrap_or(self.started)
     }
 }
 
-/// What all processes of a node have written down so far.
+/// Returns all processes of a node that have written a file so far.
 pub(crate) fn read_processes(node: u32, folder: &Path) -> Vec<Process> {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
     let texts = files.filter_map(|file| fs::read_to_string(file.path()).ok());
     texts.filter_map(|text| process(node, &text)).collect()
 }
 
-/// One process, unless it came to write down nothing.
+/// Parses a process; `None` if its facts are incomplete.
 fn process(node: u32, text: &str) -> Option<Process> {
-    // A line that is being written while it is read has no end.
+    // A line that is being written has no newline yet.
     let (text, _) = text.rsplit_once('\n')?;
     let (facts, beats) = text.split_once('\n').unwrap_or((text, ""));
     let facts = pairs(facts);
@@ -136,7 +136,7 @@ fn process(node: u32, text: &str) -> Option<Process> {
     })
 }
 
-/// The admissions in an agent's log.
+/// Returns the admissions in an agent's log.
 pub(crate) fn read_admissions(node: u32, agent: u32, log: &str) -> Vec<Admission> {
     let lines = log.lines().filter(|line| line.contains("admitted; starting workers"));
     let admission = |line| {
@@ -165,7 +165,7 @@ fn seconds(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(text.parse().ok()?).ok()
 }
 
-/// The time since boot, as workers read it: they have no other clock that costs nothing.
+/// The time since boot, from the clock that workers read: no other one is free for them.
 pub(crate) fn now() -> Duration {
     let text = fs::read_to_string("/proc/uptime").unwrap_or_default();
     text.split(' ').next().and_then(seconds).expect("Linux says since when it is up")
@@ -175,7 +175,7 @@ pub(crate) fn now() -> Duration {
 mod tests {
     use super::*;
 
-    /// What a worker has written down is read, but for a line that is not whole.
+    /// All complete lines of a worker's file are read.
     #[test]
     fn workers_files_are_read() {
         let text = "started=10.50 agent=2 kind=worker pid=7 keeper=6 run_id=j rank=3 local_rank=1 \
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(process.last_seen(), Duration::from_millis(10_550));
     }
 
-    /// Admissions are read as agents log them.
+    /// Admissions are parsed from the lines that agents log.
     #[test]
     fn logs_are_read() {
         let log = "2026-01-01T00:00:00Z  INFO attending term=2\n\

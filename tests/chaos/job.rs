@@ -1,4 +1,4 @@
-//! One job on five nodes, from its start to its end, with what is done to it between.
+//! A job on five nodes, from its start to its end, with the faults between.
 
 use std::{
     fs,
@@ -19,11 +19,11 @@ use crate::{
     support::{Network, PATIENCE, Sandbox, Start, free_port, let_pass, may_make_networks},
 };
 
-/// More than any schedule makes necessary.
+/// More restarts than any schedule can use.
 const MAX_RESTARTS: u32 = 1_000;
 
-/// Where nodes are: each in a namespace of its own, or, where none can be made, all on loopback;
-/// then links cannot be cut.
+/// The network of the nodes: a namespace for each, or only loopback if none can be made; links
+/// cannot be cut then.
 #[derive(Debug)]
 pub(crate) struct Site {
     network: Option<Network>,
@@ -42,7 +42,7 @@ impl Site {
         }
     }
 
-    /// `ragent` with these words, on a node.
+    /// Returns `ragent` with these arguments on a node.
     pub(crate) fn ragent(&self, sandbox: &Sandbox, node: u32, words: &str) -> Start {
         match &self.network {
             Some(network) => network.ragent(sandbox, node, words),
@@ -50,14 +50,14 @@ impl Site {
         }
     }
 
-    /// Unplugs a node.
+    /// Takes the node's link down.
     pub(crate) fn cut(&self, node: u32) {
         if let Some(network) = &self.network {
             network.cut(node);
         }
     }
 
-    /// Plugs it in again.
+    /// Brings the node's link up again.
     pub(crate) fn heal(&self, node: u32) {
         if let Some(network) = &self.network {
             network.heal(node);
@@ -65,7 +65,7 @@ impl Site {
     }
 }
 
-/// A rule that was broken, and how to break it again.
+/// The broken rules of a job, and the command that repeats it.
 #[derive(Debug)]
 pub(crate) struct Failure(String);
 
@@ -75,7 +75,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// What a job went through, in numbers.
+/// The events of a job, in numbers.
 #[derive(Debug)]
 pub(crate) struct Summary {
     pub(crate) processes: usize,
@@ -94,8 +94,8 @@ impl Summary {
     }
 }
 
-/// Runs a job through its schedule and looks at what became of it. The evidence is kept if a rule
-/// was broken, or if it `is_wanted`.
+/// Runs a job through its schedule and checks its history. The logs are kept if a rule was broken,
+/// or if it `is_wanted`.
 pub(crate) fn run(schedule: &Schedule, is_wanted: bool) -> Result<Summary, Failure> {
     let site = Site::new();
     let chronicle = Chronicle::default();
@@ -168,11 +168,11 @@ fn gather(schedule: &Schedule, nodes: &[Node<'_>]) -> History {
     all
 }
 
-/// Waits until the job runs on every node that is not set aside. There is nobody to tell when that
-/// is so, so it is asked for.
+/// Waits until the job runs on every node that is not quarantined. No event reports that, so this
+/// polls.
 fn heals(nodes: &mut [Node<'_>], endpoint: &str) -> Result<(), String> {
     let deadline = history::now() + PATIENCE;
-    // The round that was seen to run everywhere, and since when.
+    // The round that runs everywhere, and the time at which it was first seen.
     let mut seen = (Value::Null, Duration::ZERO);
     loop {
         let ask = nodes[0].ask(&format!("status --json --rdzv-endpoint {endpoint}"));
@@ -198,7 +198,7 @@ fn heals(nodes: &mut [Node<'_>], endpoint: &str) -> Result<(), String> {
     }
 }
 
-/// The number of workers of a job in which every node runs or is set aside.
+/// The number of workers of a job in which every node runs or is quarantined.
 fn runs_everywhere(status: &Value) -> Option<usize> {
     let nodes = status["nodes"].as_array()?;
     let count = |standing| nodes.iter().filter(|node| node["standing"] == standing).count();
@@ -208,9 +208,9 @@ fn runs_everywhere(status: &Value) -> Option<usize> {
     is_whole.then(|| usize::try_from(status["world_size"].as_u64()?).ok())?
 }
 
-/// Keeps what agents logged and workers wrote.
+/// Keeps the logs of agents and the files of workers.
 fn keep(schedule: &Schedule, nodes: &[Node<'_>], chronicle: &Chronicle) -> PathBuf {
-    // Not where an earlier run of the seed has left its own.
+    // Earlier runs of the same seed have folders of their own.
     let now = history::now().as_millis();
     let folder = format!("{}.{}.{now}", run_id(schedule), process::id());
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);

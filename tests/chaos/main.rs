@@ -1,10 +1,10 @@
-//! Jobs of five nodes to which everything happens at once, decided by a seed: agents, keepers and
-//! workers are killed, frozen and told to leave, links are cut, nodes join. The workers write down
-//! from inside what they were told and when they were alive; the rules of section 7 of
-//! `docs/architecture.md` are looked at over that.
+//! Jobs of five nodes with faults of all kinds at once, chosen by a seed: agents, keepers and
+//! workers are killed, frozen and asked to leave, links are cut, nodes join. The workers record
+//! their environment and the times at which they were alive; the rules of section 7 of
+//! `docs/architecture.md` are checked on these records.
 //!
-//! `SEED` runs one seed, `CHAOS_SECONDS` runs one after the other for so long, and both together run
-//! the one again and again: a seed repeats what is done, but not how fast the machine is meanwhile.
+//! `SEED` runs one seed, `CHAOS_SECONDS` runs one seed after the other for that time, and both
+//! together repeat the same seed: it determines the faults, but not the speed of the machine.
 
 use std::{
     any::Any,
@@ -31,22 +31,23 @@ mod schedule;
 #[path = "../support/mod.rs"]
 mod support;
 
-/// How long faults begin in a job.
+/// The time during which faults begin in a job.
 const SPAN: Duration = Duration::from_secs(12);
 
-/// Seeds of an ordinary run.
+/// The number of seeds of a default run.
 const SEEDS: u64 = 3;
 
-/// Jobs at the same time. More would starve each other of the processor, and leases with it.
+/// The number of jobs at the same time. More would starve each other of CPU time, and miss their
+/// leases.
 const LANES: u64 = 3;
 
-/// A number that is given by hand.
+/// A number from the environment.
 #[expect(clippy::disallowed_methods, reason = "whoever runs the test says what happens in it")]
 fn given(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Runs the job of a seed; says what broke.
+/// Runs the job of a seed; returns the broken rules as an error.
 #[expect(clippy::print_stderr, reason = "whoever runs it for long wants to see it move")]
 fn run(seed: u64) -> Result<(), String> {
     let schedule = Schedule::new(seed, SPAN);
@@ -63,7 +64,7 @@ fn words(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref().copied()).unwrap_or("a panic without words")
 }
 
-/// Whatever is done to a job, no rule is broken.
+/// No combination of faults breaks a rule.
 #[test]
 fn no_fault_breaks_a_rule() {
     let (seed, seconds) = (given("SEED"), given("CHAOS_SECONDS"));
@@ -72,7 +73,7 @@ fn no_fault_breaks_a_rule() {
         (Some(_), None) => 1,
         (None, None) => SEEDS,
     };
-    // The ordinary run is always the same one.
+    // The seeds of a default run are always the same.
     let first = seconds.map_or(1, |_| RandomState::new().hash_one(()) % 1_000_000_000);
     let end = seconds.map(|seconds| history::now() + Duration::from_secs(seconds));
     let next = AtomicU64::new(0);

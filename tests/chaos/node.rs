@@ -1,4 +1,4 @@
-//! One node of a job, with the service manager that starts its agent again and again.
+//! A node of a job, with a service manager that restarts its agent.
 
 use std::{
     fs::{self, File},
@@ -18,7 +18,7 @@ use crate::{
     support::{Program, Sandbox, Start, children, find_keeper, is_alive, kill, let_pass},
 };
 
-/// A node: its folders, its agent, and what has been done to it.
+/// A node: its folders, its agent, and its faults so far.
 #[derive(Debug)]
 pub(crate) struct Node<'a> {
     pub(crate) number: u32,
@@ -26,27 +26,27 @@ pub(crate) struct Node<'a> {
     plan: &'a Plan,
     words: String,
     pub(crate) sandbox: Sandbox,
-    /// The agent that runs, and how many there have been.
+    /// The running agent, and the number of agents so far.
     agent: Option<Program>,
     agents: u32,
-    /// What is known of it but for what its workers write.
+    /// The history of the node without the files of its workers.
     known: History,
     chronicle: &'a Chronicle,
 }
 
-/// What was done, and when.
+/// The faults that were injected, with their times.
 #[derive(Debug, Default)]
 pub(crate) struct Chronicle(Mutex<Vec<String>>);
 
 impl Chronicle {
-    /// Notes what was done just now.
+    /// Adds a line with the current time.
     pub(crate) fn note(&self, what: &str) {
         let now = history::now().as_secs_f64();
         let mut lines = self.0.lock().expect("nobody panics while it notes");
         lines.push(format!("{now:.2} {what}\n"));
     }
 
-    /// All of it.
+    /// Returns all lines.
     pub(crate) fn text(&self) -> String {
         self.0.lock().expect("nobody panics while it notes").concat()
     }
@@ -74,7 +74,7 @@ impl<'a> Node<'a> {
         Self { number, site, plan, words, sandbox, agent: None, agents: 0, known, chronicle }
     }
 
-    /// Lives through its plan, which begins at `start`, and has an agent in the end.
+    /// Runs the node's plan, which begins at `start`; leaves an agent running.
     pub(crate) fn live(&mut self, start: Duration) {
         let_pass((start + self.plan.joins).saturating_sub(history::now()));
         self.start();
@@ -128,7 +128,8 @@ impl<'a> Node<'a> {
         self.note("is over");
     }
 
-    /// Freezes every process of the node, as a hypervisor would; those too that were being started.
+    /// Freezes every process of the node, as a hypervisor would, including those that are just
+    /// being started.
     fn freeze_all(&mut self, time: Duration) {
         let agent = self.agent().pid();
         let first: Vec<u32> = [agent].into_iter().chain(find_keeper(agent)).collect();
@@ -167,7 +168,7 @@ impl<'a> Node<'a> {
         self.note("agent started");
     }
 
-    /// Starts an agent in place of one that has ended unbidden.
+    /// Starts an agent if the last one has ended unexpectedly.
     pub(crate) fn revive(&mut self) {
         if !is_alive(self.agent().pid()) {
             let code = self.wait_for_end();
@@ -185,12 +186,12 @@ impl<'a> Node<'a> {
         self.wait_for_end();
     }
 
-    /// Tells the agent to leave.
+    /// Sends SIGTERM to the agent.
     pub(crate) fn terminate(&self) {
         self.agent().signal(Signal::SIGTERM);
     }
 
-    /// Waits for the agent's end, and gives its exit code.
+    /// Waits for the agent's end, and returns its exit code.
     pub(crate) fn wait_for_end(&mut self) -> Option<i32> {
         let end = self.agent.take().expect("a node that lives has an agent").end();
         self.bury(Whose::Agent(self.agents));
@@ -215,7 +216,7 @@ impl<'a> Node<'a> {
         fs::read_to_string(self.sandbox.path(&self.log_name(agent))).unwrap_or_default()
     }
 
-    /// What is known of it.
+    /// Returns the history of the node so far.
     pub(crate) fn history(&self) -> History {
         let mut history = self.known.clone();
         history.processes = history::read_processes(self.number, &self.sandbox.path("history"));
@@ -228,7 +229,7 @@ impl<'a> Node<'a> {
         history
     }
 
-    /// Something that asks how the job stands.
+    /// Returns `ragent` with these arguments on the node, to query the job.
     pub(crate) fn ask(&self, words: &str) -> Start {
         self.site.ragent(&self.sandbox, self.number, words)
     }

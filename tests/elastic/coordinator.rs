@@ -1,4 +1,5 @@
-//! The coordinator's process is lost and started again: the others stay, and one round follows.
+//! The coordinator's process is lost and started again: the other agents stay, and one round
+//! follows.
 
 use std::{
     fs,
@@ -14,8 +15,8 @@ use crate::{
     support::{PATIENCE, Sandbox, Stream, keeper_of, kill, let_pass},
 };
 
-/// The agent that coordinates is killed and started again. The other agent stays; one new round
-/// follows under a higher term; the number of restarts is remembered, and so is the budget.
+/// The agent with the coordinator is killed and started again. The other agent stays; one new round
+/// follows under a higher term; the number of restarts and the budget are kept.
 #[test]
 fn killed_host_comes_back() {
     let sandbox = Sandbox::new();
@@ -29,7 +30,7 @@ fn killed_host_comes_back() {
     host.wait_until_silent();
     let mut host = job.host("--no-python stay.sh");
     let both = workers([&mut host, &mut guest]);
-    // So its lease was not waited for.
+    // So the coordinator did not wait for the lease.
     host.logs("nothing is left of the agent that hosted before");
     assert_eq!(numbers(&both, "restart"), [1, 1]);
     assert_eq!(numbers(&both, "rank"), [0, 1]);
@@ -38,7 +39,7 @@ fn killed_host_comes_back() {
     assert_eq!(after["round"], 3);
     assert_eq!(before["job_uid"], after["job_uid"]);
     assert!(after["term"].as_u64() > before["term"].as_u64());
-    // What is left of the budget is one restart.
+    // One restart of the budget is left.
     both[0].signal(Signal::SIGKILL);
     let last = workers([&mut host, &mut guest]);
     assert_eq!(numbers(&last, "restart"), [2, 2]);
@@ -48,8 +49,8 @@ fn killed_host_comes_back() {
     sandbox.assert_nothing_left();
 }
 
-/// A host that comes back without its state file, as after a reboot, goes on with the job of the nodes
-/// that waited for it: none is refused, and round and restarts used go on.
+/// A host that comes back without its state file, as after a reboot, continues the job of the nodes
+/// that waited for it: none is refused, and the round number and the restarts used continue.
 #[test]
 fn host_without_its_state_adopts_the_job() {
     let sandbox = Sandbox::new();
@@ -74,8 +75,8 @@ fn host_without_its_state_adopts_the_job() {
     assert!(!said.contains("refuses this node"), "{said}");
 }
 
-/// Without word of the old agent's end, because its keeper was killed with it, the leases are waited
-/// for: what it had started might live.
+/// Without an obituary of the old agent, because its keeper was killed too, the coordinator waits
+/// for the leases: workers of the old agent might be alive.
 #[test]
 fn host_that_was_killed_with_its_keeper_is_waited_for() {
     let sandbox = Sandbox::new();
@@ -91,15 +92,15 @@ fn host_that_was_killed_with_its_keeper_is_waited_for() {
     let started = clock::now_blocking();
     let mut host = job.host("--no-python stay.sh");
     host.logs("recovered");
-    // The lease of a coordinator, which nothing can shorten here.
+    // The coordinator's lease, which nothing can shorten here.
     assert!(started.elapsed() >= Duration::from_secs(3));
     assert_eq!(numbers(&workers([&mut host, &mut guest]), "rank"), [0, 1]);
     let said = host.text(Stream::Stderr);
     assert!(!said.contains("nothing is left of the agent"), "{said}");
 }
 
-/// A coordinator that runs alone is killed, or told to end, and started again: no agent ends, and
-/// one new round follows.
+/// If `ragent coordinator` is killed, or asked to end, and started again, no agent ends, and one
+/// new round follows.
 #[test]
 fn coordinator_alone_comes_back() {
     for signal in [Signal::SIGKILL, Signal::SIGTERM] {
@@ -119,8 +120,9 @@ fn coordinator_alone_comes_back() {
     }
 }
 
-/// A host that is frozen loses its own workers and everybody else's to the lease. When it thaws it
-/// expires nobody for its own stall: one new round of the same nodes follows, for free.
+/// While a host is frozen, its own workers and those of the other nodes end with their leases. When
+/// it resumes it evicts no node because of its own stall: one new round of the same nodes follows,
+/// for free.
 #[test]
 fn frozen_host_evicts_nobody() {
     let sandbox = Sandbox::new();
@@ -140,8 +142,8 @@ fn frozen_host_evicts_nobody() {
     assert!(!said.contains("lost a node"), "{said}");
 }
 
-/// A coordinator that is frozen for longer than its lease of nodes evicts nobody for its own stall,
-/// however often it happens: each time one round of all nodes follows, for free.
+/// A coordinator that is frozen for longer than its lease of nodes evicts none of them, even if it
+/// happens repeatedly: each time one round of all nodes follows, for free.
 #[test]
 fn frozen_coordinator_evicts_nobody() {
     let sandbox = Sandbox::new();
@@ -167,8 +169,8 @@ fn frozen_coordinator_evicts_nobody() {
     assert!(!said.contains("lost a node"), "{said}");
 }
 
-/// A job that was killed as a whole and is started again runs again once all leases are over, in a
-/// later round, although nobody is left who was a member of the last one.
+/// A job whose agents were all killed and started again runs again once all leases are over, in a
+/// later round, although no member of the last round is left.
 #[test]
 fn job_that_was_killed_as_a_whole_starts_again() {
     let sandbox = Sandbox::new();
@@ -191,8 +193,8 @@ fn job_that_was_killed_as_a_whole_starts_again() {
     assert!(after["term"].as_u64() > before["term"].as_u64(), "{before} {after}");
 }
 
-/// A budget that was used by a run that was killed as a whole is not charged when the same command is
-/// run again; it is where a service manager restarts the agent.
+/// Restarts used by a run whose agents were all killed are not charged when the same command is run
+/// again; they are if a service manager restarts the agent.
 #[test]
 fn budget_of_a_killed_run_is_not_charged_to_the_next() {
     for (is_service, restarts) in [(false, 0), (true, 1)] {
@@ -231,8 +233,8 @@ fn state_files_of_forgotten_jobs_are_removed() {
     }
 }
 
-/// What a coordinator remembers is for the job it belongs to: after the job's end nothing is left
-/// that the next one with the same name would wait for or be charged for.
+/// A coordinator's state is removed at the end of its job: a later job with the same name neither
+/// waits for it nor is charged for it.
 #[test]
 fn job_that_is_over_leaves_nothing_to_the_next() {
     let sandbox = Sandbox::new();
@@ -247,8 +249,8 @@ fn job_that_is_over_leaves_nothing_to_the_next() {
     }
 }
 
-/// While the coordinator is gone, workers run no longer than the lease, and the agent says which
-/// endpoint must come back.
+/// While the coordinator is gone, workers run no longer than the lease, and the agent logs the
+/// endpoint that it waits for.
 #[test]
 fn workers_do_not_run_on_without_a_coordinator() {
     let sandbox = Sandbox::new();
@@ -261,7 +263,7 @@ fn workers_do_not_run_on_without_a_coordinator() {
     let line = guest.logs("the coordinator is not reached");
     assert!(line.contains(&job.endpoint), "{line}");
     lifeline.wait_until_broken();
-    // Nobody can dismiss it, so it goes by itself.
+    // No coordinator can release the agent, so it leaves by itself.
     guest.signal(Signal::SIGTERM);
     guest.end().assert_code(1);
 }

@@ -1,4 +1,4 @@
-//! A failure of one worker: every node hears of it, and the same.
+//! A failure of one worker is reported by every node in the same words.
 
 use nix::sys::signal::Signal;
 
@@ -7,7 +7,8 @@ use crate::{
     support::Sandbox,
 };
 
-/// The failure that ends the job is reported on every node in the same words, wherever it was.
+/// The failure that ends the job is reported on every node in the same words, on whichever node it
+/// was.
 #[test]
 fn every_node_prints_the_same_report() {
     let sandbox = Sandbox::new();
@@ -28,8 +29,8 @@ fn every_node_prints_the_same_report() {
     sandbox.assert_nothing_left();
 }
 
-/// An exit code can ask for no restart: the job closes on every node, whatever is left of the
-/// budget. Other codes are restarted.
+/// A listed exit code asks for no restart: the job closes on every node, even with restarts left.
+/// Other codes are restarted.
 #[test]
 fn exit_code_asks_for_no_restart() {
     let sandbox = Sandbox::new();
@@ -51,14 +52,14 @@ fn exit_code_asks_for_no_restart() {
     sandbox.assert_nothing_left();
 }
 
-/// A job that has failed stays closed when a service manager starts its agents again, on each node
-/// by itself: they say how it ended, and start nothing.
+/// A job that has failed stays closed when a service manager starts its agents again, each on its
+/// own: they report its outcome, and start nothing.
 #[test]
 fn closed_job_stays_closed() {
     let sandbox = Sandbox::new();
     let job = Job::new(&sandbox, "--nnodes 2");
     let folders = ["service.0", "service.1"].map(|name| sandbox.path(name));
-    // As open as a volume of Kubernetes.
+    // With the mode of a volume of Kubernetes.
     for folder in &folders {
         std::fs::create_dir(folder).unwrap();
         std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o777))
@@ -72,7 +73,7 @@ fn closed_job_stays_closed() {
     let [host, guest] = agents();
     let mut host = hosting(host);
     let guest = guest.start();
-    // The other node's may not even have been started when this one fails.
+    // The other node's worker may not have started when this one fails.
     host.worker();
     let first = [host.end(), guest.end()];
     for (again, first) in agents().into_iter().zip(&first) {
@@ -82,20 +83,20 @@ fn closed_job_stays_closed() {
         assert_eq!(again.report(), first.report());
         assert_eq!(again.stdout, "");
     }
-    // A unit that is stopped takes its folder with it.
+    // The folder of a stopped unit is removed.
     for folder in &folders {
         std::fs::remove_dir_all(folder).unwrap();
     }
     let [host, guest] = agents();
     let mut host = hosting(host);
     let guest = guest.start();
-    // It runs again; its worker may be stopped before it has said a word.
+    // The job runs again; its worker may be stopped before it prints anything.
     host.logs("admitted; starting workers");
     host.end().assert_code(1);
     guest.end().assert_code(1);
 }
 
-/// What fails because it was told to end is no failure: the first one is reported.
+/// A worker that fails because it is stopped is not counted: only the first failure is reported.
 #[test]
 fn victims_are_not_the_first_failure() {
     let sandbox = Sandbox::new();
@@ -114,7 +115,8 @@ fn victims_are_not_the_first_failure() {
     guest.end().assert_code(1);
 }
 
-/// The number of restarts is the job's: the same on every node, wherever the failures were.
+/// The number of restarts belongs to the job: it is the same on every node, on whichever node the
+/// failures were.
 #[test]
 fn restart_count_is_the_same_on_every_node() {
     let sandbox = Sandbox::new();
@@ -136,7 +138,8 @@ fn restart_count_is_the_same_on_every_node() {
     assert!(host.report().contains("2 restarts were used"), "{}", host.report());
 }
 
-/// A node whose workers have succeeded waits for the others, and takes part again if they fail.
+/// A node whose workers have succeeded waits for the other nodes, and takes part again if they
+/// fail.
 #[test]
 fn success_of_one_node_is_not_the_end() {
     let sandbox = Sandbox::new();
@@ -157,8 +160,8 @@ fn success_of_one_node_is_not_the_end() {
     sandbox.assert_nothing_left();
 }
 
-/// The next round begins only when the last process of the one before is gone, on every node: here
-/// one node's worker ignores SIGTERM for its grace of a second.
+/// The next round begins only when the last process of the previous one is gone, on every node:
+/// here the worker of one node ignores SIGTERM for its grace period of a second.
 #[test]
 fn next_round_waits_for_the_last_process() {
     let sandbox = Sandbox::new();
@@ -173,8 +176,8 @@ fn next_round_waits_for_the_last_process() {
     guest.worker();
 }
 
-/// A failure is told to every node whatever its worker has written: what is no text grows when it
-/// is made text, and must fit the wire all the same.
+/// A failure is reported on every node even if its worker has written invalid UTF-8: that grows
+/// when it is converted to text, and must still fit the message.
 #[test]
 fn garbage_does_not_hide_a_failure() {
     for streams in ["", "--log-dir logs -r 2"] {
@@ -196,8 +199,8 @@ fn garbage_does_not_hide_a_failure() {
     }
 }
 
-/// The root cause is the worker that failed first, not the one that exited first: its error file is
-/// older, wherever it is, although it takes its time to exit and is killed in the end.
+/// The root cause is the worker that failed first, not the worker that exited first: its error file
+/// is older, on whichever node, although the worker exits late and is killed in the end.
 #[test]
 fn oldest_error_file_is_the_root_cause() {
     let sandbox = Sandbox::new();
@@ -209,8 +212,8 @@ fn oldest_error_file_is_the_root_cause() {
     guest.workers(2);
     let write =
         |what: &str| format!("echo '{{\"message\": \"{what}\"}}' >$TORCHELASTIC_ERROR_FILE");
-    // As if that had been two seconds ago: a file written milliseconds before a stop cannot be
-    // distinguished from its echoes.
+    // Aged by two seconds: a file written milliseconds before a stop cannot be distinguished from
+    // its consequences.
     let age = "touch -d '2 seconds ago' $TORCHELASTIC_ERROR_FILE";
     orders[3].give(&format!("{}; {age}; echo first", write("CUDA out of memory")));
     guest.says("first");
@@ -225,7 +228,7 @@ fn oldest_error_file_is_the_root_cause() {
     sandbox.assert_nothing_left();
 }
 
-/// An error file that a worker writes because it is being stopped is an echo, not a cause.
+/// An error file that a worker writes because it is being stopped is a consequence, not a cause.
 #[test]
 fn error_files_of_stopped_workers_do_not_count() {
     let sandbox = Sandbox::new();

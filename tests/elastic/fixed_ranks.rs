@@ -1,4 +1,4 @@
-//! The static backend: ranks and the address of rank 0 are what was typed, in every round.
+//! The static backend: ranks and the address of rank 0 are as typed, in every round.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::{
     support::{PATIENCE, Program, Sandbox, Start, free_port},
 };
 
-/// The agents of a job with fixed ranks, by the flags that scripts for torchrun have.
+/// The agents of a job with fixed ranks, with the flags of scripts for torchrun.
 struct StaticJob<'a> {
     sandbox: &'a Sandbox,
     port: u16,
@@ -36,8 +36,8 @@ impl<'a> StaticJob<'a> {
     }
 }
 
-/// Ranks are those that were typed, whoever comes first; all workers get the address and the port
-/// as typed, and find the store of their round there.
+/// Ranks are as typed, independent of the order of arrival; all workers get the address and the
+/// port as typed, and reach the store of their round there.
 #[test]
 fn ranks_and_master_are_as_typed() {
     let sandbox = Sandbox::new();
@@ -51,7 +51,7 @@ fn ranks_and_master_are_as_typed() {
     sandbox.assert_nothing_left();
 }
 
-/// A node that is lost is waited for, and its successor has its rank.
+/// The job waits for a replacement of a lost node, which gets its rank.
 #[test]
 fn replacement_has_the_rank_of_the_lost() {
     let sandbox = Sandbox::new();
@@ -67,8 +67,8 @@ fn replacement_has_the_rank_of_the_lost() {
     assert_eq!(numbers(&both, "restart"), [0, 0]);
 }
 
-/// A replacement that comes while the node with its rank is silent, and not lost yet, waits for the end of
-/// that one's lease.
+/// A replacement that registers while the node with its rank is silent, but not lost yet, waits for
+/// the end of that node's lease.
 #[test]
 fn replacement_of_a_silent_node_waits() {
     let sandbox = Sandbox::new();
@@ -95,7 +95,7 @@ fn replacement_of_a_silent_node_waits() {
     assert_eq!(numbers(&both, "restart"), [0, 0]);
 }
 
-/// The node with rank 0 hosts the job and may come back too.
+/// The node with rank 0 hosts the job, and can be restarted too.
 #[test]
 fn rank_zero_comes_back() {
     let sandbox = Sandbox::new();
@@ -110,7 +110,7 @@ fn rank_zero_comes_back() {
     assert_eq!(numbers(&both, "rank"), [0, 1]);
 }
 
-/// A failure restarts the workers of all nodes, where torchrun restarts those of one.
+/// A failure restarts the workers of all nodes, while torchrun restarts those of one node.
 #[test]
 fn failure_restarts_all() {
     let sandbox = Sandbox::new();
@@ -126,7 +126,7 @@ fn failure_restarts_all() {
     [host, guest].into_iter().for_each(|agent| agent.end().assert_code(0));
 }
 
-/// The rank of a node that is there is taken: the second node is told, and ends.
+/// The rank of an active node is taken: a second node with it is refused, and ends.
 #[test]
 fn second_node_of_a_rank_is_refused() {
     let sandbox = Sandbox::new();
@@ -142,7 +142,7 @@ fn second_node_of_a_rank_is_refused() {
     end.assert_stderr(&[&refusal, "hint: give each node a rank of its own"]);
 }
 
-/// Both backends at one endpoint are a mistake, and both are named.
+/// Different backends at one endpoint are a mistake, and both are named.
 #[test]
 fn other_backend_is_refused() {
     let sandbox = Sandbox::new();

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::{Program, Sandbox, Start, Worker, free_port};
 
-/// What the agents of a job have in common.
+/// The settings that the agents of a job share.
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
     sandbox: &'a Sandbox,
@@ -26,8 +26,8 @@ impl<'a> Job<'a> {
         Self { sandbox, endpoint, flags: flags.to_owned(), agents: Cell::new(0) }
     }
 
-    /// An agent that is not started yet; `words` are its own flags and its worker. Agents that
-    /// meet in the first round have their ranks in the order of these calls.
+    /// An agent that is not started yet; `words` are its own flags and its worker. Agents of the
+    /// first round get their ranks in the order of these calls.
     pub(crate) fn agent(&self, words: &str) -> Start {
         let Self { endpoint, flags, agents, .. } = self;
         let rank = agents.replace(agents.get() + 1);
@@ -37,18 +37,18 @@ impl<'a> Job<'a> {
         ))
     }
 
-    /// An agent that coordinates.
+    /// Starts the agent that hosts the coordinator.
     #[track_caller]
     pub(crate) fn host(&self, words: &str) -> Program {
         hosting(self.agent(words))
     }
 
-    /// An agent of another node.
+    /// Starts an agent of another node.
     pub(crate) fn guest(&self, words: &str) -> Program {
         self.agent(words).start()
     }
 
-    /// A coordinator alone.
+    /// Starts `ragent coordinator`.
     #[track_caller]
     pub(crate) fn coordinator(&self) -> Program {
         let port = self.endpoint.rsplit(':').next().unwrap();
@@ -58,7 +58,7 @@ impl<'a> Job<'a> {
         coordinator
     }
 
-    /// How the job stands.
+    /// The status of the job, in JSON.
     #[track_caller]
     pub(crate) fn status(&self) -> Value {
         let words = format!("status --json --rdzv-endpoint {}", self.endpoint);
@@ -68,7 +68,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Starts an agent and waits until it coordinates.
+/// Starts an agent and waits until it hosts the coordinator.
 #[track_caller]
 pub(crate) fn hosting(agent: Start) -> Program {
     let mut host = agent.start();
@@ -76,13 +76,13 @@ pub(crate) fn hosting(agent: Start) -> Program {
     host
 }
 
-/// The next worker of each agent.
+/// Waits for the next worker of each agent.
 #[track_caller]
 pub(crate) fn workers<const N: usize>(agents: [&mut Program; N]) -> [Worker; N] {
     agents.map(Program::worker)
 }
 
-/// One number of each worker.
+/// A number of each worker, by name.
 #[track_caller]
 pub(crate) fn numbers<const N: usize>(workers: &[Worker; N], name: &str) -> [u32; N] {
     workers.each_ref().map(|worker| worker.number(name))

@@ -1,4 +1,4 @@
-//! Agents that are told to leave, as before a preemption.
+//! Agents that leave on a signal, as before a preemption.
 
 use nix::sys::signal::Signal;
 
@@ -7,8 +7,8 @@ use crate::{
     support::Sandbox,
 };
 
-/// A node that is told to leave lets its workers save, and ends with 1; the others run on until
-/// then and go on without it at once, although they would wait an hour for a node that is lost.
+/// A node that leaves lets its workers save, and ends with 1; the other nodes run on until then and
+/// continue without it at once, although they would wait an hour for a lost node.
 #[test]
 fn node_leaves_in_order() {
     let sandbox = Sandbox::new();
@@ -30,8 +30,8 @@ fn node_leaves_in_order() {
     assert!(line.contains("has left"), "{line}");
 }
 
-/// While a node is leaving the others run on: their workers are not touched before its own have
-/// ended.
+/// While a node is leaving, the other nodes run on: their workers are not stopped before its own
+/// have ended.
 #[test]
 fn others_run_on_while_a_node_saves() {
     let sandbox = Sandbox::new();
@@ -57,7 +57,7 @@ fn others_run_on_while_a_node_saves() {
     guest.end().assert_code(1);
 }
 
-/// When all nodes are told to leave, all end, and nothing is left.
+/// If all nodes leave, all end, and no process is left.
 #[test]
 fn all_nodes_leave() {
     let sandbox = Sandbox::new();
@@ -72,7 +72,7 @@ fn all_nodes_leave() {
     sandbox.assert_nothing_left();
 }
 
-/// A host that is told to leave says so to the others; they stay, and go on when it is back.
+/// A host that leaves reports it to the other nodes; they stay, and go on after its return.
 #[test]
 fn host_that_leaves_says_so_and_may_come_back() {
     let sandbox = Sandbox::new();
@@ -90,7 +90,7 @@ fn host_that_leaves_says_so_and_may_come_back() {
     assert_eq!(both[0].number("restart"), 0);
 }
 
-/// A node that waits for its round leaves at once.
+/// A node that waits for a round leaves at once.
 #[test]
 fn waiting_node_leaves_at_once() {
     let sandbox = Sandbox::new();

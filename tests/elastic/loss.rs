@@ -1,4 +1,4 @@
-//! The loss of a node: how it is proved, and that the others go on without it for free.
+//! The loss of a node: its proof, and a free round of the other nodes.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::{
     support::{LEASE, Sandbox, is_alive, keeper_of, kill, let_pass},
 };
 
-/// A node whose agent was killed is lost by its keeper's word, not by its lease; by then its
-/// workers are dead. The others start anew without it, and nothing is charged.
+/// A node whose agent was killed is lost by its keeper's obituary, before its lease ends; by then
+/// its workers are dead. The other nodes form a new round without it, and nothing is charged.
 #[test]
 fn killed_agent_is_lost_by_its_obituary() {
     let sandbox = Sandbox::new();
@@ -29,7 +29,7 @@ fn killed_agent_is_lost_by_its_obituary() {
     assert_eq!(job.status()["restarts_used"], 0);
 }
 
-/// Where nobody is left to send the obituary, the lease proves the same.
+/// If no process is left to send the obituary, the end of the lease proves the loss.
 #[test]
 fn node_without_agent_and_keeper_is_lost_by_its_lease() {
     let sandbox = Sandbox::new();
@@ -38,7 +38,7 @@ fn node_without_agent_and_keeper_is_lost_by_its_lease() {
     let mut host = job.host("--no-python stay.sh");
     let mut guest = job.guest("--no-python stay.sh");
     let [_, lost] = workers([&mut host, &mut guest]);
-    // The agent can start no other keeper, and the keeper hears of nothing.
+    // The agent is stopped, so it starts no other keeper and does not notice the end of this one.
     guest.signal(Signal::SIGSTOP);
     kill(keeper_of(guest.pid()), Signal::SIGKILL);
     guest.signal(Signal::SIGKILL);
@@ -49,8 +49,8 @@ fn node_without_agent_and_keeper_is_lost_by_its_lease() {
     assert!(line.contains("silent for longer than its lease"), "{line}");
 }
 
-/// A node that is frozen is evicted; its workers are dead before the others start anew, although
-/// its agent cannot kill them. When it thaws it is taken back.
+/// A frozen node is evicted; its workers are dead before the next round starts, although its agent
+/// cannot kill them. When it resumes it is admitted again.
 #[test]
 fn frozen_node_is_evicted_and_comes_back() {
     let sandbox = Sandbox::new();
@@ -72,8 +72,8 @@ fn frozen_node_is_evicted_and_comes_back() {
     assert_eq!(numbers(&both, "group_rank"), [0, 1]);
 }
 
-/// A node that is lost may be replaced within the shrink timeout, by an agent that is started
-/// again: one round follows, not two.
+/// A lost node can be replaced within the shrink timeout by an agent that is started again: one
+/// round follows, not two.
 #[test]
 fn restarted_agent_takes_its_place_again() {
     let sandbox = Sandbox::new();
@@ -93,7 +93,7 @@ fn restarted_agent_takes_its_place_again() {
     assert_eq!(job.status()["round"], 2);
 }
 
-/// A keeper that was killed is a failure of its node: charged, and followed by one round of all.
+/// A killed keeper is a failure of its node: charged, and followed by one round of all nodes.
 #[test]
 fn killed_keeper_is_a_failure_of_the_job() {
     let sandbox = Sandbox::new();
@@ -111,8 +111,8 @@ fn killed_keeper_is_a_failure_of_the_job() {
     assert!(again.iter().all(|worker| is_alive(worker.pid())));
 }
 
-/// An agent that stands still for a second, and a coordinator that does for a second and a half,
-/// cost nothing: nobody is lost, and no worker is stopped.
+/// If an agent is stopped for a second, or a coordinator for a second and a half, no node is lost,
+/// and no worker is stopped.
 #[test]
 fn short_pauses_cost_nothing() {
     let sandbox = Sandbox::new();
@@ -133,8 +133,8 @@ fn short_pauses_cost_nothing() {
     }
 }
 
-/// When the node with rank 0 is lost, a survivor has that rank in the next round, never the node
-/// that replaces the lost one: that has no checkpoint which it could give to the others.
+/// If the node with rank 0 is lost, a survivor gets that rank in the next round, never the
+/// replacement: that has no checkpoint to give to the others.
 #[test]
 fn rank_zero_is_a_survivor() {
     let sandbox = Sandbox::new();
@@ -146,7 +146,7 @@ fn rank_zero_is_a_survivor() {
     assert_eq!(numbers(&before, "group_rank"), [0, 1, 2]);
     agents[0].signal(Signal::SIGKILL);
     agents[1].logs("round is over");
-    // It would like to be the first, and is the first of the newcomers.
+    // The newcomer asks for rank 0, but only comes first among newcomers.
     let mut newcomer = job.agent("--node-rank 0 --no-python stay.sh").start();
     let [_, second, third] = &mut agents;
     let after = workers([&mut newcomer, second, third]);
@@ -156,8 +156,8 @@ fn rank_zero_is_a_survivor() {
     assert_eq!(numbers(&after, "restart"), [0, 0, 0]);
 }
 
-/// A newcomer whose worker fails at once, as on a broken GPU, is set aside: the others go on without
-/// it, and nothing is charged, although no restart is left.
+/// A newcomer whose worker fails at once, as on a broken GPU, is quarantined: the other nodes go on
+/// without it, and nothing is charged, although no restart is left.
 #[test]
 fn broken_newcomer_is_set_aside() {
     let sandbox = Sandbox::new();
@@ -167,7 +167,7 @@ fn broken_newcomer_is_set_aside() {
     let mut host = job.host("--no-python stay.sh");
     host.logs("nodes=1 world_size=1");
     let mut broken = job.guest("--no-python fail.sh 1");
-    // Its own worker of that round may be stopped before it has said a word.
+    // The host's worker of that round may be stopped before it prints anything.
     host.logs("nodes=2 world_size=2");
     broken.logs("this node failed too often and is set aside");
     let alone = host.logs("nodes=1 world_size=1");
@@ -176,8 +176,8 @@ fn broken_newcomer_is_set_aside() {
     assert_eq!(status["nodes"][1]["standing"], "set_aside", "{status}");
 }
 
-/// The workers of an agent that is frozen are killed when its lease is over, while it is frozen
-/// still. When it thaws, the job goes on with a new round, and nothing is charged.
+/// The workers of a frozen agent are killed at the end of its lease, while it is still frozen. When
+/// it resumes, the job goes on with a new round, and nothing is charged.
 #[test]
 fn workers_do_not_outlive_the_lease_of_a_frozen_agent() {
     let sandbox = Sandbox::new();
@@ -192,13 +192,13 @@ fn workers_do_not_outlive_the_lease_of_a_frozen_agent() {
     let second = agent.workers(2);
     assert_eq!(second[0].number("restart"), 0);
     assert_ne!(first[0].pid(), second[0].pid());
-    // The first have died, so these two are all there is.
+    // The first two are dead, so these two are the only workers.
     agent.signal(Signal::SIGKILL);
     agent.wait_until_silent();
     sandbox.assert_nothing_left();
 }
 
-/// A keeper that is stopped when the lease of its node ends is killed, and the workers with it: they
+/// A keeper that is stopped when the lease of its node ends is killed, and so are its workers: they
 /// must not outlive the lease by a minute.
 #[test]
 fn workers_of_a_frozen_keeper_die_with_the_lease() {

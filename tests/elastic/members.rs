@@ -1,4 +1,4 @@
-//! Who takes part: newcomers, spares, and what they cost the others.
+//! Membership: newcomers, spares, and their effects on the other nodes.
 
 use std::{
     fs,
@@ -12,8 +12,8 @@ use crate::{
     support::{Sandbox, Stream, free_port, skip},
 };
 
-/// A node that joins a running job with room is taken in by one new round, which is free; those
-/// that were there keep their ranks. What they wrote before stays in the same log file.
+/// A node that joins a running job with room is admitted by one new round, which is free; the
+/// members keep their ranks. Their earlier output stays in the same log file.
 #[test]
 fn newcomer_is_taken_in() {
     let sandbox = Sandbox::new();
@@ -33,8 +33,8 @@ fn newcomer_is_taken_in() {
     assert_eq!(sizes, [false, true], "{text}");
 }
 
-/// A node for which there is no room waits as a spare and disturbs nobody; it takes the place of a
-/// member that is lost at once, although the others would wait an hour for that one.
+/// A node for which there is no room waits as a spare and disturbs no other node; it replaces a
+/// lost member at once, although the job would wait an hour for that member.
 #[test]
 fn spare_takes_the_place_of_a_lost_member() {
     let sandbox = Sandbox::new();
@@ -54,7 +54,7 @@ fn spare_takes_the_place_of_a_lost_member() {
     assert_eq!(numbers(&both, "restart"), [0, 0]);
 }
 
-/// A spare that is not needed ends well with the job.
+/// A spare that is not needed succeeds with the job.
 #[test]
 fn spare_succeeds_with_the_job() {
     let sandbox = Sandbox::new();
@@ -88,8 +88,8 @@ fn nodes_may_differ_in_size() {
     guest.end().assert_code(0);
 }
 
-/// Where nodes are missing it is said what is waited for, and after the join timeout every node
-/// ends with the same message.
+/// If nodes are missing, the agents log it, and after the join timeout every node ends with the
+/// same message.
 #[test]
 fn missing_nodes_are_counted() {
     let sandbox = Sandbox::new();
@@ -108,7 +108,7 @@ fn missing_nodes_are_counted() {
     }
 }
 
-/// Two agents that start at the same moment find out by themselves who of them coordinates.
+/// Agents that start at the same moment agree on one of them as the host.
 #[test]
 fn agents_that_start_together_find_one_coordinator() {
     let sandbox = Sandbox::new();
@@ -123,7 +123,7 @@ fn agents_that_start_together_find_one_coordinator() {
     assert_eq!(hosts, 1);
 }
 
-/// An endpoint may be an address of IPv6; workers of all nodes reach the store of their round.
+/// An endpoint may be an IPv6 address; workers of all nodes reach the store of their round.
 #[test]
 fn workers_reach_their_store_over_ipv6() {
     if let Err(error) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) {
@@ -140,7 +140,7 @@ fn workers_reach_their_store_over_ipv6() {
     sandbox.assert_nothing_left();
 }
 
-/// The console of a node has only what its own workers write.
+/// The console of a node has the output of its own workers only.
 #[test]
 fn consoles_are_not_mixed() {
     let sandbox = Sandbox::new();
@@ -152,7 +152,7 @@ fn consoles_are_not_mixed() {
     assert_eq!(guest.text(Stream::Stdout).lines().count(), 1);
 }
 
-/// A group that takes whole units leaves the surplus node as a spare, and takes it in with the next.
+/// A job with whole units keeps the surplus node as a spare, and admits it with the next one.
 #[test]
 fn whole_units_take_part() {
     let sandbox = Sandbox::new();

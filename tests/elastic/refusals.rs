@@ -1,4 +1,5 @@
-//! Nodes that do not belong to the job are told why, at once, and the job is not disturbed.
+//! Nodes that do not belong to the job are refused at once, with the reason, and the job is not
+//! disturbed.
 
 use std::fs;
 
@@ -19,12 +20,12 @@ fn different_numbers_of_nodes() {
     end.assert_code(1);
     end.assert_stderr(&["refuses this node", "--nnodes is 2:3 here and 2 there", "hint: "]);
     assert_eq!(end.stdout, "");
-    // The job goes on with one that fits.
+    // The job goes on with a matching node.
     let mut guest = job.guest("--nnodes 2 --no-python stay.sh");
     workers([&mut host, &mut guest]);
 }
 
-/// Every difference is told, not the first.
+/// Every difference is named, not only the first.
 #[test]
 fn several_differences() {
     let sandbox = Sandbox::new();
@@ -38,7 +39,7 @@ fn several_differences() {
     end.assert_stderr(&differences);
 }
 
-/// An agent of another job is told the name of the one that is there.
+/// An agent of another job is refused with the name of the job at the endpoint.
 #[test]
 fn other_run_id() {
     let sandbox = Sandbox::new();
@@ -52,8 +53,8 @@ fn other_run_id() {
     assert_eq!(end.stdout, "");
 }
 
-/// An agent that has outlived its job is refused by the next job of the same name once that has a round
-/// of its own: it would bring workers of another run along.
+/// An agent that has outlived its job is refused by the next job of the same name once that has
+/// formed a round: the agent's workers belong to another run.
 #[test]
 fn agent_of_an_earlier_run() {
     let sandbox = Sandbox::new();
@@ -64,7 +65,7 @@ fn agent_of_an_earlier_run() {
     guest.signal(Signal::SIGSTOP);
     host.signal(Signal::SIGKILL);
     host.wait_until_silent();
-    // Whoever starts it next knows nothing of the run before.
+    // The next host knows nothing of the previous run.
     for file in fs::read_dir(sandbox.path("run/ragent")).unwrap() {
         fs::remove_file(file.unwrap().path()).unwrap();
     }
@@ -77,8 +78,8 @@ fn agent_of_an_earlier_run() {
     end.assert_stderr(&["it belongs to an earlier run of the job", "hint: "]);
 }
 
-/// Agents of one machine need ports of their own for their workers' stores: the one that finds its
-/// port taken ends at once, and names the port and where it was asked for.
+/// Agents of one machine need different ports for their workers' stores: an agent whose port is
+/// taken ends at once, and names the port and its setting.
 #[test]
 fn store_port_that_another_agent_has() {
     let sandbox = Sandbox::new();

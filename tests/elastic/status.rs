@@ -7,7 +7,7 @@ use crate::{
     support::{Sandbox, free_port, listening_ports},
 };
 
-/// While nodes are missing, status says what is waited for, in words and as a stable kind.
+/// While nodes are missing, status shows what the job waits for, in words and as a stable kind.
 #[test]
 fn status_says_what_is_waited_for() {
     let sandbox = Sandbox::new();
@@ -23,7 +23,7 @@ fn status_says_what_is_waited_for() {
     assert_eq!(job.status()["incomplete"]["kind"], "last_call");
 }
 
-/// Members stand first, in the order of their ranks, with the ranks of their workers.
+/// Members are listed first, in the order of their ranks, with the ranks of their workers.
 #[test]
 fn status_lists_members_by_rank() {
     let sandbox = Sandbox::new();
@@ -45,7 +45,7 @@ fn status_lists_members_by_rank() {
     assert_eq!(rows.iter().map(|row| row[3]).collect::<Vec<_>>(), ["0-1", "2-3", "(2)"], "{text}");
 }
 
-/// The same object is served to whoever asks the endpoint over HTTP.
+/// The endpoint serves the same object over HTTP.
 #[test]
 fn status_over_http() {
     use std::{
@@ -69,8 +69,8 @@ fn status_over_http() {
     assert_eq!(body["world_size"], 2);
 }
 
-/// While the coordinator of a job that has succeeded waits for a node that is frozen, status says
-/// that the job has succeeded.
+/// While the coordinator of a job that has succeeded waits for a frozen node, status shows that the
+/// job has succeeded.
 #[test]
 fn status_of_a_job_that_has_succeeded() {
     let sandbox = Sandbox::new();
@@ -81,7 +81,7 @@ fn status_of_a_job_that_has_succeeded() {
     workers([&mut host, &mut guest]);
     let mut spare = job.guest("--no-python obey.sh");
     spare.logs("this node is a spare");
-    // Asks again and again, so that one answer falls into the lease of the frozen node.
+    // Repeats the request, so that one answer comes during the lease of the frozen node.
     let script = format!(
         "while text=$({} status --rdzv-endpoint {}); do
              echo \"$text\"; [[ $text == *succeeded ]] && exit 0
@@ -102,8 +102,8 @@ fn status_of_a_job_that_has_succeeded() {
     host.end().assert_code(0);
 }
 
-/// An agent that does not coordinate is asked as well as the one that does: status goes on to that
-/// one by itself.
+/// Status may also be asked of an agent that does not host the coordinator: the request is
+/// redirected to the coordinator.
 #[test]
 fn status_follows_to_the_coordinator() {
     let sandbox = Sandbox::new();
@@ -111,7 +111,7 @@ fn status_follows_to_the_coordinator() {
     let mut host = job.host("--no-python stay.sh");
     let mut guest = job.guest("--no-python stay.sh");
     workers([&mut host, &mut guest]);
-    // Its store is closed, as it does not have rank 0; what is left is the agent's own port.
+    // Its store is closed, as it does not have rank 0; the remaining port is the agent's own.
     let ports = Vec::from_iter(listening_ports(guest.pid()));
     let [port] = ports[..] else { panic!("one port was expected, not {ports:?}") };
     let end = sandbox.ragent(&format!("status --json --rdzv-endpoint 127.0.0.1:{port}")).run();
@@ -123,8 +123,8 @@ fn status_follows_to_the_coordinator() {
     }
 }
 
-/// An agent that waits for its coordinator is a job of this machine: status says what it waits for, and
-/// does not doubt that it runs.
+/// An agent that waits for its coordinator is a job of this machine: status shows what it waits
+/// for, and that it runs.
 #[test]
 fn status_of_an_agent_that_waits() {
     let sandbox = Sandbox::new();
@@ -143,13 +143,13 @@ fn status_of_an_agent_that_waits() {
     end.assert_code(1);
     end.assert_stderr(&[&format!("its agent on this machine runs (process {pid})"), "hint: "]);
     assert!(!end.stderr.contains("is its agent running?"), "{}", end.stderr);
-    // It leaves no word of itself.
+    // An agent that has ended leaves no registration.
     agent.signal(Signal::SIGTERM);
     agent.end().assert_code(1);
     sandbox.ragent("status").run().assert_stderr(&["no job of this user runs on this machine"]);
 }
 
-/// So is one that looks for the others; `auto` is no name of a host.
+/// The same holds for an agent that looks for the others; `auto` is not taken for a host name.
 #[test]
 fn status_of_an_agent_that_searches() {
     let sandbox = Sandbox::new();

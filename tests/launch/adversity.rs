@@ -1,4 +1,4 @@
-//! A machine on a bad day: disks, descriptors, forks, clocks and names fail, and workers run on.
+//! Failures of the machine: disks, descriptors, forks, clocks and names fail, and workers run on.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 
 use crate::support::{Faults, Network, Program, Sandbox, Stream, let_pass, may_make_networks};
 
-/// Tells a worker to end well, and fails unless its job does.
+/// Waits for the end of the job, fails unless it has succeeded, and returns its stderr.
 #[track_caller]
 fn ends_well(agent: Program) -> String {
     let end = agent.end();
@@ -14,7 +14,8 @@ fn ends_well(agent: Program) -> String {
     end.stderr
 }
 
-/// When the disk of the logs is full, workers go on; what they write is lost, and that is said.
+/// If the disk of the logs is full, workers go on; their further output is lost, and the agent logs
+/// that.
 #[test]
 fn full_disk_ends_no_worker() {
     for streams in ["-r 3", "-t 3"] {
@@ -32,8 +33,8 @@ fn full_disk_ends_no_worker() {
     }
 }
 
-/// A folder for logs that cannot be written any more costs the logs, not the next round: what
-/// workers say goes to the console.
+/// If the folder for logs becomes unwritable, the logs are lost, but not the next round: the output
+/// of workers goes to the console.
 #[test]
 fn lost_log_folder_ends_no_worker() {
     let sandbox = Sandbox::new();
@@ -48,7 +49,7 @@ fn lost_log_folder_ends_no_worker() {
     ends_well(agent);
 }
 
-/// Where no temporary folder can be made, a job runs without log files.
+/// If no temporary folder can be made, a job runs without log files.
 #[test]
 fn no_temporary_folder() {
     let sandbox = Sandbox::new();
@@ -56,7 +57,7 @@ fn no_temporary_folder() {
     assert!(said.contains("no folder for log files"), "{said}");
 }
 
-/// A folder for temporary files that is not there is not made: a file system may be about to be mounted
+/// A missing folder for temporary files is not created: a file system may be about to be mounted
 /// there.
 #[test]
 fn temporary_folder_that_is_not_there() {
@@ -67,7 +68,7 @@ fn temporary_folder_that_is_not_there() {
     assert!(!folder.exists());
 }
 
-/// Ends of workers are heard, and signals, whatever the agent's parent has done with its own.
+/// An agent notices signals and the ends of workers even if its parent ignores or blocks signals.
 #[test]
 fn signals_that_a_parent_ignores_or_blocks() {
     let sandbox = Sandbox::new();
@@ -88,8 +89,8 @@ fn signals_that_a_parent_ignores_or_blocks() {
     sandbox.assert_nothing_left();
 }
 
-/// On a machine whose loopback is down no agent reaches anybody, not even itself: it says so, and goes when
-/// it is told to.
+/// On a machine whose loopback is down, an agent does not reach even its own coordinator: it logs
+/// that, and ends when it is asked to.
 #[test]
 fn no_loopback() {
     if !may_make_networks() {
@@ -105,7 +106,7 @@ fn no_loopback() {
     end.assert_stderr(&["coordinator has finished"]);
 }
 
-/// A limit for the size of files ends no worker and no agent: it is as a disk that is full.
+/// A limit for the size of files ends no worker and no agent: it is treated like a full disk.
 #[test]
 fn files_that_may_not_grow() {
     let sandbox = Sandbox::new();
@@ -122,7 +123,7 @@ fn files_that_may_not_grow() {
     sandbox.assert_nothing_left();
 }
 
-/// A console that is gone ends no worker whose output passes through the agent.
+/// A closed console ends no worker whose output passes through the agent.
 #[test]
 fn closed_console_ends_no_worker() {
     let sandbox = Sandbox::new();
@@ -139,8 +140,8 @@ fn closed_console_ends_no_worker() {
     assert_eq!(fs::read_to_string(sandbox.path("saved")).unwrap(), "saved\n");
 }
 
-/// A fork that is refused for want of process numbers is tried again; one that is refused for long
-/// is a failure that says so.
+/// A fork that is refused for lack of process numbers is retried; one that is refused for long is
+/// reported as a failure.
 #[test]
 fn refused_fork_is_tried_again() {
     let sandbox = Sandbox::new();
@@ -160,8 +161,8 @@ fn refused_fork_is_tried_again() {
     sandbox.assert_nothing_left();
 }
 
-/// An agent that may open too few files says so before anything starts; with as many as it says it
-/// needs it runs its workers.
+/// An agent whose limit of open files is too low fails before anything starts, with the number that
+/// it needs; with that number it runs its workers.
 #[test]
 fn few_descriptors() {
     let sandbox = Sandbox::new();
@@ -201,7 +202,7 @@ fn stepped_clock_changes_nothing() {
     faults.set("clock", YEAR);
     let_pass(crate::support::LEASE);
     orders.give("exit 1");
-    // The lines of the log show that it was stepped.
+    // The timestamps of the log show that the clock was stepped.
     let line = agent.logs("admitted");
     let year = |line: &str| line[..4].parse::<i64>().unwrap();
     let before = year(&line);
@@ -215,8 +216,8 @@ fn stepped_clock_changes_nothing() {
     assert!(!said.contains("lease"), "{said}");
 }
 
-/// A slow disk under log files and state file costs time, and no lease: a round whose files take
-/// longer than a lease each starts when they are there, and nobody is lost meanwhile.
+/// A slow disk under log files and state file delays a round, but ends no lease: a round whose
+/// files each take longer than a lease starts when they exist, and no node is lost meanwhile.
 #[test]
 fn slow_disk_costs_no_lease() {
     let sandbox = Sandbox::new();
@@ -243,8 +244,8 @@ fn slow(sandbox: &Sandbox, name: &str) -> String {
     sandbox.path("slow").join(name).display().to_string()
 }
 
-/// When the resolver is dead, an agent finds a coordinator that is where it was; a new one says
-/// whom it cannot find.
+/// If the resolver is dead, an agent finds a coordinator that is still at its address; a new agent
+/// names the host that it cannot resolve.
 #[test]
 fn dead_resolver() {
     let sandbox = Sandbox::new();

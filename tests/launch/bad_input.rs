@@ -1,5 +1,5 @@
-//! What arguments and the machine can tell is told before anything else happens: one message that
-//! says what and why, exit code 2, no log line, no network, no worker.
+//! Mistakes in arguments and on the machine are reported before anything else happens: one message
+//! with the mistake and its reason, exit code 2, no log line, no network, no worker.
 
 use std::{
     fs::{self, Permissions},
@@ -8,7 +8,7 @@ use std::{
 
 use crate::support::{End, Sandbox, Start};
 
-/// Runs what must be refused with exactly one message.
+/// Runs a command that must be refused with exactly one message.
 #[track_caller]
 fn refused(start: Start) -> End {
     let end = start.run();
@@ -19,7 +19,7 @@ fn refused(start: Start) -> End {
     end
 }
 
-/// A flag that does not exist is named, and is not taken for the script or its arguments.
+/// An unknown flag is named, and is not taken for the script or its arguments.
 #[test]
 fn unknown_flag() {
     let sandbox = Sandbox::new();
@@ -27,7 +27,7 @@ fn unknown_flag() {
     end.assert_stderr(&["--no-such-flag", "--help"]);
 }
 
-/// A range of nodes that is empty is repeated as typed, with what would be right.
+/// An empty range of nodes is repeated as typed, with the form of a valid one.
 #[test]
 fn empty_range_of_nodes() {
     let sandbox = Sandbox::new();
@@ -35,7 +35,7 @@ fn empty_range_of_nodes() {
     assert_eq!(end.stderr, "error: `--nnodes 4:2` needs 1 <= MIN <= MAX, got 4:2\n");
 }
 
-/// A mistake that is come upon twice is told once.
+/// A mistake that is found twice is reported once.
 #[test]
 fn one_mistake_is_told_once() {
     let sandbox = Sandbox::new();
@@ -51,7 +51,7 @@ fn endpoint_without_a_host() {
     end.assert_stderr(&["`--rdzv-endpoint :29400`", "it has no host", "hint: "]);
 }
 
-/// A mistake in a variable is told with the variable's name, not with the flag's.
+/// A mistake in a variable is reported with the variable's name, not with the flag's.
 #[test]
 fn mistake_in_a_variable() {
     let sandbox = Sandbox::new();
@@ -59,7 +59,7 @@ fn mistake_in_a_variable() {
     end.assert_stderr(&["`PET_NNODES many`"]);
 }
 
-/// A script that is not there is told here, not by a Python in the first round.
+/// A script that does not exist is reported by the agent, not by Python in the first round.
 #[test]
 fn script_that_does_not_exist() {
     let sandbox = Sandbox::new();
@@ -67,7 +67,7 @@ fn script_that_does_not_exist() {
     end.assert_stderr(&["`no_such_script.py` does not exist", "hint: "]);
 }
 
-/// Without any Python it is said where one was looked for, and how to name one.
+/// Without any Python, the message lists the places that were searched, and how to name one.
 #[test]
 fn no_python() {
     let sandbox = Sandbox::new();
@@ -76,7 +76,7 @@ fn no_python() {
     end.assert_stderr(&["no Python is found", "python3", "PYTHON_EXEC"]);
 }
 
-/// An interpreter that was named and is none is named in the message.
+/// A named interpreter that cannot be executed is named in the message.
 #[test]
 fn named_python_that_cannot_be_executed() {
     let sandbox = Sandbox::new();
@@ -94,7 +94,8 @@ fn program_that_is_not_executable() {
     end.assert_stderr(&["`./program` is not an executable file", "hint: "]);
 }
 
-/// A program that is nowhere in PATH is not said to be missing from the folder.
+/// A script with a missing interpreter, a folder as the script, and a program that is not in PATH
+/// are each reported as such.
 #[test]
 fn program_that_is_not_in_path() {
     let sandbox = Sandbox::new();
@@ -112,7 +113,7 @@ fn program_that_is_not_in_path() {
     end.assert_stderr(&["`no-such-program` is not found in PATH"]);
 }
 
-/// A log folder that cannot be made is told before the keeper is started.
+/// A log folder that cannot be made is reported before the keeper is started.
 #[test]
 fn log_folder_that_cannot_be_made() {
     let sandbox = Sandbox::new();
@@ -121,7 +122,7 @@ fn log_folder_that_cannot_be_made() {
     end.assert_stderr(&["`--log-dir file/logs`", "Not a directory", "hint: "]);
 }
 
-/// All mistakes are told at once, each on its own.
+/// All mistakes are reported at once, each in its own message.
 #[test]
 fn all_mistakes_at_once() {
     let sandbox = Sandbox::new();
@@ -132,14 +133,14 @@ fn all_mistakes_at_once() {
     assert_eq!(end.stderr.matches("error:").count(), 6, "{}", end.stderr);
 }
 
-/// Without anything to launch the help is pointed to.
+/// Without anything to launch, the message points to the help.
 #[test]
 fn nothing_to_launch() {
     let sandbox = Sandbox::new();
     refused(sandbox.ragent("")).assert_stderr(&["no training script is given", "ragent --help"]);
 }
 
-/// What is asked for is no mistake.
+/// Requests for the help or the version succeed.
 #[test]
 fn help_and_version_succeed() {
     let sandbox = Sandbox::new();
@@ -150,7 +151,7 @@ fn help_and_version_succeed() {
     }
 }
 
-/// What is no time, no signal and no exit code is repeated as typed.
+/// An invalid time, signal or exit code is repeated as typed.
 #[test]
 fn watching_and_restarting() {
     let sandbox = Sandbox::new();
@@ -172,7 +173,8 @@ fn watching_and_restarting() {
     }
 }
 
-/// A launch method that there is none of, a flag of another one, and a configuration that is none.
+/// An unknown launch method, a flag of another one, and a configuration that is not valid are
+/// refused.
 #[test]
 fn launch_methods() {
     let sandbox = Sandbox::new();

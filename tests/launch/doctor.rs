@@ -1,4 +1,4 @@
-//! What `ragent doctor` finds on a real machine.
+//! The findings of `ragent doctor` on a real machine.
 
 use std::{fs::File, net::TcpListener};
 
@@ -18,7 +18,7 @@ fn text(check: &Value) -> &str {
     check["text"].as_str().expect("a text")
 }
 
-/// Every check has its line, and a machine on which jobs run is well.
+/// Every check has its line, and a machine on which jobs run passes.
 #[test]
 fn every_check_has_a_line() {
     let sandbox = Sandbox::new();
@@ -33,7 +33,8 @@ fn every_check_has_a_line() {
     }
 }
 
-/// What is known is printed while a check waits: an interpreter that does not answer hides nothing.
+/// Results are printed while a check waits: an interpreter that does not answer hides no other
+/// result.
 #[test]
 fn lines_are_printed_as_they_become_known() {
     let sandbox = Sandbox::new();
@@ -44,7 +45,7 @@ fn lines_are_printed_as_they_become_known() {
     assert!(!doctor.text(Stream::Stdout).contains("python"));
 }
 
-/// What cannot be printed is an error, as of every command that prints.
+/// Output that cannot be printed is an error, as in every command that prints.
 #[test]
 fn full_disk_is_told() {
     for words in ["doctor", "doctor --json"] {
@@ -55,7 +56,8 @@ fn full_disk_is_told() {
     }
 }
 
-/// A port that is free, held by somebody, and served by a job, with who it is.
+/// A port is reported as free, as held by a process, or as served by a job, with the name of
+/// either.
 #[test]
 fn endpoint_is_looked_at() {
     let sandbox = Sandbox::new();
@@ -85,7 +87,7 @@ fn endpoint_is_looked_at() {
     assert_eq!(check(&served, "clock")["verdict"], "pass");
 }
 
-/// What is too little is named: files for so many workers, and an interpreter that does not run.
+/// Shortages are named: too few files for the workers, and an interpreter that does not run.
 #[test]
 fn shortages_are_named() {
     let sandbox = Sandbox::new();
@@ -99,7 +101,7 @@ fn shortages_are_named() {
     assert_eq!(check(&end, "python")["verdict"], "fail");
 }
 
-/// Workers and endpoint are read as for a launch and for status, from flags and variables.
+/// Workers and endpoint are parsed as for a launch and for status, from flags and variables.
 #[test]
 fn words_mean_what_they_mean_elsewhere() {
     let sandbox = Sandbox::new();
@@ -125,7 +127,7 @@ fn words_mean_what_they_mean_elsewhere() {
     end.assert_stderr(&["PET_RDZV_ENDPOINT"]);
 }
 
-/// A machine that does not reach itself is told how to.
+/// If loopback is down, the check fails, and its hint is the command that brings it up.
 #[test]
 fn loopback_that_is_down() {
     if !may_make_networks() || !is_there("unshare") {
@@ -143,7 +145,7 @@ fn loopback_that_is_down() {
     );
 }
 
-/// Nodes of a job are asked how they reach each other; without a job there, that is said.
+/// The nodes of a job are asked how they reach each other; without a job, the check fails.
 #[test]
 fn peers_are_asked() {
     let sandbox = Sandbox::new();

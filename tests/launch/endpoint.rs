@@ -1,4 +1,4 @@
-//! An endpoint at which no coordinator can be is named within seconds; nothing hangs in silence.
+//! An endpoint that cannot have a coordinator is named within seconds; no agent hangs silently.
 
 use std::{
     io::{Read, Write},
@@ -13,7 +13,7 @@ use nix::{
 
 use crate::support::{End, Sandbox, free_port, swallowing_listener};
 
-/// Words of an agent that may not host, so that it says what it finds at `endpoint`.
+/// The arguments of an agent that may not host, so that it reports the server at `endpoint`.
 fn guest_of(endpoint: &str, join_timeout: u32) -> String {
     format!(
         "--nnodes 2 --rdzv-endpoint {endpoint} --rdzv-conf is_host=0,join_timeout={join_timeout} \
@@ -21,8 +21,8 @@ fn guest_of(endpoint: &str, join_timeout: u32) -> String {
     )
 }
 
-/// Runs an agent at an endpoint where something else is. With a join timeout of an hour, it ends
-/// because it knows, not because it has waited.
+/// Runs an agent at an endpoint with another server. The join timeout is an hour, so the agent ends
+/// because it recognises the server, not because of the timeout.
 #[track_caller]
 fn stranger_at(port: u16) -> End {
     let sandbox = Sandbox::new();
@@ -34,27 +34,27 @@ fn stranger_at(port: u16) -> End {
     end
 }
 
-/// Listens, and says `words` to whoever connects.
+/// Listens, and sends `words` to each client.
 fn listener_that_says(words: &'static str) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            // Whoever asked may not wait for the answer.
+            // The client may not wait for the answer.
             let _ = (&stream).write_all(words.as_bytes());
         }
     });
     port
 }
 
-/// Says `words` to whoever connects, reads a little, and resets the connection, as an sshd does that is
-/// sent something else than it waits for.
+/// Sends `words` to each client, reads a byte, and resets the connection, as an sshd does when it
+/// receives another protocol.
 fn listener_that_resets(words: &'static str) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
-            // Whoever asked may be gone already.
+            // The client may be gone already.
             let _ = stream.write_all(words.as_bytes());
             let _ = stream.read(&mut [0]);
             let at_once = linger { l_onoff: 1, l_linger: 0 };
@@ -64,8 +64,8 @@ fn listener_that_resets(words: &'static str) -> u16 {
     port
 }
 
-/// What was said before a reset counts: an sshd is not waited for, and `ragent status` says the same of
-/// it.
+/// Text that was received before a reset counts: an agent does not wait for an sshd, and `ragent
+/// status` reports it in the same words.
 #[test]
 fn server_that_says_something_and_resets() {
     let port = listener_that_resets("SSH-2.0-OpenSSH_9.2\r\n");
@@ -78,21 +78,21 @@ fn server_that_says_something_and_resets() {
     assert!(!end.stderr.contains("tonic"), "{}", end.stderr);
 }
 
-/// A web server is not waited for.
+/// An agent does not wait for a web server.
 #[test]
 fn web_server() {
     let port = listener_that_says("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
     stranger_at(port).assert_stderr(&["it says `HTTP/1.1 404 Not Found`"]);
 }
 
-/// Any other server is shown by its first words.
+/// Any other server is identified by its first words.
 #[test]
 fn server_of_another_protocol() {
     let port = listener_that_says("SSH-2.0-OpenSSH_9.2\r\n");
     stranger_at(port).assert_stderr(&["it says `SSH-2.0-OpenSSH_9.2`"]);
 }
 
-/// A server that says nothing, as a store of torchrun does, is told as one.
+/// A silent server, like a store of torchrun, is reported as such.
 #[test]
 fn server_that_says_nothing() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -100,7 +100,8 @@ fn server_that_says_nothing() {
     stranger_at(port).assert_stderr(&["says nothing", "torchrun"]);
 }
 
-/// A port that a program holds without serving it cannot be hosted, and is not waited for.
+/// A port that a program holds without serving it cannot be hosted, and the agent does not wait for
+/// it.
 #[test]
 fn port_that_is_held() {
     use nix::sys::socket::{
@@ -122,8 +123,8 @@ fn port_that_is_held() {
     assert_eq!(end.stdout, "");
 }
 
-/// An endpoint that nobody serves is said at once to be waited for, with the reason, and is given
-/// up after the join timeout.
+/// If no process serves the endpoint, the agent logs at once that it waits, with the reason, and
+/// gives up after the join timeout.
 #[test]
 fn endpoint_that_nobody_serves() {
     let sandbox = Sandbox::new();
@@ -137,7 +138,7 @@ fn endpoint_that_nobody_serves() {
     assert_eq!(end.stdout, "");
 }
 
-/// A name that does not resolve is said while it is waited for, and named in the end.
+/// A name that does not resolve is logged while the agent waits, and named at the end.
 #[test]
 fn name_that_does_not_resolve() {
     let sandbox = Sandbox::new();
@@ -149,8 +150,8 @@ fn name_that_does_not_resolve() {
     end.assert_stderr(&["nobody served no-such-host.invalid:29400", "resolve", "hint: "]);
 }
 
-/// Where packets are swallowed, that is said within the time of one attempt, not after the hour
-/// that nodes may wait for each other.
+/// If packets are dropped, the agent logs it after the timeout of one attempt, not after the join
+/// timeout of an hour.
 #[test]
 fn packets_that_are_swallowed() {
     let (_listener, _places, address) = swallowing_listener();
@@ -160,7 +161,7 @@ fn packets_that_are_swallowed() {
     assert!(line.contains(&format!("{address}: no answer")), "{line}");
 }
 
-/// An agent that still looks for its coordinator leaves on a signal at once.
+/// An agent that still looks for its coordinator ends at once on a signal.
 #[test]
 fn signal_ends_the_search() {
     let sandbox = Sandbox::new();
@@ -174,8 +175,8 @@ fn signal_ends_the_search() {
     sandbox.assert_nothing_left();
 }
 
-/// The store of a round listens at the address that the user has given the node, also where the endpoint is
-/// another loopback address.
+/// The store of a round listens at the node's `--local-addr`, even if the endpoint is another
+/// loopback address.
 #[test]
 fn store_listens_at_the_local_address() {
     let sandbox = Sandbox::new();

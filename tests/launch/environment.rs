@@ -1,4 +1,4 @@
-//! What a worker finds in its environment.
+//! The environment of a worker.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ fn worker_gets_torchruns_variables_and_nothing_else() {
     let end = sandbox.ragent(words).env("MINE", "kept").run();
     end.assert_code(0);
     for (rank, mut environment) in environments(&end) {
-        // The sandbox's own, and the shell's.
+        // Those of the sandbox, and the shell's.
         for name in ["PATH", "XDG_RUNTIME_DIR", "TMPDIR", "SCRATCH", "PWD", "SHLVL", "_"] {
             environment.remove(name);
         }
@@ -63,7 +63,7 @@ fn worker_gets_torchruns_variables_and_nothing_else() {
     assert_eq!(environments(&end).len(), 2);
 }
 
-/// What the user has set is not overruled.
+/// Variables that the user has set are not changed.
 #[test]
 fn users_choices_stay() {
     let sandbox = Sandbox::new();
@@ -82,7 +82,7 @@ fn single_worker_keeps_its_threads() {
     assert!(!environments(&end)[&0].contains_key("OMP_NUM_THREADS"));
 }
 
-/// What a service manager tells the agent means the agent alone.
+/// The variables of a service manager are for the agent only.
 #[test]
 fn service_managers_variables_are_not_inherited() {
     let sandbox = Sandbox::new();
@@ -93,8 +93,8 @@ fn service_managers_variables_are_not_inherited() {
     assert!(!environment.contains_key("WATCHDOG_USEC"), "{environment:?}");
 }
 
-/// What somebody left open in the agent is not open in its workers, and the agent's own wish for
-/// many files is not theirs: they may open as many as the agent was given.
+/// Descriptors that the agent inherited are not open in its workers, and neither is its raised
+/// limit of open files inherited: workers have the limit that the agent was started with.
 #[test]
 fn workers_get_no_foreign_descriptors_and_the_old_limit() {
     let sandbox = Sandbox::new();

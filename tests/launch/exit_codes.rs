@@ -1,4 +1,4 @@
-//! Walks the table of `docs/exit-codes.md`: every row can be provoked and says what happens.
+//! Runs the table of `docs/exit-codes.md`: every row can be provoked, and prints its reason.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use crate::support::{End, Sandbox, free_port};
 
-/// How rows are provoked, each by one or several ends.
+/// The runs that provoke a row, one or several.
 type Provocation = fn(&Sandbox) -> Vec<End>;
 
 const PROVOCATIONS: [(&str, Provocation); 36] = [
@@ -140,7 +140,7 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
             guest.worker();
             host.signal(Signal::SIGKILL);
             host.wait_until_silent();
-            // As if it had been lost so often.
+            // As after 1000 losses in a row.
             let files = fs::read_dir(sandbox.path("run/ragent")).unwrap().flatten();
             let mut paths = files.map(|file| file.path());
             let path = paths.find(|path| {
@@ -222,7 +222,7 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
         let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let endpoint = held.local_addr().unwrap();
         let end = sandbox.ragent(&format!("doctor --rdzv-endpoint {endpoint}")).run();
-        // It says so where what it finds is read.
+        // The doctor prints its findings on stdout.
         vec![End { stderr: end.stdout.clone(), ..end }]
     }),
     ("`ragent store` or `ragent coordinator` cannot listen", |sandbox| {
@@ -291,13 +291,13 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
     }),
 ];
 
-/// A launch on these hosts.
+/// Runs `ragent launch` on these hosts.
 fn launch(sandbox: &Sandbox, hosts: &str, words: &str) -> End {
     fs::write(sandbox.path("hosts"), hosts).unwrap();
     sandbox.ragent(&format!("launch --hostfile hosts {words}")).run()
 }
 
-/// The rows of the table: code and when.
+/// The rows of the table: the exit code and its cause.
 fn table() -> Vec<(i32, &'static str)> {
     let text = include_str!("../../docs/exit-codes.md");
     let row = |line: &'static str| {
@@ -307,7 +307,7 @@ fn table() -> Vec<(i32, &'static str)> {
     text.lines().filter_map(row).collect()
 }
 
-/// Each row of the table holds, and each has the advice that it promises.
+/// Each row of the table has its exit code, and each failure has a message.
 #[test]
 fn every_row_of_the_table_holds() {
     let rows: Vec<&str> = table().into_iter().map(|(_, when)| when).collect();
@@ -316,7 +316,7 @@ fn every_row_of_the_table_holds() {
         let sandbox = Sandbox::new();
         for end in provoke(&sandbox) {
             assert_eq!(end.code, Some(code), "{when}:\n{}", end.stderr);
-            // What ends badly says why.
+            // Every failure prints its reason.
             assert!(code == 0 || !end.stderr.is_empty(), "{when}");
         }
     }

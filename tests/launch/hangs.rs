@@ -18,9 +18,9 @@ fn beats(sandbox: &Sandbox) -> File {
     OpenOptions::new().read(true).write(true).open(path).unwrap()
 }
 
-/// What the workers of the job's only node say, once they say anything of `what`.
+/// Returns the progress that the workers of the job's only node report, once it contains `what`.
 fn said(sandbox: &Sandbox, what: &str) -> String {
-    // It is passed on at intervals.
+    // Progress is forwarded at intervals.
     for _ in 0..300 {
         let end = sandbox.ragent("status --json").run();
         let status: Value = serde_json::from_str(&end.stdout).unwrap();
@@ -37,9 +37,9 @@ fn agent(sandbox: &Sandbox, words: &str) -> Program {
     sandbox.ragent(&format!("{words} --no-python beat.py")).start()
 }
 
-/// Workers that do nothing have failed, without a line of code in them: they are killed although
-/// they ignore what they are told and have five minutes to end, the job is restarted, and at last
-/// closed. The report says why, and where their stacks are.
+/// Workers that do nothing have failed, without any change to their code: they are killed although
+/// they ignore signals and have a shutdown timeout of five minutes; the job is restarted, and
+/// finally closed. The report has the reason and the path of the stacks.
 #[test]
 fn idle_workers_have_failed() {
     let sandbox = Sandbox::new();
@@ -65,7 +65,7 @@ fn idle_workers_have_failed() {
     sandbox.assert_nothing_left();
 }
 
-/// Workers that write, or that compute, are left alone for as long as they do.
+/// Workers that write or compute are never killed as hung.
 #[test]
 fn busy_workers_do_not_hang() {
     for work in ["while :; do :; done", "while :; do echo x; read -t 0.2 <> $SCRATCH/none; done"] {
@@ -82,7 +82,7 @@ fn busy_workers_do_not_hang() {
 }
 
 /// A worker that sends heartbeats is judged by them alone: it may be idle between them, and it may
-/// not spin without them. `ragent status` shows what it says of its progress.
+/// not spin without them. `ragent status` shows its own description of its progress.
 #[test]
 fn heartbeats_are_progress() {
     let sandbox = Sandbox::new();
@@ -100,7 +100,7 @@ fn heartbeats_are_progress() {
     assert!(end.report().contains("killed because it made no progress"), "{}", end.report());
 }
 
-/// A worker may say that it hangs.
+/// A worker may report itself as hung.
 #[test]
 fn worker_asks_to_be_taken_for_hung() {
     let sandbox = Sandbox::new();
@@ -112,8 +112,8 @@ fn worker_asks_to_be_taken_for_hung() {
     assert!(end.report().contains("it asked to be taken for hung"), "{}", end.report());
 }
 
-/// Sockets that an agent has left which was killed, and a folder that a loose umask has made, do not
-/// keep the next one from its heartbeats; a folder of somebody else's is not used.
+/// Sockets of a killed agent, and a folder with the mode of a loose umask, do not disable the
+/// heartbeats of the next agent; a folder that others can write to is not used.
 #[test]
 fn folder_of_the_sockets() {
     let sandbox = Sandbox::new();
@@ -121,7 +121,7 @@ fn folder_of_the_sockets() {
         let agent = format!("{} --hang-timeout 60 --no-python true", env!("CARGO_BIN_EXE_ragent"));
         sandbox.program("bash").arg("-c").arg(format!("{script}; exec {agent}")).run()
     };
-    // `exec` keeps the process, so the number is the agent's.
+    // `exec` keeps the process, so `$$` is the agent's pid.
     let stale = "umask 002; mkdir -p -m 700 run/ragent; mkdir -p run/ragent/sockets-$$; \
                  touch run/ragent/sockets-$$/0";
     for (script, is_well) in [("umask 002", true), (stale, true), ("chmod 777 run/ragent", false)] {
@@ -131,7 +131,7 @@ fn folder_of_the_sockets() {
     }
 }
 
-/// A GPU that is waited for, and files that take their time, are no hang.
+/// Preparing files or waiting for a GPU is not a hang.
 #[test]
 fn preparing_is_no_hang() {
     let sandbox = Sandbox::new();
@@ -143,14 +143,14 @@ fn preparing_is_no_hang() {
     end.assert_code(0);
 }
 
-/// Where the user names a signal, hung workers get it before they are killed, and have the time to
-/// say where they are.
+/// With `--hang-signal`, hung workers get that signal before they are killed, and have time to
+/// print their stacks.
 #[test]
 fn signal_asks_hung_workers_for_their_stacks() {
     let sandbox = Sandbox::new();
     let script = "trap 'echo I am in the forward pass >&2' QUIT; sleep infinity & \
                   while :; do wait; done";
-    // Also where there is no file for what others say of it.
+    // Also without log files, and so without stack files.
     for folder in ["", "--log-dir /dev/null"] {
         let words = format!("{folder} --hang-timeout 1 --hang-signal SIGQUIT --no-python bash -c");
         let end = sandbox.ragent(&words).arg(script).run();
@@ -159,7 +159,7 @@ fn signal_asks_hung_workers_for_their_stacks() {
     }
 }
 
-/// Without the flag nobody is watched, and no worker finds a socket.
+/// Without the flag no worker is watched, and none gets a socket.
 #[test]
 fn nobody_is_watched_unasked() {
     let sandbox = Sandbox::new();

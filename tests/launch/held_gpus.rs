@@ -1,4 +1,4 @@
-//! GPUs that somebody holds when workers are to start. The driver's library is made up.
+//! GPUs that are held by other processes when workers are to start. The driver's library is a fake.
 
 use std::{
     fs,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::support::{Sandbox, Start, is_there};
 
-/// An agent on a machine with two GPUs; its worker obeys.
+/// An agent on a machine with two GPUs; its worker is `obey.sh`.
 fn agent(sandbox: &Sandbox, words: &str) -> Option<Start> {
     if !is_there("cc") {
         return None;
@@ -22,20 +22,21 @@ fn agent(sandbox: &Sandbox, words: &str) -> Option<Start> {
     Some(start.env("HELD_GPUS", sandbox.path("held")))
 }
 
-/// The driver says that `pid` holds the second GPU.
+/// Makes the driver report that `pid` holds the second GPU.
 fn hold(sandbox: &Sandbox, pid: u32) {
     fs::write(sandbox.path("draft"), format!("1 {pid} 3221225472\n")).unwrap();
     fs::rename(sandbox.path("draft"), sandbox.path("held")).unwrap();
 }
 
-/// A process that has ended.
+/// Returns the pid of a process that has ended.
 fn ended() -> u32 {
     let mut child = Command::new("true").spawn().unwrap();
     child.wait().unwrap();
     child.id()
 }
 
-/// A GPU that the driver has not freed yet is waited for before the next round's workers start.
+/// Before the next round's workers start, the agent waits for a GPU that the driver has not freed
+/// yet.
 #[test]
 fn held_gpu_is_waited_for() {
     let sandbox = Sandbox::new();
@@ -55,7 +56,8 @@ fn held_gpu_is_waited_for() {
     agent.end().assert_code(0);
 }
 
-/// One that stays held is named, and the job goes on; so it does if it is not to wait.
+/// A GPU that stays held is named, and the job goes on; with a timeout of 0 the agent does not
+/// wait.
 #[test]
 fn gpu_that_stays_held_is_named() {
     for (seconds, is_told) in [("0.2", true), ("0", false)] {
@@ -73,7 +75,7 @@ fn gpu_that_stays_held_is_named() {
     }
 }
 
-/// A process that lives is somebody else's, and nobody to wait for, whatever its job is called.
+/// The agent does not wait for a process that is alive, even if that has the same run id.
 #[test]
 fn others_are_not_waited_for() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! What workers are told beside their environment, by `--launch-method` and the paths of the job.
+//! The arguments that workers get from `--launch-method` and from the paths of the job.
 
 use std::{collections::BTreeMap, fs};
 
@@ -31,7 +31,7 @@ fn torchrun_adds_nothing() {
     }
 }
 
-/// With `basic` each worker is told its rank and the size of the round, behind its own arguments.
+/// With `basic` each worker gets its rank and the size of the round, after its own arguments.
 #[test]
 fn basic_tells_ranks() {
     let sandbox = Sandbox::new();
@@ -44,8 +44,8 @@ fn basic_tells_ranks() {
     }
 }
 
-/// The file by which workers meet is the same for all of a round, and another one in each round and in
-/// each run of the same job.
+/// The shared file of `init_method` is the same for all workers of a round, and a new one in each
+/// round and in each run of the same job.
 #[test]
 fn shared_file_is_fresh() {
     let sandbox = Sandbox::new();
@@ -66,8 +66,8 @@ fn shared_file_is_fresh() {
     assert!(sandbox.path("shared").is_dir());
 }
 
-/// With `deepspeed` workers find what DeepSpeed's launcher tells them: the local rank first, its
-/// configuration last, and its variables.
+/// With `deepspeed` workers get the arguments and variables of DeepSpeed's launcher: the local rank
+/// first, and the configuration last.
 #[test]
 fn deepspeed_contract() {
     let sandbox = Sandbox::new();
@@ -95,8 +95,8 @@ fn deepspeed_contract() {
     }
 }
 
-/// Paths of the job are named after it, and are the same in each round; a job without a name has a
-/// folder of its own each time.
+/// Paths of the job contain its name, and are the same in each round; a job without a name gets a
+/// new folder each time.
 #[test]
 fn paths_of_the_job() {
     let sandbox = Sandbox::new();
@@ -116,7 +116,7 @@ fn paths_of_the_job() {
     assert!(!sandbox.path("s3:").exists());
 }
 
-/// A folder that cannot be made is told before anything starts.
+/// A folder that cannot be made is reported before anything starts.
 #[test]
 fn folder_that_cannot_be_made() {
     let sandbox = Sandbox::new();

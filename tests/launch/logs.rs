@@ -1,4 +1,4 @@
-//! What workers write, and where it goes: torchrun's layout, prefixes and rules.
+//! The output of workers, and its destinations: torchrun's layout, prefixes and rules.
 
 use std::{fs, path::Path};
 
@@ -8,7 +8,7 @@ use ragent::clock;
 
 use crate::support::{PATIENCE, Sandbox, Stream};
 
-/// The files below the run's own folder in `logs`, without that folder's random name.
+/// The files below the run's folder in `logs`, without that folder's random name.
 fn log_files(sandbox: &Sandbox) -> Vec<(String, String)> {
     let read = |file: String| {
         let text = fs::read_to_string(sandbox.path("logs").join(&file)).unwrap();
@@ -43,7 +43,7 @@ fn redirected_streams_go_to_files() {
     assert_eq!(log_files(&sandbox), expected);
 }
 
-/// A choice by rank holds for the ranks that it names.
+/// A choice by rank applies to the ranks that it names.
 #[test]
 fn streams_are_chosen_by_rank() {
     let sandbox = Sandbox::new();
@@ -53,8 +53,8 @@ fn streams_are_chosen_by_rank() {
     assert_eq!(log_files(&sandbox), [pair("attempt_0/1/stdout.log", "out 1\n")]);
 }
 
-/// Streams that are teed go to files as they are, and to the console with the role and the local
-/// rank in front of each line.
+/// Teed streams go to files unchanged, and to the console with the role and the local rank before
+/// each line.
 #[test]
 fn teed_lines_have_a_prefix_on_the_console() {
     let sandbox = Sandbox::new();
@@ -70,7 +70,7 @@ fn teed_lines_have_a_prefix_on_the_console() {
     assert_eq!(log_files(&sandbox).len(), 4);
 }
 
-/// Without a choice the console gets what workers write, untouched and without a prefix.
+/// Without a choice the output of workers goes to the console, unchanged and without a prefix.
 #[test]
 fn console_is_untouched() {
     let sandbox = Sandbox::new();
@@ -94,7 +94,7 @@ fn each_attempt_has_its_files() {
     assert_eq!(log_files(&sandbox), expected);
 }
 
-/// The last lines of a stderr that went to a file are in the report too.
+/// The last lines of a stderr that is redirected to a file are in the report too.
 #[test]
 fn report_has_the_end_of_a_redirected_stderr() {
     let sandbox = Sandbox::new();
@@ -103,7 +103,7 @@ fn report_has_the_end_of_a_redirected_stderr() {
     assert!(end.report().contains("    rank 0 gives up"), "{}", end.report());
 }
 
-/// A temporary log folder in which nothing was written is removed at the end.
+/// A temporary log folder without files is removed at the end.
 #[test]
 fn unused_temporary_folder_is_removed() {
     let sandbox = Sandbox::new();
@@ -111,7 +111,7 @@ fn unused_temporary_folder_is_removed() {
     assert_eq!(fs::read_dir(sandbox.path("tmp")).unwrap().count(), 0);
 }
 
-/// One to which streams go stays, and is named when the agent begins.
+/// A temporary log folder with redirected streams stays, and is named when the agent starts.
 #[test]
 fn temporary_folder_of_redirected_streams_is_named() {
     let sandbox = Sandbox::new();
@@ -122,7 +122,7 @@ fn temporary_folder_of_redirected_streams_is_named() {
     assert_eq!(fs::read_to_string(folder.join("attempt_0/0/stdout.log")).unwrap(), "out 0\n");
 }
 
-/// One in which a script wrote its error file stays, where the report says.
+/// A temporary log folder with an error file stays, and the report contains the file's path.
 #[test]
 fn used_temporary_folder_stays() {
     let sandbox = Sandbox::new();
@@ -132,7 +132,7 @@ fn used_temporary_folder_stays() {
     assert!(end.report().contains(&files[0]), "{}", end.report());
 }
 
-/// With `--log-dir /dev/null` nothing is written, and everything goes to the console.
+/// With `--log-dir /dev/null` no file is written, and all output goes to the console.
 #[test]
 fn logs_can_be_switched_off() {
     let sandbox = Sandbox::new();
@@ -142,7 +142,7 @@ fn logs_can_be_switched_off() {
     assert_eq!(sandbox.files_below("tmp"), Vec::<String>::new());
 }
 
-/// What workers have written is in their log files, or on the console, although the agent was killed
+/// The output of workers is in their log files, or on the console, even if the agent was killed
 /// before it could read it.
 #[test]
 fn killed_agent_loses_no_output() {
@@ -169,8 +169,9 @@ fn killed_agent_loses_no_output() {
     }
 }
 
-/// Wherever its agent is killed, every line that a worker has written is on the console and in the log file
-/// once, in order: what the agent has copied, and what its keeper copies after it, join without a gap.
+/// If an agent is killed at any point, every line that its worker has written is on the console and
+/// in the log file once, in order: the part copied by the agent and the part copied by its keeper
+/// join without a gap.
 #[test]
 fn killed_agent_neither_loses_nor_repeats_output() {
     for lines in (1..=8).map(|round| round * 97) {
@@ -180,8 +181,8 @@ fn killed_agent_neither_loses_nor_repeats_output() {
     }
 }
 
-/// Kills the agent of a worker that counts, when that has come to `lines`; nothing waits for the test, so it
-/// happens at any point of the agent's work.
+/// Kills the agent of a worker that counts, after `lines` lines. Nothing waits for the test, so the
+/// kill can hit any point of the agent's work.
 fn kill_after(lines: usize, words: &str) {
     let sandbox = Sandbox::new();
     let job = "--rdzv-id my-job --rdzv-endpoint 127.0.0.1:0";
@@ -207,7 +208,7 @@ fn kill_after(lines: usize, words: &str) {
     }
     for text in texts {
         let written: Vec<&str> = text.lines().collect();
-        // One more may have been written that was not noted, and half of another one.
+        // One more line may have been written but not stored in `noted`, and half of another one.
         let surplus = written.len().checked_sub(noted());
         assert!(surplus.is_some_and(|surplus| surplus <= 2), "{words}: {surplus:?}, {}", noted());
         for (number, line) in (1..=noted()).zip(written) {

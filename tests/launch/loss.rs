@@ -1,12 +1,11 @@
-//! What happens to the processes of a node when its agent or its keeper is lost: they do not
-//! outlive it.
+//! The processes of a node whose agent or keeper is lost do not outlive it.
 
 use nix::sys::signal::Signal;
 
 use crate::support::{LEASE, Sandbox, is_alive, is_there, keeper_of, kill, let_pass};
 
-/// When the agent is killed, everything that it started dies, directly or not: what ignores
-/// signals, and what has left its session.
+/// If the agent is killed, all of its descendants die, including processes that ignore signals or
+/// have left its session.
 #[test]
 fn nothing_outlives_a_killed_agent() {
     if !is_there("setsid") {
@@ -24,8 +23,8 @@ fn nothing_outlives_a_killed_agent() {
     sandbox.assert_nothing_left();
 }
 
-/// When the keeper is killed, the kernel kills the workers and the agent sweeps the rest; the job
-/// says what has happened.
+/// If the keeper is killed, the kernel kills the workers and the agent kills the rest; the report
+/// names the cause.
 #[test]
 fn nothing_outlives_a_killed_keeper() {
     if !is_there("setsid") {
@@ -44,8 +43,8 @@ fn nothing_outlives_a_killed_keeper() {
     sandbox.assert_nothing_left();
 }
 
-/// A keeper that was killed is replaced, and the job goes on with the next round, which is the only
-/// one that follows: the new keeper knows the lease.
+/// A keeper that was killed is replaced, and the job continues with exactly one further round: the
+/// new keeper has the lease.
 #[test]
 fn killed_keeper_is_replaced() {
     let sandbox = Sandbox::new();
@@ -64,7 +63,7 @@ fn killed_keeper_is_replaced() {
     sandbox.assert_nothing_left();
 }
 
-/// When agent and keeper are killed one right after the other, the workers die.
+/// If agent and keeper are killed one right after the other, the workers die.
 #[test]
 fn workers_do_not_outlive_agent_and_keeper() {
     let sandbox = Sandbox::new();
@@ -89,7 +88,7 @@ fn frozen_agent_of_a_single_node_keeps_its_workers() {
     let mut agent = sandbox.ragent("--no-python obey.sh").start();
     let worker = agent.worker();
     agent.freeze(2 * LEASE);
-    // The agent is there again once it has handled this.
+    // The agent has resumed once it has handled this.
     orders.give("echo still here");
     agent.says("still here");
     assert!(is_alive(worker.pid()));
@@ -99,7 +98,7 @@ fn frozen_agent_of_a_single_node_keeps_its_workers() {
     assert_eq!(end.stdout.matches("worker rank=").count(), 1, "{}", end.stdout);
 }
 
-/// A stopped keeper is reported within seconds, and so is its answer.
+/// A stopped keeper is reported within seconds, and so is its return.
 #[test]
 fn keeper_that_does_not_answer_is_reported() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! Processes that are hard to get rid of, and ways to lose whoever should get rid of them.
+//! Processes that are hard to kill, and losses of the processes that should kill them.
 
 use nix::sys::signal::Signal;
 
@@ -6,7 +6,7 @@ use crate::support::{
     Cgroup, Sandbox, children, command_line, is_alive, is_there, keeper_of, kill, session_of,
 };
 
-/// A worker whose children hop from one process to the next, and one that only SIGKILL can
+/// Workers whose descendants fork and exit again and again, and workers that only SIGKILL can
 /// interrupt, die when the round is over and when their agent is killed.
 #[test]
 fn hopping_and_uninterruptible_processes_die() {
@@ -28,7 +28,7 @@ fn hopping_and_uninterruptible_processes_die() {
     }
 }
 
-/// A process group that is killed takes the agent with it, and its keeper takes the rest.
+/// If its process group is killed, the agent dies too, and its keeper kills the rest.
 #[test]
 fn killed_process_group_leaves_nothing() {
     let sandbox = Sandbox::new();
@@ -43,7 +43,7 @@ fn killed_process_group_leaves_nothing() {
     sandbox.assert_nothing_left();
 }
 
-/// An agent whose parent was killed goes on with its job, and ends it when it is told to.
+/// An agent whose parent was killed goes on with its job, and ends when it is asked to.
 #[test]
 fn killed_parent_changes_nothing() {
     let sandbox = Sandbox::new();
@@ -62,7 +62,7 @@ fn killed_parent_changes_nothing() {
     sandbox.assert_nothing_left();
 }
 
-/// Where its cgroup was delegated, workers live in one of their own, which is gone at the end.
+/// In a delegated cgroup, workers run in a cgroup of their own, which is removed at the end.
 #[test]
 fn delegated_cgroup_is_used() {
     let Some(cgroup) = Cgroup::delegated("used") else { return };
@@ -80,8 +80,8 @@ fn delegated_cgroup_is_used() {
     sandbox.assert_nothing_left();
 }
 
-/// What is left when agent and keeper are killed at the same instant is ended by the next agent
-/// that is started in that cgroup, before its own workers begin.
+/// If agent and keeper are killed at the same instant, the next agent in that cgroup ends the
+/// remaining processes before its own workers start.
 #[test]
 fn next_agent_ends_what_is_left() {
     let Some(cgroup) = Cgroup::delegated("left") else { return };
@@ -95,7 +95,7 @@ fn next_agent_ends_what_is_left() {
     agent.worker();
     let worker = agent.worker().pid();
     let keeper = keeper_of(agent.pid());
-    // Stopped first, so that neither sees the other's end.
+    // Both are stopped first, so that neither sees the other's end.
     for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
         kill(keeper, signal);
         agent.signal(signal);
@@ -113,8 +113,8 @@ fn next_agent_ends_what_is_left() {
     sandbox.assert_nothing_left();
 }
 
-/// Workers are saved and nothing is left, whichever way a service manager stops its unit: it tells
-/// every process, or the main one only; what is left it kills.
+/// Workers can save and no process is left, whether a service manager signals every process of its
+/// unit or only the main one.
 #[test]
 fn service_manager_stops_its_unit() {
     for is_mixed in [false, true] {

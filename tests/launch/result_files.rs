@@ -1,5 +1,5 @@
-//! Files that programs read: the report of a job, events, and torch's error file for whoever has
-//! started the agent.
+//! Files that programs read: the report of a job, events, and torch's error file for the process
+//! that has started the agent.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ fn json_file(sandbox: &Sandbox, name: &str) -> Value {
     serde_json::from_str(&fs::read_to_string(sandbox.path(name)).unwrap()).unwrap()
 }
 
-/// A report of a failure says what the one for people says.
+/// The report file of a failure has the same content as the printed report.
 #[test]
 fn report_of_a_failure() {
     let sandbox = Sandbox::new();
@@ -31,7 +31,7 @@ fn report_of_a_failure() {
     assert!(report["text"].as_str().unwrap().contains("bash FAILED"), "{report}");
 }
 
-/// A report of a success takes the place of an older one.
+/// The report of a success replaces an older one.
 #[test]
 fn report_of_a_success() {
     let sandbox = Sandbox::new();
@@ -43,7 +43,7 @@ fn report_of_a_success() {
     assert_eq!(report["first_failure"], Value::Null);
 }
 
-/// What cannot be written is told before anything starts.
+/// A file that cannot be written is reported before anything starts.
 #[test]
 fn files_that_cannot_be_written() {
     let sandbox = Sandbox::new();
@@ -55,7 +55,7 @@ fn files_that_cannot_be_written() {
     }
 }
 
-/// Events have torchrun's names, a worker's and the agent's, one JSON object a line.
+/// Events of workers and of the agent have torchrun's names, one JSON object a line.
 #[test]
 fn events_of_a_restart() {
     let sandbox = Sandbox::new();
@@ -106,7 +106,7 @@ fn events_of_a_restart() {
     assert_eq!(details["entry_point"], "bash");
 }
 
-/// However many things happen at once, each is told.
+/// No event is lost, even if many happen at once.
 #[test]
 fn events_of_many_workers() {
     let sandbox = Sandbox::new();
@@ -117,7 +117,7 @@ fn events_of_many_workers() {
     assert_eq!((count("START"), count("SUCCEEDED")), (100, 101));
 }
 
-/// An agent that was itself started by one that reads error files passes the first failure on.
+/// If `TORCHELASTIC_ERROR_FILE` is set for the agent, it writes the first failure there.
 #[test]
 fn error_file_is_passed_on() {
     let sandbox = Sandbox::new();

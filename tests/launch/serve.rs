@@ -6,12 +6,12 @@ use nix::sys::signal::Signal;
 
 use crate::support::{Program, Sandbox, free_port, kill};
 
-/// The address that a serving program says first.
+/// The address that a serving program prints first.
 fn address(program: &mut Program) -> SocketAddr {
     program.says("127.0.0.1:").parse().unwrap()
 }
 
-/// A store says where it listens, and ends well when it is told to.
+/// A store prints its address, and exits with 0 when it is asked to end.
 #[test]
 fn store_serves_until_it_is_told_to_end() {
     let sandbox = Sandbox::new();
@@ -33,7 +33,7 @@ fn store_listens_on_loopback_by_default() {
     TcpStream::connect(address).unwrap();
 }
 
-/// A store that is to end with its parent does, however that one ends.
+/// A store with `--exit-with-parent` ends with its parent, even if that was killed.
 #[test]
 fn store_ends_with_its_parent() {
     let sandbox = Sandbox::new();
@@ -47,7 +47,7 @@ fn store_ends_with_its_parent() {
     sandbox.assert_nothing_left();
 }
 
-/// A port that is held is named as the reason.
+/// If a port is in use, the message names it and the reason.
 #[test]
 fn held_port_is_named() {
     let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -60,7 +60,7 @@ fn held_port_is_named() {
     }
 }
 
-/// A coordinator without any agent ends well when it is told to.
+/// A coordinator without any agent exits with 0 when it is asked to end.
 #[test]
 fn lonely_coordinator_serves_until_it_is_told_to_end() {
     let sandbox = Sandbox::new();
@@ -70,7 +70,7 @@ fn lonely_coordinator_serves_until_it_is_told_to_end() {
     coordinator.end().assert_code(0);
 }
 
-/// A coordinator that runs alone hosts a job of others, and ends with it.
+/// `ragent coordinator` hosts the job of other agents, and ends with it.
 #[test]
 fn coordinator_hosts_the_job_of_others() {
     let sandbox = Sandbox::new();
@@ -89,7 +89,7 @@ fn coordinator_hosts_the_job_of_others() {
     sandbox.assert_nothing_left();
 }
 
-/// `ragent status` finds the one job of this user by itself, and says how it stands.
+/// `ragent status` finds the only job of this user by itself, and prints its state.
 #[test]
 fn status_finds_the_job() {
     let sandbox = Sandbox::new();
@@ -128,7 +128,7 @@ fn status_for_programs() {
     assert_eq!(status["nodes"][0]["standing"], "running");
 }
 
-/// A job that has ended is not found any more, and neither is one that was killed.
+/// Neither a job that has ended nor one that was killed is found.
 #[test]
 fn status_finds_no_job_that_has_ended() {
     let sandbox = Sandbox::new();
@@ -142,7 +142,8 @@ fn status_finds_no_job_that_has_ended() {
     status.assert_stderr(&["no job of this user runs", "hint: ", "--rdzv-endpoint"]);
 }
 
-/// Where several jobs run, they are listed and one must be named; agents of one job are one.
+/// If several jobs run, they are listed and one must be named; several agents of a job count as
+/// one.
 #[test]
 fn status_asks_which_job() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,5 @@
-//! What a service manager is told, by a socket as systemd makes it; and the unit that we ship.
+//! Notices to a service manager, through a socket like systemd's; and the unit file of this
+//! repository.
 
 use std::{fs, os::unix::net::UnixDatagram, process::Command};
 
@@ -18,7 +19,7 @@ impl Notices {
         Self(socket)
     }
 
-    /// Takes notices until one begins with `start`.
+    /// Receives notices until one begins with `start`.
     fn until(&self, start: &str) -> String {
         loop {
             let mut notice = [0; 4096];
@@ -32,8 +33,8 @@ impl Notices {
     }
 }
 
-/// An agent is ready when it attends, says how its job stands, and that it stops; its workers are not
-/// told of the socket.
+/// An agent reports that it is ready once it has registered, then the state of its job, and that it
+/// stops; its workers do not get the socket.
 #[test]
 fn job_is_told() {
     let sandbox = Sandbox::new();
@@ -53,7 +54,7 @@ fn job_is_told() {
     assert!(!end.stdout.contains("NOTIFY_SOCKET"), "{}", end.stdout);
 }
 
-/// A failure is told too, with the rank, and the round that follows it.
+/// A failure is reported too, with the rank, and so is the next round.
 #[test]
 fn failure_is_told() {
     let sandbox = Sandbox::new();
@@ -70,8 +71,8 @@ fn failure_is_told() {
     agent.end().assert_code(1);
 }
 
-/// Signs of life come more often than they must, from the loop that does the work: a stopped agent
-/// gives none.
+/// Watchdog notices are sent more often than required, by the main loop: a stopped agent sends
+/// none.
 #[test]
 fn watchdog_is_fed() {
     let sandbox = Sandbox::new();
@@ -86,7 +87,7 @@ fn watchdog_is_fed() {
         notices.until("WATCHDOG=1");
     }
     agent.signal(Signal::SIGSTOP);
-    // What it had said before that is still on its way.
+    // Notices that were sent before that are still in the queue.
     notices.0.set_read_timeout(Some(std::time::Duration::from_secs(1))).unwrap();
     while notices.0.recv(&mut [0; 4096]).is_ok() {}
     agent.signal(Signal::SIGCONT);
@@ -96,7 +97,7 @@ fn watchdog_is_fed() {
     notices.until("STOPPING=1");
 }
 
-/// A service manager that is gone, or takes nothing, is no reason to stop.
+/// A service manager that is gone, or reads nothing, does not stop the agent.
 #[test]
 fn manager_that_takes_nothing_is_left_alone() {
     let sandbox = Sandbox::new();
@@ -104,7 +105,7 @@ fn manager_that_takes_nothing_is_left_alone() {
         let start = sandbox.ragent("--no-python true").env("NOTIFY_SOCKET", socket);
         start.env("WATCHDOG_USEC", "1000").run().assert_code(0);
     }
-    // Its queue holds some ten notices, and nobody reads them.
+    // Its queue holds about ten notices, and no process reads them.
     let _notices = Notices::new(&sandbox);
     let start = sandbox.ragent("--max-restarts 2 --no-python fail.sh");
     start
@@ -114,14 +115,14 @@ fn manager_that_takes_nothing_is_left_alone() {
         .assert_code(1);
 }
 
-/// systemd finds nothing to say about the unit, and rates what it is allowed better than the default.
+/// systemd has no complaint about the unit, and rates its exposure lower than the default.
 #[test]
 fn unit_is_verified() {
     if !is_there("systemd-analyze") {
         return;
     }
     let sandbox = Sandbox::new();
-    // The unit as it is, but for the program, which is not installed.
+    // The unit with the path of the built program, as none is installed.
     let unit = fs::read_to_string(UNIT).unwrap();
     let unit = unit.replace("/usr/local/bin/ragent", env!("CARGO_BIN_EXE_ragent"));
     let path = sandbox.path("ragent@run7.service");
@@ -132,7 +133,7 @@ fn unit_is_verified() {
         (output.status.success(), said(&output.stdout), said(&output.stderr))
     };
     let (is_well, said, warned) = analyze(&["verify", "--man=no"]);
-    // An unknown key is no more than a warning.
+    // An unknown key is only a warning.
     assert!(is_well && warned.is_empty(), "{said}{warned}");
     let (_, rated, warned) = analyze(&["security", "--offline=true", "--no-pager"]);
     let level = rated.lines().find(|line| line.contains("Overall exposure level"));

@@ -1,4 +1,4 @@
-//! How a job is ended from outside, and what is left of it: nothing.
+//! Ways to end a job from outside; no process of it remains.
 
 use std::{
     fs::OpenOptions,
@@ -11,8 +11,8 @@ use nix::sys::signal::Signal;
 
 use crate::support::{Sandbox, is_there, keeper_of};
 
-/// On a signal the workers are told the same signal and may save their work; the agent ends as soon
-/// as they have, although it would wait for 5 minutes.
+/// The agent forwards its signal to the workers, which may save their work; it ends as soon as they
+/// have ended, although it would wait for 5 minutes.
 #[test]
 fn workers_are_told_the_signal_and_may_save() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
@@ -31,7 +31,7 @@ fn workers_are_told_the_signal_and_may_save() {
     }
 }
 
-/// Ctrl-C reaches the agent's whole process group; the workers hear of it once, from the agent.
+/// Ctrl-C reaches the agent's whole process group; the workers get it once, from the agent.
 #[test]
 fn ctrl_c_reaches_workers_through_the_agent() {
     let sandbox = Sandbox::new();
@@ -46,7 +46,7 @@ fn ctrl_c_reaches_workers_through_the_agent() {
     sandbox.assert_nothing_left();
 }
 
-/// A worker that ignores the signal is killed when its grace is over.
+/// A worker that ignores the signal is killed after its grace period.
 #[test]
 fn stubborn_worker_is_killed_after_its_grace() {
     let sandbox = Sandbox::new();
@@ -59,7 +59,7 @@ fn stubborn_worker_is_killed_after_its_grace() {
     sandbox.assert_nothing_left();
 }
 
-/// Who presses Ctrl-C again does not want to wait: stubborn workers are killed at once.
+/// A second Ctrl-C kills stubborn workers at once.
 #[test]
 fn second_ctrl_c_kills_at_once() {
     let sandbox = Sandbox::new();
@@ -74,7 +74,7 @@ fn second_ctrl_c_kills_at_once() {
     sandbox.assert_nothing_left();
 }
 
-/// A service manager that sends its signal again takes no time away from workers that save.
+/// A service manager that repeats its signal does not shorten the grace period.
 #[test]
 fn second_sigterm_does_not_shorten_the_grace() {
     let sandbox = Sandbox::new();
@@ -89,7 +89,7 @@ fn second_sigterm_does_not_shorten_the_grace() {
     for _ in 0..2 {
         agent.signal(Signal::SIGTERM);
         agent.logs("signal received; leaving");
-        // Answered by the same thread, after all that follows from the signal was ordered.
+        // The same thread answers, after it has handled the signal completely.
         let status = sandbox.ragent("status").run();
         assert!(status.stdout.contains("leaving"), "{}", status.stdout);
     }
@@ -99,8 +99,8 @@ fn second_sigterm_does_not_shorten_the_grace() {
     sandbox.assert_nothing_left();
 }
 
-/// Under `nohup` an agent goes on when its terminal is gone; its workers have that signal at its
-/// default, so that they may still be told to reload by it.
+/// Under `nohup` an agent goes on when its terminal is gone; its workers have SIGHUP at its
+/// default, so that it can still be used to make them reload.
 #[test]
 fn ignored_signal_stays_ignored_by_the_agent_alone() {
     let sandbox = Sandbox::new();
@@ -121,7 +121,8 @@ fn ignored_signal_stays_ignored_by_the_agent_alone() {
     sandbox.assert_nothing_left();
 }
 
-/// The same grace holds for the others when a worker fails; its failure is the one reported.
+/// After a failure the other workers have the same grace period; only the first failure is
+/// reported.
 #[test]
 fn stubborn_worker_does_not_outlive_a_failure() {
     let sandbox = Sandbox::new();
@@ -134,8 +135,8 @@ fn stubborn_worker_does_not_outlive_a_failure() {
     sandbox.assert_nothing_left();
 }
 
-/// Whatever a worker leaves behind when it succeeds is killed, also what has left its session, and
-/// the job has succeeded all the same.
+/// Processes that workers leave after a success are killed, even if they have left the session, and
+/// the job has succeeded.
 #[test]
 fn nothing_is_left_after_success() {
     if !is_there("setsid") {
@@ -147,7 +148,7 @@ fn nothing_is_left_after_success() {
     sandbox.assert_nothing_left();
 }
 
-/// The same after a failure, and before the next round begins.
+/// No process of a failed round is left when the next round begins.
 #[test]
 fn nothing_is_left_of_a_failed_round_when_the_next_begins() {
     if !is_there("setsid") {
@@ -169,7 +170,7 @@ fn nothing_is_left_of_a_failed_round_when_the_next_begins() {
     sandbox.assert_nothing_left();
 }
 
-/// The same after a signal to the agent.
+/// No process is left after a signal to the agent.
 #[test]
 fn nothing_is_left_after_a_signal() {
     if !is_there("setsid") {
@@ -184,7 +185,7 @@ fn nothing_is_left_after_a_signal() {
     sandbox.assert_nothing_left();
 }
 
-/// A reader of stdout that has read enough (`| head -1`) ends neither the agent nor what it knows.
+/// Closing the reader of stdout (`| head -1`) ends neither the agent nor its job.
 #[test]
 fn closed_stdout_does_not_end_the_agent() {
     for tee in ["-t 0", "-t 1"] {
@@ -200,7 +201,7 @@ fn closed_stdout_does_not_end_the_agent() {
     }
 }
 
-/// An agent whose stderr is gone goes on without it, and so do its workers.
+/// If the reader of its stderr is gone, an agent goes on, and so do its workers.
 #[test]
 fn closed_stderr_does_not_end_the_agent() {
     let sandbox = Sandbox::new();
@@ -212,8 +213,7 @@ fn closed_stderr_does_not_end_the_agent() {
     sandbox.assert_nothing_left();
 }
 
-/// An agent whose stderr takes nothing any more, because nobody reads the full pipe, ends on a
-/// signal all the same.
+/// An agent whose stderr is a full pipe without a reader still ends on a signal.
 #[test]
 fn full_stderr_does_not_hold_the_agent() {
     let sandbox = Sandbox::new();
@@ -223,7 +223,7 @@ fn full_stderr_does_not_hold_the_agent() {
     let words = "--shutdown-timeout 1 --no-python obey.sh";
     let mut agent = sandbox.ragent(words).hold(&lifeline).stderr(writer).start();
     agent.worker();
-    // It lets go of the lifeline when the first lines are on their way.
+    // The worker releases the lifeline after the first lines.
     orders.give("seq 1000 >&2; exec 9>&-; seq 1000000 >&2");
     lifeline.wait_until_broken();
     agent.signal(Signal::SIGTERM);
@@ -231,16 +231,16 @@ fn full_stderr_does_not_hold_the_agent() {
     sandbox.assert_nothing_left();
 }
 
-/// Writes to a pipe until it takes nothing any more.
+/// Writes to a pipe until it is full.
 fn fill(pipe: &PipeWriter) {
-    // Opened once more, so that only this end of it does not block.
+    // Opened a second time, so that only this descriptor is non-blocking.
     let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
     let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
     let mut pipe = OpenOptions::new().write(true).custom_flags(flags).open(path).unwrap();
     while pipe.write(b".").is_ok() {}
 }
 
-/// Signals that are to be passed on reach the workers, in every round, and end nothing.
+/// Forwarded signals reach the workers, in every round, and end nothing.
 #[test]
 fn forwarded_signals_reach_the_workers() {
     let sandbox = Sandbox::new();
@@ -269,8 +269,8 @@ fn forwarded_signals_reach_the_workers() {
     agent.end().assert_code(0);
 }
 
-/// A signal that reaches the keeper too, as when a service manager signals every process of a unit,
-/// ends nothing: neither the keeper nor the job.
+/// A signal that the keeper gets too, as when a service manager signals every process of a unit,
+/// ends neither the keeper nor the job.
 #[test]
 fn signals_to_the_keeper_end_nothing() {
     let sandbox = Sandbox::new();
@@ -278,7 +278,7 @@ fn signals_to_the_keeper_end_nothing() {
     let mut agent = sandbox.ragent("--no-python obey.sh").start();
     agent.worker();
     let keeper = keeper_of(agent.pid());
-    // All but SIGKILL and SIGSTOP, which nothing can ignore; real-time ones from 34 on.
+    // All but SIGKILL and SIGSTOP, which cannot be ignored; real-time signals start at 34.
     for signal in (1..=31).chain(34..=64).filter(|signal| ![9, 19].contains(signal)) {
         let words = [format!("-{signal}"), keeper.to_string()];
         let sent = Command::new("/bin/kill").args(words).status();
@@ -291,7 +291,7 @@ fn signals_to_the_keeper_end_nothing() {
     assert!(!end.stderr.contains("the keeper is gone"), "{}", end.stderr);
 }
 
-/// Workers start with every signal at its default, whatever the agent's parent ignores; libc
+/// Workers start with every signal at its default, even if the agent's parent ignores some; libc
 /// reserves 32 and 33.
 #[test]
 fn workers_ignore_no_signal() {

@@ -1,10 +1,11 @@
-//! Timers that workers set, as torch's `FileTimerClient` does.
+//! Timers of workers, as torch's `FileTimerClient` sets them.
 
 use std::fs;
 
 use crate::support::Sandbox;
 
-/// A worker that sets a timer for `pid` and stays. Times are long past, so nothing is waited for.
+/// A worker that sets a timer for `pid` and runs on. The times are long past, so that no test
+/// waits.
 fn worker(pid: &str) -> String {
     format!(
         "printf '{{\"version\": 1, \"pid\": %d, \"scope_id\": \"step\", \"expiration_time\": 1.5, \
@@ -12,8 +13,8 @@ fn worker(pid: &str) -> String {
     )
 }
 
-/// A worker whose timer is over is killed, and its end is a failure like any other: the agent goes
-/// on, and restarts where it may.
+/// A worker with an expired timer is killed, which counts as any other failure: the agent goes on,
+/// and restarts the worker within the budget.
 #[test]
 fn overdue_worker_is_killed() {
     let sandbox = Sandbox::new();
@@ -25,7 +26,7 @@ fn overdue_worker_is_killed() {
     assert_eq!(fs::read_dir(sandbox.path("tmp")).unwrap().count(), 0, "the pipe is removed");
 }
 
-/// A timer of a process that is no worker's kills nobody.
+/// A timer of a process that is not a worker kills no process.
 #[test]
 fn strangers_are_not_killed() {
     let sandbox = Sandbox::new();
@@ -44,7 +45,7 @@ fn strangers_are_not_killed() {
     assert_eq!(stranger.end().signal, Some(15));
 }
 
-/// What is in the way of the pipe is told, and stays.
+/// A file at the path of the pipe is reported, and kept.
 #[test]
 fn file_in_the_way() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! Local workers: how their ends are noticed, and what is reported of them.
+//! Local workers: detection of their ends, and the reports of them.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 
 use crate::support::{Sandbox, children, keeper_of, session_of};
 
-/// Each worker leads a session of its own, away from the agent's terminal and signals.
+/// Each worker leads its own session, without the agent's terminal and signals.
 #[test]
 fn each_worker_leads_a_session() {
     let sandbox = Sandbox::new();
@@ -19,7 +19,7 @@ fn each_worker_leads_a_session() {
     assert_eq!(children(keeper).len(), 3);
 }
 
-/// A job whose workers all exit with 0 has succeeded, and nothing of it is left.
+/// A job whose workers all exit with 0 has succeeded, and no process of it is left.
 #[test]
 fn success_is_all_zero() {
     let sandbox = Sandbox::new();
@@ -29,8 +29,8 @@ fn success_is_all_zero() {
     sandbox.assert_nothing_left();
 }
 
-/// A worker that exits with another code ends the job at once, although the other workers would
-/// stay for ever, and although they have 5 minutes to end.
+/// A worker that exits with another code ends the job at once, although the other workers would run
+/// forever, and although they have 5 minutes to end.
 #[test]
 fn one_failure_ends_the_group() {
     let sandbox = Sandbox::new();
@@ -48,7 +48,7 @@ fn one_failure_ends_the_group() {
     sandbox.assert_nothing_left();
 }
 
-/// A worker that a signal kills is reported with the signal's name.
+/// The report names the signal that killed a worker.
 #[test]
 fn signal_that_kills_a_worker_is_named() {
     let sandbox = Sandbox::new();
@@ -59,7 +59,7 @@ fn signal_that_kills_a_worker_is_named() {
     assert!(end.report().contains("killed by SIGSEGV (signal 11)"), "{}", end.report());
 }
 
-/// The end of a worker is told although what it left behind holds its stdout and stderr open.
+/// The end of a worker is detected even if its descendants hold its stdout and stderr open.
 #[test]
 fn held_pipe_does_not_hide_an_end() {
     let sandbox = Sandbox::new();
@@ -70,8 +70,8 @@ fn held_pipe_does_not_hide_an_end() {
     sandbox.assert_nothing_left();
 }
 
-/// After a failure the workers are started again, with the number of restarts told to them, until
-/// the budget is spent.
+/// After a failure the workers are started again, with the number of restarts in their environment,
+/// until the budget is used up.
 #[test]
 fn failures_are_followed_by_restarts() {
     let sandbox = Sandbox::new();
@@ -83,7 +83,7 @@ fn failures_are_followed_by_restarts() {
     assert!(end.report().contains("2 restarts were used, none is left"), "{}", end.report());
 }
 
-/// However much a failing worker writes, its end is told, with the last of what it wrote.
+/// The end of a failing worker is reported, with its last output, even after a flood of output.
 #[test]
 fn flood_does_not_hide_a_failure() {
     let sandbox = Sandbox::new();
@@ -95,7 +95,7 @@ fn flood_does_not_hide_a_failure() {
     assert!(report.len() < 8 * 1024, "{} bytes of report", report.len());
 }
 
-/// What a script wrote to its error file is in the report, with the file's path.
+/// The content of an error file is in the report, with the file's path.
 #[test]
 fn error_file_is_in_the_report() {
     let sandbox = Sandbox::new();
@@ -107,7 +107,7 @@ fn error_file_is_in_the_report() {
     assert!(report.contains("attempt_0/0/error.json"), "{report}");
 }
 
-/// A program that the kernel cannot execute is a failure with the kernel's reason.
+/// A program that the kernel cannot execute fails with the kernel's reason.
 #[test]
 fn program_that_cannot_be_executed() {
     let sandbox = Sandbox::new();
@@ -120,7 +120,7 @@ fn program_that_cannot_be_executed() {
     sandbox.assert_nothing_left();
 }
 
-/// Where a worker cannot be started any more, the job ends and says why.
+/// If a worker can no longer be started, the job ends, and its report has the reason.
 #[test]
 fn worker_that_cannot_be_started_ends_the_job() {
     let sandbox = Sandbox::new();
@@ -134,8 +134,8 @@ fn worker_that_cannot_be_started_ends_the_job() {
     sandbox.assert_nothing_left();
 }
 
-/// While nothing happens the keeper sleeps in one wait without a time limit: ends are noticed
-/// because the kernel tells them, not because somebody looks.
+/// An idle keeper sleeps in a single wait without a time limit: the kernel reports the ends of
+/// processes, the keeper does not poll.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn keeper_waits_without_a_time_limit() {
@@ -143,13 +143,13 @@ fn keeper_waits_without_a_time_limit() {
     let mut agent = sandbox.ragent("--no-python stay.sh").start();
     agent.worker();
     let path = format!("/proc/{}/syscall", keeper_of(agent.pid()));
-    // It reads poll(fds, 3, -1); the last is the limit.
+    // The line shows poll(fds, 3, -1); the last argument is the limit.
     let is_endless = |call: &str| {
         let words: Vec<&str> = call.split_ascii_whitespace().collect();
         matches!(words.as_slice(), ["7", _, "0x3", "0xffffffff" | "0xffffffffffffffff", ..])
     };
     let mut last = String::new();
-    // It may be at work for a moment, with the lease that was just renewed.
+    // The keeper may be busy for a moment with a renewed lease.
     for _ in 0..100_000 {
         match fs::read_to_string(&path) {
             Ok(call) => last = call,
@@ -163,7 +163,7 @@ fn keeper_waits_without_a_time_limit() {
     panic!("the keeper was not seen waiting: {last}");
 }
 
-/// A script is whatever Python runs: a file, a folder with a main module, a pipe, stdin.
+/// A script may be anything that Python runs: a file, a folder with a main module, a pipe, stdin.
 #[test]
 fn script_is_whatever_python_runs() {
     if !crate::support::is_there("python3") {
@@ -175,7 +175,7 @@ fn script_is_whatever_python_runs() {
     fs::write(sandbox.path("folder/__main__.py"), script).unwrap();
     fs::write(sandbox.path("file.py"), script).unwrap();
     nix::unistd::mkfifo(&sandbox.path("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    // Waits for the worker that reads it.
+    // Blocks until a worker reads the pipe.
     let (pipe, text) = (sandbox.path("pipe"), script.to_owned());
     std::thread::spawn(move || fs::write(pipe, text));
     for words in ["file.py", "folder", "pipe", "-"] {

@@ -1,4 +1,4 @@
-//! A cgroup of a test's own, as a service manager makes one for a unit.
+//! A cgroup for one test, like the one that a service manager makes for a unit.
 
 use std::{fs, path::PathBuf, process::Command};
 
@@ -6,12 +6,12 @@ use nix::{sys::signal::Signal, unistd::geteuid};
 
 use super::{Sandbox, Start, is_there, kill, skip};
 
-/// A cgroup, marked as delegated. Dropping it kills what is in it and removes it.
+/// A cgroup, marked as delegated. Dropping it kills its processes and removes it.
 #[derive(Debug)]
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// A fresh one; none where that is impossible, with the reason said.
+    /// Creates a cgroup. Returns `None`, and prints why, if that is impossible.
     pub fn delegated(name: &str) -> Option<Self> {
         if !geteuid().is_root() {
             skip("cgroups want root");
@@ -38,7 +38,7 @@ impl Cgroup {
         Some(cgroup)
     }
 
-    /// `ragent` with these words, in it.
+    /// Returns `ragent` with these arguments, to be started in the cgroup.
     pub fn ragent(&self, sandbox: &Sandbox, words: &str) -> Start {
         let script = format!(
             "echo 0 >{}/cgroup.procs; exec {} {words}",
@@ -48,14 +48,14 @@ impl Cgroup {
         sandbox.program("bash").arg("-c").arg(script)
     }
 
-    /// The cgroups in it, by name.
+    /// The names of the child cgroups.
     pub fn below(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
         let folders = entries.filter(|entry| entry.path().is_dir());
         folders.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
-    /// The processes in it, and in those in it.
+    /// The processes in the cgroup and in its children.
     pub fn members(&self) -> Vec<u32> {
         let below = self.below().into_iter().map(|name| self.0.join(name));
         let files = below.chain([self.0.clone()]).map(|path| path.join("cgroup.procs"));
@@ -63,7 +63,7 @@ impl Cgroup {
         lists.iter().flat_map(|list| list.lines()).filter_map(|pid| pid.parse().ok()).collect()
     }
 
-    /// Signals everything in it, as a service manager does when it stops a unit.
+    /// Signals all of its processes, as a service manager does when it stops a unit.
     pub fn signal(&self, signal: Signal) {
         for pid in self.members() {
             kill(pid, signal);
@@ -73,7 +73,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Bounded, as whatever is in it was started by this test and dies at once.
+        // Bounded: all processes in it were started by this test and die at once.
         for _ in 0..10_000 {
             let _ = fs::write(self.0.join("cgroup.kill"), "1");
             for name in self.below() {

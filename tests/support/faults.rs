@@ -1,10 +1,10 @@
-//! A system that fails: `faults.c`, between ragent and the C library.
+//! System failures: `faults.c`, between ragent and the C library.
 
 use std::{fs, path::PathBuf, process::Command};
 
 use super::{Sandbox, Start, is_there};
 
-/// What goes wrong for the agents that are given it.
+/// The failures that are injected into agents.
 #[derive(Debug)]
 pub struct Faults {
     folder: PathBuf,
@@ -12,7 +12,8 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Nothing goes wrong yet; none where there is no C compiler, with the reason said.
+    /// Builds the library; no failure is set yet. Returns `None`, and prints why, without a C
+    /// compiler.
     pub fn new(sandbox: &Sandbox) -> Option<Self> {
         if !is_there("cc") {
             return None;
@@ -28,20 +29,20 @@ impl Faults {
         Some(Self { folder, library })
     }
 
-    /// An agent to which these things happen.
+    /// Returns the agent with these failures injected.
     pub fn happen_to(&self, start: Start) -> Start {
         start.env("LD_PRELOAD", &self.library).env("FAULTS", &self.folder)
     }
 
-    /// Lets something go wrong from now on.
+    /// Sets a failure from now on.
     pub fn set(&self, name: &str, number: i64) {
-        // Renamed, so that nobody reads half of it.
+        // Renamed, so that a reader never sees half of it.
         let draft = self.folder.join("draft");
         fs::write(&draft, number.to_string()).expect("our folder");
         fs::rename(draft, self.folder.join(name)).expect("our folder");
     }
 
-    /// Whether all that was to go wrong has.
+    /// Returns true if all failures of this kind have happened.
     pub fn is_used_up(&self, name: &str) -> bool {
         fs::read_to_string(self.folder.join(name)).is_ok_and(|text| text == "0")
     }

@@ -1,5 +1,5 @@
-//! What the tests with real processes share: a corner of the machine for each test, programs that
-//! run in it, and what these say.
+//! The parts that tests with real processes share: a sandbox for each test, programs that run in
+//! it, and their output.
 //!
 //! Nothing here waits for time to pass. A test waits for a line, for a pipe to close or for a
 //! process to end; a deadline only makes it fail.
@@ -29,14 +29,15 @@ pub use self::{
     sandbox::{Lifeline, Orders, Sandbox, wait_until_gone},
 };
 
-/// How long something may take that must happen. It says nothing about how long it does take: a
-/// machine that is busy with other things may need most of it.
+/// The deadline for an expected event. It is not a measure of the usual duration: a busy machine
+/// may need most of it.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Longer than a node may stay silent before it is lost, and than workers run on by themselves.
+/// Longer than the leases: the time after which a silent node is lost, and for which workers run
+/// without a coordinator.
 pub const LEASE: Duration = Duration::from_millis(3200);
 
-/// Whether `program` is there; says so where it is not, and fails where everything must be.
+/// Returns true if `program` is in PATH. If not, prints so, or fails under `CI=true`.
 pub fn is_there(program: &str) -> bool {
     let found = ThisHost.find_program(program.as_ref()).is_some();
     if !found {
@@ -45,7 +46,7 @@ pub fn is_there(program: &str) -> bool {
     found
 }
 
-/// Says why a test is skipped; fails it where nothing may be.
+/// Prints why a test is skipped; fails under `CI=true`.
 #[expect(clippy::print_stderr, reason = "whoever runs the tests wants to know")]
 pub fn skip(reason: &str) {
     let must_run = ThisHost.env("CI").is_some_and(|ci| ci == "true");
@@ -53,9 +54,9 @@ pub fn skip(reason: &str) {
     eprintln!("skipped: {reason}");
 }
 
-/// Lets `time` pass where that is what a test does to a job, never to wait for something.
+/// Lets `time` pass as part of a test's scenario, never to wait for an event.
 pub fn let_pass(time: Duration) {
     let (_never, nothing) = mpsc::channel::<()>();
-    // Nobody sends anything.
+    // Nothing is ever sent.
     let _ = nothing.recv_timeout(time);
 }

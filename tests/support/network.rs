@@ -1,4 +1,4 @@
-//! A network of nodes of the test's own: a namespace for each, with a link to one bridge.
+//! A network of nodes for one test: a namespace for each, with a link to one bridge.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use ragent::host::{Host, ThisHost};
 
 use super::{Sandbox, Start, is_there, skip};
 
-/// Whether networks can be made here; says so where they cannot.
+/// Returns true if networks can be made here; prints the reason if not.
 pub fn may_make_networks() -> bool {
     if !geteuid().is_root() {
         skip("network namespaces want root");
@@ -27,7 +27,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// A network of `nodes`; its namespaces are named after `name` and this process.
+    /// Creates a network of `nodes`; its namespaces are named after `name` and this process.
     pub fn new(name: &str, nodes: u32) -> Self {
         let prefix = format!("ragent-{name}-{}", std::process::id());
         let network = Self { prefix, nodes };
@@ -54,7 +54,8 @@ impl Network {
         format!("10.77.0.{node}")
     }
 
-    /// `ragent` with these words, on a node, which remembers nothing of what others do.
+    /// Returns `ragent` with these arguments on a node. Each node has its own runtime folder, as a
+    /// machine of its own would.
     pub fn ragent(&self, sandbox: &Sandbox, node: u32, words: &str) -> Start {
         let runtime_dir = sandbox.path(&format!("run{node}"));
         fs::create_dir_all(&runtime_dir).expect("the sandbox is writable");
@@ -63,45 +64,45 @@ impl Network {
         words.split_ascii_whitespace().fold(start, Start::arg)
     }
 
-    /// Any program, on a node.
+    /// Returns a program that is to run on a node.
     pub fn program(&self, sandbox: &Sandbox, node: u32, path: &str) -> Start {
         let ip = ThisHost.find_program("ip".as_ref()).expect("tests without it are skipped");
         let start = sandbox.program(&ip.to_string_lossy());
         start.arg("netns").arg("exec").arg(self.namespace(node)).arg(path)
     }
 
-    /// Unplugs a node.
+    /// Takes the node's link down.
     pub fn cut(&self, node: u32) {
         ip(&format!("-n {} link set port{node} down", self.hub()));
     }
 
-    /// Plugs it in again.
+    /// Brings the node's link up again.
     pub fn heal(&self, node: u32) {
         ip(&format!("-n {} link set port{node} up", self.hub()));
     }
 
-    /// Lets the switch pass nothing of a node whose link is up, as a real one does for half a minute
-    /// with a link that is new to it.
+    /// Makes the switch drop all traffic of a node whose link is up, as a real one does for half a
+    /// minute after a link comes up.
     pub fn block(&self, node: u32) {
         ip(&format!("-n {} link set port{node} nomaster", self.hub()));
     }
 
-    /// Lets it pass everything.
+    /// Undoes [`Self::block`].
     pub fn unblock(&self, node: u32) {
         ip(&format!("-n {} link set port{node} master br0", self.hub()));
     }
 
-    /// Loses what a node sends to another, not what it gets from there.
+    /// Drops packets from one node to another, but not those in the other direction.
     pub fn cut_one_way(&self, from: u32, to: u32) {
         ip(&format!("-n {} route add blackhole {}", self.namespace(from), Self::address(to)));
     }
 
-    /// Repairs that.
+    /// Undoes [`Self::cut_one_way`].
     pub fn heal_one_way(&self, from: u32, to: u32) {
         ip(&format!("-n {} route del blackhole {}", self.namespace(from), Self::address(to)));
     }
 
-    /// Changes a node's own part of the network.
+    /// Runs `ip` with these arguments in a node's namespace.
     pub fn ip(&self, node: u32, words: &str) {
         ip(&format!("-n {} {words}", self.namespace(node)));
     }
@@ -119,7 +120,7 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for name in (1..=self.nodes).map(|node| self.namespace(node)).chain([self.hub()]) {
-            // It may never have been made.
+            // The namespace may not exist.
             let _ = Command::new("ip").args(["netns", "del", &name]).stderr(Stdio::null()).status();
         }
     }

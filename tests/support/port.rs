@@ -1,4 +1,4 @@
-//! Ports for tests that must name one.
+//! Ports for tests that have to name one.
 
 use std::{
     iter,
@@ -12,8 +12,8 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen, socket,
 };
 
-/// A port at which nobody listens, and which the kernel gives to nobody who asks for any: it lies
-/// below the range from which those are picked.
+/// Returns a port on which no process listens. It lies below the range from which the kernel picks
+/// ports for others.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = u16::try_from(std::process::id() % 1000).expect("less than 1000") * 10;
@@ -26,8 +26,8 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// A listener at which connections hang as if packets were lost: its queue is full, and so the
-/// kernel drops whoever knocks. What fills it must be kept.
+/// Returns a listener at which connections hang as if packets were lost: its queue is full, so the
+/// kernel drops further requests. The streams that fill the queue must be kept.
 pub fn swallowing_listener() -> (TcpListener, Vec<TcpStream>, SocketAddr) {
     let listener = one_place_listener();
     let address = listener.local_addr().expect("a listener has an address");

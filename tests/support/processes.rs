@@ -9,19 +9,19 @@ use nix::{
 
 /// Signals one process.
 pub fn kill(pid: u32, signal: Signal) {
-    // It may have ended by itself.
+    // The process may have ended already.
     let _ = signal::kill(Pid::from_raw(pid.cast_signed()), signal);
 }
 
-/// The fields of `/proc/<pid>/stat` after the name; none if there is no such process.
+/// The fields of `/proc/<pid>/stat` after the name; `None` if there is no such process.
 fn stat(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything, and ends at the last parenthesis.
+    // The name may contain any character, and ends at the last parenthesis.
     let (_, fields) = text.rsplit_once(')')?;
     Some(fields.split_ascii_whitespace().map(str::to_owned).collect())
 }
 
-/// Whether the process runs: is there, and not a zombie.
+/// Returns true if the process exists and is not a zombie.
 pub fn is_alive(pid: u32) -> bool {
     stat(pid).is_some_and(|fields| fields[0] != "Z" && fields[0] != "X")
 }
@@ -31,7 +31,7 @@ pub fn session_of(pid: u32) -> Option<u32> {
     stat(pid)?[3].parse().ok()
 }
 
-/// What the process was started as.
+/// The command line of a process.
 pub fn command_line(pid: u32) -> String {
     let text = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&text).replace('\0', " ").trim_end().to_owned()
@@ -51,7 +51,7 @@ pub fn keeper_of(agent: u32) -> u32 {
     find_keeper(agent).expect("an agent has a keeper")
 }
 
-/// The keeper of an agent, unless it has none: it is starting, or its keeper is gone.
+/// The keeper of an agent; `None` while the agent is starting, or if its keeper is gone.
 pub fn find_keeper(agent: u32) -> Option<u32> {
     let is_keeper = |pid: &u32| is_alive(*pid) && command_line(*pid).ends_with("__keeper");
     children(agent).into_iter().find(is_keeper)
@@ -67,7 +67,7 @@ pub fn listening_ports(pid: u32) -> BTreeSet<u16> {
         ["tcp", "tcp6"].map(|table| fs::read_to_string(format!("/proc/{pid}/net/{table}")));
     let tables = tables.map(Result::unwrap_or_default);
     let port = |line: &str| {
-        // The number of the line, the own address, the other one, the state, …, the inode.
+        // The line number, the local address, the remote one, the state, …, the inode.
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         let is_listening = *fields.get(3)? == "0A";
         let is_own = own.contains(&format!("socket:[{}]", fields.get(9)?));
@@ -77,7 +77,7 @@ pub fn listening_ports(pid: u32) -> BTreeSet<u16> {
     tables.iter().flat_map(|table| table.lines()).filter_map(port).collect()
 }
 
-/// Every live process whose environment holds `marker`.
+/// All live processes whose environment contains `marker`.
 pub(super) fn marked(marker: &str) -> Vec<u32> {
     let is_marked = |pid: &u32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A program that a test runs, and what it says.
+//! A program that a test runs, and its output.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use ragent::clock;
 
 use super::{Lifeline, PATIENCE, kill, let_pass};
 
-/// A program that is not started yet.
+/// A program that has not been started yet.
 #[derive(Debug)]
 pub struct Start {
     pub(super) command: Command,
@@ -32,50 +32,50 @@ pub struct Start {
 
 impl Start {
     pub(super) fn new(path: &str) -> Self {
-        // Whoever runs the tests may ignore signals, as `nohup` and background jobs of scripts do.
+        // The test runner may ignore signals, as `nohup` and background jobs of scripts do.
         let mut command = Command::new("/usr/bin/env");
         command.arg("--default-signal=HUP,INT,QUIT").arg(path);
-        // A group of its own, as a shell gives to each job.
+        // A process group of its own, as a shell makes for each job.
         command.stdin(Stdio::null()).process_group(0);
         Self { command, stdout: None, stderr: None }
     }
 
-    /// A further argument, whatever is in it.
+    /// Adds an argument; it may contain spaces.
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.command.arg(arg);
         self
     }
 
-    /// A variable of its environment.
+    /// Sets an environment variable.
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
 
-    /// Lets its fake workers hold `lifeline`.
+    /// Makes its fake workers hold `lifeline`.
     pub fn hold(self, lifeline: &Lifeline) -> Self {
         self.env("LIFELINE", lifeline.path())
     }
 
-    /// Another stdin than one that is empty.
+    /// Replaces the empty stdin.
     pub fn stdin(mut self, stdin: impl Into<Stdio>) -> Self {
         self.command.stdin(stdin);
         self
     }
 
-    /// Another stdout than a pipe that is read.
+    /// Replaces the pipe that stdout is read from.
     pub fn stdout(mut self, stdout: impl Into<Stdio>) -> Self {
         self.stdout = Some(stdout.into());
         self
     }
 
-    /// Another stderr than a pipe that is read.
+    /// Replaces the pipe that stderr is read from.
     pub fn stderr(mut self, stderr: impl Into<Stdio>) -> Self {
         self.stderr = Some(stderr.into());
         self
     }
 
-    /// Starts it.
+    /// Starts the program.
     pub fn start(mut self) -> Program {
         let piped = |stdio: Option<Stdio>| stdio.unwrap_or_else(Stdio::piped);
         self.command.stdout(piped(self.stdout.take())).stderr(piped(self.stderr.take()));
@@ -96,7 +96,7 @@ impl Start {
         Program { child, events, open, has_ended: false, lines: Vec::new() }
     }
 
-    /// Starts it and waits for its end.
+    /// Starts the program and waits for its end.
     #[track_caller]
     pub fn run(self) -> End {
         self.start().end()
@@ -119,13 +119,12 @@ fn read_lines(pipe: impl Read + Send + 'static, stream: Stream, events: Sender<E
     });
 }
 
-/// Tells of the end of a process and leaves it to its parent to be reaped, so that its number stays
-/// its own until then.
+/// Reports the end of a process and does not reap it, so that its pid is not reused until then.
 fn wait_for(pid: u32, events: Sender<Event>) {
     thread::spawn(move || {
         let pid = Pid::from_raw(pid.cast_signed());
         let ended = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
-        // Where it was reaped already, the test is over.
+        // If it has been reaped already, the test is over.
         ended.is_ok().then(|| events.send(Event::Ended))
     });
 }
@@ -150,11 +149,11 @@ enum Event {
 struct Line {
     stream: Stream,
     text: String,
-    /// A test has waited for it, and does not find it again.
+    /// True if a test has waited for the line; it is not matched again.
     taken: bool,
 }
 
-/// A program that runs. Dropping it kills it.
+/// A running program. Dropping it kills it.
 #[derive(Debug)]
 pub struct Program {
     child: Child,
@@ -165,12 +164,12 @@ pub struct Program {
 }
 
 impl Program {
-    /// Its process.
+    /// The pid of the program.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Signals it alone.
+    /// Signals the program only, not its group.
     pub fn signal(&self, signal: Signal) {
         kill(self.pid(), signal);
     }
@@ -180,7 +179,7 @@ impl Program {
         killpg(Pid::from_raw(self.pid().cast_signed()), signal).expect("its group is there");
     }
 
-    /// Freezes it for a while.
+    /// Stops the program with SIGSTOP for a while.
     pub fn freeze(&self, time: Duration) {
         self.signal(Signal::SIGSTOP);
         let_pass(time);
@@ -199,7 +198,7 @@ impl Program {
         self.take(Stream::Stderr, part)
     }
 
-    /// Waits for a fake worker of it to say that it is there.
+    /// Waits until a fake worker of the program has announced itself.
     #[track_caller]
     pub fn worker(&mut self) -> Worker {
         let line = self.says("worker rank=");
@@ -207,7 +206,7 @@ impl Program {
         Worker(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
-    /// Waits for `count` fake workers, and gives them by local rank.
+    /// Waits for `count` fake workers, and returns them by local rank.
     #[track_caller]
     pub fn workers(&mut self, count: usize) -> Vec<Worker> {
         let mut workers: Vec<Worker> = (0..count).map(|_| self.worker()).collect();
@@ -215,7 +214,7 @@ impl Program {
         workers
     }
 
-    /// The endpoint that it coordinates.
+    /// The endpoint of the coordinator in the agent's process.
     #[track_caller]
     pub fn endpoint(&mut self) -> String {
         let line = self.logs("coordinating the job");
@@ -223,19 +222,19 @@ impl Program {
         word.expect("the line names the endpoint").to_owned()
     }
 
-    /// Everything that it has said so far on `stream`.
+    /// The output on `stream` so far.
     pub fn text(&self, stream: Stream) -> String {
         let lines = self.lines.iter().filter(|line| line.stream == stream);
         lines.map(|line| format!("{}\n", line.text)).collect()
     }
 
-    /// Waits until both streams are closed: nobody who got them from it is alive.
+    /// Waits until both streams are closed: no process that inherited them is alive.
     #[track_caller]
     pub fn wait_until_silent(&mut self) {
         self.receive_until("its streams to close", |program| program.open.is_empty().then_some(()));
     }
 
-    /// Waits for its end, and for that of everyone who got its streams from it.
+    /// Waits for its end, and for that of all processes that inherited its streams.
     #[track_caller]
     pub fn end(mut self) -> End {
         self.receive_until("its end", |program| program.has_ended.then_some(()));
@@ -288,46 +287,46 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Until it is reaped the number is its own, and both calls are harmless afterwards.
+        // Its pid is not reused until it is reaped, and both calls are harmless after that.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What a fake worker says of itself.
+/// A fake worker's announcement of itself.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Worker(BTreeMap<String, String>);
 
 impl Worker {
-    /// One of the numbers.
+    /// A number in the announcement, by name.
     #[track_caller]
     pub fn number(&self, name: &str) -> u32 {
         self.0.get(name).and_then(|text| text.parse().ok()).expect("fake workers say it")
     }
 
-    /// Its process.
+    /// The pid of the worker.
     #[track_caller]
     pub fn pid(&self) -> u32 {
         self.number("pid")
     }
 
-    /// Signals it alone.
+    /// Signals the worker only.
     #[track_caller]
     pub fn signal(&self, signal: Signal) {
         kill(self.pid(), signal);
     }
 }
 
-/// How a program ended, with everything that it said.
+/// The end of a program, with all of its output.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct End {
     /// Its exit code, if it exited.
     pub code: Option<i32>,
     /// The signal that killed it, if one did.
     pub signal: Option<i32>,
-    /// What it wrote to stdout.
+    /// The text that it wrote to stdout.
     pub stdout: String,
-    /// What it wrote to stderr.
+    /// The text that it wrote to stderr.
     pub stderr: String,
 }
 
@@ -336,11 +335,11 @@ impl End {
     #[track_caller]
     pub fn assert_code(&self, code: i32) {
         assert_eq!(self.code, Some(code), "{}", self.stderr);
-        // However it ended, nothing of it had to be given up.
+        // In every case, the agent must not have given up waiting for the keeper.
         assert!(!self.stderr.contains("the keeper process does not end"), "{}", self.stderr);
     }
 
-    /// Fails unless its last words contain all of `parts`.
+    /// Fails unless stderr contains all of `parts`.
     #[track_caller]
     pub fn assert_stderr(&self, parts: &[&str]) {
         for part in parts {
@@ -348,7 +347,7 @@ impl End {
         }
     }
 
-    /// The report of the job's failure: what stands between the rules.
+    /// The report of the job's failure, from the first rule to the last.
     #[track_caller]
     pub fn report(&self) -> &str {
         let rule = "=".repeat(60);

@@ -1,4 +1,4 @@
-//! A test's own corner of the machine: its folders, its mark on every process that it starts.
+//! A sandbox for one test: its folders, and a mark on every process that it starts.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -17,17 +17,17 @@ use tempfile::TempDir;
 
 use super::{PATIENCE, Start, command_line, kill, processes};
 
-/// The variable that every process of a test carries.
+/// The variable that marks every process of a test.
 const MARKER: &str = "RAGENT_TEST_SANDBOX";
 
-/// Folders and a mark. Dropping it ends every process that carries the mark.
+/// Folders and a mark. Dropping it kills every process that has the mark.
 #[derive(Debug)]
 pub struct Sandbox {
     folder: TempDir,
 }
 
 impl Sandbox {
-    /// A fresh one.
+    /// Creates an empty sandbox.
     pub fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("ragent-test-").tempdir();
         let sandbox = Self { folder: folder.expect("the temp folder can be written") };
@@ -37,12 +37,12 @@ impl Sandbox {
         sandbox
     }
 
-    /// A path in it.
+    /// A path in the sandbox.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// What stands below a folder of it, files only, by path relative to that folder.
+    /// The files below a folder of the sandbox, by path relative to that folder.
     pub fn files_below(&self, name: &str) -> Vec<String> {
         let base = self.path(name);
         let mut files = Vec::new();
@@ -56,14 +56,14 @@ impl Sandbox {
         files
     }
 
-    /// `ragent` with these words behind it, not started yet. Fake workers are found by name.
+    /// Returns `ragent` with these arguments, not started yet. PATH contains the fake workers.
     pub fn ragent(&self, words: &str) -> Start {
         let mut start = self.program(env!("CARGO_BIN_EXE_ragent"));
         start.command.args(words.split_ascii_whitespace());
         start
     }
 
-    /// Any program in the same environment.
+    /// Returns any program in the same environment, not started yet.
     pub fn program(&self, path: &str) -> Start {
         let mut start = Start::new(path);
         start.command.env_clear().current_dir(self.folder.path()).envs(self.environment());
@@ -85,17 +85,17 @@ impl Sandbox {
         .into()
     }
 
-    /// The entry of the environment that all processes of this test carry.
+    /// The environment entry that marks all processes of this test.
     pub fn marker(&self) -> String {
         format!("{MARKER}={}", self.folder.path().display())
     }
 
-    /// Its processes that are alive.
+    /// The live processes of this test.
     pub fn processes(&self) -> Vec<u32> {
         processes::marked(&self.marker())
     }
 
-    /// Its processes that are alive, in words.
+    /// The live processes of this test, with their command lines.
     pub fn left(&self) -> Vec<String> {
         let describe = |pid: u32| format!("{pid} {}", command_line(pid));
         self.processes().into_iter().map(describe).collect()
@@ -113,14 +113,14 @@ impl Sandbox {
         wait_until_gone(&self.marker());
     }
 
-    /// A pipe that fake workers and all that they start hold open, named to them by `LIFELINE`.
+    /// Creates a pipe that fake workers and their descendants hold open; `LIFELINE` is its path.
     pub fn lifeline(&self, name: &str) -> Lifeline {
         let path = self.path(name);
         unistd::mkfifo(&path, Mode::S_IRWXU).expect("a fresh folder takes a pipe");
         let (broken, is_broken) = mpsc::channel();
         let pipe = path.clone();
         thread::spawn(move || {
-            // Opens with the first holder, and ends with the last.
+            // Opening waits for the first holder; the end of file comes after the last.
             let mut pipe = File::open(pipe)?;
             pipe.read_to_end(&mut Vec::new())?;
             // The test may be over.
@@ -130,7 +130,8 @@ impl Sandbox {
         Lifeline { path, is_broken }
     }
 
-    /// A pipe from which the fake worker `obey.sh` with global rank `rank` takes its orders.
+    /// Creates the pipe from which the fake worker `obey.sh` with global rank `rank` reads its
+    /// orders.
     pub fn orders(&self, rank: u32) -> Orders {
         let path = self.path(&format!("orders.{rank}"));
         unistd::mkfifo(&path, Mode::S_IRWXU).expect("a fresh folder takes a pipe");
@@ -140,8 +141,8 @@ impl Sandbox {
     }
 }
 
-/// Waits until no process that carries `marker` is alive. Nobody tells of processes that are not one's
-/// own, so they are looked for.
+/// Waits until no process that has `marker` is alive. The ends of processes that are not children
+/// are not reported, so this polls.
 #[track_caller]
 pub fn wait_until_gone(marker: &str) {
     let deadline = clock::now_blocking() + PATIENCE;
@@ -163,8 +164,8 @@ fn collect_files(folder: &Path, files: &mut Vec<PathBuf>) {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        // Whoever is found was started by this test: nobody else knows the mark. The bound is for
-        // processes that cannot die.
+        // All processes with the mark were started by this test. The bound is for processes that
+        // cannot die.
         for _ in 0..10_000 {
             let marked = self.processes();
             if marked.is_empty() {
@@ -178,7 +179,7 @@ impl Drop for Sandbox {
     }
 }
 
-/// Tells when a worker and everything that it started is dead.
+/// A pipe that closes when a worker and all of its descendants are dead.
 #[derive(Debug)]
 pub struct Lifeline {
     path: PathBuf,
@@ -186,30 +187,30 @@ pub struct Lifeline {
 }
 
 impl Lifeline {
-    /// Its path, for `LIFELINE`.
+    /// The path of the pipe, for `LIFELINE`.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Waits until nobody holds it any more.
+    /// Waits until no process holds the pipe any more.
     #[track_caller]
     pub fn wait_until_broken(&self) {
         let broken = self.is_broken.recv_timeout(PATIENCE);
         assert!(broken.is_ok(), "somebody holds {} still", self.path.display());
     }
 
-    /// Whether somebody holds it.
+    /// Returns true if a process holds the pipe.
     pub fn is_held(&self) -> bool {
         self.is_broken.try_recv().is_err()
     }
 }
 
-/// Tells a fake worker what to do.
+/// The orders of a fake worker.
 #[derive(Debug)]
 pub struct Orders(File);
 
 impl Orders {
-    /// Gives an order: a line for the shell.
+    /// Sends an order: a line for the shell.
     pub fn give(&self, order: &str) {
         let mut pipe = &self.0;
         pipe.write_all(format!("{order}\n").as_bytes()).expect("a pipe takes a line");

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Says its arguments, one a line; a first attempt fails where FAILS is set.
+# Prints its arguments, one a line; the first attempt fails if FAILS is set.
 . "${0%/*}/prelude.sh"
 for arg in "$@"; do echo "arg rank=$RANK restart=$TORCHELASTIC_RESTART_COUNT $arg"; done
 if [ -n "${FAILS:-}" ] && [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then exit 1; fi

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Writes down who it is and when it runs, until it is killed: a file of its own in $SCRATCH/history,
-# with a line of facts and then the time since boot, in seconds, again and again. Of $1 `stubborn`
-# ignores what can be ignored, and `family` starts such a process in a session of its own.
+# Writes its identity and the times at which it runs, until it is killed: a file of its own in
+# $SCRATCH/history, with a line of facts and then the time since boot, in seconds, again and again.
+# With $1 = `stubborn` it ignores all signals that can be ignored; with `family` it starts such a
+# process in a session of its own.
 read -r now _ </proc/uptime
 exec 7<>"$SCRATCH/never" 8>>"$SCRATCH/history/$MASTER_PORT.$$"
 echo "started=$now agent=$AGENT kind=${2:-worker} pid=$$ keeper=${KEEPER:-$PPID} run_id=$TORCHELASTIC_RUN_ID" \
@@ -16,6 +17,6 @@ esac
 while :; do
     read -r now _ </proc/uptime
     echo "$now" >&8
-    # Nobody ever writes to it.
+    # No process ever writes to it.
     read -r -t 0.03 -u 7
 done

@@ -1,3 +1,3 @@
 #!/bin/bash
-# Says its environment, a variable a line, with its global rank in front.
+# Prints its environment, a variable a line, prefixed with its global rank.
 env | while read -r line; do echo "env rank=$RANK $line"; done

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Says why on stderr and exits with its argument.
+# Prints a reason on stderr and exits with its argument.
 . "${0%/*}/prelude.sh"
 announce
 echo "rank $RANK gives up" >&2

@@ -5,7 +5,7 @@ own, so that its number is another one every moment. They stop by themselves aft
 import os
 import time
 
-# Held open by all of them, in both directions because nobody may be reading.
+# Held open by all of them, in both directions because there may be no reader.
 if "LIFELINE" in os.environ:
     os.set_inheritable(os.open(os.environ["LIFELINE"], os.O_RDWR), True)
 until = time.monotonic() + 60

@@ -1,9 +1,9 @@
 #!/bin/bash
-# Does what it is told, line by line, through the pipe $SCRATCH/orders.$RANK.
+# Runs the orders that it reads, line by line, from the pipe $SCRATCH/orders.$RANK.
 . "${0%/*}/prelude.sh"
 announce
 exec 8<>"$SCRATCH/orders.$RANK"
-# A signal that comes just before `read` waits does not end it; its trap runs when the time is over.
+# A signal just before `read` starts to wait does not interrupt it; the trap runs after the timeout.
 while :; do
     if read -r -t 0.5 order <&8; then eval "$order"; fi
 done

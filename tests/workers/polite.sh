@@ -1,5 +1,5 @@
 #!/bin/bash
-# Saves its work when it is told to end, and says by which signal.
+# Saves its work when it is asked to end, and prints the signal.
 . "${0%/*}/prelude.sh"
 sleep infinity &
 for signal in TERM INT HUP QUIT; do

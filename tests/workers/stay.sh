@@ -1,5 +1,5 @@
 #!/bin/bash
-# Stays until it is ended.
+# Runs until it is killed.
 . "${0%/*}/prelude.sh"
 announce
 exec sleep infinity

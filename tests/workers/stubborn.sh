@@ -1,5 +1,5 @@
 #!/bin/bash
-# Ignores every signal that can be ignored, as does what it starts.
+# Ignores every signal that can be ignored, as do its children.
 trap '' TERM INT HUP QUIT
 . "${0%/*}/prelude.sh"
 announce
