@@ -71,7 +71,7 @@ fn far(text: &str) -> String {
 const TELL_ROUND: &str = "echo restarts $TORCHELASTIC_RESTART_COUNT";
 
 /// 17: a state folder that another user has made, or can write to, is neither read nor written; in
-/// the user's own folder, a file that is not a regular file of the user's own is ignored.
+/// the user's own folder, a foreign, linked, special or huge file is ignored.
 #[test]
 fn planted_state_folder() {
     if !may_attack() {

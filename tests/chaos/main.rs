@@ -1,7 +1,7 @@
 //! Jobs of five nodes with faults of all kinds at once, chosen by a seed: agents, keepers and
 //! workers are killed, frozen and asked to leave, links are cut, nodes join. The workers record
-//! their environment and the times at which they were alive; the rules of section 7 of
-//! `docs/architecture.md` are checked on these records.
+//! their environment and the times at which they were alive; the rules of `docs/rendezvous.md` are
+//! checked on these records.
 //!
 //! `SEED` runs one seed, `CHAOS_SECONDS` runs one seed after the other for that time, and both
 //! together repeat the same seed: it determines the faults, but not the speed of the machine.

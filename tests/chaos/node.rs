@@ -128,8 +128,7 @@ impl<'a> Node<'a> {
         self.note("is over");
     }
 
-    /// Freezes every process of the node, as a hypervisor would, including those that are just
-    /// being started.
+    /// Freezes every process of the node, as a hypervisor would, even if it is just being started.
     fn freeze_all(&mut self, time: Duration) {
         let agent = self.agent().pid();
         let first: Vec<u32> = [agent].into_iter().chain(find_keeper(agent)).collect();

@@ -1,5 +1,5 @@
-//! The rules that never break, over what happened to a job. They are those of section 7 of
-//! `docs/architecture.md`, and have their numbers.
+//! The rules that must always hold, as checks of a job's history. They are those of
+//! `docs/rendezvous.md`, with the same numbers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,11 +8,11 @@ use std::{
 
 use crate::history::{Death, History, Process, Told, Whose};
 
-/// How long a machine that was frozen whole needs, once thawed, to kill what it was running: the
-/// documented limit of the lease.
+/// The time that a frozen machine needs after it has resumed to kill its processes: the documented
+/// limit of the lease.
 const SLIVER: Duration = Duration::from_millis(100);
 
-/// How long what an agent or keeper leaves behind may need to die.
+/// The time that the processes of a dead agent or keeper may take to die.
 const DYING: Duration = Duration::from_secs(1);
 
 type Rule = fn(&History) -> Result<(), String>;
@@ -30,7 +30,7 @@ const RULES: [(&str, Rule); 9] = [
     ("workers are told the job's name", the_job_has_its_name),
 ];
 
-/// Every rule that is broken, with the reason.
+/// Returns every broken rule, with the reason.
 pub(crate) fn violations(history: &History) -> Vec<String> {
     let broken = RULES.iter().filter_map(|(name, rule)| Some((name, rule(history).err()?)));
     broken.map(|(name, why)| format!("rule {name}: {why}")).collect()
@@ -39,8 +39,8 @@ pub(crate) fn violations(history: &History) -> Vec<String> {
 /// The processes of one round, by the time of their start.
 type Round<'a> = Vec<&'a Process>;
 
-/// Rounds by the time of their start. A round has a store, and so a master, of its own, but a port
-/// may come again: processes with the same master are of one round only if no other round has
+/// Rounds in order of their start. A round has its own store, and so its own master, but a port may
+/// be used again: processes with the same master belong to one round only if no other round has
 /// started between them.
 fn rounds(history: &History) -> Vec<Round<'_>> {
     let mut processes: Vec<&Process> = history.processes.iter().collect();
@@ -49,7 +49,7 @@ fn rounds(history: &History) -> Vec<Round<'_>> {
     processes.chunk_by(same).map(<[_]>::to_vec).collect()
 }
 
-/// How many rounds there have been.
+/// The number of rounds.
 pub(crate) fn count_rounds(history: &History) -> usize {
     rounds(history).len()
 }
@@ -69,8 +69,8 @@ fn name(process: &Process) -> String {
     format!("{what} {rank} (pid {pid}, agent {agent} of node {node}, master {master})")
 }
 
-/// Within a round no rank is given twice, none is beyond the last, and a node has its ranks in a
-/// row; a round that came up whole has them all.
+/// Within a round no rank occurs twice, none is out of range, and a node has consecutive ranks; a
+/// round that has started completely has all ranks.
 fn ranks_are_dense(history: &History) -> Result<(), String> {
     for round in rounds(history) {
         let workers = workers(&round);
@@ -117,7 +117,7 @@ fn ranks_are_dense(history: &History) -> Result<(), String> {
     Ok(())
 }
 
-/// All members of a round were told the same sizes, restart count and master.
+/// All members of a round have the same sizes, restart count and master.
 fn a_round_is_told_alike(history: &History) -> Result<(), String> {
     for round in rounds(history) {
         let terms = |process: &Process| {
@@ -162,7 +162,7 @@ fn no_two_rounds_run_at_once(history: &History) -> Result<(), String> {
     Ok(())
 }
 
-/// For each agent, and from agent to agent of a node, rounds only grow.
+/// The rounds of each node only grow, also from one agent to the next.
 fn rounds_only_grow(history: &History) -> Result<(), String> {
     let mut newest = BTreeMap::new();
     for admission in &history.admissions {
@@ -174,7 +174,7 @@ fn rounds_only_grow(history: &History) -> Result<(), String> {
     Ok(())
 }
 
-/// A round has as many nodes as `--nnodes` allows.
+/// A round has a number of nodes that `--nnodes` allows.
 fn rounds_are_of_legal_size(history: &History) -> Result<(), String> {
     let legal = history.min_nodes..=history.max_nodes;
     for process in &history.processes {
@@ -184,7 +184,7 @@ fn rounds_are_of_legal_size(history: &History) -> Result<(), String> {
     Ok(())
 }
 
-/// What an agent or a keeper has started, directly or not, ends with it.
+/// The descendants of an agent or a keeper end with it.
 fn nothing_outlives_its_agent(history: &History) -> Result<(), String> {
     for Death { node, whose, at } in &history.deaths {
         let is_left = |process: &&Process| {
@@ -205,7 +205,7 @@ fn nothing_outlives_its_agent(history: &History) -> Result<(), String> {
     Ok(())
 }
 
-/// What was charged is not forgotten, and stays within the budget.
+/// Restarts that were charged stay charged, and are within the budget.
 fn restarts_are_bounded(history: &History) -> Result<(), String> {
     let mut charged = 0;
     for process in rounds(history).into_iter().flatten() {
@@ -221,12 +221,12 @@ fn restarts_are_bounded(history: &History) -> Result<(), String> {
     Ok(())
 }
 
-/// Nothing was seen that may not be: a job that hangs, an agent that ends unbidden or panics.
+/// There are no complaints, such as a job that hangs, or an agent that ends unexpectedly or panics.
 fn the_job_heals(history: &History) -> Result<(), String> {
     check(history.complaints.is_empty(), || history.complaints.join("; "))
 }
 
-/// All workers are told the name that the job was given.
+/// All workers get the run id of the job.
 fn the_job_has_its_name(history: &History) -> Result<(), String> {
     let names: BTreeSet<&str> = history.processes.iter().map(|p| p.told.run_id.as_str()).collect();
     check(names.iter().all(|name| *name == history.run_id), || format!("{names:?}"))
@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    /// The names of the rules that are broken once `change` is made to a good history.
+    /// The names of the rules that are broken after `change` is made to a good history.
     fn broken(change: impl FnOnce(&mut History)) -> Vec<String> {
         let mut history = good();
         change(&mut history);
@@ -318,7 +318,7 @@ mod tests {
     const ORPHANS: &str = "6, nothing outlives its agent";
     const RESTARTS: &str = "7, restarts are bounded and never forgotten";
 
-    /// What must happen breaks no rule; nor does a round of which only a part came up.
+    /// A correct history breaks no rule; nor does a round that has started only in part.
     #[test]
     fn good_histories_are_good() {
         assert_eq!(broken(|_| {}), [""; 0]);
@@ -340,7 +340,8 @@ mod tests {
         assert_eq!(broken(|h| h.processes[4].told.local_rank = 1), [DENSE]);
     }
 
-    /// A gap within a round that came up whole, or ranks that do not follow their nodes.
+    /// Gaps in a round that has started completely, and ranks that do not follow the order of the
+    /// nodes, are found.
     #[test]
     fn gaps_are_noticed() {
         let gap = |h: &mut History| {
@@ -364,8 +365,8 @@ mod tests {
         assert_eq!(broken(|h| h.admissions[2].terms.2 = "m:3".to_owned()), [ALIKE]);
     }
 
-    /// A worker, or its child, that lives on after the next round has begun; a worker that starts
-    /// late.
+    /// A worker, or its child, that is alive after the next round has begun is found, and so is a
+    /// worker that starts late.
     #[test]
     fn overlapping_rounds_are_noticed() {
         assert_eq!(broken(|h| h.processes[1].beats.push(ms(2_010))), [ONE_AT_ONCE]);
@@ -376,7 +377,7 @@ mod tests {
         assert_eq!(broken(|h| h.processes[1].started = ms(2_005)), [ONE_AT_ONCE]);
     }
 
-    /// A node that was frozen whole has a sliver, its own one, and no more.
+    /// After a freeze, only the processes of that node have more time, and only up to the limit.
     #[test]
     fn sliver_is_bounded() {
         let late = |node: u32, beat: u64| {
@@ -403,7 +404,7 @@ mod tests {
         assert_eq!(broken(|h| h.max_nodes = 2), [SIZE]);
     }
 
-    /// Processes that outlive their agent or their keeper.
+    /// Processes that outlive their agent or their keeper are found.
     #[test]
     fn orphans_are_noticed() {
         assert_eq!(broken(|h| h.deaths[0].at = ms(1_900)), [ORPHANS]);

@@ -1,23 +1,23 @@
-//! What is done to a job: faults on each of its nodes, all of them decided by a seed.
+//! The faults of a job, on each of its nodes, all chosen by a seed.
 
 use std::{fmt, time::Duration};
 
 use crate::random::Random;
 
-/// Nodes of every job.
+/// The number of nodes of every job.
 pub(crate) const NODES: u32 = 5;
 
-/// Between the end of one fault on a node and the next: agent and keeper that are killed at the
-/// same instant leave processes behind, which only a delegated cgroup would prevent.
+/// The least time between the end of one fault on a node and the next: an agent and a keeper that
+/// are killed at the same instant leave processes, unless they have a delegated cgroup.
 const RECOVERY: Duration = Duration::from_millis(700);
 
-/// Between two agents that are told to leave: if all are leaving, the job is over.
+/// The least time between two agents that are asked to leave: if all are leaving, the job is over.
 const BETWEEN_LEAVERS: Duration = Duration::from_secs(4);
 
-/// One thing that is done to a node.
+/// A fault on one node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Fault {
-    /// The link is cut, and heals after a while.
+    /// The link is cut, and restored after a while.
     Cut(Duration),
     /// Agent, keeper and workers are frozen.
     FreezeAll(Duration),
@@ -31,7 +31,7 @@ pub(crate) enum Fault {
     KillKeeper,
     /// A worker is killed.
     KillWorker,
-    /// The agent is told to leave, and started again a while after its end.
+    /// The agent is asked to leave, and started again a while after its end.
     Terminate(Duration),
 }
 
@@ -50,13 +50,13 @@ impl Fault {
         }
     }
 
-    /// One after which workers may run that nobody can reach.
+    /// A fault during which the node's workers may run while no other node can reach it.
     fn hides_workers(dice: &mut Random) -> Self {
         let time = dice.millis(2_000, 5_000);
         if dice.chance(50) { Self::Cut(time) } else { Self::FreezeAgent(time) }
     }
 
-    /// How long the node is busy with it, about.
+    /// The approximate duration of the fault.
     fn time(self) -> Duration {
         match self {
             Self::KillKeeper | Self::KillWorker => Duration::ZERO,
@@ -70,19 +70,19 @@ impl Fault {
     }
 }
 
-/// How the workers of a node are.
+/// The behaviour of a node's workers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Manner {
     /// They start a process in a session of its own.
     Family,
-    /// They end when they are told to.
+    /// They end when they are asked to.
     Polite,
-    /// They ignore what can be ignored.
+    /// They ignore all signals that can be ignored.
     Stubborn,
 }
 
 impl Manner {
-    /// The word for the fake worker.
+    /// The argument of the fake worker.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Family => "family",
@@ -92,39 +92,40 @@ impl Manner {
     }
 }
 
-/// What one node is, and what is done to it.
+/// The properties of one node, and its faults.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Plan {
-    /// Its workers.
+    /// The number of its workers.
     pub(crate) workers: u32,
-    /// How they are.
+    /// The behaviour of its workers.
     pub(crate) manner: Manner,
-    /// When its agent is started first.
+    /// The time of the first start of its agent.
     pub(crate) joins: Duration,
-    /// What is done to it, and when, at the earliest.
+    /// Its faults, with their earliest times.
     pub(crate) faults: Vec<(Duration, Fault)>,
 }
 
-/// What is done to one job.
+/// The faults of one job.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Schedule {
-    /// What decides the rest.
+    /// The seed that everything else is derived from.
     pub(crate) seed: u64,
     /// The fewest nodes of a round.
     pub(crate) min_nodes: u32,
-    /// Node 1, which hosts, and the others.
+    /// The plans of node 1, which hosts, and of the others.
     pub(crate) plans: Vec<Plan>,
 }
 
 impl Schedule {
-    /// The schedule of a seed, whose last fault begins before `span` is over.
+    /// Returns the schedule of a seed, whose last fault begins before `span` is over.
     pub(crate) fn new(seed: u64, span: Duration) -> Self {
         let dice = &mut Random::new(seed);
         let min_nodes = u32::try_from(dice.between(2, 3)).expect("a small number");
         let plans = (0..NODES).map(|index| Self::plan(dice, index < min_nodes)).collect();
         let mut schedule = Self { seed, min_nodes, plans };
-        // What is done to the host is done to all, so half of all jobs have a quiet one; and where
-        // much is done, nothing is charged, so some have failing workers and not much else.
+        // Faults of the host affect all nodes, so half of all jobs have none on the host; and as
+        // many faults mean that nothing is charged, some jobs have failing workers and few other
+        // faults.
         let (is_quiet, is_calm) = (dice.chance(50), dice.chance(35));
         let (most, rest) = if is_calm { (1, 3_000) } else { (3, 2_500) };
         let mut leaves = Duration::ZERO;
@@ -160,7 +161,7 @@ impl Schedule {
         }
     }
 
-    /// Places a fault at `now` on any node from `first` on that is not busy.
+    /// Places a fault at `now` on a random idle node with an index of at least `first`.
     fn place(&mut self, dice: &mut Random, first: usize, now: Duration, leaves: &mut Duration) {
         let fault = Fault::any(dice);
         if matches!(fault, Fault::Terminate(_)) {
@@ -174,8 +175,8 @@ impl Schedule {
         }
     }
 
-    /// Kills the host's agent while another node cannot be reached; it is back when that one's
-    /// workers run still.
+    /// Kills the host's agent while another node cannot be reached; the host is back while that
+    /// node's workers still run.
     fn restart_blindly(&mut self, dice: &mut Random, now: Duration) {
         if self.is_free(0, now)
             && let Some(node) = self.free(dice, 1, now)
@@ -186,7 +187,7 @@ impl Schedule {
         }
     }
 
-    /// Any node from `first` on that is not busy.
+    /// Returns a random idle node with an index of at least `first`.
     fn free(&self, dice: &mut Random, first: usize, now: Duration) -> Option<usize> {
         let free: Vec<usize> =
             (first..self.plans.len()).filter(|&node| self.is_free(node, now)).collect();
@@ -220,7 +221,7 @@ mod tests {
 
     const SPAN: Duration = Duration::from_secs(12);
 
-    /// The same seed is the same schedule.
+    /// The same seed gives the same schedule.
     #[test]
     fn schedules_are_repeatable() {
         for seed in 0..20 {
@@ -229,7 +230,7 @@ mod tests {
         }
     }
 
-    /// Every fault happens, to the host too, and nodes have time to recover from each.
+    /// Every fault occurs, also on the host, and nodes have time to recover from each.
     #[test]
     fn schedules_are_eventful() {
         let schedules: Vec<Schedule> = (0..200).map(|seed| Schedule::new(seed, SPAN)).collect();

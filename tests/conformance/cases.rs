@@ -1,8 +1,8 @@
-//! The table: one line a case, and after it the differences that are meant, each with its reason.
+//! The table: one line a case, followed by the intended differences, each with its reason.
 
 use super::case::{Case, case};
 
-/// Why a bad value exits with 2.
+/// The reason for exit code 2 after a bad value.
 const TOLD_FIRST: &str =
     "what cannot be meant is told before anything starts; torchrun: a traceback";
 

@@ -1,4 +1,4 @@
-//! Holds `docs/torchrun-compat.md` against the program.
+//! Compares `docs/torchrun-compat.md` with the program.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::support::Sandbox;
 
 const PAGE: &str = include_str!("../../docs/torchrun-compat.md");
 
-/// What stands in the first cell of the rows below a heading, and what the second says of it.
+/// The first and second cell of the rows below a heading.
 fn rows(heading: &str) -> Vec<(&'static str, &'static str)> {
     let section = PAGE.split("\n## ").find(|section| section.starts_with(heading)).unwrap();
     let cells = |line: &'static str| {
@@ -16,12 +16,13 @@ fn rows(heading: &str) -> Vec<(&'static str, &'static str)> {
     section.lines().filter_map(cells).filter(|(first, _)| first.contains('`')).collect()
 }
 
-/// The words in backquotes.
+/// The text in backquotes.
 fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
 
-/// The page has every flag of `--help`, and the help every flag that the page calls supported.
+/// The page has every flag of `--help`, and the help has every flag that the page lists as
+/// supported.
 #[test]
 fn page_and_help_agree() {
     let help = Sandbox::new().ragent("--help").run().stdout;
@@ -39,7 +40,7 @@ fn page_and_help_agree() {
     assert!(on_page.len() > 30, "{on_page:?}");
 }
 
-/// Every row says one of the few words that the page explains.
+/// The state of every row is one of the few words that the page explains.
 #[test]
 fn states_are_explained() {
     for heading in ["Flags", "Variables that the launcher", "Variables that workers", "Rendezvous"]

@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::support::{PATIENCE, Program, Sandbox, Start, kill, wait_until_gone};
 
-/// How a launcher is started.
+/// The parameters of a launcher's start.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     pub(crate) words: Vec<String>,
@@ -35,11 +35,11 @@ pub(crate) trait Launcher {
     fn start(&self, sandbox: &Sandbox, run: &Run) -> Box<dyn Running>;
 }
 
-/// A launcher that runs.
+/// A running launcher.
 pub(crate) trait Running {
     fn signal(&self, signal: Signal);
 
-    /// Waits for its end: its exit code, below zero if a signal has killed it.
+    /// Waits for its end; returns its exit code, or a negative signal number if it was killed.
     fn end(self: Box<Self>) -> i32;
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Process {
 
 impl Launcher for Process {
     fn start(&self, sandbox: &Sandbox, run: &Run) -> Box<dyn Running> {
-        // What torchrun's server does to its fork, `env` does here.
+        // The same as torchrun's server does in its fork.
         let mut start = sandbox.program("/usr/bin/env");
         for name in &run.ignored {
             start = start.arg(format!("--ignore-signal={}", &name[3..]));
@@ -63,7 +63,7 @@ impl Launcher for Process {
         let open = |path: &Path| File::options().append(true).create(true).open(path).unwrap();
         let start = start.stdin(File::open(&run.stdin).unwrap());
         let program = start.stdout(open(&run.stdout)).stderr(open(&run.stderr)).start();
-        // What outlives torchrun stays for ever; a keeper goes when it has done its work.
+        // Processes that outlive torchrun never end; a keeper ends after its work.
         let marker = self.path.ends_with("ragent").then(|| sandbox.marker());
         Box::new(RunningProcess { program, marker })
     }
@@ -88,7 +88,7 @@ impl Running for RunningProcess {
     }
 }
 
-/// Torch's: processes that have torch in them already, as many as run at once.
+/// Torchrun, as forks of processes that have imported torch, as many as run at once.
 pub(crate) struct Torchrun {
     venv: PathBuf,
     idle: Rc<RefCell<Vec<Server>>>,
@@ -140,7 +140,7 @@ impl Server {
             .arg("--default-signal=HUP,INT,QUIT")
             .arg(venv.join("bin/python"))
             .arg(script)
-            // torch looks up the names of its peers, and waits where nobody answers.
+            // torch resolves the names of its peers, and waits if there is no answer.
             .env("RES_OPTIONS", "timeout:1 attempts:1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -171,7 +171,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,8 +1,8 @@
-//! One program, both worlds: the real torchrun and ragent run the same command line on the same
-//! worker, and everything that the worker, its user or a program around it can see is compared.
+//! The real torchrun and ragent run the same command line with the same worker.
+//! Everything that is visible to the worker, its user or a surrounding program is compared.
 //!
-//! The table is in `cases.rs`. A difference that the table does not name fails, and so does one that it
-//! names and that is not there. `CASE=word` runs the cases whose name contains that word.
+//! The table is in `cases.rs`. A difference that the table does not name is a failure, and so is a
+//! named difference that is not found. `CASE=word` runs the cases whose name contains that word.
 #![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
 
 mod case;
@@ -36,10 +36,10 @@ use self::{
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Runs at once: each spends most of its time waiting for the other's processes.
+/// The number of cases at once: each spends most of its time waiting for processes.
 const THREADS: usize = 3;
 
-/// The folder of the Python environment with torch; none where it is not.
+/// The folder of the Python environment with torch; `None` if there is none.
 fn venv() -> Option<PathBuf> {
     let venv = PathBuf::from(format!("{REPOSITORY}/.venv")).canonicalize().ok();
     let venv = venv.filter(|venv| venv.join("bin/torchrun").exists());
@@ -87,7 +87,8 @@ fn both_worlds() {
     assert!(failures.is_empty(), "{failed} of {all} cases:\n\n{}", failures.join("\n\n"));
 }
 
-/// A fork of a process that has torch in it is torchrun: the program that users start leaves the same.
+/// A fork of a process that has imported torch behaves like the program torchrun: both leave the
+/// same traces.
 #[test]
 fn fork_is_torchrun() {
     let Some(venv) = venv() else { return };
@@ -101,7 +102,7 @@ fn fork_is_torchrun() {
     }
 }
 
-/// The table is as long as it is said to be.
+/// The table has at least as many cases as documented.
 #[test]
 fn table_is_long_enough() {
     assert!(cases::all().len() >= 120, "{}", cases::all().len());

@@ -1,4 +1,4 @@
-"""A worker whose exception is recorded as torch's documentation asks for it."""
+"""A worker whose exception is recorded with torch's `record`, as its documentation recommends."""
 
 import os
 

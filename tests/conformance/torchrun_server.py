@@ -2,8 +2,8 @@
 
 Reads one JSON object a line: the words of the command line, the environment, the folder, and files
 for stdin, stdout and stderr. Answers two lines: the process id, and, when that has ended, its exit code
-(below zero: the signal). What torch reads from the environment when it is imported, LOGLEVEL only, is
-that of this process.
+(below zero: the signal). The only variable that torch reads when it is imported, LOGLEVEL, is that of
+this process.
 """
 
 import json
@@ -38,7 +38,7 @@ def become_torchrun(run):
     for name in run["ignored"]:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     sys.argv = [TORCHRUN, *run["words"]]
-    # What stands in the script `torchrun` that pip makes of torch's entry point.
+    # The body of the script `torchrun` that pip generates from torch's entry point.
     sys.exit(torch.distributed.run.main())
 
 

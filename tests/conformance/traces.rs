@@ -1,4 +1,5 @@
-//! What a launcher and its workers leave: all that somebody could see, without what no two runs share.
+//! The traces of a launcher and its workers: everything visible, without the parts that differ
+//! between any two runs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,20 +19,20 @@ use super::{
     support::{PATIENCE, Sandbox, free_port},
 };
 
-/// What one launcher left.
+/// The traces of one launcher.
 #[derive(Debug)]
 pub(crate) struct Traces {
     codes: Vec<i32>,
-    /// What each worker found, by attempt, global and local rank.
+    /// The facts of each worker, by attempt, global and local rank.
     workers: BTreeMap<String, Value>,
     /// Lines of workers on the launchers' stdout and stderr, in any order.
     stdout: BTreeSet<String>,
     stderr: BTreeSet<String>,
-    /// What stands below the log folder.
+    /// The files below the log folder.
     files: BTreeMap<String, String>,
-    /// The signals that workers got.
+    /// The signals that workers received.
     signals: BTreeMap<String, String>,
-    /// The end of the launcher's own words, for whoever reads a failure.
+    /// The end of the launcher's stderr, for the message of a failure.
     pub(crate) last_words: String,
 }
 
@@ -39,7 +40,7 @@ const FACTS: &str = "facts";
 const LOGS: &str = "logs";
 
 impl Traces {
-    /// Lets `launcher` run a case.
+    /// Runs a case with `launcher`.
     pub(crate) fn of(case: &Case, venv: &Path, launcher: &impl Launcher) -> Self {
         let sandbox = Sandbox::new();
         for folder in [FACTS, "package"] {
@@ -63,9 +64,9 @@ impl Traces {
             let path = |name| sandbox.path(name).display().to_string();
             let mut environment = vec![
                 ("VIRTUAL_ENV".to_owned(), venv.display().to_string()),
-                // Where there is no locale, Python makes one up and hands it on.
+                // Without a locale, Python sets one and passes it on.
                 ("LC_ALL".to_owned(), "C.UTF-8".to_owned()),
-                // torch looks up the names of its peers, and waits where nobody answers.
+                // torch resolves the names of its peers, and waits if there is no answer.
                 ("RES_OPTIONS".to_owned(), "timeout:1 attempts:1".to_owned()),
                 ("RAGENT_LOG".to_owned(), "warn".to_owned()),
                 ("FACTS".to_owned(), path(FACTS)),
@@ -100,7 +101,7 @@ impl Traces {
         let codes = running.into_iter().map(|running| running.end()).collect();
         let plain = Plain { sandbox: &sandbox, port: &port, case };
         let of_workers = |text: &str| {
-            // What a report repeats of a worker is indented.
+            // A report indents the lines of a worker that it repeats.
             let is_workers = |line: &&str| line.contains('@') && !line.starts_with(' ');
             text.lines().filter(is_workers).map(|line| plain.text(line)).collect()
         };
@@ -117,12 +118,12 @@ impl Traces {
         }
     }
 
-    /// Whether no worker has told anything.
+    /// Returns true if no worker has written facts.
     pub(crate) fn is_idle(&self) -> bool {
         self.workers.is_empty()
     }
 
-    /// In which aspects the others differ: what these are, and what those are.
+    /// The aspects that differ, each with the value here and the value of `others`.
     pub(crate) fn differences(&self, others: &Self) -> BTreeMap<String, [String; 2]> {
         let mut found = BTreeMap::new();
         let mut compare = |aspect: String, here: String, there: String| {
@@ -155,7 +156,7 @@ fn keys(facts: &Value) -> impl Iterator<Item = &String> {
     facts.as_object().into_iter().flat_map(|object| object.keys())
 }
 
-/// Takes out of what was found what no two runs share.
+/// Removes the parts of traces that differ between any two runs.
 struct Plain<'a> {
     sandbox: &'a Sandbox,
     port: &'a str,
@@ -163,7 +164,7 @@ struct Plain<'a> {
 }
 
 impl Plain<'_> {
-    /// Without the folder of the run, and without random names in paths.
+    /// Replaces the folder of the run, and random names in paths.
     fn text(&self, text: &str) -> String {
         let folder = self.sandbox.path("").display().to_string();
         let text = text.replace(folder.trim_end_matches('/'), "<folder>");
@@ -179,7 +180,7 @@ impl Plain<'_> {
         words.collect()
     }
 
-    /// What each worker found: its facts, and a fact for each variable.
+    /// The facts of each worker, with one fact for each variable.
     fn workers(&self) -> BTreeMap<String, Value> {
         let mut workers = BTreeMap::new();
         for name in self.sandbox.files_below(FACTS) {
@@ -201,12 +202,13 @@ impl Plain<'_> {
     fn variable(&self, name: &str, value: &str) -> String {
         match name {
             "MASTER_PORT" if value == self.port => "<the port>".to_owned(),
-            // A free one.
+            // A free port.
             "MASTER_PORT" if value.parse::<u16>().is_ok_and(|port| port >= 1024) => {
                 "<free>".to_owned()
             }
             "TORCHELASTIC_RUN_ID" if is_id(value) => "<random>".to_owned(),
-            // An address that others reach, where torchrun takes the host's own name for one.
+            // The name and the addresses of loopback count as equal: torchrun uses a name where
+            // ragent uses an address.
             "MASTER_ADDR" if !self.case.has_fixed_master => {
                 let is_here = ["localhost", "127.0.0.1", "::1"].contains(&value);
                 if is_here { "<here>".to_owned() } else { value.to_owned() }
@@ -220,7 +222,7 @@ impl Plain<'_> {
         let read = |name: String| {
             let bytes = fs::read(self.sandbox.path(LOGS).join(&name)).unwrap();
             let text = self.text(&String::from_utf8_lossy(&bytes));
-            // Several workers write to one, in any order.
+            // Several workers write to one file, in any order.
             let mut lines: Vec<&str> = text.lines().collect();
             lines.sort_unstable();
             // Torch writes the time of an exception, and the path of a script in its traceback.
@@ -243,19 +245,19 @@ impl Plain<'_> {
     }
 }
 
-/// Whether a launcher has made up this name of a job.
+/// Returns true for a run id that a launcher has generated.
 fn is_id(text: &str) -> bool {
     text.len() >= 16 && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
 }
 
-/// What stands before `_` and the eight random letters that both launchers append to a name.
+/// The part of a name before `_` and the eight random letters that both launchers append.
 fn without_random(name: &str) -> Option<&str> {
     let (front, random) = name.split_at_checked(name.len().checked_sub(8)?)?;
     let is_random = random.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     front.strip_suffix('_').filter(|_| is_random)
 }
 
-/// Hears of workers that wait.
+/// The announcements of workers that wait.
 struct Ready(Receiver<()>);
 
 impl Ready {
@@ -275,7 +277,7 @@ impl Ready {
         Self(ready)
     }
 
-    /// Whether so many come in time.
+    /// Returns true if `count` workers announce themselves in time.
     fn have_come(&self, count: usize) -> bool {
         (0..count).all(|_| self.0.recv_timeout(PATIENCE).is_ok())
     }

@@ -1,6 +1,6 @@
-"""A worker that tells what it found: a file for each attempt and rank, a line on stdout and on stderr.
+"""A worker that writes facts about itself: a file for each attempt and rank, a line on stdout and on stderr.
 
-Then it does what ACT says, which is Python. Imports nothing that a worker of torch would need.
+Then it runs the Python code in ACT. It does not import torch.
 """
 
 import json
@@ -13,7 +13,7 @@ attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 
 
 def mask(name):
-    """The signals of a set, but for the two that belong to libc."""
+    """The signals of a set, except the two that are reserved by libc."""
     with open("/proc/self/status") as status:
         text = next(line.split()[1] for line in status if line.startswith(name))
     return [number for number in range(1, 65) if int(text, 16) >> (number - 1) & 1 and number not in (32, 33)]
@@ -25,12 +25,12 @@ def descriptors():
         try:
             found[name] = os.readlink(f"/proc/self/fd/{name}")
         except FileNotFoundError:
-            pass  # The folder itself, closed again.
+            pass  # The descriptor of the listing, closed by now.
     return sorted(name for name in found if int(name) > 2)
 
 
 def say(line, number=1):
-    """Writes a line at once, so that those of other workers do not come in between."""
+    """Writes a line with a single write, so that lines of several workers do not mix."""
     os.write(number, f"{line}\n".encode())
 
 
@@ -61,7 +61,7 @@ def tell():
 
 
 def wait():
-    """Says that it is there, and waits for a signal."""
+    """Announces itself, and waits for a signal."""
     with open(os.environ["READY"], "w") as ready:
         ready.write(f"{rank}\n")
     while True:
@@ -69,7 +69,7 @@ def wait():
 
 
 def meet():
-    """Lets rank 0 wait until all others of this attempt are here; these go on."""
+    """Rank 0 waits until all other ranks of this attempt have called this; these do not wait."""
     path = f"{os.environ['READY']}.{attempt}"
     try:
         os.mkfifo(path)
@@ -86,7 +86,7 @@ def meet():
 
 
 def catch(*names):
-    """Notes each of these signals in a file, and exits with 0 on the first."""
+    """Writes the first of these signals to a file, and exits with 0."""
 
     def note(number, _frame):
         with open(os.path.join(os.environ["FACTS"], f"signal.{rank}"), "a") as file:

@@ -7,8 +7,7 @@ use crate::{
     support::Sandbox,
 };
 
-/// The failure that ends the job is reported on every node in the same words, on whichever node it
-/// was.
+/// The failure that ends the job is reported on every node in the same words.
 #[test]
 fn every_node_prints_the_same_report() {
     let sandbox = Sandbox::new();
@@ -115,8 +114,8 @@ fn victims_are_not_the_first_failure() {
     guest.end().assert_code(1);
 }
 
-/// The number of restarts belongs to the job: it is the same on every node, on whichever node the
-/// failures were.
+/// The number of restarts belongs to the job: it is the same on every node after failures on any of
+/// them.
 #[test]
 fn restart_count_is_the_same_on_every_node() {
     let sandbox = Sandbox::new();
@@ -200,7 +199,7 @@ fn garbage_does_not_hide_a_failure() {
 }
 
 /// The root cause is the worker that failed first, not the worker that exited first: its error file
-/// is older, on whichever node, although the worker exits late and is killed in the end.
+/// is older, even if it is on another node, and the worker exits late and is killed in the end.
 #[test]
 fn oldest_error_file_is_the_root_cause() {
     let sandbox = Sandbox::new();

@@ -140,8 +140,8 @@ fn closed_console_ends_no_worker() {
     assert_eq!(fs::read_to_string(sandbox.path("saved")).unwrap(), "saved\n");
 }
 
-/// A fork that is refused for lack of process numbers is retried; one that is refused for long is
-/// reported as a failure.
+/// A fork that is refused for lack of process numbers is retried; if it is refused for long, that
+/// is reported as a failure.
 #[test]
 fn refused_fork_is_tried_again() {
     let sandbox = Sandbox::new();

@@ -140,7 +140,7 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
             guest.worker();
             host.signal(Signal::SIGKILL);
             host.wait_until_silent();
-            // As after 1000 losses in a row.
+            // As after 1000 free rounds in a row.
             let files = fs::read_dir(sandbox.path("run/ragent")).unwrap().flatten();
             let mut paths = files.map(|file| file.path());
             let path = paths.find(|path| {

@@ -8,7 +8,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-/// Logs, reports and events are never world-writable, whatever the umask is: text of other users there
+/// Logs, reports and events are never world-writable, with any umask: text of other users there
 /// would be quoted as output of the workers.
 #[test]
 fn nothing_is_writable_for_all() {

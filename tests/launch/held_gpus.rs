@@ -75,7 +75,7 @@ fn gpu_that_stays_held_is_named() {
     }
 }
 
-/// The agent does not wait for a process that is alive, even if that has the same run id.
+/// A process that is alive belongs to another job, and is not waited for, with any run id.
 #[test]
 fn others_are_not_waited_for() {
     let sandbox = Sandbox::new();

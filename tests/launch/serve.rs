@@ -128,7 +128,7 @@ fn status_for_programs() {
     assert_eq!(status["nodes"][0]["standing"], "running");
 }
 
-/// Neither a job that has ended nor one that was killed is found.
+/// A job that has ended is not found, and neither is a job that was killed.
 #[test]
 fn status_finds_no_job_that_has_ended() {
     let sandbox = Sandbox::new();

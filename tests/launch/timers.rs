@@ -14,7 +14,7 @@ fn worker(pid: &str) -> String {
 }
 
 /// A worker with an expired timer is killed, which counts as any other failure: the agent goes on,
-/// and restarts the worker within the budget.
+/// and restarts within the budget.
 #[test]
 fn overdue_worker_is_killed() {
     let sandbox = Sandbox::new();

@@ -1,10 +1,10 @@
-//! What makes no manifest is told before anything is printed: exit code 2, no file.
+//! Input that makes no manifest is reported before anything is printed: exit code 2, no file.
 
 use std::fs;
 
 use crate::support::Sandbox;
 
-/// Each mistake is repeated as typed, with what would be right, and nothing is printed.
+/// Each mistake is repeated as typed, with the valid form, and nothing is printed.
 #[test]
 fn mistakes() {
     let sandbox = Sandbox::new();
@@ -40,7 +40,7 @@ fn mistakes() {
     }
 }
 
-/// Another system than Kubernetes, and none, are told with those that there are.
+/// An unknown target, or none, is reported with the list of targets.
 #[test]
 fn targets() {
     let sandbox = Sandbox::new();
@@ -52,7 +52,7 @@ fn targets() {
     end.assert_stderr(&["k8s"]);
 }
 
-/// The help of the subcommand is found, and flags behind the script are the script's.
+/// The subcommand has its own help, and flags after the script belong to the script.
 #[test]
 fn help() {
     let sandbox = Sandbox::new();
@@ -64,8 +64,8 @@ fn help() {
     assert!(end.stdout.contains("- t.py\n"), "{}", end.stdout);
 }
 
-/// A variable of which the agent would not take notice, because a flag of the manifest says the same, is
-/// refused with that flag, and so is a value that would end every pod.
+/// A variable that has no effect because a flag of the manifest sets the same is refused with that
+/// flag, and so is a value that would end every pod.
 #[test]
 fn variables_of_agents() {
     let sandbox = Sandbox::new();
@@ -99,12 +99,12 @@ fn variables_of_agents() {
     ] {
         refused(words, &[part]);
     }
-    // All at once.
+    // All mistakes are reported at once.
     let words = "manifest k8s --name a --image b --env PET_TEE=x --env PET_NNODES=2 t.py";
     sandbox.ragent(words).run().assert_stderr(&["`PET_TEE x`", "`--env PET_NNODES`"]);
 }
 
-/// Variables that count are passed on, and so are those that the agent does not know.
+/// Variables that have an effect are passed on, and so are variables unknown to the agent.
 #[test]
 fn other_variables_pass() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! `ragent manifest k8s`: what it prints is what Kubernetes takes, by the official schemas.
+//! `ragent manifest k8s`: its output is valid by the official schemas of Kubernetes.
 #![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
 
 mod bad_input;
@@ -12,10 +12,10 @@ use support::{Sandbox, skip};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// The oldest version that has all that is used, and the newest that the schemas have.
+/// The oldest version that has all used fields, and the newest one with schemas.
 const VERSIONS: &str = "1.33,1.37";
 
-/// The Python that has the schemas; none where it is not.
+/// The Python with the schemas; `None` if it is missing.
 fn python() -> Option<PathBuf> {
     let folder = PathBuf::from(format!("{REPOSITORY}/.venv"));
     let libraries = fs::read_dir(folder.join("lib")).into_iter().flatten().flatten();
@@ -27,8 +27,8 @@ fn python() -> Option<PathBuf> {
     None
 }
 
-/// Makes a manifest of each of these command lines, validates every document, and says what each
-/// manifest holds.
+/// Makes a manifest of each of these command lines, validates every document, and returns the
+/// documents of each manifest.
 fn manifests(sandbox: &Sandbox, lines: &[&str]) -> Option<Vec<Vec<Value>>> {
     let python = python()?;
     let script = format!("{REPOSITORY}/tests/manifest/validate.py");
@@ -36,7 +36,7 @@ fn manifests(sandbox: &Sandbox, lines: &[&str]) -> Option<Vec<Vec<Value>>> {
     for (at, line) in lines.iter().enumerate() {
         let path = sandbox.path(&format!("{at}.yaml"));
         let mut start = sandbox.ragent("manifest k8s --name digits --image registry/torch:1");
-        // Words may hold anything, so they are not split at any white space.
+        // Arguments may contain any other white space, so only spaces split them.
         for word in line.split(' ').filter(|word| !word.is_empty()) {
             start = start.arg(word);
         }
@@ -67,7 +67,7 @@ fn args(manifest: &[Value]) -> Vec<&str> {
     args.iter().map(|arg| arg.as_str().expect("an argument is a text")).collect()
 }
 
-/// Every document of every combination of flags is one that Kubernetes takes.
+/// Every document of every combination of flags is valid.
 #[test]
 fn every_manifest_is_valid() {
     let sandbox = Sandbox::new();
@@ -101,7 +101,7 @@ fn every_manifest_is_valid() {
     }
 }
 
-/// Pods find the first one by the name that the service gives it, and the service finds the pods.
+/// Pods find the first one by the name that the service gives it, and the service selects the pods.
 #[test]
 fn first_pod_is_found() {
     let sandbox = Sandbox::new();
@@ -117,7 +117,7 @@ fn first_pod_is_found() {
     assert!(args(&manifests[0]).contains(&endpoint.as_str()));
 }
 
-/// What an argument or a variable holds is what the pod gets, however YAML might like to read it.
+/// Pods get arguments and variables unchanged, even if YAML could read them as another type.
 #[test]
 fn words_are_not_changed() {
     let words = [
@@ -185,7 +185,7 @@ fn words_are_not_changed() {
     assert_eq!([value("X"), value("Y"), value("Z")], [Some("1:20"), Some("yes"), Some("")]);
 }
 
-/// The words of the agent in the pod are words that the agent takes.
+/// The agent accepts the arguments that the manifest gives it.
 #[test]
 fn agent_takes_its_words() {
     let sandbox = Sandbox::new();
@@ -194,7 +194,7 @@ fn agent_takes_its_words() {
     let Some(manifests) = manifests(&sandbox, &[line]) else { return };
     let mut start = sandbox.ragent("");
     for word in args(&manifests[0]) {
-        // There is no service here.
+        // There is no such service here.
         start = start.arg(word.replace("digits-0.digits:29400", "127.0.0.1:0"));
     }
     let end = start.run();
@@ -205,7 +205,7 @@ fn agent_takes_its_words() {
     assert!(sandbox.path("out/ragent-digits/save").is_dir());
 }
 
-/// The configuration of DeepSpeed is carried along as it is, and told to the workers.
+/// The configuration of DeepSpeed is included unchanged, and its path is passed to the workers.
 #[test]
 fn deepspeed_config_is_carried_along() {
     let sandbox = Sandbox::new();
@@ -235,7 +235,7 @@ fn deepspeed_config_is_carried_along() {
     assert!(args(manifest).contains(&format!("--deepspeed-config={path}").as_str()));
 }
 
-/// A manifest may go to a file instead.
+/// A manifest may be written to a file instead.
 #[test]
 fn output_file() {
     let sandbox = Sandbox::new();
@@ -249,8 +249,7 @@ fn output_file() {
     assert!(written.starts_with("---\napiVersion: v1\nkind: Service\n"), "{written}");
 }
 
-/// The schemas are strict: a word that Kubernetes does not know is found, and so is a number where a
-/// text must be.
+/// The schemas are strict: an unknown field is found, and so is a number in place of a string.
 #[test]
 fn schemas_are_strict() {
     let Some(python) = python() else { return };

@@ -1,6 +1,6 @@
-"""Holds manifests against the official schemas, strictly, for each version of Kubernetes that is named.
+"""Validates manifests by the official schemas, strictly, for each given version of Kubernetes.
 
-Prints what each file holds, a line of JSON: the list of its documents, as any reader of YAML sees it.
+Prints a line of JSON for each file: the list of its documents, as a YAML parser reads them.
 
     python validate.py 1.33,1.37 FILE...
 """

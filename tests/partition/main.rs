@@ -1,4 +1,4 @@
-//! Agents on a network that breaks: real namespaces, real links, real time.
+//! Agents on a network with failures: real namespaces, real links, real time.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use support::{LEASE, Network, Program, Sandbox, Stream, is_alive, let_pass, may_
 #[path = "../support/mod.rs"]
 mod support;
 
-/// Three agents whose workers run.
+/// Three agents with running workers.
 fn three_agents(network: &Network, sandbox: &Sandbox) -> [Program; 3] {
     let mut agents = agents::<3>(network, sandbox, "2:3");
     for agent in &mut agents {
@@ -17,7 +17,8 @@ fn three_agents(network: &Network, sandbox: &Sandbox) -> [Program; 3] {
     agents
 }
 
-/// Agents on as many nodes, the first of which hosts, with one worker each; all are admitted.
+/// Starts agents on `N` nodes, of which the first hosts, with one worker each, and waits until all
+/// are admitted.
 fn agents<const N: usize>(network: &Network, sandbox: &Sandbox, nodes: &str) -> [Program; N] {
     let words = format!(
         "--nnodes {nodes} --max-restarts 1 --rdzv-endpoint {}:29400 \
@@ -32,8 +33,8 @@ fn agents<const N: usize>(network: &Network, sandbox: &Sandbox, nodes: &str) -> 
     agents
 }
 
-/// A node that is cut off has killed its workers by the time that the others go on without it, and
-/// takes part again when it is back. None of it is charged.
+/// A node that is cut off has killed its workers before the other nodes go on without it, and is
+/// admitted again when it is back. Nothing is charged.
 #[test]
 fn cut_off_node_is_left_out_and_taken_back() {
     if !may_make_networks() {
@@ -57,8 +58,8 @@ fn cut_off_node_is_left_out_and_taken_back() {
     }
 }
 
-/// Blips of half a second, a second and a second and a half cost nothing: nobody is lost, no worker
-/// is stopped.
+/// Interruptions of half a second, a second and a second and a half have no effect: no node is
+/// lost, and no worker is stopped.
 #[test]
 fn blips_cost_nothing() {
     if !may_make_networks() {
@@ -71,10 +72,10 @@ fn blips_cost_nothing() {
         network.cut(3);
         let_pass(Duration::from_millis(millis));
         network.heal(3);
-        // Longer than it takes to give a node up.
+        // Longer than the lease after which a node is lost.
         let_pass(LEASE);
     }
-    // What happens next on all of them is the next thing that is done to them.
+    // The next log lines of all agents must come from this signal.
     blipping.signal(Signal::SIGTERM);
     let line = host.logs("round ends");
     assert!(line.contains("node_left"), "{line}");
@@ -83,9 +84,9 @@ fn blips_cost_nothing() {
     assert!(!blipping.end().stderr.contains("lease is over"));
 }
 
-/// A link that is cut in one direction only is as good as cut: a node that is not answered kills its
-/// workers although it is heard, and one that is not heard is given up although it hears. In both
-/// cases the others go on, and take it back when the link is whole.
+/// A link that is cut in one direction counts as cut: a node that receives no answer kills its
+/// workers although its messages arrive, and a node whose messages do not arrive is lost although
+/// it receives. In both cases the other nodes go on, and admit it again after the repair.
 #[test]
 fn link_that_is_cut_one_way() {
     if !may_make_networks() {
@@ -111,8 +112,8 @@ fn link_that_is_cut_one_way() {
     }
 }
 
-/// When half of the nodes are cut off, their workers are dead before the other half goes on, which
-/// hosts the job; what is cut off waits, and all train again when the network is whole.
+/// If half of the nodes are cut off, their workers are dead before the other half goes on, which
+/// has the host; the nodes that are cut off wait, and all train again after the repair.
 #[test]
 fn half_of_the_nodes_are_cut_off() {
     if !may_make_networks() {
@@ -144,8 +145,8 @@ fn half_of_the_nodes_are_cut_off() {
     }
 }
 
-/// A link that goes up and down all the time does not stop the others for long: they end up without
-/// the node, or with it, and all is well when it stays up.
+/// A link that goes up and down repeatedly stops the other nodes only briefly: they go on without
+/// the node or with it, and all are members once the link stays up.
 #[test]
 fn flapping_link() {
     if !may_make_networks() {
@@ -163,7 +164,7 @@ fn flapping_link() {
         network.heal(4);
         let_pass(Duration::from_millis(700));
         if millis > 3000 {
-            // Each of the long ones costs two rounds, of three nodes and of four again.
+            // Each of the long interruptions causes two rounds, of three nodes and of four again.
             for agent in &mut agents[..3] {
                 agent.logs("nodes=3 world_size=3");
                 let line = agent.logs("nodes=4 world_size=4");
@@ -173,8 +174,8 @@ fn flapping_link() {
     }
 }
 
-/// The store of a round lets in its members only: a worker that a node brings along from an older
-/// round finds nobody there, also where it knows the port.
+/// The store of a round accepts only its members: a worker of an older round, on a node that is not
+/// a member, cannot use it even if it knows the port.
 #[test]
 fn stale_worker_reaches_no_newer_store() {
     if !may_make_networks() {
@@ -188,7 +189,7 @@ fn stale_worker_reaches_no_newer_store() {
     let line = host.logs("nodes=2 world_size=2");
     let port = line.split_once("master=10.77.0.1:").unwrap().1;
     let port = port.split(' ').next().unwrap();
-    // A member's word is answered, the stranger's is not.
+    // A member gets an answer, another node does not.
     for (node, answer) in [(2, "echo"), (3, "")] {
         let ask = format!(
             "exec 3<>/dev/tcp/10.77.0.1/{port} && printf '\\x00\\xce\\xf7\\x85\\x3c\\x0decho' >&3; head -c 4 <&3"
@@ -198,8 +199,8 @@ fn stale_worker_reaches_no_newer_store() {
     }
 }
 
-/// When the coordinator's node is cut off, nobody trains without it, and everybody trains again when
-/// it is back: one new round of all, for free.
+/// If the coordinator's node is cut off, no node trains without it, and all train again when it is
+/// back: in one new round of all, for free.
 #[test]
 fn cut_off_host_is_waited_for() {
     if !may_make_networks() {
@@ -223,8 +224,8 @@ fn cut_off_host_is_waited_for() {
     }
 }
 
-/// A host whose endpoint is an address that it does not have, as behind a forwarded one, attends
-/// its own coordinator all the same: it runs, and ends when it is told to.
+/// A host whose endpoint is not an address of its own, as with a forwarded one, registers with its
+/// own coordinator anyway: it runs, and ends when it is asked to.
 #[test]
 fn host_of_an_address_that_is_not_its_own() {
     if !may_make_networks() {
@@ -243,8 +244,8 @@ fn host_of_an_address_that_is_not_its_own() {
     sandbox.assert_nothing_left();
 }
 
-/// Nodes of a job that runs are asked how they reach each other, and a way that is broken is named by
-/// both its ends, although the job itself needs it not.
+/// Nodes of a running job are asked how they reach each other, and a broken connection is named by
+/// both ends, although the job itself does not need it.
 #[test]
 fn doctor_names_the_broken_way() {
     if !may_make_networks() {
@@ -265,8 +266,8 @@ fn doctor_names_the_broken_way() {
     assert!(line.is_some_and(|line| line.contains("10.77.0.3")), "{}", end.stdout);
 }
 
-/// A node that gets another address while it is attended, which its system prefers from then on, has it let
-/// in by the store of the next round.
+/// If a node gets another address while it is registered, and its system prefers that one from then
+/// on, the store of the next round accepts it.
 #[test]
 fn new_address_is_known_in_the_next_round() {
     if !may_make_networks() {
@@ -293,7 +294,8 @@ fn new_address_is_known_in_the_next_round() {
     }
 }
 
-/// A host whose endpoint is the address of a container bridge warns that only its own machine reaches it.
+/// A host whose endpoint is the address of a container bridge warns that only its own machine
+/// reaches it.
 #[test]
 fn endpoint_on_a_container_bridge_is_warned_about() {
     if !may_make_networks() {

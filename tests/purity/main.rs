@@ -1,4 +1,4 @@
-//! The state machines link nothing that could do I/O, wait, or read a clock for them.
+//! The state machines link nothing that could do I/O, wait, or read a clock.
 
 use std::{fs, process::Command};
 
@@ -25,14 +25,14 @@ fn machines_link_no_runtime() {
     }
 }
 
-/// The machines that share a crate with their driver use neither the runtime nor the wire.
+/// The machines that share a crate with their driver use neither the runtime nor the protocol.
 #[test]
 fn machines_next_to_their_driver_are_pure() {
     let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/../agent/src");
     for machine in ["launch/machine.rs", "search/election.rs"] {
         let text = fs::read_to_string(format!("{sources}/{machine}")).expect("it is there");
         for forbidden in ["tokio", "tonic", "ragent_proto", "async ", "now()"] {
-            // Their tests begin where the machine ends, and read a clock once.
+            // Tests follow the machine in the file, and read a clock once.
             let machine_itself = text.split("#[cfg(test)]").next().unwrap_or_default();
             assert!(!machine_itself.contains(forbidden), "{machine} has `{forbidden}`");
         }

@@ -1,4 +1,4 @@
-"""A step of data-parallel training on gloo, with what the environment says and nothing else."""
+"""Three steps of data-parallel training on gloo, configured by the environment only."""
 
 import os
 
@@ -23,7 +23,7 @@ def main():
     local = f"{os.environ['LOCAL_RANK']} of {os.environ['LOCAL_WORLD_SIZE']}"
     # One write, so that lines of several ranks stay whole.
     os.write(1, f"rank {rank} of {size}, local {local}, trained\n".encode())
-    # Rank 0 serves the store: it must not go while others still talk to it.
+    # Rank 0 serves the store: it must not end while others still use it.
     dist.barrier()
     dist.destroy_process_group()
 

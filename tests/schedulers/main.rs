@@ -1,5 +1,5 @@
-//! Agents and ranks that a scheduler or MPI starts: with the environments of Slurm, and by the real
-//! Open MPI and MPICH.
+//! Agents and ranks that a scheduler or MPI starts: with the environment of Slurm, and with the
+//! real Slurm, Open MPI and MPICH.
 #![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
 
 mod mpi;

@@ -8,14 +8,14 @@ use crate::support::{End, Network, Sandbox, Start, is_there, may_make_networks, 
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// An MPI as Debian has it, and how it is told what all need.
+/// An MPI of Debian, and its flags.
 #[derive(Clone, Copy)]
 struct Mpi {
     program: &'static str,
-    /// So that root may use it, with more ranks than there are processors.
+    /// Flags that allow root, and more ranks than processors.
     lenient: &'static str,
     one_a_node: &'static str,
-    /// What reaches other hosts.
+    /// Flags that set the way to reach other hosts.
     reach: &'static str,
     hosts: &'static str,
 }
@@ -42,8 +42,8 @@ fn installed() -> impl Iterator<Item = Mpi> {
 }
 
 impl Mpi {
-    /// Runs ranks that end at once. On a busy machine Hydra's mpiexec is killed by SIGPIPE in one of
-    /// twenty such runs, whatever it starts; then they run again.
+    /// Runs ranks that end at once. On a busy machine Hydra's mpiexec is killed by SIGPIPE in one
+    /// of twenty such runs, with any program; such a run is repeated.
     fn run_short(self, start: impl Fn() -> Start) -> End {
         let mut runs = (0..5).map(|_| start().run());
         runs.find(|end| end.signal != Some(Signal::SIGPIPE as i32)).expect("mpiexec lives")
@@ -55,7 +55,7 @@ impl Mpi {
     }
 }
 
-/// DDP on gloo trains with `ragent rank` between the launcher and Python, and nothing else.
+/// DDP on gloo trains with only `ragent rank` between the launcher and Python.
 #[test]
 fn ranks_train() {
     let python = PathBuf::from(format!("{REPOSITORY}/.venv/bin/python"));
@@ -79,7 +79,7 @@ fn ranks_train() {
     }
 }
 
-/// Two jobs on one machine have different ports, without anybody having named one.
+/// Two jobs on one machine have different ports, without any flag.
 #[test]
 fn starts_have_ports_of_their_own() {
     for mpi in installed() {
@@ -94,13 +94,13 @@ fn starts_have_ports_of_their_own() {
             assert_eq!(ports[0], ports[1]);
             ports[0].clone()
         };
-        // One of 8192 may come twice, but not three times.
+        // Two jobs may get the same one of 8192 ports, but not three.
         let seen = [port(), port(), port()];
         assert!(seen.iter().any(|port| *port != seen[0]), "{seen:?}");
     }
 }
 
-/// The exit code of a rank is mpirun's.
+/// mpirun exits with the exit code of a rank.
 #[test]
 fn exit_code_of_a_rank_gets_through() {
     for mpi in installed() {
@@ -110,7 +110,7 @@ fn exit_code_of_a_rank_gets_through() {
     }
 }
 
-/// Several agents on one node are a mistake that is told, and everything ends.
+/// Several agents on one node are reported as a mistake, and all processes end.
 #[test]
 fn several_agents_on_a_node_are_told() {
     for mpi in installed() {
@@ -123,7 +123,7 @@ fn several_agents_on_a_node_are_told() {
     }
 }
 
-/// Hosts with names of their own, and what starts programs on them, in the place of ssh.
+/// Hosts with their own names, and a script that starts programs on them in place of ssh.
 struct Hosts {
     network: Network,
     shell: PathBuf,
@@ -133,7 +133,7 @@ impl Hosts {
     fn new(sandbox: &Sandbox, name: &str) -> Self {
         let network = Network::new(name, 3);
         let shell = sandbox.path("rsh");
-        // Options, the host, and a command for its shell.
+        // The arguments are options, the host, and a command for its shell.
         let script = format!(
             "#!/bin/bash\nwhile [[ $1 == -* ]]; do shift; done\nhost=$1; shift\n\
              exec ip netns exec {}${{host##*.}} unshare -u sh -c \"hostname n${{host##*.}}; $*\"\n",
@@ -144,7 +144,7 @@ impl Hosts {
         Self { network, shell }
     }
 
-    /// `mpirun` on the first host, which starts one agent on each.
+    /// Returns `mpirun` on the first host, which starts one agent on each.
     fn agents(&self, sandbox: &Sandbox, mpi: Mpi, words: &str) -> Start {
         let hosts = [1, 2, 3].map(Network::address).join(",");
         let Mpi { program, lenient, one_a_node, reach, hosts: flag } = mpi;
@@ -166,8 +166,8 @@ fn assert_places(end: &End) {
     }
 }
 
-/// One agent a node, and not a word about nodes, names or addresses: the job has as many nodes as
-/// mpirun has started agents, with the launcher's order, at the first rank's host.
+/// One agent per node, without flags for nodes, names or addresses: the job has as many nodes as
+/// mpirun has started agents, in the launcher's order, with the endpoint at the first rank's host.
 #[test]
 fn agents_on_three_hosts_are_one_job() {
     if !may_make_networks() {
@@ -186,7 +186,7 @@ fn agents_on_three_hosts_are_one_job() {
     }
 }
 
-/// `ragent rank` across hosts knows where rank 0 is.
+/// `ragent rank` across hosts knows the address of rank 0.
 #[test]
 fn ranks_on_three_hosts_know_the_first() {
     if !may_make_networks() {

@@ -21,8 +21,8 @@ fn variables(end: &End) -> BTreeMap<String, String> {
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// The program is the same process, with the same command line, from one rank to a hundred thousand:
-/// all that grows is a few digits in its environment.
+/// The program is the same process, with the same command line, from one rank to a hundred
+/// thousand: only a few digits in its environment grow.
 #[test]
 fn command_line_does_not_grow() {
     let sandbox = Sandbox::new();
@@ -50,7 +50,7 @@ fn command_line_does_not_grow() {
     assert!(length(&last) < length(&one) + 100);
 }
 
-/// The exit code is the program's, and its end the process's.
+/// The exit code is the program's: `ragent rank` is replaced by it.
 #[test]
 fn becomes_the_program() {
     let sandbox = Sandbox::new();
@@ -58,8 +58,8 @@ fn becomes_the_program() {
     rank(&sandbox, 0, 1, "rank true").run().assert_code(0);
 }
 
-/// Without a launcher, without rank 0's host, and without a program there is an error, and nothing
-/// starts.
+/// Without a launcher, without rank 0's host, or without a program the command fails, and starts
+/// nothing.
 #[test]
 fn mistakes_are_told() {
     let sandbox = Sandbox::new();
@@ -79,7 +79,7 @@ fn mistakes_are_told() {
     }
 }
 
-/// An address or a port of rank 0 that means nothing does not reach the program, whoever gives it.
+/// An invalid address or port of rank 0 is refused, from a flag and from a variable.
 #[test]
 fn master_must_mean_something() {
     let sandbox = Sandbox::new();
@@ -102,12 +102,12 @@ fn master_must_mean_something() {
         refused(by_flag, "`--master-addr ");
     }
     refused(rank(&sandbox, 0, 1, "rank --master-addr").arg(""), "`--master-addr ` is no address");
-    // Set to nothing is not set, as for all variables here.
+    // Empty variables count as unset, as everywhere here.
     let start = rank(&sandbox, 0, 1, "rank -- env").env("MASTER_ADDR", "").env("MASTER_PORT", "");
     assert_eq!(variables(&start.run())["MASTER_ADDR"], "127.0.0.1");
 }
 
-/// A flag that there is not is refused, not executed; behind the program all words are its own.
+/// An unknown flag is refused, not executed; all arguments after the program belong to it.
 #[test]
 fn flags_stand_before_the_program() {
     let sandbox = Sandbox::new();
@@ -127,7 +127,7 @@ fn flags_stand_before_the_program() {
     }
 }
 
-/// What is hinted at helps here: a script wants its interpreter, and there are no flags of an agent.
+/// Hints fit this command: they name the interpreter of a script, and no flags of an agent.
 #[test]
 fn hints_are_those_of_a_rank() {
     let sandbox = Sandbox::new();

@@ -2,9 +2,9 @@
 
 use crate::support::{Sandbox, Start};
 
-/// The task `task` of a step with `tasks` tasks, one a node, whose first node is this machine.
+/// The task `task` of a step with `tasks` tasks, one per node, whose first node is this machine.
 fn in_step(sandbox: &Sandbox, task: u32, tasks: u32, words: &str) -> Start {
-    // Not used by anything else that runs now.
+    // No other running test has the same number.
     let job = std::process::id().to_string();
     let pairs = [
         ("SLURM_JOB_ID", job),
@@ -21,13 +21,13 @@ fn in_step(sandbox: &Sandbox, task: u32, tasks: u32, words: &str) -> Start {
     pairs.iter().fold(start, |start, (name, value)| start.env(name, value))
 }
 
-/// The tasks of a step are one job without a word about it: as many nodes as tasks, in their order,
-/// at the step's first node, by the step's name, with a worker for each GPU that was granted.
+/// The tasks of a step are one job without any flag: as many nodes as tasks, in their order, with
+/// the endpoint at the step's first node, the step's name, and a worker for each allocated GPU.
 #[test]
 fn tasks_of_a_step_are_one_job() {
     let sandbox = Sandbox::new();
     let words = "--no-python environment.sh";
-    // The one with the higher rank is there first, and is not rank 0 for that.
+    // The agent with the higher rank starts first, and still does not get rank 0.
     let task = |task| in_step(&sandbox, task, 2, words).env("SLURM_GPUS_ON_NODE", "2").start();
     let (second, first) = (task(1), task(0));
     for (agent, ranks) in [(first, [0, 1]), (second, [2, 3])] {
@@ -43,8 +43,8 @@ fn tasks_of_a_step_are_one_job() {
     }
 }
 
-/// A range of nodes goes on with those that are there, and no further ones are waited for than the
-/// step has tasks.
+/// A range of nodes starts with the nodes of the step, and waits for no more nodes than the step
+/// has tasks.
 #[test]
 fn range_is_bounded_by_the_step() {
     let sandbox = Sandbox::new();
@@ -58,8 +58,8 @@ fn range_is_bounded_by_the_step() {
     end.assert_stderr(&["Slurm has started 2 agents, and `--nnodes` says 3"]);
 }
 
-/// Where a flag says how nodes meet, the step's variables mean nothing, so that scripts written for
-/// torchrun mean under `srun` what they meant.
+/// If a flag sets how nodes meet, the step's variables are ignored, so that scripts for torchrun
+/// work the same under `srun`.
 #[test]
 fn flags_win() {
     let sandbox = Sandbox::new();
@@ -82,7 +82,7 @@ fn shells_are_no_tasks() {
     }
 }
 
-/// What cannot be is said before anything starts.
+/// Contradictions are reported before anything starts.
 #[test]
 fn contradictions_are_told() {
     let sandbox = Sandbox::new();
@@ -100,8 +100,8 @@ fn contradictions_are_told() {
     }
 }
 
-/// A first agent that is not on the first node of the list says so at once: nobody else would host,
-/// and all would wait.
+/// A first agent that is not on the first node of the list fails at once: no other agent would
+/// host, and all would wait.
 #[test]
 fn first_agent_elsewhere_is_told() {
     let sandbox = Sandbox::new();

@@ -6,14 +6,15 @@ use nix::unistd::{geteuid, gethostname};
 
 use crate::support::{End, Program, Sandbox, Start, free_port, is_there, skip};
 
-/// A controller and its nodes `n1` to `n3`, which resolve to this machine as long as it runs.
+/// A controller and its nodes `n1` to `n3`, whose names resolve to this machine in the programs of
+/// the cluster.
 struct Cluster<'a> {
     sandbox: &'a Sandbox,
     _daemons: Vec<Program>,
 }
 
 impl<'a> Cluster<'a> {
-    /// A cluster that takes jobs; none where Slurm is not installed.
+    /// Starts a cluster that accepts jobs; `None` if Slurm is not installed.
     fn start(sandbox: &'a Sandbox) -> Option<Self> {
         if !geteuid().is_root() {
             skip("a cluster of Slurm wants root");
@@ -35,7 +36,7 @@ impl<'a> Cluster<'a> {
         Some(Self { sandbox, _daemons: daemons })
     }
 
-    /// A command of a user of the cluster.
+    /// Returns a command of a user of the cluster.
     fn user(&self, words: &str) -> Start {
         in_cluster(self.sandbox, words)
     }
@@ -69,7 +70,7 @@ fn configure(sandbox: &Sandbox) {
     fs::write(sandbox.path("hosts"), hosts).unwrap();
 }
 
-/// A program that knows the cluster and the names of its nodes.
+/// A program that has the configuration of the cluster and the names of its nodes.
 fn in_cluster(sandbox: &Sandbox, words: &str) -> Start {
     let path = sandbox.environment().into_iter().find(|(name, _)| name == "PATH").unwrap().1;
     let start = sandbox.program("unshare").env("PATH", format!("{path}:/usr/sbin:/sbin"));
@@ -88,7 +89,7 @@ fn assert_places(end: &End) {
     }
 }
 
-/// `srun` with one task a node is a job of three nodes, at the first of them.
+/// `srun` with one task per node is a job of three nodes, with the endpoint at the first.
 #[test]
 fn agents_of_a_step_are_one_job() {
     let sandbox = Sandbox::new();
@@ -100,7 +101,7 @@ fn agents_of_a_step_are_one_job() {
     end.assert_stderr(&["endpoint=n1:", "run_id=slurm-1.0"]);
 }
 
-/// `srun` with a task a rank gives each rank its place.
+/// `srun` with one task per rank gives each rank its place.
 #[test]
 fn tasks_of_a_step_are_ranks() {
     let sandbox = Sandbox::new();
@@ -111,7 +112,7 @@ fn tasks_of_a_step_are_ranks() {
     assert!(end.stdout.contains(", at n1\n"), "{}", end.stdout);
 }
 
-/// The shell of a batch script is on one node of its job, and an agent there is alone.
+/// The shell of a batch script runs on one node of its job, and an agent there is a job of its own.
 #[test]
 fn batch_shell_is_no_task() {
     let sandbox = Sandbox::new();
@@ -126,7 +127,7 @@ fn batch_shell_is_no_task() {
     assert_eq!(out, "rank 0 of 1, node 0, local 0 of 1, at 127.0.0.1\n");
 }
 
-/// `scancel` reaches every agent, all leave, and nothing is left of any of them.
+/// `scancel` reaches every agent, all leave, and no process is left.
 #[test]
 fn cancelled_job_leaves_nothing() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,5 @@
-//! Agents that know no address, on networks of namespaces: by multicast, and by a list of hosts.
+//! Agents without a known address, on networks of namespaces: found by multicast, and by a list of
+//! hosts.
 
 use nix::sys::signal::Signal;
 use support::{Network, Program, Sandbox, Start, Stream, may_make_networks};
@@ -6,7 +7,7 @@ use support::{Network, Program, Sandbox, Start, Stream, may_make_networks};
 #[path = "../support/mod.rs"]
 mod support;
 
-/// An agent of the job `name` that is not told where the others are.
+/// An agent of the job `name` without the addresses of the others.
 fn agent(network: &Network, sandbox: &Sandbox, node: u32, name: &str, words: &str) -> Start {
     let words = format!("--rdzv-endpoint auto --rdzv-id {name} {words} --no-python stay.sh");
     network.ragent(sandbox, node, &words)
@@ -24,7 +25,7 @@ fn assert_admitted(agents: &mut [Program]) {
     }
 }
 
-/// Agents that start at once are one job, with one coordinator.
+/// Agents that start at the same time form one job, with one coordinator.
 #[test]
 fn agents_find_each_other() {
     if !may_make_networks() {
@@ -38,7 +39,7 @@ fn agents_find_each_other() {
     assert_eq!(hosts.count(), 1);
 }
 
-/// Jobs with different names on the same nodes have nothing to do with each other.
+/// Jobs with different names on the same nodes do not affect each other.
 #[test]
 fn jobs_do_not_meet() {
     if !may_make_networks() {
@@ -51,7 +52,7 @@ fn jobs_do_not_meet() {
     assert_admitted(&mut other);
 }
 
-/// Where nodes have ranks, the first one hosts, however late it comes.
+/// If nodes have ranks, the first one hosts, even if it starts last.
 #[test]
 fn first_rank_hosts_and_may_be_last() {
     if !may_make_networks() {
@@ -72,8 +73,8 @@ fn first_rank_hosts_and_may_be_last() {
     }
 }
 
-/// A host that is killed and started again finds its own endpoint by what the others remember, and the
-/// job goes on.
+/// A host that is killed and started again learns its previous endpoint from the other agents, and
+/// the job goes on.
 #[test]
 fn restarted_host_is_found_again() {
     if !may_make_networks() {
@@ -96,8 +97,8 @@ fn restarted_host_is_found_again() {
     }
 }
 
-/// Where the network comes up after the agents, each part of it has a host by then: they become one
-/// job, its members go where the host is that stays, and everybody knows where that is.
+/// If the network comes up after the agents, each part of it has its own host by then: they become
+/// one job, its members move to one of the hosts, and every agent knows its address.
 #[test]
 fn parts_become_one_job() {
     if !may_make_networks() {
@@ -111,7 +112,7 @@ fn parts_become_one_job() {
     };
     network.block(1);
     network.block(2);
-    // Two that are alone, and two that have met.
+    // Two agents on their own, and two that have found each other.
     let mut agents = [1, 2, 3, 4].map(settled);
     network.unblock(1);
     network.unblock(2);
@@ -127,7 +128,7 @@ fn parts_become_one_job() {
         status.assert_code(0);
         assert!(status.stdout.contains("10.77.0.4"), "{}", status.stdout);
     }
-    // The host that is left is found again by whatever the members say, also those that came late.
+    // A restarted host is found again through the members, even if they moved to it.
     let host = |agent: &Program| {
         agent.text(Stream::Stderr).contains("coordinating the job") && !gave_way(agent)
     };
@@ -141,7 +142,7 @@ fn parts_become_one_job() {
     }
 }
 
-/// A job that has begun stays; who has gathered nodes for it meanwhile brings them there.
+/// A job that has begun is kept; another host brings the nodes that it has gathered to that job.
 #[test]
 fn running_job_takes_in_what_another_host_has_gathered() {
     if !may_make_networks() {
@@ -161,14 +162,14 @@ fn running_job_takes_in_what_another_host_has_gathered() {
     alone.logs("giving way");
     agents.extend([alone, start(4)]);
     assert_admitted(&mut agents);
-    // Whoever still asks where it has hosted is told where the job is.
+    // The endpoint of the former host redirects to the job.
     let status = network.ragent(&sandbox, 4, "status --rdzv-endpoint 10.77.0.1:29400").run();
     status.assert_code(0);
     let lists = |node| status.stdout.contains(&Network::address(node));
     assert!((1..=4).all(lists), "{}", status.stdout);
 }
 
-/// Two jobs of one name that differ stay two, and their hosts say so.
+/// Two jobs with the same name and different settings stay separate, and their hosts log it.
 #[test]
 fn jobs_that_differ_stay_two() {
     if !may_make_networks() {
@@ -187,7 +188,7 @@ fn jobs_that_differ_stay_two() {
     }
 }
 
-/// IPv6 alone does.
+/// IPv6 is sufficient.
 #[test]
 fn without_ipv4() {
     if !may_make_networks() {
@@ -204,7 +205,8 @@ fn without_ipv4() {
     }
 }
 
-/// Where the network takes no multicast, a list of hosts does; without one that is said at once.
+/// If the network has no multicast, a list of hosts is sufficient; without a list the agent fails
+/// at once.
 #[test]
 fn list_of_hosts_does_without_multicast() {
     if !may_make_networks() {
@@ -232,7 +234,7 @@ fn list_of_hosts_does_without_multicast() {
     }
 }
 
-/// An agent that means another job by the same name is refused, and told what differs.
+/// An agent with the same name and other settings is refused, with the differences.
 #[test]
 fn other_settings_are_refused() {
     if !may_make_networks() {
@@ -246,7 +248,7 @@ fn other_settings_are_refused() {
     end.assert_stderr(&["--nnodes is 2 here and 3 there"]);
 }
 
-/// What cannot mean anything is told before anything is sent.
+/// Invalid values are reported before anything is sent.
 #[test]
 fn mistakes_are_told() {
     let sandbox = Sandbox::new();

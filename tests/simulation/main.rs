@@ -1,6 +1,6 @@
-//! Two thousand jobs, each with a seed that decides what goes wrong in it.
+//! Two thousand jobs, each with a seed that determines its faults.
 //!
-//! A failure prints the line that replays it.
+//! A failure prints the command that replays it.
 
 mod scale;
 mod storm;
@@ -15,10 +15,10 @@ use std::{
 
 use ragent_tests::{invariants::RULES, sabotage::Sabotage, world::World};
 
-/// Seeds of an ordinary run.
+/// The number of seeds of a default run.
 const SEEDS: u64 = 2_000;
 
-/// Seeds within which a planted bug must be found.
+/// The number of seeds within which a planted bug must be found.
 const SEEDS_TO_FIND_A_BUG: u64 = 20_000;
 
 /// Runs the world of `seed` to its end, or to the first rule that is broken.
@@ -28,7 +28,7 @@ fn run(seed: u64, sabotage: Sabotage) -> Result<(), String> {
         let goes_on = world.step();
         let has_news = mem::take(&mut world.chronicle.has_news);
         for (name, check) in RULES {
-            // Most steps are keep-alives; what they cannot break need not be looked at.
+            // Most steps are keep-alives; rules that these cannot break are not checked.
             let is_cheap = name.starts_with('5') || name.starts_with('8');
             if has_news || is_cheap {
                 check(&world)
@@ -41,16 +41,17 @@ fn run(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     }
 }
 
-/// A number that is given by hand: `SEED`, to replay a failure, or `SEEDS`, to run more of them.
+/// A number from the environment: `SEED`, to replay a failure, or `SEEDS`, to run more of them.
 #[expect(clippy::disallowed_methods, reason = "whoever runs the simulation says which worlds")]
 fn given(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// The lowest of `seeds` that breaks a rule, and how; every processor takes a share of them.
+/// The lowest of `seeds` that breaks a rule, with the reason; the seeds are divided among all
+/// processors.
 fn first_broken(seeds: Range<u64>, sabotage: Sabotage) -> Option<(u64, String)> {
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    // Seeds beyond one that is known to break a rule need not be looked at.
+    // Once a seed is known to break a rule, higher seeds are skipped.
     let end = AtomicU64::new(seeds.end);
     let share = |first: usize| {
         let share = seeds.clone().skip(first).step_by(threads);
@@ -67,7 +68,7 @@ fn first_broken(seeds: Range<u64>, sabotage: Sabotage) -> Option<(u64, String)> 
     })
 }
 
-/// Whatever goes wrong, no rule is broken.
+/// No fault breaks a rule.
 #[test]
 fn rules_hold_in_every_world() {
     let broken = match given("SEED") {
@@ -79,7 +80,7 @@ fn rules_hold_in_every_world() {
     }
 }
 
-/// The same seed is the same world.
+/// The same seed gives the same world.
 #[test]
 fn worlds_are_repeatable() {
     let life = |seed| {
@@ -92,7 +93,8 @@ fn worlds_are_repeatable() {
     }
 }
 
-/// The worlds have in them what the rules are about: a quiet world breaks none.
+/// The worlds contain enough of the events that the rules are about: an uneventful world breaks
+/// none.
 #[test]
 fn worlds_are_eventful() {
     let (mut rounds, mut terms, mut charges, mut successes) = (0, 0, 0, 0);
@@ -108,15 +110,15 @@ fn worlds_are_eventful() {
         charges += memory.map_or(0, |memory| memory.restarts_used);
         successes += u32::from(has_succeeded);
     }
-    // A good deal less than there are: three rounds, a restart of the coordinator and a quarter
-    // of a charge a world.
+    // Well below the usual numbers: three rounds, a restart of the coordinator and a quarter of a
+    // charge per world.
     assert!(rounds > 400, "{rounds} rounds");
     assert!(terms > 250, "{terms} terms");
     assert!(charges > 30, "{charges} charges");
     assert!(successes > 5, "{successes} jobs that succeeded");
 }
 
-/// Each rule notices the bug that breaks it.
+/// Each rule finds the bug that breaks it.
 #[test]
 fn every_rule_notices_its_bug() {
     let bugs = [

@@ -1,4 +1,4 @@
-//! What a thousand nodes cost the coordinator, counted in effects: time is for benches.
+//! The cost of a thousand nodes for the coordinator, counted in effects: benches measure time.
 
 use std::{
     iter,
@@ -83,7 +83,8 @@ fn effects(rendezvous: &mut Rendezvous) -> Vec<Effect> {
     iter::from_fn(|| rendezvous.poll_effect()).collect()
 }
 
-/// Joining, keep-alives, a failure and the next round cost each node a fixed number of messages.
+/// Registration, keep-alives, a failure and the next round cost each node a fixed number of
+/// messages.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
 fn thousand_nodes_cost_a_few_messages_each() {
@@ -104,7 +105,7 @@ fn thousand_nodes_cost_a_few_messages_each() {
         rendezvous.handle_attend(now, attend(n));
         let said = effects(&mut rendezvous);
         let is_last = n + 1 == NODES;
-        // Welcome and wait; the last one completes the round: welcome, state file, all admitted.
+        // Welcome and wait; the last node completes the round: welcome, state file, all admitted.
         assert_eq!(said.len(), if is_last { 2 + NODES as usize } else { 2 });
         for effect in said {
             if let Effect::Send { message: ToNode::Assignment(Assignment::Admit(told)), .. } =
@@ -130,6 +131,6 @@ fn thousand_nodes_cost_a_few_messages_each() {
         rendezvous.handle_message(now, peer(n), FromNode::Standing(ready));
         said += effects(&mut rendezvous).len();
     }
-    // Each waits and is admitted, but the last, which does not wait; the state file twice.
+    // Each node waits and is admitted, except the last, which does not wait; the state file twice.
     assert_eq!(said, 2 * NODES as usize - 1 + 2);
 }

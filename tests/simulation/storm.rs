@@ -1,8 +1,9 @@
-//! Thousands of real links and a coordinator of finite speed that stalls: no retry outgrows the work.
+//! Thousands of real links and a coordinator of finite speed that stalls: no retry outgrows the
+//! work.
 //!
 //! The coordinator serves one input after another and takes a fixed time for each. While it stalls,
-//! kernels go on accepting connections for it and its queue fills up. When it wakes, the queue must
-//! drain and every node must attend again, at every size of job.
+//! kernels accept connections for it and its queue fills up. Afterwards the queue must drain and
+//! every node must register again, for jobs of any size.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -15,22 +16,23 @@ use ragent_rendezvous::{
     settings::{Leases, NodeRange},
 };
 
-/// The cost of an attend with its connection for a coordinator that has a fifth of a processor.
+/// The cost of a registration with its connection for a coordinator that has a fifth of a
+/// processor.
 const ATTEND_COST: Duration = Duration::from_micros(1_000);
-/// The cost of an attend whose stream is closed.
+/// The cost of a registration whose stream is closed.
 const CLOSED_COST: Duration = Duration::from_micros(25);
 /// The cost of a keep-alive.
 const KEEP_ALIVE_COST: Duration = Duration::from_micros(50);
-/// How long a packet travels.
+/// The latency of a packet.
 const LATENCY: Duration = Duration::from_micros(500);
-/// The stall in a small job; longer, as everything is, in larger ones.
+/// The stall in a small job; it is longer in larger jobs, like all intervals.
 const STALL: Duration = Duration::from_millis(1_400);
 
 /// A bug to plant.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Bug {
     None,
-    /// The driver hangs up on every attempt after two seconds, and the coordinator serves attends
+    /// The driver closes every attempt after two seconds, and the coordinator serves registrations
     /// whose stream is closed.
     Impatience,
 }
@@ -39,15 +41,15 @@ enum Bug {
 enum Event {
     /// A deadline of a link.
     Timer(usize),
-    /// A connection is there.
+    /// A connection has been made.
     Connected(usize, AttendNumber),
-    /// Something arrives at the coordinator.
+    /// An input arrives at the coordinator.
     Arrived(Work),
     /// The coordinator has finished an input.
     Served(Work),
     /// The coordinator's answer arrives.
     Answered(Work),
-    /// The impatient driver hangs up.
+    /// The impatient driver closes its attempt.
     HungUp(usize, AttendNumber),
 }
 
@@ -64,7 +66,7 @@ struct Storm {
     timers: Vec<Option<Instant>>,
     /// The newest stream of each node that the coordinator knows.
     known: Vec<AttendNumber>,
-    /// Connections that each node has opened.
+    /// The number of connections that each node has opened.
     opened: Vec<u32>,
     now: Instant,
     stalled_until: Option<Instant>,
@@ -120,7 +122,7 @@ impl Storm {
         self.events.insert((self.now + delay, self.scheduled), event);
     }
 
-    /// Lets everything happen that is due within `time`.
+    /// Handles all events that are due within `time`.
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= end) {
@@ -241,7 +243,8 @@ impl Storm {
     }
 }
 
-/// Runs a job of `nodes` through a stall; reports nodes that did not recover within two leases.
+/// Runs a job of `nodes` through a stall; returns an error if nodes do not recover within two
+/// leases.
 fn survive(nodes: usize, bug: Bug) -> Result<(), String> {
     let mut storm = Storm::new(nodes, bug);
     storm.run(storm.leases.agent * 2);
@@ -275,7 +278,7 @@ fn survive(nodes: usize, bug: Bug) -> Result<(), String> {
     Ok(())
 }
 
-/// After a stall of the coordinator every node attends again within two leases, with at most two
+/// After a stall of the coordinator every node registers again within two leases, with at most two
 /// connections for it and without losing its lease, in small and in large jobs.
 #[test]
 fn load_falls_after_a_stall() {
@@ -284,7 +287,7 @@ fn load_falls_after_a_stall() {
     }
 }
 
-/// The same job does not recover where attempts are short-lived and are served in vain.
+/// The same job does not recover if attempts are short-lived and closed ones are served too.
 #[test]
 fn impatience_is_noticed() {
     let why = survive(10_000, Bug::Impatience).expect_err("the storm goes on");

@@ -1,4 +1,4 @@
-//! What has happened in a world, as far as a rule asks for it.
+//! The events in a world that the rules need.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,48 +8,49 @@ use ragent_rendezvous::{
     settings::Memory,
 };
 
-/// What has happened so far.
+/// The events so far.
 #[derive(Debug, Default)]
 pub struct Chronicle {
-    /// Every round, with the members that were admitted to it and what they were told.
+    /// Every round, with the members that were admitted to it and their admissions.
     pub rounds: BTreeMap<RoundId, Vec<Member>>,
     /// The newest round when the last one began.
     pub before_newest: RoundId,
-    /// The newest round that any member was told.
+    /// The newest round of any admission.
     pub newest: RoundId,
-    /// Members that were told two different things about one round.
+    /// Members that got two different admissions to one round.
     pub contradictions: Vec<String>,
-    /// The round in which each node was last told to run, until it is told or does otherwise.
+    /// The round that each node runs since its last admission, until it gets another assignment or
+    /// stops.
     pub running: BTreeMap<NodeId, RoundId>,
-    /// Nodes that were told to wait while they were members.
+    /// Nodes that were assigned to wait while they were members.
     pub waiting_members: Vec<NodeId>,
-    /// What the state file has held, newest last.
+    /// The contents of the state file, newest last.
     pub memories: Vec<Memory>,
-    /// Rounds in which a worker really failed.
+    /// Rounds in which a worker has failed.
     pub failed_rounds: BTreeSet<Round>,
-    /// How the job ended, once any node was told.
+    /// The outcome of the job, once any node has received it.
     pub outcome: Option<Outcome>,
-    /// Streams that agents have begun to open.
+    /// The number of streams that agents have begun to open.
     pub dials: u64,
-    /// Whether something has been noted since the rules were last looked at.
+    /// True if an event was added since the rules were last checked.
     pub has_news: bool,
 }
 
 /// A member of a round.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Who it is.
+    /// The node.
     pub node: NodeId,
-    /// Its workers.
+    /// The number of its workers.
     pub local_world_size: u32,
-    /// The rank that it must have, where ranks are fixed.
+    /// The rank that it must have, if ranks are fixed.
     pub node_rank: Option<u32>,
-    /// What it was told.
+    /// Its admission.
     pub admission: Admission,
 }
 
 impl Chronicle {
-    /// Notes what a node is told.
+    /// Adds an assignment to a node.
     pub fn note(&mut self, description: &NodeDescription, assignment: &Assignment) {
         self.has_news = true;
         let node = &description.node_id;
@@ -79,7 +80,7 @@ impl Chronicle {
         }
         let members = self.rounds.entry(round).or_default();
         match members.iter().find(|member| member.node == *node) {
-            // Repeated on a new stream; perhaps the node has stopped since.
+            // A repeated admission on a new stream; the node may have stopped since.
             Some(member) if member.admission == *admission => {}
             Some(_) => {
                 self.contradictions.push(format!("{node} was told two things about {round}"))
@@ -94,7 +95,7 @@ impl Chronicle {
         }
     }
 
-    /// Notes that a node no longer does what it was told.
+    /// Notes that a node no longer runs its round.
     pub fn note_stopped(&mut self, node: &NodeId) {
         self.running.remove(node);
     }

@@ -1,8 +1,8 @@
-//! The rules that never break, each in a file of its own.
+//! The rules that must always hold, each in its own file.
 //!
-//! Their numbers are those of the list "Rules that never break" in `docs/architecture.md`. Rule 6
-//! needs real processes, and rule 9 real bytes: other tests hold these. Rule 10, that no retry outgrows
-//! the work, is held by `tests/simulation/storm.rs`.
+//! Their numbers are those of the table "Rules and their tests" in `docs/rendezvous.md`. Rule 6
+//! needs real processes, and rule 9 real bytes: other tests check these. Rule 10, that no retry
+//! outgrows the work, is checked by `tests/simulation/storm.rs`.
 
 mod charged_once;
 mod job_heals;
@@ -15,7 +15,7 @@ mod rounds_only_grow;
 
 use crate::world::World;
 
-/// A rule: its number and name, and what finds it broken.
+/// A rule: its number and name, and its check.
 pub type Rule = (&'static str, fn(&World) -> Result<(), String>);
 
 /// All rules.

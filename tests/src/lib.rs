@@ -1,12 +1,12 @@
-//! Runs whole jobs in one thread: a seeded world, and the rules that never break in it.
+//! Runs whole jobs in one thread: a seeded world, and the rules that must always hold in it.
 //!
 //! The machines are the real ones: the coordinator's rendezvous, and each node's agent, link and
-//! supervisor. The rest is modelled: a network that delays and loses, keepers that kill when a
-//! lease is over, and faults that crash, freeze and cut off nodes. A seed decides
-//! everything that is left open, so a seed that breaks a rule breaks it every time.
+//! supervisor. The rest is modelled: a network that delays and loses messages, keepers that kill
+//! workers at the end of a lease, and faults that crash, freeze and cut off nodes. A seed
+//! determines everything else, so a seed that breaks a rule breaks it every time.
 //!
-//! [`world::World::step`] lets the next thing happen; [`invariants::RULES`] are looked at after
-//! each. [`sabotage::Sabotage`] plants a bug on purpose, to show that each rule notices.
+//! [`world::World::step`] handles the next event; [`invariants::RULES`] are checked after each.
+//! [`sabotage::Sabotage`] plants a bug on purpose, to show that each rule finds it.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! The dice: small, seeded, and the same on every machine and in every version.
+//! Random numbers: small, seeded, and the same on every machine and in every version.
 
 use std::time::Duration;
 
-/// A sequence of numbers that its seed decides (SplitMix64).
+/// A sequence of numbers that is determined by its seed (SplitMix64).
 #[derive(Debug)]
 pub struct Random {
     state: u64,
@@ -22,22 +22,22 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low + 1)
     }
 
-    /// True in `percent` of all cases.
+    /// Returns true in `percent` of all cases.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.between(1, 100) <= percent
     }
 
-    /// A time from `low` to `high` milliseconds, microseconds apart.
+    /// Returns a time from `low` to `high` milliseconds, in steps of a microsecond.
     pub fn millis(&mut self, low: u64, high: u64) -> Duration {
         Duration::from_micros(self.between(low * 1_000, high * 1_000))
     }
 
-    /// One of `choices`, if there are any.
+    /// Returns one of `choices`, if there are any.
     pub fn pick<T: Clone>(&mut self, choices: &[T]) -> Option<T> {
         let last = choices.len().checked_sub(1)?;
         let index = usize::try_from(self.between(0, last as u64)).ok()?;

@@ -1,26 +1,26 @@
 //! Bugs that a world can plant between the machine and its nodes, at least one for each rule.
 //!
-//! A harness that has never caught anything proves nothing. Each of these is caught by the rule
-//! that it is named with; `tests/simulation/main.rs` holds them to that.
+//! A test that has never found a bug proves nothing. Each of these is found by the rule that its
+//! comment names; `tests/simulation/main.rs` checks that.
 
 /// A bug to plant.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Sabotage {
-    /// None: the machine as it is.
+    /// No bug: the machine as it is.
     None,
-    /// The member with group rank 1 is told that it has rank 0. Breaks rule 1.
+    /// The member with group rank 1 is admitted with rank 0. Breaks rule 1.
     DoubleRank,
-    /// A member is told to wait right after it was admitted. Breaks rule 2.
+    /// A member is assigned to wait right after its admission. Breaks rule 2.
     WaitingMember,
-    /// A coordinator that is started anew knows nothing, and nobody tells it. Breaks rule 3.
+    /// A restarted coordinator has no state, and agents report none. Breaks rule 3.
     Amnesia,
-    /// The machine is told a smaller `min` than the job has. Breaks rule 4.
+    /// The machine gets a smaller `min` than the job has. Breaks rule 4.
     FewerThanMin,
-    /// No keeper kills anything when a lease is over. Breaks rule 5.
+    /// No keeper kills workers at the end of a lease. Breaks rule 5.
     NoKeeper,
-    /// A keeper leaves word that a host's processes are dead while they live. Breaks rule 5.
+    /// A keeper reports that a host's processes are dead while they are alive. Breaks rule 5.
     FalseGrave,
-    /// The state file and the agents forget what was charged. Breaks rule 7.
+    /// The state file and the agents lose the charges. Breaks rule 7.
     ForgottenCharges,
     /// No deadline is ever applied. Breaks rule 8.
     NoTimeouts,

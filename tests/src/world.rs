@@ -1,4 +1,4 @@
-//! A job in a world of its own: clock, network, agents, keepers, and the machine between them.
+//! A job in a simulated world: clock, network, agents, keepers, and the machine between them.
 
 mod coordinator;
 mod fault;
@@ -25,7 +25,7 @@ use keeper::Processes;
 use network::{FromAgent, Stream};
 use node::{Agent, Input};
 
-/// A job and everything around it.
+/// A job and its environment.
 #[derive(Debug)]
 pub struct World {
     start: Instant,
@@ -35,18 +35,18 @@ pub struct World {
     events: BTreeMap<(Instant, u64), Event>,
     events_scheduled: u64,
     coordinator: Option<Rendezvous>,
-    /// Whether the coordinator's process dies after so many further effects.
+    /// The number of further effects after which the coordinator's process dies, if it does.
     dies_after: Option<u64>,
     memory: Memory,
-    /// The state file of another run that was there at the start.
+    /// The state file of another run that existed at the start.
     planted: Option<Memory>,
     host: Option<u64>,
     host_node: Option<NodeId>,
     agents: BTreeMap<NodeId, Agent>,
     agents_started: u64,
-    /// Every agent that ever was.
+    /// All agents that were ever started.
     descriptions: BTreeMap<NodeId, NodeDescription>,
-    /// The rank that each machine was given, where ranks are fixed.
+    /// The fixed rank of each machine, if ranks are fixed.
     node_ranks: BTreeMap<u64, u32>,
     machines: BTreeMap<u64, Heard>,
     streams: BTreeMap<Peer, Stream>,
@@ -57,60 +57,60 @@ pub struct World {
     min_nodes: u32,
     stage: Stage,
     overdue: Option<Instant>,
-    /// What has happened.
+    /// The events so far.
     pub chronicle: Chronicle,
 }
 
-/// How far a world has come.
+/// The stage of a world.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Stage {
-    /// Things go wrong.
+    /// Faults occur.
     Faulty,
-    /// Nothing goes wrong any more, since then.
+    /// No faults have occurred since then.
     Quiet(Instant),
-    /// The job is over, and so is its coordinator.
+    /// The job has ended, and so has its coordinator.
     Finished,
 }
 
-/// Something that happens at a moment.
+/// An event at a certain time.
 #[derive(Debug)]
 enum Event {
     /// A connection is made, or refused.
     Connect(Peer),
-    /// Arrives at the coordinator.
+    /// A message arrives at the coordinator.
     Up { from: Peer, message: FromAgent },
-    /// Arrives at an agent.
+    /// A message arrives at an agent.
     Down { to: Peer, message: ToNode },
     /// The coordinator notices that a stream has ended.
     Detached(Peer),
-    /// A keeper reports a death.
+    /// A keeper's obituary arrives.
     Obituary(NodeId),
-    /// An agent takes something in.
+    /// An agent gets an input.
     Input(NodeId, Input),
     /// A worker of a round fails on a node.
     WorkerFails(NodeId, RoundId),
     /// The workers of a round exit with 0 on a node.
     Succeeds(NodeId, RoundId),
-    /// A keeper looks at its lease.
+    /// A keeper checks its lease.
     Lease(NodeId),
-    /// The last process of a round is gone from a node, by a sweep or otherwise.
+    /// The last process of a round on a node has ended, by a sweep or otherwise.
     Gone { node: NodeId, round: RoundId, is_swept: bool },
     /// An agent is started on a machine.
     StartAgent { machine: u64 },
     /// The coordinator's process is started.
     StartCoordinator,
-    /// Something goes wrong.
+    /// A fault occurs.
     Fault(Fault),
 }
 
-/// How long things go wrong.
+/// The time during which faults occur.
 const FAULTY: Duration = Duration::from_secs(30);
 
-/// How long a job may take, once nothing goes wrong, to run or to close: two join timeouts, and
-/// what a recovery, a grace and the leases take.
+/// The time limit for a job to run or to close after the last fault: two join timeouts, and the
+/// time for a recovery, a grace period and the leases.
 const HEALS_WITHIN: Duration = Duration::from_secs(110);
 
-/// How attendance is timed: as in production, but with fewer keep-alives to simulate.
+/// Leases and intervals: as in production, but with fewer keep-alives to simulate.
 const LEASES: Leases = Leases {
     keep_alive_interval: Duration::from_millis(800),
     agent: Duration::from_millis(2_400),
@@ -118,7 +118,7 @@ const LEASES: Leases = Leases {
 };
 
 impl World {
-    /// The world of `seed`, with a bug planted in it.
+    /// Creates the world of `seed`, with a bug planted in it.
     #[expect(clippy::disallowed_methods, reason = "a world needs some instant to begin with")]
     pub fn new(seed: u64, sabotage: Sabotage) -> Self {
         let mut random = Random::new(seed);
@@ -176,7 +176,7 @@ impl World {
         world
     }
 
-    /// Lets the next thing happen; false once there is nothing left to wait for.
+    /// Handles the next event; returns false once there is nothing left to wait for.
     pub fn step(&mut self) -> bool {
         self.become_quiet();
         let deadline = self.coordinator.as_ref().and_then(Rendezvous::poll_timeout);
@@ -186,7 +186,7 @@ impl World {
             return false;
         };
         self.now = self.now.max(next);
-        // Inputs first: what arrives at the moment a lease ends has arrived in time.
+        // Inputs first: a message that arrives at the moment a lease ends is in time.
         if event == Some(next) {
             if let Some((_, event)) = self.events.pop_first() {
                 self.happen(event);
@@ -197,7 +197,7 @@ impl World {
         !(self.stage == Stage::Finished || self.has_healed() || self.is_stuck())
     }
 
-    /// When the faults have stopped, whether the job runs on all its members.
+    /// Returns true if the faults have stopped and the job runs on all its members.
     pub fn has_healed(&self) -> bool {
         if !matches!(self.stage, Stage::Quiet(_)) {
             return false;
@@ -210,33 +210,33 @@ impl World {
         snapshot.phase == PhaseName::Running && running.all(|runs| runs)
     }
 
-    /// Whether the job should have run or closed by now.
+    /// Returns true if the job should have run or closed by now.
     pub fn is_stuck(&self) -> bool {
         matches!(self.stage, Stage::Quiet(since) if self.now > since + HEALS_WITHIN)
     }
 
-    /// Whether the coordinator shows that the job has succeeded.
+    /// Returns true if the job has succeeded.
     pub fn has_succeeded(&self) -> bool {
         let outcome = self.chronicle.outcome.as_ref();
         outcome.is_some_and(|outcome| outcome.result == JobResult::Succeeded)
     }
 
-    /// A deadline that has passed, was applied, and is still awaited.
+    /// The deadline that has passed, was applied, and is still waited for, if there is one.
     pub fn overdue(&self) -> Option<Duration> {
         self.overdue.map(|at| at.saturating_duration_since(self.start))
     }
 
-    /// What the coordinator shows, while there is one.
+    /// The snapshot of the coordinator, if it runs.
     pub fn snapshot(&self) -> Option<Snapshot> {
         self.coordinator.as_ref().map(|coordinator| coordinator.snapshot(self.now))
     }
 
-    /// The nodes on which processes live, and the round that they belong to.
+    /// The nodes with live processes, and the round of these.
     pub fn processes(&self) -> impl Iterator<Item = (&NodeId, RoundId)> {
         self.processes.iter().map(|(node, processes)| (node, processes.round))
     }
 
-    /// What the job was started with.
+    /// The settings that the job was started with.
     pub fn shared(&self) -> SharedSettings {
         self.shared
     }
@@ -246,12 +246,12 @@ impl World {
         self.min_nodes
     }
 
-    /// The state file of another run that was there at the start, if one was.
+    /// The state file of another run that existed at the start, if one did.
     pub fn planted(&self) -> Option<&Memory> {
         self.planted.as_ref()
     }
 
-    /// How much time has passed.
+    /// The simulated time since the start.
     pub fn elapsed(&self) -> Duration {
         self.now.saturating_duration_since(self.start)
     }
@@ -265,7 +265,7 @@ impl World {
             })
     }
 
-    /// Starts the coordinator and some of the nodes, and decides what will go wrong.
+    /// Starts the coordinator and some of the nodes, and chooses the faults.
     fn populate(&mut self, max: u64) {
         self.host = self.random.chance(50).then_some(1);
         if self.random.chance(10) {
@@ -289,7 +289,7 @@ impl World {
         }
     }
 
-    /// The state file of a run that was killed as a whole.
+    /// Returns the state file of a run whose processes were all killed.
     fn memory_of_another_run(&mut self) -> Memory {
         let size = self.random.between(1, 4);
         let round = self.random.between(1, 9);
@@ -304,7 +304,7 @@ impl World {
         }
     }
 
-    /// Ends the faults when their time is over, and sees to it that the job could go on.
+    /// Ends the faults when their time is over, and makes sure that the job could go on.
     fn become_quiet(&mut self) {
         if self.stage != Stage::Faulty || self.now < self.start + FAULTY {
             return;
@@ -345,7 +345,7 @@ impl World {
     }
 
     fn schedule_at(&mut self, at: Instant, event: Event) {
-        // The counter breaks ties, so that the order never depends on anything else.
+        // The counter breaks ties, so that the order is always determined.
         self.events_scheduled += 1;
         self.events.insert((at, self.events_scheduled), event);
     }

@@ -1,17 +1,18 @@
-//! What arguments and this host can tell is told before any host is reached, with exit code 2.
+//! Mistakes in arguments and on this host are reported before any host is reached, with exit code
+//! 2.
 
 use std::fs;
 
 use crate::support::{End, Sandbox, Start};
 
-/// `ragent launch` where no host would answer, and ssh would leave a mark.
+/// Runs `ragent launch` with an ssh that only creates the file `called`.
 fn launch(sandbox: &Sandbox, hosts: &str, words: &str) -> End {
     fs::write(sandbox.path("hosts"), hosts).unwrap();
     let start = sandbox.ragent("launch --hostfile hosts --ssh").arg("touch called");
     words.split_ascii_whitespace().fold(start, Start::arg).run()
 }
 
-/// Each mistake is told with what it is about, and nothing is called.
+/// Each mistake is reported with the argument that it is about, and ssh is not called.
 #[test]
 fn mistakes_cost_no_network() {
     let sandbox = Sandbox::new();
@@ -42,7 +43,7 @@ fn mistakes_cost_no_network() {
     end.assert_stderr(&["`--hostfile nothing` cannot be read: No such file"]);
 }
 
-/// A dry run says what would run where, without values of variables, and starts nothing.
+/// A dry run prints the command of each host, without values of variables, and starts nothing.
 #[test]
 fn dry_run() {
     let sandbox = Sandbox::new();

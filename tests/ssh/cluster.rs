@@ -1,4 +1,4 @@
-//! Hosts with an sshd each, and one beside them from which jobs are launched.
+//! Hosts with an sshd each, and another host from which jobs are launched.
 
 use std::{fs, path::Path, process::Command};
 
@@ -11,7 +11,8 @@ use crate::support::{
     Network, PATIENCE, Program, Sandbox, Start, command_line, is_there, may_make_networks, skip,
 };
 
-/// Hosts `node1`, `node2`, …, as ssh knows them. Dropping it ends everything.
+/// Hosts `node1`, `node2`, …, with entries in the ssh configuration. Dropping it ends all of its
+/// processes.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     servers: Vec<Program>,
@@ -23,7 +24,7 @@ pub(crate) struct Cluster {
 const SSHD: &str = "/usr/sbin/sshd";
 
 impl Cluster {
-    /// A fresh one; none where that is impossible, with the reason said.
+    /// Starts a cluster. Returns `None`, and prints why, if that is impossible.
     pub(crate) fn new(name: &str, hosts: u32) -> Option<Self> {
         if !may_make_networks() || !is_there("ssh") || !is_there("ssh-keygen") {
             return None;
@@ -32,7 +33,7 @@ impl Cluster {
             skip(&format!("there is no {SSHD}"));
             return None;
         }
-        // sshd wants it; a service makes it at its start.
+        // sshd needs this folder, which its service would create.
         fs::create_dir_all("/run/sshd").unwrap();
         let sandbox = Sandbox::new();
         make_key(&sandbox, "host_key");
@@ -56,7 +57,7 @@ impl Cluster {
         fs::write(self.sandbox.path(name), text).unwrap();
     }
 
-    /// Writes the configuration of ssh; what stands first in it wins.
+    /// Writes the configuration of ssh; `first` takes precedence.
     pub(crate) fn write_client_config(&self, first: &str) {
         let path = |name| self.sandbox.path(name).display().to_string();
         let hosts: String = (1..=9)
@@ -72,7 +73,7 @@ impl Cluster {
         self.write("ssh_config", &text);
     }
 
-    /// Starts an sshd on a host; what stands first in its configuration wins.
+    /// Starts an sshd on a host; `first` takes precedence in its configuration.
     pub(crate) fn serve(&mut self, node: u32, port: u16, first: &str) {
         let path = |name| self.sandbox.path(name).display().to_string();
         let environment: Vec<String> = self
@@ -98,7 +99,7 @@ impl Cluster {
         self.servers.push(server);
     }
 
-    /// `ragent launch` with these words, on the host beside them.
+    /// Returns `ragent launch` with these arguments, on the launching host.
     pub(crate) fn launch(&self, words: &str) -> Start {
         let ragent = env!("CARGO_BIN_EXE_ragent");
         let start = self.network.program(&self.sandbox, self.hosts + 1, ragent);
@@ -109,7 +110,7 @@ impl Cluster {
         words.split_ascii_whitespace().fold(start, Start::arg)
     }
 
-    /// What runs of this test beside the servers themselves, in words.
+    /// The processes of this test other than the servers, with their command lines.
     pub(crate) fn left(&self) -> Vec<String> {
         let lines = self.sandbox.processes().into_iter().map(|pid| (pid, command_line(pid)));
         let own = lines.filter(|(_, line)| !line.contains("sshd"));
@@ -122,7 +123,7 @@ impl Cluster {
         processes.filter(|pid| command_line(*pid).contains(part)).collect()
     }
 
-    /// Waits until nothing of this test runs beside the servers.
+    /// Waits until no process of this test is left but the servers.
     #[track_caller]
     pub(crate) fn wait_until_nothing_left(&self) {
         let deadline = clock::now_blocking() + PATIENCE;

@@ -1,4 +1,4 @@
-//! However a launch ends, nothing is left running anywhere.
+//! After any end of a launch, no process is left on any host.
 
 use std::io::Read;
 
@@ -18,14 +18,14 @@ fn running(cluster: &Cluster, words: &str, workers: u32) -> Program {
     launch
 }
 
-/// Ctrl-C lets the workers of all hosts save what they have, and leaves nothing.
+/// Ctrl-C lets the workers of all hosts save their work, and leaves no process.
 #[test]
 fn interrupt_reaches_all_workers() {
     let Some(cluster) = Cluster::new("int", 4) else { return };
     let mut launch = running(&cluster, "--no-python polite.sh", 4);
     launch.signal_group(Signal::SIGINT);
     for rank in 0..4 {
-        // A host may hear of the others' end before it hears of its own.
+        // A host may be stopped because of another one's end before the signal reaches it.
         launch.says(&format!("saved rank={rank} on "));
     }
     let end = launch.end();
@@ -34,7 +34,7 @@ fn interrupt_reaches_all_workers() {
     cluster.wait_until_nothing_left();
 }
 
-/// The second Ctrl-C kills what does not end.
+/// A second Ctrl-C kills the remaining processes.
 #[test]
 fn second_interrupt_kills() {
     let Some(cluster) = Cluster::new("int2", 4) else { return };
@@ -47,7 +47,7 @@ fn second_interrupt_kills() {
     cluster.wait_until_nothing_left();
 }
 
-/// While hosts are being reached, Ctrl-C ends it at once, with every ssh and what that has started.
+/// While hosts are being reached, Ctrl-C ends the launch at once, with every ssh and its children.
 #[test]
 fn interrupt_while_hosts_are_reached() {
     let Some(cluster) = Cluster::new("early", 2) else { return };
@@ -61,21 +61,21 @@ fn interrupt_while_hosts_are_reached() {
     cluster.wait_until_nothing_left();
 }
 
-/// A console that takes nothing makes workers wait, and keeps nobody from ending them.
+/// A console that is not read blocks the output of workers, but not their end.
 #[test]
 fn blocked_console_delays_no_end() {
     let Some(cluster) = Cluster::new("blocked", 2) else { return };
     let (mut console, writer) = std::io::pipe().unwrap();
     let words = "--shutdown-timeout 1 --no-python flood.sh 1000000 0";
     let launch = cluster.launch(words).stdout(writer).start();
-    // The flood has begun, and nobody reads the rest of it.
+    // The flood has begun, and the rest of it is not read.
     console.read_exact(&mut [0; 4096]).unwrap();
     launch.signal_group(Signal::SIGINT);
     launch.end().assert_code(1);
     cluster.wait_until_nothing_left();
 }
 
-/// When the launching process is killed, every host ends what it has started.
+/// If the launching process is killed, every host ends its processes.
 #[test]
 fn killed_launch_leaves_nothing() {
     let Some(cluster) = Cluster::new("kill", 4) else { return };
@@ -85,7 +85,7 @@ fn killed_launch_leaves_nothing() {
     cluster.wait_until_nothing_left();
 }
 
-/// When a relay is killed, so is its agent; a job that cannot do without it is ended everywhere, and the
+/// If a relay is killed, so is its agent; a job that needs this host is ended everywhere, and the
 /// host is named.
 #[test]
 fn killed_relay_is_a_lost_host() {
@@ -99,7 +99,7 @@ fn killed_relay_is_a_lost_host() {
     cluster.wait_until_nothing_left();
 }
 
-/// A job that can do without a lost host goes on, and its success is the launch's.
+/// A job that does not need a lost host goes on, and the launch succeeds with it.
 #[test]
 fn enough_hosts_go_on() {
     let Some(cluster) = Cluster::new("enough", 4) else { return };
@@ -132,7 +132,7 @@ fn failure_ends_all() {
     cluster.wait_until_nothing_left();
 }
 
-/// The relay whose agent has a word in its command line.
+/// The relay whose agent's command line contains a word.
 fn relay_of(cluster: &Cluster, word: &str) -> u32 {
     let relays = cluster.find(" __relay");
     let has_agent =

@@ -1,8 +1,8 @@
-//! What all hosts say, on one console.
+//! The output of all hosts on one console.
 
 use crate::cluster::Cluster;
 
-/// However much all hosts say at once, each line is whole and has its host and rank.
+/// Under a flood from all hosts, each line is complete and has its host and rank.
 #[test]
 fn lines_stay_whole() {
     let Some(cluster) = Cluster::new("flood", 4) else { return };
@@ -23,7 +23,7 @@ fn lines_stay_whole() {
     assert!(end.stdout.lines().all(|line| line.starts_with("[node")), "{}", end.stdout);
 }
 
-/// Prefixes of the user's own stay, with the host in front.
+/// Prefixes that the user has set are kept, after the host.
 #[test]
 fn own_prefixes() {
     let Some(cluster) = Cluster::new("prefix", 2) else { return };

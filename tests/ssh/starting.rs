@@ -1,4 +1,4 @@
-//! What is started, where, and with what.
+//! The agents of a launch, their hosts, and their arguments and environment.
 
 use nix::sys::signal::Signal;
 
@@ -7,8 +7,8 @@ use crate::{
     support::{command_line, is_there},
 };
 
-/// Every host gets an agent, with as many workers as it has slots, ranked in the order of the list; all
-/// lines have host and rank; the job's success is the launch's.
+/// Every host gets an agent, with as many workers as it has slots, ranked in the order of the list;
+/// all lines have host and rank.
 #[test]
 fn all_hosts_take_part() {
     let Some(cluster) = Cluster::new("all", 4) else { return };
@@ -26,7 +26,7 @@ fn all_hosts_take_part() {
     cluster.wait_until_nothing_left();
 }
 
-/// The job's success is the launch's, and so is its failure.
+/// The launch succeeds with the job, and fails with it.
 #[test]
 fn end_of_the_job_is_the_end_of_the_launch() {
     let Some(cluster) = Cluster::new("ends", 4) else { return };
@@ -46,7 +46,7 @@ fn end_of_the_job_is_the_end_of_the_launch() {
     assert_eq!(cluster.left(), Vec::<String>::new());
 }
 
-/// Hosts get the variables that are asked for, and the folder; nobody sees their values in a list of
+/// Hosts get the chosen variables, and the folder; the values are not visible in a list of
 /// processes.
 #[test]
 fn environment_and_folder() {
@@ -63,7 +63,7 @@ fn environment_and_folder() {
         assert!(line.ends_with(&format!("yes/s3cr3t/two words/{}", folder.display())), "{line}");
     }
     let seen: Vec<String> = cluster.sandbox.processes().into_iter().map(command_line).collect();
-    // Whoever types a value into a command line shows it there, and nowhere else.
+    // A value on the user's command line is visible there, and nowhere else.
     let others = seen.iter().filter(|line| !line.contains(" launch "));
     assert!(others.clone().count() > 8, "{seen:?}");
     assert!(!others.into_iter().any(|line| line.contains("s3cr3t")), "{seen:?}");
@@ -72,7 +72,7 @@ fn environment_and_folder() {
     cluster.wait_until_nothing_left();
 }
 
-/// Accelerators that are chosen are the ones that workers see.
+/// Workers see exactly the accelerators that were chosen.
 #[test]
 fn chosen_accelerators() {
     let Some(cluster) = Cluster::new("slots", 4) else { return };
@@ -102,12 +102,12 @@ fn fixed_ranks() {
     }
 }
 
-/// An sshd that has no time for a connection is asked again.
+/// A connection that a busy sshd drops is tried again.
 #[test]
 fn busy_host_is_asked_again() {
     let Some(cluster) = Cluster::new("busy", 2) else { return };
     let path = |name| cluster.sandbox.path(name).display().to_string();
-    // The first one is dropped before a word is said.
+    // The first connection is closed before anything is sent.
     let proxy = format!(
         "Host node2\nProxyCommand sh -c \"mkdir {} 2>/dev/null || exec ssh -F {} -W %h:%p node1\"\n",
         path("first"),
@@ -119,11 +119,11 @@ fn busy_host_is_asked_again() {
     assert!(cluster.sandbox.path("first").exists());
 }
 
-/// A host behind another one is reached as ssh's configuration says.
+/// A jump host in ssh's configuration is used.
 #[test]
 fn jump_host() {
     let Some(cluster) = Cluster::new("jump", 4) else { return };
-    // From the launching host there is no way to node4 but through node1.
+    // The launching host reaches node4 only through node1.
     cluster.network.cut_one_way(5, 4);
     cluster.write_client_config("Host node4\nProxyJump node1\n");
     let end = cluster.launch("--include node[2,4] --no-python environment.sh").run();

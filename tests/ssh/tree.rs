@@ -1,8 +1,8 @@
-//! Hosts that are reached through others.
+//! Hosts that are reached through other hosts.
 
 use crate::{cluster::Cluster, support::Network};
 
-/// With fewer connections than hosts, hosts reach others, as long a chain as it takes.
+/// With fewer connections than hosts, hosts connect to further hosts, in a chain of any length.
 #[test]
 fn hosts_reach_others() {
     let Some(cluster) = Cluster::new("tree", 4) else { return };
@@ -18,11 +18,12 @@ fn hosts_reach_others() {
     }
 }
 
-/// A host that another one cannot reach is reached directly, and so is what would hang below it.
+/// A host that cannot be reached through another one is reached directly, and so are the hosts
+/// below it.
 #[test]
 fn direct_way_is_the_second_one() {
     let Some(cluster) = Cluster::new("second", 4) else { return };
-    // From node1 ssh finds nobody at node2's port.
+    // From node1, ssh uses a port of node2 on which no process listens.
     let from_first = format!(
         "Match host node2 exec \"ip -o addr | grep -q {}/\"\nPort 1\n",
         Network::address(1)

@@ -1,4 +1,4 @@
-//! Hosts that cannot be reached, or cannot start what they are to.
+//! Hosts that cannot be reached, or cannot start their agent.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -7,7 +7,7 @@ use crate::{
     support::{End, Sandbox},
 };
 
-/// Hosts that cannot be reached are named, and the job starts without them while enough are there.
+/// Hosts that cannot be reached are named, and the job starts without them if enough are left.
 #[test]
 fn enough_hosts_are_reached() {
     let Some(cluster) = Cluster::new("reach", 4) else { return };
@@ -19,7 +19,7 @@ fn enough_hosts_are_reached() {
     assert!(end.stdout.contains("[node4:3] env rank=3 WORLD_SIZE=4\n"), "{}", end.stdout);
 }
 
-/// With too few of them nothing is started, and the reasons are ssh's own.
+/// With too few hosts nothing is started, and the reasons are ssh's own messages.
 #[test]
 fn too_few_hosts_are_reached() {
     let Some(cluster) = Cluster::new("few", 4) else { return };
@@ -35,7 +35,7 @@ fn too_few_hosts_are_reached() {
     assert_eq!(cluster.left(), Vec::<String>::new());
 }
 
-/// Nobody is asked for a password: that it would be needed is said, and how to do without.
+/// The user is not asked for a password: a host that needs one is named, with a hint.
 #[test]
 fn password_is_not_asked_for() {
     let Some(mut cluster) = Cluster::new("password", 4) else { return };
@@ -47,7 +47,7 @@ fn password_is_not_asked_for() {
     assert_eq!(cluster.left(), Vec::<String>::new());
 }
 
-/// A host whose key nobody has confirmed is not trusted, and that is said.
+/// A host with an unconfirmed key is not trusted, and the message has the reason.
 #[test]
 fn unknown_host_key() {
     let Some(cluster) = Cluster::new("hostkey", 2) else { return };
@@ -57,7 +57,7 @@ fn unknown_host_key() {
     end.assert_stderr(&["Host key verification failed", "hint: log in by hand once"]);
 }
 
-/// Another version of ragent on a host is told, with both.
+/// Another version of ragent on a host is reported, with both versions.
 #[test]
 fn other_version() {
     let Some(cluster) = Cluster::new("version", 2) else { return };
@@ -72,7 +72,8 @@ fn other_version() {
     assert_eq!(end.stdout, "");
 }
 
-/// A folder that a host lacks, or a program, is that host's clear error, and ends the others.
+/// A folder or a program that a host lacks is reported as that host's error, and the other hosts
+/// are ended.
 #[test]
 fn host_lacks_something() {
     let Some(cluster) = Cluster::new("lacks", 4) else { return };
@@ -87,7 +88,7 @@ fn host_lacks_something() {
         "its agent exited with 2",
     ]);
     cluster.wait_until_nothing_left();
-    // Only one lacks it; the others do not wait for it for ever.
+    // Without ragent on the hosts, the message has a hint.
     cluster.write("once.sh", "#!/bin/sh\nexec sleep infinity\n");
     let path = cluster.sandbox.path("once.sh");
     let words = format!("--remote-ragent /no/ragent --no-python {}", path.display());
@@ -96,7 +97,7 @@ fn host_lacks_something() {
     end.assert_stderr(&["/no/ragent", "hint: is ragent installed there? `--remote-ragent PATH`"]);
 }
 
-/// `ragent launch` with a program that answers as an ssh would.
+/// Runs `ragent launch` with a script in place of ssh.
 fn launch_by(ssh: &str, words: &str) -> End {
     let sandbox = Sandbox::new();
     std::fs::write(sandbox.path("hosts"), "node1\n").unwrap();
@@ -106,7 +107,7 @@ fn launch_by(ssh: &str, words: &str) -> End {
     sandbox.ragent(&format!("launch --hostfile hosts --ssh ./ssh.sh {words}")).run()
 }
 
-/// A host that says on stdout why it refuses, as one without a shell does, is repeated, the end of it.
+/// If a host refuses on stdout, as without a login shell, the end of its text is in the message.
 #[test]
 fn refusal_on_stdout() {
     let end = launch_by("echo This account is currently not available.; exit 1", "x.py");
@@ -117,13 +118,14 @@ fn refusal_on_stdout() {
     let end = launch_by(much, "x.py");
     end.assert_stderr(&["\n  node1: line 998; line 999; last\n"]);
     assert!(!end.stderr.contains("line 90"), "{}", end.stderr);
-    // What ssh says itself is nearer to the cause.
+    // The stderr of ssh is nearer to the cause.
     let end = launch_by("echo welcome; echo cause >&2; exit 1", "x.py");
     end.assert_stderr(&["\n  node1: cause\n"]);
     assert!(!end.stderr.contains("welcome"), "{}", end.stderr);
 }
 
-/// ssh that fails on its own configuration has reached no host that could lack ragent.
+/// If ssh fails because of its own configuration, the message does not suggest that ragent is
+/// missing.
 #[test]
 fn configuration_of_ssh() {
     let says = "Can\\'t open user config file nothing: No such file or directory";
@@ -133,7 +135,7 @@ fn configuration_of_ssh() {
     assert!(!end.stderr.contains("--remote-ragent"), "{}", end.stderr);
 }
 
-/// Workers find the folder that they run in as PWD, too.
+/// PWD is the folder that the workers run in.
 #[test]
 fn folder_is_the_shells() {
     let here = "for last; do :; done; cd / && exec sh -c \"$last\"";

@@ -1,4 +1,4 @@
-//! A cgroup for one test, like the one that a service manager makes for a unit.
+//! A cgroup for one test, as a service manager makes for a unit.
 
 use std::{fs, path::PathBuf, process::Command};
 

@@ -1,12 +1,12 @@
-/* Lets the system fail for ragent as it does on a bad day; loaded with LD_PRELOAD.
+/* Injects system failures into ragent; loaded with LD_PRELOAD.
  *
- * Files in the folder $FAULTS say what goes wrong at the moment; there is none at first.
+ * The files in the folder $FAULTS are the current failures; there are none at first.
  *
  *   clock   seconds by which the wall clock is off
- *   fork    how many further forks are refused
- *   names   the resolver takes 20 s and knows nothing
+ *   fork    the number of further forks that are refused
+ *   names   the resolver takes 20 s and finds nothing
  *   slow    milliseconds that each access to a path with "/slow/" in it takes
- *   full    nothing more can be written to such a path
+ *   full    writes to such a path fail
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -24,7 +24,7 @@
 
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
-/* The number in the file of a fault; `none` where there is no such file, or this is not ragent. */
+/* Returns the number in the file of a fault; `none` without that file, or if this is not ragent. */
 static long fault(const char *name, long none) {
     const char *folder = getenv("FAULTS");
     if (!folder || strcmp(program_invocation_short_name, "ragent")) return none;
@@ -46,7 +46,7 @@ static void access_path(const char *path) {
     if (path && strstr(path, "/slow/")) rest(fault("slow", 0));
 }
 
-/* Whether writing to `fd` is refused; slow if it is to be. */
+/* Returns 1 if writing to `fd` is to be refused; delays access to a slow path. */
 static int access_fd(int fd) {
     char link[64], path[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);

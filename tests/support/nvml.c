@@ -1,5 +1,5 @@
-/* Stands for the driver's library on a machine without one: two GPUs, held by the processes that the
- * lines of the file $HELD_GPUS name: GPU, process, bytes. */
+/* A substitute for the driver's library: two GPUs, held by the processes in the lines of the file
+ * $HELD_GPUS: GPU, process, bytes. */
 #include <stdio.h>
 #include <stdlib.h>
 

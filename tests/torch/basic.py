@@ -1,4 +1,4 @@
-"""A script as they were before launchers set variables: it is told its rank, and meets the others by a file."""
+"""A script that uses no variables of a launcher: it gets its rank as an argument, and meets the others at a file."""
 
 import argparse
 import os

@@ -1,7 +1,7 @@
-"""What every training script does with a process group, in whichever torch this is run by.
+"""The usual operations of a training script on a process group, for any version of torch.
 
-Says what it computed, one line a rank. In the first attempt rank 0 fails after that, so that a second round
-has to come to be.
+Prints its results, one line a rank. In the first attempt rank 0 fails after that, so that a second round
+follows.
 """
 
 import os
@@ -26,7 +26,7 @@ def main():
     # One write, so that lines of several ranks stay whole.
     line = f"attempt={attempt} rank={rank} sum={int(total)} product={int(product)} torch={torch.__version__}\n"
     os.write(1, line.encode())
-    # So that all have said theirs when one fails.
+    # No rank fails before all have printed their line.
     dist.barrier()
     dist.destroy_process_group()
     if attempt == 0 and rank == 0:

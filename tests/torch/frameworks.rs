@@ -1,4 +1,4 @@
-//! Frameworks that people launch by torchrun: each trains a tiny model on two workers.
+//! Frameworks that are commonly launched by torchrun: each trains a tiny model on two workers.
 
 use ragent::host::{Host, ThisHost};
 
@@ -26,7 +26,7 @@ fn train(python: &str, framework: &str, fails: &str) -> End {
     end
 }
 
-/// The framework sees both workers and trains; an exception in one of them is in the report.
+/// The framework uses both workers and trains; an exception in one of them is in the report.
 fn trains(python: &str, framework: &str) {
     let end = train(python, framework, "");
     end.assert_code(0);
@@ -39,14 +39,14 @@ fn trains(python: &str, framework: &str) {
     end.assert_stderr(&["rank      : 1 (local_rank: 1)", "ValueError: no such batch"]);
 }
 
-/// accelerate, as a worker script.
+/// accelerate trains on two workers.
 #[test]
 fn accelerate() {
     let Some(python) = venv("python") else { return };
     trains(&python, "accelerate");
 }
 
-/// Those that `FRAMEWORKS` names: `make test-frameworks`.
+/// The frameworks in `FRAMEWORKS` train on two workers: `make test-frameworks`.
 #[test]
 fn other_frameworks() {
     let frameworks = ThisHost.env("FRAMEWORKS").unwrap_or_default();
@@ -56,7 +56,7 @@ fn other_frameworks() {
     }
 }
 
-/// A worker is told the same by DeepSpeed's own launcher, where `FRAMEWORKS` names it.
+/// A worker gets the same from DeepSpeed's own launcher; runs if `FRAMEWORKS` contains `deepspeed`.
 #[test]
 fn deepspeeds_contract() {
     let frameworks = ThisHost.env("FRAMEWORKS").unwrap_or_default();
@@ -68,7 +68,7 @@ fn deepspeeds_contract() {
     let script = format!("{REPOSITORY}/tests/torch/frameworks/contract_deepspeed.py");
     let words = format!("--nproc-per-node 2 --launch-method deepspeed {script} --lr 3");
     let ours = sandbox.ragent(&words).env("PYTHON_EXEC", &python).run();
-    // `{"localhost": [0, 1]}`, as its runner hands it to its launcher.
+    // `{"localhost": [0, 1]}`, as its runner passes it to its launcher.
     let world = "--world_info=eyJsb2NhbGhvc3QiOiBbMCwgMV19";
     let words = ["-m", "deepspeed.launcher.launch", world, &script, "--lr", "3"];
     let start = words.iter().fold(sandbox.program(&python), Start::arg);

@@ -1,4 +1,4 @@
-//! Scripts that are told more than torchrun's environment, with the real torch.
+//! Scripts that need more than torchrun's environment, with the real torch.
 
 use super::{
     REPOSITORY,
@@ -6,8 +6,8 @@ use super::{
     venv,
 };
 
-/// Workers meet by a file that is a fresh one after a failure, and find the checkpoint where they left
-/// it.
+/// Workers meet at a shared file that is a new one after a failure, and find the checkpoint at the
+/// same path.
 #[test]
 fn basic_meets_by_a_file() {
     let Some(python) = venv("python") else { return };

@@ -1,5 +1,5 @@
-//! The real torch: its client against our store, its collectives under our agents, its launcher
-//! beside ours.
+//! The real torch: its client with our store, its collectives under our agents, and its launcher
+//! compared with ours.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ mod versions;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// A program of the Python environment that `scripts/setup-venv.sh` makes; none where it is not.
+/// A program of the Python environment that `scripts/setup-venv.sh` makes; `None` if it is missing.
 fn venv(name: &str) -> Option<String> {
     let path = PathBuf::from(format!("{REPOSITORY}/.venv/bin/{name}"));
     if path.exists() {
@@ -25,7 +25,7 @@ fn venv(name: &str) -> Option<String> {
     None
 }
 
-/// The Python of another environment that this script makes; none where it is not.
+/// The Python of another environment that this script makes; `None` if it is missing.
 fn python_of(environment: &str) -> Option<String> {
     let path = PathBuf::from(format!("{REPOSITORY}/.venvs/{environment}/bin/python"));
     if path.exists() {
@@ -60,7 +60,7 @@ fn torch_client_is_served() {
     let address = store.says("127.0.0.1:");
     let (host, port) = address.rsplit_once(':').expect("it prints host:port");
     let script = format!("{REPOSITORY}/tests/torch/store_conformance.py");
-    // torch looks up the name of its peer for every connection, and waits where nobody answers.
+    // torch resolves the name of its peer for every connection, and waits if there is no answer.
     let client = sandbox.program(&python).env("RES_OPTIONS", "timeout:1 attempts:1");
     let mut client = client.arg(script).arg(host).arg(port).start();
     client.says("compare_set ");
@@ -71,8 +71,8 @@ fn torch_client_is_served() {
     store.end().assert_code(0);
 }
 
-/// DistributedDataParallel on gloo goes on from its checkpoint when a worker is killed, on a store
-/// in which no key of the dead round stands, and ends well on both nodes.
+/// DistributedDataParallel on gloo continues from its checkpoint after a worker was killed, with a
+/// store without keys of the previous round, and succeeds on both nodes.
 #[test]
 fn training_survives_a_killed_worker() {
     let Some(python) = venv("python") else { return };
@@ -94,7 +94,7 @@ fn training_survives_a_killed_worker() {
     sandbox.assert_nothing_left();
 }
 
-/// The example runs under torchrun as it is.
+/// The example runs unchanged under torchrun.
 #[test]
 fn example_runs_under_torchrun() {
     let Some(torchrun) = venv("torchrun") else { return };
@@ -110,14 +110,14 @@ fn example_runs_under_torchrun() {
     assert!(end.stdout.contains("epoch=1/1 world_size=2"), "{}", end.stdout);
 }
 
-/// A worker finds the same variables under both launchers, with the same values where these do not
-/// name a port, a folder or a run.
+/// A worker has the same variables under both launchers, with the same values unless they name a
+/// port, a folder or a run.
 #[test]
 fn environment_is_torchruns() {
     let Some(torchrun) = venv("torchrun") else { return };
     let sandbox = Sandbox::new();
     let flags = ["--standalone", "--nproc-per-node=2", "--max-restarts=3", "--no-python", "env"];
-    // Where there is no locale, Python makes one up and hands it on.
+    // Without a locale, Python sets one and passes it on.
     let with_flags =
         |start: Start| flags.iter().fold(start.env("LC_ALL", "C.UTF-8"), Start::arg).run();
     let theirs = environment(&with_flags(sandbox.program(&torchrun)).stdout);
@@ -125,7 +125,7 @@ fn environment_is_torchruns() {
     assert_eq!(ours, theirs);
 }
 
-/// Lines of `env`, sorted, without what differs between any two runs.
+/// The lines of `env`, sorted, without the values that differ between any two runs.
 fn environment(text: &str) -> Vec<String> {
     const OF_THE_RUN: [&str; 5] =
         ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID", "_"];

@@ -1,7 +1,7 @@
-"""Takes training steps together with all others on gloo, until it is ended.
+"""Takes training steps together with all other ranks on gloo, until it is killed.
 
-Says so with its first step and then with every hundredth, one line a rank: a line means that all ranks
-of the round have taken that step.
+Prints a line for the first step and for every hundredth one: a line means that all ranks of the round
+have taken that step.
 """
 
 import os

@@ -5,7 +5,7 @@
 
 Needs an empty store, and a Python with torch 2.12 or newer. Prints one line per rule; exits with 1
 at the end if any does not hold. Run it against torch's own server to see that the rules are torch's
-(those marked "ours" excepted, which it fails).
+(except those marked "ours", which it fails).
 """
 
 import os
@@ -15,7 +15,7 @@ import sys
 import threading
 from datetime import timedelta
 
-# The rules provoke time-outs and closed connections, for which torch logs a page each.
+# The rules cause timeouts and closed connections, and torch logs a page for each.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 from torch.distributed import (  # noqa: E402
@@ -33,7 +33,7 @@ RULES = []
 
 
 def rule(function):
-    """Registers a check under its doc comment."""
+    """Registers a check, with its docstring as its name."""
     RULES.append(function)
     return function
 
@@ -43,7 +43,7 @@ def connect(**options):
 
 
 def impatient(timeout=SHORT):
-    """A client whose operations time out soon; connecting may take its time on a busy machine."""
+    """A client whose operations time out soon; connecting may take longer on a busy machine."""
     store = connect()
     store.set_timeout(timeout)
     return store
@@ -65,7 +65,7 @@ def expect_raises(kind, words, function, *args):
 
 
 def in_thread(function, *args):
-    """Starts `function` beside; `join` of what is returned re-raises what it raised."""
+    """Starts `function` in a thread; `join` of that thread re-raises its exception."""
 
     class Beside(threading.Thread):
         error = None
@@ -101,7 +101,7 @@ def constructor_counts(store):
 
 @rule
 def set_get(store):
-    """What is set is got: empty, UTF-8, under an empty key, overwritten."""
+    """`get` returns the value of `set`: empty, UTF-8, under an empty key, overwritten."""
     for key, value in [("k", "v"), ("empty", ""), ("k\u00e9y", "v\u00e4l\u20ac"), ("", "x"), ("k", "w")]:
         store.set(key, value)
         expect(store.get(key), value.encode())
@@ -109,7 +109,7 @@ def set_get(store):
 
 @rule
 def large_values(store):
-    """A value of 8 MiB is stored; one byte more, and the client is disconnected."""
+    """A value of 8 MiB is stored; with one byte more the client is disconnected."""
     blob = random.Random(1).randbytes(8 << 20)
     store.set("large", blob)
     expect(store.get("large") == blob, True)
@@ -150,7 +150,7 @@ def get_waits(store):
 
 @rule
 def time_outs(store):
-    """`get` and `wait` give up after their time, and the connection remains usable."""
+    """`get` and `wait` time out, and the connection remains usable."""
     short = impatient()
     for _ in range(2):
         expect_raises(DistStoreError, "wait timeout after 200ms, keys: /nope", short.get, "nope")
@@ -163,7 +163,7 @@ def time_outs(store):
 
 @rule
 def wait_many(store):
-    """`wait` returns once all of its keys have been set, by whatever operation."""
+    """`wait` returns once all of its keys have been set, by any operation."""
     other = connect()
     waiter = in_thread(other.wait, ["w1", "w2", "w3", "w4", "w1"])
     store.set("w1", "")
@@ -176,7 +176,7 @@ def wait_many(store):
 
 @rule
 def add(store):
-    """`add` counts in decimal, wraps, and reads numbers as C does."""
+    """`add` counts in decimal, wraps, and parses numbers as C does."""
     expect(store.add("n", 1), 1)
     expect(store.add("n", 41), 42)
     expect(store.add("n", -50), -8)
@@ -190,7 +190,7 @@ def add(store):
 
 @rule
 def add_refuses(store):
-    """`add` on what is no number disconnects the client and keeps the value."""
+    """`add` on a value that is not a number disconnects the client and keeps the value."""
     for value in ["", " ", "-", "hello", str(2**63)]:
         store.set("bad", value)
         expect_raises(DistNetworkError, "", connect().add, "bad", 1)
@@ -212,7 +212,7 @@ def compare_set(store):
 
 @rule
 def check(store):
-    """`check` tells whether all keys are present; of none, they are."""
+    """`check` returns True if all keys are present, also without keys."""
     store.set("present", "")
     expect(store.check(["present"]), True)
     expect(store.check(["present", "absent"]), False)
@@ -221,7 +221,7 @@ def check(store):
 
 @rule
 def delete(store):
-    """`delete_key` tells whether the key was there."""
+    """`delete_key` returns True if the key existed."""
     store.set("gone", "")
     expect(store.delete_key("gone"), True)
     expect(store.delete_key("gone"), False)
@@ -244,7 +244,7 @@ def multi(store):
 
 @rule
 def queues(store):
-    """Queues are first in, first out, wait when asked to, and are no keys."""
+    """Queues are first in, first out, wait if asked to, and do not count as keys."""
     keys = store.num_keys()
     expect(store.queue_len("q"), 0)
     expect_raises(QueueEmptyError, "", store.queue_pop, "q", False)
@@ -298,7 +298,7 @@ def clones(store):
 
 @rule
 def barrier(store):
-    """A barrier ends for all when the last arrives; its key counts and serves once."""
+    """A barrier ends for all clients when the last arrives; its key counts and serves once."""
     other = connect()
     first = in_thread(other.barrier, "bar", 2)
     store.barrier("bar", 2)
@@ -339,7 +339,7 @@ def failed_compare_set_wakes_nobody(store):
 
 
 def be_rank(rank, world_size=8):
-    """What each of the processes of `processes` does."""
+    """The work of each process of `processes`."""
     store = connect(world_size=world_size)
     store.set(f"rank/{rank}", str(rank))
     store.add("ranks", rank)

@@ -1,5 +1,5 @@
-//! Gloo workers through everything in which torchrun 2.15 loses the job, or leaves it hanging: after
-//! each event all workers take a training step together again.
+//! Gloo workers, with all events after which torchrun 2.15 loses the job or hangs: after each event
+//! all workers take a training step together again.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{
     venv,
 };
 
-/// Nodes of one job, with one worker each; a coordinator stands beside them where one is asked for.
+/// A job with one worker on each node, and with `ragent coordinator` if a test starts it.
 struct Job<'a> {
     sandbox: &'a Sandbox,
     python: String,
@@ -20,7 +20,7 @@ struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// A job; none where there is no torch.
+    /// Creates a job; `None` without torch.
     fn new(sandbox: &'a Sandbox, flags: &str) -> Option<Self> {
         let python = venv("python")?;
         Some(Self { sandbox, python, port: free_port(), flags: flags.to_owned() })
@@ -32,7 +32,7 @@ impl<'a> Job<'a> {
             "--rdzv-id steps --rdzv-endpoint 127.0.0.1:{port} {flags} {words} \
              {REPOSITORY}/tests/torch/steps.py"
         ));
-        // torch looks up the names of its peers, and waits where nobody answers.
+        // torch resolves the names of its peers, and waits if there is no answer.
         start.env("PYTHON_EXEC", python).env("RES_OPTIONS", "timeout:1 attempts:1")
     }
 
@@ -50,15 +50,15 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Waits until each node's worker has taken a step in a group of `world_size`, in a round that was
-/// not there when this was last asked; returns their processes.
+/// Waits until each node's worker has taken a step in a group of `world_size`, in a round that is
+/// newer than `before`; returns the pids of the workers.
 #[track_caller]
 fn step(agents: &mut [&mut Program], world_size: u32, restart: u32, before: &[u32]) -> Vec<u32> {
     let pid = |agent: &mut &mut Program| loop {
         let line = agent.says(&format!("world_size={world_size} restart={restart} pid="));
         let (_, pid) = line.rsplit_once('=').expect("it ends so");
         let pid = pid.parse().expect("a process");
-        // The one before may have said the same until its end.
+        // A worker of the previous round may have printed the same until its end.
         if !before.contains(&pid) {
             return pid;
         }
@@ -70,7 +70,7 @@ fn kill(pid: u32) {
     super::kill(pid, Signal::SIGKILL);
 }
 
-/// A node that joins ends a job under torchrun after 66 s.
+/// A node joins a running job. Under torchrun this ends the job after 66 s.
 #[test]
 fn node_joins() {
     let sandbox = Sandbox::new();
@@ -82,8 +82,8 @@ fn node_joins() {
     step(&mut [&mut host, &mut second, &mut third], 3, 0, &before);
 }
 
-/// A node that is lost at a fixed size, and its replacement, end it after 73 s; so does a spare that
-/// is to take the place.
+/// A node that is lost at a fixed size is replaced, by a new node or by a spare. Under torchrun
+/// this ends the job after 73 s.
 #[test]
 fn lost_node_is_replaced() {
     for has_spare in [false, true] {
@@ -102,7 +102,8 @@ fn lost_node_is_replaced() {
     }
 }
 
-/// The loss of a node none of whose peers fails is never noticed, and its orphans go on.
+/// A node whose loss makes no other worker fail is evicted. Torchrun never notices it, and its
+/// orphans run on.
 #[test]
 fn lost_node_is_noticed() {
     let sandbox = Sandbox::new();
@@ -115,7 +116,8 @@ fn lost_node_is_noticed() {
     step(&mut [&mut host, &mut second], 2, 0, &before);
 }
 
-/// When rank 0 changes, members disagree on the master, and hang.
+/// A node with rank 0 is lost and replaced. Under torchrun members then disagree on the master, and
+/// hang.
 #[test]
 fn rank_zero_is_lost_and_replaced() {
     let sandbox = Sandbox::new();
@@ -127,13 +129,14 @@ fn rank_zero_is_lost_and_replaced() {
     first.signal(Signal::SIGKILL);
     let mut newcomer = job.node("--node-rank 0").start();
     let after = step(&mut [&mut newcomer, &mut second], 2, 0, &before);
-    // And once more, with the one that had moved to rank 0.
+    // The same with the node that has moved to rank 0.
     second.signal(Signal::SIGKILL);
     let mut last = job.node("--node-rank 1").start();
     step(&mut [&mut newcomer, &mut last], 2, 0, &after);
 }
 
-/// Workers that are restarted meet the keys of the dead ones: half of the restarts fail.
+/// Workers succeed after repeated restarts. Under torchrun they find the keys of their
+/// predecessors: half of the restarts fail.
 #[test]
 fn workers_fail_again_and_again() {
     let sandbox = Sandbox::new();
@@ -153,7 +156,8 @@ fn workers_fail_again_and_again() {
     agent.says("restart=5");
 }
 
-/// The loss of the store's host ends the job, whoever comes back.
+/// The host is lost and restarted, and the job goes on. Under torchrun the loss of the store's host
+/// ends the job in any case.
 #[test]
 fn host_is_lost_and_comes_back() {
     let sandbox = Sandbox::new();
@@ -166,8 +170,8 @@ fn host_is_lost_and_comes_back() {
     step(&mut [&mut host, &mut guest], 2, 0, &before);
 }
 
-/// A node that is paused for longer than its heartbeat is dropped without a word, and never comes
-/// back.
+/// A node that is paused for longer than its lease comes back. Torchrun drops it silently after its
+/// heartbeat timeout, for good.
 #[test]
 fn paused_node_comes_back() {
     let sandbox = Sandbox::new();
@@ -181,8 +185,8 @@ fn paused_node_comes_back() {
     step(&mut [&mut host, &mut paused], 2, 0, &[before, alone].concat());
 }
 
-/// The failure of one node without a restart left is none of the others' business: they finish, wait
-/// for five minutes, and exit with 0.
+/// The failure of one node without a restart left ends the job on all nodes. Under torchrun the
+/// others finish, wait for five minutes, and exit with 0.
 #[test]
 fn failure_is_everybodys() {
     let sandbox = Sandbox::new();
@@ -198,8 +202,8 @@ fn failure_is_everybodys() {
     assert!(host.report().contains("killed by SIGKILL"), "{}", host.report());
 }
 
-/// A worker that hangs is found and killed; py-spy, which stands beside its Python, says in which
-/// function it was.
+/// A hung worker is found and killed; py-spy, which is installed next to its Python, reports the
+/// function in which it hung.
 #[test]
 fn hung_worker_tells_where() {
     let sandbox = Sandbox::new();

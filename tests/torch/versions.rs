@@ -1,4 +1,5 @@
-//! Workers of other releases of torch: each gets through what training scripts do, or is refused.
+//! Workers with other releases of torch: the usual operations of training scripts work, or the
+//! client is refused.
 
 use ragent::host::{Host, ThisHost};
 
@@ -8,15 +9,15 @@ use super::{
     venv,
 };
 
-/// An agent of four workers that run a script with this Python.
+/// An agent with four workers that run a script with this Python.
 fn agent(sandbox: &Sandbox, python: &str, words: &str, script: &str) -> Start {
     let start =
         sandbox.ragent(&format!("--nproc-per-node 4 {words} {REPOSITORY}/tests/torch/{script}"));
-    // torch looks up the names of its peers, and waits where nobody answers.
+    // torch resolves the names of its peers, and waits if there is no answer.
     start.env("PYTHON_EXEC", python).env("RES_OPTIONS", "timeout:1 attempts:1")
 }
 
-/// Four workers sum their ranks, meet, form a group of two and end it, in two rounds.
+/// Four workers sum their ranks, pass a barrier, form a group of two and destroy it, in two rounds.
 fn collectives_work(python: &str, version: &str) {
     let sandbox = Sandbox::new();
     let end = agent(&sandbox, python, "--max-restarts 1", "collectives.py").run();
@@ -45,7 +46,7 @@ fn newest_torch() {
     collectives_work(&python, "2.15");
 }
 
-/// The older ones that `TORCH_VERSIONS` names: `make test-torch-versions`.
+/// The older releases in `TORCH_VERSIONS`: `make test-torch-versions`.
 #[test]
 fn older_torch() {
     let versions = ThisHost.env("TORCH_VERSIONS").unwrap_or_default();
@@ -59,7 +60,7 @@ fn older_torch() {
     }
 }
 
-/// An older client speaks other codes: it is refused at once, and the log says why.
+/// An older client uses other operation codes: it is refused at once, and the log has the reason.
 fn is_refused(python: &str) {
     let sandbox = Sandbox::new();
     let end = agent(&sandbox, python, "", "collectives.py").run();

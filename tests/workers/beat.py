@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Sends a heartbeat and a status line to its service manager for each word that it reads from
-$SCRATCH/beats.$RANK; between them it does nothing, or, after `spin`, burns time."""
+$SCRATCH/beats.$RANK; between them it sleeps, or, after `spin`, loops without a pause."""
 
 import os
 import socket

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Leaves eight processes behind that hop: each forks and exits, again and again, in a session of its
-own, so that its number is another one every moment. They stop by themselves after a minute."""
+"""Starts eight processes that change their pid: each forks and exits, again and again, in a session of
+its own. They stop by themselves after a minute."""
 
 import os
 import time
 
-# Held open by all of them, in both directions because there may be no reader.
+# Held open by all of them, in both directions because a reader may be missing.
 if "LIFELINE" in os.environ:
     os.set_inheritable(os.open(os.environ["LIFELINE"], os.O_RDWR), True)
 until = time.monotonic() + 60

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Waits as no signal but SIGKILL can interrupt: for a child of vfork, which opens a pipe that nobody
-writes to before it would become another program."""
+"""Waits in a state that only SIGKILL can interrupt: for a child of vfork, which opens a pipe without a
+writer before its exec."""
 
 import os
 

@@ -1,11 +1,11 @@
-//! Rule 7: restarts used never exceed `--max-restarts`, and no round is charged twice, nor one in
-//! which no worker failed.
+//! Rule 7: restarts used never exceed `--max-restarts`; no round is charged twice, and none is
+//! charged in which no worker failed.
 
 use ragent_rendezvous::settings::Memory;
 
 use crate::world::World;
 
-/// Finds the rule broken.
+/// Returns an error if the rule is broken.
 pub(super) fn check(world: &World) -> Result<(), String> {
     let max = world.shared().max_restarts;
     let [.., before, newest] = world.chronicle.memories.as_slice() else {
@@ -15,11 +15,11 @@ pub(super) fn check(world: &World) -> Result<(), String> {
         return Err(format!("{} restarts of at most {max}", newest.restarts_used));
     }
     if before.closed.is_some() && newest.closed.is_none() && newest.restarts_used == 0 {
-        // Nobody was left of the run that was over: another has begun.
+        // No node was left of the run that had ended: another run has begun.
         return Ok(());
     }
     if world.planted().is_some() && newest.restarts_used == 0 && newest.charged_through.0 == 0 {
-        // No node knew of the run in the state file.
+        // No node was a member of the run in the state file.
         return Ok(());
     }
     let is_known = |memory: &&Memory| {
@@ -27,7 +27,7 @@ pub(super) fn check(world: &World) -> Result<(), String> {
             && memory.charged_through == newest.charged_through
     };
     if world.planted().is_some() && world.chronicle.memories.iter().filter(is_known).count() > 1 {
-        // A member of the run came after all, and brought back what was charged.
+        // A member of that run registered later, and reported its charges.
         return Ok(());
     }
     if newest.restarts_used < before.restarts_used

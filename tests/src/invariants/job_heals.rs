@@ -1,9 +1,9 @@
-//! Rule 8: when faults stop and at least `min_nodes` are alive, the job ends up running or closed;
-//! it never hangs. Nor does the machine wait for a deadline that it has applied.
+//! Rule 8: once faults have stopped and at least `min_nodes` are alive, the job ends up running or
+//! closed; it never hangs. A deadline that was applied is not waited for again.
 
 use crate::world::World;
 
-/// Finds the rule broken.
+/// Returns an error if the rule is broken.
 pub(super) fn check(world: &World) -> Result<(), String> {
     if let Some(at) = world.overdue() {
         return Err(format!("the deadline at {at:?} has passed and is still awaited"));

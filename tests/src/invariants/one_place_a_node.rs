@@ -1,4 +1,4 @@
-//! Rule 2: a node is in at most one round at a time, and never both participant and waiting.
+//! Rule 2: a node is in at most one round at a time, and never both a member and waiting.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use ragent_rendezvous::snapshot::StandingName;
 
 use crate::world::World;
 
-/// Finds the rule broken.
+/// Returns an error if the rule is broken.
 pub(super) fn check(world: &World) -> Result<(), String> {
     if let Some(node) = world.chronicle.waiting_members.first() {
         return Err(format!("{node} was told to wait while it was a member"));

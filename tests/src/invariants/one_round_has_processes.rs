@@ -1,9 +1,10 @@
-//! Rule 5: no process of round r runs on a node once round r+1 has started anywhere that knows of
-//! that node or has outlived its lease. Held in a stronger form: no two rounds have processes.
+//! Rule 5: no process of round r runs on a node once round r+1 has started on any node that knows
+//! of that node or has outlived its lease. Checked in a stronger form: no two rounds have
+//! processes.
 
 use crate::world::World;
 
-/// Finds the rule broken.
+/// Returns an error if the rule is broken.
 pub(super) fn check(world: &World) -> Result<(), String> {
     let mut processes = world.processes();
     let Some((first, round)) = processes.next() else {

@@ -1,9 +1,9 @@
-//! Rule 11: a state file of another run, of which no node was a member, changes only numbers: the job
-//! begins with a fresh budget, and with as many nodes as a first round waits for.
+//! Rule 11: a state file of another run, of which no node was a member, changes only numbers: the
+//! job begins with a full budget, and with as many nodes as a first round waits for.
 
 use crate::world::World;
 
-/// Finds the rule broken.
+/// Returns an error if the rule is broken.
 pub(super) fn check(world: &World) -> Result<(), String> {
     let Some(planted) = world.planted() else {
         return Ok(());

@@ -1,9 +1,9 @@
-//! Rule 4: no round completes with fewer than `min_nodes` or more than `max_nodes`, or with a number of
-//! nodes that is no multiple of their unit.
+//! Rule 4: no round completes with fewer than `min_nodes` or more than `max_nodes`, or with a
+//! number of nodes that is not a multiple of their unit.
 
 use crate::world::World;
 
-/// Finds the rule broken.
+/// Returns an error if the rule is broken.
 pub(super) fn check(world: &World) -> Result<(), String> {
     let chronicle = &world.chronicle;
     let Some(members) = chronicle.rounds.get(&chronicle.newest) else {

@@ -2,7 +2,7 @@
 
 use crate::world::World;
 
-/// Finds the rule broken.
+/// Returns an error if the rule is broken.
 pub(super) fn check(world: &World) -> Result<(), String> {
     let (before, newest) = (world.chronicle.before_newest, world.chronicle.newest);
     let is_first = world.chronicle.rounds.is_empty();

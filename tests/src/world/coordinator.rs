@@ -13,7 +13,7 @@ use crate::{sabotage::Sabotage, world::network::FromAgent};
 use ragent_rendezvous::ids::GroupRank;
 
 impl World {
-    /// Starts the coordinator's process with what its state file holds.
+    /// Starts the coordinator's process with the content of its state file.
     pub(super) fn start_coordinator(&mut self) {
         if self.coordinator.is_some() || self.stage == Stage::Finished {
             return;
@@ -21,22 +21,23 @@ impl World {
         if self.sabotage == Sabotage::Amnesia {
             self.memory = Memory::fresh(self.memory.job_uid.clone());
         }
-        // The host's agent is started right after, by the same process.
+        // The host's agent is started right after this, in the same process.
         self.host_node = self.host.map(|machine| self.next_agent_on(machine));
         let settings = Settings {
             run_id: Self::run_id(),
             coordinator: format!("coordinator {}", self.events_scheduled),
             host: self.host_node.clone(),
             shared: Some(self.shared),
-            // As under a service manager, but where the file is of another run.
+            // As under a service manager, except if the file is of another run.
             keeps_charges: self.planted.is_none() || self.sabotage == Sabotage::OthersCharges,
             leases: LEASES,
         };
-        // What its predecessor told, and perhaps nobody has heard, does not bind it.
+        // The new coordinator is not bound by assignments of its predecessor, which may never have
+        // arrived.
         self.chronicle.running.clear();
         let mut memory = self.memory.clone();
         if let Some(seat) = &mut memory.host {
-            // A keeper leaves word when nothing is left, unless it was killed too.
+            // A keeper leaves a mark when no process is left, unless it was killed too.
             let is_gone =
                 !self.agents.contains_key(&seat.node) && !self.processes.contains_key(&seat.node);
             let is_told = is_gone && self.random.chance(70);
@@ -47,7 +48,7 @@ impl World {
         self.carry_out();
     }
 
-    /// Kills the coordinator's process, and the host's agent that is part of it.
+    /// Kills the coordinator's process, and with it the host's agent.
     pub(super) fn kill_coordinator(&mut self) {
         if self.coordinator.take().is_none() {
             return;
@@ -58,13 +59,13 @@ impl World {
             self.break_stream(&peer);
         }
         if let Some(node) = self.host_node.take() {
-            // Heard by the next coordinator, if that is there by then.
+            // The next coordinator gets the obituary if it has been started by then.
             let is_heard = self.random.chance(50);
             self.kill_agent(&node, is_heard);
         }
         let mut down = self.random.millis(50, 5_000);
         if self.sabotage == Sabotage::FalseGrave {
-            // The bug matters only while what the host had started lives.
+            // The bug only matters while the host's old processes are alive.
             down = down.min(std::time::Duration::from_millis(100));
         }
         self.schedule(down, Event::StartCoordinator);
@@ -114,7 +115,7 @@ impl World {
         self.carry_out();
     }
 
-    /// Carries out what the machine asks for, unless its process dies half-way.
+    /// Carries out the machine's effects, unless its process dies half-way.
     fn carry_out(&mut self) {
         while let Some(effect) = self.coordinator.as_mut().and_then(Rendezvous::poll_effect) {
             match &mut self.dies_after {
@@ -169,7 +170,7 @@ impl World {
         message
     }
 
-    /// What the host's next agent will know of this round.
+    /// Stores this admission for the host's next agent.
     fn keep_state_file(&mut self, node: &NodeId, admission: &Admission) {
         if self.host_node.as_ref() == Some(node)
             && let Some(machine) = self.host

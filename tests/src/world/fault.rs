@@ -1,4 +1,4 @@
-//! What can go wrong, and how often.
+//! The faults of a world, and their frequencies.
 
 use std::time::Duration;
 
@@ -10,35 +10,35 @@ use ragent_rendezvous::{
 use super::{Event, World, node::Input};
 use crate::random::Random;
 
-/// Something that goes wrong, or at least happens to a job.
+/// A fault, or another event of a job.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
     /// A worker fails, and perhaps others because of it.
     WorkerFails,
-    /// An agent is killed; its keeper is there still, and perhaps is heard.
+    /// An agent is killed; its keeper remains, and its obituary may arrive.
     AgentCrashes { is_heard: bool },
-    /// A machine loses its power.
+    /// A machine loses power.
     PowerLoss,
-    /// An agent does nothing for a while.
+    /// An agent is frozen for a while.
     Freeze,
     /// A stream breaks.
     LinkBreaks,
-    /// Nothing gets through to or from a node for a while.
+    /// No message gets to or from a node for a while.
     BlackOut,
     /// The coordinator's process is killed between two inputs.
     CoordinatorCrashes,
-    /// The coordinator's process is killed while it carries something out.
+    /// The coordinator's process is killed while it carries out effects.
     CoordinatorDiesHalfWay,
     /// A machine is added.
     Joins,
-    /// A node is told to leave.
+    /// A node is asked to leave.
     Leaves,
-    /// The workers of a node are done, and soon those of the others.
+    /// The workers of a node succeed, and soon those of the others.
     Succeeds,
 }
 
 impl Fault {
-    /// One of them.
+    /// Returns a random fault.
     pub(super) fn roll(random: &mut Random) -> Self {
         match random.between(1, 100) {
             1..=20 => Self::WorkerFails,
@@ -110,7 +110,7 @@ impl World {
         self.echo_failure(round);
     }
 
-    /// Lets workers of others fail because a peer of theirs is gone.
+    /// Makes workers of other nodes fail because a peer of theirs is gone.
     fn echo_failure(&mut self, round: RoundId) {
         for other in self.agents.keys().cloned().collect::<Vec<_>>() {
             if self.random.chance(40) {
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// Lets a service manager start an agent again on the machine of `node`.
+    /// Starts an agent again on the machine of `node`, as a service manager does.
     pub(super) fn start_again(&mut self, node: &NodeId, percent: u64) {
         if let Some(round) = self.processes.get(node).map(|processes| processes.round) {
             self.echo_failure(round);
@@ -144,7 +144,8 @@ impl World {
         }
     }
 
-    /// Lets a job succeed of which some part already has: its workers have done the same steps.
+    /// Completes the success of a job that has succeeded on some nodes: all workers have done the
+    /// same steps.
     pub(super) fn finish_what_has_begun_to_succeed(&mut self) {
         let mut standings = self.agents.values().map(|agent| agent.standing(self.now));
         let succeeded = standings.find(|standing| standing.state == NodeState::Succeeded);

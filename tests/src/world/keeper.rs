@@ -1,4 +1,4 @@
-//! The keepers' promise: when an agent is gone or its lease is over, its workers die in time.
+//! The keepers: if an agent is gone or its lease is over, its workers die in time.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use ragent_rendezvous::ids::{NodeId, RoundId};
 use super::{Event, World, node::Input};
 use crate::sabotage::Sabotage;
 
-/// The processes of a round on one node, while any of them lives.
+/// The processes of a round on one node, while any of them is alive.
 #[derive(Debug)]
 pub(super) struct Processes {
     /// The round.
@@ -16,10 +16,10 @@ pub(super) struct Processes {
     is_killed: bool,
 }
 
-/// How long killing takes at most.
+/// The longest time that killing takes.
 const KILLING_MS: u64 = 500;
 
-/// How long it takes at most when an agent is gone and its lease goes on.
+/// The longest time that killing takes if an agent is gone and its lease continues.
 const SLOW_KILLING_MS: u64 = 2_000;
 
 impl World {
@@ -35,7 +35,7 @@ impl World {
         processes.is_some_and(|processes| processes.round == round && !processes.is_killed)
     }
 
-    /// Sends the workers SIGTERM; some ignore it until their grace is over.
+    /// Sends the workers SIGTERM; some ignore it until their grace period is over.
     pub(super) fn stop_workers(&mut self, id: &NodeId, round: RoundId) {
         let grace = self.shared.timeouts.stop_grace;
         let takes = if self.random.chance(15) {
@@ -81,7 +81,8 @@ impl World {
         }
     }
 
-    /// What the keeper of an agent that has died does: it kills, reaps, and perhaps is heard.
+    /// Models the keeper of a dead agent: it kills the workers, reaps them, and its obituary may
+    /// arrive.
     pub(super) fn outlive_agent(&mut self, id: &NodeId, is_heard: bool, lease: Option<Instant>) {
         if self.sabotage == Sabotage::NoKeeper {
             return;
@@ -106,7 +107,7 @@ impl World {
         }
     }
 
-    /// Takes note that the last process of `round` is gone from a node; the keeper reports it.
+    /// Records that the last process of `round` on a node has ended; the keeper reports it.
     pub(super) fn remove_processes(&mut self, id: &NodeId, round: RoundId, is_swept: bool) {
         if self.processes.get(id).is_some_and(|processes| processes.round == round) {
             self.processes.remove(id);

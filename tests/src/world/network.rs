@@ -12,11 +12,11 @@ use super::{Event, World, node::Input};
 /// One stream.
 #[derive(Debug)]
 pub(super) struct Stream {
-    /// Messages in transit on it still arrive.
+    /// True if messages in transit still arrive.
     is_whole: bool,
-    /// The agent still reads it.
+    /// True if the agent still reads the stream.
     is_read: bool,
-    /// Nothing gets through before.
+    /// Messages are lost until then.
     black_until: Option<Instant>,
     up_free_at: Instant,
     down_free_at: Instant,
@@ -25,16 +25,16 @@ pub(super) struct Stream {
 /// A message of an agent.
 #[derive(Debug)]
 pub(super) enum FromAgent {
-    /// First.
+    /// The first message.
     Attend(Box<Attend>),
-    /// After that.
+    /// A later message.
     Message(FromNode),
 }
 
-/// How long an agent waits for a connection.
+/// The time for which an agent waits for a connection.
 const DIAL_TIMEOUT: Duration = Duration::from_millis(1_800);
 
-/// After how long a lost SYN is sent again.
+/// The time after which a lost SYN is sent again.
 const SYN_AGAIN: Duration = Duration::from_secs(1);
 
 impl World {
@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    /// Sends something to the coordinator.
+    /// Sends a message to the coordinator.
     pub(super) fn send_up(&mut self, from: Peer, message: FromAgent) {
         let delay = self.delay();
         let Some(stream) = self.streams.get_mut(&from).filter(|stream| stream.is_whole) else {
@@ -85,7 +85,7 @@ impl World {
         self.schedule_at(at, Event::Up { from, message });
     }
 
-    /// Sends something to an agent.
+    /// Sends a message to an agent.
     pub(super) fn send_down(&mut self, to: Peer, message: ToNode) {
         let delay = self.delay();
         let is_open = |stream: &&mut Stream| stream.is_whole && stream.is_read;
@@ -143,7 +143,7 @@ impl World {
         streams.take_while(|peer| peer.node == *id).cloned().collect()
     }
 
-    /// Breaks a stream; both ends notice, each in its time.
+    /// Breaks a stream; both ends notice it, at different times.
     pub(super) fn break_stream(&mut self, peer: &Peer) {
         let Some(stream) = self.streams.get_mut(peer).filter(|stream| stream.is_whole) else {
             return;
@@ -154,7 +154,7 @@ impl World {
         self.schedule(there, Event::Detached(peer.clone()));
     }
 
-    /// Lets nothing through to or from an agent for a while.
+    /// Loses all messages to and from an agent for a while.
     pub(super) fn black_out(&mut self, id: &NodeId, duration: Duration) {
         let until = self.now + duration;
         for peer in self.streams_of(id) {
@@ -167,7 +167,8 @@ impl World {
         }
     }
 
-    /// What a stream has lost, it never delivers: it breaks, though nobody may notice for long.
+    /// Marks a stream that has lost a message: it delivers nothing more and breaks, perhaps much
+    /// later.
     fn lose_later(&mut self, peer: &Peer) {
         if let Some(stream) = self.streams.get_mut(peer) {
             stream.is_whole = false;

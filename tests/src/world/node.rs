@@ -30,13 +30,13 @@ pub(super) struct Agent {
     node: Node,
     /// The worker group of the last round that it started, until that has ended.
     group: Option<Group>,
-    /// When its keeper kills the workers, unless the lease is renewed.
+    /// The time at which its keeper kills the workers, unless the lease is renewed.
     pub(super) lease: Option<Instant>,
     /// The deadline for which a timer is scheduled.
     timer: Option<Instant>,
-    /// The process does nothing before.
+    /// The process is frozen until then.
     pub(super) frozen_until: Option<Instant>,
-    /// The network passes nothing before.
+    /// The network delivers nothing to or from it until then.
     pub(super) black_until: Option<Instant>,
 }
 
@@ -46,31 +46,31 @@ struct Group {
     supervisor: Supervisor,
 }
 
-/// Something that an agent's process takes in.
+/// An input of an agent's process.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// A connection for this stream is there.
+    /// The connection for this stream has been made.
     Connected(AttendNumber),
     /// This stream has ended, or could not be opened.
     Ended(AttendNumber),
     /// A message on this stream.
     Message(AttendNumber, Box<ToNode>),
-    /// A fresh worker store listens.
+    /// The store for the workers of the next round listens.
     StoreOpen,
-    /// Everything is prepared to start the workers of this round.
+    /// The workers of this round can be started.
     Prepared(RoundId),
-    /// Something happened to the worker group of this round.
+    /// An input of the worker group of this round.
     Group(RoundId, supervisor::Input),
-    /// The keeper has found the lease of this round's workers over.
+    /// The keeper has found that the lease of this round's workers is over.
     CutOff(RoundId),
     /// SIGTERM.
     Terminate,
-    /// The deadline for which this timer was set.
+    /// The timer for this deadline fires.
     Timer(Instant),
 }
 
 impl Agent {
-    /// Returns true if the job can count on it.
+    /// Returns true if the agent is not leaving.
     pub(super) fn may_take_part(&self) -> bool {
         !self.node.agent().is_leaving()
     }
@@ -81,7 +81,7 @@ impl Agent {
 }
 
 impl World {
-    /// The agent that will be started next on `machine`.
+    /// The id of the next agent on `machine`.
     pub(super) fn next_agent_on(&self, machine: u64) -> NodeId {
         NodeId::new(format!("m{machine}-{}", self.agents_started + 1))
     }
@@ -94,7 +94,8 @@ impl World {
     pub(super) fn start_agent(&mut self, machine: u64) {
         let id = self.next_agent_on(machine);
         if self.host == Some(machine) && self.host_node.as_ref() != Some(&id) {
-            // Another agent was started in between: the host's is the one its process named.
+            // Another agent was started in between: this is not the id that the host's process has
+            // announced.
             self.host_node = None;
         }
         self.agents_started += 1;
@@ -130,8 +131,8 @@ impl World {
         self.settle(&id);
     }
 
-    /// The rank of `machine`, where ranks are fixed: permanent, and one that no other machine has if there
-    /// is one. A surplus machine is given somebody's rank by mistake.
+    /// The rank of `machine`, if ranks are fixed: permanent, and not that of another machine if one
+    /// is free. A surplus machine has the rank of another one by mistake.
     fn node_rank(&mut self, machine: u64) -> Option<u32> {
         if !self.shared.fixed_ranks {
             return None;
@@ -147,7 +148,7 @@ impl World {
         Some(rank)
     }
 
-    /// Kills an agent's process; `is_heard` is whether its keeper's obituary arrives.
+    /// Kills an agent's process; its keeper's obituary arrives if `is_heard`.
     pub(super) fn kill_agent(&mut self, id: &NodeId, is_heard: bool) {
         if let Some(agent) = self.agents.remove(id) {
             self.chronicle.note_stopped(id);
@@ -156,12 +157,12 @@ impl World {
         }
     }
 
-    /// Lets an agent take something in after a while.
+    /// Gives an agent an input after a while.
     pub(super) fn wake(&mut self, id: &NodeId, delay: Duration, input: Input) {
         self.schedule(delay, Event::Input(id.clone(), input));
     }
 
-    /// Lets an agent take something in now; a frozen one does so when it thaws.
+    /// Gives an agent an input now; a frozen agent gets it when it resumes.
     pub(super) fn input(&mut self, id: &NodeId, input: Input) {
         let now = self.now;
         let Some(agent) = self.agents.get_mut(id) else {
@@ -194,7 +195,7 @@ impl World {
                 }
             }
             Input::Terminate => agent.node.handle_signal(now, Signal::TERM),
-            // A deadline that came first has replaced this one.
+            // An earlier deadline has replaced this one.
             Input::Timer(at) if agent.timer != Some(at) => return,
             Input::Timer(_) => {
                 agent.timer = None;
@@ -207,7 +208,7 @@ impl World {
         self.settle(id);
     }
 
-    /// Carries out everything that an agent's machines want done, and sets its timer.
+    /// Carries out all effects of an agent's machines, and sets its timer.
     fn settle(&mut self, id: &NodeId) {
         while let Some(agent) = self.agents.get_mut(id) {
             let of_group = agent.group.as_mut().and_then(|group| group.supervisor.poll_effect());
@@ -307,7 +308,7 @@ impl World {
                 let is_cause = end == GroupEnd::Stopped && self.random.chance(5);
                 let agent = self.agents.get_mut(id).expect("it was there above");
                 if is_cause {
-                    // Another worker than the first to exit had written its error file before.
+                    // A worker other than the first to exit had written its error file before.
                     let mut cause = failure(&agent.description, round, LocalRank(0), is_final);
                     cause.error_file_age = Some(Duration::from_secs(3));
                     agent.node.handle_cause(now, cause);
@@ -366,13 +367,13 @@ impl World {
             return;
         };
         if agent.lease.is_none_or(|lease| lease <= now) {
-            // The keeper starts nothing then, and reports that the lease is over.
+            // The keeper starts nothing in this case, and reports that the lease is over.
             return group.supervisor.handle(now, supervisor::Input::Kill);
         }
         self.start_workers(id, round);
     }
 
-    /// Takes note that an agent's process has ended by itself.
+    /// Records that an agent's process has ended by itself.
     fn end_agent(&mut self, id: &NodeId, ending: &Ending) {
         self.chronicle.note_stopped(id);
         self.agents.remove(id);
@@ -387,7 +388,7 @@ impl World {
         }
     }
 
-    /// Lets a worker of `round` fail on a node, if any runs there.
+    /// Makes a worker of `round` fail on a node, if any runs there.
     pub(super) fn fail_a_worker(&mut self, id: &NodeId, round: RoundId) {
         if self.runs_workers_of(id, round) {
             let ended = supervisor::Input::Ended(LocalRank(0), WorkerEnd::Exited(1));
@@ -396,7 +397,7 @@ impl World {
         }
     }
 
-    /// Lets all workers of `round` exit with 0 on a node, if any run there.
+    /// Makes all workers of `round` exit with 0 on a node, if any run there.
     pub(super) fn finish_workers(&mut self, id: &NodeId, round: RoundId) {
         if !self.runs_workers_of(id, round) {
             return;
@@ -413,7 +414,7 @@ impl World {
     }
 }
 
-/// A failure on a node, of just now.
+/// Returns a failure that has just occurred on a node.
 fn failure(
     node: &NodeDescription,
     round: RoundId,

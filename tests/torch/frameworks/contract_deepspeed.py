@@ -1,4 +1,4 @@
-"""Says what DeepSpeed's launcher, or ours in its place, has told this worker."""
+"""Prints the arguments and variables that this worker got from DeepSpeed's launcher, or from ours."""
 
 import json
 import os

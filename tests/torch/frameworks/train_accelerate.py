@@ -1,4 +1,4 @@
-"""A few steps with accelerate; reports what it was told of its peers."""
+"""A few steps with accelerate; prints its rank and the world size."""
 
 import os
 
@@ -26,7 +26,7 @@ def main():
         raise ValueError("no such batch")
     os.write(1, f"accelerate rank={rank} world_size={size} steps={steps} loss={loss.item():.3f}\n".encode())
     accelerator.wait_for_everyone()
-    # A model that outlives its process group aborts the interpreter's end now and then.
+    # A model that outlives its process group sometimes aborts the interpreter at its end.
     del model, optimizer, loader, loss
     accelerator.free_memory()
     accelerator.end_training()

@@ -1,6 +1,6 @@
-"""A few steps with DeepSpeed; reports what it was told of its peers.
+"""A few steps with DeepSpeed; prints its rank and the world size.
 
-A script as they are written for DeepSpeed's own launcher: it reads --local_rank and --deepspeed_config.
+A script for DeepSpeed's own launcher: it reads --local_rank and --deepspeed_config.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import os
 import deepspeed
 import torch
 
-# An operation for processes of one machine, which would be compiled first: a minute, and a C++ compiler.
+# This operation for processes of one machine would have to be compiled: a minute, and a C++ compiler.
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 

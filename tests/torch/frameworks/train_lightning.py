@@ -1,4 +1,4 @@
-"""A few steps with lightning; reports what it was told of its peers."""
+"""A few steps with lightning; prints its rank and the world size."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A few steps with the Trainer of transformers; reports what it was told of its peers."""
+"""A few steps with the Trainer of transformers; prints its rank and the world size."""
 
 import os
 
@@ -29,7 +29,7 @@ def main():
     if os.environ["FAILS"] == str(rank):
         raise ValueError("no such batch")
     os.write(1, f"transformers rank={rank} world_size={size} steps={steps}\n".encode())
-    # Threads of gloo that live when the interpreter ends abort it now and then.
+    # Threads of gloo that are alive when the interpreter ends sometimes abort it.
     torch.distributed.destroy_process_group()
 
 
