@@ -1,29 +1,28 @@
-//! What the machine asks its driver to do.
+//! The actions that the machine asks its driver to carry out.
 
 use crate::{ids::Peer, message::ToNode, settings::Memory};
 
-/// One thing to do. Effects are carried out in the order in which they are handed out.
+/// One action. Effects are carried out in the order in which they are returned.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {
-    /// Says something on one stream; if that stream is gone, nothing happens.
+    /// Sends a message on one stream; ignored if that stream has ended.
     Send {
         /// The stream.
         to: Peer,
-        /// What to say.
+        /// The message.
         message: ToNode,
     },
-    /// Ends one stream without a message; its agent attends again and receives the current state.
+    /// Ends one stream without a message; its agent registers again and receives the current state.
     HangUp {
         /// The stream.
         to: Peer,
     },
     /// Writes this to the state file before any later effect is carried out.
     Remember(Memory),
-    /// The coordinator may go: everyone has acknowledged that the job is closed, its process is to end,
-    /// or it gives way to another one.
+    /// The coordinator may exit: every node has acknowledged that the job is closed, the
+    /// coordinator's process is to end, or it gives way to another coordinator.
     Finish {
-        /// Whether no later coordinator is to go on where this one ends: what it has remembered is for
-        /// nobody.
+        /// True if no later coordinator is to continue from the state file of this one.
         is_over: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! Keeps what flaps from costing the others much: nodes that keep failing, rounds for newcomers.
+//! Limits the cost of flapping: of nodes that fail repeatedly, and of rounds for newcomers.
 
 use std::{
     collections::VecDeque,
@@ -15,7 +15,7 @@ use crate::{
     settings::HostTally,
 };
 
-/// How often a node has failed or been lost shortly after a start.
+/// The number of failures and losses of a node shortly after a start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     strikes: VecDeque<Instant>,
@@ -24,7 +24,8 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Counts a failure at `now` in a round that started at `started`; true if it is one too many.
+    /// Counts a failure at `now` in a round that started at `started`. Returns true if the node has
+    /// reached [`STRIKES_MAX`].
     pub(crate) fn failed(&mut self, now: Instant, started: Instant) -> bool {
         if now.saturating_duration_since(started) >= EARLY {
             return false;
@@ -39,7 +40,7 @@ impl Tally {
         self.strikes.len() >= STRIKES_MAX
     }
 
-    /// Counts a loss likewise.
+    /// Counts a loss in the same way.
     pub(crate) fn lost(&mut self, now: Instant, started: Instant) -> bool {
         if now.saturating_duration_since(started) < EARLY {
             self.early_losses = self.early_losses.saturating_add(1);
@@ -47,37 +48,38 @@ impl Tally {
         self.failed(now, started)
     }
 
-    /// Sets the node aside.
+    /// Quarantines the node.
     pub(crate) fn set_aside(&mut self, now: Instant) {
         self.aside_since = Some(now);
     }
 
-    /// Until when the node is set aside, if it is.
+    /// Returns the end of the quarantine, if the node is quarantined.
     pub(crate) fn aside_until(&self) -> Option<Instant> {
         self.aside_since.map(|since| after(since, QUIET_TIME))
     }
 
-    /// Whether a job that needs the node takes it back.
+    /// Returns true if a job that needs the node may take it back.
     pub(crate) fn may_be_recalled(&self) -> bool {
         self.early_losses < EARLY_LOSSES_MAX
     }
 
-    /// Takes the node back because the job needs it; its next early failure counts at once.
+    /// Ends the quarantine because the job needs the node; its earlier failures still count.
     pub(crate) fn recall(&mut self) {
         self.aside_since = None;
     }
 
-    /// Takes the node back because a quiet time has passed.
+    /// Resets the tally: a quiet time has passed, or another run begins.
     pub(crate) fn forgive(&mut self) {
         *self = Self::default();
     }
 
-    /// Whether there is nothing to remember.
+    /// Returns true if the tally is empty.
     pub(crate) fn is_clean(&self) -> bool {
         self.strikes.is_empty() && self.aside_since.is_none()
     }
 
-    /// The tally of an earlier coordinator. Its times are not known, so all events count as just now.
+    /// Restores the tally of an earlier coordinator. The times of its events are unknown and set to
+    /// `now`.
     fn restored(now: Instant, counted: &HostTally) -> Self {
         let strikes = (counted.strikes as usize).min(STRIKES_MAX);
         Self {
@@ -87,7 +89,7 @@ impl Tally {
         }
     }
 
-    /// The tally to remember; `None` if nothing in it is recent.
+    /// Returns the tally to be stored; `None` if nothing in it is recent.
     pub(crate) fn to_host(&self, now: Instant, node: &NodeDescription) -> Option<HostTally> {
         let (host_name, address) = machine(node);
         self.to_machine(now, host_name, address)
@@ -108,10 +110,11 @@ impl Tally {
     }
 }
 
-/// The tallies of agents that are gone, for the next agent of the same machine: a node that keeps
-/// crashing has a new agent each time.
+/// The tallies of former agents, for the next agent of the same machine: a node that crashes
+/// repeatedly has a new agent each time.
 ///
-/// Kept per agent, not per machine, so that several agents on one machine do not add up.
+/// Tallies are kept per agent, not per machine, so that several agents on one machine do not add
+/// up.
 #[derive(Debug, Default)]
 pub(crate) struct Heirlooms {
     left: VecDeque<(Machine, Tally)>,
@@ -133,7 +136,7 @@ impl Heirlooms {
             .collect();
     }
 
-    /// The tallies to remember of agents that are gone.
+    /// Returns the tallies of former agents, to be stored.
     pub(crate) fn to_hosts(&self, now: Instant) -> impl Iterator<Item = HostTally> {
         let left = self.left.iter();
         left.filter_map(move |((host_name, address), tally)| {
@@ -141,7 +144,7 @@ impl Heirlooms {
         })
     }
 
-    /// Keeps `tally` of an agent that is gone.
+    /// Keeps `tally` of a former agent.
     pub(crate) fn leave(&mut self, description: &NodeDescription, tally: Tally) {
         if self.left.len() >= HEIRLOOMS_MAX {
             self.left.pop_front();
@@ -149,7 +152,7 @@ impl Heirlooms {
         self.left.push_back((machine(description), tally));
     }
 
-    /// Hands the oldest tally of that machine to its new agent.
+    /// Removes and returns the oldest tally of that machine, for its new agent.
     pub(crate) fn inherit(&mut self, now: Instant, description: &NodeDescription) -> Option<Tally> {
         if self.left.is_empty() {
             return None;
@@ -161,20 +164,20 @@ impl Heirlooms {
     }
 }
 
-/// Spaces voluntary rounds: each doubles the distance to the next, a quiet time resets it.
+/// The spacing of voluntary rounds: each round doubles it, a quiet time resets it.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     last: Option<(Instant, Duration)>,
 }
 
 impl Pace {
-    /// When nodes that wait since `waiting_since` may cause a round.
+    /// Returns the earliest time at which nodes that wait since `waiting_since` may cause a round.
     pub(crate) fn earliest(&self, waiting_since: Instant, settle: Duration) -> Instant {
         let settled = after(waiting_since, settle);
         self.last.map_or(settled, |(at, spacing)| settled.max(after(at, spacing)))
     }
 
-    /// Notes a voluntary round at `now`.
+    /// Records a voluntary round at `now`.
     pub(crate) fn note(&mut self, now: Instant, settle: Duration) {
         let spacing = match self.last {
             Some((at, spacing)) if now < after(at, QUIET_TIME) => spacing,
@@ -191,7 +194,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The third failure within 60 s of a start is one too many; later ones do not count.
+    /// The third failure within 60 s of a start reaches the limit; failures later than that after a
+    /// start do not count.
     #[test]
     fn third_early_failure_is_one_too_many() {
         let start = Instant::now();
@@ -213,7 +217,7 @@ mod tests {
         }
     }
 
-    /// Voluntary rounds double their distance up to five minutes, and start over after a quiet time.
+    /// The spacing of voluntary rounds doubles up to five minutes, and is reset by a quiet time.
     #[test]
     fn voluntary_rounds_are_spaced() {
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! The members of the newest round, and what has become of each.
+//! The members of the newest round and the fate of each.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,17 +15,18 @@ use crate::{
 
 /// The members of the newest round.
 ///
-/// Invariant: `pending`, `unstopped` and `leavers` hold exactly the members whose [`Fate`] says so
-/// (see [`Fate::is_pending`] and its neighbours), so that nothing needs to walk all seats.
+/// Invariant: `pending`, `unstopped` and `leavers` hold exactly the members whose [`Fate`] requires
+/// it (see [`Fate::is_pending`] and the functions after it), `unstopped` without members that have
+/// succeeded, so that most inputs do not visit all seats.
 #[derive(Debug)]
 pub(crate) struct Group {
     /// The round.
     pub(crate) round: RoundId,
-    /// How many members it had at first.
+    /// The initial number of members.
     pub(crate) size: u32,
-    /// When it started; none if an earlier coordinator started it.
+    /// The start of the round; `None` if an earlier coordinator started it.
     pub(crate) started: Option<Instant>,
-    /// What its members were told; none if an earlier coordinator told them.
+    /// The table of the round; `None` if an earlier coordinator completed it.
     pub(crate) table: Option<Table>,
     seats: BTreeMap<NodeId, Seat>,
     newcomers: BTreeSet<NodeId>,
@@ -42,29 +43,29 @@ pub(crate) struct Group {
 pub(crate) struct Seat {
     /// Its rank.
     pub(crate) rank: GroupRank,
-    /// What has become of it.
+    /// Its fate.
     pub(crate) fate: Fate,
 }
 
-/// What has become of a member.
+/// The state of a member with regard to the next round.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Fate {
-    /// Its workers run, have succeeded, or are being stopped.
+    /// The member's workers run, have succeeded, or are being stopped.
     Active,
-    /// Its last process is reaped, and it makes itself ready.
+    /// The member's last process is reaped, and it prepares for the next round.
     Stopped,
-    /// It is ready for the next round.
+    /// The member is ready for the next round.
     Back,
-    /// It was told to leave, and its workers are being stopped.
+    /// The member is leaving, and its workers are being stopped.
     Leaving,
-    /// It was told to leave, and its last process is reaped.
+    /// The member is leaving, and its last process is reaped.
     Left,
-    /// It is no longer a member; nothing that it says brings the seat back.
+    /// The node is no longer a member; nothing that it reports restores its seat.
     Lost(EvictReason),
 }
 
 impl Fate {
-    /// The fate of a member that is in `state`.
+    /// Returns the fate of a member in `state`.
     pub(crate) fn of(state: NodeState) -> Self {
         match state {
             NodeState::Running | NodeState::Stopping | NodeState::Succeeded => Self::Active,
@@ -75,7 +76,7 @@ impl Fate {
         }
     }
 
-    /// Whether the next round waits for the member: to be ready, or to have stopped.
+    /// Returns true if the next round waits for the member to be ready or to have stopped.
     fn is_pending(self) -> bool {
         match self {
             Self::Active | Self::Stopped | Self::Leaving => true,
@@ -83,7 +84,7 @@ impl Fate {
         }
     }
 
-    /// Whether processes of the member may live.
+    /// Returns true if processes of the member may still run.
     fn is_unstopped(self) -> bool {
         match self {
             Self::Active | Self::Leaving => true,
@@ -91,7 +92,7 @@ impl Fate {
         }
     }
 
-    /// Whether the member was told to leave.
+    /// Returns true if the member is leaving or has left in order.
     fn is_leaver(self) -> bool {
         match self {
             Self::Leaving | Self::Left => true,
@@ -99,7 +100,7 @@ impl Fate {
         }
     }
 
-    /// Whether the member is to take part in the next round.
+    /// Returns true if the member is to take part in the next round.
     pub(crate) fn stays(self) -> bool {
         match self {
             Self::Active | Self::Stopped | Self::Back => true,
@@ -109,7 +110,7 @@ impl Fate {
 }
 
 impl Group {
-    /// The group of a round that has just been completed.
+    /// Creates the group of a round that has just been completed.
     pub(crate) fn new(
         now: Instant,
         round: RoundId,
@@ -125,7 +126,8 @@ impl Group {
         group
     }
 
-    /// The group of a round that an earlier coordinator completed, as far as it is back.
+    /// Creates the group of a round that an earlier coordinator completed, from the members that
+    /// are back.
     pub(crate) fn recovered(
         round: RoundId,
         size: u32,
@@ -149,13 +151,13 @@ impl Group {
         }
     }
 
-    /// The clients that the round's store has refused.
+    /// Returns the clients that the round's store has refused.
     pub(crate) fn refused_clients(&self) -> &[IpAddr] {
         &self.refused_clients
     }
 
-    /// Adds clients that the round's store has refused, as `node` reports. Returns true if any is new,
-    /// and `node` serves that store.
+    /// Adds clients that the round's store has refused, as reported by `node`. Returns true if any
+    /// of them is new and `node` serves that store.
     pub(crate) fn add_refused_clients(&mut self, node: &NodeId, refused: &RefusedClients) -> bool {
         let is_served_there = self.held(node).is_some_and(|seat| seat.rank == GroupRank(0));
         if !is_served_there || refused.round != self.round {
@@ -171,22 +173,22 @@ impl Group {
         before < self.refused_clients.len()
     }
 
-    /// The seat of `node`, if it was a member when the round started.
+    /// Returns the seat of `node`, if it was a member when the round started.
     pub(crate) fn seat(&self, node: &NodeId) -> Option<Seat> {
         self.seats.get(node).copied()
     }
 
-    /// The seat of `node`, if it is a member still.
+    /// Returns the seat of `node`, if it is still a member.
     pub(crate) fn held(&self, node: &NodeId) -> Option<Seat> {
         self.seat(node).filter(|seat| !matches!(seat.fate, Fate::Lost(_)))
     }
 
-    /// All members, as the round started.
+    /// Returns all members at the start of the round.
     pub(crate) fn seats(&self) -> impl Iterator<Item = (&NodeId, Seat)> {
         self.seats.iter().map(|(node, seat)| (node, *seat))
     }
 
-    /// Notes what has become of `node`, if it is a member still.
+    /// Sets the fate of `node`, if it is still a member.
     pub(crate) fn set_fate(&mut self, node: &NodeId, fate: Fate) {
         let Some(seat) = self.seats.get_mut(node) else {
             return;
@@ -201,7 +203,7 @@ impl Group {
         keep(&mut self.leavers, node, fate.is_leaver());
     }
 
-    /// Notes that all workers of `node` exited with 0.
+    /// Records that all workers of `node` exited with 0.
     pub(crate) fn set_succeeded(&mut self, node: &NodeId) {
         if self.held(node).is_some() {
             self.succeeded.insert(node.clone());
@@ -209,52 +211,53 @@ impl Group {
         }
     }
 
-    /// Whether all workers of `node` exited with 0.
+    /// Returns true if all workers of `node` exited with 0.
     pub(crate) fn has_succeeded(&self, node: &NodeId) -> bool {
         self.succeeded.contains(node)
     }
 
-    /// Returns true if a member was lost by silence after it had succeeded.
+    /// Returns true if a member timed out after it had succeeded.
     pub(crate) fn has_lost_success(&self) -> bool {
         let is_silent =
             |id: &NodeId| self.seat(id).is_some_and(|s| s.fate == Fate::Lost(EvictReason::Silent));
         self.succeeded.iter().any(is_silent)
     }
 
-    /// Whether any member has succeeded.
+    /// Returns true if any member has succeeded.
     pub(crate) fn any_succeeded(&self) -> bool {
         !self.succeeded.is_empty()
     }
 
-    /// Whether every member has succeeded, those that are gone since included.
+    /// Returns true if every member has succeeded, including members that are gone.
     pub(crate) fn all_succeeded(&self) -> bool {
         u32::try_from(self.succeeded.len()).is_ok_and(|succeeded| succeeded == self.size)
     }
 
-    /// Whether `node` came into a group that was there before it.
+    /// Returns true if `node` was added to an existing group in this round.
     pub(crate) fn is_newcomer(&self, node: &NodeId) -> bool {
         self.newcomers.contains(node)
     }
 
-    /// Members for which the next round waits.
+    /// Returns the members that the next round waits for.
     pub(crate) fn pending(&self) -> &BTreeSet<NodeId> {
         &self.pending
     }
 
-    /// Members of which processes may live.
+    /// Returns the members whose processes may still run.
     pub(crate) fn unstopped(&self) -> &BTreeSet<NodeId> {
         &self.unstopped
     }
 
-    /// Notes that the lease of `node` was over on its own side.
+    /// Records that the lease of `node` ended on the node's own side.
     pub(crate) fn note_cut_off(&mut self, node: &NodeId, now: Instant) {
         if self.held(node).is_some() {
             self.cut_off.entry(node.clone()).or_insert(now);
         }
     }
 
-    /// Takes the members that were cut off and are members still, with the time at which that was noticed;
-    /// none if most members were: then the coordinator or its network stalled.
+    /// Takes the members that were cut off and are still members, with the time at which this was
+    /// noticed. Returns none if more than half of the members were: then the coordinator or its
+    /// network stalled.
     pub(crate) fn take_cut_off(&mut self) -> Vec<(NodeId, Instant)> {
         let cut_off = mem::take(&mut self.cut_off);
         let held = self.seats.keys().filter(|node| self.held(node).is_some()).count();
@@ -264,7 +267,7 @@ impl Group {
         cut_off.into_iter().filter(|(node, _)| self.held(node).is_some()).collect()
     }
 
-    /// Members that were told to leave, and are not gone yet or went in order.
+    /// Returns the members that are leaving or have left in order.
     pub(crate) fn leavers(&self) -> &BTreeSet<NodeId> {
         &self.leavers
     }

@@ -1,85 +1,85 @@
-//! Why the next round is not complete yet, for people and programs.
+//! The reason why the next round is not complete yet, for people and programs.
 
 use std::{fmt, time::Duration};
 
 use crate::snapshot::Explanation;
 
-/// Why the next round is not complete yet.
+/// The reason why the next round is not complete yet.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Incomplete {
-    /// The coordinator's host leaves, and no round follows here.
+    /// The coordinator's host is leaving, and no round follows on this coordinator.
     HostLeaving,
-    /// Enough nodes are ready for the first round; more may come.
+    /// Enough nodes are ready for the first round; more may join.
     LastCall {
-        /// How long the last call runs on.
+        /// The remaining time of the last call.
         left: Duration,
-        /// How many more nodes there is room for.
+        /// The number of further nodes that the round has room for.
         room: u32,
     },
-    /// The coordinator was started anew, and workers of members that are not back may live.
+    /// The coordinator was restarted, and workers of members that are not back may still run.
     Recovering {
-        /// Members that are back.
+        /// The number of members that are back.
         back: u32,
-        /// Members that the last round had.
+        /// The number of members of the last round.
         size: u32,
-        /// How long it waits for the others.
+        /// The remaining time of the wait for the others.
         left: Duration,
     },
-    /// The coordinator was started without the state of the last round, and too few nodes are present to
-    /// continue without the others.
+    /// The coordinator was started without the state of the last round, and too few nodes are
+    /// present to continue without the others.
     RecoveringMinority {
-        /// Members that are back, and nodes that came in the place of others.
+        /// The number of members that are back, and of nodes that replace others.
         present: u32,
-        /// How many of them are needed.
+        /// The number of such nodes that is needed.
         needed: u32,
-        /// How long until the job fails.
+        /// The remaining time until the job fails.
         left: Duration,
     },
-    /// A round runs, and will be interrupted for nodes that wait.
+    /// A round runs, and will be interrupted for waiting nodes.
     Settling {
-        /// How many nodes wait.
+        /// The number of waiting nodes.
         waiting: u32,
-        /// How long until the round is interrupted.
+        /// The remaining time until the round is interrupted.
         left: Duration,
     },
-    /// The group would be smaller than it was.
+    /// The group would be smaller than before.
     Shrinking {
-        /// How many members it had.
+        /// The previous number of members.
         from: u32,
-        /// How many it would have.
+        /// The new number of members.
         to: u32,
-        /// How long it waits for a replacement.
+        /// The remaining time of the wait for a replacement.
         left: Duration,
     },
     /// Members have not stopped their workers, or are not ready again.
     Stopping {
-        /// Their host names, the first few.
+        /// The host names of the first few of them.
         hosts: Vec<String>,
-        /// How many more there are.
+        /// The number of the others.
         more: u32,
-        /// How long they are waited for.
+        /// The remaining time until they are evicted.
         left: Duration,
     },
     /// There are fewer nodes than a round needs.
     TooFewNodes {
-        /// Nodes that are ready.
+        /// The number of ready nodes.
         ready: u32,
-        /// Nodes that a round needs.
+        /// The number of nodes that a round needs.
         min: u32,
-        /// How long until the job fails; none before the first node has come.
+        /// The remaining time until the job fails; `None` before the first node has registered.
         left: Option<Duration>,
     },
-    /// Something failed, and members have not yet shown that they live.
+    /// A failure occurred, and some members have not yet given a sign of life.
     Verdict {
-        /// Their host names, the first few.
+        /// The host names of the first few of them.
         hosts: Vec<String>,
-        /// How many more there are.
+        /// The number of the others.
         more: u32,
     },
 }
 
 impl Incomplete {
-    /// A stable word for it.
+    /// Returns a stable name of the reason, for programs.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::HostLeaving => "host_leaving",
@@ -146,7 +146,7 @@ impl From<&Incomplete> for Explanation {
     }
 }
 
-/// A wait in whole seconds, rounded up: what is shown as over, is over.
+/// A wait in whole seconds, rounded up, so that 0 s is shown only when the wait has ended.
 struct Seconds(Duration);
 
 impl fmt::Display for Seconds {
@@ -181,7 +181,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A reason is a sentence with its numbers in it.
+    /// The text of a reason contains its numbers, with the matching plural.
     #[test]
     fn reasons_read_well() {
         let texts = [

@@ -1,9 +1,9 @@
 //! Decides which nodes form the next worker group, with which ranks, and when the job is over.
 //!
-//! A node attends and says that it is ready; once enough nodes are, each is admitted to a round
-//! with a group rank. When a worker fails, or a node is lost, leaves or is added, the round is
-//! ended on all its members and the next one is gathered from those that are back. The crate
-//! performs no I/O, reads no clock, starts no process: every handler takes `now`.
+//! A node registers and reports that it is ready. Once enough nodes are ready, each is admitted to
+//! a round with a group rank. When a worker fails, or a node is lost, leaves or is added, the round
+//! is ended on all its members and the next one is formed from the nodes that are ready again. The
+//! crate performs no I/O, reads no clock and starts no process: every handler takes `now`.
 //!
 //! ```text
 //!  first start                                     restart of the coordinator
@@ -14,7 +14,7 @@
 //!      │        failure, loss, leave, room │     │ all back   │ all back, or lease over
 //!      │                                   ▼     │            │ and a member back
 //!      │                                 Regathering ◀────────┤
-//!      └─────────────── nobody remembers the last round ──────┘
+//!      └───────────────── no node was in the last round ──────┘
 //!
 //!  any ──▶ Closed: succeeded, budget spent, too few nodes for too long, all left
 //! ```

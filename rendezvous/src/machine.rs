@@ -1,8 +1,8 @@
-//! The rendezvous machine: its inputs, and the order in which their consequences follow.
+//! The rendezvous machine: its inputs, and the steps that follow each of them.
 //!
-//! Every input is treated alike: it is noted ([`Roster`], [`Group`]), the phase moves as far as it
-//! now can ([`Rendezvous::advance`]), and whoever it concerns is told what now holds
-//! ([`Rendezvous::sync`]). What a phase waits for, and what it does then, is in the modules below.
+//! Every input is recorded ([`Roster`], [`Group`]), then the phase moves as far as it can
+//! ([`Rendezvous::advance`]), and each node concerned receives its assignment if that has changed
+//! ([`Rendezvous::sync`]). The modules below contain the conditions and steps of each phase.
 
 mod assignment;
 mod attending;
@@ -38,7 +38,7 @@ use crate::{
     settings::{Leases, Memory, Settings, SharedSettings},
 };
 
-/// Decides which nodes form the next worker group, and when the job is over.
+/// The state machine that decides which nodes form the next worker group, and when the job is over.
 #[derive(Debug)]
 pub struct Rendezvous {
     settings: Settings,
@@ -52,20 +52,22 @@ pub struct Rendezvous {
     clock: Instant,
     /// The job uid that nodes received before that of an earlier coordinator was adopted.
     given_before: Option<JobUid>,
-    /// The host was lost with the previous coordinator, shortly after a start; not counted yet.
+    /// True if the host was lost with the previous coordinator shortly after a start; not counted
+    /// yet.
     has_lost_host: bool,
 }
 
-/// Whether this coordinator is there for a further round.
+/// The availability of this coordinator for a further round.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Tenure {
-    /// It is.
+    /// The coordinator stays.
     Stays,
-    /// The node in its process was told to leave; it goes with that node.
+    /// The node in the coordinator's process is leaving; the coordinator ends with that node.
     HostLeaves,
-    /// Its process was told to end; it goes when the workers have stopped.
+    /// The coordinator's process is shutting down; the coordinator ends when the workers have
+    /// stopped.
     ShutsDown,
-    /// It has said [`Effect::Finish`]; nothing has an effect any more.
+    /// The coordinator has returned [`Effect::Finish`] and ignores all input.
     Gone,
 }
 
@@ -99,7 +101,7 @@ impl Rendezvous {
         rendezvous
     }
 
-    /// Takes in a new stream of a node: welcomes it and says what holds for it, or refuses it.
+    /// Handles a new stream of a node: accepts it and sends the node's assignment, or refuses it.
     pub fn handle_attend(&mut self, now: Instant, attend: Attend) {
         if !self.begin(now) {
             return;
@@ -148,7 +150,7 @@ impl Rendezvous {
         self.repeat_refused_clients(&id);
     }
 
-    /// Takes in what a node says on an open stream.
+    /// Handles a message of a node on an open stream.
     pub fn handle_message(&mut self, now: Instant, from: Peer, message: FromNode) {
         if !self.begin(now) {
             return;
@@ -185,7 +187,7 @@ impl Rendezvous {
         self.sync(&from.node);
     }
 
-    /// Notes that a stream has ended, which proves nothing about its node.
+    /// Handles the end of a stream, which proves nothing about its node.
     pub fn handle_detached(&mut self, now: Instant, from: Peer) {
         if !self.begin(now) {
             return;
@@ -198,22 +200,22 @@ impl Rendezvous {
         }
     }
 
-    /// Returns true if the node has attended, and is neither lost nor dismissed since.
+    /// Returns true if the node has registered, and has neither been lost nor dismissed since.
     pub fn knows(&self, node: &NodeId) -> bool {
         self.roster.get(node).is_some()
     }
 
-    /// The run that this coordinates.
+    /// Returns the uid of the run that this coordinates.
     pub fn job_uid(&self) -> &JobUid {
         &self.memory.job_uid
     }
 
-    /// Takes in the word of a node's keeper that the agent is gone and all its processes are reaped.
+    /// Handles an obituary: a node's agent is gone and all its processes are reaped.
     ///
-    /// Only of an agent that is gone: it names no round, so one that comes late must not be able to
-    /// speak of an agent that has been admitted again since.
+    /// A keeper sends it only if the agent is gone, not if only the lease is over: a delayed one
+    /// must not concern an agent that has been admitted again since.
     ///
-    /// `round` is the newest that ran there.
+    /// `round` is the newest round that ran on the node.
     pub fn handle_obituary(&mut self, now: Instant, node: &NodeId, round: Round) {
         if !self.begin(now) {
             return;
@@ -224,7 +226,8 @@ impl Rendezvous {
         self.advance(now);
     }
 
-    /// Ends this coordinator, whose process was told to: the round is stopped, no other follows.
+    /// Shuts this coordinator down, because its process is to end: the round is stopped, no other
+    /// follows.
     pub fn handle_shutdown(&mut self, now: Instant) {
         if !self.begin(now) || matches!(self.phase, Phase::Closed(_)) {
             return;
@@ -237,7 +240,7 @@ impl Rendezvous {
         self.advance(now);
     }
 
-    /// Applies every deadline that has passed.
+    /// Handles all deadlines that have passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if !self.begin(now) {
             return;
@@ -249,14 +252,14 @@ impl Rendezvous {
         self.advance(now);
     }
 
-    /// How long after the end of this coordinator agents may be waiting for the next one: a lease, and
-    /// then the join timeout. The memory is useless after that.
+    /// Returns the time for which agents may wait for the next coordinator after the end of this
+    /// one: a lease, then the join timeout. The stored state is useless after that.
     pub fn kept_for(&self) -> Duration {
         let timeouts = self.settings.shared.map(|shared| shared.timeouts).unwrap_or_default();
         timeouts.join.saturating_add(self.leases().coordinator)
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.tenure == Tenure::Gone {
             return None;
@@ -265,19 +268,19 @@ impl Rendezvous {
         [self.roster.first_lease(), forgiven, self.phase_deadline()].into_iter().flatten().min()
     }
 
-    /// Hands out what must be done next.
+    /// Returns the next effect to be carried out.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// Notes the time; false if nothing has an effect any more.
+    /// Records the time. Returns false if the coordinator ignores all input.
     fn begin(&mut self, now: Instant) -> bool {
         debug_assert!(self.clock <= now, "time does not go back");
         self.clock = self.clock.max(now);
         self.tenure != Tenure::Gone
     }
 
-    /// Draws the consequences of what a node has said of itself.
+    /// Applies the state that a node has reported.
     fn heed(&mut self, now: Instant, id: &NodeId) {
         match &self.phase {
             Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => {}
@@ -296,14 +299,15 @@ impl Rendezvous {
         }
     }
 
-    /// Loses a node, if it is known: nothing that it started runs any more.
+    /// Removes a lost node, if it is known: nothing that it started runs any more.
     fn lose(&mut self, now: Instant, id: &NodeId, how: EvictReason) {
         self.count_loss(now, id);
         let Some(node) = self.roster.lose(now, id) else {
             return;
         };
         info!(node = %id, host = %node.description.host_name, reason = how.kind(), "lost a node");
-        // An obituary may be wrong, by mistake or by malice: an agent that is alive must stop its workers.
+        // An obituary may be wrong, by mistake or malice: an agent that is alive must stop its
+        // workers.
         if how == EvictReason::Silent || how == EvictReason::Obituary && node.attached {
             let evict = Assignment::Evict { round: node.floor, reason: how };
             self.send(node.peer(), ToNode::Assignment(evict));
@@ -317,7 +321,7 @@ impl Rendezvous {
         self.follow_host(id);
     }
 
-    /// Takes leave of a node that was told that it may go.
+    /// Removes a node that has sent a goodbye, if it was dismissed or the job is closed.
     fn part(&mut self, now: Instant, id: &NodeId) {
         match self.roster.get(id).and_then(|node| node.told) {
             Some(Told::Dismiss | Told::Close) => {}
@@ -336,7 +340,7 @@ impl Rendezvous {
 
     /// Ends this coordinator if `id` was its leaving host.
     ///
-    /// Not that of a closed job: it stays until everyone has heard the outcome.
+    /// The coordinator of a closed job stays until every node has received the outcome.
     fn follow_host(&mut self, id: &NodeId) {
         let is_closed = matches!(self.phase, Phase::Closed(_));
         if self.is_host(id) && self.tenure == Tenure::HostLeaves && !is_closed {
@@ -344,7 +348,7 @@ impl Rendezvous {
         }
     }
 
-    /// Moves the phase as far as it can go now, and tells everyone where it has come to.
+    /// Moves the phase as far as possible, then sends the assignments that have changed.
     fn advance(&mut self, now: Instant) {
         while self.tenure != Tenure::Gone && self.step(now) {}
         if mem::take(&mut self.has_news) {
@@ -352,13 +356,13 @@ impl Rendezvous {
         }
     }
 
-    /// Changes what holds for every node.
+    /// Enters `phase`, which may change the assignment of every node.
     fn enter(&mut self, phase: Phase) {
         self.phase = phase;
         self.has_news = true;
     }
 
-    /// Takes one step, if the phase is to be left or something in it is overdue.
+    /// Takes one step, if the phase can be left or something in it is overdue.
     fn step(&mut self, now: Instant) -> bool {
         let Some(shared) = self.settings.shared else {
             if self.tenure == Tenure::ShutsDown {
@@ -389,7 +393,7 @@ impl Rendezvous {
         }
     }
 
-    /// Puts a node among those that are ready, or not.
+    /// Updates the sets of ready and quarantined nodes for a node.
     fn sort(&mut self, id: &NodeId) {
         let is_running_member = match &self.phase {
             Phase::Running(running) => running.group.held(id).is_some(),
@@ -401,10 +405,10 @@ impl Rendezvous {
         self.roster.sort(id, is_running_member);
     }
 
-    /// The leases of this job, the same for its whole life.
+    /// Returns the leases of this job, which are constant for its life.
     ///
-    /// Those of a small job until the shared settings are known: before that no node has attended, so
-    /// none has been granted a lease.
+    /// These are the leases of a small job until the shared settings are known: before that no node
+    /// has registered, so none has been granted a lease.
     pub fn leases(&self) -> Leases {
         let given = self.settings.leases;
         self.settings.shared.map_or(given, |shared| leases(given, shared.nodes))
@@ -418,7 +422,7 @@ impl Rendezvous {
         self.settings.host.as_ref() == Some(id)
     }
 
-    /// The newest round there is.
+    /// Returns the newest round.
     fn newest_round(&self) -> RoundId {
         match &self.phase {
             Phase::Recovering(recovering) => recovering.round,
@@ -443,10 +447,10 @@ impl Rendezvous {
     }
 }
 
-/// What a member's own words say has become of it; none where they do not speak of this round.
+/// Returns the fate of a member by its own report; `None` if that does not refer to this round.
 fn fate_by_standing(group: &Group, node: &Node) -> Option<Fate> {
-    // The new agent of a machine whose old agent was a member takes over its seat in a recovery,
-    // and has no round of its own to speak of.
+    // In a recovery, the new agent of a machine whose old agent was a member takes over its seat,
+    // and has no round of its own to report about.
     let speaks_of_it = node.standing.round == group.round
         || group.started.is_none()
         || node.is_leaving()
@@ -454,7 +458,7 @@ fn fate_by_standing(group: &Group, node: &Node) -> Option<Fate> {
     speaks_of_it.then(|| Fate::of(node.standing.state))
 }
 
-/// Whether `ready` nodes, of which `min` are needed, are enough.
+/// Returns true if `ready` nodes are enough for a round.
 fn is_enough(ready: usize, shared: SharedSettings) -> bool {
     ready >= shared.nodes.min() as usize
 }

@@ -1,8 +1,8 @@
-//! What agents and their coordinator say to each other, as domain types.
+//! The messages between agents and their coordinator, as domain types.
 //!
-//! Both sides are *level*, not edge: a node says in which [`Standing`] it is, the coordinator which
-//! [`Assignment`] holds for it. After a broken stream both repeat themselves, so that a lost or a
-//! repeated message wedges nothing.
+//! Both sides are *level*, not edge: a node reports its [`Standing`], the coordinator sends the
+//! [`Assignment`] that applies to the node. After a broken stream both are sent again, so that a
+//! lost or repeated message blocks nothing.
 
 use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
@@ -16,55 +16,55 @@ use crate::{
     settings::{Leases, SharedSettings},
 };
 
-/// How much of what workers say of their progress is passed on, in bytes: one line.
+/// The longest progress report of workers that is passed on, in bytes: one line.
 pub const SAID_MAX: usize = 200;
 
-/// How many addresses that a round's store has refused are reported.
+/// The most addresses refused by a round's store that are reported.
 pub const REFUSED_CLIENTS_MAX: usize = 16;
 
-/// Version of the attend protocol in this build; `docs/protocol.md` lists all versions.
+/// The version of the attend protocol in this build; `docs/protocol.md` lists all versions.
 pub const PROTOCOL_VERSION: u32 = 3;
 
-/// What an agent says first on each of its streams.
+/// The first message of an agent on each of its streams.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Attend {
-    /// The protocol that the agent speaks.
+    /// The protocol version of the agent.
     pub protocol_version: u32,
-    /// The job that it wants to take part in.
+    /// The job that the agent wants to join.
     pub run_id: RunId,
-    /// The run that it belongs to, once it knows.
+    /// The run that the agent belongs to, if known.
     pub job_uid: Option<JobUid>,
-    /// Which of the node's streams this is.
+    /// The number of the stream.
     pub attend: AttendNumber,
-    /// Who attends.
+    /// The node.
     pub node: NodeDescription,
-    /// What it was told and all must share.
+    /// The agent's settings that all nodes must share.
     pub settings: SharedSettings,
-    /// The newest round that it has heard of, with its size and its own rank in it.
+    /// The newest round that the node knows, with its size and the node's rank in it.
     pub heard: Heard,
-    /// Failures charged to the job as far as it knows.
+    /// The number of failures charged to the job, as far as the agent knows.
     pub restarts_used: u32,
-    /// The last round charged as far as it knows.
+    /// The last round charged, as far as the agent knows.
     pub charged_through: Round,
-    /// What currently holds on the node.
+    /// The current state of the node.
     pub standing: Standing,
 }
 
 impl Attend {
-    /// The stream that this opens.
+    /// Returns the stream that this message opens.
     pub fn peer(&self) -> Peer {
         Peer { node: self.node.node_id.clone(), attend: self.attend }
     }
 }
 
-/// Who a node is; fixed for the life of its agent.
+/// The description of a node; constant for the life of its agent.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NodeDescription {
-    /// The agent's identity.
+    /// The agent's id.
     pub node_id: NodeId,
-    /// The machine's host name, for ordering and for people.
+    /// The machine's host name, for sorting and for people.
     pub host_name: String,
-    /// Where the other nodes' workers reach this one.
+    /// The address at which the other nodes' workers reach this node.
     pub address: String,
     /// All addresses from which its workers may connect.
     pub addresses: Vec<IpAddr>,
@@ -72,204 +72,205 @@ pub struct NodeDescription {
     pub agent_port: u16,
     /// `--role`.
     pub role: String,
-    /// Workers per node here; nodes may differ.
+    /// The number of workers; nodes may differ.
     pub local_world_size: NonZeroU32,
-    /// `--node-rank`: an ordering key among newcomers, not the rank.
+    /// `--node-rank`: the group rank if ranks are fixed, else a sort key among newcomers.
     pub node_rank: Option<u32>,
 }
 
-/// The newest round that a node has heard of.
+/// The newest round that a node knows.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Heard {
     /// The round; zero if none.
     pub round: RoundId,
-    /// How many nodes it had.
+    /// The number of nodes in it.
     pub size: u32,
     /// The node's own rank in it, if it was a member.
     pub group_rank: Option<GroupRank>,
 }
 
 impl Heard {
-    /// How many nodes the round had, if this comes from one of its members: others may not know. None
-    /// where that is more than `max`, which a round of the job cannot have.
+    /// Returns the number of nodes in the round, if this comes from one of its members: others may
+    /// not know it. Returns `None` if the number is above `max`, which no round of the job exceeds.
     pub(crate) fn size_by_member(&self, max: u32) -> Option<u32> {
         let is_member = self.group_rank.is_some_and(|rank| rank.0 < self.size);
         (is_member && self.size <= max).then_some(self.size)
     }
 }
 
-/// What currently holds on a node.
+/// The current state of a node.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Standing {
-    /// The round that this speaks of: the newest one in which the node was a member; zero if none.
+    /// The round that this refers to: the newest one in which the node was a member; zero if none.
     pub round: RoundId,
-    /// What the node does.
+    /// The activity of the node.
     pub state: NodeState,
     /// The first failure among its workers in that round.
     ///
     /// An agent sends it in these steps:
     ///
-    /// 1. `Stopping` with the first worker that ended badly, at once, as it is known then. This ends the
-    ///    round on all nodes; `error_file_age` may be none.
-    /// 2. When all its workers are reaped, and before it sends anything else but keep-alives, the agent
-    ///    reads the error files of *all* its workers of that round. A worker whose error file was written
-    ///    before the node began to stop (on request, or because of 1) has failed too, even if it was
-    ///    killed while it took its time to exit: its failure has `end` as it was reaped, and
-    ///    `error_file_age`. The time of a file is compared with the wall clock of the same machine, as an
-    ///    age; a time in the future has age zero. Files written later are echoes of the stop and do not
-    ///    count.
-    /// 3. `Preparing` with the failure of the largest [`WorkerFailure::event_age`], be it the one of 1 or
-    ///    another one; also on a node that had none in 1. Ages are those at the time of sending, here and
-    ///    in every repetition (`Ready`, attends) until the next round.
+    /// 1. `Stopping` with the first worker that ended badly, at once, as known at that time. This
+    ///    ends the round on all nodes; `error_file_age` may be none.
+    /// 2. When all its workers are reaped, and before it sends anything but keep-alives, the agent
+    ///    reads the error files of *all* its workers of that round. A worker whose error file was
+    ///    written before the node began to stop (on request, or because of 1) has failed too, even
+    ///    if it was killed before it had exited: its failure has `end` as it was reaped, and
+    ///    `error_file_age`. The time of a file is compared with the wall clock of the same machine,
+    ///    as an age; a time in the future has age zero. Files written later are consequences of the
+    ///    stop and do not count.
+    /// 3. `Preparing` with the failure of the largest [`WorkerFailure::event_age`], be it the one
+    ///    of 1 or another one; also on a node that had none in 1. Ages are relative to the time of
+    ///    sending, here and in every repetition (`Ready`, attends) until the next round.
     ///
-    /// The coordinator keeps the oldest event of each node. It judges the round once all members have
-    /// stopped or are lost, so what a node sends after its first `Preparing` or `Ready` of the round may
-    /// come too late. The next round waits for that anyway.
+    /// The coordinator keeps the oldest event of each node. It judges the round once all members
+    /// have stopped or are lost, so a failure that a node sends after its first `Preparing` or
+    /// `Ready` of the round may come too late. This delays nothing: the next round waits for the
+    /// same.
     pub failure: Option<WorkerFailure>,
-    /// Whether its workers of that round were killed because its lease was over: others may have
-    /// failed because of it.
+    /// True if the node's workers of that round were killed because its lease had ended: others may
+    /// have failed because of it.
     pub was_cut_off: bool,
 }
 
-/// What a node does, with regard to the round of its [`Standing`].
+/// The activity of a node with regard to the round of its [`Standing`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NodeState {
-    /// No worker runs and none may be started: it makes itself ready.
+    /// No worker runs and none may be started: the node prepares for a round.
     Preparing,
-    /// Its last process of that round is reaped, and it is ready for any later round: `Join`.
+    /// The last process of that round is reaped, and the node is ready for any later round.
     Ready {
-        /// Port of the fresh worker store that it would serve as group rank 0.
+        /// The port of the fresh worker store that the node would serve as group rank 0.
         store_port: u16,
     },
-    /// Its workers run.
+    /// The node's workers run.
     Running,
-    /// Its workers are being stopped, on request or because one failed.
+    /// The node's workers are being stopped, on request or because one failed.
     Stopping,
-    /// All its workers exited with 0.
+    /// All workers of the node exited with 0.
     Succeeded,
-    /// It was told to leave (a signal) and takes part in no further round.
+    /// The node is leaving (after a signal) and takes part in no further round.
     Leaving {
-        /// Whether its last process is reaped.
+        /// True if its last process is reaped.
         reaped: bool,
     },
 }
 
-/// What a node says on an open stream.
+/// A message of a node on an open stream.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum FromNode {
-    /// Renews the lease; to be echoed.
+    /// Renews the lease; the coordinator echoes it.
     KeepAlive {
-        /// Grows with every keep-alive of the node.
+        /// The number of the keep-alive; it grows with each one of the node.
         sequence: u64,
     },
-    /// What now holds on the node.
+    /// The current state of the node.
     Standing(Standing),
     /// Answers [`ToNode::Probe`].
     Alive {
         /// The round that the probe named.
         round: RoundId,
     },
-    /// What its workers last said of their progress, for people; empty: nothing in this round.
+    /// The latest progress report of the node's workers, for people; empty if none in this round.
     Said {
         /// At most [`SAID_MAX`] bytes, without control characters.
         text: String,
     },
     /// The store of the round, which this node serves, has refused clients.
     RefusedClients(RefusedClients),
-    /// It has heard the outcome, or that it is dismissed, and goes.
+    /// The node has received the outcome or its dismissal, and disconnects.
     Goodbye,
 }
 
-/// What the coordinator says.
+/// A message of the coordinator to a node.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ToNode {
-    /// The stream counts; what currently holds follows.
+    /// The stream is accepted; the node's assignment follows.
     Welcome(Welcome),
-    /// The stream does not count and never will.
+    /// The stream is refused for good.
     Refuse(RefuseReason),
     /// Echoes a keep-alive.
     Echo {
-        /// The keep-alive's number.
+        /// The number of the keep-alive.
         sequence: u64,
     },
-    /// Asks for a sign of life, now.
+    /// Asks for an immediate sign of life.
     Probe {
-        /// The round in which something failed.
+        /// The round in which a failure occurred.
         round: RoundId,
     },
-    /// What now holds for the node.
+    /// The node's current assignment.
     Assignment(Assignment),
-    /// The coordinator's host has been told to leave; the job can go on only if it comes back.
+    /// The coordinator's host is leaving; the job can continue only if it comes back.
     HostLeaving,
     /// The store of the node's round has refused clients.
     RefusedClients(RefusedClients),
 }
 
 /// The clients that the store of a round has refused, because their addresses are not a member's. A
-/// worker of the job may be among them, and hangs then: every node warns.
+/// worker of the job may be among them, and hangs then, so every node logs a warning.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RefusedClients {
     /// The round.
     pub round: RoundId,
-    /// The addresses of all so far, each once; at most [`REFUSED_CLIENTS_MAX`].
+    /// All addresses refused so far, each once; at most [`REFUSED_CLIENTS_MAX`].
     pub addresses: Vec<IpAddr>,
 }
 
-/// The answer to an attend that counts.
+/// The answer to an accepted attend.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Welcome {
     /// The coordinator's term.
     pub term: Term,
     /// The run.
     pub job_uid: JobUid,
-    /// This start of the coordinator.
+    /// The name of this start of the coordinator.
     pub coordinator: String,
-    /// How attendance is timed.
+    /// The leases and the keep-alive interval.
     pub leases: Leases,
-    /// Who would take over, in this order; none today.
+    /// The nodes that would take over, in this order; currently none.
     pub successors: Vec<NodeId>,
 }
 
-/// What currently holds for a node.
+/// The coordinator's current instruction to a node.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Assignment {
-    /// It waits for a round, as the reason says; it runs nothing.
+    /// The node waits for a round and runs no workers.
     Wait {
-        /// The newest round there is.
+        /// The newest round.
         round: RoundId,
-        /// Why it waits.
+        /// The reason.
         reason: WaitReason,
     },
-    /// It is a member: run workers.
+    /// The node is a member and runs workers.
     Admit(Admission),
-    /// The round is over: stop the workers and get ready for a later one.
+    /// The round has ended: the node stops its workers and prepares for a later one.
     Restart {
-        /// The round that is over.
+        /// The round that has ended.
         round: RoundId,
-        /// Why.
+        /// The reason.
         reason: RestartReason,
     },
-    /// It no longer counts as a member of that round: kill the workers, attend anew.
+    /// The node is no longer a member of that round: it kills its workers and registers again.
     Evict {
-        /// The round that it is no longer in.
+        /// The round that the node is no longer a member of.
         round: RoundId,
-        /// Why.
+        /// The reason.
         reason: EvictReason,
     },
-    /// The round that a leaving node still served has stopped: it may go.
+    /// The round that a leaving node still served has stopped: the node may exit.
     Dismiss,
-    /// The job is over.
+    /// The job has ended.
     Close(Outcome),
 }
 
-/// One node's place in a round.
+/// The place of one node in a round.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Admission {
     /// The round.
     pub round: RoundId,
     /// The node's rank.
     pub group_rank: GroupRank,
-    /// How many nodes there are.
+    /// The number of nodes in the round.
     pub group_world_size: u32,
     /// `RANK` of its first worker.
     pub first_global_rank: GlobalRank,
@@ -287,63 +288,63 @@ pub struct Admission {
     pub master_address: String,
     /// `MASTER_PORT`: the worker store that group rank 0 serves.
     pub master_port: u16,
-    /// Whom the worker store lets in; only group rank 0 is told.
+    /// The addresses that the worker store admits; empty except for group rank 0.
     pub store_clients: Vec<IpAddr>,
 }
 
-/// Why a node waits.
+/// The reason why a node waits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitReason {
-    /// The round is being gathered.
+    /// A round is being gathered.
     Gathering,
-    /// A round runs and there is room: a new one follows for all who wait.
+    /// A round runs and has room: a new one follows for all waiting nodes.
     NextRound,
     /// A round runs and is full.
     Spare,
-    /// The node failed too often and is left out until the job needs it.
+    /// The node failed too often and is quarantined.
     SetAside,
-    /// The coordinator has been started anew and waits for the members of the last round.
+    /// The coordinator was restarted and waits for the members of the last round.
     Recovering,
 }
 
-/// Why a round is over before its workers are done.
+/// The reason why a round ended before its workers were done.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum RestartReason {
-    /// The coordinator was started anew.
+    /// The coordinator was restarted.
     CoordinatorRestarted,
-    /// The coordinator's host leaves.
+    /// The coordinator's host is leaving.
     HostLeft,
     /// Nodes wait and there is room for them.
     NodesWaiting {
-        /// How many.
+        /// The number of waiting nodes.
         waiting: u32,
     },
-    /// A member was told to leave and its workers have ended.
+    /// A member is leaving and its workers have ended.
     NodeLeft {
-        /// The member.
+        /// The member's host name.
         host_name: String,
     },
-    /// A member is gone.
+    /// A member was lost.
     NodeLost {
-        /// The member.
+        /// The member's host name.
         host_name: String,
-        /// How that is known.
+        /// The reason why it counts as lost.
         how: EvictReason,
     },
     /// A worker failed.
     WorkerFailed {
-        /// On which node.
+        /// The host name of its node.
         host_name: String,
         /// Its rank.
         global_rank: GlobalRank,
-        /// How it ended.
+        /// The way in which it ended.
         end: WorkerEnd,
     },
 }
 
 impl RestartReason {
-    /// A stable word for it.
+    /// Returns a stable name of the reason, for programs.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::CoordinatorRestarted => "coordinator_restarted",
@@ -356,22 +357,22 @@ impl RestartReason {
     }
 }
 
-/// Why a node is no longer a member.
+/// The reason why a node is no longer a member.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EvictReason {
-    /// Its keeper reported that the agent is gone and all its processes are reaped.
+    /// The node's keeper reported that the agent is gone and all its processes are reaped.
     Obituary,
-    /// It was silent for longer than its lease.
+    /// The node was silent for longer than its lease.
     Silent,
-    /// It was not ready again in time after a restart.
+    /// The node was not ready again in time after a restart.
     NotBack,
-    /// It failed or was lost too often shortly after a start.
+    /// The node failed or was lost too often shortly after a start.
     SetAside,
 }
 
 impl EvictReason {
-    /// A stable word for it.
+    /// Returns a stable name of the reason, for programs.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Obituary => "obituary",
@@ -382,49 +383,50 @@ impl EvictReason {
     }
 }
 
-/// Why an attend does not count.
+/// The reason why an attend is refused.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum RefuseReason {
-    /// The job is over.
+    /// The job has ended.
     Closed(Outcome),
     /// The agent belongs to an earlier run with the same run id.
     EarlierRun,
-    /// Members on two machines, and this one's address reaches only itself.
+    /// The nodes are on several machines, and this one's or the master's address is a loopback
+    /// address.
     LoopbackAddress {
-        /// The address.
+        /// The loopback address.
         address: String,
     },
-    /// Another node, which attends, has the same `--node-rank`, and that is the group rank.
+    /// Ranks are fixed, and another connected node has the same `--node-rank`.
     NodeRankTaken {
         /// The rank.
         node_rank: u32,
-        /// Who has it.
+        /// The host name of the other node.
         host_name: String,
     },
-    /// Ranks are fixed, and the node's is outside the job's.
+    /// Ranks are fixed, and the node's is outside the range of the job.
     NodeRankTooHigh {
         /// The rank.
         node_rank: u32,
-        /// How many nodes the job has.
+        /// The number of nodes of the job.
         nodes: u32,
     },
-    /// The two speak different versions of the protocol.
+    /// The agent and the coordinator have different protocol versions.
     ProtocolVersion {
-        /// The coordinator's.
+        /// The coordinator's version.
         ours: u32,
     },
-    /// The two were told different run ids.
+    /// The agent and the coordinator have different run ids.
     RunId {
-        /// The coordinator's.
+        /// The coordinator's run id.
         ours: RunId,
     },
-    /// The two were told different settings.
+    /// The agent and the coordinator have different settings.
     Settings {
-        /// The coordinator's.
+        /// The coordinator's settings.
         ours: SharedSettings,
     },
-    /// There are as many nodes as the job serves: those of a round and a tenth more as spares, at least
-    /// 1,200.
+    /// The job has as many nodes as it serves: those of a round and a tenth more as spares, at
+    /// least 1,200.
     TooManyNodes {
         /// The limit.
         limit: u32,
@@ -432,7 +434,7 @@ pub enum RefuseReason {
 }
 
 impl RefuseReason {
-    /// A stable word for it.
+    /// Returns a stable name of the reason, for programs.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Closed(_) => "closed",
@@ -448,28 +450,28 @@ impl RefuseReason {
     }
 }
 
-/// How a worker ended.
+/// The way in which a worker ended.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerEnd {
-    /// It exited with this code.
+    /// The worker exited with this code.
     Exited(i32),
-    /// This signal killed it.
+    /// The worker was killed by this signal.
     Signaled(i32),
-    /// It could not be started, for this reason.
+    /// The worker could not be started, for this reason.
     NotStarted(String),
-    /// Its keeper is gone, and it with it.
+    /// The worker's keeper was lost, and the worker with it.
     KeeperLost,
-    /// It was killed because its node's workers had made no progress for so long.
+    /// The worker was killed because its node's workers had made no progress for this long.
     Hung(Duration),
 }
 
-/// The failure of a worker, as its own node saw it.
+/// The failure of a worker, as its own node reports it.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct WorkerFailure {
     /// The node's host name.
     pub host_name: String,
-    /// Which round it failed in.
+    /// The round in which it failed.
     pub round: RoundId,
     /// The worker's rank in the job.
     pub global_rank: GlobalRank,
@@ -477,51 +479,52 @@ pub struct WorkerFailure {
     pub local_rank: LocalRank,
     /// Its process id; zero if it never ran.
     pub pid: u32,
-    /// How it ended.
+    /// The way in which it ended.
     pub end: WorkerEnd,
-    /// How long ago, when this was sent; ages are compared, never wall clocks.
+    /// The time since it ended, at the time of sending; ages are compared, never wall clocks.
     pub age: Duration,
-    /// What the script wrote to its error file, if it did.
+    /// The text that the script wrote to its error file, if any.
     pub message: Option<String>,
-    /// That file's path.
+    /// The path of that file.
     pub error_file: Option<String>,
-    /// The last lines of its stderr, where they were captured.
+    /// The last lines of its stderr, if captured.
     pub stderr_tail: String,
-    /// Whether its exit code asks for no restart.
+    /// True if its exit code rules out a restart.
     #[serde(default)]
     pub is_final: bool,
-    /// How long ago its script wrote the error file, when this was sent; none if it wrote none, or the
-    /// node has not looked yet.
+    /// The age of its error file, at the time of sending; `None` if there is none, or the node has
+    /// not looked yet.
     #[serde(default)]
     pub error_file_age: Option<Duration>,
 }
 
 impl WorkerFailure {
-    /// How long ago it failed, when this was sent: when it wrote its error file, if it ended only after
-    /// that. A worker may take seconds to exit, and its peers fail because of it meanwhile.
+    /// Returns the time since it failed, at the time of sending: since it wrote its error file, if
+    /// it ended only after that. A worker may take seconds to exit, and its peers fail because of
+    /// it meanwhile.
     pub fn event_age(&self) -> Duration {
         self.error_file_age.map_or(self.age, |age| age.max(self.age))
     }
 }
 
-/// How the job ended.
+/// The outcome of a job.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Outcome {
-    /// In which way.
+    /// The way in which it ended.
     pub result: JobResult,
-    /// The first failure that counted, if any did: that of the oldest event on any node.
+    /// The first failure that counted, if any: the failure with the oldest event on any node.
     pub first_failure: Option<WorkerFailure>,
-    /// How many other nodes had a failure of their own in the same round.
+    /// The number of other nodes with a failure in the same round.
     pub other_failures: u32,
-    /// Those of them that failed within a second of the first, oldest first, at most 16: which of them
-    /// was the cause cannot be determined from their times. Shortened: without stderr.
+    /// The other failures within a second of the first, oldest first, at most 16; their times do
+    /// not show which of them was the cause. Shortened: without stderr.
     #[serde(default)]
     pub further_failures: Vec<WorkerFailure>,
-    /// Failures charged in all.
+    /// The total number of failures charged.
     pub restarts_used: u32,
 }
 
-/// In which way the job ended.
+/// The way in which a job ended.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobResult {
@@ -529,47 +532,48 @@ pub enum JobResult {
     Succeeded,
     /// A worker failed and no restart was left.
     BudgetSpent,
-    /// A worker exited with a code that asks for no restart.
+    /// A worker exited with a code that rules out a restart.
     FinalFailure,
-    /// The round did not come to be in time.
+    /// A round was not completed in time.
     JoinTimeout {
-        /// How many nodes were ready.
+        /// The number of ready nodes.
         present: u32,
-        /// How many were needed.
+        /// The number of nodes that was needed.
         min: u32,
-        /// How long they waited.
+        /// The time for which they waited.
         waited: Duration,
     },
-    /// A coordinator that was started without the state of the last round found too few of its nodes in
-    /// time to rule out that the others run it elsewhere.
+    /// A coordinator that was started without the state of the last round found too few of its
+    /// nodes in time to rule out that the others continue it elsewhere.
     RecoveryTimeout {
-        /// How many nodes were there.
+        /// The number of nodes present.
         present: u32,
-        /// How many were needed.
+        /// The number of nodes that was needed.
         needed: u32,
-        /// How long they waited.
+        /// The time for which they waited.
         waited: Duration,
     },
-    /// All nodes were told to leave.
+    /// All nodes have left.
     AllLeft,
-    /// Members on two machines, and a master address that reaches only one of them.
+    /// The members are on several machines, and the master address is a loopback address.
     LoopbackMaster {
-        /// The address.
+        /// The master address.
         address: String,
-        /// The host that has it.
+        /// The host name of the master.
         host_name: String,
     },
-    /// Every node that could take part kept failing and was set aside.
+    /// All nodes that could take part failed repeatedly and were quarantined.
     AllSetAside,
-    /// Round after round was restarted for free, and none ran for a quiet time (10 minutes).
+    /// Too many consecutive rounds were restarted for free, and none ran for a quiet time (10
+    /// minutes).
     RestartLoop {
-        /// How many.
+        /// The number of these rounds.
         rounds: u32,
     },
 }
 
 impl JobResult {
-    /// Whether another attempt at the same job would most likely end in the same way.
+    /// Returns true if another attempt at the same job would most likely end in the same way.
     pub fn is_lasting(&self) -> bool {
         match self {
             Self::BudgetSpent
@@ -584,7 +588,7 @@ impl JobResult {
         }
     }
 
-    /// A stable word for it.
+    /// Returns a stable name of the result, for programs.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Succeeded => "succeeded",

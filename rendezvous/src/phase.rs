@@ -1,4 +1,4 @@
-//! What a rendezvous may be doing, each with the data that only then exists.
+//! The phases of a rendezvous, each with the data that exists only in it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,67 +11,67 @@ use crate::{
     message::{Outcome, RestartReason, WorkerFailure},
 };
 
-/// What a rendezvous is doing.
+/// The phase of a rendezvous.
 #[derive(Debug)]
 pub(crate) enum Phase {
-    /// A coordinator that was started anew waits for the members of the last round.
+    /// A restarted coordinator waits for the members of the last round.
     Recovering(Recovering),
-    /// Nodes are awaited that have no round behind them.
+    /// The coordinator waits for nodes, none of which was in a previous round.
     Gathering(Gathering),
     /// A round runs.
     Running(Running),
-    /// A round is over, and its members are awaited for the next one.
+    /// A round has ended, and the coordinator waits for its members to form the next one.
     Regathering(Regathering),
-    /// The job is over.
+    /// The job has ended.
     Closed(Closed),
 }
 
-/// Who of the last round is back after a start of the coordinator.
+/// The members of the last round that are back after a restart of the coordinator.
 ///
-/// Invariant: `ranks` is `members` the other way round, and holds all `claimants`, which
-/// hold all `heirs`.
+/// Invariant: `ranks` is the inverse of `members` and contains all `claimants`, which contain all
+/// `heirs`.
 #[derive(Debug)]
 pub(crate) struct Recovering {
-    /// The highest round heard of.
+    /// The highest round known.
     pub(crate) round: RoundId,
-    /// How many members it had.
+    /// The number of its members.
     pub(crate) size: u32,
-    /// Members that have attended, by the rank that they had.
+    /// Members that have registered, by their rank in that round.
     pub(crate) members: BTreeMap<GroupRank, NodeId>,
-    /// The rank of each of them.
+    /// The rank of each of these members.
     pub(crate) ranks: BTreeMap<NodeId, GroupRank>,
-    /// Those of them that only know their rank from a state file: new agents of machines whose old
-    /// agent was the member, and may have left workers that live.
+    /// The part of them that knows its rank only from a state file: new agents of machines whose
+    /// old agent was the member, and may have left running workers.
     pub(crate) claimants: BTreeSet<NodeId>,
-    /// Those of them whose machine's old agent is known to have left nothing behind.
+    /// The claimants whose machine's old agent is known to have left no process.
     pub(crate) heirs: BTreeSet<NodeId>,
-    /// How many other members were told to leave, have stopped, and are gone.
+    /// The number of other members that have left in order.
     pub(crate) left: u32,
-    /// Whether anybody has attended who had heard of that round.
+    /// True if a member of that round has registered.
     pub(crate) is_heard: bool,
-    /// When the wait began.
+    /// The start of the wait.
     pub(crate) since: Instant,
-    /// How far the wait has come.
+    /// The stage of the wait.
     pub(crate) stage: RecoveryStage,
 }
 
-/// How far a recovery has come.
+/// The stage of a recovery.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum RecoveryStage {
-    /// Workers of members that have not attended may live.
+    /// Workers of members that have not registered may still run.
     Listening,
-    /// None of them lives any more, but not enough members are back.
+    /// All such workers have ended, but not enough members are back.
     Outnumbered,
 }
 
-/// Nodes without a round behind them.
+/// A gathering of nodes that were in no previous round.
 #[derive(Debug, Default)]
 pub(crate) struct Gathering {
-    /// When the first of them came.
+    /// The time at which the first of them registered.
     pub(crate) since: Option<Instant>,
-    /// When the last call is over; none while there are too few.
+    /// The end of the last call; `None` while there are too few nodes.
     pub(crate) last_call_until: Option<Instant>,
-    /// What was known of the last round when it seemed forgotten; its members may come late.
+    /// The recovery that was given up because no member had registered; its members may come late.
     pub(crate) forgotten: Option<Recovering>,
 }
 
@@ -80,52 +80,54 @@ pub(crate) struct Gathering {
 pub(crate) struct Running {
     /// Its members.
     pub(crate) group: Group,
-    /// When the first of the nodes that now wait for a place began to wait.
+    /// The time since which nodes wait and there is room for them.
     pub(crate) waiting_since: Option<Instant>,
 }
 
-/// A round that is over.
+/// A round that has ended.
 #[derive(Debug)]
 pub(crate) struct Regathering {
     /// Its members.
     pub(crate) group: Group,
-    /// Why it is over.
+    /// The reason for its end.
     pub(crate) reason: RestartReason,
-    /// When it was over.
+    /// The time of its end.
     pub(crate) since: Instant,
-    /// When a member was last lost or set aside.
+    /// The time at which a member was last lost or quarantined.
     pub(crate) loss: Option<Instant>,
-    /// The failure that is not judged yet.
+    /// The failure that has not been judged yet.
     pub(crate) verdict: Option<Verdict>,
 }
 
-/// A failed round, until it is known whether its failure or its membership ended it, and which failure
-/// came first.
+/// A failed round, until it is known whether its failure or its membership ended it, and which
+/// failure came first.
 ///
-/// When no member is awaited any more, none was lost; the failures are complete when all have stopped.
+/// Once no sign of life is awaited, no member was lost; the failures are complete when all members
+/// have stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
-    /// The failure of the oldest event on each node, with its time.
+    /// The failure with the oldest event on each node, with its time.
     pub(crate) failures: BTreeMap<NodeId, (Instant, WorkerFailure)>,
-    /// Members that have not given a sign of life since.
+    /// Members that have not given a sign of life since the failure.
     pub(crate) awaited: BTreeSet<NodeId>,
 }
 
-/// A job that is over.
+/// A job that has ended.
 #[derive(Debug)]
 pub(crate) struct Closed {
-    /// How it ended.
+    /// The outcome.
     pub(crate) outcome: Outcome,
-    /// Its last round, if one was under way.
+    /// The last round, if one was under way.
     pub(crate) group: Option<Group>,
-    /// Until when it stays although nobody is left to hear of it: others may attend again.
+    /// The time until which the coordinator stays although no node is left: others may register
+    /// again.
     pub(crate) stays_until: Instant,
-    /// Until when it stays for those that have not said goodbye.
+    /// The time until which the coordinator waits for the goodbyes of its nodes.
     pub(crate) goes_at: Instant,
 }
 
 impl Phase {
-    /// The newest round, while its members matter.
+    /// Returns the newest round, if its members matter in this phase.
     pub(crate) fn group(&self) -> Option<&Group> {
         match self {
             Self::Recovering(_) | Self::Gathering(_) => None,
@@ -135,7 +137,7 @@ impl Phase {
         }
     }
 
-    /// The newest round, to note what becomes of its members.
+    /// Returns the newest round, for changes to its members.
     pub(crate) fn group_mut(&mut self) -> Option<&mut Group> {
         match self {
             Self::Recovering(_) | Self::Gathering(_) => None,
@@ -145,7 +147,7 @@ impl Phase {
         }
     }
 
-    /// Takes a recovery that is to be left.
+    /// Takes the recovery out of a phase that is to be left.
     pub(crate) fn take_recovering(&mut self) -> Option<Recovering> {
         match std::mem::replace(self, Self::Gathering(Gathering::default())) {
             Self::Recovering(recovering) => Some(recovering),

@@ -1,4 +1,4 @@
-//! Gives every member of a new round its place; the same inputs give the same ranks.
+//! Assigns a rank to every member of a new round; the same inputs give the same ranks.
 
 use std::{
     cmp::Ordering,
@@ -14,9 +14,9 @@ use crate::{
 
 /// Places survivors and newcomers in ranks `0..n`, and returns them by rank.
 ///
-/// Survivors keep their ranks, newcomers (in the given order) fill the holes, and holes that remain
-/// are filled from the top, so that as few as possible move. Rank 0 is a survivor if there is one:
-/// a newcomer has no local checkpoint to broadcast.
+/// Survivors keep their ranks, newcomers fill the gaps in the given order, and gaps that remain are
+/// filled with the highest-ranked survivors, so that as few as possible move. Rank 0 is a survivor
+/// if there is one: a newcomer has no local checkpoint to broadcast.
 pub(crate) fn place(survivors: BTreeMap<GroupRank, NodeId>, newcomers: Vec<NodeId>) -> Vec<NodeId> {
     let mut survivors = survivors;
     if let Some((_, node)) = survivors.pop_first() {
@@ -35,9 +35,9 @@ pub(crate) fn place(survivors: BTreeMap<GroupRank, NodeId>, newcomers: Vec<NodeI
     places.into_iter().filter_map(|place| place.or_else(|| fillers.next())).collect()
 }
 
-/// Sorts newcomers: by `--node-rank` where given, host name in natural order, address, node id.
+/// Sorts newcomers by `--node-rank` where given, then host name in natural order, address, node id.
 ///
-/// Two nodes with the same `--node-rank` make it meaningless: it is then left out for all.
+/// If two nodes have the same `--node-rank`, it is ignored for all nodes.
 pub(crate) fn sort_newcomers(newcomers: &mut [&NodeDescription]) {
     let given: Vec<u32> = newcomers.iter().filter_map(|node| node.node_rank).collect();
     let distinct: BTreeSet<u32> = given.iter().copied().collect();
@@ -58,7 +58,7 @@ pub(crate) fn sort_newcomers(newcomers: &mut [&NodeDescription]) {
     });
 }
 
-/// Compares as people do: `node2` before `node10`.
+/// Compares in natural order: `node2` before `node10`.
 fn natural(a: &str, b: &str) -> Ordering {
     let (mut rest_a, mut rest_b) = (a, b);
     while !rest_a.is_empty() && !rest_b.is_empty() {
@@ -74,7 +74,7 @@ fn natural(a: &str, b: &str) -> Ordering {
     rest_a.len().cmp(&rest_b.len()).then_with(|| a.cmp(b))
 }
 
-/// Takes the digits, or all but digits, off the front of `rest`.
+/// Splits the leading digits, or the leading non-digits, off `rest`.
 fn part<'a>(rest: &mut &'a str) -> &'a str {
     let digits = is_number(rest);
     let end = rest.find(|c: char| c.is_ascii_digit() != digits).unwrap_or(rest.len());
@@ -87,7 +87,7 @@ fn is_number(part: &str) -> bool {
     part.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// Compares numbers of any length without computing them.
+/// Compares numbers of any length without parsing them.
 fn numeric(a: &str, b: &str) -> Ordering {
     let (a, b) = (a.trim_start_matches('0'), b.trim_start_matches('0'));
     a.len().cmp(&b.len()).then_with(|| a.cmp(b))
@@ -128,14 +128,14 @@ mod tests {
         sorted.iter().map(|node| node.host_name.clone()).collect()
     }
 
-    /// Survivors keep their ranks and a newcomer takes the hole.
+    /// Survivors keep their ranks and a newcomer fills the gap.
     #[test]
     fn newcomer_fills_the_hole() {
         let placed = place(survivors(&[(0, "a"), (2, "c")]), ids(&["x"]));
         assert_eq!(placed, ids(&["a", "x", "c"]));
     }
 
-    /// Holes that remain are filled from the top.
+    /// Gaps that remain are filled with the highest rank.
     #[test]
     fn last_rank_fills_the_hole_of_a_group_that_shrinks() {
         let placed = place(survivors(&[(0, "a"), (2, "c"), (3, "d")]), ids(&[]));
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(placed, ids(&["b", "x", "c"]));
     }
 
-    /// Host names are in natural order.
+    /// Host names are sorted in natural order.
     #[test]
     fn node2_comes_before_node10() {
         let names = ["node10", "node2", "node02", "node", "a9b2", "a9b10"];
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(sorted(nodes), ["a9b2", "a9b10", "node", "node02", "node2", "node10"]);
     }
 
-    /// `--node-rank` comes first where given; the same one twice is as if none were given.
+    /// `--node-rank` comes first where given; it is ignored for all nodes if two have the same.
     #[test]
     fn node_rank_orders_unless_it_is_ambiguous() {
         let nodes =
@@ -167,7 +167,7 @@ mod tests {
     }
 
     proptest! {
-        /// Everyone has exactly one rank, and only those move who must.
+        /// Each node has exactly one rank, and survivors move only if they must.
         #[test]
         fn as_few_as_possible_move(ranks in prop::collection::btree_set(0u32..20, 0..12), newcomers in 0usize..6) {
             let before: BTreeMap<GroupRank, NodeId> =
@@ -184,7 +184,7 @@ mod tests {
             }
         }
 
-        /// Natural order is an order.
+        /// Natural order is a total order.
         #[test]
         fn natural_order_is_total(a in "[a0-2]{0,6}", b in "[a0-2]{0,6}", c in "[a0-2]{0,6}") {
             prop_assert_eq!(natural(&a, &b), natural(&b, &a).reverse());

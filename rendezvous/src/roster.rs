@@ -1,4 +1,4 @@
-//! Every node that the coordinator knows, until when each counts as alive, and who could take part.
+//! All nodes that the coordinator knows, their leases, and the nodes that can take part in a round.
 
 use std::{
     cmp::Reverse,
@@ -15,11 +15,11 @@ use crate::{
     settings::HostTally,
 };
 
-/// Every node that the coordinator knows.
+/// All nodes that the coordinator knows.
 ///
 /// Invariants: `leases` holds one deadline for each node; `ready` and `aside` hold only nodes that
 /// are [`NodeState::Ready`] and not members of a running round, each in one of the two;
-/// `ready_by_node_rank` counts those in `ready` that have a `--node-rank`.
+/// `ready_by_node_rank` counts the nodes in `ready` that have a `--node-rank`.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
     nodes: BTreeMap<NodeId, Node>,
@@ -33,50 +33,50 @@ pub(crate) struct Roster {
     arrivals: u64,
 }
 
-/// One node, as it last described itself.
+/// A node, as it last described itself.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// Who it is.
+    /// Its description.
     pub(crate) description: NodeDescription,
-    /// Its newest stream.
+    /// The number of its newest stream.
     pub(crate) attend: AttendNumber,
-    /// Whether that stream is open, as far as is known; proves nothing.
+    /// True if that stream is open, as far as is known; this proves nothing.
     pub(crate) attached: bool,
-    /// The how-many-eth node it is, by first attend.
+    /// Its position in the order of first registrations.
     pub(crate) arrival: u64,
-    /// What it last said of itself.
+    /// The state that it last reported.
     pub(crate) standing: Standing,
-    /// What speaks of an older round than this comes too late.
+    /// The oldest round that its reports may refer to; reports about older ones are outdated.
     pub(crate) floor: RoundId,
     /// The stream on which it was last admitted to a round.
     pub(crate) admitted_on: AttendNumber,
-    /// Whether it has said, on a later stream than that, that it never was in that round.
+    /// True if it has reported, on a later stream than that, that it never was in that round.
     pub(crate) missed_its_admission: bool,
-    /// What its workers last said of their progress.
+    /// The latest progress report of its workers.
     pub(crate) said: String,
-    /// When it was last heard.
+    /// The time of its last message.
     pub(crate) last_seen: Instant,
-    /// What it was last told on its newest stream.
+    /// The assignment that was last sent on its newest stream.
     pub(crate) told: Option<Told>,
-    /// How often it failed or was lost early.
+    /// Its early failures and losses.
     pub(crate) tally: Tally,
     lease: Duration,
 }
 
-/// Enough of an [`Assignment`] to tell whether another one says anything new.
+/// The part of an [`Assignment`] that decides whether another one must be sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Told {
-    /// Wait.
+    /// The node waits.
     Wait(RoundId, WaitReason),
-    /// Run that round.
+    /// The node runs that round.
     Admit(RoundId),
-    /// Stop that round.
+    /// The node stops that round.
     Restart(RoundId),
-    /// Kill that round's workers.
+    /// The node kills the workers of that round.
     Evict(RoundId),
-    /// Go.
+    /// The node may exit.
     Dismiss,
-    /// It is over.
+    /// The job has ended.
     Close,
 }
 
@@ -94,22 +94,22 @@ impl From<&Assignment> for Told {
 }
 
 impl Node {
-    /// Its newest stream.
+    /// Returns its newest stream.
     pub(crate) fn peer(&self) -> Peer {
         Peer { node: self.description.node_id.clone(), attend: self.attend }
     }
 
-    /// Whether it is ready for a round.
+    /// Returns true if it is ready for a round.
     pub(crate) fn is_ready(&self) -> bool {
         matches!(self.standing.state, NodeState::Ready { .. })
     }
 
-    /// Whether it was told to leave.
+    /// Returns true if it is leaving.
     pub(crate) fn is_leaving(&self) -> bool {
         matches!(self.standing.state, NodeState::Leaving { .. })
     }
 
-    /// Where it would serve a round's store.
+    /// Returns the port at which it would serve a round's store, if it is ready.
     pub(crate) fn store_port(&self) -> Option<u16> {
         match self.standing.state {
             NodeState::Ready { store_port } => Some(store_port),
@@ -123,52 +123,54 @@ impl Node {
 }
 
 impl Roster {
-    /// The node, if it is known.
+    /// Returns the node, if it is known.
     pub(crate) fn get(&self, node: &NodeId) -> Option<&Node> {
         self.nodes.get(node)
     }
 
-    /// The node, if it is known, to change what [`Roster::sort`] does not look at.
+    /// Returns the node, if it is known, for changes that do not concern [`Roster::sort`].
     pub(crate) fn get_mut(&mut self, node: &NodeId) -> Option<&mut Node> {
         self.nodes.get_mut(node)
     }
 
-    /// All nodes, by id.
+    /// Returns all nodes, by id.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&NodeId, &Node)> {
         self.nodes.iter()
     }
 
-    /// How many nodes are known.
+    /// Returns the number of known nodes.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether none is known.
+    /// Returns true if no node is known.
     pub(crate) fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// Nodes that could take part in the next round.
+    /// Returns the nodes that can take part in the next round.
     pub(crate) fn ready(&self) -> &BTreeSet<NodeId> {
         &self.ready
     }
 
-    /// How many different `--node-rank`s the nodes have that could take part in the next round.
+    /// Returns the number of different `--node-rank`s among the nodes that can take part in the
+    /// next round.
     pub(crate) fn node_ranks_ready(&self) -> usize {
         self.ready_by_node_rank.len()
     }
 
-    /// Nodes that are ready, but set aside until then.
+    /// Returns the nodes that are ready but quarantined, with the end of each quarantine.
     pub(crate) fn aside(&self) -> &BTreeSet<(Instant, NodeId)> {
         &self.aside
     }
 
-    /// Whether nodes are known, and all of them were told to leave.
+    /// Returns true if nodes are known and all of them are leaving.
     pub(crate) fn all_leaving(&self) -> bool {
         !self.nodes.is_empty() && self.leaving.len() == self.nodes.len()
     }
 
-    /// Whether `peer` is not the newest stream of its node, or its node is gone for good.
+    /// Returns true if `peer` is not newer than its node's known streams, or the node is gone for
+    /// good.
     pub(crate) fn is_late(&self, peer: &Peer) -> bool {
         let newest = self.nodes.get(&peer.node).map(|node| node.attend);
         newest
@@ -176,8 +178,8 @@ impl Roster {
             .is_some_and(|newest| peer.attend <= newest)
     }
 
-    /// Takes in a stream that [`Roster::is_late`] does not refuse; false if what its node says of
-    /// itself is older than what is known.
+    /// Adds a stream for which [`Roster::is_late`] is false. Returns false if the state that its
+    /// node reports is outdated.
     pub(crate) fn attend(&mut self, now: Instant, attend: Attend, lease: Duration) -> bool {
         let Attend { attend, node: description, standing, .. } = attend;
         let id = description.node_id.clone();
@@ -205,7 +207,7 @@ impl Roster {
             }
         });
         self.leases.remove(&(after(node.last_seen, node.lease), id.clone()));
-        // A process has one for good.
+        // The node rank is constant for the life of an agent.
         let node_rank = node.description.node_rank;
         node.description = NodeDescription { node_rank, ..description };
         node.attend = attend;
@@ -214,18 +216,18 @@ impl Roster {
         node.last_seen = now;
         node.lease = lease;
         self.leases.insert((after(now, lease), id.clone()));
-        // It may have been admitted since it said this.
+        // The node may have been admitted since it sent this.
         self.stand(&id, standing, false)
     }
 
-    /// Notes what a node's workers say of their progress.
+    /// Records the progress report of a node's workers.
     pub(crate) fn note(&mut self, id: &NodeId, said: String) {
         if let Some(node) = self.nodes.get_mut(id) {
             node.said = said;
         }
     }
 
-    /// Renews the lease of `peer`'s node; false if nothing that comes from there counts.
+    /// Renews the lease of `peer`'s node. Returns false if messages of that stream are ignored.
     pub(crate) fn renew(&mut self, now: Instant, peer: &Peer) -> bool {
         let Some(node) = self.nodes.get_mut(&peer.node) else {
             return false;
@@ -240,10 +242,11 @@ impl Roster {
         true
     }
 
-    /// Takes note of what `id` says of itself after it was welcomed; false if that comes too late.
+    /// Records the state that `id` reports after it was welcomed. Returns false if the report is
+    /// outdated.
     ///
-    /// Once welcomed, it reads nothing from earlier streams. So what it then says of an older round
-    /// than the one that it was admitted to on one of these means that the admission was lost.
+    /// Once welcomed, a node reads nothing from earlier streams. If it then reports about a round
+    /// older than its admission on an earlier stream, the admission was lost.
     pub(crate) fn stand_on_stream(&mut self, id: &NodeId, standing: Standing) -> bool {
         let is_later = self.nodes.get(id).is_some_and(|node| node.attend > node.admitted_on);
         self.stand(id, standing, is_later)
@@ -253,7 +256,7 @@ impl Roster {
         let Some(node) = self.nodes.get_mut(id) else {
             return false;
         };
-        // Leaving is for good, so it counts whichever round the node was last told of.
+        // Leaving is final, so it counts for any round.
         let is_leaving = matches!(standing.state, NodeState::Leaving { .. });
         let is_below = standing.round < node.floor;
         if is_below && !is_leaving && !is_final {
@@ -270,7 +273,7 @@ impl Roster {
         true
     }
 
-    /// Puts `id` where it belongs, given whether it is a member of a running round.
+    /// Sorts `id` into the ready or the quarantined nodes, or into neither.
     pub(crate) fn sort(&mut self, id: &NodeId, is_running_member: bool) {
         let Some(node) = self.nodes.get(id) else {
             return;
@@ -294,7 +297,7 @@ impl Roster {
         }
     }
 
-    /// Takes `id` from wherever [`Roster::sort`] has put it.
+    /// Removes `id` from where [`Roster::sort`] has put it.
     fn unsort(&mut self, id: &NodeId, node_rank: Option<u32>) {
         self.aside.retain(|(_, node)| node != id);
         if !self.ready.remove(id) {
@@ -310,17 +313,17 @@ impl Roster {
         }
     }
 
-    /// The earliest end of a lease.
+    /// Returns the earliest end of a lease.
     pub(crate) fn first_lease(&self) -> Option<Instant> {
         self.leases.first().map(|(at, _)| *at)
     }
 
-    /// A node whose lease has passed.
+    /// Returns a node whose lease has ended, if any.
     pub(crate) fn expired(&self, now: Instant) -> Option<NodeId> {
         self.leases.first().filter(|(at, _)| *at <= now).map(|(_, node)| node.clone())
     }
 
-    /// Forgets a node that may attend again.
+    /// Removes a node that may register again.
     pub(crate) fn lose(&mut self, now: Instant, id: &NodeId) -> Option<Node> {
         let mut node = self.remove(id)?;
         self.former.insert(id, node.attend);
@@ -331,7 +334,7 @@ impl Roster {
         Some(node)
     }
 
-    /// Forgets a node that is gone for good.
+    /// Removes a node that is gone for good.
     pub(crate) fn bury(&mut self, now: Instant, id: &NodeId) -> Option<Node> {
         let node = self.lose(now, id);
         self.former.insert(id, AttendNumber(u64::MAX));
@@ -343,7 +346,7 @@ impl Roster {
         self.heirlooms.restore(now, counted);
     }
 
-    /// How often machines failed or were lost, for the next coordinator: those with the most losses.
+    /// Returns the tallies of machines for the next coordinator: those with the most losses.
     pub(crate) fn host_tallies(&self, now: Instant) -> Vec<HostTally> {
         let here = self.nodes.values().filter(|node| !node.tally.is_clean());
         let here = here.filter_map(|node| node.tally.to_host(now, &node.description));
@@ -353,7 +356,7 @@ impl Roster {
         tallies
     }
 
-    /// Forgets all tallies: another run begins.
+    /// Clears all tallies, because another run begins.
     pub(crate) fn forget_tallies(&mut self) {
         self.heirlooms = Heirlooms::default();
         for node in self.nodes.values_mut() {
@@ -364,7 +367,7 @@ impl Roster {
         }
     }
 
-    /// Gives what an agent left to an agent of the same machine that was there before it went.
+    /// Passes the tally of a former agent on to an agent of the same machine that already waits.
     fn pass_on(&mut self, now: Instant, description: &NodeDescription) {
         let heir = self.nodes.values_mut().find(|node| {
             node.floor == RoundId::default()
@@ -389,7 +392,7 @@ impl Roster {
     }
 }
 
-/// The newest stream of nodes that are gone, so that nothing late from them counts.
+/// The newest streams of former nodes, so that their delayed messages are ignored.
 #[derive(Debug, Default)]
 struct Former {
     newest: BTreeMap<NodeId, AttendNumber>,

@@ -1,4 +1,4 @@
-//! What the machine is told once, at its start.
+//! The configuration of the machine, given once at its start.
 
 use std::{fmt, num::NonZeroU32, str::FromStr, time::Duration};
 
@@ -8,7 +8,7 @@ use crate::{
     message::Outcome,
 };
 
-/// How many nodes a round may have: `--nnodes`.
+/// The numbers of nodes that a round may have: `--nnodes`.
 ///
 /// Invariant: `1 <= min <= max`, and both are multiples of `unit`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -19,12 +19,12 @@ pub struct NodeRange {
 }
 
 impl NodeRange {
-    /// A range from `min` to `max`, or nothing if it would be empty.
+    /// Returns the range from `min` to `max`, or `None` if it would be empty.
     pub fn new(min: u32, max: u32) -> Option<Self> {
         Self::in_units(min, max, 1)
     }
 
-    /// The multiples of `unit` from `min` to `max`, or nothing if there are none.
+    /// Returns the multiples of `unit` from `min` to `max`, or `None` if there are none.
     pub fn in_units(min: u32, max: u32, unit: u32) -> Option<Self> {
         let (min, unit) = (NonZeroU32::new(min)?, NonZeroU32::new(unit)?);
         let min = NonZeroU32::new(min.get().checked_next_multiple_of(unit.get())?)?;
@@ -32,22 +32,22 @@ impl NodeRange {
         (min <= max).then_some(Self { min, max, unit })
     }
 
-    /// The fewest nodes with which a round completes.
+    /// Returns the fewest nodes with which a round can be completed.
     pub fn min(self) -> u32 {
         self.min.get()
     }
 
-    /// The most nodes that a round takes; further ones are spares.
+    /// Returns the most nodes that a round takes; further ones are spares.
     pub fn max(self) -> u32 {
         self.max.get()
     }
 
-    /// The number of nodes of each round is a multiple of this.
+    /// Returns the unit: the number of nodes of each round is a multiple of it.
     pub fn unit(self) -> u32 {
         self.unit.get()
     }
 
-    /// How many of `nodes` a round takes; the others are spares.
+    /// Returns the number of nodes that a round takes out of `nodes`; the others are spares.
     pub fn fit(self, nodes: usize) -> usize {
         let unit = self.unit.get() as usize;
         nodes.min(self.max.get() as usize) / unit * unit
@@ -86,10 +86,10 @@ impl FromStr for NodeRange {
     }
 }
 
-/// Why a text is no [`NodeRange`].
+/// The error of a text that is not a valid [`NodeRange`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NodeRangeError {
-    /// The numbers are there, but no count of nodes satisfies them.
+    /// The numbers are valid, but no number of nodes satisfies them.
     #[error("needs 1 <= MIN <= MAX, got {min}:{max}")]
     Empty {
         /// The lower bound as given.
@@ -97,7 +97,7 @@ pub enum NodeRangeError {
         /// The upper bound as given.
         max: u32,
     },
-    /// The text is none of `N`, `MIN:MAX` and `MIN:MAX:UNIT`.
+    /// The text is not of the form `N`, `MIN:MAX` or `MIN:MAX:UNIT`.
     #[error("is none of `N`, `MIN:MAX` and `MIN:MAX:UNIT`")]
     Format,
     /// No multiple of the unit lies between the bounds.
@@ -112,29 +112,29 @@ pub enum NodeRangeError {
     },
 }
 
-/// The waits of a rendezvous; all nodes of a job must agree on them.
+/// The timeouts of a rendezvous; all nodes of a job must have the same.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Timeouts {
-    /// How long nodes wait for a round that does not come to be.
+    /// The time that nodes wait for a round that is not completed.
     pub join: Duration,
-    /// How long the first gathering waits for further nodes once `min` are there.
+    /// The time that the first gathering waits for further nodes once `min` are ready.
     pub last_call: Duration,
-    /// How long after the first newcomer a running round is interrupted for all of them.
+    /// The time from the first newcomer to the interruption of a running round for all newcomers.
     pub join_settle: Duration,
-    /// How long a group that would shrink waits for a replacement.
+    /// The time that a group that would shrink waits for a replacement.
     pub shrink: Duration,
-    /// How long workers may take to end after SIGTERM.
+    /// The time that workers have to end after SIGTERM.
     pub stop_grace: Duration,
 }
 
 impl Timeouts {
-    /// How long a member may take to be ready again after a restart was announced.
+    /// Returns the time that a member has to be ready again after a restart was announced.
     pub fn rejoin(&self) -> Duration {
         self.stop_grace.saturating_add(REJOIN_MARGIN)
     }
 }
 
-/// What a node needs beyond its stop grace to be ready again.
+/// The time that a node has beyond its stop grace to be ready again.
 const REJOIN_MARGIN: Duration = Duration::from_secs(5);
 
 impl Default for Timeouts {
@@ -149,16 +149,16 @@ impl Default for Timeouts {
     }
 }
 
-/// What all nodes of a job must have been told alike; sent whole, so that a refusal can show both.
+/// The settings that all nodes of a job must share; sent in full, so that a refusal can show both.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SharedSettings {
-    /// How many nodes a round may have.
+    /// The numbers of nodes that a round may have.
     pub nodes: NodeRange,
-    /// How many failures of the job are followed by a new round.
+    /// The number of failures of the job that are followed by a new round.
     pub max_restarts: u32,
-    /// The waits.
+    /// The timeouts.
     pub timeouts: Timeouts,
-    /// Whether each node's group rank is its `--node-rank`, as with torchrun's static backend.
+    /// True if each node's group rank is its `--node-rank`, as with torchrun's static backend.
     pub fixed_ranks: bool,
     /// The access rule of the workers' store.
     pub store_access: StoreAccess,
@@ -167,7 +167,7 @@ pub struct SharedSettings {
 /// The access rule of the workers' store: `--store-access`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum StoreAccess {
-    /// Addresses of the round's members, and on its own host the agent's user.
+    /// Addresses of the round's members, and on the store's own host the agent's user.
     #[default]
     Members,
     /// All connections.
@@ -183,47 +183,49 @@ impl fmt::Display for StoreAccess {
     }
 }
 
-/// What one coordinator's machine is built from.
+/// The settings of one coordinator's machine.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Settings {
     /// The job.
     pub run_id: RunId,
-    /// Names this start of the coordinator.
+    /// The name of this start of the coordinator.
     pub coordinator: String,
     /// The node that runs in the coordinator's own process, if any.
     pub host: Option<NodeId>,
-    /// What all must share; a coordinator that runs alone learns it from the first attend.
+    /// The settings that all nodes share; a standalone coordinator takes them from the first
+    /// attend.
     pub shared: Option<SharedSettings>,
-    /// Keeps the charges of a run of which no member attends for the next one: set where a service manager
-    /// starts both, and not a user who wants the job to run once more.
+    /// True if the charges of a run of which no member registers are kept for the next run: set
+    /// where a service manager starts both, and not a user who wants the job to run once more.
     pub keeps_charges: bool,
-    /// How long a silent node counts as alive, and how often it must send a keep-alive; stretched once
-    /// `shared` is known, by the most nodes of a round.
+    /// The leases and the keep-alive interval; stretched by the most nodes of a round once `shared`
+    /// is known.
     pub leases: Leases,
 }
 
-/// How attendance is timed.
+/// The leases and the keep-alive interval.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Leases {
-    /// How often an agent sends a keep-alive.
+    /// The interval at which an agent sends keep-alives.
     pub keep_alive_interval: Duration,
-    /// Agent's side, from the sending of the last echoed keep-alive: its keeper kills then.
+    /// The agent's lease, from the sending of the last echoed keep-alive: the keeper kills the
+    /// workers at its end.
     pub agent: Duration,
-    /// Coordinator's side, from receipt: the node is lost then.
+    /// The coordinator's lease, from the last receipt: the node is lost at its end.
     pub coordinator: Duration,
 }
 
 impl Leases {
-    /// These leases, stretched to what a job of so many nodes needs. Agents and coordinator compute the
-    /// same.
+    /// Returns these leases, stretched for a job of so many nodes. Agents and coordinator compute
+    /// the same.
     pub fn for_nodes(self, nodes: NodeRange) -> Self {
         limits::leases(self, nodes)
     }
 
-    /// How many times longer than by default an agent's lease is: 1 in a job of up to about a thousand
-    /// nodes, and constant for the life of a job. An agent that scales its own time-outs of the
-    /// connection (redial, suspicion) by this factor loads the coordinator of a large job no more than
-    /// its keep-alives do.
+    /// Returns the factor by which an agent's lease is longer than the default: 1 in a job of up to
+    /// about a thousand nodes, and constant for the life of a job. An agent that scales its own
+    /// connection timeouts (redial, suspicion) by this factor loads the coordinator of a large job
+    /// no more than its keep-alives do.
     pub fn stretch(&self) -> f64 {
         self.agent.as_secs_f64() / Self::default().agent.as_secs_f64()
     }
@@ -239,35 +241,36 @@ impl Default for Leases {
     }
 }
 
-/// What outlives a coordinator's process, in its state file.
+/// The state that outlives a coordinator's process, in its state file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Memory {
-    /// The run that these belong to.
+    /// The run that this state belongs to.
     pub job_uid: JobUid,
-    /// The term of the coordinator that wrote this.
+    /// The term of the coordinator that wrote it.
     pub term: Term,
-    /// The newest round that it completed; zero if none.
+    /// The newest completed round; zero if none.
     pub round: Round,
-    /// How many nodes that round had.
+    /// The number of nodes in that round.
     pub round_size: u32,
-    /// The round was learned from a node: this coordinator neither completed it nor found it in its state
-    /// file as one that it had completed.
+    /// True if the round was learned from a node: this coordinator neither completed it nor found
+    /// it in its state file as completed.
     pub is_adopted: bool,
-    /// The seat in it of the node in the coordinator's own process, if that was a member.
+    /// The seat in that round of the node in the coordinator's own process, if it was a member.
     pub host: Option<HostSeat>,
     /// Failures charged so far.
     pub restarts_used: u32,
     /// The last round that was charged.
     pub charged_through: Round,
-    /// How often machines failed or were lost early; at most 64.
+    /// The early failures and losses of machines; at most 64.
     pub host_tallies: Vec<HostTally>,
-    /// Rounds in a row that were followed by another one for free, and did not run for a quiet time.
+    /// The number of consecutive rounds that were followed by another one for free, and did not run
+    /// for a quiet time.
     pub free_rounds: u32,
-    /// The same of rounds that ended shortly after their start.
+    /// The same number for rounds that ended shortly after their start.
     pub early_free_rounds: u32,
-    /// The newest round had run for less than a minute when this was written.
+    /// True if the newest round had run for less than a minute when this was written.
     pub is_early: bool,
-    /// How the job ended, from then until everyone has heard it.
+    /// The outcome of the job, from its end until every node has received it.
     pub closed: Option<Outcome>,
 }
 
@@ -276,27 +279,27 @@ pub struct Memory {
 pub struct HostSeat {
     /// Its rank.
     pub rank: GroupRank,
-    /// The agent that had it.
+    /// The agent that had that rank.
     pub node: NodeId,
-    /// Whether it is known that nothing of that agent runs any more.
+    /// True if it is known that no process of that agent is left.
     pub is_buried: bool,
 }
 
-/// How often a machine failed or was lost shortly after a start, whichever agent it had.
+/// The early failures and losses of a machine, across its successive agents.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HostTally {
     /// Its host name.
     pub host_name: String,
-    /// Its address, by which machines of one name differ.
+    /// Its address, which distinguishes machines of the same name.
     pub address: String,
-    /// Recent early failures and losses.
+    /// The number of recent early failures and losses.
     pub strikes: u32,
-    /// Early losses, which are free.
+    /// The number of early losses, which are free.
     pub early_losses: u32,
 }
 
 impl Memory {
-    /// The memory of a job that has just begun.
+    /// Returns the state of a job that has just begun.
     pub fn fresh(job_uid: JobUid) -> Self {
         Self {
             job_uid,

@@ -1,4 +1,4 @@
-//! All that a person or a scraper may see of a job, as one value.
+//! The state of a job for people and monitoring, as one value.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use crate::{
     message::Outcome,
 };
 
-/// What the machine knows, at one moment.
+/// The state of the machine at one moment.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Snapshot {
     /// The job.
@@ -20,106 +20,107 @@ pub struct Snapshot {
     pub term: Term,
     /// The newest completed round.
     pub round: Round,
-    /// Where the job stands.
+    /// The phase of the job.
     pub phase: PhaseName,
     /// The fewest nodes of a round; zero before the first attend.
     pub min_nodes: u32,
     /// The most nodes of a round; zero before the first attend.
     pub max_nodes: u32,
-    /// Failures charged so far.
+    /// The number of failures charged so far.
     pub restarts_used: u32,
-    /// Failures that may be charged.
+    /// The number of failures that may be charged.
     pub max_restarts: u32,
-    /// Workers of the newest completed round.
+    /// The number of workers in the newest completed round.
     pub world_size: u32,
     /// Every node that the coordinator knows, members first, by rank.
     pub nodes: Vec<NodeSnapshot>,
-    /// Why the next round is not complete yet; none while one runs undisturbed.
+    /// The reason why the next round is not complete yet; `None` while one runs undisturbed.
     pub incomplete: Option<Explanation>,
-    /// Clients that the store of the newest round has refused: their addresses are not a member's.
+    /// The clients that the store of the newest round has refused, because their addresses are not
+    /// a member's.
     pub refused_clients: Vec<IpAddr>,
-    /// How the job ended, once it has.
+    /// The outcome of the job, if it has ended.
     pub outcome: Option<Outcome>,
 }
 
-/// Where a job stands.
+/// The phase of a job.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PhaseName {
-    /// A coordinator that was started anew waits for the members of the last round.
+    /// A restarted coordinator waits for the members of the last round.
     Recovering,
-    /// Nodes are awaited, at first or anew.
+    /// The coordinator waits for nodes, for the first round or the next one.
     Gathering,
     /// A round runs.
     Running,
     /// A round is being stopped.
     Stopping,
-    /// The job is over.
+    /// The job has ended.
     Closed,
 }
 
 /// One node.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct NodeSnapshot {
-    /// Its agent.
+    /// The id of its agent.
     pub node_id: NodeId,
     /// Its host name.
     pub host_name: String,
     /// Its address.
     pub address: String,
-    /// The address that its stream comes from, where the coordinator's driver knows it; for a stream
-    /// from the coordinator's own machine the named address, if that is one of that machine.
+    /// The address that its stream comes from, if the coordinator's driver knows it; for a stream
+    /// from the coordinator's own machine the named address, if that machine has it.
     pub observed: Option<IpAddr>,
-    /// The port that its agent listens on.
+    /// The port on which its agent listens.
     pub agent_port: u16,
     /// Its rank in the newest completed round, if it is a member.
     pub group_rank: Option<GroupRank>,
     /// `RANK` of its first worker, if it is a member.
     pub first_global_rank: Option<GlobalRank>,
-    /// Its workers.
+    /// The number of its workers.
     pub local_world_size: u32,
-    /// What it does.
+    /// The state of the node.
     pub standing: StandingName,
-    /// Milliseconds since its last sign of life.
+    /// The time since its last sign of life, in milliseconds.
     pub last_seen_ms: u64,
-    /// Why it waits, is set aside or lost; none where there is nothing to say.
+    /// The reason why it waits, is quarantined or was lost, if there is one.
     pub reason: Option<String>,
-    /// What its workers last said of their progress (`STATUS=`), if anything.
+    /// The latest progress report of its workers (`STATUS=`), if any.
     pub said: Option<String>,
 }
 
-/// What a node does, as the coordinator sees it.
+/// The state of a node, as the coordinator sees it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StandingName {
-    /// It attends and makes itself ready.
+    /// The node is registered and prepares for a round.
     Preparing,
-    /// It is ready for the round that is being gathered.
+    /// The node is ready for the round that is being gathered.
     Joined,
-    /// Its workers run.
+    /// The node's workers run.
     Running,
-    /// Its workers are being stopped.
+    /// The node's workers are being stopped.
     Stopping,
-    /// One of its workers failed; the others are being stopped.
+    /// One of the node's workers failed; the others are being stopped.
     Failed,
-    /// All its workers exited with 0.
+    /// All workers of the node exited with 0.
     Succeeded,
-    /// It was told to leave.
+    /// The node is leaving.
     Leaving,
-    /// It waits for the next round.
+    /// The node waits for the next round.
     Waiting,
-    /// It waits for a place.
+    /// The node waits for a place in a full round.
     Spare,
-    /// It failed too often and is left out.
+    /// The node failed too often and is quarantined.
     SetAside,
-    /// It was a member and is gone.
+    /// The node was a member and is gone.
     Lost,
 }
 
 /// A reason, for programs and for people.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Explanation {
-    /// A stable word.
+    /// A stable name.
     pub kind: String,
     /// A sentence fragment with the numbers in it.
     pub text: String,

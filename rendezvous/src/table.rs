@@ -1,4 +1,4 @@
-//! The table of a round: who is where in it, and what each member is told.
+//! The table of a round: the place of each member, and its admission.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -8,9 +8,9 @@ use crate::{
     message::{Admission, NodeDescription},
 };
 
-/// All that was agreed on for a round.
+/// The composition of a round.
 ///
-/// Invariant: there is a place, so a group rank 0.
+/// Invariant: there is at least one place, and so a group rank 0.
 #[derive(Debug)]
 pub(crate) struct Table {
     round: RoundId,
@@ -23,7 +23,7 @@ pub(crate) struct Table {
     charged_through: Round,
 }
 
-/// One member's place; its index is the group rank.
+/// The place of one member; its index is the group rank.
 #[derive(Debug)]
 pub(crate) struct Place {
     /// The member.
@@ -33,17 +33,18 @@ pub(crate) struct Place {
     first_role_rank: RoleRank,
 }
 
-/// What the job has been charged so far.
+/// The charges to the job so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Charges {
-    /// Failures charged.
+    /// The number of failures charged.
     pub(crate) restart_count: u32,
     /// The last round charged.
     pub(crate) charged_through: Round,
 }
 
 impl Table {
-    /// Lays out `members`, which are in group-rank order; none if there are none.
+    /// Creates the table of `members`, which are in group-rank order; returns `None` if there are
+    /// none.
     ///
     /// Global ranks are dense, in group-rank order, and so are role ranks within their role.
     pub(crate) fn new(
@@ -85,29 +86,30 @@ impl Table {
         })
     }
 
-    /// The members, by group rank.
+    /// Returns the places of the members, by group rank.
     pub(crate) fn places(&self) -> &[Place] {
         &self.places
     }
 
-    /// `WORLD_SIZE`.
+    /// Returns `WORLD_SIZE`.
     pub(crate) fn world_size(&self) -> u32 {
         self.world_size
     }
 
-    /// Which members these are, by group rank.
+    /// Returns the members with their group ranks.
     pub(crate) fn members(&self) -> impl Iterator<Item = (GroupRank, &NodeId)> {
         (0..).map(GroupRank).zip(self.places.iter().map(|place| &place.node.node_id))
     }
 
-    /// Group rank 0 if its address reaches only itself although members are on several machines.
+    /// Returns group rank 0 if its address is a loopback address although members are on several
+    /// machines.
     pub(crate) fn loopback_master(&self) -> Option<&NodeDescription> {
         let master = self.master();
         let elsewhere = |place: &Place| place.node.host_name != master.host_name;
         (is_loopback(&master.address) && self.places.iter().any(elsewhere)).then_some(master)
     }
 
-    /// What the member at `rank` is told.
+    /// Returns the admission of the member at `rank`.
     pub(crate) fn admission(&self, rank: GroupRank) -> Option<Admission> {
         let place = self.places.get(rank.0 as usize)?;
         Some(Admission {
@@ -135,8 +137,8 @@ impl Table {
     }
 }
 
-/// Addresses from which the workers of `node` reach a store on another machine: the one that it is known
-/// by first.
+/// Returns the addresses from which the workers of `node` reach a store on another machine,
+/// beginning with the node's own address.
 fn reachable(node: &NodeDescription) -> impl Iterator<Item = IpAddr> {
     let known_by = node.address.parse::<IpAddr>().ok();
     let further = node.addresses.iter().copied();
@@ -144,7 +146,7 @@ fn reachable(node: &NodeDescription) -> impl Iterator<Item = IpAddr> {
     known_by.into_iter().chain(further)
 }
 
-/// Returns true for loopback and link-local addresses, from which routed networks cannot be reached.
+/// Returns true for loopback and link-local addresses, which do not reach routed networks.
 fn stays_on_link(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
@@ -152,7 +154,7 @@ fn stays_on_link(ip: IpAddr) -> bool {
     }
 }
 
-/// Whether other machines cannot reach `address`, because every machine has it.
+/// Returns true if `address` is a loopback address, which other machines cannot reach.
 pub(crate) fn is_loopback(address: &str) -> bool {
     let address = address.trim_start_matches('[').trim_end_matches(']');
     address.eq_ignore_ascii_case("localhost")
@@ -183,7 +185,7 @@ mod tests {
         Table::new(RoundId::default(), members, 7, charges).expect("members")
     }
 
-    /// Global and role ranks are dense where nodes differ in workers and roles.
+    /// Global and role ranks are dense on nodes with different workers and roles.
     #[test]
     fn ranks_are_dense_over_unequal_nodes() {
         let table = table(vec![node("a", "x", 3), node("b", "y", 1), node("c", "x", 2)]);
@@ -194,7 +196,8 @@ mod tests {
         assert_eq!(told, [(0, 6, 0, 5), (3, 6, 0, 1), (4, 6, 3, 5)]);
     }
 
-    /// Only group rank 0 is told whom its store lets in: all addresses of all members, once each.
+    /// Only group rank 0 receives the clients that its store admits: all addresses of all members,
+    /// each once.
     #[test]
     fn master_alone_is_told_the_store_clients() {
         let table = table(vec![node("a", "", 3), node("b", "", 1)]);
@@ -204,8 +207,8 @@ mod tests {
         assert_eq!(clients(1), Vec::<IpAddr>::new());
     }
 
-    /// The first addresses of a node that reach other machines are admitted; the total is bounded by the
-    /// limit on the wire.
+    /// The first addresses of a node that reach other machines are admitted; the total is bounded
+    /// by the limit of the protocol.
     #[test]
     fn store_clients_are_bounded() {
         let many = |n: u32| {
@@ -230,7 +233,7 @@ mod tests {
         assert_eq!(clients(10_000).len(), 60_000);
     }
 
-    /// An address that every machine has is known in all its spellings.
+    /// A loopback address is recognised in all its spellings.
     #[test]
     fn loopback_is_recognised() {
         for address in ["localhost", "LocalHost", "127.0.1.1", "::1", "[::1]", "::ffff:127.0.0.1"] {

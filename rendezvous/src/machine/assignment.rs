@@ -1,4 +1,4 @@
-//! What holds for a node, and telling it when that has changed.
+//! The assignment of each node, sent when it has changed.
 
 use tracing::info;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Rendezvous {
-    /// Tells `id` what holds for it, unless that was the last thing it was told on its stream.
+    /// Sends `id` its assignment, unless that was the last one sent on its stream.
     pub(super) fn sync(&mut self, id: &NodeId) {
         if self.tenure == Tenure::Gone {
             return;
@@ -35,7 +35,7 @@ impl Rendezvous {
         self.send(peer, ToNode::Assignment(assignment));
     }
 
-    /// Tells every node what holds for it, where that has changed.
+    /// Sends every node its assignment, if that has changed.
     pub(super) fn sync_all(&mut self) {
         let ids: Vec<NodeId> = self.roster.iter().map(|(id, _)| id.clone()).collect();
         for id in ids {
@@ -43,7 +43,7 @@ impl Rendezvous {
         }
     }
 
-    /// What holds for `id`; none if it knows by itself what to do.
+    /// Returns the assignment of `id`; `None` if there is none to send.
     fn assignment(&self, id: &NodeId) -> Option<Assignment> {
         let node = self.roster.get(id)?;
         if let Phase::Closed(closed) = &self.phase {
@@ -81,7 +81,7 @@ impl Rendezvous {
         }
     }
 
-    /// What holds for a node that has no seat, or has left it for the next round.
+    /// Returns the assignment of a node that has no seat, or has stopped running in it.
     fn outsider(&self, id: &NodeId, node: &Node) -> Assignment {
         match node.standing.state {
             NodeState::Running | NodeState::Stopping | NodeState::Succeeded => {
@@ -116,7 +116,8 @@ impl Rendezvous {
         }
     }
 
-    /// Whether a round may still need what a leaving node serves: its store, or the coordinator.
+    /// Returns true if a round may still need what a leaving node serves: its store, or the
+    /// coordinator.
     fn is_served_by(&self, id: &NodeId) -> bool {
         match &self.phase {
             Phase::Running(_) | Phase::Regathering(_) => self.phase.group().is_some_and(|group| {
@@ -126,7 +127,7 @@ impl Rendezvous {
         }
     }
 
-    /// Lets leavers go once the round that they served has stopped.
+    /// Dismisses leavers once the round that they served has stopped.
     pub(super) fn dismiss_leavers(&mut self) {
         let Some(group) = self.phase.group() else {
             return;

@@ -1,4 +1,4 @@
-//! Who is taken in, what is learned from an attend, and what it is answered.
+//! Registration: which nodes are accepted, what is learned from an attend, and the answer to it.
 
 use std::{mem, time::Instant};
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Rendezvous {
-    /// Why a stream does not count; none if it does.
+    /// Returns the reason why a stream is refused, if it is.
     pub(super) fn why_refused(&self, attend: &Attend) -> Option<RefuseReason> {
         if attend.protocol_version != PROTOCOL_VERSION {
             return Some(RefuseReason::ProtocolVersion { ours: PROTOCOL_VERSION });
@@ -54,10 +54,12 @@ impl Rendezvous {
         Some(RefuseReason::NodeRankTaken { node_rank, host_name })
     }
 
-    /// The node's rank, and which other node has it, where ranks are fixed.
+    /// Returns the node's rank and the host name of the node that has it already, if ranks are
+    /// fixed.
     ///
-    /// One whose stream has ended may be the same node before its agent was restarted, one whose
-    /// keep-alives are overdue may be lost, and one that leaves makes room: the newcomer waits then.
+    /// A node does not count if its stream has ended (it may be the same node before a restart of
+    /// its agent), if its keep-alives are overdue (it may be lost), or if it is leaving: the
+    /// newcomer waits.
     fn rank_taken(&self, attend: &Attend) -> Option<(u32, String)> {
         let node_rank = attend.node.node_rank.filter(|_| attend.settings.fixed_ranks)?;
         let overdue = self.leases().keep_alive_interval * KEEP_ALIVES_MISSED;
@@ -70,12 +72,13 @@ impl Rendezvous {
         Some((node_rank, taken_by.description.host_name.clone()))
     }
 
-    /// The address because of which the node and those that are here cannot be in one round.
+    /// Returns the loopback address that keeps the node and the known nodes from being in one
+    /// round.
     ///
-    /// Its own, if that is a loopback address and others are on other machines; or the one that
-    /// the members of a running round use among themselves, so that the newcomer's first round
-    /// would be the job's last. In the first gathering it is the job that is closed (see
-    /// [`Rendezvous::complete`]), so that every node learns of it.
+    /// It is the node's own address, if other nodes are on other machines; or the master's address
+    /// in a running round, so that the newcomer's first round would be the job's last. In the first
+    /// gathering a loopback master closes the job instead (see [`Rendezvous::complete`]), so that
+    /// every node learns of it.
     fn unreachable(&self, attend: &Attend) -> Option<String> {
         let elsewhere = |host_name: &str| host_name != attend.node.host_name;
         let mut others = self.roster.iter().map(|(_, node)| &node.description);
@@ -92,9 +95,10 @@ impl Rendezvous {
         *uid == self.memory.job_uid || self.given_before.as_ref() == Some(uid)
     }
 
-    /// Returns true if this coordinator has no round and no run bound to it, and `attend` claims a round.
+    /// Returns true if this coordinator has no round and no run bound to it, and `attend` claims a
+    /// round.
     ///
-    /// Its state was lost then, as by a reboot: the run of the node is this job's.
+    /// Its state was lost in this case, for example by a reboot: the run of the node is this job's.
     fn may_adopt(&self, attend: &Attend) -> bool {
         let is_unbound = self.memory.round == Round(0)
             && self.given_before.is_none()
@@ -104,10 +108,10 @@ impl Rendezvous {
         is_unbound && heard.round != Round(0) && self.is_credible(heard)
     }
 
-    /// Adopts the run of `attend` if this coordinator has none yet. The first one counts; its claims of
-    /// round and charges are learned as from any node of the run.
+    /// Adopts the run of `attend` if this coordinator has none yet. The first one counts; its
+    /// claims of round and charges are learned as from any node of the run.
     ///
-    /// Nodes that wait here already have another uid. They attend again, and receive this one.
+    /// Nodes that wait here already have another uid. They register again, and receive this one.
     pub(super) fn adopt(&mut self, attend: &Attend) {
         let Some(uid) = attend.job_uid.clone().filter(|uid| !self.is_own(uid)) else {
             return;
@@ -132,16 +136,16 @@ impl Rendezvous {
         }
         match self.phase {
             Phase::Gathering(_) | Phase::Recovering(_) => {}
-            // This coordinator has completed a round itself: it knows more than any node that registers,
-            // which may be a stranger that was welcomed before.
+            // This coordinator has completed a round itself: it knows more than any node that
+            // registers, which may be a stranger that was welcomed before.
             Phase::Running(_) | Phase::Regathering(_) | Phase::Closed(_) => return,
         }
         if heard > (RoundId { term: self.memory.term, round: self.memory.round }) {
             self.memory.term = heard.term.next();
         }
         if heard.round > self.memory.round {
-            // One that was no member may not know how many were, and then it may have been as many
-            // as can be.
+            // A node that was not a member may not know the size: the largest possible one is
+            // assumed.
             let max = attend.settings.nodes.max();
             let size = attend.heard.size_by_member(max).unwrap_or(max);
             self.memory.round = heard.round;

@@ -1,4 +1,4 @@
-//! How a job, or only this coordinator of it, comes to its end.
+//! The end of a job, or only of this coordinator.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Rendezvous {
-    /// Closes the job and tells everyone.
+    /// Closes the job; every node receives the outcome.
     pub(super) fn close(&mut self, result: JobResult, failures: Failures) {
         info!(round = %self.memory.round, nodes = self.roster.len(), result = result.kind(), "job closed");
         let outcome = Outcome {
@@ -26,14 +26,16 @@ impl Rendezvous {
             restarts_used: self.memory.restarts_used,
         };
         let group = self.phase.take_group();
-        // Before anyone is told: some may go at once, and others must hear it from a successor.
+        // Stored before any node receives it: some may exit at once, and others must receive it
+        // from a successor.
         self.memory.closed = Some(outcome.clone());
         self.remember();
         self.enter_closed(outcome, group, self.clock);
         self.finish_once_acknowledged(self.clock);
     }
 
-    /// Closes a job that an earlier coordinator had closed, as an agent of its run is there still.
+    /// Closes a job that an earlier coordinator had closed, because an agent of its run has
+    /// registered.
     pub(super) fn close_again(&mut self) {
         let (Phase::Recovering(recovering), Some(outcome)) = (&self.phase, &self.memory.closed)
         else {
@@ -44,10 +46,10 @@ impl Rendezvous {
         self.enter_closed(outcome.clone(), None, stays_until);
     }
 
-    /// Begins a new run if no node of the earlier coordinator's run is left: with a fresh budget if that
-    /// run was closed, or was not restarted by a service manager.
+    /// Begins a new run if no node of the earlier coordinator's run is left: with a fresh budget if
+    /// that run was closed, or was not restarted by a service manager.
     ///
-    /// A member of that run that attends later restores the charges.
+    /// A member of that run that registers later restores the charges.
     pub(super) fn reopen(&mut self) {
         let was_closed = self.memory.closed.take().is_some();
         if was_closed {
@@ -67,8 +69,8 @@ impl Rendezvous {
     fn enter_closed(&mut self, outcome: Outcome, group: Option<Group>, stays_until: Instant) {
         let timeouts = self.settings.shared.map(|shared| shared.timeouts).unwrap_or_default();
         let goes_at = after(self.clock, timeouts.rejoin()).max(stays_until);
-        // A member that was cut off after all its workers had succeeded may come back for the result of
-        // the job; without an answer it waits for the join timeout, and fails.
+        // A member that was cut off after all its workers had succeeded may come back for the
+        // result of the job; without an answer it waits for the join timeout, and fails.
         let awaits_success = group.as_ref().is_some_and(Group::has_lost_success);
         let stays_until = if awaits_success { goes_at } else { stays_until };
         self.enter(Phase::Closed(Closed { outcome, group, stays_until, goes_at }));
@@ -78,8 +80,8 @@ impl Rendezvous {
         if self.roster.is_empty() { closed.stays_until } else { closed.goes_at }
     }
 
-    /// Ends the coordinator of a closed job when no node is left to hear of it, or one that is
-    /// there had the time to stop its workers and go, and did not.
+    /// Ends the coordinator of a closed job when no node is left to receive the outcome, or when
+    /// the nodes that are left have had the time to stop their workers and disconnect.
     pub(super) fn finish_once_acknowledged(&mut self, now: Instant) {
         if let Phase::Closed(closed) = &self.phase
             && self.closed_deadline(closed) <= now
@@ -98,10 +100,11 @@ impl Rendezvous {
         }
     }
 
-    /// Another coordinator of the same job is there: gives way if no round was formed here, and says
-    /// which term has ended so.
+    /// Handles another coordinator of the same job: gives way if no round was formed here, and
+    /// returns the term that has ended in this way.
     ///
-    /// Then nothing binds the nodes that are here to this coordinator, and they may be sent there.
+    /// Without a round, the nodes here are not bound to this coordinator, and may be sent to the
+    /// other one.
     pub fn handle_rival(&mut self, now: Instant) -> Option<Term> {
         let is_bound = self.memory.round != Round(0) || !matches!(self.phase, Phase::Gathering(_));
         if !self.begin(now) || is_bound || self.tenure != Tenure::Stays {
@@ -113,9 +116,9 @@ impl Rendezvous {
         Some(self.memory.term)
     }
 
-    /// Whether every member and every node that waits was told to leave.
+    /// Returns true if every member and every waiting node is leaving.
     ///
-    /// Not if a member was lost: its agent may be started again, and the job goes on.
+    /// Not if a member was lost: its agent may be started again, and the job continues.
     pub(super) fn have_all_left(&self) -> bool {
         let Some(group) = self.phase.group() else {
             return false;
@@ -129,16 +132,16 @@ impl Rendezvous {
 /// The failures of a round that an [`Outcome`] reports.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
-    /// The first that counted.
+    /// The first failure that counted.
     pub(super) first: Option<WorkerFailure>,
-    /// How many others there were.
+    /// The number of other failures.
     pub(super) others: u32,
-    /// Those of them within [`SAME_TIME`] of the first.
+    /// The other failures within [`SAME_TIME`] of the first.
     pub(super) further: Vec<WorkerFailure>,
 }
 
 impl Failures {
-    /// The failures of a round and when they happened, oldest first.
+    /// Collects the failures of a round with their times, oldest first.
     pub(super) fn new(failures: impl IntoIterator<Item = (Instant, WorkerFailure)>) -> Self {
         let mut failures = failures.into_iter();
         let Some((begin, first)) = failures.next() else {
@@ -156,7 +159,7 @@ impl Failures {
     }
 }
 
-/// A failure shortened for a list.
+/// Shortens a failure for a list.
 fn shortened(failure: WorkerFailure) -> WorkerFailure {
     let message = failure.message.map(|mut message| {
         let end = (0..=FURTHER_MESSAGE_MAX.min(message.len()))

@@ -1,4 +1,4 @@
-//! The first gathering, and completing a round, whichever phase has gathered it.
+//! The first gathering, and the completion of a round in any phase.
 
 use std::{
     cmp::Reverse,
@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl Rendezvous {
-    /// Starts, clears or ends the last call; gives up when nodes have waited for too long.
+    /// Starts, cancels or ends the last call; gives up when nodes have waited for too long.
     pub(super) fn step_in_gathering(&mut self, now: Instant, shared: SharedSettings) -> bool {
         match self.tenure {
             Tenure::Stays => {}
@@ -50,7 +50,7 @@ impl Rendezvous {
             };
             return self.give_up_after(now, since, shared);
         }
-        // Set once and never moved, so that a trickle of late nodes does not hold up the others.
+        // Set once and never moved, so that late nodes, one after the other, do not delay the rest.
         let until = *gathering.last_call_until.get_or_insert_with(|| {
             info!(nodes = ready, "last call");
             after(now, shared.timeouts.last_call)
@@ -70,8 +70,8 @@ impl Rendezvous {
         gathering.last_call_until.or(join)
     }
 
-    /// Closes the job, for which there are too few nodes, if those that are there have waited since
-    /// `since` for longer than they should.
+    /// Closes the job, for which there are too few nodes, if the join timeout has passed since
+    /// `since`.
     pub(super) fn give_up_after(
         &mut self,
         now: Instant,
@@ -95,10 +95,10 @@ impl Rendezvous {
         true
     }
 
-    /// Completes a round of the nodes that are ready.
+    /// Completes a round of the ready nodes.
     ///
-    /// A round that could not work, because the others would not reach the address of its master,
-    /// closes the job instead: nothing that a node could do by itself would change it.
+    /// If other nodes could not reach the address of the master, the job is closed instead: no node
+    /// could change this by itself.
     pub(super) fn complete(&mut self, now: Instant, shared: SharedSettings) -> bool {
         let seats = shared.nodes.fit(self.candidates(shared));
         let survivors = self.survivors(seats);
@@ -153,8 +153,8 @@ impl Rendezvous {
         true
     }
 
-    /// Members of the last round that are ready, by the rank that they had. Where there are more than
-    /// `seats`, the last ones sit out.
+    /// Returns the members of the last round that are ready, by their rank in it. If there are more
+    /// than `seats`, the last ones are left out.
     fn survivors(&self, seats: usize) -> BTreeMap<GroupRank, NodeId> {
         let members = self.phase.group().into_iter().flat_map(Group::seats);
         let mut survivors: BTreeMap<GroupRank, NodeId> = members
@@ -167,7 +167,7 @@ impl Rendezvous {
         survivors
     }
 
-    /// The nodes that join the survivors: those that came first, in the order of their ranks.
+    /// Returns the nodes that join the survivors: the first to arrive, in the order of their ranks.
     fn newcomers(&self, survivors: &BTreeMap<GroupRank, NodeId>, seats: usize) -> Vec<NodeId> {
         let known: BTreeSet<&NodeId> = survivors.values().collect();
         let mut waiting: Vec<_> = self
@@ -185,8 +185,8 @@ impl Rendezvous {
         newcomers.into_iter().map(|node| node.node_id.clone()).collect()
     }
 
-    /// One node for each rank that `--node-rank` may name: the one that had it, else the one that
-    /// came first; none if a rank has nobody.
+    /// Returns one node for each rank that `--node-rank` may name: the node that had it, else the
+    /// first to arrive; `None` if a rank has no node.
     fn by_node_rank(
         &self,
         survivors: BTreeMap<GroupRank, NodeId>,
@@ -203,7 +203,7 @@ impl Rendezvous {
         (0..shared.nodes.max()).map(|rank| seats.remove(&GroupRank(rank))).collect()
     }
 
-    /// How many seats of the next round could be taken now.
+    /// Returns the number of seats of the next round that could be taken now.
     pub(super) fn candidates(&self, shared: SharedSettings) -> usize {
         if shared.fixed_ranks { self.roster.node_ranks_ready() } else { self.roster.ready().len() }
     }

@@ -1,10 +1,11 @@
-//! Judging a failed round: whether its failure is charged to the job, and who is set aside.
+//! Judging a failed round: whether its failure is charged to the job, and which node is
+//! quarantined.
 //!
-//! A worker's failure may be the echo of a node that is gone. So everyone stops at once, but the
+//! A worker's failure may be the consequence of a lost node. So all members stop at once, but the
 //! verdict waits until every member has given a sign of life since, or one of them is known to be
-//! lost, leaving or evicted; then the round was ended by its membership, which is free. It may also be
-//! the echo of a worker elsewhere that has failed and not ended yet; so which failure came first is
-//! decided when all members have stopped.
+//! lost, leaving or evicted; then the round was ended by its membership, which is free. It may also
+//! be the consequence of another worker's failure that is not reported yet, because that worker has
+//! not ended; so the first failure is determined when all members have stopped.
 
 use std::{
     collections::{BTreeSet, btree_map::Entry},
@@ -38,10 +39,10 @@ impl Rendezvous {
         let Some(group) = self.phase.group() else {
             return;
         };
-        // It stops by itself, so the restart would tell it nothing.
+        // The node stops by itself and needs no restart message.
         node.told = Some(Told::Restart(group.round));
-        // No worker depends on a member that had succeeded, so its loss does not explain a failure; unless
-        // it served the round's store, as group rank 0 does.
+        // No worker depends on a member that had succeeded, so its loss does not explain a failure;
+        // unless it served the round's store, as group rank 0 does.
         let is_missed = |other: &NodeId, seat: &Seat| {
             let serves_store = seat.rank == GroupRank(0);
             !seat.fate.stays() && (serves_store || !group.has_succeeded(other))
@@ -67,7 +68,7 @@ impl Rendezvous {
         }
     }
 
-    /// Notes a failure on `id` in the round that is to be judged.
+    /// Records a failure on `id` in the round that is to be judged.
     pub(super) fn record(&mut self, id: &NodeId, failure: Option<WorkerFailure>) {
         let now = self.clock;
         let Phase::Regathering(regathering) = &mut self.phase else {
@@ -76,14 +77,14 @@ impl Rendezvous {
         let (Some(verdict), Some(failure)) = (&mut regathering.verdict, failure) else {
             return;
         };
-        // Bounded by the round: an age is a stranger's word.
+        // Bounded by the start of the round: an age is claimed by the node and cannot be trusted.
         let happened =
             now.checked_sub(failure.event_age()).max(regathering.group.started).unwrap_or(now);
         match verdict.failures.entry(id.clone()) {
             Entry::Vacant(entry) => {
                 entry.insert((happened, failure));
             }
-            // The node has read its error files since, and found an older one.
+            // The node has read its error files since, and found an older event.
             Entry::Occupied(mut entry) if happened < entry.get().0 => {
                 entry.insert((happened, failure));
             }
@@ -91,14 +92,14 @@ impl Rendezvous {
         }
     }
 
-    /// Notes that `id` lives, as it was asked about `round`.
+    /// Records a sign of life of `id`: its answer to a probe about `round`.
     pub(super) fn give_sign(&mut self, id: &NodeId, round: RoundId) {
         if self.phase.group().is_some_and(|group| group.round == round) {
             self.give_sign_by_standing(id);
         }
     }
 
-    /// Notes that `id` lives, as it has said what it does.
+    /// Records a sign of life of `id`: its report of its state.
     pub(super) fn give_sign_by_standing(&mut self, id: &NodeId) {
         if let Phase::Regathering(regathering) = &mut self.phase
             && let Some(verdict) = &mut regathering.verdict
@@ -109,8 +110,8 @@ impl Rendezvous {
 
     /// Drops the verdict: the round was ended by its membership.
     ///
-    /// Keeps it if every member has given a sign of life since the failure: a member that is lost now,
-    /// while they stop, did not cause it.
+    /// Keeps it if every member has given a sign of life since the failure: a member that is lost
+    /// now, while the members stop, did not cause it.
     pub(super) fn acquit(&mut self) {
         if let Phase::Regathering(regathering) = &mut self.phase
             && regathering.verdict.take_if(|verdict| !verdict.awaited.is_empty()).is_some()
@@ -119,11 +120,11 @@ impl Rendezvous {
         }
     }
 
-    /// Judges the round once every member has given a sign of life, and has stopped or is lost; true if
-    /// that closed the job.
+    /// Judges the round once every member has given a sign of life, and has stopped or is lost.
+    /// Returns true if this closed the job.
     ///
-    /// The first failure is known only then: a node reads its workers' error files when they have ended.
-    /// The next round waits for the same, so this does not delay a restart.
+    /// The first failure is known only then: a node reads its workers' error files when they have
+    /// ended. The next round waits for the same, so this does not delay a restart.
     pub(super) fn judge(&mut self, now: Instant, shared: SharedSettings) -> bool {
         let Phase::Regathering(regathering) = &mut self.phase else {
             return false;
@@ -179,7 +180,7 @@ impl Rendezvous {
         false
     }
 
-    /// Counts the loss of a member, while it still is one.
+    /// Counts the loss of a node, if it is still a member.
     pub(super) fn count_loss(&mut self, now: Instant, id: &NodeId) {
         let Some(group) = self.phase.group() else {
             return;
@@ -195,7 +196,7 @@ impl Rendezvous {
         }
     }
 
-    /// Counts members whose leases were over on their own side like losses: that is free, too.
+    /// Counts members whose leases ended on their own side like losses, which are free as well.
     pub(super) fn count_cut_offs(&mut self, now: Instant) {
         let Phase::Regathering(regathering) = &mut self.phase else {
             return;
@@ -211,7 +212,7 @@ impl Rendezvous {
         }
     }
 
-    /// Whether the job reaches its fewest nodes without `id`.
+    /// Returns true if the job reaches its fewest nodes without `id`.
     fn can_do_without(&self, id: &NodeId, shared: SharedSettings) -> bool {
         let Some(group) = self.phase.group() else {
             return false;
@@ -225,7 +226,7 @@ impl Rendezvous {
         members.count() + others.count() >= shared.nodes.min() as usize
     }
 
-    /// Leaves a node out of further rounds, for which its seat counts as lost.
+    /// Quarantines a node, which counts as the loss of a member.
     fn set_aside(&mut self, now: Instant, id: &NodeId) {
         if let Some(node) = self.roster.get_mut(id) {
             node.tally.set_aside(now);
@@ -237,13 +238,13 @@ impl Rendezvous {
         self.sync(id);
     }
 
-    /// Nodes that were set aside, are ready, and may be taken back.
+    /// Returns the nodes that are ready, quarantined, and may be taken back.
     pub(super) fn recallable(&self) -> impl Iterator<Item = &NodeId> {
         let aside = self.roster.aside().iter().map(|(_, id)| id);
         aside.filter(|id| self.roster.get(id).is_some_and(|node| node.tally.may_be_recalled()))
     }
 
-    /// Takes back all nodes that may be, because the job cannot go on without.
+    /// Takes back all quarantined nodes that may be, because the job cannot continue without them.
     pub(super) fn recall(&mut self) {
         let recalled: Vec<NodeId> = self.recallable().cloned().collect();
         for id in &recalled {
@@ -255,7 +256,7 @@ impl Rendezvous {
         }
     }
 
-    /// Takes back nodes that have been set aside for a quiet time.
+    /// Takes back nodes that have been quarantined for a quiet time.
     pub(super) fn forgive(&mut self, now: Instant) {
         while let Some((_, id)) = self.roster.aside().first().filter(|(at, _)| *at <= now).cloned()
         {

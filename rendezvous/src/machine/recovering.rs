@@ -1,9 +1,9 @@
-//! A coordinator that was started anew finds out who is left of the last round.
+//! Recovery: a restarted coordinator finds out which members of the last round are left.
 //!
-//! Until a lease has passed, workers may live of which it has not heard; after that, none does whose
-//! agent has not attended. A new agent that takes over the seat of its machine proves nothing about
-//! the old one, so its claim fills the seat but does not shorten the wait; unless the old one's keeper
-//! has left word that it is dead and buried.
+//! Until a lease has passed, workers may run that it does not know of; after that, none runs whose
+//! agent has not registered. A new agent that takes over the seat of its machine proves nothing
+//! about the old one, so its claim fills the seat but does not shorten the wait; unless the old
+//! agent's keeper has reported that no process of it is left.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +25,7 @@ use crate::{
 };
 
 impl Recovering {
-    /// Begins to wait for the members of `round`.
+    /// Starts the wait for the members of `round`.
     pub(super) fn new(now: Instant, round: RoundId, size: u32) -> Self {
         Self {
             round,
@@ -41,32 +41,33 @@ impl Recovering {
         }
     }
 
-    /// Members that are in no other group: those that are back, or have left in order.
+    /// Returns the number of members that are in no other group: they are back, or have left in
+    /// order.
     fn accounted_for(&self) -> usize {
         self.members.len() + self.left as usize
     }
 
-    /// The number of members that are back and of nodes that replace others: agents of machines whose former
-    /// agents died while there was no coordinator, and of new machines.
+    /// Returns the number of members that are back and of nodes that replace others: agents of
+    /// machines whose former agents died while there was no coordinator, and of new machines.
     pub(super) fn present(&self, newcomers: usize) -> u32 {
         u32::try_from(self.accounted_for() + newcomers).unwrap_or(u32::MAX)
     }
 
-    /// The smallest majority of the round.
+    /// Returns the smallest majority of the round.
     pub(super) fn majority(&self) -> u32 {
         self.size / 2 + 1
     }
 
-    /// Whether nobody else can come back.
+    /// Returns true if no other member can come back.
     fn is_complete(&self) -> bool {
         self.size > 0 && self.accounted_for() == self.size as usize
     }
 
-    /// Takes `round` for the last one, unless a later one is known; seats of earlier ones are given
-    /// up. Says whether it is, by now, the last one.
+    /// Makes `round` the last round, unless a later one is known; seats of earlier rounds are given
+    /// up. Returns true if it is the last round now.
     ///
-    /// Only members know the term of a round. A state file has that of the coordinator that wrote it
-    /// last, perhaps one that came after the round and completed none.
+    /// Only members know the term of a round. A state file has the term of the coordinator that
+    /// wrote it last, perhaps of a later coordinator that completed no round.
     fn takes(&mut self, round: RoundId, is_member: bool) -> bool {
         if round.round != self.round.round {
             if round.round < self.round.round {
@@ -92,8 +93,9 @@ impl Recovering {
         true
     }
 
-    /// When it may go on as things are: at once if every member is back itself; when all leases
-    /// are over if every rank is taken again; a margin later if members are missing still.
+    /// Returns the time at which the recovery may continue: at once if every member itself is back;
+    /// at the end of all leases if every rank is taken again; a margin later if members are still
+    /// missing.
     pub(super) fn goes_on_at(&self, leases: Leases) -> Instant {
         if self.is_complete() && self.claimants == self.heirs {
             return self.since;
@@ -139,9 +141,9 @@ impl Recovering {
         self.left += u32::from(was_member);
     }
 
-    /// What holds for `node`, a member of the last round.
+    /// Returns the assignment of `node`, a member of the last round.
     ///
-    /// One that has succeeded is told nothing yet: perhaps all have.
+    /// A member that has succeeded receives none yet: perhaps all have.
     pub(super) fn assignment(&self, node: &Node) -> Option<Assignment> {
         match node.standing.state {
             NodeState::Running | NodeState::Stopping | NodeState::Preparing => {
@@ -161,8 +163,8 @@ impl Recovering {
 impl Rendezvous {
     /// Seats `id` by the rank that it had in the last round, if it had one.
     ///
-    /// A node that itself was a member comes before one that only knows the rank from its state
-    /// file, a new agent of the same machine.
+    /// A node that was a member itself takes precedence over a new agent of the same machine, which
+    /// knows the rank only from its state file.
     pub(super) fn claim(&mut self, id: &NodeId, heard: Heard) {
         let is_credible = self.is_credible(heard.round);
         let nodes_max = self.settings.shared.map_or(0, |shared| shared.nodes.max());
@@ -170,7 +172,7 @@ impl Rendezvous {
             return;
         };
         if self.memory.closed.is_some() {
-            // Only agents of that run bring it back, and they were told its outcome.
+            // Only agents of that run can recover it, and they receive its outcome instead.
             return;
         }
         let is_member = self.roster.get(id).is_some_and(|node| node.standing.round == heard.round);
@@ -181,7 +183,7 @@ impl Rendezvous {
         if let Some(size) = size.filter(|_| recovering.accounted_for() == 0) {
             recovering.size = size;
         }
-        // A state file is not a node that was there.
+        // A claim from a state file does not come from a member.
         recovering.is_heard |= is_member;
         let Some(rank) = heard.group_rank.filter(|rank| rank.0 < recovering.size) else {
             return;
@@ -202,9 +204,10 @@ impl Rendezvous {
         }
     }
 
-    /// Notes that nothing is left of the agent that hosted the last round, if `id` is that.
+    /// Records that no process is left of the agent that hosted the last round, if `id` is that
+    /// agent.
     ///
-    /// Not if it ran a later one than is remembered: others may run that one still.
+    /// Not if it ran a later round than the known one: others may still run that one.
     pub(super) fn bury_predecessor(&mut self, id: &NodeId, round: Round) {
         let is_host = self.is_host(id) || round > self.memory.round;
         let Some(seat) = self.memory.host.as_mut() else { return };
@@ -225,8 +228,8 @@ impl Rendezvous {
 
     /// Recovers the last round after all, if `attend` comes from one of its members.
     ///
-    /// Agents that only know it from a state file are not enough: a job that was killed as a whole
-    /// and is started again must go on without those that are gone.
+    /// Agents that know the round only from a state file do not suffice: a job that was killed as a
+    /// whole and is started again must continue without the agents that are gone.
     pub(super) fn recall_round(&mut self, now: Instant, attend: &Attend) {
         let Phase::Gathering(gathering) = &mut self.phase else {
             return;
@@ -249,7 +252,7 @@ impl Rendezvous {
         self.enter(Phase::Recovering(recovering));
     }
 
-    /// Leaves the recovery when everyone is back, or nobody else can be.
+    /// Leaves the recovery when every member is back, or no other one can be.
     pub(super) fn step_in_recovering(&mut self, now: Instant, shared: SharedSettings) -> bool {
         match self.tenure {
             Tenure::Stays => {}
@@ -284,10 +287,11 @@ impl Rendezvous {
         self.wait_for_majority(now, shared, present, needed)
     }
 
-    /// The number of nodes that must be present for the recovery to continue with a round.
+    /// Returns the number of nodes that must be present for the recovery to continue with a round.
     ///
-    /// A coordinator that has the round in its own state file is the only one that can continue it.
-    /// One that learned of it from a node may be one of two: see `docs/rendezvous.md`, *Recovery*.
+    /// If the coordinator has the round in its own state file, no other coordinator can continue
+    /// it. If it learned of the round from a node, another coordinator may have, too: see
+    /// `docs/rendezvous.md`, *Recovery*.
     pub(super) fn needed_in_recovery(&self, shared: SharedSettings) -> u32 {
         match &self.phase {
             Phase::Recovering(recovering) if self.memory.is_adopted => recovering.majority(),
@@ -299,7 +303,7 @@ impl Rendezvous {
         }
     }
 
-    /// Members that are back and nodes that came in the place of others.
+    /// Returns the number of members that are back and of nodes that replace others.
     pub(super) fn present_in_recovery(&self) -> u32 {
         let Phase::Recovering(recovering) = &self.phase else {
             return 0;
@@ -308,7 +312,7 @@ impl Rendezvous {
         recovering.present(self.roster.ready().iter().filter(is_new).count())
     }
 
-    /// Waits for more members; closes the job when the join timeout is over.
+    /// Waits for more members; closes the job when the join timeout has passed.
     fn wait_for_majority(
         &mut self,
         now: Instant,
@@ -351,12 +355,12 @@ impl Rendezvous {
         })
     }
 
-    /// How long until the recovery goes on, if nobody else comes.
+    /// Returns the time until the recovery continues, if no other node comes.
     pub(super) fn recovery_left(&self, now: Instant, recovering: &Recovering) -> Duration {
         recovering.goes_on_at(self.leases()).saturating_duration_since(now)
     }
 
-    /// Awaits those that are back, as after any other end of a round.
+    /// Waits for the members that are back, as after any other end of a round.
     fn recover(&mut self) {
         let now = self.clock;
         let Phase::Recovering(recovering) = &mut self.phase else {
@@ -380,7 +384,8 @@ impl Rendezvous {
         self.regather(Regathering { group, reason, since: now, loss, verdict: None });
     }
 
-    /// Whether the last round had succeeded everywhere before its coordinator could say so.
+    /// Returns true if the last round had succeeded on all members before its coordinator announced
+    /// it.
     fn have_succeeded(&self, members: &BTreeMap<GroupRank, NodeId>, size: u32) -> bool {
         let mut states = members.values().map(|id| self.state(id));
         !members.is_empty()

@@ -1,4 +1,5 @@
-//! Reports the clients that a round's store has refused to all of its members, and in the snapshot.
+//! Reports clients that a round's store has refused: to all members of the round, and in the
+//! snapshot.
 
 use crate::{
     group::Group,
@@ -9,7 +10,7 @@ use crate::{
 };
 
 impl Rendezvous {
-    /// Takes in the clients that the store of `node` has refused, and passes new ones on to the other
+    /// Records the clients that the store of `node` has refused, and reports new ones to the other
     /// members of its round.
     pub(super) fn note_refused_clients(&mut self, node: &NodeId, refused: &RefusedClients) {
         let Phase::Running(running) = &mut self.phase else { return };

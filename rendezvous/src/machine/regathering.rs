@@ -1,4 +1,4 @@
-//! Gathering anew: the members of a round that is over are awaited, and who may replace them.
+//! Forming the next round after one has ended, from its members and the nodes that replace them.
 
 use std::time::Instant;
 
@@ -15,21 +15,21 @@ use crate::{
 };
 
 impl Regathering {
-    /// How many nodes make the group as large as it was, leavers aside: these are not waited for.
+    /// Returns the number of nodes of a full group: as large as before, without the leavers.
     pub(super) fn wanted(&self, shared: SharedSettings) -> usize {
         let stayed = (self.group.size as usize).saturating_sub(self.group.leavers().len());
         shared.nodes.fit(stayed).max(shared.nodes.min() as usize)
     }
 
-    /// When the group may shrink.
+    /// Returns the time from which the group may shrink.
     pub(super) fn shrinks_at(&self, shared: SharedSettings) -> Instant {
         after(self.last_loss(), shared.timeouts.shrink)
     }
 
-    /// When members that are not back are waited for no longer.
+    /// Returns the time at which members that are not back are evicted.
     ///
-    /// A member that is cut off may have received the restart late, or not at all: its workers live for
-    /// up to a lease, and those of one that has received it for the grace that begins then.
+    /// A member that is cut off may have received the restart late, or not at all. If it has not,
+    /// its workers run for up to a lease; if it has, for the grace that begins then.
     pub(super) fn overdue_at(&self, shared: SharedSettings, leases: Leases) -> Instant {
         let timeouts = shared.timeouts;
         let silent = timeouts.stop_grace.saturating_add(leases.coordinator);
@@ -42,7 +42,7 @@ impl Regathering {
 }
 
 impl Rendezvous {
-    /// Draws the consequences of what a member has said of itself.
+    /// Applies the state that a member has reported.
     pub(super) fn heed_in_regathering(&mut self, id: &NodeId) {
         let Phase::Regathering(regathering) = &mut self.phase else {
             return;
@@ -66,7 +66,7 @@ impl Rendezvous {
         }
         match (&node.standing.state, node.standing.failure.clone()) {
             (NodeState::Leaving { .. }, _) => self.acquit(),
-            // It was as good as gone for a while.
+            // A member that was cut off counts like a lost one.
             _ if was_cut_off => self.acquit(),
             (
                 NodeState::Preparing
@@ -82,7 +82,7 @@ impl Rendezvous {
         }
     }
 
-    /// Draws the consequences of the loss of `id`.
+    /// Applies the loss of `id`.
     pub(super) fn lose_from_regathering(&mut self, now: Instant, id: &NodeId, how: EvictReason) {
         let Phase::Regathering(regathering) = &mut self.phase else {
             return;
@@ -100,7 +100,8 @@ impl Rendezvous {
         self.acquit();
     }
 
-    /// Completes the next round as soon as it can be: everyone is back, or nobody else will be.
+    /// Completes the next round as soon as possible: when every member is back, or no other one
+    /// will be.
     pub(super) fn step_in_regathering(&mut self, now: Instant, shared: SharedSettings) -> bool {
         if self.have_all_left() {
             self.close(JobResult::AllLeft, Failures::default());
@@ -168,14 +169,14 @@ impl Rendezvous {
         })
     }
 
-    /// Whether there are nodes for a round, if need be with those that were set aside.
+    /// Returns true if there are enough nodes for a round, with quarantined ones if necessary.
     pub(super) fn reaches_min(&self, shared: SharedSettings) -> bool {
         is_enough(self.candidates(shared) + self.recallable().count(), shared)
     }
 
-    /// Evicts members that had the time to stop and come back, and did not.
+    /// Evicts members that did not stop and come back in time.
     ///
-    /// Their workers were killed when the grace was over, so the next round may start without them.
+    /// Their workers were killed at the end of the grace, so the next round may start without them.
     fn evict_overdue(&mut self, now: Instant, shared: SharedSettings) {
         let leases = self.leases();
         let Phase::Regathering(regathering) = &mut self.phase else {

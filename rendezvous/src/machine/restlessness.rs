@@ -15,16 +15,16 @@ use crate::{
 
 /// The effect of the last round's end on the count of free rounds.
 enum Ending {
-    /// It was asked for, or there was none.
+    /// The end was requested, or there was no round.
     Voluntary,
-    /// It was charged, so the budget bounds it.
+    /// The failure was charged, so the budget bounds it.
     Charged,
-    /// It was free: a node, or the coordinator, was lost or cut off.
+    /// The end was free: a node, or the coordinator, was lost or cut off.
     Free { is_early: bool },
 }
 
 impl Rendezvous {
-    /// Counts the round that is to follow; true if it would be one too many, and the job is closed.
+    /// Counts the next round. Returns true if it would exceed a limit, and the job is closed.
     pub(super) fn count_free_round(&mut self) -> bool {
         match self.ending() {
             Ending::Voluntary => return false,
@@ -77,10 +77,10 @@ impl Rendezvous {
         }
     }
 
-    /// Forgets free rounds when the running one has lasted for a quiet time.
+    /// Resets the count of free rounds when the running one has lasted for a quiet time.
     ///
-    /// Also remembers that it is no longer early: a restarted coordinator cannot know how long the round
-    /// had run.
+    /// Also records that the round is no longer early: a restarted coordinator cannot know how long
+    /// it had run.
     pub(super) fn calm_down(&mut self, now: Instant) {
         let Phase::Running(Running { group, .. }) = &self.phase else {
             return;
@@ -105,8 +105,8 @@ impl Rendezvous {
         (self.memory.free_rounds > 0).then(|| after(started, QUIET_TIME))
     }
 
-    /// Counts the loss of the host on which the previous coordinator ended shortly after a start, against
-    /// the first agent of that host that attends again.
+    /// Counts the loss of the host on which the previous coordinator ended shortly after a start,
+    /// against the first agent of that host that registers again.
     pub(super) fn count_loss_of_host(&mut self, now: Instant, id: &NodeId) {
         if !self.has_lost_host || !self.is_host(id) {
             return;

@@ -1,4 +1,4 @@
-//! A round that runs: what ends it, and when waiting nodes may.
+//! The running round: the events that end it, and its interruption for waiting nodes.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Rendezvous {
-    /// Draws the consequences of what a member has said of itself.
+    /// Applies the state that a member has reported.
     pub(super) fn heed_in_running(&mut self, now: Instant, id: &NodeId) {
         let Phase::Running(Running { group, .. }) = &mut self.phase else {
             return;
@@ -27,7 +27,7 @@ impl Rendezvous {
         let host_name = node.description.host_name.clone();
         let has_succeeded = group.has_succeeded(id);
         if round > group.round {
-            // Another coordinator has it now: here it is as good as silent.
+            // Another coordinator has admitted the node: here it counts as silent.
             group.set_fate(id, Fate::Lost(EvictReason::Silent));
             let reason = RestartReason::NodeLost { host_name, how: EvictReason::Silent };
             self.restart(now, reason, Some(now), None);
@@ -53,7 +53,7 @@ impl Rendezvous {
             NodeState::Stopping | NodeState::Preparing | NodeState::Ready { .. } => {
                 if !has_succeeded {
                     group.note_cut_off(id, now);
-                    // Its keeper found the lease over, although here it was not.
+                    // The node's keeper found the lease over, although it was not over here.
                     let reason = RestartReason::NodeLost { host_name, how: EvictReason::Silent };
                     self.restart(now, reason, None, None);
                 }
@@ -61,9 +61,9 @@ impl Rendezvous {
         }
     }
 
-    /// Draws the consequences of the loss of `node`.
+    /// Applies the loss of `node`.
     ///
-    /// A member that has succeeded is not waited for, and one that was leaving is as good as left.
+    /// A member that has succeeded is not waited for, and a leaver counts as having left.
     pub(super) fn lose_from_running(&mut self, now: Instant, node: &Node, how: EvictReason) {
         let Phase::Running(Running { group, .. }) = &mut self.phase else {
             return;
@@ -85,7 +85,8 @@ impl Rendezvous {
         }
     }
 
-    /// Closes a job that has succeeded or that all have left; lets waiting nodes in.
+    /// Closes a job that has succeeded or that all nodes have left; interrupts the round for
+    /// waiting nodes.
     pub(super) fn step_in_running(&mut self, now: Instant, shared: SharedSettings) -> bool {
         let Phase::Running(Running { group, .. }) = &self.phase else {
             return false;
@@ -131,10 +132,11 @@ impl Rendezvous {
             .min()
     }
 
-    /// When the round is interrupted for the nodes that wait, if nothing else happens.
+    /// Returns the time at which the round is interrupted for waiting nodes, if nothing else
+    /// happens.
     ///
-    /// Not if a member has succeeded (its work would be done twice) or leaves (its leaving ends
-    /// the round soon, and until then its workers may save).
+    /// Not if a member has succeeded (its work would be repeated) or is leaving (this ends the
+    /// round soon, and until then its workers may save).
     pub(super) fn voluntary_at(
         &self,
         running: &Running,
@@ -148,14 +150,14 @@ impl Rendezvous {
         Some(self.pace.earliest(waiting_since, shared.timeouts.join_settle))
     }
 
-    /// Whether a round with those that wait would be larger.
+    /// Returns true if a round with the waiting nodes would be larger.
     pub(super) fn has_room(&self, group: &Group) -> bool {
         let size = group.size as usize;
         let all = size + self.roster.ready().len();
         self.settings.shared.is_some_and(|shared| shared.nodes.fit(all) > size)
     }
 
-    /// Ends the running round: everyone stops, and is awaited for the next.
+    /// Ends the running round: all members stop, and are awaited for the next one.
     pub(super) fn restart(
         &mut self,
         now: Instant,
@@ -169,7 +171,7 @@ impl Rendezvous {
         }
     }
 
-    /// Awaits the members of a round that is over.
+    /// Waits for the members of a round that has ended.
     pub(super) fn regather(&mut self, mut regathering: Regathering) {
         let group = &mut regathering.group;
         let held: Vec<NodeId> =

@@ -1,4 +1,4 @@
-//! The rules of the machine, each as a conversation with a fixture that owns the clock.
+//! Tests of the machine's rules, with a fixture that has its own clock.
 
 mod failure;
 mod first_round;

@@ -1,4 +1,5 @@
-//! What a person may see of the machine: a snapshot, and why the next round is not complete yet.
+//! The view of the machine for people: a snapshot, and the reason why the next round is not
+//! complete.
 
 use std::{
     collections::BTreeSet,
@@ -19,11 +20,11 @@ use crate::{
     table::Place,
 };
 
-/// Host names that an explanation spells out.
+/// The most host names in an explanation.
 const HOSTS_SHOWN: usize = 4;
 
 impl Rendezvous {
-    /// All that may be seen of the job at `now`.
+    /// Returns the visible state of the job at `now`.
     pub fn snapshot(&self, now: Instant) -> Snapshot {
         let shared = self.settings.shared;
         let table = self.phase.group().and_then(|group| group.table.as_ref());
@@ -54,7 +55,8 @@ impl Rendezvous {
         }
     }
 
-    /// Why the next round is not complete yet; none while one runs undisturbed or all is over.
+    /// Returns the reason why the next round is not complete yet; `None` while one runs undisturbed
+    /// or the job is over.
     pub fn incomplete(&self, now: Instant) -> Option<Incomplete> {
         if self.tenure != Tenure::Stays && !matches!(self.phase, Phase::Closed(_)) {
             return Some(Incomplete::HostLeaving);
@@ -141,7 +143,7 @@ impl Rendezvous {
             return Incomplete::Stopping { hosts, more, left };
         }
         let ready = self.candidates(shared);
-        // Those that were set aside are taken back rather than given up for.
+        // Quarantined nodes are taken back before the job is given up.
         if self.reaches_min(shared) {
             let left = regathering.shrinks_at(shared).saturating_duration_since(now);
             let to = count(shared.nodes.fit(ready));
@@ -175,7 +177,7 @@ impl Rendezvous {
         }
     }
 
-    /// Members by rank, those that are gone included; then all others by id.
+    /// Returns the members by rank, including members that are gone, then all other nodes by id.
     fn node_snapshots(&self, now: Instant) -> Vec<NodeSnapshot> {
         let group = self.phase.group();
         let places = group.and_then(|group| group.table.as_ref()).map_or(&[][..], |t| t.places());
@@ -231,7 +233,7 @@ impl Rendezvous {
     }
 }
 
-/// What a member does; what it said of an older round does not count.
+/// Returns the activity of a member; a report about an older round does not count.
 fn member_standing(group: &Group, seat: Seat, node: &Node) -> StandingName {
     if node.standing.round < group.round && group.started.is_some() {
         return StandingName::Running;

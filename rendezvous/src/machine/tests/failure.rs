@@ -1,4 +1,4 @@
-//! A worker fails: stopping at once, judging later, charging once.
+//! Failures of workers: members stop at once, the round is judged later and charged once.
 
 use std::{iter, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// A failure stops all others at once and asks them for a sign of life; the failing node knows.
+/// A failure stops all other members at once and probes them; the failing node needs no message.
 #[test]
 fn failure_stops_the_others_at_once() {
     let mut t = Fixture::new(3, 3);
@@ -21,8 +21,8 @@ fn failure_stops_the_others_at_once() {
     assert_eq!(t.fail("b", Duration::ZERO), stop);
 }
 
-/// The charge waits for a sign of life of every member and for all to have stopped, and the round for the
-/// charge.
+/// The charge waits for a sign of life of every member and for all to have stopped, and the next
+/// round waits for the charge.
 #[test]
 fn charge_waits_for_every_sign_of_life() {
     let mut t = Fixture::new(2, 2);
@@ -39,7 +39,7 @@ fn charge_waits_for_every_sign_of_life() {
     assert_eq!(counts, [1, 1]);
 }
 
-/// If a member turns out to be lost, the failure was its echo: nothing is charged.
+/// If a member turns out to be lost, that may have caused the failure: nothing is charged.
 #[test]
 fn failure_with_a_lost_member_is_free() {
     let mut t = Fixture::new(2, 3);
@@ -53,7 +53,7 @@ fn failure_with_a_lost_member_is_free() {
     assert_eq!(did, [Did::Remember(2, 0), Did::Admit("b", 2, 0), Did::Admit("c", 2, 1)]);
 }
 
-/// A failure while a member leaves is free, whatever caused it.
+/// A failure while a member is leaving is free, regardless of its cause.
 #[test]
 fn failure_while_a_member_leaves_is_free() {
     let mut t = Fixture::new(1, 2);
@@ -65,7 +65,7 @@ fn failure_while_a_member_leaves_is_free() {
     assert_eq!(did, [Did::Dismiss("a"), Did::Remember(2, 0), Did::Admit("b", 2, 0)]);
 }
 
-/// A failure whose stream broke is told again by the node's next attend, and counts once.
+/// A failure whose stream broke is reported again by the node's next attend, and counts once.
 #[test]
 fn failure_is_repeated_when_ready() {
     let mut t = Fixture::new(1, 1);
@@ -80,7 +80,7 @@ fn failure_is_repeated_when_ready() {
     assert_eq!(t.attend_with(attend), [Did::Welcome("a"), Did::Admit("a", 2, 0)]);
 }
 
-/// When the budget is spent the job closes with the failure that happened first, by its age.
+/// If the budget is spent, the job closes with the failure that happened first, by its age.
 #[test]
 fn spent_budget_closes_with_the_first_failure() {
     let mut t = Fixture::with(2, 2, |shared| shared.max_restarts = 0);
@@ -97,8 +97,8 @@ fn spent_budget_closes_with_the_first_failure() {
     assert_eq!((outcome.other_failures, outcome.restarts_used), (1, 0));
 }
 
-/// A failure is free if a member comes back whose workers were killed by the end of its lease: it may
-/// be the echo of that.
+/// A failure is free if a member comes back whose workers were killed by the end of its lease,
+/// which may have caused the failure.
 #[test]
 fn failure_beside_a_member_that_was_cut_off_is_free() {
     let mut t = Fixture::with(2, 2, |shared| shared.max_restarts = 0);
@@ -112,8 +112,8 @@ fn failure_beside_a_member_that_was_cut_off_is_free() {
     assert_eq!(t.back("b"), complete);
 }
 
-/// A failure that asks for no restart closes the job, however much of the budget is left; not if
-/// another one came first, of which it may be the echo.
+/// A failure that rules out a restart closes the job, even if some of the budget is left; not if an
+/// earlier failure may have caused it.
 #[test]
 fn final_failure_closes_the_job() {
     for (age_of_final, is_closed) in [(SECOND, true), (Duration::ZERO, false)] {
@@ -136,7 +136,7 @@ fn final_failure_closes_the_job() {
     }
 }
 
-/// A failure that asks for no restart may be the echo of a node that is lost, and then is none.
+/// A failure that rules out a restart closes nothing if a lost node may have caused it.
 #[test]
 fn final_failure_beside_a_lost_node_closes_nothing() {
     let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 0);
@@ -149,7 +149,7 @@ fn final_failure_beside_a_lost_node_closes_nothing() {
     assert_eq!(t.outcome(), None);
 }
 
-/// An age beyond the start of the round is no reason to blame a node.
+/// The age of a failure is bounded by the start of the round.
 #[test]
 fn age_is_bounded_by_the_round() {
     let mut t = Fixture::with(1, 1, |shared| shared.max_restarts = 0);
@@ -158,7 +158,7 @@ fn age_is_bounded_by_the_round() {
     assert_eq!(t.back("a"), [Did::Remember(1, 0), Did::Close("a")]);
 }
 
-/// The node that fails three times within 60 s of a start is left out, spares or not.
+/// A node that fails three times within 60 s of a start is quarantined, with or without spares.
 #[test]
 fn flapping_node_is_set_aside() {
     let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 9);
@@ -182,7 +182,7 @@ fn flapping_node_is_set_aside() {
     assert_eq!(did, [Did::Remember(4, 3), forgiven, Did::Restart("a", 4), wait]);
 }
 
-/// A node that the job needs is not set aside, so that the budget decides, as in torchrun.
+/// A node that the job needs is not quarantined, so that the budget decides, as in torchrun.
 #[test]
 fn needed_node_is_not_set_aside() {
     let mut t = Fixture::with(1, 1, |shared| shared.max_restarts = 5);
@@ -196,7 +196,7 @@ fn needed_node_is_not_set_aside() {
     assert_eq!(t.outcome().expect("closed").result, JobResult::BudgetSpent);
 }
 
-/// A newcomer that fails in its first 60 s is set aside and not charged.
+/// A newcomer that fails in its first 60 s is quarantined and not charged.
 #[test]
 fn failing_newcomer_is_set_aside_and_free() {
     let mut t = Fixture::new(1, 2);
@@ -211,7 +211,7 @@ fn failing_newcomer_is_set_aside_and_free() {
     assert_eq!(t.live(&["a", "b"], 5 * SECOND), shrunk);
 }
 
-/// What a node says of a round that is over is dropped.
+/// A report about a round that has ended is dropped.
 #[test]
 fn standing_in_an_older_round_is_dropped() {
     let mut t = Fixture::new(1, 1);
@@ -234,7 +234,7 @@ fn member_that_stopped_by_itself_restarts_the_round() {
     assert_eq!(t.back("a"), complete);
 }
 
-/// A restart says who failed, and how.
+/// A restart names the worker that failed, and the way in which it ended.
 #[test]
 fn restart_says_why() {
     let mut t = Fixture::new(2, 2);
@@ -259,7 +259,7 @@ fn restart_says_why() {
     assert_eq!(effects, [to_a(probe), to_a(restart)]);
 }
 
-/// An attend is a sign of life, even one that says nothing of the round: the failure is charged.
+/// An attend is a sign of life, even if it does not mention the round: the failure is charged.
 #[test]
 fn attend_is_a_sign_of_life() {
     let mut t = Fixture::new(2, 2);
@@ -274,8 +274,8 @@ fn attend_is_a_sign_of_life() {
     assert_eq!(t.back("b"), [&[Did::Remember(1, 1)][..], &complete].concat());
 }
 
-/// A failure is charged although a node that had succeeded was lost before it; not if that one served the
-/// round's store.
+/// A failure is charged although a node that had succeeded was lost before it; not if that node
+/// served the round's store.
 #[test]
 fn failure_after_a_lost_success_is_charged() {
     for (succeeded, fails, is_charged) in [("b", "a", true), ("a", "b", false)] {
@@ -291,7 +291,7 @@ fn failure_after_a_lost_success_is_charged() {
     }
 }
 
-/// `name` has stopped, and one of its workers had written an error file `age` ago.
+/// Stops `name`; one of its workers had written an error file `age` ago.
 fn stop_with_error_file(t: &mut Fixture, name: &str, age: Duration) -> Vec<Did> {
     let failure = WorkerFailure {
         error_file_age: Some(age),
@@ -302,8 +302,8 @@ fn stop_with_error_file(t: &mut Fixture, name: &str, age: Duration) -> Vec<Did> 
     t.message(name, standing)
 }
 
-/// The report names the worker that wrote its error file first, although another one ended before it,
-/// and although its node had another failure until then.
+/// The report names the worker that wrote its error file first, although another one ended before
+/// it, and although its node had reported another failure until then.
 #[test]
 fn report_names_the_oldest_event() {
     for has_failed_before in [false, true] {
@@ -340,7 +340,7 @@ fn younger_error_file_is_an_echo() {
     );
 }
 
-/// The error files of a node also decide which node is set aside.
+/// The error files of a node also decide which node is quarantined.
 #[test]
 fn late_evidence_decides_who_is_set_aside() {
     let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 9);
@@ -386,8 +386,8 @@ fn failures_of_the_same_second_are_listed() {
     }
 }
 
-/// A member that is lost while it stops, after its sign of life, did not cause the failure: it is
-/// charged, and the report does not wait for it.
+/// A member that is lost while it stops, after its sign of life, did not cause the failure: the
+/// failure is charged, and the report does not wait for the member.
 #[test]
 fn loss_after_the_sign_of_life_does_not_acquit() {
     let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 0);
@@ -400,7 +400,7 @@ fn loss_after_the_sign_of_life_does_not_acquit() {
     assert_eq!(t.outcome().expect("closed").result, JobResult::BudgetSpent);
 }
 
-/// A member that does not stop in time is not waited for by the report either.
+/// The report does not wait for a member that does not stop in time either.
 #[test]
 fn overdue_member_does_not_hold_the_report() {
     let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 0);

@@ -29,7 +29,7 @@ fn late_arrival_does_not_extend_last_call() {
     assert_eq!(t.advance(SECOND), [&[Did::Remember(1, 0)][..], &complete].concat());
 }
 
-/// A last call is over without a round if too few nodes are left; the next one runs its full time.
+/// A last call ends without a round if too few nodes are left; the next one lasts its full time.
 #[test]
 fn last_call_is_cleared_below_min() {
     let mut t = Fixture::new(2, 4);
@@ -44,7 +44,7 @@ fn last_call_is_cleared_below_min() {
     assert_eq!(t.live(&["a", "c"], SECOND).len(), 3);
 }
 
-/// Who attends but is not ready does not count.
+/// A node that is registered but not ready does not count.
 #[test]
 fn preparing_node_does_not_count() {
     let mut t = Fixture::new(2, 2);
@@ -54,7 +54,8 @@ fn preparing_node_does_not_count() {
     assert_eq!(t.back("b").len(), 3);
 }
 
-/// When the join timeout is over, the job closes and says how many were missing.
+/// The job closes when the join timeout has passed, and reports how many nodes were ready and
+/// needed.
 #[test]
 fn join_timeout_closes_the_job() {
     let mut t = Fixture::new(2, 2);
@@ -66,7 +67,7 @@ fn join_timeout_closes_the_job() {
     assert_eq!(t.message("a", crate::message::FromNode::Goodbye), [Did::Finish]);
 }
 
-/// An attend that does not fit is refused with both sides of the reason.
+/// An attend that does not match is refused, with the coordinator's side of the mismatch.
 #[test]
 fn misfits_are_refused_with_the_reason() {
     let mut t = Fixture::new(2, 2);
@@ -87,8 +88,8 @@ fn misfits_are_refused_with_the_reason() {
     assert_eq!(t.attend_with(attend), [Did::Refuse("a", RefuseReason::Settings { ours })]);
 }
 
-/// Before the first round it gives way to another coordinator of the job, and says nothing more; with
-/// a round it stays, and so it does as long as it does not know whether there was one.
+/// Before the first round the coordinator gives way to another one of the job, and sends nothing
+/// more; with a round it stays, and also while it does not know whether there was one.
 #[test]
 fn gives_way_before_the_first_round_only() {
     let mut t = Fixture::new(2, 2);
@@ -106,7 +107,7 @@ fn gives_way_before_the_first_round_only() {
     assert_eq!(t.drain(), []);
 }
 
-/// A coordinator that runs alone takes the settings of the first node that attends.
+/// A standalone coordinator takes the settings of the first node that registers.
 #[test]
 fn first_attend_brings_the_settings() {
     let mut t = Fixture::new(1, 1);
@@ -116,7 +117,7 @@ fn first_attend_brings_the_settings() {
     assert_eq!(t.join("a"), [Did::Welcome("a"), Did::Remember(1, 0), Did::Admit("a", 1, 0)]);
 }
 
-/// A master that only its own machine reaches closes the job before a round starts.
+/// A master that only its own machine can reach closes the job before a round starts.
 #[test]
 fn loopback_master_closes_the_job() {
     let mut t = Fixture::new(2, 2);
@@ -130,7 +131,7 @@ fn loopback_master_closes_the_job() {
     assert_eq!(result, JobResult::LoopbackMaster { address, host_name });
 }
 
-/// A node whose address reaches only itself is refused where others are on other machines.
+/// A node with a loopback address is refused if other nodes are on other machines.
 #[test]
 fn loopback_address_among_others_is_refused() {
     let mut t = Fixture::new(2, 2);
@@ -141,7 +142,7 @@ fn loopback_address_among_others_is_refused() {
     assert_eq!(t.attend_with(attend), [Did::Refuse("b", reason)]);
 }
 
-/// A running job on one machine is not closed because a node of another machine comes along.
+/// A running job on one machine is not closed because a node of another machine registers.
 #[test]
 fn stranger_does_not_close_a_job_on_loopback() {
     let mut t = Fixture::new(1, 3);

@@ -1,4 +1,4 @@
-//! The static backend: a node's group rank is its `--node-rank`, whoever comes and goes.
+//! The static backend: a node's group rank is its `--node-rank`, also after nodes come and go.
 
 use super::fixture::{Did, Fixture, SECOND, ready};
 use crate::message::{NodeState, RefuseReason, WaitReason};
@@ -14,7 +14,7 @@ impl Fixture {
         self.attend_with(attend)
     }
 
-    /// A node whose stream has ended, so that another may have its rank.
+    /// Ends the stream of a node, so that another one may have its rank.
     fn cut(&mut self, name: &str) {
         let peer = self.peer(name);
         self.machine.handle_detached(self.now, peer);
@@ -22,7 +22,7 @@ impl Fixture {
     }
 }
 
-/// Ranks are those that were typed, neither those of host names nor of arrival.
+/// Ranks are the given ones, neither in the order of host names nor of arrival.
 #[test]
 fn ranks_are_node_ranks() {
     let mut t = fixture(3);
@@ -35,7 +35,7 @@ fn ranks_are_node_ranks() {
     assert_eq!(did, admitted);
 }
 
-/// Two nodes that were given the same rank are a mistake, which is told to the second.
+/// The second of two nodes with the same rank is refused.
 #[test]
 fn rank_that_is_taken_is_refused() {
     let mut t = fixture(2);
@@ -44,8 +44,8 @@ fn rank_that_is_taken_is_refused() {
     assert_eq!(t.join_as("b", 1), [Did::Refuse("b", reason)]);
 }
 
-/// A replacement waits while the keep-alives of the node that has the rank are overdue: that one may be
-/// lost, and then the replacement takes its place.
+/// A replacement waits while the keep-alives of the node that has the rank are overdue: that node
+/// may be lost, and then the replacement takes its place.
 #[test]
 fn replacement_of_a_silent_node_waits() {
     let mut t = fixture(2);
@@ -64,19 +64,19 @@ fn replacement_of_a_silent_node_waits() {
     );
 }
 
-/// A rank that no node of the job can have is refused: nothing else would ever fill its place.
+/// A rank that no node of the job can have is refused: its node would never be in a round.
 #[test]
 fn rank_beyond_the_job_is_refused() {
     let mut t = fixture(2);
     t.join_as("a", 0);
     let reason = RefuseReason::NodeRankTooHigh { node_rank: 7, nodes: 2 };
     assert_eq!(t.join_as("b", 7), [Did::Refuse("b", reason)]);
-    // Where ranks are not fixed it only orders the nodes.
+    // Without fixed ranks it only orders the nodes.
     let mut t = Fixture::new(2, 2);
     assert_eq!(t.join_as("b", 7), [Did::Welcome("b"), Did::Wait("b", WaitReason::Gathering)]);
 }
 
-/// A node that leaves makes room: its successor waits, and takes its rank when it has gone.
+/// The successor of a leaving node waits, and takes its rank when that node has left.
 #[test]
 fn successor_of_a_leaver_waits() {
     let mut t = fixture(2);
@@ -95,7 +95,7 @@ fn successor_of_a_leaver_waits() {
     );
 }
 
-/// A rank is one seat, however many nodes are ready for it: the round waits for the others.
+/// A rank is one seat, even if several nodes are ready for it: the round waits for the others.
 #[test]
 fn doubled_rank_completes_nothing() {
     let mut t = fixture(2);
@@ -111,7 +111,7 @@ fn doubled_rank_completes_nothing() {
     );
 }
 
-/// The node that replaces a lost one has its rank, also where that is zero.
+/// The node that replaces a lost one has its rank, including rank zero.
 #[test]
 fn replacement_has_the_same_rank() {
     let mut t = fixture(2);

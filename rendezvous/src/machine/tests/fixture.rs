@@ -1,4 +1,4 @@
-//! A machine, its clock, and verbs of the domain that return what the machine asked for.
+//! A machine, its clock, and functions for events that return the effects of the machine.
 
 use std::{
     collections::BTreeMap,
@@ -23,22 +23,22 @@ use crate::{
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-/// A machine, its clock, and what it knows of the nodes that talk to it.
+/// A machine, its clock, and the state of the nodes that send messages to it.
 pub(super) struct Fixture {
     pub(super) machine: Rendezvous,
     pub(super) now: Instant,
     pub(super) shared: SharedSettings,
     pub(super) settings: Settings,
-    /// What the state file holds.
+    /// The content of the state file.
     pub(super) memory: Memory,
-    /// The node's newest stream.
+    /// The number of each node's newest stream.
     pub(super) attends: BTreeMap<String, AttendNumber>,
-    /// The round in which the node was last a member.
+    /// The round in which each node was last a member.
     pub(super) rounds: BTreeMap<String, RoundId>,
     pub(super) admissions: BTreeMap<String, Admission>,
 }
 
-/// An effect, shortened to what tells it from others.
+/// An effect, reduced to what distinguishes it from others.
 #[expect(clippy::large_enum_variant, reason = "a test compares a handful of them")]
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Did {
@@ -46,41 +46,41 @@ pub(super) enum Did {
     Welcome(&'static str),
     /// `node` was refused.
     Refuse(&'static str, RefuseReason),
-    /// `node` was told to wait.
+    /// `node` was sent a wait.
     Wait(&'static str, WaitReason),
     /// `node` was admitted to that round with that rank.
     Admit(&'static str, u64, u32),
-    /// `node` was told that that round is over.
+    /// `node` was informed that that round has ended.
     Restart(&'static str, u64),
     /// `node` was evicted.
     Evict(&'static str, EvictReason),
-    /// `node` was asked for a sign of life.
+    /// `node` was probed.
     Probe(&'static str),
-    /// `node` was let go.
+    /// `node` was dismissed.
     Dismiss(&'static str),
-    /// `node` was told the outcome.
+    /// `node` was sent the outcome.
     Close(&'static str),
-    /// `node` was told that the host leaves.
+    /// `node` was informed that the host leaves.
     HostLeaving(&'static str),
-    /// `node` was sent the clients that the round's store has refused: so many.
+    /// `node` was sent this number of clients that the round's store has refused.
     RefusedClients(&'static str, usize),
     /// A keep-alive of `node` was echoed.
     Echo(&'static str),
-    /// The state file was written: round, restarts used.
+    /// The state file was written, with this round and this number of restarts used.
     Remember(u64, u32),
     /// The stream of `node` was ended.
     HangUp(&'static str),
-    /// The coordinator may go.
+    /// The coordinator may exit.
     Finish,
 }
 
 impl Fixture {
-    /// A coordinator's first start, for `min` to `max` nodes and three restarts.
+    /// Starts a coordinator for the first time, for `min` to `max` nodes and three restarts.
     pub(super) fn new(min: u32, max: u32) -> Self {
         Self::with(min, max, |_| {})
     }
 
-    /// The same with other settings.
+    /// Does the same with other settings.
     pub(super) fn with(min: u32, max: u32, change: impl FnOnce(&mut SharedSettings)) -> Self {
         let nodes = NodeRange::new(min, max).expect("min <= max");
         let mut shared = SharedSettings {
@@ -104,7 +104,7 @@ impl Fixture {
         fixture
     }
 
-    /// A start with what the state file holds.
+    /// Starts a coordinator with the content of the state file.
     pub(super) fn start(settings: Settings, shared: SharedSettings, memory: Memory) -> Self {
         let now = some_instant();
         Self {
@@ -119,7 +119,7 @@ impl Fixture {
         }
     }
 
-    /// The coordinator's process is killed and started again.
+    /// Kills the coordinator's process and starts it again.
     pub(super) fn restart_coordinator(&mut self) -> Vec<Did> {
         self.machine = Rendezvous::new(self.now, self.settings.clone(), self.memory.clone());
         self.drain()
@@ -158,7 +158,7 @@ impl Fixture {
         }
     }
 
-    /// `name` opens a stream and is in `state`.
+    /// Opens a stream of `name`, which is in `state`.
     pub(super) fn attend(&mut self, name: &'static str, state: NodeState) -> Vec<Did> {
         let attend = self.attend_of(name, state);
         self.attend_with(attend)
@@ -173,12 +173,12 @@ impl Fixture {
         self.drain()
     }
 
-    /// `name` opens a stream and is ready.
+    /// Opens a stream of `name`, which is ready.
     pub(super) fn join(&mut self, name: &'static str) -> Vec<Did> {
         self.attend(name, ready())
     }
 
-    /// Each of `names` joins, and then a round has begun.
+    /// Opens a stream of each of `names`, and runs a round of them all.
     pub(super) fn run(&mut self, names: &[&'static str]) {
         for name in names {
             self.join(name);
@@ -217,57 +217,57 @@ impl Fixture {
         self.drain()
     }
 
-    /// `name` says that it is now in `state`.
+    /// Reports that `name` is now in `state`.
     pub(super) fn say(&mut self, name: &str, state: NodeState) -> Vec<Did> {
         let standing = self.standing(name, state, None);
         self.message(name, standing)
     }
 
-    /// `name` is ready again.
+    /// Reports that `name` is ready again.
     pub(super) fn back(&mut self, name: &str) -> Vec<Did> {
         self.say(name, ready())
     }
 
-    /// A worker of `name` has failed `age` ago.
+    /// Reports that a worker of `name` failed `age` ago.
     pub(super) fn fail(&mut self, name: &str, age: Duration) -> Vec<Did> {
         let standing = self.standing(name, NodeState::Stopping, Some(failure(name, age)));
         self.message(name, standing)
     }
 
-    /// `name` answers a probe.
+    /// Answers a probe for `name`.
     pub(super) fn alive(&mut self, name: &str) -> Vec<Did> {
         let round = self.rounds.get(name).copied().unwrap_or_default();
         self.message(name, FromNode::Alive { round })
     }
 
-    /// The stream of `name` ends, and its keeper reports its death.
+    /// Ends the stream of `name`, and sends its obituary.
     pub(super) fn die(&mut self, name: &str) -> Vec<Did> {
         let peer = self.peer(name);
         self.machine.handle_detached(self.now, peer);
         self.obituary(name)
     }
 
-    /// Somebody reports the death of `name`.
+    /// Sends an obituary of `name`.
     pub(super) fn obituary(&mut self, name: &str) -> Vec<Did> {
         let round = self.rounds.get(name).map(|round| round.round).unwrap_or_default();
         self.machine.handle_obituary(self.now, &NodeId::new(name), round);
         self.drain()
     }
 
-    /// Every known node sends a keep-alive.
+    /// Sends a keep-alive of every known node.
     pub(super) fn keep_all_alive(&mut self) {
         let names: Vec<String> = self.attends.keys().cloned().collect();
         self.keep_alive(&names.iter().map(String::as_str).collect::<Vec<_>>());
     }
 
-    /// Each of `names` sends a keep-alive.
+    /// Sends a keep-alive of each of `names`.
     pub(super) fn keep_alive(&mut self, names: &[&str]) {
         for name in names {
             self.message(name, FromNode::KeepAlive { sequence: 1 });
         }
     }
 
-    /// Lets `duration` pass in which nobody says anything.
+    /// Lets `duration` pass without any message.
     pub(super) fn advance(&mut self, duration: Duration) -> Vec<Did> {
         let until = self.now + duration;
         let mut did = Vec::new();
@@ -282,7 +282,7 @@ impl Fixture {
         did
     }
 
-    /// Lets `duration` pass in which all of `names` send keep-alives.
+    /// Lets `duration` pass while all of `names` send keep-alives.
     pub(super) fn live(&mut self, names: &[&str], duration: Duration) -> Vec<Did> {
         let until = self.now + duration;
         let mut did = Vec::new();
@@ -297,7 +297,7 @@ impl Fixture {
         self.machine.snapshot(self.now).outcome
     }
 
-    /// Why the next round is not complete yet, in words.
+    /// Returns the text of the reason why the next round is not complete yet.
     pub(super) fn why(&self) -> String {
         self.machine.incomplete(self.now).map(|why| why.to_string()).unwrap_or_default()
     }
@@ -362,7 +362,7 @@ pub(super) fn ready() -> NodeState {
     NodeState::Ready { store_port: 4242 }
 }
 
-/// A node; those whose names begin alike are agents of one machine.
+/// Describes a node; nodes whose names begin with the same letter are agents of one machine.
 pub(super) fn describe(name: &str) -> NodeDescription {
     let host = &name[..1];
     NodeDescription {
@@ -394,7 +394,7 @@ pub(super) fn failure(name: &str, age: Duration) -> WorkerFailure {
     }
 }
 
-/// What a node knows that was a member of `round`.
+/// Returns the claim of a member of `round`.
 pub(super) fn heard(round: RoundId, size: u32, rank: u32) -> Heard {
     Heard { round, size, group_rank: Some(GroupRank(rank)) }
 }

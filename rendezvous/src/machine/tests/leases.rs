@@ -1,4 +1,4 @@
-//! Leases of large jobs: one stretch for the life of a job, and what depends on it.
+//! Leases of large jobs: constant for the life of a job, and the limits that depend on them.
 
 use std::{iter, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
 const AGENT_LEASE: Duration = Duration::from_secs(22);
 const COORDINATOR_LEASE: Duration = Duration::from_millis(27_500);
 
-/// A job of up to ten thousand nodes, of which two or three attend.
+/// Creates a job of up to ten thousand nodes, two or three of which register.
 fn large_job(names: &[&'static str]) -> Fixture {
     let mut t = Fixture::with(1, 10_000, |shared| {
         shared.timeouts.stop_grace = 5 * SECOND;
@@ -25,7 +25,7 @@ fn large_job(names: &[&'static str]) -> Fixture {
     t
 }
 
-/// The welcome that `attend` receives.
+/// Registers `name` and returns the welcome that it receives.
 fn welcome(t: &mut Fixture, name: &'static str) -> Welcome {
     let attend = t.attend_of(name, ready());
     t.machine.handle_attend(t.now, attend);
@@ -48,7 +48,7 @@ fn lease_does_not_depend_on_who_has_come() {
     assert_eq!(welcome(&mut t, "b").leases, leases);
 }
 
-/// A coordinator alone learns from the first attend how large the job may be.
+/// A standalone coordinator learns the largest size of the job from the first attend.
 #[test]
 fn coordinator_alone_learns_its_leases() {
     let mut t = Fixture::new(1, 10_000);
@@ -59,22 +59,22 @@ fn coordinator_alone_learns_its_leases() {
     assert_eq!(welcome(&mut t, "a").leases.agent, AGENT_LEASE);
 }
 
-/// A member that was cut off when the round ended is not evicted as overdue while its workers may run,
-/// however short the grace is.
+/// A member that was cut off when the round ended is not evicted as overdue while its workers may
+/// run, even if the grace is short.
 #[test]
 fn overdue_member_has_lost_its_lease() {
     let mut t = large_job(&["a", "b", "c"]);
     t.keep_alive(&["a", "b", "c"]);
     t.die("c");
     t.back("a");
-    // The grace and its margin are over after 10 s.
+    // The grace and its margin have passed after 10 s.
     assert_eq!(t.live(&["a"], AGENT_LEASE), []);
     let did = t.live(&["a"], COORDINATOR_LEASE - AGENT_LEASE);
     let next = [Did::Remember(2, 0), Did::Admit("a", 2, 0)];
     assert_eq!(did, [&[Did::Evict("b", EvictReason::Silent)][..], &next].concat());
 }
 
-/// A recovery waits for the lease that members were granted, however few they were.
+/// A recovery waits for the lease that members were granted, even if there were few of them.
 #[test]
 fn recovery_waits_for_the_lease_of_a_large_job() {
     let mut t = large_job(&["a", "b", "c"]);
@@ -85,7 +85,7 @@ fn recovery_waits_for_the_lease_of_a_large_job() {
     assert_eq!(t.live(&["a", "b"], 2 * SECOND).len(), 3);
 }
 
-/// More spares than the leases are made for are refused.
+/// Spares beyond the number that the leases are sized for are refused.
 #[test]
 fn spares_beyond_what_is_served_are_refused() {
     let mut t = Fixture::new(2, 2);

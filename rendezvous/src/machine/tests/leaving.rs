@@ -1,4 +1,4 @@
-//! Nodes are told to leave, the host among them; the coordinator's process is told to end.
+//! Nodes leave, including the host; the coordinator's process is shut down.
 
 use super::fixture::{Did, Fixture, SECOND};
 use crate::message::{EvictReason, FromNode, JobResult, NodeState, WaitReason};
@@ -6,7 +6,7 @@ use crate::message::{EvictReason, FromNode, JobResult, NodeState, WaitReason};
 const LEAVING: NodeState = NodeState::Leaving { reaped: false };
 const LEFT: NodeState = NodeState::Leaving { reaped: true };
 
-/// The others run on until a leaver's workers have ended; then they re-form without waiting.
+/// The other members run until a leaver's workers have ended; then they re-form without waiting.
 #[test]
 fn leaver_is_not_replaced() {
     let mut t = Fixture::new(1, 2);
@@ -29,7 +29,7 @@ fn leaver_stays_until_the_round_has_stopped() {
     assert_eq!(t.say("c", NodeState::Preparing), [Did::Dismiss("a")]);
 }
 
-/// A round waits for the workers of a leaver to be gone.
+/// The next round waits until the workers of a leaver have ended.
 #[test]
 fn round_waits_for_the_workers_of_a_leaver() {
     let mut t = Fixture::new(1, 3);
@@ -42,7 +42,7 @@ fn round_waits_for_the_workers_of_a_leaver() {
     assert_eq!(t.say("a", LEFT).len(), 3);
 }
 
-/// A node that is no member may go at once.
+/// A node that is not a member may leave at once.
 #[test]
 fn waiting_node_may_go_at_once() {
     let mut t = Fixture::new(2, 2);
@@ -50,7 +50,7 @@ fn waiting_node_may_go_at_once() {
     assert_eq!(t.say("a", LEFT), [Did::Dismiss("a")]);
 }
 
-/// If all are leaving, the job closes.
+/// The job closes if all nodes are leaving.
 #[test]
 fn job_closes_when_all_leave() {
     let mut t = Fixture::new(1, 2);
@@ -61,7 +61,7 @@ fn job_closes_when_all_leave() {
     assert_eq!(t.outcome().expect("closed").result, JobResult::AllLeft);
 }
 
-/// A goodbye of a node that was not let go proves nothing.
+/// A goodbye of a node that was not dismissed is ignored.
 #[test]
 fn goodbye_counts_only_after_dismissal() {
     let mut t = Fixture::new(1, 1);
@@ -70,7 +70,8 @@ fn goodbye_counts_only_after_dismissal() {
     assert_eq!(t.attend("a", NodeState::Running), [Did::Welcome("a"), Did::Admit("a", 1, 0)]);
 }
 
-/// The host says that it leaves, goes when everyone has stopped, and the coordinator with it.
+/// The host announces that it leaves, exits when all members have stopped, and ends the
+/// coordinator.
 #[test]
 fn host_leaves_last() {
     let mut t = Fixture::new(1, 2).host("a");
@@ -85,7 +86,7 @@ fn host_leaves_last() {
     assert_eq!(t.join("b"), []);
 }
 
-/// The host of a closed job stays until everyone has heard the outcome, even if it is to leave.
+/// The host of a closed job stays until every node has received the outcome, even if it is leaving.
 #[test]
 fn leaving_host_of_a_closed_job_waits_for_everyone() {
     let mut t = Fixture::new(1, 2).host("a");
@@ -97,7 +98,7 @@ fn leaving_host_of_a_closed_job_waits_for_everyone() {
     assert_eq!(t.message("b", FromNode::Goodbye), [Did::Finish]);
 }
 
-/// A leaving host does not wait for a member that is lost.
+/// A leaving host does not wait for a lost member.
 #[test]
 fn leaving_host_waits_for_the_living_only() {
     let mut t = Fixture::new(1, 2).host("a");
@@ -107,7 +108,7 @@ fn leaving_host_waits_for_the_living_only() {
     assert_eq!(did, [Did::Evict("b", EvictReason::Silent), Did::Dismiss("a")]);
 }
 
-/// A coordinator that is told to end stops the round with grace, and goes.
+/// A coordinator that is shut down stops the round with grace, and ends.
 #[test]
 fn shutdown_stops_the_round() {
     let mut t = Fixture::new(1, 2);
@@ -120,7 +121,7 @@ fn shutdown_stops_the_round() {
     assert_eq!(t.back("b"), [Did::Finish]);
 }
 
-/// Without a round there is nothing to stop.
+/// Without a round, a shutdown is immediate.
 #[test]
 fn shutdown_while_gathering_is_immediate() {
     let mut t = Fixture::new(2, 2);
@@ -129,7 +130,7 @@ fn shutdown_while_gathering_is_immediate() {
     assert_eq!(t.drain(), [Did::HostLeaving("a"), Did::Finish]);
 }
 
-/// Those that stay when others have left are no round if they are too few.
+/// Members that stay when others have left form no round if they are too few.
 #[test]
 fn leavers_do_not_lower_min() {
     let mut t = Fixture::new(2, 3);
@@ -156,8 +157,8 @@ fn leaving_crosses_the_admission() {
     assert_eq!(t.say("a", LEFT), [Did::Restart("b", 1)]);
 }
 
-/// The host of a closed job waits for an agent that lives and does not go as long as that may take
-/// to stop its workers, and no longer.
+/// The host of a closed job waits for an agent that is alive but does not disconnect, for as long
+/// as stopping its workers may take, and no longer.
 #[test]
 fn closed_job_does_not_wait_for_ever() {
     let mut t = Fixture::new(1, 2);

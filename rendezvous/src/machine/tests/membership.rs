@@ -1,4 +1,4 @@
-//! Nodes are lost, replaced, added; members succeed.
+//! Nodes are lost, replaced and added; members succeed.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -8,7 +8,7 @@ use crate::message::{
     WaitReason,
 };
 
-/// An obituary proves a death at once, whatever the lease; a spare takes the hole at once.
+/// An obituary proves a death at once, regardless of the lease; a spare fills the gap at once.
 #[test]
 fn spare_takes_the_hole_of_a_dead_member() {
     let mut t = Fixture::new(2, 2);
@@ -19,8 +19,8 @@ fn spare_takes_the_hole_of_a_dead_member() {
     assert_eq!(t.back("b"), complete);
 }
 
-/// An agent that is alive although its death was reported is evicted on its stream: it kills its workers
-/// at once, not when its lease is over.
+/// An agent that is alive although its death was reported is evicted on its stream: it kills its
+/// workers at once, not at the end of its lease.
 #[test]
 fn obituary_of_the_living_evicts_it() {
     let mut t = Fixture::new(2, 2);
@@ -29,7 +29,7 @@ fn obituary_of_the_living_evicts_it() {
     assert_eq!(did, [Did::Evict("b", EvictReason::Obituary), Did::Restart("a", 1)]);
 }
 
-/// A silent member is lost exactly when its lease has passed, and is told so.
+/// A silent member is lost exactly when its lease has passed, and is evicted.
 #[test]
 fn silent_member_is_lost_when_its_lease_has_passed() {
     let mut t = Fixture::new(1, 2);
@@ -40,7 +40,7 @@ fn silent_member_is_lost_when_its_lease_has_passed() {
     assert_eq!(t.advance(SECOND / 1000), lost);
 }
 
-/// A stream that ends proves nothing.
+/// The end of a stream proves nothing.
 #[test]
 fn ended_stream_proves_nothing() {
     let mut t = Fixture::new(1, 2);
@@ -50,7 +50,7 @@ fn ended_stream_proves_nothing() {
     assert_eq!(t.attend("b", NodeState::Running), [Did::Welcome("b"), Did::Admit("b", 1, 1)]);
 }
 
-/// What comes on an earlier stream of a node is dropped unread, and renews nothing.
+/// A message on an earlier stream of a node is dropped, and renews nothing.
 #[test]
 fn earlier_stream_is_dropped_unread() {
     let mut t = Fixture::new(2, 2);
@@ -65,8 +65,8 @@ fn earlier_stream_is_dropped_unread() {
     assert_eq!(t.machine.poll_effect(), None);
 }
 
-/// Nothing that was under way on its streams revives a node whose keeper has reported its death; if
-/// it lives after all, it comes back on a later one, as a newcomer.
+/// Delayed messages do not revive a node whose keeper has reported its death; if the node is alive
+/// after all, it comes back on a later stream, as a newcomer.
 #[test]
 fn dead_node_stays_dead() {
     let mut t = Fixture::new(1, 2);
@@ -92,7 +92,7 @@ fn shrinking_waits_for_a_replacement() {
     assert_eq!(t.join("b2"), [&[Did::Welcome("b2")][..], &complete].concat());
 }
 
-/// `shrink_timeout` 0 shrinks at once.
+/// With `shrink_timeout` 0 a group shrinks at once.
 #[test]
 fn shrink_timeout_zero_shrinks_at_once() {
     let mut t = Fixture::with(1, 2, |shared| shared.timeouts.shrink = Duration::ZERO);
@@ -113,7 +113,7 @@ fn below_min_closes_after_the_join_timeout() {
     assert_eq!(t.live(&["a"], SECOND), [Did::Remember(1, 0), Did::Close("a")]);
 }
 
-/// A new agent waits until the old one of the same node is proved dead; then it takes the hole.
+/// A new agent waits until the old one of the same node is proved dead; then it fills the gap.
 #[test]
 fn new_agent_does_not_supersede_the_old_one() {
     let mut t = Fixture::new(2, 2);
@@ -167,7 +167,8 @@ fn trickle_of_newcomers_is_spaced() {
     assert_eq!(t.live(&["a", "b", "c"], SECOND).len(), 3);
 }
 
-/// From the first success on, nobody interrupts the round; when all have succeeded, so has the job.
+/// After the first success, waiting nodes do not interrupt the round; when all members have
+/// succeeded, so has the job.
 #[test]
 fn success_is_not_interrupted() {
     let mut t = Fixture::new(1, 3);
@@ -195,8 +196,8 @@ fn lost_success_counts() {
     assert_eq!(t.outcome().expect("closed").result, JobResult::Succeeded);
 }
 
-/// The coordinator of a job that has succeeded stays for a member that was cut off after its success, so
-/// that it receives the result when it is back.
+/// The coordinator of a job that has succeeded stays for a member that was cut off after its
+/// success, so that it receives the result when it is back.
 #[test]
 fn success_that_was_cut_off_hears_the_outcome() {
     let mut t = Fixture::new(2, 2);
@@ -224,7 +225,7 @@ fn success_is_repeated_after_a_failure() {
     assert_eq!(t.back("b").len(), 4);
 }
 
-/// A node that runs workers in a round of which it is no member kills them, and joins anew.
+/// A node that runs workers in a round of which it is not a member is evicted, and joins again.
 #[test]
 fn straggler_is_evicted_and_joins_anew() {
     let mut t = Fixture::new(1, 2);
@@ -237,7 +238,8 @@ fn straggler_is_evicted_and_joins_anew() {
     assert_eq!(t.back("a").len(), 3);
 }
 
-/// A machine whose agent is lost three times shortly after a start is set aside with its next agent.
+/// A machine whose agent is lost three times shortly after a start is quarantined with its next
+/// agent.
 #[test]
 fn new_agent_inherits_being_set_aside() {
     let mut t = Fixture::new(1, 2);
@@ -252,7 +254,7 @@ fn new_agent_inherits_being_set_aside() {
     assert_eq!(standing, Some(crate::snapshot::StandingName::SetAside));
 }
 
-/// A group that is large enough is not given up, however long it waits before it may shrink.
+/// A group that is large enough is not given up, even if it waits long before it may shrink.
 #[test]
 fn shrinking_may_take_longer_than_joining() {
     let mut t = Fixture::with(1, 2, |shared| shared.timeouts.shrink = 3600 * SECOND);
@@ -265,8 +267,8 @@ fn shrinking_may_take_longer_than_joining() {
     assert_eq!(t.outcome(), None);
 }
 
-/// What a member says on a stream that is newer than its admission counts, though it speaks of an
-/// older round: it never got the admission.
+/// A report on a stream that is newer than the admission counts, though it refers to an older
+/// round: the member never received the admission.
 #[test]
 fn lost_admission_does_not_hold_up_the_next_round() {
     let mut t = Fixture::with(2, 3, |shared| shared.timeouts.shrink = Duration::ZERO);
@@ -282,7 +284,7 @@ fn lost_admission_does_not_hold_up_the_next_round() {
     assert_eq!(t.back("b"), [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)]);
 }
 
-/// On the stream of its admission, what a member says of an older round has only crossed it.
+/// A report about an older round on the stream of the admission has crossed it, and is dropped.
 #[test]
 fn standing_that_crosses_the_admission_is_dropped() {
     let mut t = Fixture::with(2, 3, |shared| shared.timeouts.shrink = Duration::ZERO);
@@ -297,9 +299,9 @@ fn standing_that_crosses_the_admission_is_dropped() {
     assert_eq!(t.back("b").len(), 3);
 }
 
-/// Clients that the round's store has refused are reported to its other members and in the snapshot,
-/// and again on a new stream; a bounded number, from the node that serves the store only, and not in
-/// the next round.
+/// Clients that the round's store has refused are reported to its other members and in the
+/// snapshot, and again on a new stream: a bounded number, only from the node that serves the store,
+/// and not in the next round.
 #[test]
 fn refused_clients_are_reported_to_all_members() {
     let refused = |t: &Fixture, name: &str, hosts: u8| {

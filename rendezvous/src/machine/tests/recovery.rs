@@ -8,7 +8,7 @@ use crate::{
     message::{FromNode, Heard, JobResult, NodeState, RefuseReason, WaitReason},
 };
 
-/// Two nodes have run a round, and now their coordinator is new.
+/// Creates a coordinator that was restarted while `names` ran a round.
 fn restarted(names: &[&'static str]) -> Fixture {
     let size = u32::try_from(names.len()).expect("few");
     let mut t = Fixture::new(1, size);
@@ -31,7 +31,7 @@ fn one_round_follows_a_restart() {
     assert_eq!(t.rounds["a"], RoundId { term: Term(2), round: Round(2) });
 }
 
-/// Nothing is completed while workers may live of which the coordinator has not heard.
+/// No round is completed while workers may run that the coordinator does not know of.
 #[test]
 fn recovery_waits_for_leases() {
     let mut t = restarted(&["a", "b", "c"]);
@@ -43,8 +43,8 @@ fn recovery_waits_for_leases() {
     assert_eq!(did, [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)]);
 }
 
-/// With the round in its own state file a coordinator continues with `min` nodes, however few they are of
-/// the last round: no other coordinator can continue it.
+/// A coordinator with the round in its own state file continues with `min` nodes, even if few of
+/// the last round are left: no other coordinator can continue it.
 #[test]
 fn recovery_needs_min_nodes() {
     let mut t = restarted(&["a", "b", "c"]);
@@ -67,7 +67,7 @@ fn recovery_below_min_waits_and_fails() {
     assert_eq!(result, JobResult::JoinTimeout { present: 1, min: 2, waited: 600 * SECOND });
 }
 
-/// A coordinator that was started without the state of a round of three, and learns of it from `a`.
+/// Creates a coordinator without the state of a round of three, which learns of it from `a`.
 fn adopted() -> Fixture {
     let mut t = Fixture::new(1, 3);
     let mut attend = t.attend_of("a", ready());
@@ -79,8 +79,8 @@ fn adopted() -> Fixture {
     t
 }
 
-/// A coordinator that learned of the round from a node needs a majority: a second one may learn of it
-/// too. The failure has a text of its own, and survives a restart of that coordinator.
+/// A coordinator that learned of the round from a node needs a majority: a second one may learn of
+/// it too. The failure has a text of its own, and survives a restart of that coordinator.
 #[test]
 fn recovery_of_an_adopted_round_needs_a_majority() {
     let mut t = adopted();
@@ -98,7 +98,7 @@ fn recovery_of_an_adopted_round_needs_a_majority() {
     assert_eq!(result, JobResult::RecoveryTimeout { present: 1, needed: 2, waited: 600 * SECOND });
 }
 
-/// Nodes that came in the place of others count towards the majority; the round that follows is this
+/// Nodes that replace others count towards the majority; the round that follows is this
 /// coordinator's own.
 #[test]
 fn newcomers_make_up_the_majority_of_an_adopted_round() {
@@ -112,8 +112,8 @@ fn newcomers_make_up_the_majority_of_an_adopted_round() {
     assert!(!t.memory.is_adopted);
 }
 
-/// Agents that have come in the place of members count, once none of these can be running any more:
-/// those whose agents died with the coordinator have nobody to be told of it.
+/// Agents that replace members count once these members cannot be running any more: nothing reports
+/// the death of agents that died with the coordinator.
 #[test]
 fn newcomers_make_up_for_members_that_died() {
     let mut t = restarted(&["a", "b", "c"]);
@@ -126,8 +126,8 @@ fn newcomers_make_up_for_members_that_died() {
     assert_eq!(t.live(&["a", "x", "y"], SECOND), complete);
 }
 
-/// The host's new agent takes the seat that its state file names, once the old one's workers are
-/// dead for certain.
+/// The host's new agent takes the seat named in its state file, once the old agent's workers have
+/// certainly ended.
 #[test]
 fn new_agent_of_the_host_claims_its_rank() {
     let mut t = restarted(&["a", "b"]);
@@ -142,8 +142,8 @@ fn new_agent_of_the_host_claims_its_rank() {
     assert_eq!(t.live(&["a2", "b"], SECOND), complete);
 }
 
-/// A host's new agent keeps its seat when members come after it, and nothing is waited for if its
-/// predecessor is buried.
+/// A host's new agent keeps its seat when members register after it, and nothing is waited for if
+/// no process of its predecessor is left.
 #[test]
 fn buried_host_may_be_the_first_to_come() {
     let mut t = Fixture::new(1, 2).host("a");
@@ -159,8 +159,8 @@ fn buried_host_may_be_the_first_to_come() {
     assert_eq!(did, [Did::Remember(2, 0), Did::Admit("a2", 2, 0), Did::Admit("b", 2, 1)]);
 }
 
-/// A coordinator that is started again before it has completed anything writes its own term down
-/// beside a round of an earlier one. Members know better, whoever comes first.
+/// A coordinator that is restarted before it has completed a round stores its own term with a round
+/// of an earlier one. The term that members report takes precedence, in any order of registration.
 #[test]
 fn claim_under_a_later_term_is_of_the_same_round() {
     for is_first in [false, true] {
@@ -186,9 +186,9 @@ fn claim_under_a_later_term_is_of_the_same_round() {
     }
 }
 
-/// Where it is known that nothing of the old agent runs any more, the claim of the new one shortens
-/// the wait: whether word was left of it, or comes while the coordinator recovers, and whoever
-/// attends first.
+/// If no process of the old agent is known to be left, the claim of the new one shortens the wait:
+/// whether that was reported before or while the coordinator recovers, and in any order of
+/// registration.
 #[test]
 fn buried_host_is_not_waited_for() {
     for (is_heard, is_first) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -220,7 +220,8 @@ fn buried_host_is_not_waited_for() {
     }
 }
 
-/// Word of an agent that ran a later round than is remembered is no proof: others may run that one.
+/// An obituary of an agent that ran a later round than the known one proves nothing: others may run
+/// that round.
 #[test]
 fn word_about_a_later_round_is_no_proof() {
     let mut t = Fixture::new(1, 1).host("a");
@@ -238,7 +239,7 @@ fn word_about_a_later_round_is_no_proof() {
     assert_eq!(did[did.len() - 2..], [Did::Remember(2, 0), Did::Admit("a2", 2, 0)]);
 }
 
-/// A member comes before an agent that only knows the rank.
+/// A member takes precedence over an agent that only knows the rank.
 #[test]
 fn member_comes_before_a_claimant() {
     let mut t = restarted(&["a", "b"]);
@@ -252,7 +253,8 @@ fn member_comes_before_a_claimant() {
     assert_eq!(t.back("b")[..3], complete);
 }
 
-/// If nobody remembers the last round, all its workers are dead: a first gathering, a higher round.
+/// If no node was in the last round, all its workers have ended: a first gathering with a higher
+/// round follows.
 #[test]
 fn forgotten_round_is_a_first_gathering() {
     let mut t = restarted(&["a", "b"]);
@@ -265,7 +267,7 @@ fn forgotten_round_is_a_first_gathering() {
     assert_eq!(t.join("y"), [&[Did::Welcome("y")][..], &complete].concat());
 }
 
-/// A higher round that a node has heard of counts, and so do its charges and a higher term.
+/// A higher round that a node knows counts, and so do its charges and a higher term.
 #[test]
 fn higher_round_is_learned() {
     let mut t = restarted(&["a"]);
@@ -282,7 +284,7 @@ fn higher_round_is_learned() {
     assert_eq!(t.back("a"), [Did::Remember(10, 2), Did::Admit("a", 10, 0)]);
 }
 
-/// A round of which nobody told the state file is recovered like any other.
+/// A round that is missing in the state file is recovered like any other.
 #[test]
 fn round_that_is_only_heard_of_is_recovered() {
     let mut t = Fixture::new(1, 2);
@@ -298,7 +300,7 @@ fn round_that_is_only_heard_of_is_recovered() {
     assert_eq!(t.back("a"), [Did::Wait("a", WaitReason::Recovering)]);
 }
 
-/// A round that had succeeded everywhere is not repeated.
+/// A round that had succeeded on all members is not repeated.
 #[test]
 fn success_survives_a_restart() {
     let mut t = restarted(&["a", "b"]);
@@ -309,7 +311,7 @@ fn success_survives_a_restart() {
     assert_eq!(t.outcome().expect("closed").result, JobResult::Succeeded);
 }
 
-/// A success that others have not had is repeated with them.
+/// A success that other members did not reach is repeated with them.
 #[test]
 fn partial_success_is_repeated_after_a_restart() {
     let mut t = restarted(&["a", "b"]);
@@ -328,7 +330,7 @@ fn failure_before_a_restart_is_free() {
     assert_eq!(did, [Did::Welcome("a"), Did::Remember(2, 0), Did::Admit("a", 2, 0)]);
 }
 
-/// Numbers that leave no room for a next one are not believed.
+/// Numbers that leave no room for a next one are ignored.
 #[test]
 fn absurd_numbers_are_not_believed() {
     let mut t = Fixture::new(1, 1);
@@ -357,8 +359,8 @@ fn claims_of_strangers_do_not_count() {
     assert_eq!(t.why(), "recovering: 0 of 1 members of the last round are back, 5 s left");
 }
 
-/// Once the coordinator has completed a round, no claim counts, not even of an agent that names the run:
-/// a stranger that was welcomed before knows its name.
+/// Once the coordinator has completed a round, no claim counts, not even of an agent that names the
+/// run: a stranger that was welcomed before knows its uid.
 #[test]
 fn claims_do_not_count_in_a_running_round() {
     let mut t = Fixture::new(1, 2);
@@ -386,7 +388,8 @@ fn far_rounds_are_not_believed() {
     }
 }
 
-/// The size of the last round is the word of its members, not of one that has only heard of it.
+/// The size of the last round is taken from its members, not from a node that only knows of the
+/// round.
 #[test]
 fn spare_does_not_know_the_size() {
     let mut t = restarted(&["a", "b", "c"]);
@@ -400,7 +403,7 @@ fn spare_does_not_know_the_size() {
     assert_eq!(t.live(&["a", "b"], SECOND).len(), 3);
 }
 
-/// Of a round that nobody remembers but one who was no member, the most nodes are assumed.
+/// If only a node that was not a member knows a round, the most nodes are assumed.
 #[test]
 fn unknown_size_is_the_largest() {
     let mut t = Fixture::new(1, 3);
@@ -412,7 +415,7 @@ fn unknown_size_is_the_largest() {
     assert_eq!(t.why(), "recovering: 0 of 3 members of the last round are back, 5 s left");
 }
 
-/// A member that is let go during the recovery is not waited for afterwards, and counts towards
+/// A member that is dismissed during the recovery is not waited for afterwards, and counts towards
 /// the majority: it is in no other group.
 #[test]
 fn leaver_in_a_recovery_is_not_waited_for() {
@@ -424,7 +427,7 @@ fn leaver_in_a_recovery_is_not_waited_for() {
     assert_eq!(t.back("b"), [Did::Remember(2, 0), Did::Admit("b", 2, 0)]);
 }
 
-/// Members that all leave during the recovery leave no job behind.
+/// The job closes if all members leave during the recovery.
 #[test]
 fn job_closes_when_all_leave_a_recovery() {
     let mut t = restarted(&["a"]);
@@ -433,7 +436,8 @@ fn job_closes_when_all_leave_a_recovery() {
     assert_eq!(t.outcome().expect("closed").result, JobResult::AllLeft);
 }
 
-/// Members of the last round that come when it seemed forgotten are recovered with their ranks.
+/// Members of the last round that register after the recovery was given up are recovered with their
+/// ranks.
 #[test]
 fn late_member_is_recovered() {
     let mut t = Fixture::new(1, 2);
@@ -452,7 +456,7 @@ fn late_member_is_recovered() {
     assert!(complete.iter().all(|one| did.contains(one)), "{did:?}");
 }
 
-/// A late member is waited for like any other: for the leases, and then `min` decides.
+/// After a late member the recovery waits for the leases as usual, and then `min` decides.
 #[test]
 fn late_member_waits_for_the_others() {
     let mut t = restarted(&["a", "b", "c"]);
@@ -463,7 +467,7 @@ fn late_member_waits_for_the_others() {
     assert_eq!(t.live(&["b"], SECOND), [Did::Remember(2, 0), Did::Admit("b", 2, 0)]);
 }
 
-/// The seat that the host's new agent claimed is kept for members that come late.
+/// The seat that the host's new agent claimed is kept for a recovery with late members.
 #[test]
 fn claim_outlives_a_forgotten_round() {
     let mut t = restarted(&["a", "b"]);
@@ -479,15 +483,15 @@ fn claim_outlives_a_forgotten_round() {
     assert_eq!(t.live(&["a2", "b"], SECOND), complete);
 }
 
-/// An agent of the run attends, and is in `state`.
+/// Registers an agent of the run, which is in `state`.
 fn attend_again(t: &mut Fixture, name: &'static str, state: NodeState) -> Vec<Did> {
     let mut attend = t.attend_of(name, state);
     attend.job_uid = Some(JobUid::new("uid"));
     t.attend_with(attend)
 }
 
-/// How a job ended survives its coordinator, until everyone of its run has heard it: those that
-/// come later, and new agents that came while it was not clear whether anyone would.
+/// The outcome of a job survives its coordinator until every node of its run has received it: nodes
+/// that come later, and new agents that came before it was clear whether any of them would.
 #[test]
 fn outcome_survives_a_restart() {
     let mut t = Fixture::new(1, 3);
@@ -510,7 +514,7 @@ fn outcome_survives_a_restart() {
     assert_eq!(t.advance(5 * SECOND), [Did::Finish]);
 }
 
-/// A spent budget is not given again by a restart of the coordinator.
+/// A spent budget is not restored by a restart of the coordinator.
 #[test]
 fn spent_budget_survives_a_restart() {
     let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 0);
@@ -524,7 +528,7 @@ fn spent_budget_survives_a_restart() {
     assert_eq!(t.outcome().expect("closed").result, JobResult::BudgetSpent);
 }
 
-/// An outcome that nobody is left to hear is no matter of new agents: their run begins.
+/// An outcome that no node is left to receive does not concern new agents: their run begins.
 #[test]
 fn stale_outcome_is_forgotten() {
     let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 1);
@@ -543,7 +547,7 @@ fn stale_outcome_is_forgotten() {
     assert_eq!(t.live(&["x"], 30 * SECOND), [Did::Remember(3, 0), Did::Admit("x", 3, 0)]);
 }
 
-/// An agent of an earlier run with this uid attends, ready again; it was a member of a round of two.
+/// Registers an agent of an earlier run with this uid, ready again, a member of a round of two.
 fn attend_from(t: &mut Fixture, name: &'static str, uid: &str, rank: u32) -> Vec<Did> {
     let mut attend = t.attend_of(name, ready());
     let round = RoundId { term: Term(3), round: Round(8) };
@@ -556,8 +560,8 @@ fn attend_from(t: &mut Fixture, name: &'static str, uid: &str, rank: u32) -> Vec
     t.attend_with(attend)
 }
 
-/// A host that lost its state adopts the run of the first member that comes: its uid, its round and
-/// what was charged. Nodes that came before attend again and learn the uid.
+/// A host that lost its state adopts the run of the first member that registers: its uid, its round
+/// and its charges. Nodes that came before register again and learn the uid.
 #[test]
 fn coordinator_without_state_adopts_the_run_of_a_member() {
     let mut t = Fixture::new(2, 2).host("x");
@@ -575,7 +579,7 @@ fn coordinator_without_state_adopts_the_run_of_a_member() {
     );
     assert_eq!(t.memory.job_uid, JobUid::new("earlier"));
     assert!(t.memory.is_adopted && t.memory.term > Term(3));
-    // The node that waited attends once more, with the uid that it was given before.
+    // The waiting node registers again, with the uid that it received before.
     let mut attend = t.attend_of("x", ready());
     attend.job_uid = Some(JobUid::new("uid"));
     let wait = Did::Wait("x", WaitReason::Recovering);
@@ -622,7 +626,7 @@ fn run_without_a_round_is_refused() {
     assert_eq!(t.attend_with(attend), [Did::Refuse("a", RefuseReason::EarlierRun)]);
 }
 
-/// Two restarts were used when everything was killed; then the job is started again.
+/// Kills a job as a whole after two restarts were used, and starts it again.
 fn killed_as_a_whole(keeps_charges: bool) -> Fixture {
     let mut t = Fixture::new(1, 2);
     t.settings.keeps_charges = keeps_charges;
@@ -637,7 +641,7 @@ fn killed_as_a_whole(keeps_charges: bool) -> Fixture {
     t
 }
 
-/// Charges of a run of which no member attends are not charged to the next one, unless a service
+/// Charges of a run of which no member registers are not charged to the next one, unless a service
 /// manager starts both. The next run has a last call of its own.
 #[test]
 fn forgotten_run_leaves_its_charges() {
@@ -648,7 +652,7 @@ fn forgotten_run_leaves_its_charges() {
     assert_eq!((t.memory.restarts_used, t.memory.charged_through), (1, Round(1)));
 }
 
-/// A member that attends later restores the charges.
+/// A member that registers later restores the charges.
 #[test]
 fn late_member_brings_back_its_charges() {
     let mut t = killed_as_a_whole(false);

@@ -15,7 +15,7 @@ fn standing_of(t: &Fixture, name: &str) -> Option<StandingName> {
     nodes.iter().find(|node| node.node_id.as_str() == name).map(|node| node.standing)
 }
 
-/// The keeper of `name` found the lease over and killed the workers.
+/// Reports that the keeper of `name` found the lease over and killed the workers.
 fn cut_off(t: &mut Fixture, name: &str) {
     let state = NodeState::Preparing;
     let round = t.rounds[name];
@@ -25,7 +25,7 @@ fn cut_off(t: &mut Fixture, name: &str) {
     );
 }
 
-/// The coordinator is killed and started again; its nodes come back, and the next round begins.
+/// Kills and restarts the coordinator; its nodes come back, and the next round begins.
 fn lose_coordinator(t: &mut Fixture, names: &[&'static str]) -> Vec<Did> {
     t.restart_coordinator();
     for name in names {
@@ -34,7 +34,7 @@ fn lose_coordinator(t: &mut Fixture, names: &[&'static str]) -> Vec<Did> {
     names.iter().flat_map(|name| t.back(name)).collect()
 }
 
-/// A member whose lease keeps ending on its own side is set aside like one that is lost.
+/// A member whose lease repeatedly ends on its own side is quarantined like a lost one.
 #[test]
 fn member_that_keeps_being_cut_off_is_set_aside() {
     let mut t = Fixture::new(1, 2);
@@ -48,7 +48,7 @@ fn member_that_keeps_being_cut_off_is_set_aside() {
     assert_eq!(standing_of(&t, "b"), Some(StandingName::SetAside));
 }
 
-/// Cut-offs are counted too where the end of the round was noticed otherwise, and once in a round.
+/// Cut-offs are also counted if something else ended the round first, and once per round.
 #[test]
 fn cut_off_is_counted_once_a_round() {
     let mut t = Fixture::with(1, 3, |shared| shared.max_restarts = 9);
@@ -71,7 +71,7 @@ fn cut_off_is_counted_once_a_round() {
     assert_eq!(t.memory.host_tallies, [tally(2)]);
 }
 
-/// If all members were cut off, the coordinator or its network stalled: none of them is counted.
+/// If all members were cut off, none is counted: the coordinator or its network stalled.
 #[test]
 fn cut_off_of_all_is_nobodys() {
     let mut t = Fixture::new(1, 2);
@@ -85,7 +85,7 @@ fn cut_off_of_all_is_nobodys() {
     assert_eq!(standing_of(&t, "b"), Some(StandingName::Running));
 }
 
-/// Losses of a machine are counted on across a restart of the coordinator.
+/// Losses of a machine are counted across a restart of the coordinator.
 #[test]
 fn tallies_survive_the_coordinator() {
     let mut t = Fixture::with(1, 2, |shared| shared.timeouts.shrink = Duration::ZERO);
@@ -103,7 +103,7 @@ fn tallies_survive_the_coordinator() {
     assert_eq!(standing_of(&t, "b4"), Some(StandingName::SetAside));
 }
 
-/// The coordinator's own machine is set aside when it is lost shortly after one start after the other.
+/// The coordinator's own machine is quarantined if it is lost shortly after several starts.
 #[test]
 fn host_that_keeps_being_lost_is_set_aside() {
     let mut t = Fixture::new(1, 2).host("b");
@@ -124,7 +124,7 @@ fn host_that_keeps_being_lost_is_set_aside() {
     assert_eq!(standing_of(&t, "b4"), Some(StandingName::SetAside));
 }
 
-/// A hundred free rounds shortly after one another are enough, whatever ended them.
+/// A hundred free rounds in a row that end early close the job, regardless of what ended them.
 #[test]
 fn early_free_rounds_end_the_job() {
     let mut t = Fixture::new(2, 2);
@@ -138,7 +138,7 @@ fn early_free_rounds_end_the_job() {
     assert_eq!(t.outcome().expect("closed").result, JobResult::RestartLoop { rounds: 100 });
 }
 
-/// So are a thousand that last longer, but never for a quiet time.
+/// A thousand that last longer, but never for a quiet time, do the same.
 #[test]
 fn late_free_rounds_end_the_job() {
     let mut t = Fixture::new(2, 2);
@@ -154,7 +154,7 @@ fn late_free_rounds_end_the_job() {
     assert_eq!(t.outcome().expect("closed").result, JobResult::RestartLoop { rounds: 1_000 });
 }
 
-/// A quiet time forgets them, and so does a failure that is charged.
+/// A quiet time resets the count of free rounds, and so does a charged failure.
 #[test]
 fn free_rounds_are_forgotten() {
     let mut t = Fixture::new(2, 2);
@@ -173,7 +173,7 @@ fn free_rounds_are_forgotten() {
     assert_eq!(t.memory.free_rounds, 0);
 }
 
-/// Rounds after a join or a requested leave are voluntary, and not counted.
+/// Rounds after a join or a requested leave are voluntary and not counted.
 #[test]
 fn rounds_that_were_asked_for_are_not_counted() {
     let mut t = Fixture::new(1, 2);

@@ -1,4 +1,4 @@
-//! Groups whose number of nodes is a multiple: `--nnodes 2:8:2`.
+//! Groups whose number of nodes is a multiple of a unit: `--nnodes 2:8:2`.
 
 use super::fixture::{Did, Fixture, SECOND};
 use crate::{
@@ -15,7 +15,7 @@ fn admitted(did: Vec<Did>) -> Vec<Did> {
     did.into_iter().filter(|did| matches!(did, Did::Admit(..))).collect()
 }
 
-/// The bounds are those of whole units; nothing between them is a mistake.
+/// The bounds are those of whole units; a range without one is an error.
 #[test]
 fn bounds_are_whole_units() {
     let bounds = |text: &str| text.parse::<NodeRange>().map(|nodes| (nodes.min(), nodes.max()));
@@ -29,7 +29,7 @@ fn bounds_are_whole_units() {
     assert_eq!("2:8:2".parse::<NodeRange>().unwrap().to_string(), "2:8:2");
 }
 
-/// The last call takes whole units; who is left over is a spare.
+/// The last call takes whole units; a surplus node is a spare.
 #[test]
 fn surplus_node_is_a_spare() {
     let mut t = fixture(2, 6, 2);
@@ -41,7 +41,7 @@ fn surplus_node_is_a_spare() {
     assert_eq!(admitted(did), [Did::Admit("a", 1, 0), Did::Admit("b", 1, 1)]);
 }
 
-/// A running group is interrupted only when a whole unit waits, and `join_settle` after that.
+/// A running group is interrupted only when a whole unit waits, `join_settle` after that.
 #[test]
 fn group_grows_by_whole_units() {
     let mut t = fixture(2, 6, 2);
@@ -63,8 +63,8 @@ fn group_grows_by_whole_units() {
     assert_eq!(did, ranks.map(|(name, rank)| Did::Admit(name, 2, rank)));
 }
 
-/// When a node is lost for good, the member with the highest rank sits out with it, and comes back
-/// with the next one that joins.
+/// If a node is lost for good, the member with the highest rank becomes a spare, and comes back
+/// with the next node that joins.
 #[test]
 fn group_shrinks_by_whole_units() {
     let mut t = fixture(2, 4, 2);
@@ -87,7 +87,8 @@ fn group_shrinks_by_whole_units() {
     assert_eq!(did.len(), 4, "{did:?}");
 }
 
-/// A node that leaves in order takes no spare's time: the others go on at once, in whole units.
+/// A group does not wait for a replacement of a leaving node: the others continue at once, in whole
+/// units.
 #[test]
 fn leaver_shrinks_at_once() {
     let mut t = fixture(2, 4, 2);
