@@ -82,7 +82,12 @@ pub(super) struct KeeperLink {
     /// makes the agent wait.
     lease: watch::Sender<Option<Order>>,
     pid: Pid,
+    is_reaped: IsReaped,
 }
+
+/// True once the keeper may have been reaped, after which its number may be that of another process.
+/// Locked while either is happening: a signal, or the decision to reap.
+type IsReaped = Arc<Mutex<bool>>;
 
 impl KeeperLink {
     /// Starts a keeper, whose reports go to `reports`.
@@ -105,8 +110,9 @@ impl KeeperLink {
         let (orders, queue) = mpsc::channel(limits::TASK_QUEUE);
         let (lease, renewals) = watch::channel(None);
         tokio::spawn(write_orders(ours, queue, renewals));
-        tokio::spawn(read_reports(readable, drains, reports));
-        Ok(Self { orders, lease, pid })
+        let is_reaped = IsReaped::default();
+        tokio::spawn(read_reports(readable, drains, reports, Arc::clone(&is_reaped)));
+        Ok(Self { orders, lease, pid, is_reaped })
     }
 
     /// Returns true if `pid` is one of the workers, or a descendant of one.
@@ -119,10 +125,12 @@ impl KeeperLink {
         self.pid.as_raw()
     }
 
-    /// Kills the keeper. It is reaped only after its socket has been closed, so its number is not
-    /// reused until then.
+    /// Kills the keeper, unless it has ended.
     pub(super) fn kill(&self) {
-        let _ = kill(self.pid, Signal::SIGKILL);
+        let is_reaped = self.is_reaped.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*is_reaped {
+            let _ = kill(self.pid, Signal::SIGKILL);
+        }
     }
 
     /// Renews the lease; replaces a renewal that has not been written yet.
@@ -219,6 +227,7 @@ async fn read_reports(
     socket: AsyncFd<StdUnixStream>,
     drains: Drains,
     reports: mpsc::Sender<FromKeeper>,
+    is_reaped: IsReaped,
 ) {
     let mut input = Vec::new();
     while let Some(report) = next_report(&socket, &mut input).await {
@@ -231,6 +240,7 @@ async fn read_reports(
     }
     // The agent is the subreaper above the keeper: processes that outlived it are now children of
     // the agent.
+    *is_reaped.lock().unwrap_or_else(PoisonError::into_inner) = true;
     let swept = spawn_blocking(tree::sweep_blocking).await;
     debug_assert!(swept.is_ok(), "a sweep does not panic");
     // Once the agent itself ends, there is no receiver.
@@ -251,7 +261,8 @@ mod tests {
         ours.set_nonblocking(true).unwrap();
         let (orders, queue) = mpsc::channel(1);
         let (lease, renewals) = watch::channel(None);
-        let link = KeeperLink { orders, lease, pid: Pid::from_raw(0) };
+        let is_reaped = IsReaped::default();
+        let link = KeeperLink { orders, lease, pid: Pid::from_raw(0), is_reaped };
         let writing = tokio::spawn(write_orders(ours, queue, renewals));
         let last = 20_000;
         for until_ns in 0..=last {
