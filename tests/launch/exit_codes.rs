@@ -14,15 +14,15 @@ type Provocation = fn(&Sandbox) -> Vec<End>;
 
 const PROVOCATIONS: [(&str, Provocation); 36] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
-    ("`ragent status` has printed how the job stands", |sandbox| {
+    ("`ragent status` has printed the state of the job", |sandbox| {
         let mut agent = sandbox.ragent("--no-python stay.sh").start();
         agent.worker();
         vec![sandbox.ragent("status").run(), sandbox.ragent("status --json").run()]
     }),
-    ("`ragent launch --dry-run` has printed what would run where", |sandbox| {
+    ("`ragent launch --dry-run` has printed its plan", |sandbox| {
         vec![launch(sandbox, "a\nb\n", "--dry-run --no-python true")]
     }),
-    ("`ragent store` or `ragent coordinator` was told to end", |sandbox| {
+    ("`ragent store` or `ragent coordinator` ended on a signal", |sandbox| {
         let told = |command: &str| {
             let words = format!("{command} --host 127.0.0.1 --port 0");
             let mut server = sandbox.ragent(&words).start();
@@ -32,7 +32,7 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
         };
         vec![told("store"), told("coordinator")]
     }),
-    ("the job of a `ragent coordinator` is over", |sandbox| {
+    ("the job of a `ragent coordinator` has ended", |sandbox| {
         let mut coordinator = sandbox.ragent("coordinator --host 127.0.0.1 --port 0").start();
         let endpoint = coordinator.says("127.0.0.1:");
         let words = format!("--rdzv-endpoint {endpoint} --no-python fail.sh 1");
@@ -42,12 +42,12 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
     ("`ragent manifest k8s` has printed a manifest", |sandbox| {
         vec![sandbox.ragent("manifest k8s --name a --image b train.py").run()]
     }),
-    ("help or the version was asked for", |sandbox| {
+    ("help or the version was printed", |sandbox| {
         ["--help", "-h", "--version", "status --help"]
             .map(|words| sandbox.ragent(words).run())
             .into()
     }),
-    ("`ragent doctor` has found nothing that must be mended", |sandbox| {
+    ("`ragent doctor` has found no errors", |sandbox| {
         vec![sandbox.ragent("doctor").run(), sandbox.ragent("doctor --json").run()]
     }),
     ("a worker has failed and no restart is left", |sandbox| {
@@ -60,7 +60,7 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
         let words = "--max-restarts 9 --no-restart-exit-codes 3 --no-python fail.sh 3";
         vec![sandbox.ragent(words).run()]
     }),
-    ("the agent was told to leave by a signal", |sandbox| {
+    ("the agent left because of a signal", |sandbox| {
         let told = |signal| {
             let mut agent = sandbox.ragent("--no-python stay.sh").start();
             agent.worker();
@@ -69,7 +69,7 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
         };
         vec![told(Signal::SIGTERM), told(Signal::SIGINT)]
     }),
-    ("nobody served the endpoint within `join_timeout`", |sandbox| {
+    ("no coordinator served the endpoint within `join_timeout`", |sandbox| {
         let words = format!(
             "--nnodes 2 --rdzv-endpoint 127.0.0.1:{} --rdzv-conf is_host=0,join_timeout=1 \
              --no-python stay.sh",
@@ -77,13 +77,13 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
         );
         vec![sandbox.ragent(&words).run()]
     }),
-    ("something else serves the endpoint, or holds its port", |sandbox| {
+    ("another program serves the endpoint, or holds its port", |sandbox| {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let endpoint = listener.local_addr().unwrap();
         vec![sandbox.ragent(&format!("--rdzv-endpoint {endpoint} --no-python stay.sh")).run()]
     }),
     (
-        "the job's other agents cannot be looked for: no multicast, or the port is taken",
+        "the job's other agents cannot be searched for: no multicast, or the port is taken",
         |sandbox| {
             let held = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
             let port = held.local_addr().unwrap().port();
@@ -91,7 +91,7 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
             vec![sandbox.ragent(&words).run()]
         },
     ),
-    ("a launcher has started the first agent elsewhere than where all meet", |sandbox| {
+    ("a launcher has started the first agent on another machine than the host", |sandbox| {
         let start = sandbox.ragent("--no-python stay.sh").env("OMPI_COMM_WORLD_RANK", "0");
         let start = start.env("OMPI_COMM_WORLD_SIZE", "2").env("OMPI_COMM_WORLD_LOCAL_RANK", "0");
         let start = start.env("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
@@ -122,7 +122,7 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
         guest.logs("waiting");
         vec![agent(1).run()]
     }),
-    ("too few nodes were there within `join_timeout`", |sandbox| {
+    ("too few nodes were ready within `join_timeout`", |sandbox| {
         let words = format!(
             "--nnodes 2 --rdzv-endpoint 127.0.0.1:{} --rdzv-conf join_timeout=1 --no-python stay.sh",
             free_port()
@@ -130,7 +130,7 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
         vec![sandbox.ragent(&words).run()]
     }),
     (
-        "rounds were restarted for free, one after the other, and none ran for 10 minutes",
+        "rounds ended repeatedly without a charged failure, and none of them ran for 10 minutes",
         |sandbox| {
             let words =
                 format!("--nnodes 2 --rdzv-endpoint 127.0.0.1:{} --no-python stay.sh", free_port());
@@ -205,7 +205,7 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
             vec![host.end(), stays.end()]
         },
     ),
-    ("the job was closed as failed before this agent came", |sandbox| {
+    ("the job had failed permanently before this agent started", |sandbox| {
         let service = sandbox.path("service");
         let agent = || sandbox.ragent("--no-python fail.sh 1").env("RUNTIME_DIRECTORY", &service);
         agent().run().assert_code(1);
@@ -218,7 +218,7 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
         let nobody = format!("status --rdzv-endpoint 127.0.0.1:{}", free_port());
         vec![sandbox.ragent("status").run(), sandbox.ragent(&nobody).run()]
     }),
-    ("`ragent doctor` has found something that must be mended", |sandbox| {
+    ("`ragent doctor` has found an error", |sandbox| {
         let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let endpoint = held.local_addr().unwrap();
         let end = sandbox.ragent(&format!("doctor --rdzv-endpoint {endpoint}")).run();
@@ -238,14 +238,14 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
             .map(|words| sandbox.ragent(words).run())
             .into()
     }),
-    ("a flag or a variable has a value that means nothing", |sandbox| {
+    ("a flag or a variable has an invalid value", |sandbox| {
         let by_flag = sandbox.ragent("--nnodes 4:2 --no-python stay.sh").run();
         let by_variable = sandbox.ragent("--no-python stay.sh").env("PET_NPROC_PER_NODE", "x");
         let manifest = sandbox.ragent("manifest k8s --name A --image b train.py").run();
         let status = sandbox.ragent("status --rdzv-endpoint :1").run();
         vec![by_flag, by_variable.run(), manifest, status]
     }),
-    ("the list of hosts, a filter or a variable of `ragent launch` means nothing", |sandbox| {
+    ("the list of hosts, a filter or a variable of `ragent launch` is invalid", |sandbox| {
         [("a\na\n", ""), ("a\n", "--include b"), ("a\n", "-x NOT_SET")]
             .map(|(hosts, words)| launch(sandbox, hosts, &format!("{words} --no-python true")))
             .into()
@@ -263,16 +263,16 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
             vec![ranked("0").run(), several("2").run(), several("0").run()]
         },
     ),
-    ("`ragent rank` knows no launcher, no host of rank 0, or no such program", |sandbox| {
+    ("`ragent rank` finds no launcher, no host of rank 0, or no such program", |sandbox| {
         let last = sandbox.ragent("rank -- no-such-program").env("OMPI_COMM_WORLD_RANK", "0");
         vec![sandbox.ragent("rank -- true").run(), last.env("OMPI_COMM_WORLD_SIZE", "1").run()]
     }),
-    ("the script, its program or Python is not there or cannot be run", |sandbox| {
+    ("the script, its program or Python does not exist or cannot be run", |sandbox| {
         ["nothing.py", "--no-python nothing", "--no-python ./run"]
             .map(|words| sandbox.ragent(words).run())
             .into()
     }),
-    ("a file that is to be written cannot be: `--report`, events, timers", |sandbox| {
+    ("an output file cannot be written: `--report`, events, timers", |sandbox| {
         let flags = ["--report /proc/no/x", "--event-log-handler file:/proc/no/x"];
         let mut ends: Vec<End> =
             flags.map(|flag| sandbox.ragent(&format!("{flag} --no-python stay.sh")).run()).into();
@@ -281,12 +281,12 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
         ends.push(timers.env("TORCHELASTIC_TIMER_FILE", "/proc/no/x").run());
         ends
     }),
-    ("this process may have too few files open", |sandbox| {
+    ("the limit of open files is too low", |sandbox| {
         let agent = env!("CARGO_BIN_EXE_ragent");
         let script = format!("ulimit -n 20; exec {agent} --no-python stay.sh");
         vec![sandbox.program("bash").arg("-c").arg(script).run()]
     }),
-    ("the log folder cannot be made", |sandbox| {
+    ("the log folder cannot be created", |sandbox| {
         vec![sandbox.ragent("--log-dir /proc/no/logs --no-python stay.sh").run()]
     }),
 ];
