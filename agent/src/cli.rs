@@ -164,6 +164,9 @@ pub struct LaunchArgs {
     /// Lines that go to the console alone begin with the prefix too; `ragent launch` asks for it
     #[arg(long, hide = true)]
     pub mark_lines: bool,
+    /// Lines about rounds are printed by group rank 0 only; `ragent launch` asks for it
+    #[arg(long, hide = true)]
+    pub first_node_lines: bool,
     /// Local ranks whose output is shown on the console [default: all]
     #[arg(long, alias = "local_ranks_filter", value_name = "RANK,…")]
     pub local_ranks_filter: Option<String>,

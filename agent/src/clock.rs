@@ -35,6 +35,11 @@ pub async fn until(deadline: Option<Instant>) {
     }
 }
 
+/// Returns the local time of day, for people at a terminal: `14:03:07`.
+pub(crate) fn local_time_of_day() -> String {
+    jiff::Zoned::now().strftime("%H:%M:%S").to_string()
+}
+
 /// Returns the time since 1970, for people and files; compared only to compute the age of files.
 #[expect(clippy::disallowed_methods, reason = "this is the clock")]
 pub fn wall_time() -> Duration {

@@ -12,7 +12,7 @@ use ragent::{
     host::ThisHost,
     job_spec::JobSpec,
     keeper, launch, limits, manifest, rank, run, serve, status,
-    telemetry::{self, LogFormat},
+    telemetry::{self, DefaultLines, Log, LogFormat},
 };
 
 fn main() -> ExitCode {
@@ -28,8 +28,8 @@ fn main() -> ExitCode {
         Some(Command::Keeper) => return keep(),
         Some(Command::Relay) => launch::relay().map(|()| ExitCode::SUCCESS),
         Some(Command::Launch(args)) => launch_over_ssh(*args),
-        Some(Command::Store(args)) => logged(LogFormat::Text, || serve::store(&args)),
-        Some(Command::Coordinator(args)) => logged(LogFormat::Text, || serve::coordinator(&args)),
+        Some(Command::Store(args)) => serving(|| serve::store(&args)),
+        Some(Command::Coordinator(args)) => serving(|| serve::coordinator(&args)),
         Some(Command::Doctor(args)) => doctor::examine(&args),
         Some(Command::Manifest(args)) => manifest::print(args, &ThisHost),
         Some(Command::Status(args)) => status::print(&args),
@@ -59,28 +59,38 @@ fn launch_here(args: LaunchArgs) -> Result<ExitCode, LaunchError> {
             return Err(LaunchError::Usage(errors));
         }
     };
-    logged(format, || run::launch(spec))
+    logged(format, DefaultLines::Few, |log| run::launch(spec, log))
 }
 
 fn launch_over_ssh(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {
     // An invalid format is reported with the other usage errors.
     let format = LogFormat::of(&args.launch).unwrap_or(LogFormat::Text);
-    logged(format, || launch::launch(args))
+    logged(format, DefaultLines::Few, |_| launch::launch(args))
+}
+
+fn serving(
+    command: impl FnOnce() -> Result<ExitCode, LaunchError>,
+) -> Result<ExitCode, LaunchError> {
+    logged(LogFormat::Text, DefaultLines::Info, |_| command())
 }
 
 /// Runs `command` with log lines on stderr, all of which are written when it returns.
 fn logged(
     format: LogFormat,
-    command: impl FnOnce() -> Result<ExitCode, LaunchError>,
+    default: DefaultLines,
+    command: impl FnOnce(&Log) -> Result<ExitCode, LaunchError>,
 ) -> Result<ExitCode, LaunchError> {
-    let log = telemetry::start(format, &ThisHost);
+    let log = telemetry::start(format, default, &ThisHost);
     let log = log.map_err(|source| LaunchError::System { attempt: "start a thread", source })?;
-    let result = command();
+    let result = command(&log);
     log.flush(limits::FAREWELL_TIMEOUT);
     let code = match result {
         Ok(code) => code,
         Err(error) => {
             log.say(&error.report());
+            if let Some(path) = log.kept() {
+                log.say(&format!("ragent: the log of this agent is {}", path.display()));
+            }
             error.exit_code()
         }
     };

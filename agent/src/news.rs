@@ -1,6 +1,8 @@
 //! Text about events: the agent's log lines about rounds, and the wording of ends and reasons that
 //! log, report and status share.
 
+pub mod round_lines;
+
 use std::{error::Error, fmt::Write};
 
 use ragent_core::{agent::News, signal::Signal};
@@ -8,6 +10,26 @@ use ragent_rendezvous::message::{EvictReason, RestartReason, WaitReason, WorkerE
 use tracing::{error, info, warn};
 
 use crate::job_spec::Endpoint;
+
+/// Returns true if the news is a failure, so that the recent log lines are worth a file.
+pub fn is_failure(news: &News) -> bool {
+    match news {
+        News::WorkerFailed(_) | News::Cause(_) | News::Evicted(..) => true,
+        News::Restarting(_, reason) => match reason {
+            RestartReason::WorkerFailed { .. }
+            | RestartReason::NodeLost { .. }
+            | RestartReason::CoordinatorRestarted => true,
+            RestartReason::HostLeft
+            | RestartReason::NodesWaiting { .. }
+            | RestartReason::NodeLeft { .. } => false,
+        },
+        News::Admitted(_)
+        | News::HostLeaving
+        | News::Succeeded(_)
+        | News::Waiting(..)
+        | News::ClientRefused(..) => false,
+    }
+}
 
 /// Logs one piece of news.
 pub fn log(news: &News) {

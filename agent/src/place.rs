@@ -43,8 +43,10 @@ use crate::{
         self, Reach,
         port::{self, Attended, PortProtocols, StoreDoor},
     },
+    news::round_lines::RoundLines,
     search::driver::{Beacon, Found, Search},
     state_file,
+    telemetry::Log,
 };
 
 /// The place of an agent in its job.
@@ -355,7 +357,7 @@ impl Place {
     }
 
     /// Returns the settings of this node's agent.
-    pub(crate) fn agent_spec(&self, spec: &JobSpec) -> AgentSpec {
+    pub(crate) fn agent_spec(&self, spec: &JobSpec, log: &Log) -> AgentSpec {
         let address = self.address.map(|address| address.to_string());
         let node = NodeDescription {
             node_id: self.node_id.clone(),
@@ -369,6 +371,8 @@ impl Place {
             node_rank: spec.node_rank,
         };
         AgentSpec {
+            lines: RoundLines::new(&spec.shared, spec.output.first_node_lines),
+            log: log.clone(),
             run_id: spec.run_id.clone(),
             endpoint: self.attend_at.clone(),
             shared: spec.shared,

@@ -34,6 +34,7 @@ use crate::{
     job_spec::{self, Endpoint, JobFiles, JobSpec, JobSpecError, LaunchMethod, Meeting, TimerFile},
     keeper::tree,
     limits,
+    news::round_lines::RoundLines,
     place::{self, Hosted},
     result_file,
     service_manager::ServiceManager,
@@ -47,6 +48,7 @@ use crate::{
         logs::LogFolder,
         timers::TimerPipe,
     },
+    telemetry::{self, Log},
 };
 
 /// Launches this node's part of a job and waits for its end.
@@ -54,7 +56,7 @@ use crate::{
 /// # Errors
 ///
 /// Returns [`LaunchError`] unless the job has succeeded.
-pub fn launch(mut spec: JobSpec) -> Result<ExitCode, LaunchError> {
+pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
     let closed = ClosedJob::of(&spec.run_id, &spec.meeting.endpoint());
     let own_id = RunId::new(place::random_id());
     if spec.run_id.as_str() == job_spec::NO_NAME {
@@ -77,7 +79,7 @@ pub fn launch(mut spec: JobSpec) -> Result<ExitCode, LaunchError> {
         }
         None => {
             say_what_is_meant(&spec);
-            launch_with_logs(&spec)
+            launch_with_logs(&spec, log)
         }
     };
     if let (Some(closed), Err(LaunchError::Ended(ended))) = (&closed, &result) {
@@ -116,7 +118,7 @@ fn say_what_is_meant(spec: &JobSpec) {
     }
 }
 
-fn launch_with_logs(spec: &JobSpec) -> Result<Outcome, LaunchError> {
+fn launch_with_logs(spec: &JobSpec, log: &Log) -> Result<Outcome, LaunchError> {
     let (open_files, limit) = ThisHost.raise_open_files();
     let given = GivenLimits { open_files, core_dump: ThisHost.forgo_core_dumps() };
     let workers = u64::from(spec.local_world_size.get());
@@ -147,7 +149,10 @@ fn launch_with_logs(spec: &JobSpec) -> Result<Outcome, LaunchError> {
     {
         info!(folder = %folder.display(), "what workers say is kept");
     }
-    block_on(launch_on_runtime(spec, given, logs))?
+    if let Some(folder) = logs.run() {
+        log.set_folder(folder);
+    }
+    block_on(launch_on_runtime(spec, given, logs, log))?
 }
 
 /// Limits that this process has changed for itself; workers get the original values.
@@ -179,6 +184,7 @@ async fn launch_on_runtime(
     spec: &JobSpec,
     given: GivenLimits,
     logs: LogFolder,
+    log: &Log,
 ) -> Result<Outcome, LaunchError> {
     let mut signals = watch_signals(&spec.signals.signals)?;
     let forwarded = watch_signals(&spec.forwarded)?;
@@ -187,7 +193,8 @@ async fn launch_on_runtime(
     let mut supervisor =
         supervisor_driver::start(supervisor_spec).map_err(system("start the keeper process"))?;
     let forwarding = tokio::spawn(forward(forwarded, supervisor.commands.clone()));
-    let outcome = take_part(spec, &mut supervisor, &mut signals).await;
+    let outcome = take_part(spec, &mut supervisor, &mut signals, log).await;
+    keep_log(spec, log, &outcome);
     // Otherwise it would keep the supervisor running.
     forwarding.abort();
     // Ends the keeper, and with it all remaining processes.
@@ -201,6 +208,8 @@ async fn launch_on_runtime(
     match ending {
         Ending::Closed(outcome) if outcome.result == JobResult::Succeeded => {
             info!(run_id = %spec.run_id, "the job has succeeded");
+            let lines = RoundLines::new(&spec.shared, spec.output.first_node_lines);
+            lines.succeeded().iter().for_each(|line| telemetry::line(line));
             Ok(outcome)
         }
         ending => {
@@ -209,6 +218,22 @@ async fn launch_on_runtime(
             Err(LaunchError::Ended(Box::new(ended)))
         }
     }
+}
+
+/// Writes the recent log lines to a file unless the job has succeeded: before the end of the supervisor,
+/// which removes a temporary folder without files.
+fn keep_log(
+    spec: &JobSpec,
+    log: &Log,
+    outcome: &Result<(agent_driver::End, Endpoint), LaunchError>,
+) {
+    let has_succeeded = matches!(outcome, Ok((end, _)) if end.ending.is_success());
+    if !has_succeeded {
+        log.keep();
+    } else if spec.log_dir.is_none() {
+        log.discard();
+    }
+    log.flush(limits::FAREWELL_TIMEOUT);
 }
 
 /// Passes signals on to the workers.
@@ -226,6 +251,7 @@ async fn take_part(
     spec: &JobSpec,
     supervisor: &mut SupervisorHandle,
     signals: &mut mpsc::Receiver<Signal>,
+    log: &Log,
 ) -> Result<(agent_driver::End, Endpoint), LaunchError> {
     let stores = StoreThread::start("stores").map_err(system("start a thread"))?;
     let mut service_manager = ServiceManager::of_this_process(clock::now());
@@ -249,7 +275,7 @@ async fn take_part(
     let attends = RunningAgent::this(&spec.run_id, &place.endpoint, Stage::Attending);
     renew(registration.as_ref(), &attends);
     let stores = WorkerStores::new(stores, place.store_place(spec));
-    let agent = place.agent_spec(spec);
+    let agent = place.agent_spec(spec, log);
     let mut coordinator = place.coordinator();
     let ending = tokio::select! {
         ending = agent_driver::drive(agent, stores, supervisor, signals, &mut service_manager) => ending,

@@ -9,6 +9,7 @@ mod failure;
 mod fixed_ranks;
 mod job;
 mod leaving;
+mod lines;
 mod loss;
 mod members;
 mod refusals;

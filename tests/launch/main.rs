@@ -11,6 +11,7 @@ mod hangs;
 mod hardening;
 mod held_gpus;
 mod launch_methods;
+mod lines;
 mod logs;
 mod loss;
 mod orphans;

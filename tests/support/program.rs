@@ -52,6 +52,12 @@ impl Start {
         self
     }
 
+    /// Prints what is printed by default, instead of all log lines.
+    pub fn default_lines(mut self) -> Self {
+        self.command.env_remove("RAGENT_LOG");
+        self
+    }
+
     /// Makes its fake workers hold `lifeline`.
     pub fn hold(self, lifeline: &Lifeline) -> Self {
         self.env("LIFELINE", lifeline.path())

@@ -79,6 +79,8 @@ impl Sandbox {
             ("XDG_RUNTIME_DIR", path("run")),
             ("TMPDIR", path("tmp")),
             ("SCRATCH", path("")),
+            // Tests wait for log lines, of which few are printed by default.
+            ("RAGENT_LOG", "info".to_owned()),
             (MARKER, path("")),
         ]
         .map(|(name, value)| (name.to_owned(), value.trim_end_matches('/').to_owned()))

@@ -105,6 +105,11 @@ const HOST_GONE: u8 = 3;
 pub const CLOSED_BEFORE: u8 = 4;
 
 impl Ending {
+    /// Returns true if the job has succeeded.
+    pub fn is_success(&self) -> bool {
+        matches!(self, Self::Closed(outcome) if outcome.result == JobResult::Succeeded)
+    }
+
     /// Returns the exit code for an ending without success, as listed in docs/exit-codes.md.
     pub fn exit_code(&self) -> u8 {
         match self {

@@ -37,9 +37,12 @@ use crate::{
     coordinator::client::{self, AttendError, FirstWords, StreamEvent},
     host::ThisHost,
     job_spec::Endpoint,
-    limits, news, place,
+    limits,
+    news::{self, round_lines::RoundLines},
+    place,
     service_manager::ServiceManager,
     supervisor::driver::{Command, SupervisorHandle, Told},
+    telemetry::{self, Log},
 };
 
 /// The driver's configuration: the job and the node.
@@ -55,6 +58,10 @@ pub struct AgentSpec {
     pub node: NodeDescription,
     /// The node's address, if the user gave it.
     pub local_addr: Option<String>,
+    /// The lines that this agent prints by default.
+    pub lines: RoundLines,
+    /// The log of this process.
+    pub log: Log,
     /// The settings of the agent machine.
     pub settings: AgentSettings,
     /// The state file of the coordinator that this agent hosts, if it does.
@@ -314,6 +321,10 @@ impl Driver<'_> {
                 endpoint = %self.spec.endpoint, run_id = %self.spec.run_id,
                 term = welcome.term.0, "attending"
             );
+            if is_first {
+                let line = self.spec.lines.registered(&self.spec.endpoint);
+                line.iter().for_each(|line| telemetry::line(line));
+            }
             self.service_manager.tell_attending(&self.spec.endpoint.to_string());
         }
         self.causes.clear();
@@ -348,6 +359,7 @@ impl Driver<'_> {
             Effect::Renew(until) => self.order(Command::Renew(until)).await,
             Effect::LeaseLost => {
                 warn!("the lease is over: the coordinator was not heard for too long");
+                self.spec.log.keep();
             }
             Effect::OpenStore => {
                 self.refresh_addresses();
@@ -368,6 +380,10 @@ impl Driver<'_> {
             Effect::Announce(news) => {
                 self.workers_succeeded |= matches!(news, News::Succeeded(_));
                 news::log(&news);
+                self.spec.lines.line(&news).iter().for_each(|line| telemetry::line(line));
+                if news::is_failure(&news) {
+                    self.spec.log.keep();
+                }
                 self.service_manager.tell_news(&news);
             }
             Effect::Finish(_) => debug_assert!(false, "taken care of by the caller"),

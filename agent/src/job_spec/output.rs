@@ -24,6 +24,8 @@ pub struct Output {
     pub prefix: Option<String>,
     /// True if lines that go only to the console have the prefix too.
     pub marks_lines: bool,
+    /// True if lines about rounds are printed by group rank 0 only.
+    pub first_node_lines: bool,
 }
 
 /// The destination of one stream.
@@ -124,6 +126,7 @@ impl<H: Host> Given<'_, H> {
             stderr_filters: filters("duplicate_stderr_filters", &args.duplicate_stderr_filters),
             prefix: template,
             marks_lines: args.mark_lines,
+            first_node_lines: args.first_node_lines,
         };
         let copies = !(output.stdout_filters.is_empty() && output.stderr_filters.is_empty());
         if copies && self.text("log_dir", &args.log_dir).as_deref() == Some("/dev/null") {

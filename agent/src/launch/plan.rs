@@ -133,6 +133,7 @@ impl Plan {
         if launch.nnodes.is_none() {
             flags.push(format!("--nnodes={nodes}").into());
         }
+        flags.push("--first-node-lines".into());
         if marks_workers {
             flags.push("--mark-lines".into());
         }
@@ -279,9 +280,11 @@ fn variables_of(
     host: &impl Host,
     mistakes: &mut Vec<Mistake>,
 ) -> Vec<variables::Variable> {
+    // The lines of the agents are those that the user has selected here.
+    let log = host.env("RAGENT_LOG").map(|levels| ("RAGENT_LOG".to_owned(), levels));
     let files = here.env_files.iter().map(|(path, text)| variables::of_file(path, text, host));
     let all = files.chain([variables::of_flags(&args.export, host)]);
-    let mut variables = Vec::new();
+    let mut variables: Vec<_> = log.into_iter().collect();
     for result in all {
         match result {
             Ok(some) => variables.extend(some),

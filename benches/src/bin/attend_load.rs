@@ -37,8 +37,10 @@ use ragent::{
     },
     job_spec::{Endpoint, StorePorts},
     net::Reach,
+    news::round_lines::RoundLines,
     service_manager::ServiceManager,
     supervisor::driver::{Command, SupervisorHandle, Told},
+    telemetry::Log,
 };
 use ragent_benches::{cpu_time, now};
 use ragent_core::{agent::AgentSettings, supervisor::GroupEnd};
@@ -377,6 +379,8 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
     };
     let not_here = NotHere { term: Term::default(), endpoint: endpoint.to_string() };
     AgentSpec {
+        lines: RoundLines::new(&shared, false),
+        log: Log::disabled(),
         run_id: RunId::new(RUN_ID),
         endpoint,
         shared,
