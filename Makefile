@@ -9,7 +9,7 @@ CHAOS_SECONDS ?= 600
 # Number of runs of the process tests under load in `make test-all`.
 REPEAT ?= 20
 
-.PHONY: help build demo test test-all chaos fuzz test-torch-versions test-frameworks check fix bench bench-recovery venv packages
+.PHONY: help build demo test test-all chaos fuzz test-torch-versions test-frameworks check fix docs pictures bench bench-recovery venv packages
 
 help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
@@ -20,6 +20,8 @@ help:
 	@echo 'make chaos     everything happens at once to jobs of five nodes, for CHAOS_SECONDS'
 	@echo 'make fuzz      fuzzes the store; wants nightly Rust and cargo-fuzz'
 	@echo 'make check     formatting, lints, documentation, licences; writes nothing'
+	@echo 'make docs      checks the links of the pages, and builds them as a book where mdbook is installed'
+	@echo 'make pictures  records the demo for the README'
 	@echo 'make fix       formats, and applies what lints suggest'
 	@echo 'make bench     figures, as ratios against the torch in .venv'
 	@echo 'make bench-recovery  how soon broken jobs run again, beside torchrun and ft_launcher'
@@ -74,6 +76,8 @@ check:
 	$(CARGO) check --locked -p ragent-store --no-default-features
 	$(CARGO) test --quiet --locked -p ragent-tests --test purity
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
+	scripts/check-prose.py >/dev/null
+	scripts/check-links.py
 	@if $(CARGO) deny --version >/dev/null 2>&1; \
 	then $(CARGO) deny --locked check bans licenses sources; \
 	else echo 'skipped: cargo-deny is not installed (cargo install --locked cargo-deny)'; fi
@@ -81,6 +85,16 @@ check:
 fix:
 	$(CARGO) fmt --all
 	$(CARGO) clippy --workspace --all-targets --fix --allow-dirty --allow-staged
+
+# The pages of docs/ as a book: target/book/index.html.
+docs:
+	scripts/check-links.py
+	@if mdbook --version >/dev/null 2>&1; then mdbook build docs; \
+	else echo 'skipped: mdbook is not installed (cargo install --locked mdbook)'; fi
+
+# The recording in the README: minutes, on a machine that does nothing else.
+pictures: build venv
+	.venv/bin/python scripts/record-demo.py --ragent $(RAGENT) docs/demo.svg
 
 bench: build venv
 	$(CARGO) build --release --locked -p ragent-benches

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Records `make demo` as an animated SVG, a terminal in which the demo's lines appear.
+
+    .venv/bin/python scripts/record-demo.py --ragent target/release/ragent docs/demo.svg
+
+Long pauses, in which Python imports torch, are shortened to PAUSE_S; the times that the demo prints are the real ones.
+"""
+
+import argparse
+import html
+import pathlib
+import subprocess
+import sys
+import time
+
+COLUMNS = 100
+ROWS = 30
+PAUSE_S = 1.2
+END_S = 6.0
+CHAR_W, LINE_H, MARGIN = 8.4, 19, 14
+COMMAND = "make demo"
+DEMO = pathlib.Path(__file__).resolve().parent.parent / "examples" / "digits" / "demo.py"
+
+
+def record(ragent):
+    """The lines of the demo, each with its time in the recording."""
+    command = [sys.executable, "-u", str(DEMO), "--ragent", ragent]
+    demo = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines, shown_at, last = [], 1.0, time.monotonic()
+    for line in demo.stdout:
+        now = time.monotonic()
+        shown_at += min(now - last, PAUSE_S)
+        last = now
+        lines.append((shown_at, line.rstrip("\n").expandtabs()[:COLUMNS]))
+    if code := demo.wait():
+        sys.exit(f"error: the demo exits with {code}\nhint: run `make demo` to see why")
+    return lines
+
+
+def color(line):
+    """The colour of a line: steps of the demo, the agents' lines, the workers' lines."""
+    if line.startswith("=="):
+        return "#e5c07b"
+    if "error" in line or "warning" in line:
+        return "#e06c75"
+    return "#98c379" if "ragent: " in line else "#c8ccd4"
+
+
+def svg(lines):
+    """The picture: each line is shown from its time on; older ones scroll out."""
+    lines = [(0.3, f"$ {COMMAND}"), *lines]
+    total = lines[-1][0] + END_S
+    width, height = COLUMNS * CHAR_W + 2 * MARGIN, ROWS * LINE_H + 2 * MARGIN
+    style, text = [], []
+    for number, (at, line) in enumerate(lines):
+        share = 100 * at / total
+        style.append(f"@keyframes l{number}{{0%,{share:.2f}%{{opacity:0}}{share + 0.01:.2f}%,100%{{opacity:1}}}}")
+        y = MARGIN + (number + 1) * LINE_H - 5
+        text.append(
+            f'<text y="{y}" x="{MARGIN}" fill="{color(line)}" '
+            f'style="animation:l{number} {total:.1f}s step-end infinite">{html.escape(line)}</text>'
+        )
+    scroll = []
+    for number in range(ROWS, len(lines)):
+        share = 100 * lines[number][0] / total
+        scroll.append(f"{share:.2f}%{{transform:translateY(-{(number - ROWS + 1) * LINE_H}px)}}")
+    last = max(0, len(lines) - ROWS) * LINE_H
+    style.append("@keyframes scroll{0%{transform:none}" + "".join(scroll) + f"100%{{transform:translateY(-{last}px)}}}}")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
+        f'viewBox="0 0 {width:.0f} {height}">\n'
+        "<style>text{font:14px ui-monospace,Menlo,Consolas,monospace;white-space:pre}"
+        + "".join(style)
+        + "</style>\n"
+        f'<rect width="100%" height="100%" rx="8" fill="#21252b"/>\n'
+        f'<g style="animation:scroll {total:.1f}s step-end infinite">\n' + "\n".join(text) + "\n</g>\n</svg>\n"
+    )
+
+
+def main():
+    """Records and writes."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--ragent", default="target/release/ragent", help="the program")
+    parser.add_argument("file", type=pathlib.Path, help="the SVG file to write")
+    given = parser.parse_args()
+    given.file.write_text(svg(record(given.ragent)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
