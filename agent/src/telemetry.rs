@@ -62,14 +62,14 @@ impl LogFormat {
 /// What a command prints by default.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DefaultLines {
-    /// Warnings, errors and [`line`]s. Lines of level `info` are kept in memory, and written to a file
-    /// when something fails.
+    /// Warnings, errors and the lines for people. Lines of level `info` are kept in memory, and written
+    /// to a file when something fails.
     Few,
     /// Lines of level `info` and above.
     Info,
 }
 
-/// The target of [`line`]s.
+/// The target of lines of [`line()`].
 const LINES: &str = "ragent::lines";
 
 /// Prints a line for people, unless `RAGENT_LOG` or `LOGLEVEL` selects log lines.
@@ -91,7 +91,7 @@ fn given_filter(host: &impl Host) -> Option<String> {
     text("RAGENT_LOG").or_else(|| level().map(str::to_owned))
 }
 
-/// Log lines of these levels, without [`line`]s, which repeat some of them.
+/// Log lines of these levels, without lines of [`line()`], which repeat some of them.
 fn without_lines(levels: &str) -> EnvFilter {
     EnvFilter::builder().parse_lossy(format!("{levels},{LINES}=off"))
 }
