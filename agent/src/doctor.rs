@@ -137,12 +137,15 @@ async fn within<T: Send + 'static>(
     // `run::block_on`.
     match timeout(limits::CHECK_TIMEOUT, spawn_blocking(look)).await {
         Ok(Ok(found)) => Ok(found),
-        Ok(Err(error)) => {
-            Err(Finding::fail(check, error.to_string(), "this is a mistake of ragent"))
-        }
+        Ok(Err(error)) => Err(Finding::fail(
+            check,
+            error.to_string(),
+            "this is a bug in ragent: report it with this output",
+        )),
         Err(_) => {
-            let text = format!("did not answer in {} s", limits::CHECK_TIMEOUT.as_secs());
-            let hint = "is it on a file system, or behind a driver, that does not answer?";
+            let text =
+                format!("the check did not finish within {} s", limits::CHECK_TIMEOUT.as_secs());
+            let hint = "check the file systems and the driver that it reads";
             Err(Finding::fail(check, text, hint))
         }
     }
@@ -154,10 +157,13 @@ fn multicast() -> Finding {
     let others = interfaces.iter().filter(|interface| !interface.is_loopback);
     let names: Vec<&str> = others.map(|interface| interface.name.as_str()).collect();
     if names.is_empty() {
-        let hint = "name hosts of the job with `--discover-hosts`";
-        return Finding::fail("endpoint", "no interface takes multicast", hint);
+        let hint = "list hosts of the job in `--discover-hosts`";
+        return Finding::fail("endpoint", "no network interface supports multicast", hint);
     }
-    Finding::pass("endpoint", format!("agents look for each other on {}", names.join(", ")))
+    Finding::pass(
+        "endpoint",
+        format!("agents search for each other by multicast on {}", names.join(", ")),
+    )
 }
 
 /// The findings so far.
@@ -190,7 +196,7 @@ impl Findings {
 
     fn end(self) -> Result<ExitCode, LaunchError> {
         let printed = if self.is_json { stdout::print(&json(&self.all)) } else { self.printed };
-        printed.map_err(system("print what was found"))?;
+        printed.map_err(system("print the findings"))?;
         let is_well = self.all.iter().all(|finding| finding.verdict != Verdict::Fail);
         Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }

@@ -38,7 +38,7 @@ pub enum LaunchError {
     #[error("the job did not succeed")]
     Ended(Box<Ended>),
     /// A service manager starts this agent again, and its job was closed as failed.
-    #[error("the job was closed as failed before")]
+    #[error("the job was already closed as failed")]
     StaysClosed {
         /// The outcome of the job.
         outcome: Box<Outcome>,
@@ -54,7 +54,7 @@ pub enum LaunchError {
     #[error("job {} has no coordinator yet: {}", .0.run_id, waits(.0))]
     NotMet(RunningAgent),
     /// `ragent status` cannot ask.
-    #[error("failed to ask how the job at {endpoint} stands{}", of_agent(*agent))]
+    #[error("failed to get the status of the job at {endpoint}{}", of_agent(*agent))]
     Status {
         /// The endpoint that was asked.
         endpoint: String,
@@ -74,16 +74,16 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// The arguments of `ragent manifest` are invalid.
-    #[error("no manifest can be made")]
+    #[error("failed to make a manifest")]
     Manifest(Vec<ManifestError>),
     /// The arguments of `ragent launch` are invalid.
-    #[error("the command line cannot be carried out")]
+    #[error("the command line is invalid")]
     LaunchUsage(Vec<Mistake>),
     /// A job on other hosts did not succeed.
     #[error("the job did not succeed")]
     OverSsh(Verdict),
     /// The arguments are invalid on this machine.
-    #[error("the command line cannot be carried out")]
+    #[error("the command line is invalid")]
     Usage(Vec<JobSpecError>),
 }
 
@@ -144,7 +144,10 @@ impl LaunchError {
             Self::Ended(ended) => ended.report(),
             Self::StaysClosed { outcome, title, path } => with_hint(
                 format!("error: {self}\n{}", closed(outcome, title)),
-                Some(&format!("to run it anew, stop its unit first, or remove {}", path.display())),
+                Some(&format!(
+                    "to run it again, stop its unit first, or remove {}",
+                    path.display()
+                )),
             ),
             Self::System { .. }
             | Self::Locate(_)
@@ -157,42 +160,44 @@ impl LaunchError {
 
     fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Locate(LocateError::Other { .. } | LocateError::Held { .. }) => Some(
-                "end that program, or give the job another port in `--rdzv-endpoint` on all nodes",
-            ),
-            Self::Locate(LocateError::TimedOut { .. }) => Some(
-                "is the agent on the endpoint's host running, and does a firewall let its port \
-                 through?",
-            ),
-            Self::Locate(LocateError::Search(SocketsError::NoInterface { .. })) => {
-                Some("name hosts of the job with `--discover-hosts`, or its endpoint")
+            Self::Locate(LocateError::Other { .. } | LocateError::Held { .. }) => {
+                Some("end that program, or use another port in `--rdzv-endpoint` on all nodes")
             }
+            Self::Locate(LocateError::TimedOut { .. }) => Some(
+                "check that the agent on the endpoint's host is running, and that no firewall \
+                 blocks its port",
+            ),
+            Self::Locate(LocateError::Search(SocketsError::NoInterface { .. })) => Some(
+                "list hosts of the job in `--discover-hosts`, or give its endpoint with \
+                 `--rdzv-endpoint`",
+            ),
             Self::Locate(LocateError::Search(SocketsError::Bind { .. })) => {
-                Some("give the job another port on all nodes: `--rdzv-endpoint auto:PORT`")
+                Some("use another port on all nodes: `--rdzv-endpoint auto:PORT`")
             }
             Self::Locate(LocateError::NotHere { .. }) => {
-                Some("name the first agent's host with `--rdzv-endpoint HOST:PORT`, on all nodes")
+                Some("give the first agent's host as `--rdzv-endpoint HOST:PORT` on all nodes")
             }
-            Self::NoJob(_) => Some("name its endpoint with `--rdzv-endpoint HOST:PORT`"),
+            Self::NoJob(_) => Some("give the endpoint of the job as `--rdzv-endpoint HOST:PORT`"),
             Self::Status { source: AttendError::Other { .. }, .. } => {
-                Some("is the port another one? `--rdzv-endpoint` names where the job's agents meet")
+                Some("check the port: `--rdzv-endpoint` must be the endpoint of the job")
             }
-            Self::Status { agent: None, .. } => Some("is its agent running?"),
+            Self::Status { agent: None, .. } => Some("check that its agent is running"),
             Self::Status { agent: Some(_), .. }
             | Self::NotMet(RunningAgent { stage: Stage::Waiting { .. }, .. }) => Some(
-                "is the agent on the endpoint's host running, and does a firewall let its port \
-                 through?",
+                "check that the agent on the endpoint's host is running, and that no firewall \
+                 blocks its port",
             ),
             Self::NotMet(_) => Some(
-                "do the other agents run, and with the same `--rdzv-id`? `ragent doctor \
-                 --rdzv-endpoint auto` looks at the network",
+                "check that the other agents are running with the same `--rdzv-id`; `ragent \
+                 doctor --rdzv-endpoint auto` checks the network",
             ),
-            Self::Locate(LocateError::Bind { .. }) => {
-                Some("may this user listen on that port, and is the address one of this machine's?")
-            }
+            Self::Locate(LocateError::Bind { .. }) => Some(
+                "check that this user may listen on that port, and that this machine has the \
+                 address",
+            ),
             Self::WorkerStore { ports: StorePorts::Range { .. }, .. } => Some(
-                "free the ports, or name more of them in `store_port` (`--rdzv-conf`): each agent \
-                 of a machine needs some of its own",
+                "free the ports, or give a larger range in `store_port` (`--rdzv-conf`): each \
+                 agent of a machine needs its own",
             ),
             Self::WorkerStore { ports: StorePorts::Any, .. }
             | Self::System { .. }
@@ -210,20 +215,25 @@ impl LaunchError {
 fn waits(agent: &RunningAgent) -> String {
     let RunningAgent { endpoint, pid, stage, .. } = agent;
     match stage {
-        Stage::Attending => format!("its agent here (process {pid}) attends {endpoint}"),
+        Stage::Attending => {
+            format!("its agent on this machine (process {pid}) is registered at {endpoint}")
+        }
         Stage::Searching => {
-            format!("its agent here (process {pid}) looks for the others ({endpoint})")
+            format!(
+                "its agent on this machine (process {pid}) is searching for the others ({endpoint})"
+            )
         }
         Stage::Waiting { cause } => {
             let cause = cause.as_ref().map_or_else(String::new, |cause| format!(" ({cause})"));
-            format!("its agent here (process {pid}) waits for {endpoint}{cause}")
+            format!("its agent on this machine (process {pid}) is waiting for {endpoint}{cause}")
         }
     }
 }
 
 fn of_agent(agent: Option<u32>) -> String {
-    agent
-        .map_or_else(String::new, |pid| format!("; its agent on this machine runs (process {pid})"))
+    agent.map_or_else(String::new, |pid| {
+        format!("; its agent on this machine is running (process {pid})")
+    })
 }
 
 fn on_ports(ports: StorePorts) -> String {
@@ -265,15 +275,17 @@ impl Ended {
             Ending::Left(signal) => format!("ragent: left the job because of {signal}"),
             Ending::Refused(reason) => refused(reason, settings, endpoint, title),
             Ending::Unreachable { waited, was_attended } => {
-                let how = if *was_attended { "gone for" } else { "not reached in" };
+                let how = if *was_attended { "unreachable for" } else { "not reached within" };
                 let seconds = waited.as_secs();
                 let what = format!("error: the coordinator at {endpoint} was {how} {seconds} s");
                 let hint = if *workers_succeeded {
-                    "this node's own workers had succeeded; whether the job has, its other nodes know"
+                    "the workers of this node have succeeded; check on the other nodes whether \
+                     the job has"
                 } else if *was_attended {
-                    "its host must be back within `join_timeout` (`--rdzv-conf`)"
+                    "restart the coordinator's host within `join_timeout` (`--rdzv-conf`), or \
+                     raise `join_timeout`"
                 } else {
-                    "can this node reach that port?"
+                    "check that this node can reach that port"
                 };
                 with_hint(what, Some(hint))
             }
@@ -288,23 +300,23 @@ pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
         JobResult::BudgetSpent | JobResult::FinalFailure => report::failure(outcome, title),
         JobResult::JoinTimeout { present, min, waited } => with_hint(
             format!(
-                "error: only {present} of at least {min} nodes were there after {} s; {} missing",
+                "error: only {present} of at least {min} nodes had joined after {} s; {} missing",
                 waited.as_secs(),
                 min.saturating_sub(*present)
             ),
-            Some("start the missing ones, lower MIN in `--nnodes`, or raise `join_timeout`"),
+            Some("start the missing nodes, lower MIN in `--nnodes`, or raise `join_timeout`"),
         ),
         JobResult::RecoveryTimeout { present, needed, waited } => with_hint(
             format!(
-                "error: the coordinator was started without the job's state, and only {present} of \
-                 at least {needed} nodes were there after {} s\n  caused by: the other nodes may \
-                 run the job elsewhere, so half of the last round or fewer do not continue without \
-                 them",
+                "error: the coordinator was started without the job's state, and only {present} \
+                 of at least {needed} nodes had joined after {} s\n  caused by: the other nodes \
+                 may run the job with another coordinator, so half of the last round or fewer do \
+                 not continue without them",
                 waited.as_secs()
             ),
             Some("start the missing nodes, or end all agents and start the job again"),
         ),
-        JobResult::AllLeft => "ragent: all nodes were told to leave".to_owned(),
+        JobResult::AllLeft => "ragent: all nodes have left the job".to_owned(),
         JobResult::LoopbackMaster { address, host_name } => loopback(address, host_name),
         JobResult::RestartLoop { rounds } => with_hint(
             format!(
@@ -312,12 +324,12 @@ pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
                  coordinator were lost, and never ran for 10 minutes in between"
             ),
             Some(
-                "look for what ends agents or cuts them off (out of memory? a watchdog? the \
-                 network?): `round is over` in the agents' logs names the nodes",
+                "find out what ends agents or disconnects them (out of memory, a watchdog, the \
+                 network): the `round has ended` lines in the agents' logs name the nodes",
             ),
         ),
         JobResult::AllSetAside => {
-            let what = "error: every node that could take part kept failing and was set aside";
+            let what = "error: every available node failed repeatedly and was quarantined";
             match &outcome.first_failure {
                 Some(_) => format!("{what}\n{}", report::failure(outcome, title)),
                 None => what.to_owned(),
@@ -329,10 +341,10 @@ pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
 fn loopback(address: &str, host_name: &str) -> String {
     with_hint(
         format!(
-            "error: {host_name} is known by {address}, which no other machine reaches, and the job \
-             has nodes on others"
+            "error: {host_name} has the address {address}, which other machines cannot reach, \
+             but the job has nodes on other machines"
         ),
-        Some("give an address that all nodes reach as `--rdzv-endpoint`, or as `--local-addr`"),
+        Some("give an address that all nodes can reach as `--rdzv-endpoint` or `--local-addr`"),
     )
 }
 
@@ -348,42 +360,42 @@ fn refused(
     };
     match reason {
         RefuseReason::Closed(outcome) => {
-            format!("error: the job was closed before this node came\n{}", closed(outcome, title))
+            format!("error: the job was closed before this node joined\n{}", closed(outcome, title))
         }
         RefuseReason::EarlierRun => refused(
             "it belongs to an earlier run of the job".to_owned(),
-            "start the agent again, so that it joins the run that is there now",
+            "restart the agent, so that it joins the current run",
         ),
         RefuseReason::LoopbackAddress { address } => refused(
-            format!("{address} would be the address of a node, and other machines do not reach it"),
-            "give the nodes addresses that all reach, as `--rdzv-endpoint` or `--local-addr`",
+            format!("the node's address {address} cannot be reached from other machines"),
+            "give addresses that all nodes can reach as `--rdzv-endpoint` or `--local-addr`",
         ),
         RefuseReason::NodeRankTaken { node_rank, host_name } => refused(
-            format!("{host_name} has `--node-rank {node_rank}` already"),
-            "give each node a rank of its own, from 0 on",
+            format!("{host_name} already has `--node-rank {node_rank}`"),
+            "give each node a different rank, starting with 0",
         ),
         RefuseReason::NodeRankTooHigh { node_rank, nodes } => refused(
             format!("`--node-rank {node_rank}` is not a rank of a job of {nodes} nodes"),
-            "give each node a rank of its own, from 0 on",
+            "give each node a different rank, starting with 0",
         ),
         RefuseReason::ProtocolVersion { ours } => refused(
             format!(
-                "it speaks version {} of the protocol, the coordinator version {ours}",
+                "it uses version {} of the protocol, the coordinator uses version {ours}",
                 ragent_rendezvous::message::PROTOCOL_VERSION
             ),
-            "run the same ragent on all nodes",
+            "install the same version of ragent on all nodes",
         ),
         RefuseReason::RunId { ours } => refused(
-            format!("the job there is called `{ours}`"),
-            "give the same `--rdzv-id` on all nodes, and each job an endpoint of its own",
+            format!("the job at this endpoint is `{ours}`"),
+            "use the same `--rdzv-id` on all nodes, and a different endpoint for each job",
         ),
         RefuseReason::Settings { ours } => {
-            refused(differences(settings, ours), "give the same flags on all nodes")
+            refused(differences(settings, ours), "use the same flags on all nodes")
         }
         RefuseReason::TooManyNodes { limit } => refused(
-            format!("the job serves {limit} nodes, and so many spares are not served"),
-            "start fewer agents, or raise MAX in `--nnodes` on all nodes; is something starting \
-             agents over and over?",
+            format!("the coordinator serves at most {limit} nodes, including spares"),
+            "start fewer agents, or raise MAX in `--nnodes` on all nodes; check that no program \
+             starts agents repeatedly",
         ),
     }
 }

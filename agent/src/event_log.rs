@@ -214,7 +214,7 @@ impl EventLog {
         // The agent never waits for a reader of events.
         if self.pending.len() + line.len() > limits::MAX_PENDING_EVENTS {
             if !std::mem::replace(&mut self.has_lost, true) {
-                warn!("events are lost: what they are written to is blocked");
+                warn!("events were lost: their output is blocked");
             }
             return;
         }

@@ -47,7 +47,7 @@ impl ListedHost {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum HostListError {
     /// A host is listed twice.
-    #[error("`{name}` stands in line {first} and again in line {line}")]
+    #[error("`{name}` is in line {first} and again in line {line}")]
     Duplicate {
         /// The host.
         name: String,
@@ -57,10 +57,10 @@ pub enum HostListError {
         line: usize,
     },
     /// The list has no hosts.
-    #[error("it names no host")]
+    #[error("it contains no hosts")]
     Empty,
     /// A name that cannot be the name of a host.
-    #[error("line {line}: `{name}` is no name of a host")]
+    #[error("line {line}: `{name}` is not a valid host name")]
     HostName {
         /// The line.
         line: usize,
@@ -68,7 +68,7 @@ pub enum HostListError {
         name: String,
     },
     /// A word that refers to a scheduler's list, such as `+n1` and `^node1`.
-    #[error("line {line}: `{word}` refers to another list, and there is none")]
+    #[error("line {line}: `{word}` refers to another host list, which is not supported")]
     Relative {
         /// The line.
         line: usize,
@@ -76,7 +76,7 @@ pub enum HostListError {
         word: String,
     },
     /// A number of slots that is not a number or too large.
-    #[error("line {line}: `{value}` is no number of slots")]
+    #[error("line {line}: `{value}` is not a valid number of slots")]
     Slots {
         /// The line.
         line: usize,
@@ -84,10 +84,10 @@ pub enum HostListError {
         value: String,
     },
     /// More hosts than the limit.
-    #[error("it names more than {} hosts", limits::MAX_HOSTS)]
+    #[error("it contains more than {} hosts", limits::MAX_HOSTS)]
     TooMany,
     /// A line with two different numbers of slots.
-    #[error("line {line}: `{name}` has {first} slots and {second}")]
+    #[error("line {line}: `{name}` has two numbers of slots, {first} and {second}")]
     TwoSizes {
         /// The line.
         line: usize,
@@ -99,7 +99,7 @@ pub enum HostListError {
         second: NonZeroU32,
     },
     /// A word that is not part of the grammar.
-    #[error("line {line}: `{word}` is not understood")]
+    #[error("line {line}: `{word}` is not valid in a hostfile")]
     Word {
         /// The line.
         line: usize,
@@ -120,16 +120,14 @@ impl HostListError {
     /// Returns a hint for the user.
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::Duplicate { .. } => "name each host once, with all its slots",
-            Self::Empty => "write one host a line, such as `node1 slots=8`",
+            Self::Duplicate { .. } => "list each host once, with all its slots",
+            Self::Empty => "write one host per line, such as `node1 slots=8`",
             Self::HostName { .. } | Self::Word { .. } | Self::Slots { .. } => {
                 "a line is `HOST`, `HOST:8`, `HOST slots=8` or `USER@HOST slots=8`"
             }
-            Self::Relative { .. } => {
-                "name the hosts themselves, and leave some out with `--exclude`"
-            }
-            Self::TooMany => "is that a list of hosts?",
-            Self::TwoSizes { .. } => "give it one size, as `HOST:8` or `HOST slots=8`",
+            Self::Relative { .. } => "list host names, and use `--exclude` to leave some out",
+            Self::TooMany => "check that the file is a list of hosts",
+            Self::TwoSizes { .. } => "give one number, as `HOST:8` or `HOST slots=8`",
             Self::ZeroSlots { .. } => "remove the line, or leave the host out with `--exclude`",
         }
     }
@@ -306,8 +304,8 @@ mod tests {
     fn two_sizes() {
         assert_eq!(read("n1:2 slots=2"), [("n1".to_owned(), Some(2))]);
         for (text, says) in [
-            ("a\nn1:2 slots=3", "line 2: `n1` has 2 slots and 3"),
-            ("n1 slots=4 cpus=2", "line 1: `n1` has 4 slots and 2"),
+            ("a\nn1:2 slots=3", "line 2: `n1` has two numbers of slots, 2 and 3"),
+            ("n1 slots=4 cpus=2", "line 1: `n1` has two numbers of slots, 4 and 2"),
         ] {
             assert_eq!(error(text).to_string(), says);
         }

@@ -162,7 +162,7 @@ impl Keeper {
             Order::Spawn(program) => self.want(program),
             Order::Forward { signal } => self.workers.signal(signal),
             Order::Signal { signal } => {
-                self.forgo_wanted("it was told to end before it could be started");
+                self.forgo_wanted("the workers were stopped first");
                 self.workers.signal(signal);
                 // If no worker was started, no end of a worker triggers this report.
                 if self.workers.is_quiet() {
@@ -170,7 +170,7 @@ impl Keeper {
                 }
             }
             Order::Sweep { number } => {
-                self.forgo_wanted("it was to be killed before it could be started");
+                self.forgo_wanted("the workers were killed first");
                 self.workers.sweep(Some(number));
                 self.reap();
             }
@@ -186,7 +186,7 @@ impl Keeper {
     /// Queues a worker and starts it as soon as possible.
     fn want(&mut self, program: Program) {
         let Some((streams, flows)) = self.socket.take_streams(&program.flows) else {
-            return self.not_spawned(program.local_rank, "its streams were not handed over");
+            return self.not_spawned(program.local_rank, "the keeper did not receive its streams");
         };
         if self.workers.is_empty() && self.wanted.is_empty() {
             self.refusals = 0;
@@ -204,7 +204,7 @@ impl Keeper {
             if self.lease_until <= clock::boot_time() {
                 // The order was sent before the agent was frozen or cut off, and is outdated.
                 self.socket.send(&Report::LeaseOver);
-                return self.forgo_wanted("the lease is over");
+                return self.forgo_wanted("the lease has ended");
             }
             match self.workers.spawn(program, streams) {
                 Ok(report) => self.socket.send(&report),
@@ -250,7 +250,7 @@ impl Keeper {
         if self.workers.is_empty() {
             return;
         }
-        self.forgo_wanted("the lease is over");
+        self.forgo_wanted("the lease has ended");
         self.socket.send(&Report::LeaseOver);
         self.workers.sweep(None);
         self.reap();

@@ -83,7 +83,7 @@ pub enum ResolveError {
         source: io::Error,
     },
     /// The resolver does not answer.
-    #[error("the resolver does not answer for `{0}`")]
+    #[error("the resolver did not answer for `{0}`")]
     Silent(String),
 }
 

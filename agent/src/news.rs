@@ -50,10 +50,10 @@ pub fn log(news: &News) {
             warn!(%round, reason = evicted(*reason), "no longer a member of the round");
         }
         News::HostLeaving => {
-            warn!("the coordinator's host has been told to leave; the job goes on when it is back")
+            warn!("the coordinator's host is leaving; the job continues once that agent runs again")
         }
         News::Restarting(round, reason) => {
-            info!(%round, reason = restarting(reason), "round is over; stopping workers");
+            info!(%round, reason = restarting(reason), "round has ended; stopping workers");
         }
         News::Succeeded(round) => {
             info!(%round, "all workers of this node have succeeded; waiting for the other nodes");
@@ -68,9 +68,10 @@ pub fn log(news: &News) {
             "worker failed"
         ),
         News::ClientRefused(round, address) => warn!(
-            "the store of round {} refused {address}, which is neither an address of a member \
-             nor a socket of this user; if a worker of this job runs there, name its address with \
-             `--local-addr` on its node, or give `--store-access any` on all nodes",
+            "the store of round {} refused a connection from {address}, which is neither an \
+             address of a member nor a socket of this user; if a worker of this job runs there, \
+             give its address with `--local-addr` on its node, or `--store-access any` on all \
+             nodes",
             round.round
         ),
         News::Cause(failure) => error!(
@@ -89,9 +90,9 @@ pub fn ended(end: &WorkerEnd) -> String {
         WorkerEnd::Exited(code) => format!("exited with code {code}"),
         WorkerEnd::Signaled(signal) => format!("killed by {}", signal_name(*signal)),
         WorkerEnd::NotStarted(reason) => format!("could not be started: {reason}"),
-        WorkerEnd::KeeperLost => "killed because its keeper process was gone".to_owned(),
+        WorkerEnd::KeeperLost => "killed because its keeper process has ended".to_owned(),
         WorkerEnd::Hung(time) if time.is_zero() => {
-            "killed because it asked to be taken for hung".to_owned()
+            "killed because it reported a hang (WATCHDOG=trigger)".to_owned()
         }
         WorkerEnd::Hung(time) => {
             format!("killed because it made no progress for {} s", time.as_secs_f64())
@@ -108,9 +109,9 @@ pub fn signal_name(number: i32) -> String {
 /// Describes why a node is no longer a member.
 pub fn evicted(reason: EvictReason) -> &'static str {
     match reason {
-        EvictReason::Obituary => "its agent is gone",
-        EvictReason::Silent => "it was silent for longer than its lease",
-        EvictReason::NotBack => "it was not ready again in time",
+        EvictReason::Obituary => "its agent has ended",
+        EvictReason::Silent => "it sent no message within its lease",
+        EvictReason::NotBack => "it was not ready for the next round in time",
         EvictReason::SetAside => "it failed too often",
     }
 }
@@ -118,13 +119,17 @@ pub fn evicted(reason: EvictReason) -> &'static str {
 /// Describes why a round has ended.
 pub fn restarting(reason: &RestartReason) -> String {
     match reason {
-        RestartReason::CoordinatorRestarted => "the coordinator was started anew".to_owned(),
-        RestartReason::HostLeft => "the coordinator's host leaves".to_owned(),
-        RestartReason::NodesWaiting { waiting: 1 } => "a node waits and has room".to_owned(),
-        RestartReason::NodesWaiting { waiting } => format!("{waiting} nodes wait and have room"),
+        RestartReason::CoordinatorRestarted => "the coordinator was restarted".to_owned(),
+        RestartReason::HostLeft => "the coordinator's host is leaving".to_owned(),
+        RestartReason::NodesWaiting { waiting: 1 } => {
+            "a node is waiting and there is room for it".to_owned()
+        }
+        RestartReason::NodesWaiting { waiting } => {
+            format!("{waiting} nodes are waiting and there is room for them")
+        }
         RestartReason::NodeLeft { host_name } => format!("{host_name} has left"),
         RestartReason::NodeLost { host_name, how } => {
-            format!("{host_name} is lost: {}", evicted(*how))
+            format!("{host_name} was lost: {}", evicted(*how))
         }
         RestartReason::WorkerFailed { host_name, global_rank, end } => {
             format!("rank {global_rank} on {host_name} {}", ended(end))
@@ -135,11 +140,11 @@ pub fn restarting(reason: &RestartReason) -> String {
 /// Describes why a node waits.
 pub fn waiting(reason: WaitReason) -> &'static str {
     match reason {
-        WaitReason::Gathering => "the round is being gathered",
-        WaitReason::NextRound => "the next round will take this node in",
+        WaitReason::Gathering => "the round is being formed",
+        WaitReason::NextRound => "this node will be admitted to the next round",
         WaitReason::Spare => "the round is full; this node is a spare",
-        WaitReason::SetAside => "this node failed too often and is set aside",
-        WaitReason::Recovering => "the coordinator waits for the members of the last round",
+        WaitReason::SetAside => "this node failed too often and is quarantined",
+        WaitReason::Recovering => "the coordinator is waiting for the members of the last round",
     }
 }
 

@@ -86,7 +86,7 @@ impl Server {
     fn start(listener: TcpListener, protocols: PortProtocols) -> Self {
         Self(tokio::spawn(async move {
             if let Err(error) = port::serve_port(listener, protocols).await {
-                error!(%error, "the agent's port cannot be served");
+                error!(%error, "failed to serve the agent's port");
             }
         }))
     }
@@ -144,7 +144,7 @@ async fn look(
     let join_timeout = spec.shared.timeouts.join;
     let deadline = clock::now() + join_timeout;
     let mut looking = Search::begin(search, &spec.run_id).map_err(LocateError::Search)?;
-    let mut cause = "no agent of the job that may host was heard".to_owned();
+    let mut cause = "no agent that may host the job answered".to_owned();
     let mut place = loop {
         let left = deadline.saturating_duration_since(clock::now());
         let found = looking.find(left).await.ok_or_else(|| LocateError::TimedOut {
@@ -198,7 +198,7 @@ fn own_address(spec: &JobSpec, endpoint: &Endpoint, resolved: IpAddr) -> IpAddr 
         if resolved.is_loopback() && spec.shared.nodes.max() > 1 {
             warn!(
                 %endpoint,
-                "the endpoint is a loopback address: only agents of this machine reach it"
+                "the endpoint is a loopback address: only agents of this machine can reach it"
             );
         }
         let all = ThisHost.interface_addresses();
@@ -206,8 +206,8 @@ fn own_address(spec: &JobSpec, endpoint: &Endpoint, resolved: IpAddr) -> IpAddr 
         if let Some(interface) = bridge {
             warn!(
                 %endpoint, interface, address = %resolved,
-                "the endpoint is the address of a container bridge: only this machine reaches it; use \
-                 the address of another interface in `--rdzv-endpoint`"
+                "the endpoint is the address of a container bridge: only this machine can reach \
+                 it; use the address of another interface in `--rdzv-endpoint`"
             );
         }
         if ThisHost.owns(resolved) {
@@ -221,7 +221,8 @@ fn own_address(spec: &JobSpec, endpoint: &Endpoint, resolved: IpAddr) -> IpAddr 
     if spec.local_addr.is_none() && spec.shared.nodes.max() > 1 {
         warn!(
             %endpoint, resolved = %resolved, address = %own,
-            "the endpoint's address is not what others can reach; `--local-addr` decides which is"
+            "other nodes cannot reach the endpoint's address; using another address of this \
+             machine (set it with `--local-addr`)"
         );
     }
     own
@@ -262,7 +263,10 @@ impl Place {
             && is_buried
             && !seat.is_buried
         {
-            info!(node = %seat.node, "nothing is left of the agent that hosted before");
+            info!(
+                node = %seat.node,
+                "the previous host's agent and all of its processes have ended"
+            );
             seat.is_buried = true;
         }
         let seat = memory.as_ref().filter(|memory| memory.host.is_some());

@@ -110,7 +110,7 @@ pub enum PlacementError {
         name: &'static str,
     },
     /// A variable is not a number.
-    #[error("{launcher} sets `{name}={value}`, which is no number from 0 on")]
+    #[error("{launcher} sets `{name}={value}`, which is not a whole number, 0 or greater")]
     Number {
         /// The launcher that set it.
         launcher: Launcher,

@@ -12,10 +12,10 @@ pub fn failure(outcome: &Outcome, title: &str) -> String {
     let mut text = format!("{RULE}\n{title} FAILED\n{THIN}\n");
     match &outcome.first_failure {
         Some(failure) => first_failure(&mut text, failure),
-        None => text.push_str("No worker was seen to fail.\n"),
+        None => text.push_str("No worker failure was recorded.\n"),
     }
     let left = match outcome.result {
-        JobResult::FinalFailure => "the exit code asks for none",
+        JobResult::FinalFailure => "its exit code forbids restarts",
         JobResult::Succeeded
         | JobResult::BudgetSpent
         | JobResult::JoinTimeout { .. }

@@ -166,7 +166,7 @@ fn rewrite(path: &Path, text: &str) -> io::Result<()> {
 
 fn tell(written: io::Result<()>, path: &Path) {
     if let Err(error) = written {
-        warn!(path = %path.display(), %error, "how the job ended could not be written");
+        warn!(path = %path.display(), %error, "failed to write the report of the job");
     }
 }
 

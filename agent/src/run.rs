@@ -99,18 +99,19 @@ fn remember_end(closed: &ClosedJob, ending: &Ending) {
         && let Err(error) = closed.remember(outcome)
     {
         let path = closed.path().display();
-        warn!(%path, %error, "that the job has failed cannot be remembered");
+        warn!(%path, %error, "failed to record that the job has failed");
     }
 }
 
 /// Logs the choices made for the user.
 fn say_what_is_meant(spec: &JobSpec) {
     for name in &spec.signals.unknown {
-        warn!(name, "`--signals-to-handle` has a name that is no signal's; it is left out");
+        warn!(name, "`--signals-to-handle` contains an unknown signal; it is ignored");
     }
     if spec.omp_num_threads.is_some() {
         info!(
-            "OMP_NUM_THREADS=1 for each worker, as several share this node; set it for other numbers"
+            "OMP_NUM_THREADS is set to 1 for each worker, because several workers share this \
+             node; set the variable to use another number"
         );
     }
     for (local_rank, cpus) in spec.cpus_by_rank.iter().enumerate() {
@@ -126,7 +127,7 @@ fn launch_with_logs(spec: &JobSpec, log: &Log) -> Result<Outcome, LaunchError> {
     if limit < needed {
         return Err(LaunchError::Usage(vec![JobSpecError::OpenFiles { limit, needed }]));
     }
-    tree::check().map_err(system("see the processes below this one"))?;
+    tree::check().map_err(system("list the descendants of this process"))?;
     // Orphans of a killed keeper become children of this process, and are swept.
     nix::sys::prctl::set_child_subreaper(true)
         .map_err(|errno| system("become a subreaper")(errno.into()))?;
@@ -136,7 +137,10 @@ fn launch_with_logs(spec: &JobSpec, log: &Log) -> Result<Outcome, LaunchError> {
         Ok(logs) => logs,
         // The user has not asked for files.
         Err((path, error)) if spec.log_dir.is_none() => {
-            warn!(path = %path.display(), %error, "no folder for log files; going on without");
+            warn!(
+                path = %path.display(), %error,
+                "failed to create a folder for log files; continuing without log files"
+            );
             LogFolder::Nowhere
         }
         Err((path, error)) => {
@@ -147,7 +151,7 @@ fn launch_with_logs(spec: &JobSpec, log: &Log) -> Result<Outcome, LaunchError> {
     if let Some(folder) = logs.run()
         && spec.output.writes_files(spec.local_world_size.get())
     {
-        info!(folder = %folder.display(), "what workers say is kept");
+        info!(folder = %folder.display(), "writing the output of workers to files");
     }
     if let Some(folder) = logs.run() {
         log.set_folder(folder);
@@ -201,7 +205,7 @@ async fn launch_on_runtime(
     let SupervisorHandle { commands, told, task } = supervisor;
     drop((commands, told));
     if tokio::time::timeout(limits::KEEPER_TIMEOUT, task).await.is_err() {
-        warn!("the keeper process does not end; something of this node may be left");
+        warn!("the keeper process did not end in time; processes of this node may remain");
     }
     console_end.wait(limits::FAREWELL_TIMEOUT).await;
     let (agent_driver::End { ending, workers_succeeded }, endpoint) = outcome?;
@@ -239,7 +243,7 @@ fn keep_log(
 /// Passes signals on to the workers.
 async fn forward(mut signals: mpsc::Receiver<Signal>, commands: mpsc::Sender<Command>) {
     while let Some(signal) = signals.recv().await {
-        info!(%signal, "signal received; passing it on to the workers");
+        info!(%signal, "signal received; forwarding it to the workers");
         if commands.send(Command::Forward(signal)).await.is_err() {
             return;
         }
@@ -258,7 +262,11 @@ async fn take_part(
     service_manager.tell_looking(&spec.meeting.endpoint().to_string());
     let registration = Registration::new(&looking(spec, None))
         .inspect_err(|error| {
-            warn!(%error, "`ragent status` on this machine must be told the endpoint");
+            warn!(
+                %error,
+                "failed to register for `ragent status`, which needs `--rdzv-endpoint` on this \
+                 machine"
+            );
         })
         .ok();
     let waits = |cause: &str| renew(registration.as_ref(), &looking(spec, Some(cause)));
@@ -298,7 +306,7 @@ async fn take_part(
     let ending = ending.map_err(|error| match error {
         DriveError::Store(source) => LaunchError::WorkerStore { ports: spec.store_ports, source },
         DriveError::Supervisor => {
-            system("watch the workers")(io::Error::other("the task that does it has ended"))
+            system("watch the workers")(io::Error::other("its task has ended"))
         }
     })?;
     Ok((ending, endpoint))
@@ -332,7 +340,7 @@ fn looking(spec: &JobSpec, cause: Option<&str>) -> RunningAgent {
 
 fn renew(registration: Option<&Registration>, agent: &RunningAgent) {
     if let Some(Err(error)) = registration.map(|registration| registration.renew(agent)) {
-        debug!(%error, "the registration stays as it was");
+        debug!(%error, "failed to update the registration");
     }
 }
 

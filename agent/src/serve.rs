@@ -40,8 +40,9 @@ const SIGNALS: [Signal; 2] = [Signal::SIGTERM, Signal::SIGINT];
 pub fn store(args: &StoreArgs) -> Result<ExitCode, LaunchError> {
     if args.exit_with_parent {
         let parent = unistd::getppid();
-        prctl::set_pdeathsig(Signal::SIGTERM)
-            .map_err(|errno| system("ask for the parent's end")(errno.into()))?;
+        prctl::set_pdeathsig(Signal::SIGTERM).map_err(|errno| {
+            system("request a signal at the end of the parent process")(errno.into())
+        })?;
         if unistd::getppid() != parent {
             return Ok(ExitCode::SUCCESS);
         }
@@ -99,7 +100,7 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
             biased;
             _ = &mut hosted.coordinator => {}
             signal = signals.recv() => {
-                info!(?signal, "signal received; telling the agents");
+                info!(?signal, "signal received; notifying the agents");
                 // The coordinator may have ended at this moment.
                 let _ = hosted.inputs.send(Input::Shutdown).await;
                 let _ = (&mut hosted.coordinator).await;

@@ -82,7 +82,7 @@ impl ServiceManager {
     /// Reports that the agent has registered. The first call also reports readiness, which other
     /// units of this machine may wait for.
     pub fn tell_attending(&mut self, endpoint: &str) {
-        self.say_status(&format!("attending {endpoint}"));
+        self.say_status(&format!("registered at {endpoint}"));
         if !self.is_ready {
             self.is_ready = true;
             self.say(Notice::Ready);
@@ -122,7 +122,7 @@ fn tell(notice: &Notice) {
         Notice::Stopping => NotifyState::Stopping,
     };
     if let Err(error) = sd_notify::notify(&[state]) {
-        debug!(%error, "the service manager takes no notice");
+        debug!(%error, "failed to notify the service manager");
     }
 }
 
@@ -137,9 +137,9 @@ fn status(news: &News) -> Option<String> {
         News::Evicted(id, reason) => {
             format!("round {}: no longer a member, {}", id.round.0, news::evicted(*reason))
         }
-        News::HostLeaving => "the coordinator's host leaves".to_owned(),
+        News::HostLeaving => "the coordinator's host is leaving".to_owned(),
         News::Restarting(id, reason) => {
-            format!("round {} is over: {}", id.round.0, news::restarting(reason))
+            format!("round {} has ended: {}", id.round.0, news::restarting(reason))
         }
         News::Succeeded(id) => {
             format!("round {}: succeeded, waiting for the other nodes", id.round.0)

@@ -231,11 +231,14 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
     match remembered.age(path) {
         Age::Fresh => {}
         Age::Outdated => {
-            info!(path = %path.display(), "the state file is of a run that no agent waits for; ignored");
+            info!(
+                path = %path.display(),
+                "outdated state file ignored: no agent can be waiting for its run"
+            );
             return None;
         }
         Age::Unknown => {
-            info!(path = %path.display(), "the state file has an unknown form; ignored");
+            info!(path = %path.display(), "state file ignored: unknown format");
             return None;
         }
     }

@@ -34,7 +34,7 @@ pub fn print(args: &StatusArgs) -> Result<ExitCode, LaunchError> {
     } else {
         text(&snapshot)
     };
-    stdout::print(&text).map_err(system("print how the job stands"))?;
+    stdout::print(&text).map_err(system("print the status of the job"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -52,10 +52,12 @@ fn find(args: &StatusArgs) -> Result<Endpoint, LaunchError> {
 fn of_this_machine(agents: Vec<RunningAgent>) -> Result<Endpoint, LaunchError> {
     let mut jobs = one_for_each_job(agents);
     match jobs.as_slice() {
-        [] => Err(LaunchError::NoJob("no job of this user runs on this machine".to_owned())),
-        [RunningAgent { stage: Stage::Attending, endpoint, .. }] => endpoint
-            .parse()
-            .map_err(|_| LaunchError::NoJob(format!("`{endpoint}` is no endpoint of a job"))),
+        [] => Err(LaunchError::NoJob("no job of this user is running on this machine".to_owned())),
+        [RunningAgent { stage: Stage::Attending, endpoint, .. }] => {
+            endpoint.parse().map_err(|_| {
+                LaunchError::NoJob(format!("`{endpoint}` is not a valid endpoint of a job"))
+            })
+        }
         [_] => Err(LaunchError::NotMet(jobs.remove(0))),
         several => {
             let list: Vec<String> = several
@@ -64,7 +66,7 @@ fn of_this_machine(agents: Vec<RunningAgent>) -> Result<Endpoint, LaunchError> {
                 .collect();
             let count = several.len();
             Err(LaunchError::NoJob(format!(
-                "{count} jobs run on this machine: {}",
+                "{count} jobs are running on this machine: {}",
                 list.join(", ")
             )))
         }
@@ -108,7 +110,7 @@ pub(crate) async fn ask(endpoint: Endpoint) -> Result<Snapshot, LaunchError> {
         StatusAnswer::NotHere(not_here) => not_here,
     };
     let Ok(elsewhere) = not_here.endpoint.parse::<Endpoint>() else {
-        let what = format!("{endpoint} does not know who coordinates its job");
+        let what = format!("the agent at {endpoint} has not found the coordinator of its job");
         return Err(LaunchError::NoJob(what));
     };
     match ask_at(&elsewhere).await.map_err(failed(&elsewhere))? {
@@ -163,9 +165,9 @@ pub fn text(snapshot: &Snapshot) -> String {
         let addresses: Vec<_> = snapshot.refused_clients.iter().map(IpAddr::to_string).collect();
         let _ = writeln!(
             text,
-            "the store of round {} refused {}, no address of a member; if a worker of this job runs \
-             there, name its address with `--local-addr` on its node, or give `--store-access any` on \
-             all nodes",
+            "the store of round {} refused connections from {}, which no member has; if a worker \
+             of this job runs there, give its address with `--local-addr` on its node, or \
+             `--store-access any` on all nodes",
             snapshot.round,
             addresses.join(", ")
         );
@@ -191,7 +193,7 @@ fn row(node: &NodeSnapshot) -> [String; 6] {
     };
     let state = match &node.said {
         // A worker's text must not contain control characters, which could move the cursor.
-        Some(said) => format!("{state}, says \"{}\"", said.replace(char::is_control, " ")),
+        Some(said) => format!("{state}, status \"{}\"", said.replace(char::is_control, " ")),
         None => state,
     };
     [
@@ -235,7 +237,7 @@ fn standing(standing: StandingName) -> &'static str {
         StandingName::Leaving => "leaving",
         StandingName::Waiting => "waiting",
         StandingName::Spare => "spare",
-        StandingName::SetAside => "set aside",
+        StandingName::SetAside => "quarantined",
         StandingName::Lost => "lost",
     }
 }
@@ -262,15 +264,18 @@ mod tests {
         let found = |agents| of_this_machine(agents).unwrap().to_string();
         assert_eq!(found(vec![at("n:1"), agent("j", "n:1", waiting()), at("n:1")]), "n:1");
         assert_eq!(found(vec![agent("j", "auto:2", Stage::Searching), at("n:1")]), "n:1");
-        assert_eq!(error(vec![]), "no job of this user runs on this machine");
-        let waits = "job j has no coordinator yet: its agent here (process 7) ";
+        assert_eq!(error(vec![]), "no job of this user is running on this machine");
+        let waits = "job j has no coordinator yet: its agent on this machine (process 7) ";
         let lone = vec![agent("j", "n:1", waiting()), agent("j", "n:1", waiting())];
-        assert_eq!(error(lone), format!("{waits}waits for n:1 (refused)"));
+        assert_eq!(error(lone), format!("{waits}is waiting for n:1 (refused)"));
         let searching = ["j", "j"].map(|job| agent(job, "auto:2", Stage::Searching));
-        assert_eq!(error(searching.into()), format!("{waits}looks for the others (auto:2)"));
+        assert_eq!(error(searching.into()), format!("{waits}is searching for the others (auto:2)"));
         let two = ["j", "k"].map(|job| agent(job, "auto:2", Stage::Searching));
-        assert_eq!(error(two.into()), "2 jobs run on this machine: j at auto:2, k at auto:2");
+        assert_eq!(
+            error(two.into()),
+            "2 jobs are running on this machine: j at auto:2, k at auto:2"
+        );
         let other = vec![at("n:1"), agent("j", "m:1", waiting())];
-        assert_eq!(error(other), "2 jobs run on this machine: j at m:1, j at n:1");
+        assert_eq!(error(other), "2 jobs are running on this machine: j at m:1, j at n:1");
     }
 }

@@ -10,7 +10,7 @@ pub enum Malformed {
     #[error("field `{0}` is out of range")]
     OutOfRange(&'static str),
     /// A text or a list is longer than any that a correct peer sends.
-    #[error("field `{field}` has {len} elements, at most {limit} are taken")]
+    #[error("field `{field}` has {len} elements, but at most {limit} are allowed")]
     TooLong {
         /// The name of the field.
         field: &'static str,

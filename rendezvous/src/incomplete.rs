@@ -98,23 +98,23 @@ impl Incomplete {
 impl fmt::Display for Incomplete {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::HostLeaving => f.write_str("the host of the rendezvous leaves: no round follows"),
+            Self::HostLeaving => f.write_str("the coordinator's host is leaving: no round follows"),
             Self::LastCall { left, room } => {
                 write!(f, "last call, {} left for up to {}", Seconds(*left), MoreNodes(*room))
             }
             Self::Recovering { back, size, left } => write!(
                 f,
-                "recovering: {back} of {size} members of the last round are back, {} left",
+                "recovering: {back} of {size} members of the last round have registered, {} left",
                 Seconds(*left)
             ),
             Self::RecoveringMinority { present, needed, left } => write!(
                 f,
-                "recovering a round that this coordinator has no state of: {present} of at least \
-                 {needed} nodes are there, {} left",
+                "recovering a round of which this coordinator has no state: {present} of at \
+                 least {needed} nodes have registered, {} left",
                 Seconds(*left)
             ),
             Self::Settling { waiting, left } => {
-                let nodes = if *waiting == 1 { "node waits" } else { "nodes wait" };
+                let nodes = if *waiting == 1 { "node is waiting" } else { "nodes are waiting" };
                 write!(f, "{waiting} {nodes}: a new round begins in {}", Seconds(*left))
             }
             Self::Shrinking { from, to, left } => write!(
@@ -124,7 +124,7 @@ impl fmt::Display for Incomplete {
             ),
             Self::Stopping { hosts, more, left } => write!(
                 f,
-                "waiting for {} to stop and be ready again, {} left",
+                "waiting for {} to stop and be ready for the next round, {} left",
                 Hosts(hosts, *more),
                 Seconds(*left)
             ),
@@ -134,7 +134,7 @@ impl fmt::Display for Incomplete {
                 left.map_or(Ok(()), |left| write!(f, ", {} left", Seconds(left)))
             }
             Self::Verdict { hosts, more } => {
-                write!(f, "a worker failed: waiting for a sign of life of {}", Hosts(hosts, *more))
+                write!(f, "a worker failed: waiting for a response from {}", Hosts(hosts, *more))
             }
         }
     }
@@ -199,7 +199,7 @@ mod tests {
                 "waiting for 2 more nodes (0 of at least 2 are ready)",
                 "last call, 12 s left for up to 1 more node",
                 "the group would shrink from 3 to 2: waiting 1 s for a replacement",
-                "waiting for a, b and 3 more to stop and be ready again, 1 s left",
+                "waiting for a, b and 3 more to stop and be ready for the next round, 1 s left",
             ]
         );
     }

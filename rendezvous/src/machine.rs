@@ -82,7 +82,7 @@ impl Rendezvous {
             Phase::Recovering(Recovering::new(now, last, memory.round_size))
         };
         let has_lost_host = memory.host.is_some() && memory.is_early && memory.closed.is_none();
-        info!(term = %memory.term, round = %memory.round, "rendezvous opened");
+        info!(term = %memory.term, round = %memory.round, "coordinator started");
         let mut rendezvous = Self {
             settings,
             memory,
@@ -107,13 +107,16 @@ impl Rendezvous {
             return;
         }
         let peer = attend.peer();
-        debug!(node = %peer.node, attend = %peer.attend, state = ?attend.standing.state, "attend");
+        debug!(
+            node = %peer.node, attend = %peer.attend, state = ?attend.standing.state,
+            "registration"
+        );
         if self.roster.is_late(&peer) {
-            debug!(node = %peer.node, attend = %peer.attend, "dropped a late attend");
+            debug!(node = %peer.node, attend = %peer.attend, "outdated registration dropped");
             return;
         }
         if let Some(reason) = self.why_refused(&attend) {
-            info!(node = %peer.node, reason = reason.kind(), "refused a node");
+            info!(node = %peer.node, reason = reason.kind(), "node refused");
             self.send(peer, ToNode::Refuse(reason));
             return;
         }
@@ -156,7 +159,10 @@ impl Rendezvous {
             return;
         }
         if !self.roster.renew(now, &from) {
-            debug!(node = %from.node, attend = %from.attend, "dropped a message of an old stream");
+            debug!(
+                node = %from.node, attend = %from.attend,
+                "message of a replaced stream dropped"
+            );
             return;
         }
         match message {
@@ -176,7 +182,7 @@ impl Rendezvous {
             FromNode::Standing(standing) => {
                 debug!(node = %from.node, round = %standing.round, state = ?standing.state, "standing");
                 if !self.roster.stand_on_stream(&from.node, standing) {
-                    debug!(node = %from.node, "dropped a standing in an older round");
+                    debug!(node = %from.node, "standing of an older round dropped");
                     return;
                 }
                 self.heed(now, &from.node);
@@ -232,7 +238,7 @@ impl Rendezvous {
         if !self.begin(now) || matches!(self.phase, Phase::Closed(_)) {
             return;
         }
-        info!("coordinator shuts down");
+        info!("coordinator shutting down");
         self.leave(Tenure::ShutsDown);
         if matches!(self.phase, Phase::Running(_)) {
             self.restart(now, RestartReason::HostLeft, None, None);
@@ -305,7 +311,7 @@ impl Rendezvous {
         let Some(node) = self.roster.lose(now, id) else {
             return;
         };
-        info!(node = %id, host = %node.description.host_name, reason = how.kind(), "lost a node");
+        info!(node = %id, host = %node.description.host_name, reason = how.kind(), "node lost");
         // An obituary may be wrong, by mistake or malice: an agent that is alive must stop its
         // workers.
         if how == EvictReason::Silent || how == EvictReason::Obituary && node.attached {
@@ -326,11 +332,11 @@ impl Rendezvous {
         match self.roster.get(id).and_then(|node| node.told) {
             Some(Told::Dismiss | Told::Close) => {}
             Some(Told::Wait(..) | Told::Admit(_) | Told::Restart(_) | Told::Evict(_)) | None => {
-                debug!(node = %id, "dropped a goodbye of a node that was not dismissed");
+                debug!(node = %id, "goodbye of a node that was not dismissed dropped");
                 return;
             }
         }
-        info!(node = %id, "node has gone");
+        info!(node = %id, "node has left");
         self.roster.bury(now, id);
         if let Phase::Recovering(recovering) = &mut self.phase {
             recovering.let_go(id);

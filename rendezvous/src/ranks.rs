@@ -43,7 +43,10 @@ pub(crate) fn sort_newcomers(newcomers: &mut [&NodeDescription]) {
     let distinct: BTreeSet<u32> = given.iter().copied().collect();
     let by_node_rank = distinct.len() == given.len();
     if !by_node_rank {
-        warn!(nodes = given.len(), "two nodes have the same --node-rank: sorting by host name");
+        warn!(
+            nodes = given.len(),
+            "two nodes have the same --node-rank; sorting them by host name"
+        );
     }
     let key = |node: &NodeDescription| {
         let rank = node.node_rank.filter(|_| by_node_rank);

@@ -90,7 +90,7 @@ impl FromStr for NodeRange {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NodeRangeError {
     /// The numbers are valid, but no number of nodes satisfies them.
-    #[error("needs 1 <= MIN <= MAX, got {min}:{max}")]
+    #[error("must satisfy 1 <= MIN <= MAX, but is {min}:{max}")]
     Empty {
         /// The lower bound as given.
         min: u32,
@@ -98,10 +98,10 @@ pub enum NodeRangeError {
         max: u32,
     },
     /// The text is not of the form `N`, `MIN:MAX` or `MIN:MAX:UNIT`.
-    #[error("is none of `N`, `MIN:MAX` and `MIN:MAX:UNIT`")]
+    #[error("is not of the form `N`, `MIN:MAX` or `MIN:MAX:UNIT`")]
     Format,
     /// No multiple of the unit lies between the bounds.
-    #[error("leaves no number of nodes: no multiple of {unit} lies from {min} to {max}")]
+    #[error("allows no number of nodes: no multiple of {unit} is between {min} and {max}")]
     NoMultiple {
         /// The lower bound as given.
         min: u32,

@@ -63,7 +63,7 @@ pub enum Violation {
     #[error(transparent)]
     Full(#[from] StoreFull),
     /// A second `VALIDATE`.
-    #[error("VALIDATE came a second time")]
+    #[error("VALIDATE was received a second time")]
     SecondValidate,
     /// The first bytes of an old release of torch.
     #[error(

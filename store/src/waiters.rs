@@ -49,7 +49,7 @@ enum Awaits {
 impl Waiters {
     /// Parks `client` until each of `names`, which is not empty, has been stored.
     pub(crate) fn park(&mut self, client: ClientId, names: HashSet<Bytes>) {
-        debug_assert!(!names.is_empty(), "a wait for nothing is over at once");
+        debug_assert!(!names.is_empty(), "a wait for no keys ends at once");
         self.forget(client);
         let arrival = self.next_arrival();
         for name in &names {
@@ -138,7 +138,7 @@ impl Waiters {
     fn done(&mut self, client: ClientId, name: &[u8]) -> bool {
         let Some(Parked { awaits: Awaits::Names(missing), .. }) = self.parked.get_mut(&client)
         else {
-            debug_assert!(false, "who stands in a line is parked for names");
+            debug_assert!(false, "a queued client waits for keys");
             return false;
         };
         self.cost -= cost(name);

@@ -434,9 +434,9 @@ fn broken_rules_are_named() {
     let long = vec![0; VALUE_LEN_MAX];
     let long_pair = [&word(1)[..], b"m", &word(long.len() as u64), &long].concat();
     let greeted: Vec<(Vec<u8>, &str)> = vec![
-        (vec![19], "19 is the code of no query"),
-        (vec![255], "255 is the code of no query"),
-        (GREETING.to_vec(), "VALIDATE came a second time"),
+        (vec![19], "19 is not the code of a query"),
+        (vec![255], "255 is not the code of a query"),
+        (GREETING.to_vec(), "VALIDATE was received a second time"),
         (key(KEY_LEN_MAX as u64 + 1), "a key of 8193 bytes is longer than 8192"),
         (key(1 << 63), "a key of 9223372036854775808 bytes is longer than 8192"),
         (key(u64::MAX), "a key of 18446744073709551615 bytes is longer than 8192"),

@@ -151,7 +151,7 @@ fn planted_registration() {
         }
         let end = without_runtime_dir(sandbox.ragent("status")).run();
         end.assert_code(1);
-        end.assert_stderr(&["no job of this user runs on this machine"]);
+        end.assert_stderr(&["no job of this user is running on this machine"]);
         assert!(
             !end.stderr.contains("planted") && !end.stderr.contains('\u{1b}'),
             "{}",

@@ -58,11 +58,11 @@ fn store_from_no_members_address() {
     assert_eq!(knock(&victim, 2, 0, "10.77.0.1", port), "pong");
     assert_eq!(knock(&victim, ATTACKER, 0, "10.77.0.1", port), "refused");
     // Every node logs a warning, and the status has one too.
-    victim.host.logs("the store of round 1 refused 10.77.0.3");
-    victim.guest.logs("the store of round 1 refused 10.77.0.3");
+    victim.host.logs("the store of round 1 refused a connection from 10.77.0.3");
+    victim.guest.logs("the store of round 1 refused a connection from 10.77.0.3");
     assert_eq!(victim.status()["refused_clients"], serde_json::json!(["10.77.0.3"]));
     let status = victim.printed_status();
-    assert!(status.contains("the store of round 1 refused 10.77.0.3, no address"), "{status}");
+    assert!(status.contains("the store of round 1 refused connections from 10.77.0.3"), "{status}");
     victim.assert_unharmed();
 }
 

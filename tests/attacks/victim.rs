@@ -109,7 +109,7 @@ impl Victim {
         let (host, guest) = (&self.host, &self.guest);
         for agent in [host, guest] {
             let text = agent.text(crate::support::Stream::Stderr);
-            assert!(!text.contains("round ends") && !text.contains("lost a node"), "{text}");
+            assert!(!text.contains("round ended") && !text.contains("node lost"), "{text}");
         }
     }
 }

@@ -192,7 +192,7 @@ mod tests {
     /// Admissions are parsed from the lines that agents log.
     #[test]
     fn logs_are_read() {
-        let log = "2026-01-01T00:00:00Z  INFO attending term=2\n\
+        let log = "2026-01-01T00:00:00Z  INFO registered term=2\n\
                    2026-01-01T00:00:00Z  INFO admitted; starting workers round=2.7 group_rank=1 \
                    nodes=2 world_size=3 master=10.77.0.1:4000 restart_count=1\n";
         let [admission] = read_admissions(1, 1, log).try_into().unwrap();

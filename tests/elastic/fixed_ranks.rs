@@ -60,7 +60,7 @@ fn replacement_has_the_rank_of_the_lost() {
     let mut guest = job.start(1, "stay.sh");
     workers([&mut host, &mut guest]);
     guest.signal(Signal::SIGKILL);
-    host.logs("is lost");
+    host.logs("was lost");
     let mut guest = job.start(1, "stay.sh");
     let both = workers([&mut host, &mut guest]);
     assert_eq!(numbers(&both, "rank"), [0, 1]);
@@ -138,8 +138,8 @@ fn second_node_of_a_rank_is_refused() {
     let end = job.agent(1, "stay.sh").run();
     end.assert_code(1);
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-    let refusal = format!("caused by: {} has `--node-rank 1` already", name.trim());
-    end.assert_stderr(&[&refusal, "hint: give each node a rank of its own"]);
+    let refusal = format!("caused by: {} already has `--node-rank 1`", name.trim());
+    end.assert_stderr(&[&refusal, "hint: give each node a different rank"]);
 }
 
 /// Different backends at one endpoint are a mistake, and both are named.

@@ -26,7 +26,7 @@ fn node_leaves_in_order() {
     let alone = host.worker();
     assert_eq!(alone.number("world_size"), 1);
     assert_eq!(alone.number("restart"), 0);
-    let line = host.logs("round is over");
+    let line = host.logs("round has ended");
     assert!(line.contains("has left"), "{line}");
 }
 
@@ -81,7 +81,7 @@ fn host_that_leaves_says_so_and_may_come_back() {
     let mut guest = job.guest("--no-python polite.sh");
     workers([&mut host, &mut guest]);
     host.signal(Signal::SIGTERM);
-    guest.logs("the coordinator's host has been told to leave");
+    guest.logs("the coordinator's host is leaving");
     host.says("saved rank=0 on TERM");
     host.end().assert_code(1);
     let mut host = job.host("--no-python polite.sh");

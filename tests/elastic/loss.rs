@@ -24,8 +24,8 @@ fn killed_agent_is_lost_by_its_obituary() {
     assert!(!is_alive(stubborn.pid()));
     assert_eq!(alone.number("world_size"), 1);
     assert_eq!(alone.number("restart"), 0);
-    let line = host.logs("round is over");
-    assert!(line.contains("its agent is gone"), "{line}");
+    let line = host.logs("round has ended");
+    assert!(line.contains("its agent has ended"), "{line}");
     assert_eq!(job.status()["restarts_used"], 0);
 }
 
@@ -45,8 +45,8 @@ fn node_without_agent_and_keeper_is_lost_by_its_lease() {
     let alone = host.worker();
     assert!(!is_alive(lost.pid()));
     assert_eq!(alone.number("world_size"), 1);
-    let line = host.logs("round is over");
-    assert!(line.contains("silent for longer than its lease"), "{line}");
+    let line = host.logs("round has ended");
+    assert!(line.contains("no message within its lease"), "{line}");
 }
 
 /// A frozen node is evicted; its workers are dead before the next round starts, although its agent
@@ -63,8 +63,8 @@ fn frozen_node_is_evicted_and_comes_back() {
     let alone = host.worker();
     assert!(!is_alive(frozen.pid()));
     assert_eq!(alone.number("world_size"), 1);
-    let line = host.logs("round is over");
-    assert!(line.contains("silent for longer than its lease"), "{line}");
+    let line = host.logs("round has ended");
+    assert!(line.contains("no message within its lease"), "{line}");
     guest.signal(Signal::SIGCONT);
     let both = workers([&mut host, &mut guest]);
     assert_eq!(numbers(&both, "world_size"), [2, 2]);
@@ -85,7 +85,7 @@ fn restarted_agent_takes_its_place_again() {
     let mut guest = job.guest("--no-python stay.sh");
     workers([&mut host, &mut guest]);
     guest.signal(Signal::SIGKILL);
-    host.logs("round is over");
+    host.logs("round has ended");
     let mut again = job.guest("--no-python stay.sh");
     let both = workers([&mut host, &mut again]);
     assert_eq!(numbers(&both, "world_size"), [2, 2]);
@@ -129,7 +129,7 @@ fn short_pauses_cost_nothing() {
     for agent in [guest, host] {
         agent.signal(Signal::SIGTERM);
         let said = agent.end().stderr;
-        assert!(!said.contains("lease is over") && !said.contains("lost a node"), "{said}");
+        assert!(!said.contains("lease has ended") && !said.contains("node lost"), "{said}");
     }
 }
 
@@ -145,7 +145,7 @@ fn rank_zero_is_a_survivor() {
     let before = workers([first, second, third]);
     assert_eq!(numbers(&before, "group_rank"), [0, 1, 2]);
     agents[0].signal(Signal::SIGKILL);
-    agents[1].logs("round is over");
+    agents[1].logs("round has ended");
     // The newcomer asks for rank 0, but only comes first among newcomers.
     let mut newcomer = job.agent("--node-rank 0 --no-python stay.sh").start();
     let [_, second, third] = &mut agents;
@@ -169,7 +169,7 @@ fn broken_newcomer_is_set_aside() {
     let mut broken = job.guest("--no-python fail.sh 1");
     // The host's worker of that round may be stopped before it prints anything.
     host.logs("nodes=2 world_size=2");
-    broken.logs("this node failed too often and is set aside");
+    broken.logs("this node failed too often and is quarantined");
     let alone = host.logs("nodes=1 world_size=1");
     assert!(alone.contains("restart_count=0"), "{alone}");
     let status = job.status();
@@ -210,7 +210,7 @@ fn workers_of_a_frozen_keeper_die_with_the_lease() {
     workers([&mut host, &mut guest]);
     kill(keeper_of(guest.pid()), Signal::SIGSTOP);
     host.signal(Signal::SIGSTOP);
-    guest.logs("the lease is over and the keeper does not react; killing it");
+    guest.logs("the lease has ended and the keeper does not react; killing the keeper");
     lifeline.wait_until_broken();
     host.signal(Signal::SIGCONT);
     let again = workers([&mut host, &mut guest]);

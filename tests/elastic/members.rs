@@ -101,7 +101,7 @@ fn missing_nodes_are_counted() {
         let end = agent.end();
         end.assert_code(1);
         end.assert_stderr(&[
-            "only 2 of at least 3 nodes were there after 2 s; 1 missing",
+            "only 2 of at least 3 nodes had joined after 2 s; 1 missing",
             "hint: ",
         ]);
         assert_eq!(end.stdout, "");

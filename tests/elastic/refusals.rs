@@ -49,7 +49,7 @@ fn other_run_id() {
         format!("--nnodes 2 --rdzv-id other --rdzv-endpoint {} --no-python stay.sh", job.endpoint);
     let end = sandbox.ragent(&words).run();
     end.assert_code(1);
-    end.assert_stderr(&["the job there is called `j`", "--rdzv-id"]);
+    end.assert_stderr(&["the job at this endpoint is `j`", "--rdzv-id"]);
     assert_eq!(end.stdout, "");
 }
 

@@ -135,18 +135,25 @@ fn status_of_an_agent_that_waits() {
     for words in ["status", "status --rdzv-endpoint auto"] {
         let end = sandbox.ragent(words).run();
         end.assert_code(1);
-        let waits =
-            format!("job j has no coordinator yet: its agent here (process {pid}) waits for");
+        let waits = format!(
+            "job j has no coordinator yet: its agent on this machine (process {pid}) is waiting for"
+        );
         end.assert_stderr(&[&waits, &endpoint, "Connection refused", "hint: "]);
     }
     let end = sandbox.ragent(&format!("status --rdzv-endpoint {endpoint}")).run();
     end.assert_code(1);
-    end.assert_stderr(&[&format!("its agent on this machine runs (process {pid})"), "hint: "]);
-    assert!(!end.stderr.contains("is its agent running?"), "{}", end.stderr);
+    end.assert_stderr(&[
+        &format!("its agent on this machine is running (process {pid})"),
+        "hint: ",
+    ]);
+    assert!(!end.stderr.contains("check that its agent is running"), "{}", end.stderr);
     // An agent that has ended leaves no registration.
     agent.signal(Signal::SIGTERM);
     agent.end().assert_code(1);
-    sandbox.ragent("status").run().assert_stderr(&["no job of this user runs on this machine"]);
+    sandbox
+        .ragent("status")
+        .run()
+        .assert_stderr(&["no job of this user is running on this machine"]);
 }
 
 /// The same holds for an agent that looks for the others; `auto` is not taken for a host name.
@@ -158,14 +165,17 @@ fn status_of_an_agent_that_searches() {
         free_port()
     );
     let mut agent = sandbox.ragent(&words).start();
-    agent.logs("looking for the job's other agents");
+    agent.logs("searching for the job's other agents");
     let asked = ["status", "status --rdzv-endpoint auto"].map(|words| sandbox.ragent(words));
     for asked in
         asked.into_iter().chain([sandbox.ragent("status").env("PET_RDZV_ENDPOINT", "auto")])
     {
         let end = asked.run();
         end.assert_code(1);
-        let looks = format!("its agent here (process {}) looks for the others", agent.pid());
+        let looks = format!(
+            "its agent on this machine (process {}) is searching for the others",
+            agent.pid()
+        );
         end.assert_stderr(&["job j has no coordinator yet", &looks, "hint: "]);
     }
 }

@@ -24,11 +24,14 @@ fn full_disk_ends_no_worker() {
         let orders = sandbox.orders(0);
         let words = format!("--log-dir {} {streams} --no-python obey.sh", slow(&sandbox, "logs"));
         let mut agent = faults.happen_to(sandbox.ragent(&words)).start();
-        agent.logs("admitted");
+        agent.logs("admitted; starting workers");
         faults.set("full", 1);
         orders.give("seq 10000; seq 10000 >&2; echo the end; exit 0");
         let said = ends_well(agent);
-        assert!(said.contains("log files of workers take no more; the workers go on"), "{said}");
+        assert!(
+            said.contains("failed to write log files of workers; the workers continue"),
+            "{said}"
+        );
         sandbox.assert_nothing_left();
     }
 }
@@ -41,7 +44,7 @@ fn lost_log_folder_ends_no_worker() {
     let orders = sandbox.orders(0);
     let words = "--max-restarts 1 --log-dir logs -r 3 --no-python obey.sh";
     let mut agent = sandbox.ragent(words).start();
-    agent.logs("admitted");
+    agent.logs("admitted; starting workers");
     orders.give("rm -r $SCRATCH/logs; touch $SCRATCH/logs; exit 1");
     agent.logs("their output goes to the console");
     assert_eq!(agent.worker().number("restart"), 1);
@@ -54,7 +57,7 @@ fn lost_log_folder_ends_no_worker() {
 fn no_temporary_folder() {
     let sandbox = Sandbox::new();
     let said = ends_well(sandbox.ragent("--no-python true").env("TMPDIR", "/proc").start());
-    assert!(said.contains("no folder for log files"), "{said}");
+    assert!(said.contains("failed to create a folder for log files"), "{said}");
 }
 
 /// A missing folder for temporary files is not created: a file system may be about to be mounted
@@ -83,7 +86,7 @@ fn signals_that_a_parent_ignores_or_blocks() {
     };
     ends_well(start("true").start());
     let mut agent = start("stay.sh").start();
-    agent.logs("admitted");
+    agent.logs("admitted; starting workers");
     agent.signal(Signal::SIGTERM);
     agent.end().assert_code(1);
     sandbox.assert_nothing_left();
@@ -99,7 +102,7 @@ fn no_loopback() {
     let (network, sandbox) = (Network::new("lo", 1), Sandbox::new());
     network.ip(1, "link set lo down");
     let mut agent = network.ragent(&sandbox, 1, "--no-python true").start();
-    agent.logs("the coordinator is not reached");
+    agent.logs("cannot reach the coordinator");
     agent.signal(Signal::SIGTERM);
     let end = agent.end();
     end.assert_code(1);
@@ -116,10 +119,10 @@ fn files_that_may_not_grow() {
         env!("CARGO_BIN_EXE_ragent")
     );
     let mut agent = sandbox.program("/bin/sh").arg("-c").arg(shell).start();
-    agent.logs("admitted");
+    agent.logs("admitted; starting workers");
     orders.give("seq 10000; echo the end; exit 0");
     let said = ends_well(agent);
-    assert!(said.contains("log files of workers take no more; the workers go on"), "{said}");
+    assert!(said.contains("failed to write log files of workers; the workers continue"), "{said}");
     sandbox.assert_nothing_left();
 }
 
@@ -176,8 +179,8 @@ fn few_descriptors() {
     for limit in [16, 60, 167] {
         let end = run(limit);
         end.assert_code(2);
-        let what = format!("this process may have {limit} files open, and needs 168");
-        end.assert_stderr(&[&what, "hint: raise `ulimit -n`"]);
+        let what = format!("this process may open {limit} files, but needs 168");
+        end.assert_stderr(&[&what, "hint: raise the hard limit of `ulimit -n`"]);
     }
     run(168).assert_code(0);
     let script = format!(
@@ -203,11 +206,11 @@ fn stepped_clock_changes_nothing() {
     let_pass(crate::support::LEASE);
     orders.give("exit 1");
     // The timestamps of the log show that the clock was stepped.
-    let line = agent.logs("admitted");
+    let line = agent.logs("admitted; starting workers");
     let year = |line: &str| line[..4].parse::<i64>().unwrap();
     let before = year(&line);
     assert_eq!(agent.worker().number("restart"), 1);
-    let after = year(&agent.logs("admitted"));
+    let after = year(&agent.logs("admitted; starting workers"));
     assert_eq!(after, before + 1);
     faults.set("clock", -YEAR);
     let_pass(crate::support::LEASE);
@@ -237,7 +240,7 @@ fn slow_disk_costs_no_lease() {
     faults.set("slow", 0);
     orders.give("exit 0");
     let said = ends_well(agent);
-    assert!(!said.contains("lease is over") && !said.contains("stood still"), "{said}");
+    assert!(!said.contains("lease has ended") && !said.contains("was stalled"), "{said}");
 }
 
 fn slow(sandbox: &Sandbox, name: &str) -> String {
@@ -266,6 +269,6 @@ fn dead_resolver() {
     let late = format!("--nnodes 2 --rdzv-endpoint {endpoint} --rdzv-conf join_timeout=1");
     let late = faults.happen_to(sandbox.ragent(&format!("{late} --no-python stay.sh"))).run();
     late.assert_code(1);
-    late.assert_stderr(&["the resolver does not answer for `localhost`"]);
+    late.assert_stderr(&["the resolver did not answer for `localhost`"]);
     assert!(!guest.text(Stream::Stderr).contains("resolver"), "{guest:?}");
 }

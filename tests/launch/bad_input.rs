@@ -32,7 +32,7 @@ fn unknown_flag() {
 fn empty_range_of_nodes() {
     let sandbox = Sandbox::new();
     let end = refused(sandbox.ragent("--nnodes 4:2 --no-python stay.sh"));
-    assert_eq!(end.stderr, "error: `--nnodes 4:2` needs 1 <= MIN <= MAX, got 4:2\n");
+    assert_eq!(end.stderr, "error: `--nnodes 4:2` must satisfy 1 <= MIN <= MAX, but is 4:2\n");
 }
 
 /// A mistake that is found twice is reported once.
@@ -40,7 +40,7 @@ fn empty_range_of_nodes() {
 fn one_mistake_is_told_once() {
     let sandbox = Sandbox::new();
     let words = "--nnodes 2 --rdzv-endpoint auto --rdzv-id x --node-rank abc --no-python stay.sh";
-    refused(sandbox.ragent(words)).assert_stderr(&["`--node-rank abc` is no whole number"]);
+    refused(sandbox.ragent(words)).assert_stderr(&["`--node-rank abc` is not a whole number"]);
 }
 
 /// An endpoint needs a host.
@@ -82,7 +82,7 @@ fn named_python_that_cannot_be_executed() {
     let sandbox = Sandbox::new();
     fs::write(sandbox.path("train.py"), "").unwrap();
     let end = refused(sandbox.ragent("train.py").env("PYTHON_EXEC", "/no/such/python"));
-    end.assert_stderr(&["PYTHON_EXEC names `/no/such/python`"]);
+    end.assert_stderr(&["PYTHON_EXEC is `/no/such/python`"]);
 }
 
 /// A program must be executable.
@@ -100,8 +100,8 @@ fn program_that_is_not_executable() {
 fn program_that_is_not_in_path() {
     let sandbox = Sandbox::new();
     for (line, says, hint) in [
-        ("#!/no/such/sh\n", "asks for \"/no/such/sh\"", "install it"),
-        ("#!/bin/sh\r\n", "asks for \"/bin/sh\\r\"", "end as on Windows"),
+        ("#!/no/such/sh\n", "requests \"/no/such/sh\"", "install it"),
+        ("#!/bin/sh\r\n", "requests \"/bin/sh\\r\"", "Windows line endings"),
     ] {
         fs::write(sandbox.path("script"), line).unwrap();
         fs::set_permissions(sandbox.path("script"), Permissions::from_mode(0o755)).unwrap();
@@ -188,7 +188,7 @@ fn launch_methods() {
         ("--deepspeed-config bad.json", ["`--deepspeed-config bad.json`", "hint: add `--launch-"]),
         (
             "--launch-method deepspeed --deepspeed-config bad.json",
-            ["`--deepspeed-config bad.json` is no JSON", "line 1 column 2"],
+            ["`--deepspeed-config bad.json` is not valid JSON", "line 1 column 2"],
         ),
         (
             "--launch-method deepspeed --deepspeed-config none.json",

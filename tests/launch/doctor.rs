@@ -52,7 +52,7 @@ fn full_disk_is_told() {
         let full = File::options().write(true).open("/dev/full").expect("every Linux has it");
         let end = Sandbox::new().ragent(words).stdout(full).run();
         end.assert_code(1);
-        end.assert_stderr(&["failed to print what was found", "No space left"]);
+        end.assert_stderr(&["failed to print the findings", "No space left"]);
     }
 }
 

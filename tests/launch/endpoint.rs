@@ -30,7 +30,10 @@ fn stranger_at(port: u16) -> End {
     end.assert_code(1);
     assert_eq!(end.stderr.matches("error:").count(), 1, "{}", end.stderr);
     assert_eq!(end.stdout, "");
-    end.assert_stderr(&[&format!("127.0.0.1:{port} is served by something"), "hint: "]);
+    end.assert_stderr(&[
+        &format!("127.0.0.1:{port} is served by a program other than ragent"),
+        "hint: ",
+    ]);
     end
 }
 
@@ -69,11 +72,11 @@ fn listener_that_resets(words: &'static str) -> u16 {
 #[test]
 fn server_that_says_something_and_resets() {
     let port = listener_that_resets("SSH-2.0-OpenSSH_9.2\r\n");
-    let says = "it says `SSH-2.0-OpenSSH_9.2`";
+    let says = "it answers `SSH-2.0-OpenSSH_9.2`";
     stranger_at(port).assert_stderr(&[says]);
     let end = Sandbox::new().ragent(&format!("status --rdzv-endpoint 127.0.0.1:{port}")).run();
     end.assert_code(1);
-    let what = format!("127.0.0.1:{port} is served by something that is not ragent: {says}");
+    let what = format!("127.0.0.1:{port} is served by a program other than ragent: {says}");
     end.assert_stderr(&[&what, "hint: "]);
     assert!(!end.stderr.contains("tonic"), "{}", end.stderr);
 }
@@ -82,14 +85,14 @@ fn server_that_says_something_and_resets() {
 #[test]
 fn web_server() {
     let port = listener_that_says("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
-    stranger_at(port).assert_stderr(&["it says `HTTP/1.1 404 Not Found`"]);
+    stranger_at(port).assert_stderr(&["it answers `HTTP/1.1 404 Not Found`"]);
 }
 
 /// Any other server is identified by its first words.
 #[test]
 fn server_of_another_protocol() {
     let port = listener_that_says("SSH-2.0-OpenSSH_9.2\r\n");
-    stranger_at(port).assert_stderr(&["it says `SSH-2.0-OpenSSH_9.2`"]);
+    stranger_at(port).assert_stderr(&["it answers `SSH-2.0-OpenSSH_9.2`"]);
 }
 
 /// A silent server, like a store of torchrun, is reported as such.
@@ -97,7 +100,7 @@ fn server_of_another_protocol() {
 fn server_that_says_nothing() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
-    stranger_at(port).assert_stderr(&["says nothing", "torchrun"]);
+    stranger_at(port).assert_stderr(&["sends nothing", "torchrun"]);
 }
 
 /// A port that a program holds without serving it cannot be hosted, and the agent does not wait for
@@ -119,7 +122,7 @@ fn port_that_is_held() {
     );
     let end = sandbox.ragent(&words).run();
     end.assert_code(1);
-    end.assert_stderr(&[&format!("port {port} is held by another program"), "hint: "]);
+    end.assert_stderr(&[&format!("port {port} is in use by another program"), "hint: "]);
     assert_eq!(end.stdout, "");
 }
 
@@ -133,7 +136,7 @@ fn endpoint_that_nobody_serves() {
     agent.logs("waiting for the coordinator");
     let end = agent.end();
     end.assert_code(1);
-    let what = format!("nobody served 127.0.0.1:{port} for 1 s");
+    let what = format!("no agent served 127.0.0.1:{port} within 1 s");
     end.assert_stderr(&[&what, "Connection refused", "hint: "]);
     assert_eq!(end.stdout, "");
 }
@@ -147,7 +150,7 @@ fn name_that_does_not_resolve() {
     assert!(line.contains("no-such-host.invalid"), "{line}");
     let end = agent.end();
     end.assert_code(1);
-    end.assert_stderr(&["nobody served no-such-host.invalid:29400", "resolve", "hint: "]);
+    end.assert_stderr(&["no agent served no-such-host.invalid:29400", "resolve", "hint: "]);
 }
 
 /// If packets are dropped, the agent logs it after the timeout of one attempt, not after the join

@@ -73,7 +73,7 @@ fn busy_workers_do_not_hang() {
         unistd::mkfifo(&sandbox.path("none"), Mode::S_IRWXU).unwrap();
         let start = sandbox.ragent("--hang-timeout 1 --no-python bash -c").arg(work);
         let mut agent = start.start();
-        agent.logs("admitted");
+        agent.logs("admitted; starting workers");
         let_pass(Duration::from_secs(3));
         agent.signal(nix::sys::signal::Signal::SIGTERM);
         let end = agent.end();
@@ -109,7 +109,7 @@ fn worker_asks_to_be_taken_for_hung() {
     agent.worker();
     writeln!(beats, "trigger").unwrap();
     let end = agent.end();
-    assert!(end.report().contains("it asked to be taken for hung"), "{}", end.report());
+    assert!(end.report().contains("it reported a hang"), "{}", end.report());
 }
 
 /// Sockets of a killed agent, and a folder with the mode of a loose umask, do not disable the
@@ -127,7 +127,12 @@ fn folder_of_the_sockets() {
     for (script, is_well) in [("umask 002", true), (stale, true), ("chmod 777 run/ragent", false)] {
         let end = run(script);
         end.assert_code(0);
-        assert_eq!(!end.stderr.contains("cannot send heartbeats"), is_well, "{}", end.stderr);
+        assert_eq!(
+            !end.stderr.contains("failed to open the sockets for heartbeats"),
+            is_well,
+            "{}",
+            end.stderr
+        );
     }
 }
 

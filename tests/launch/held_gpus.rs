@@ -47,7 +47,7 @@ fn held_gpu_is_waited_for() {
     let pid = ended();
     hold(&sandbox, pid);
     orders.give("exit 1");
-    let line = agent.logs("waiting for a GPU that is held");
+    let line = agent.logs("waiting for a GPU that is in use by a process that has ended");
     let what = format!("GPU 1: process {pid}, which has ended, has 3072 MiB");
     assert!(line.contains(&what), "{line}");
     fs::remove_file(sandbox.path("held")).unwrap();
@@ -71,7 +71,12 @@ fn gpu_that_stays_held_is_named() {
         orders.give("exit 0");
         let end = agent.end();
         end.assert_code(0);
-        assert_eq!(end.stderr.contains("a GPU stays held; going on"), is_told, "{}", end.stderr);
+        assert_eq!(
+            end.stderr.contains("a GPU is still in use by a process that has ended; continuing"),
+            is_told,
+            "{}",
+            end.stderr
+        );
     }
 }
 

@@ -117,7 +117,8 @@ fn temporary_folder_of_redirected_streams_is_named() {
     let sandbox = Sandbox::new();
     let end = sandbox.ragent("-r 3 --no-python bash -c").arg(SPEAK).run();
     end.assert_code(0);
-    let (_, folder) = end.stderr.split_once("what workers say is kept folder=").unwrap();
+    let (_, folder) =
+        end.stderr.split_once("writing the output of workers to files folder=").unwrap();
     let folder = Path::new(folder.lines().next().unwrap());
     assert_eq!(fs::read_to_string(folder.join("attempt_0/0/stdout.log")).unwrap(), "out 0\n");
 }

@@ -39,7 +39,7 @@ fn nothing_outlives_a_killed_keeper() {
     lifeline.wait_until_broken();
     let end = agent.end();
     end.assert_code(1);
-    assert!(end.report().contains("its keeper process was gone"), "{}", end.report());
+    assert!(end.report().contains("its keeper process has ended"), "{}", end.report());
     sandbox.assert_nothing_left();
 }
 

@@ -139,7 +139,7 @@ fn status_finds_no_job_that_has_ended() {
     sandbox.ragent("--no-python true").run().assert_code(0);
     let status = sandbox.ragent("status").run();
     status.assert_code(1);
-    status.assert_stderr(&["no job of this user runs", "hint: ", "--rdzv-endpoint"]);
+    status.assert_stderr(&["no job of this user is running", "hint: ", "--rdzv-endpoint"]);
 }
 
 /// If several jobs run, they are listed and one must be named; several agents of a job count as
@@ -159,7 +159,11 @@ fn status_asks_which_job() {
     second.worker();
     let status = sandbox.ragent("status").run();
     status.assert_code(1);
-    status.assert_stderr(&["2 jobs run on this machine", &format!("a at {endpoint}"), "b at "]);
+    status.assert_stderr(&[
+        "2 jobs are running on this machine",
+        &format!("a at {endpoint}"),
+        "b at ",
+    ]);
     let named = sandbox.ragent(&format!("status --rdzv-endpoint {endpoint}")).run();
     named.assert_code(0);
     assert!(named.stdout.starts_with("job a "), "{}", named.stdout);

@@ -44,7 +44,7 @@ fn job_is_told() {
     assert!(
         notices.until("STATUS=").starts_with("STATUS=looking for the coordinator at 127.0.0.1")
     );
-    notices.until("STATUS=attending 127.0.0.1:");
+    notices.until("STATUS=registered at 127.0.0.1:");
     notices.until("READY=1");
     notices.until("STATUS=round 1, 1 node, running");
     notices.until("STATUS=round 1: succeeded");

@@ -26,7 +26,7 @@ fn workers_are_told_the_signal_and_may_save() {
         agent.says(&format!("saved rank=1 on {name}"));
         let end = agent.end();
         end.assert_code(1);
-        end.assert_stderr(&["signal received; leaving", signal.as_str()]);
+        end.assert_stderr(&["signal received; leaving the job", signal.as_str()]);
         sandbox.assert_nothing_left();
     }
 }
@@ -68,7 +68,7 @@ fn second_ctrl_c_kills_at_once() {
     agent.workers(2);
     for _ in 0..2 {
         agent.signal(Signal::SIGINT);
-        agent.logs("signal received; leaving");
+        agent.logs("signal received; leaving the job");
     }
     agent.end().assert_code(1);
     sandbox.assert_nothing_left();
@@ -85,10 +85,10 @@ fn second_sigterm_does_not_shorten_the_grace() {
     agent.says("armed");
     agent.signal(Signal::SIGTERM);
     agent.says("saving");
-    agent.logs("signal received; leaving");
+    agent.logs("signal received; leaving the job");
     for _ in 0..2 {
         agent.signal(Signal::SIGTERM);
-        agent.logs("signal received; leaving");
+        agent.logs("signal received; leaving the job");
         // The same thread answers, after it has handled the signal completely.
         let status = sandbox.ragent("status").run();
         assert!(status.stdout.contains("leaving"), "{}", status.stdout);
@@ -288,7 +288,7 @@ fn signals_to_the_keeper_end_nothing() {
     agent.says("still here");
     let end = agent.end();
     end.assert_code(0);
-    assert!(!end.stderr.contains("the keeper is gone"), "{}", end.stderr);
+    assert!(!end.stderr.contains("the keeper has ended"), "{}", end.stderr);
 }
 
 /// Workers start with every signal at its default, even if the agent's parent ignores some; libc

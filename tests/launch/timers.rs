@@ -22,7 +22,7 @@ fn overdue_worker_is_killed() {
     let start = sandbox.ragent("--max-restarts 1 --no-python bash -c").arg(script);
     let end = start.env("TORCHELASTIC_ENABLE_FILE_TIMER", "1").run();
     end.assert_code(0);
-    end.assert_stderr(&["a worker's timer is over; killing it", "killed by SIGKILL"]);
+    end.assert_stderr(&["a worker's timer has expired; killing the worker", "killed by SIGKILL"]);
     assert_eq!(fs::read_dir(sandbox.path("tmp")).unwrap().count(), 0, "the pipe is removed");
 }
 
@@ -37,7 +37,9 @@ fn strangers_are_not_killed() {
         .env("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
         .env("TORCHELASTIC_TIMER_FILE", sandbox.path("timer"))
         .start();
-    agent.logs("a timer is over; nobody is killed");
+    agent.logs(
+        "a timer has expired, but its process is not a worker of this agent; no process is killed",
+    );
     assert!(sandbox.path("timer").exists());
     agent.signal(nix::sys::signal::Signal::SIGTERM);
     agent.end().assert_code(1);
@@ -56,6 +58,6 @@ fn file_in_the_way() {
         .env("TORCHELASTIC_TIMER_FILE", sandbox.path("timer"))
         .run();
     end.assert_code(2);
-    end.assert_stderr(&["`TORCHELASTIC_TIMER_FILE ", "cannot be written: it is no pipe"]);
+    end.assert_stderr(&["`TORCHELASTIC_TIMER_FILE ", "cannot be written: it is not a pipe"]);
     assert_eq!(fs::read_to_string(sandbox.path("timer")).unwrap(), "mine");
 }

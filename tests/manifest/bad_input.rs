@@ -14,20 +14,20 @@ fn mistakes() {
         ("--name a t.py", ["`--image` is not given", "--help"]),
         ("--image b t.py", ["`--name` is not given", "--help"]),
         ("--name a --image b", ["no training script is given", "--help"]),
-        ("--name A --image b t.py", ["`--name A`", "small letters"]),
+        ("--name A --image b t.py", ["`--name A`", "lowercase letters"]),
         ("--name a --image b --nnodes 4:2 t.py", ["`--nnodes 4:2`", "1 <= MIN <= MAX"]),
-        ("--name a --image b --gpus-per-pod -1 t.py", ["`--gpus-per-pod -1`", "a number from 1"]),
+        ("--name a --image b --gpus-per-pod -1 t.py", ["`--gpus-per-pod -1`", "a positive number"]),
         ("--name a --image b --image-pull-policy x t.py", ["`--image-pull-policy x`", "`Never`"]),
         ("--name a --image b --resource gpu t.py", ["`--resource gpu`", "NAME=VALUE"]),
         ("--name a --image b --volume x:y:/z t.py", ["`--volume x:y:/z`", "`pvc:CLAIM:/PATH`"]),
         ("--name a --image b --save-path auto t.py", ["needs a volume", "--volume pvc:"]),
         (
             "--name a --image b --launch-method deepspeed --deepspeed-config bad.json t.py",
-            ["`--deepspeed-config bad.json` is no JSON", "PET_DEEPSPEED_CONFIG"],
+            ["`--deepspeed-config bad.json` is not valid JSON", "PET_DEEPSPEED_CONFIG"],
         ),
         (
             "--name a --image b --deepspeed-config bad.json t.py",
-            ["belongs to `--launch-method deepspeed`", "hint: "],
+            ["requires `--launch-method deepspeed`", "hint: "],
         ),
         ("--name a --image b --output /proc/no/x t.py", ["`--output /proc/no/x`", "hint: "]),
         ("--bogus t.py", ["--bogus", "--help"]),
@@ -95,7 +95,7 @@ fn variables_of_agents() {
         ("--env PET_HANG_TIMEOUT=abc t.py", "`PET_HANG_TIMEOUT abc`"),
         ("--env PET_RDZV_CONF=foo=1 t.py", "unknown key `foo`"),
         ("--env PET_NO_PYTHON=x t.py", "`PET_NO_PYTHON=x` is neither 0 nor 1"),
-        ("--env PET_SHARED_FILE=/x t.py", "belongs to `--launch-method basic`"),
+        ("--env PET_SHARED_FILE=/x t.py", "requires `--launch-method basic`"),
     ] {
         refused(words, &[part]);
     }

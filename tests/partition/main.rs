@@ -44,7 +44,7 @@ fn cut_off_node_is_left_out_and_taken_back() {
     let sandbox = Sandbox::new();
     let [mut host, mut stays, mut cut] = three_agents(&network, &sandbox);
     network.cut(3);
-    host.logs("lost a node");
+    host.logs("node lost");
     cut.logs("the keeper kills the workers");
     for agent in [&mut host, &mut stays] {
         agent.logs("nodes=2 world_size=2");
@@ -77,11 +77,11 @@ fn blips_cost_nothing() {
     }
     // The next log lines of all agents must come from this signal.
     blipping.signal(Signal::SIGTERM);
-    let line = host.logs("round ends");
+    let line = host.logs("round ended");
     assert!(line.contains("node_left"), "{line}");
     other.logs("nodes=2 world_size=2");
-    assert!(!host.text(Stream::Stderr).contains("lost a node"), "{:?}", host);
-    assert!(!blipping.end().stderr.contains("lease is over"));
+    assert!(!host.text(Stream::Stderr).contains("node lost"), "{:?}", host);
+    assert!(!blipping.end().stderr.contains("lease has ended"));
 }
 
 /// A link that is cut in one direction counts as cut: a node that receives no answer kills its
@@ -98,7 +98,7 @@ fn link_that_is_cut_one_way() {
         let [mut host, mut stays, mut cut] = three_agents(&network, &sandbox);
         network.cut_one_way(from, to);
         cut.logs("the keeper kills the workers");
-        host.logs("lost a node");
+        host.logs("node lost");
         for agent in [&mut host, &mut stays] {
             agent.logs("nodes=2 world_size=2");
             agent.worker();

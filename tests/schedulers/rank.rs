@@ -65,10 +65,10 @@ fn mistakes_are_told() {
     let sandbox = Sandbox::new();
     let unknown = |start: Start| start.env("OMPI_MCA_orte_hnp_uri", "");
     for (start, says) in [
-        (sandbox.ragent("rank -- true"), "no launcher that is known"),
-        (unknown(rank(&sandbox, 1, 100, "rank -- true")), "on which host rank 0 is"),
+        (sandbox.ragent("rank -- true"), "not started by a supported launcher"),
+        (unknown(rank(&sandbox, 1, 100, "rank -- true")), "does not provide the host of rank 0"),
         (rank(&sandbox, 0, 1, "rank -- no-such-program"), "`no-such-program` cannot be executed"),
-        (rank(&sandbox, 0, 16, "rank -- true"), "the ranks would look for it at 10.9.8.7"),
+        (rank(&sandbox, 0, 16, "rank -- true"), "the other ranks would connect to 10.9.8.7"),
         (rank(&sandbox, 9, 8, "rank -- true"), "`rank 9` and `8 ranks`"),
         (rank(&sandbox, 0, 1, "rank --master-port 70000 -- true"), "70000"),
         (rank(&sandbox, 0, 1, "rank"), "<PROGRAM>"),
@@ -91,9 +91,9 @@ fn master_must_mean_something() {
     };
     for port in ["abc", "99999", "0", "-1", "4000x"] {
         let by_variable = rank(&sandbox, 0, 1, "rank").env("MASTER_PORT", port);
-        refused(by_variable, &format!("`MASTER_PORT {port}` is no port of rank 0"));
+        refused(by_variable, &format!("`MASTER_PORT {port}` is not a valid port of rank 0"));
         let by_flag = rank(&sandbox, 0, 1, "rank --master-port").arg(port);
-        refused(by_flag, &format!("`--master-port {port}` is no port of rank 0"));
+        refused(by_flag, &format!("`--master-port {port}` is not a valid port of rank 0"));
     }
     for address in ["a b", "a\tb", "\u{7f}"] {
         let by_variable = rank(&sandbox, 0, 1, "rank").env("MASTER_ADDR", address);
@@ -101,7 +101,10 @@ fn master_must_mean_something() {
         let by_flag = rank(&sandbox, 0, 1, "rank --master-addr").arg(address);
         refused(by_flag, "`--master-addr ");
     }
-    refused(rank(&sandbox, 0, 1, "rank --master-addr").arg(""), "`--master-addr ` is no address");
+    refused(
+        rank(&sandbox, 0, 1, "rank --master-addr").arg(""),
+        "`--master-addr ` is not a valid address of rank 0",
+    );
     // Empty variables count as unset, as everywhere here.
     let start = rank(&sandbox, 0, 1, "rank -- env").env("MASTER_ADDR", "").env("MASTER_PORT", "");
     assert_eq!(variables(&start.run())["MASTER_ADDR"], "127.0.0.1");
@@ -135,7 +138,7 @@ fn hints_are_those_of_a_rank() {
     for program in ["e.py", "./e.py"] {
         let end = rank(&sandbox, 0, 1, "rank --").arg(program).run();
         end.assert_code(2);
-        end.assert_stderr(&[&format!("hint: `ragent rank -- python {program}`")]);
+        end.assert_stderr(&[&format!("hint: use `ragent rank -- python {program}`")]);
     }
     let none = rank(&sandbox, 0, 1, "rank -- none.py").run();
     assert!(!none.stderr.contains("python"), "{}", none.stderr);

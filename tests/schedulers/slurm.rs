@@ -55,7 +55,7 @@ fn range_is_bounded_by_the_step() {
     }
     let end = in_step(&sandbox, 0, 2, "--nnodes 3 --no-python true").run();
     end.assert_code(2);
-    end.assert_stderr(&["Slurm has started 2 agents, and `--nnodes` says 3"]);
+    end.assert_stderr(&["Slurm has started 2 agents, but `--nnodes` is 3"]);
 }
 
 /// If a flag sets how nodes meet, the step's variables are ignored, so that scripts for torchrun
@@ -90,8 +90,8 @@ fn contradictions_are_told() {
         ("SLURM_STEP_TASKS_PER_NODE", "2,1", "Slurm has started 2 agents on this node"),
         ("SLURM_STEP_TASKS_PER_NODE", "4(x2)", "contradict each other"),
         ("SLURM_PROCID", "2", "contradict each other"),
-        ("SLURM_STEP_NODELIST", "away[", "brackets do not pair"),
-        ("SLURM_LOCALID", "none", "which is no number"),
+        ("SLURM_STEP_NODELIST", "away[", "brackets are not balanced"),
+        ("SLURM_LOCALID", "none", "which is not a whole number"),
     ] {
         let end = in_step(&sandbox, 0, 2, "--no-python true").env(name, value).run();
         end.assert_code(2);

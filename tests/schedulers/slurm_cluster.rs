@@ -144,5 +144,5 @@ fn cancelled_job_leaves_nothing() {
     lifeline.wait_until_broken();
     let end = job.end();
     assert_ne!(end.code, Some(0), "{}", end.stderr);
-    end.assert_stderr(&["signal received; leaving"]);
+    end.assert_stderr(&["signal received; leaving the job"]);
 }

@@ -64,8 +64,8 @@ fn first_rank_hosts_and_may_be_last() {
         agent(&network, &sandbox, node, "job", &words).start()
     };
     let (mut second, mut third) = (ranked(2), ranked(3));
-    second.logs("looking for the job's other agents");
-    third.logs("looking for the job's other agents");
+    second.logs("searching for the job's other agents");
+    third.logs("searching for the job's other agents");
     let mut first = ranked(1);
     first.logs("coordinating the job");
     for agent in [&mut first, &mut second, &mut third] {
@@ -107,7 +107,7 @@ fn parts_become_one_job() {
     let (network, sandbox) = (Network::new("parts", 4), Sandbox::new());
     let settled = |node: u32| {
         let mut agent = agent(&network, &sandbox, node, "job", "--nnodes 4").start();
-        agent.logs("attending endpoint=");
+        agent.logs("registered endpoint=");
         agent
     };
     network.block(1);
@@ -117,11 +117,11 @@ fn parts_become_one_job() {
     network.unblock(1);
     network.unblock(2);
     assert_admitted(&mut agents);
-    let gave_way = |agent: &Program| agent.text(Stream::Stderr).contains("giving way");
+    let gave_way = |agent: &Program| agent.text(Stream::Stderr).contains("joining it there");
     assert_eq!(agents.iter().filter(|agent| gave_way(agent)).count(), 2);
     for agent in &agents {
         let stderr = agent.text(Stream::Stderr);
-        assert!(!stderr.contains("are there two?"), "{stderr}");
+        assert!(!stderr.contains("hosts a different job with the same name"), "{stderr}");
     }
     for node in 1..=4 {
         let status = network.ragent(&sandbox, node, "status").run();
@@ -159,7 +159,7 @@ fn running_job_takes_in_what_another_host_has_gathered() {
         agent.logs("nodes=2 world_size=2");
     }
     network.unblock(1);
-    alone.logs("giving way");
+    alone.logs("joining it there");
     agents.extend([alone, start(4)]);
     assert_admitted(&mut agents);
     // The endpoint of the former host redirects to the job.
@@ -184,7 +184,7 @@ fn jobs_that_differ_stay_two() {
     }
     network.unblock(1);
     for agent in &mut agents {
-        agent.logs("are there two?");
+        agent.logs("hosts a different job with the same name");
     }
 }
 
@@ -219,7 +219,10 @@ fn list_of_hosts_does_without_multicast() {
     }
     let end = agent(&network, &sandbox, 1, "job", "--nnodes 3").run();
     end.assert_code(1);
-    end.assert_stderr(&["no interface of this machine takes multicast", "--discover-hosts"]);
+    end.assert_stderr(&[
+        "no network interface of this machine supports multicast",
+        "--discover-hosts",
+    ]);
     for node in 1..=3 {
         network.ip(node, "link set lo up");
     }
@@ -253,16 +256,19 @@ fn other_settings_are_refused() {
 fn mistakes_are_told() {
     let sandbox = Sandbox::new();
     for (words, says) in [
-        ("--rdzv-endpoint auto", "by the job's name, and none is given"),
-        ("--rdzv-endpoint auto:0 --rdzv-id x", "is no port: a number from 1"),
-        ("--rdzv-endpoint auto --rdzv-id x --rdzv-backend static", "for `c10d`, not for `static`"),
+        ("--rdzv-endpoint auto", "by `--rdzv-id`, which is not given"),
+        ("--rdzv-endpoint auto:0 --rdzv-id x", "is not a valid port: it must be a number from 1"),
+        (
+            "--rdzv-endpoint auto --rdzv-id x --rdzv-backend static",
+            "requires the backend `c10d`, not `static`",
+        ),
         ("--rdzv-endpoint auto --rdzv-id x --rdzv-conf discover_ttl=99", "from 1 to 32"),
         (
             "--rdzv-endpoint auto --rdzv-id x --rdzv-conf discover_interface=no9",
             "no such interface",
         ),
         ("--rdzv-endpoint auto --rdzv-id x --discover-hosts a,,b", "it has no host"),
-        ("--rdzv-endpoint n0 --discover-hosts a", "is for `--rdzv-endpoint auto`"),
+        ("--rdzv-endpoint n0 --discover-hosts a", "requires `--rdzv-endpoint auto`"),
     ] {
         let end = sandbox.ragent(&format!("{words} --no-python true")).run();
         end.assert_code(2);

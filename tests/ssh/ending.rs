@@ -41,7 +41,7 @@ fn second_interrupt_kills() {
     let words = "--shutdown-timeout 3600 --no-python stubborn.sh";
     let mut launch = running(&cluster, words, 4);
     launch.signal_group(Signal::SIGINT);
-    launch.logs("passing it on to all hosts");
+    launch.logs("forwarding it to all hosts");
     launch.signal_group(Signal::SIGINT);
     launch.end().assert_code(1);
     cluster.wait_until_nothing_left();

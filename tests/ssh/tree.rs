@@ -31,7 +31,7 @@ fn direct_way_is_the_second_one() {
     cluster.write_client_config(&from_first);
     let end = cluster.launch("--fanout 1 --no-python environment.sh").run();
     end.assert_code(0);
-    end.assert_stderr(&["trying it directly", "Connection refused"]);
+    end.assert_stderr(&["connecting to it directly", "Connection refused"]);
     for rank in 0..4 {
         let line = format!("[node{}:{rank}] env rank={rank} WORLD_SIZE=4\n", rank + 1);
         assert!(end.stdout.contains(&line), "{}", end.stdout);

@@ -27,7 +27,7 @@ fn too_few_hosts_are_reached() {
     let end = cluster.launch("--no-python environment.sh").run();
     end.assert_code(1);
     end.assert_stderr(&[
-        "error: 3 hosts are reached, and the job needs 4; nothing was started",
+        "error: 3 hosts were reached, but the job needs 4; no agent was started",
         "\n  node3: ",
         "Connection refused",
     ]);
@@ -43,7 +43,11 @@ fn password_is_not_asked_for() {
     cluster.write_client_config("Host node2\nPort 2222\n");
     let end = cluster.launch("--no-python environment.sh").run();
     end.assert_code(1);
-    end.assert_stderr(&["node2: ", "Permission denied", "hint: nobody can type a password here"]);
+    end.assert_stderr(&[
+        "node2: ",
+        "Permission denied",
+        "hint: ssh cannot ask for a password here",
+    ]);
     assert_eq!(cluster.left(), Vec::<String>::new());
 }
 
@@ -54,7 +58,7 @@ fn unknown_host_key() {
     cluster.write("known_hosts", "");
     let end = cluster.launch("--no-python environment.sh").run();
     end.assert_code(1);
-    end.assert_stderr(&["Host key verification failed", "hint: log in by hand once"]);
+    end.assert_stderr(&["Host key verification failed", "hint: log in manually once"]);
 }
 
 /// Another version of ragent on a host is reported, with both versions.
@@ -68,7 +72,10 @@ fn other_version() {
     let end = cluster.launch(&words).run();
     end.assert_code(1);
     let ours = env!("CARGO_PKG_VERSION");
-    end.assert_stderr(&[&format!("node2: it runs ragent 0.0.1, and this host {ours}"), "hint: "]);
+    end.assert_stderr(&[
+        &format!("node2: it runs ragent 0.0.1, but this host runs {ours}"),
+        "hint: ",
+    ]);
     assert_eq!(end.stdout, "");
 }
 
@@ -79,7 +86,7 @@ fn host_lacks_something() {
     let Some(cluster) = Cluster::new("lacks", 4) else { return };
     let end = cluster.launch("--chdir /no/such --no-python environment.sh").run();
     end.assert_code(1);
-    end.assert_stderr(&["node4: the folder `/no/such` cannot be entered: No such file"]);
+    end.assert_stderr(&["node4: cannot enter the folder `/no/such`: No such file"]);
     cluster.wait_until_nothing_left();
     let end = cluster.launch("--no-python nothing.sh").run();
     end.assert_code(1);
@@ -94,7 +101,10 @@ fn host_lacks_something() {
     let words = format!("--remote-ragent /no/ragent --no-python {}", path.display());
     let end = cluster.launch(&words).run();
     end.assert_code(1);
-    end.assert_stderr(&["/no/ragent", "hint: is ragent installed there? `--remote-ragent PATH`"]);
+    end.assert_stderr(&[
+        "/no/ragent",
+        "hint: install ragent on that host, or give its path with `--remote-ragent PATH`",
+    ]);
 }
 
 /// Runs `ragent launch` with a script in place of ssh.

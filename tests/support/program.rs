@@ -342,7 +342,7 @@ impl End {
     pub fn assert_code(&self, code: i32) {
         assert_eq!(self.code, Some(code), "{}", self.stderr);
         // In every case, the agent must not have given up waiting for the keeper.
-        assert!(!self.stderr.contains("the keeper process does not end"), "{}", self.stderr);
+        assert!(!self.stderr.contains("the keeper process did not end in time"), "{}", self.stderr);
     }
 
     /// Fails unless stderr contains all of `parts`.

@@ -185,13 +185,13 @@ impl Driver<'_> {
     }
 
     fn handle_signal(&mut self, signal: Signal) {
-        info!(%signal, "signal received; leaving");
+        info!(%signal, "signal received; leaving the job");
         self.node.handle_signal(clock::now(), signal::Signal(signal as i32));
     }
 
     fn handle_told(&mut self, told: Told) {
         let now = clock::now();
-        debug!(?told, "supervisor told");
+        debug!(?told, "message from the supervisor");
         match told {
             Told::Failed(failure) => self.node.handle_failed(now, *failure),
             Told::Cause(cause) => self.node.handle_cause(now, *cause),
@@ -234,7 +234,7 @@ impl Driver<'_> {
             let seconds = self.spec.shared.timeouts.join.as_secs();
             warn!(
                 endpoint = %self.spec.endpoint, cause, give_up_after_s = seconds,
-                "the coordinator is not reached; trying on"
+                "cannot reach the coordinator; retrying"
             );
         }
     }
@@ -314,12 +314,12 @@ impl Driver<'_> {
             self.bury(None);
         }
         if !counts {
-            return debug!(term = welcome.term.0, "this welcome does not count");
+            return debug!(term = welcome.term.0, "outdated welcome ignored");
         }
         if is_first || !self.causes.is_empty() {
             info!(
                 endpoint = %self.spec.endpoint, run_id = %self.spec.run_id,
-                term = welcome.term.0, "attending"
+                term = welcome.term.0, "registered"
             );
             if is_first {
                 let line = self.spec.lines.registered(&self.spec.endpoint);
@@ -358,7 +358,7 @@ impl Driver<'_> {
             Effect::Drop(attend) => self.forget(attend),
             Effect::Renew(until) => self.order(Command::Renew(until)).await,
             Effect::LeaseLost => {
-                warn!("the lease is over: the coordinator was not heard for too long");
+                warn!("the lease has ended: the coordinator has not answered in time");
                 self.spec.log.keep();
             }
             Effect::OpenStore => {
@@ -386,7 +386,7 @@ impl Driver<'_> {
                 }
                 self.service_manager.tell_news(&news);
             }
-            Effect::Finish(_) => debug_assert!(false, "taken care of by the caller"),
+            Effect::Finish(_) => debug_assert!(false, "handled by the caller"),
         }
         Ok(())
     }
@@ -400,7 +400,7 @@ impl Driver<'_> {
     fn refresh_addresses(&mut self) {
         let Some(attend) = self.node.current().filter(|_| self.node.is_attended()) else { return };
         if ThisHost.addresses() != self.addresses {
-            info!("the addresses of this machine have changed; attending again");
+            info!("the addresses of this machine have changed; registering again");
             self.forget(attend);
             self.node.handle_ended(clock::now(), attend);
         }
@@ -422,7 +422,7 @@ impl Driver<'_> {
             return;
         };
         if says.try_send(message).is_err() {
-            debug!(attend = attend.0, "stream dropped: it does not take what it is given");
+            debug!(attend = attend.0, "stream dropped: its queue is full or closed");
             self.forget(attend);
             self.node.handle_ended(clock::now(), attend);
         }
@@ -458,7 +458,7 @@ impl Driver<'_> {
             let node_id = place::new_node_id();
             warn!(
                 old = %self.spec.node.node_id, new = %node_id,
-                "the node id is another agent's; attending under a new one"
+                "the node id belongs to another agent; registering under a new one"
             );
             self.spec.node.node_id = node_id;
             self.proof = None;
@@ -476,7 +476,10 @@ impl Driver<'_> {
         let follows = self.node.handle_sent_elsewhere(now, attend, not_here.term, is_new);
         match elsewhere {
             Some(endpoint) if follows => {
-                info!(from = %self.spec.endpoint, to = %endpoint, "the coordinator is elsewhere");
+                info!(
+                    from = %self.spec.endpoint, to = %endpoint,
+                    "redirected to another endpoint of the coordinator"
+                );
                 self.spec.not_here.send_modify(|known| known.endpoint = endpoint.to_string());
                 self.spec.endpoint = endpoint;
                 self.known = None;
@@ -487,7 +490,7 @@ impl Driver<'_> {
                 self.spec.state_file = None;
             }
             Some(_) | None => {
-                debug!(endpoint = not_here.endpoint, "sent elsewhere, not going");
+                debug!(endpoint = not_here.endpoint, "redirect ignored");
             }
         }
     }

@@ -45,10 +45,10 @@ pub enum AttendError {
         source: std::io::Error,
     },
     /// The agent no longer wants the stream.
-    #[error("given up")]
+    #[error("the attempt was canceled")]
     GivenUp,
     /// Another program answers there.
-    #[error("{address} is served by something that is not ragent: {what}")]
+    #[error("{address} is served by a program other than ragent: {what}")]
     Other {
         /// The address.
         address: SocketAddr,
@@ -56,7 +56,7 @@ pub enum AttendError {
         what: String,
     },
     /// The process that listens there does not use our protocol.
-    #[error("{address} does not answer as ragent")]
+    #[error("{address} does not answer with ragent's protocol")]
     Protocol {
         /// The address.
         address: SocketAddr,
@@ -195,7 +195,7 @@ async fn connect_to(address: SocketAddr) -> Result<Connection, AttendError> {
     let mut stream = Some(TokioIo::new(stream));
     // The only connection exists already; a channel that asks for another has lost it.
     let connector = tower::service_fn(move |_| {
-        let stream = stream.take().ok_or_else(|| std::io::Error::other("the connection is lost"));
+        let stream = stream.take().ok_or_else(|| std::io::Error::other("the connection was lost"));
         std::future::ready(stream)
     });
     // Without the scope of a link-local address, which an authority cannot contain.

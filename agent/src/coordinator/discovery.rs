@@ -51,13 +51,16 @@ pub enum LocateError {
         source: io::Error,
     },
     /// Another program holds the port on this machine and does not answer.
-    #[error("port {} is held by another program on this machine", address.port())]
+    #[error("port {} is in use by another program on this machine", address.port())]
     Held {
         /// The address.
         address: SocketAddr,
     },
     /// The first agent of a launcher runs on another machine than the endpoint's.
-    #[error("{launcher} has started the first agent on {here}, and {endpoint} is another machine")]
+    #[error(
+        "{launcher} has started the first agent on {here}, but the endpoint {endpoint} is \
+         another machine"
+    )]
     NotHere {
         /// The launcher.
         launcher: Launcher,
@@ -67,7 +70,7 @@ pub enum LocateError {
         endpoint: String,
     },
     /// Another program answers at the endpoint.
-    #[error("{address} is served by something that is not ragent: {what}")]
+    #[error("{address} is served by a program other than ragent: {what}")]
     Other {
         /// The address.
         address: SocketAddr,
@@ -75,10 +78,10 @@ pub enum LocateError {
         what: String,
     },
     /// The search for the other agents failed.
-    #[error("failed to look for the job's other agents")]
+    #[error("failed to search for the job's other agents")]
     Search(#[source] SocketsError),
     /// No process answered for as long as nodes wait for each other.
-    #[error("nobody served {endpoint} for {} s: {cause}", waited.as_secs())]
+    #[error("no agent served {endpoint} within {} s: {cause}", waited.as_secs())]
     TimedOut {
         /// The endpoint.
         endpoint: String,
@@ -127,13 +130,13 @@ pub async fn locate(
             // soon.
             Seen::Held(address) if binds < MAX_BINDS => {
                 binds += 1;
-                format!("{address} is held")
+                format!("{address} is in use")
             }
             Seen::Held(address) => return Err(LocateError::Held { address }),
             // A coordinator that is stalled for a moment is silent, too.
             Seen::Silent(address) if silences < MAX_SILENCES => {
                 silences += 1;
-                format!("{address} takes connections and says nothing")
+                format!("{address} accepts connections but does not answer")
             }
             Seen::Silent(address) => {
                 return Err(LocateError::Other { address, what: looks_like(&[]) });
@@ -286,9 +289,9 @@ pub(crate) fn looks_like(answer: &[u8]) -> String {
     let line = String::from_utf8_lossy(&line[..line.len().min(60)]);
     let line = line.trim();
     if line.is_empty() {
-        "it accepts connections and says nothing (a TCPStore of torchrun does so)".to_owned()
+        "it accepts connections but sends nothing (as a TCPStore of torchrun does)".to_owned()
     } else {
-        format!("it says `{}`", line.escape_default())
+        format!("it answers `{}`", line.escape_default())
     }
 }
 
@@ -320,8 +323,8 @@ mod tests {
     /// The answer of another program is shown, shortened and without control characters.
     #[test]
     fn strangers_are_described() {
-        assert_eq!(looks_like(b"SSH-2.0-X\r\nmore"), "it says `SSH-2.0-X`");
-        assert!(looks_like(b"").contains("says nothing"));
+        assert_eq!(looks_like(b"SSH-2.0-X\r\nmore"), "it answers `SSH-2.0-X`");
+        assert!(looks_like(b"").contains("sends nothing"));
         assert!(looks_like(&[0x1b; 500]).len() < 500);
     }
 }

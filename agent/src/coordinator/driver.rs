@@ -136,7 +136,10 @@ pub(crate) async fn drive(
                 let now = clock::now();
                 let is_late = deadline.is_some_and(|deadline| deadline + STALL < now);
                 if is_late && stalled_until.is_none() {
-                    warn!("the coordinator stood still; hearing everyone before anyone is given up");
+                    warn!(
+                        "the coordinator was stalled; processing queued messages before any node \
+                         times out"
+                    );
                     let stretch = rendezvous.leases().stretch().max(1.0);
                     stalled_until = Some(now + limits::CATCH_UP.mul_f64(stretch));
                 } else {
@@ -158,13 +161,16 @@ fn handle(
     match input {
         Input::Attend { answers, .. } if answers.is_closed() => {
             // Its agent has stopped waiting: the answer would have no reader.
-            debug!("skipped an attend whose stream is closed");
+            debug!("registration ignored: its stream is closed");
         }
         // This comes first, since its stream may have the same name as that of another agent.
         Input::Attend { attend, proof, answers, .. }
             if !streams.proofs.admit(rendezvous.job_uid(), &attend, proof) =>
         {
-            warn!(node = %attend.node.node_id, "attend refused: it lacks the proof of its node id");
+            warn!(
+                node = %attend.node.node_id,
+                "registration refused: it lacks the proof of its node id"
+            );
             // The stream ends with this answer.
             let _ = answers.try_send(FromCoordinator::OtherAgent);
         }
@@ -258,7 +264,7 @@ impl Streams {
         };
         let failed = stream.answers.try_send(message).is_err();
         if failed {
-            debug!(node = %to.node, "stream dropped: its reader does not keep up, or is gone");
+            debug!(node = %to.node, "stream dropped: its queue is full or closed");
         }
         if failed || refused {
             self.open.remove(to);

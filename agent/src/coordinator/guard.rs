@@ -61,7 +61,7 @@ pub(super) async fn check(
         return (StatusCode::MISDIRECTED_REQUEST, "unknown host name\n").into_response();
     }
     if request.method() != Method::GET && is_of_a_page(request.headers()) {
-        return (StatusCode::FORBIDDEN, "requests of web pages are refused\n").into_response();
+        return (StatusCode::FORBIDDEN, "requests from web pages are refused\n").into_response();
     }
     next.run(request).await
 }

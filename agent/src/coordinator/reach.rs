@@ -62,10 +62,10 @@ async fn reach(node: &NodeSnapshot) -> Reached {
             best_of_some((ip, node.agent_port).into()).await
         }
         (Ok(ip), Some(observed)) => {
-            Err(format!("not tried: it names {ip}, but its stream comes from {observed}"))
+            Err(format!("not tried: it announces {ip}, but its stream comes from {observed}"))
         }
-        (Ok(_), None) => Err("not tried: it does not attend".to_owned()),
-        (Err(_), _) => Err(format!("`{}` is no address", node.address)),
+        (Ok(_), None) => Err("not tried: it is not registered".to_owned()),
+        (Err(_), _) => Err(format!("`{}` is not an IP address", node.address)),
     };
     match tried {
         Ok(millis) => Reached { node_id, millis: Some(millis), error: None },

@@ -95,8 +95,8 @@ impl Remembering {
     pub(super) fn handle_timeout(&mut self) {
         self.patience = None;
         warn!(
-            "the disk of the state file is slow; going on: a coordinator that is restarted now may \
-             not know the newest round"
+            "the disk of the state file is slow; continuing before the state is written: a \
+             coordinator that is restarted now may not know the newest round"
         );
     }
 
@@ -112,7 +112,7 @@ impl Remembering {
         if let (Err(error), Some(path)) = (result, &self.path) {
             warn!(
                 path = %path.display(), %error,
-                "the state of the job cannot be written; a restarted coordinator will not know it"
+                "failed to write the state of the job; a restarted coordinator will not know it"
             );
         }
         self.write_next();

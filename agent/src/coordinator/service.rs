@@ -156,9 +156,10 @@ impl Coordination for Service {
             }
         };
         let first = messages.message().await?;
-        let first = first.ok_or_else(|| Status::invalid_argument("the stream says nothing"))?;
+        let first = first
+            .ok_or_else(|| Status::invalid_argument("the stream has ended without a message"))?;
         let FromAgent::Attend(attend, proof) = first.try_into()? else {
-            return Err(Status::failed_precondition("the first message is not an attend"));
+            return Err(Status::failed_precondition("the first message is not an Attend message"));
         };
         read.notify();
         let peer = attend.peer();
@@ -183,7 +184,7 @@ impl Coordination for Service {
             Err(not_here) => StatusAnswer::NotHere(not_here),
             Ok(inputs) => {
                 let snapshot = snapshot(inputs).await;
-                let snapshot = snapshot.ok_or_else(|| Status::unavailable("the job is over"))?;
+                let snapshot = snapshot.ok_or_else(|| Status::unavailable("the job has ended"))?;
                 StatusAnswer::Snapshot(Box::new(snapshot))
             }
         };
@@ -192,7 +193,7 @@ impl Coordination for Service {
 }
 
 async fn send(inputs: &Inputs, input: Input) -> Result<(), Status> {
-    inputs.send(input).await.map_err(|_| Status::unavailable("the job is over"))
+    inputs.send(input).await.map_err(|_| Status::unavailable("the job has ended"))
 }
 
 /// Passes an agent's messages on until its stream ends.
@@ -201,11 +202,11 @@ async fn forward(mut messages: Streaming<AgentMessage>, peer: Peer, inputs: Inpu
         let message = match FromAgent::try_from(message) {
             Ok(FromAgent::Message(message)) => message,
             Ok(FromAgent::Attend(..)) => {
-                warn!(node = %peer.node, "stream closed: it attends twice");
+                warn!(node = %peer.node, "stream closed: second Attend message");
                 break;
             }
             Err(error) => {
-                warn!(node = %peer.node, %error, "stream closed: a message is malformed");
+                warn!(node = %peer.node, %error, "stream closed: malformed message");
                 break;
             }
         };
@@ -262,7 +263,7 @@ async fn status_page(State(page): State<Arc<StatusPage>>) -> HttpResponse {
         }
         Ok(inputs) => match page.text(inputs).await {
             Some(text) => ([(CONTENT_TYPE, "application/json")], text).into_response(),
-            None => (StatusCode::SERVICE_UNAVAILABLE, "the job is over\n").into_response(),
+            None => (StatusCode::SERVICE_UNAVAILABLE, "the job has ended\n").into_response(),
         },
     }
 }
@@ -271,7 +272,8 @@ async fn status_page(State(page): State<Arc<StatusPage>>) -> HttpResponse {
 async fn reach(State(role): State<Arc<Role>>) -> HttpResponse {
     static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
     let Ok(_turn) = ONE_AT_A_TIME.try_acquire() else {
-        return (StatusCode::TOO_MANY_REQUESTS, "it is being measured\n").into_response();
+        return (StatusCode::TOO_MANY_REQUESTS, "another measurement is in progress\n")
+            .into_response();
     };
     let (snapshot, endpoint) = match role.coordinator() {
         Ok(inputs) => (snapshot(inputs).await, Vec::new()),
@@ -286,7 +288,7 @@ async fn reach(State(role): State<Arc<Role>>) -> HttpResponse {
             Json(ReachReport { endpoint, reached }).into_response()
         }
         None => {
-            (StatusCode::SERVICE_UNAVAILABLE, "the coordinator cannot be asked\n").into_response()
+            (StatusCode::SERVICE_UNAVAILABLE, "the coordinator does not answer\n").into_response()
         }
     }
 }

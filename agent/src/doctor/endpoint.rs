@@ -34,20 +34,20 @@ pub(super) async fn own_name() -> Finding {
         Err(error) => Finding::warn(
             "hostname",
             error.to_string(),
-            "libraries look it up: give it an entry in /etc/hosts or the name service",
+            "libraries resolve it: add an entry to /etc/hosts or to DNS",
         ),
     }
 }
 
 fn judge_own_name(name: &str, ips: &[IpAddr], is_own: impl Fn(IpAddr) -> bool) -> Finding {
-    let text = format!("`{name}` is {}", list(ips));
+    let text = format!("`{name}` resolves to {}", list(ips));
     if !ips.iter().any(|ip| is_own(*ip)) {
-        let hint = "that is another machine: its entry is out of date";
+        let hint = "that is another machine: update the entry in /etc/hosts or in DNS";
         return Finding::fail("hostname", text, hint);
     }
     if ips.iter().all(IpAddr::is_loopback) {
         let hint =
-            "other nodes must not be told this name: give `--local-addr`, or mend /etc/hosts";
+            "other nodes cannot use a loopback address: give `--local-addr`, or correct /etc/hosts";
         return Finding::warn("hostname", text, hint);
     }
     Finding::pass("hostname", text)
@@ -57,47 +57,50 @@ pub(super) async fn examine(endpoint: &Endpoint) -> Vec<Finding> {
     let addresses = match net::resolve(endpoint).await {
         Ok(addresses) => addresses,
         Err(error) => {
-            let hint = "is the name right, and known on this node?";
+            let hint = "check the spelling, and that this node can resolve the name";
             return vec![Finding::fail("endpoint", error.to_string(), hint)];
         }
     };
     let ips: Vec<IpAddr> = addresses.iter().map(SocketAddr::ip).collect();
     let owned = ips.iter().copied().find(|ip| ThisHost.owns(*ip));
     let mut findings = vec![whose(endpoint, &ips, owned)];
-    let mut nobody = String::new();
+    let mut last = String::new();
     for address in &addresses {
         match ask(*address).await {
             Ok(answer) => {
                 findings.extend(judge_answer(*address, &answer));
                 return findings;
             }
-            Err(error) => nobody = format!("{address}: {error}"),
+            Err(error) => last = format!("{address}: {error}"),
         }
     }
     findings.push(match owned {
         Some(_) => port_here(endpoint.port),
         None => Finding::warn(
             "port",
-            format!("nobody answers at {nobody}"),
-            "that is as it should be before the job is started there; else a firewall may be shut",
+            format!("no program answers at {last}"),
+            "expected if the job has not been started yet; otherwise check the firewall",
         ),
     });
     findings
 }
 
 fn whose(endpoint: &Endpoint, ips: &[IpAddr], owned: Option<IpAddr>) -> Finding {
-    let text = format!("{endpoint} is {}", list(ips));
+    let text = format!("{endpoint} resolves to {}", list(ips));
     match owned {
         Some(ip) if ip.is_loopback() => Finding::warn(
             "endpoint",
-            format!("{text}: every machine itself"),
-            "for several nodes name an address that all of them reach",
+            format!("{text}: a loopback address, which refers to each machine itself"),
+            "for several nodes, give an address that all of them reach",
         ),
         Some(ip) => {
             let interface = ThisHost.interface_of(ip).unwrap_or_else(|| "an interface".to_owned());
-            Finding::pass("endpoint", format!("{text}, of {interface} here: this node hosts"))
+            Finding::pass(
+                "endpoint",
+                format!("{text}, of {interface} here: this node hosts the coordinator"),
+            )
         }
-        None => Finding::pass("endpoint", format!("{text}: another node hosts")),
+        None => Finding::pass("endpoint", format!("{text}: another node hosts the coordinator")),
     }
 }
 
@@ -106,13 +109,13 @@ fn port_here(number: u16) -> Finding {
         Ok(_) => Finding::pass("port", format!("port {number} is free")),
         Err(error) if error.kind() != ErrorKind::AddrInUse => Finding::fail(
             "port",
-            format!("port {number} cannot be had: {error}"),
-            "may this user listen there?",
+            format!("cannot listen on port {number}: {error}"),
+            "use a port that this user may listen on",
         ),
         Err(error) => {
             let holder = port::holder(number).map_or_else(String::new, |who| format!(" by {who}"));
-            let text = format!("port {number} cannot be had: {error}; it is held{holder}");
-            Finding::fail("port", text, "end that program, or give the job another port")
+            let text = format!("cannot listen on port {number}: {error}; it is held{holder}");
+            Finding::fail("port", text, "end that program, or use another port for the job")
         }
     }
 }
@@ -141,8 +144,12 @@ fn judge_answer(address: SocketAddr, answer: &Answer) -> Vec<Finding> {
         let what = discovery::looks_like(&answer.text);
         let holder = ThisHost.owns(address.ip()).then(|| port::holder(address.port())).flatten();
         let holder = holder.map_or_else(String::new, |who| format!(", {who}"));
-        let text = format!("{address} is served by something that is not ragent{holder}: {what}");
-        return vec![Finding::fail("port", text, "end that program, or give the job another port")];
+        let text = format!("{address} is served by a program other than ragent{holder}: {what}");
+        return vec![Finding::fail(
+            "port",
+            text,
+            "end that program, or use another port for the job",
+        )];
     };
     let millis = answer.took.as_secs_f64() * 1000.0;
     let job = &identity.run_id;
@@ -158,10 +165,10 @@ fn version(identity: &Identity) -> Finding {
     let text = format!("ragent {ours} here, {} there", identity.ragent);
     if identity.protocol != PROTOCOL_VERSION {
         let text = format!("{text}: protocols {PROTOCOL_VERSION} and {}", identity.protocol);
-        return Finding::fail("version", text, "run the same ragent on all nodes");
+        return Finding::fail("version", text, "install the same version of ragent on all nodes");
     }
     if identity.ragent != ours {
-        return Finding::warn("version", text, "run the same ragent on all nodes");
+        return Finding::warn("version", text, "install the same version of ragent on all nodes");
     }
     Finding::pass("version", text)
 }
@@ -171,11 +178,12 @@ fn clocks(theirs_ms: u64, ours: Duration, took: Duration) -> Finding {
     let offset = theirs_ms as f64 - ours.as_secs_f64() * 1000.0;
     let uncertain = took.as_secs_f64() * 500.0;
     let text = format!(
-        "the endpoint's clock is {offset:+.0} ms from this one, give or take {uncertain:.0}"
+        "the endpoint's clock differs from this one by {offset:+.0} ms (uncertainty: \
+         {uncertain:.0} ms)"
     );
     if offset.abs() > 1000.0 + uncertain {
-        let hint =
-            "logs of the nodes will not fit each other, and certificates may not: is chrony up?";
+        let hint = "timestamps in the nodes' logs will disagree, and certificates may be \
+                    refused: check that chrony or NTP runs";
         return Finding::warn("clock", text, hint);
     }
     Finding::pass("clock", text)

@@ -11,11 +11,11 @@ use crate::net::{self, Reach};
 pub(super) async fn examine() -> Finding {
     let address = Ipv4Addr::LOCALHOST;
     match reach(address.into()).await {
-        Ok(()) => Finding::pass("loopback", format!("{address} takes connections")),
+        Ok(()) => Finding::pass("loopback", format!("{address} accepts connections")),
         Err(error) => Finding::fail(
             "loopback",
             format!("{address} cannot be used: {error}"),
-            "is the interface up? `ip link set lo up`",
+            "bring the interface up: `ip link set lo up`",
         ),
     }
 }

@@ -40,14 +40,18 @@ fn kernel() -> Finding {
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if version < (5, 4) {
-        return Finding::fail("kernel", format!("Linux {release}"), "5.4 or newer is needed");
+        return Finding::fail(
+            "kernel",
+            format!("Linux {release}"),
+            "Linux 5.4 or newer is required",
+        );
     }
     match tree::check() {
         Ok(()) => Finding::pass("kernel", format!("Linux {release}")),
         Err(error) => Finding::fail(
             "kernel",
-            format!("Linux {release} does not show the processes below this one: {error}"),
-            "is /proc mounted, and CONFIG_PROC_CHILDREN set?",
+            format!("Linux {release} does not list the descendants of this process: {error}"),
+            "mount /proc, and use a kernel with CONFIG_PROC_CHILDREN",
         ),
     }
 }
@@ -64,7 +68,7 @@ fn resource_limits(workers: u32) -> [Finding; 3] {
 /// Checks the hard limit of open files: the agent raises its own limit to that.
 fn open_files(hard: u64, workers: u32) -> Finding {
     let needed = limits::MIN_OPEN_FILES + limits::OPEN_FILES_PER_WORKER * u64::from(workers);
-    let text = format!("{} open files at most", number(hard));
+    let text = format!("limit of open files: {}", number(hard));
     let hint = "raise the hard limit: `ulimit -Hn`, `LimitNOFILE=`, limits.conf(5)";
     if hard < needed {
         return Finding::fail("nofile", format!("{text}; {workers} workers need {needed}"), hint);
@@ -82,7 +86,7 @@ const COMFORTABLE_FILES: u64 = 65_536;
 
 /// Checks the limit of threads: workers start some hundred each.
 fn processes(soft: u64, workers: u32) -> Finding {
-    let text = format!("{} processes and threads at most", number(soft));
+    let text = format!("limit of processes and threads: {}", number(soft));
     if soft < 512 * u64::from(workers) {
         let hint = format!("{workers} workers with data loaders may need more: `ulimit -u`");
         return Finding::warn("nproc", text, hint);
@@ -93,14 +97,14 @@ fn processes(soft: u64, workers: u32) -> Finding {
 /// Checks the limit of locked memory, which RDMA network cards need.
 fn locked_memory(soft: u64, has_rdma: bool) -> Finding {
     let text = if soft == RLIM_INFINITY {
-        "memory may be locked without a limit".to_owned()
+        "limit of locked memory: unlimited".to_owned()
     } else {
-        format!("{} of memory may be locked", size(soft))
+        format!("limit of locked memory: {}", size(soft))
     };
     if soft == RLIM_INFINITY || !has_rdma {
         return Finding::pass("memlock", text);
     }
-    let hint = "RDMA wants it without a limit: `ulimit -l unlimited`, `LimitMEMLOCK=infinity`";
+    let hint = "RDMA needs unlimited locked memory: `ulimit -l unlimited`, `LimitMEMLOCK=infinity`";
     Finding::warn("memlock", text, hint)
 }
 
@@ -124,8 +128,8 @@ fn shared_memory_of(free: u64) -> Finding {
     if free >= COMFORTABLE_SHM {
         return Finding::pass("shm", text);
     }
-    let hint =
-        "data loaders and NCCL need more: `--shm-size` of the container, an emptyDir in memory";
+    let hint = "data loaders and NCCL need more: raise `--shm-size` of the container, or mount \
+                an emptyDir in memory";
     Finding::warn("shm", text, hint)
 }
 
@@ -138,10 +142,10 @@ fn gpu() -> Finding {
         Err(error) => {
             let others = ThisHost.gpu_count().map_or(0, |count| count.get());
             if others > 0 {
-                return Finding::pass("gpu", format!("{others} GPUs, not seen by NVML"));
+                return Finding::pass("gpu", format!("{others} GPUs, which NVML does not list"));
             }
-            let hint = "is the driver loaded, and the device in this container?";
-            return Finding::warn("gpu", format!("no GPU: {error}"), hint);
+            let hint = "check that the driver is loaded and that the container has the device";
+            return Finding::warn("gpu", format!("no GPU found: {error}"), hint);
         }
     };
     let driver = nvml.sys_driver_version().unwrap_or_else(|_| "unknown".to_owned());
@@ -150,7 +154,7 @@ fn gpu() -> Finding {
     let name = nvml.device_by_index(0).and_then(|gpu| gpu.name()).unwrap_or_default();
     let text = format!("{visible} of {installed} GPUs visible ({name}), driver {driver}");
     if visible == 0 {
-        let hint = "CUDA_VISIBLE_DEVICES hides them, or there is none";
+        let hint = "check CUDA_VISIBLE_DEVICES, and that the machine has GPUs";
         return Finding::warn("gpu", text, hint);
     }
     Finding::pass("gpu", text)
@@ -158,25 +162,31 @@ fn gpu() -> Finding {
 
 fn cgroup() -> Finding {
     if cgroup::is_delegated() {
-        return Finding::pass("cgroup", "delegated: all that workers start dies with their agent");
+        return Finding::pass(
+            "cgroup",
+            "delegated: all processes that workers start end with their agent",
+        );
     }
-    let hint =
-        "only where agent and keeper are killed at once can something be left; `Delegate=yes`";
-    Finding::pass("cgroup", format!("not delegated: the keeper ends what workers start ({hint})"))
+    let hint = "processes can remain only if agent and keeper are killed at the same time; \
+                `Delegate=yes` prevents that";
+    Finding::pass(
+        "cgroup",
+        format!("not delegated: the keeper ends the processes that workers start ({hint})"),
+    )
 }
 
 fn service_manager() -> Finding {
     let has_socket = ThisHost.env("NOTIFY_SOCKET").is_some_and(|path| !path.is_empty());
     let text = match (has_socket, ThisHost.exists(Path::new("/run/systemd/system"))) {
-        (true, _) => "this process is a service, and its manager is told how it stands",
+        (true, _) => "this process is a service; its manager receives status notifications",
         (false, true) => "systemd runs here",
-        (false, false) => "no systemd: whatever starts the agent must start it again",
+        (false, false) => "no systemd: the program that starts the agent must also restart it",
     };
     Finding::pass("service", text)
 }
 
 fn number(limit: u64) -> String {
-    if limit == RLIM_INFINITY { "any number of".to_owned() } else { limit.to_string() }
+    if limit == RLIM_INFINITY { "unlimited".to_owned() } else { limit.to_string() }
 }
 
 fn size(bytes: u64) -> String {

@@ -19,8 +19,8 @@ pub(super) async fn examine(endpoint: &Endpoint) -> Vec<Finding> {
     let snapshot = match status::ask(endpoint.clone()).await {
         Ok(snapshot) => snapshot,
         Err(error) => {
-            let text = format!("the job cannot be asked who attends: {error}");
-            return vec![Finding::fail("peers", text, "is it running there?")];
+            let text = format!("failed to get the job's nodes: {error}");
+            return vec![Finding::fail("peers", text, "check that the job is running there")];
         }
     };
     let mesh = ask_all(&snapshot).await;
@@ -81,7 +81,7 @@ async fn ask_all(snapshot: &Snapshot) -> Mesh {
 
 async fn ask(node: &NodeSnapshot) -> Result<ReachReport, String> {
     let ip: IpAddr =
-        node.address.parse().map_err(|_| format!("`{}` is no address", node.address))?;
+        node.address.parse().map_err(|_| format!("`{}` is not an IP address", node.address))?;
     let address = (ip, node.agent_port).into();
     let by = clock::now() + limits::REACH_TIMEOUT;
     loop {
@@ -99,11 +99,16 @@ async fn ask(node: &NodeSnapshot) -> Result<ReachReport, String> {
         match status {
             "200" => {
                 let report = serde_json::from_str(body);
-                return report.map_err(|_| format!("{address} does not know what it is asked"));
+                return report.map_err(|_| format!("{address} sent an invalid answer"));
             }
             // Another client is asking the node.
             "429" => clock::until(Some((clock::now() + limits::REACH_PAUSE).min(by))).await,
-            _ => return Err(format!("{address} answers {status}: {}", body.trim())),
+            _ => {
+                return Err(format!(
+                    "{address} answers with HTTP status {status}: {}",
+                    body.trim()
+                ));
+            }
         }
     }
 }
@@ -111,8 +116,12 @@ async fn ask(node: &NodeSnapshot) -> Result<ReachReport, String> {
 fn judge(mesh: &Mesh) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (node, why) in &mesh.silent {
-        let text = format!("{} cannot be asked: {why}", mesh.host(node));
-        findings.push(Finding::fail("peers", text, "is its agent's port open to this machine?"));
+        let text = format!("failed to ask {}: {why}", mesh.host(node));
+        findings.push(Finding::fail(
+            "peers",
+            text,
+            "check that a firewall lets this machine reach its agent's port",
+        ));
     }
     findings.extend(mesh.other_endpoint());
     findings.extend(mesh.unreached());
@@ -120,8 +129,8 @@ fn judge(mesh: &Mesh) -> Vec<Finding> {
     if findings.is_empty() {
         let nodes = mesh.hosts.len();
         let text = match mesh.median() {
-            Some(median) => format!("{nodes} nodes reach each other, in {median:.2} ms as a rule"),
-            None => format!("{nodes} node attends, and has nobody to reach"),
+            Some(median) => format!("{nodes} nodes reach each other, in {median:.2} ms (median)"),
+            None => format!("{nodes} node is registered; there are no other nodes to reach"),
         };
         findings.push(Finding::pass("peers", text));
     }
@@ -147,9 +156,12 @@ impl Mesh {
         let odd = self.endpoint.iter().filter(|(_, ips)| ips.as_slice() != most);
         odd.map(|(node, ips)| {
             let host = self.host(node);
-            let text =
-                format!("the endpoint is {} on {host}, and {} elsewhere", list(ips), list(most));
-            Finding::warn("peers", text, "look at its /etc/hosts and name service")
+            let text = format!(
+                "the endpoint resolves to {} on {host}, but to {} on other nodes",
+                list(ips),
+                list(most)
+            );
+            Finding::warn("peers", text, "check its /etc/hosts and DNS")
         })
         .take(limits::MAX_PEER_LINES)
         .collect()
@@ -169,11 +181,11 @@ impl Mesh {
                 missed > 0 && 2 * missed >= asking.saturating_sub(1)
             })
             .collect();
-        let hint = "look at its firewall, cable and routes";
+        let hint = "check its firewall, cable and routes";
         let of_nodes = odd.iter().filter_map(|node| {
             let ((from, _), why) = failed.iter().find(|((_, to), _)| to == *node)?;
             let text = format!(
-                "{} is not reached by most of the others, such as {} ({why})",
+                "most of the other nodes do not reach {}, for example {} ({why})",
                 self.host(node),
                 self.host(from)
             );
@@ -197,10 +209,10 @@ impl Mesh {
         let odd = bests.into_iter().filter(|(_, best)| is_odd(*best));
         odd.map(|(node, best)| {
             let text = format!(
-                "{} is {best:.2} ms from its nearest peer, where {rule:.2} ms is the rule",
+                "{} is {best:.2} ms from its nearest peer; the median is {rule:.2} ms",
                 self.host(node)
             );
-            Finding::warn("peers", text, "is it on another switch, or its link slow?")
+            Finding::warn("peers", text, "check whether it is on another switch or has a slow link")
         })
         .take(limits::MAX_PEER_LINES)
         .collect()
@@ -248,7 +260,7 @@ mod tests {
     #[test]
     fn healthy_mesh() {
         let mesh = mesh(|_, _| Ok(0.2));
-        let text = "4 nodes reach each other, in 0.20 ms as a rule".to_owned();
+        let text = "4 nodes reach each other, in 0.20 ms (median)".to_owned();
         assert_eq!(said(&mesh), [(Verdict::Pass, text)]);
     }
 
@@ -260,7 +272,7 @@ mod tests {
         let odd = mesh(|_, to| if to == "c" { refused() } else { Ok(0.2) });
         let lines = said(&odd);
         assert_eq!(lines.len(), 1, "{lines:?}");
-        assert!(lines[0].1.starts_with("host-c is not reached by most of the others"), "{lines:?}");
+        assert!(lines[0].1.starts_with("most of the other nodes do not reach host-c"), "{lines:?}");
         let way = mesh(|from, to| if (from, to) == ("a", "d") { refused() } else { Ok(0.2) });
         assert_eq!(said(&way), [(Verdict::Fail, "host-a does not reach host-d (refused)".into())]);
     }
@@ -272,7 +284,8 @@ mod tests {
         for (node, ip) in [("b", "10.0.0.1"), ("c", "127.0.1.1"), ("d", "10.0.0.1")] {
             mesh.endpoint.insert(node.to_owned(), vec![ip.parse().unwrap()]);
         }
-        let text = "the endpoint is 127.0.1.1 on host-c, and 10.0.0.1 elsewhere".to_owned();
+        let text = "the endpoint resolves to 127.0.1.1 on host-c, but to 10.0.0.1 on other nodes"
+            .to_owned();
         assert_eq!(said(&mesh), [(Verdict::Warn, text)]);
     }
 
@@ -290,7 +303,7 @@ mod tests {
     fn silent_and_single_nodes() {
         let mut mesh = mesh(|_, _| Ok(0.2));
         mesh.silent.insert("a".to_owned(), "no answer".to_owned());
-        assert_eq!(said(&mesh)[0], (Verdict::Fail, "host-a cannot be asked: no answer".into()));
+        assert_eq!(said(&mesh)[0], (Verdict::Fail, "failed to ask host-a: no answer".into()));
         let mut single = Mesh::default();
         single.hosts.insert("a".to_owned(), "host-a".to_owned());
         assert_eq!(judge(&single)[0].verdict, Verdict::Pass);

@@ -38,12 +38,12 @@ pub(super) async fn examine(findings: &mut Findings) {
         }
         Err(Unusable::Broken(why)) => {
             let text = format!("{path} does not run: {why}");
-            findings.tell(Finding::fail(check, text, "name another one in PYTHON_EXEC"));
+            findings.tell(Finding::fail(check, text, "set PYTHON_EXEC to another interpreter"));
         }
         Err(Unusable::Silent(waited)) => {
-            let text = format!("{path} did not answer in {} s", waited.as_secs());
-            let hint = "is its folder on a file system that does not answer? PYTHON_EXEC names \
-                        another one";
+            let text = format!("{path} did not answer within {} s", waited.as_secs());
+            let hint =
+                "check the file system that it is on, or set PYTHON_EXEC to another interpreter";
             findings.tell(Finding::fail(check, text, hint));
         }
     }
@@ -54,8 +54,8 @@ fn torch(version: Option<String>) -> Finding {
         Some(version) => Finding::pass("torch", format!("torch {version}")),
         None => Finding::warn(
             "torch",
-            "no torch in this Python",
-            "activate the environment that has it, or name its interpreter in PYTHON_EXEC",
+            "this Python has no torch",
+            "activate the environment that has torch, or set PYTHON_EXEC to its interpreter",
         ),
     }
 }
@@ -96,7 +96,7 @@ async fn ask(interpreter: PathBuf, limit: Duration) -> Result<Versions, Unusable
     match lines.next().filter(|_| status.success()) {
         Some(python) => Ok(Versions { python, torch: lines.next() }),
         None => {
-            let last = complaint.lines().last().unwrap_or("it says nothing");
+            let last = complaint.lines().last().unwrap_or("it prints nothing");
             Err(Unusable::Broken(last.to_owned()))
         }
     }

@@ -43,7 +43,7 @@ impl FromStr for NumaBinding {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NumaError {
     /// There is no accelerator for a worker.
-    #[error("local rank {local_rank} has no accelerator: {accelerators} can be seen")]
+    #[error("local rank {local_rank} has no accelerator: {accelerators} are visible")]
     NoAccelerator {
         /// The worker.
         local_rank: usize,
@@ -64,7 +64,7 @@ pub enum NumaError {
         accelerators: usize,
     },
     /// This process may use none of the node's processors.
-    #[error("this process may use no processor of NUMA node {0}")]
+    #[error("this process may not use any processor of NUMA node {0}")]
     NoProcessor(u32),
 }
 

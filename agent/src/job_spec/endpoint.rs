@@ -43,10 +43,10 @@ pub enum EndpointError {
     #[error("it has no port")]
     NoPort,
     /// The port is not a number from 0 to 65535.
-    #[error("its port is no number from 0 to 65535")]
+    #[error("its port is not a number from 0 to 65535")]
     Port,
     /// There is a port where only an address is allowed.
-    #[error("it has a port, for which there is another flag")]
+    #[error("it contains a port, which has its own flag")]
     PortInAddress,
 }
 

@@ -16,7 +16,7 @@ use crate::{
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum JobSpecError {
     /// A path named after a job that has no name.
-    #[error("`{source_} {value}` is named after the job, and the job has no name")]
+    #[error("`{source_} {value}` derives a name from `--rdzv-id`, which is not given")]
     AutoWithoutId {
         /// The flag or the variable.
         source_: String,
@@ -76,7 +76,7 @@ pub enum JobSpecError {
         state: String,
     },
     /// The endpoint cannot be read.
-    #[error("`{source_} {value}` is no endpoint: {error}")]
+    #[error("`{source_} {value}` is not a valid endpoint: {error}")]
     Endpoint {
         /// The flag or the variable.
         source_: String,
@@ -87,11 +87,12 @@ pub enum JobSpecError {
     },
     /// Filtered lines are to be copied to a folder that is not kept.
     #[error(
-        "`--duplicate-stdout-filters` and `--duplicate-stderr-filters` copy to the log folder, and `--log-dir /dev/null` keeps none"
+        "`--duplicate-stdout-filters` and `--duplicate-stderr-filters` write to the log folder, \
+         but `--log-dir /dev/null` disables it"
     )]
     FiltersWithoutFolder,
     /// A free port, which other nodes could not know.
-    #[error("`{source_} {value}` takes a free port, which the other nodes would not know")]
+    #[error("`{source_} {value}` selects a free port, which the other nodes cannot know")]
     FreePort {
         /// The flag or the variable.
         source_: String,
@@ -99,11 +100,11 @@ pub enum JobSpecError {
         value: String,
     },
     /// A list of hosts to search without a search.
-    #[error("`--discover-hosts` is for `--rdzv-endpoint auto`")]
+    #[error("`--discover-hosts` requires `--rdzv-endpoint auto`")]
     HostsWithoutSearch,
     /// An interface that this machine does not have.
     #[error(
-        "`--rdzv-conf` has `discover_interface={name}`, and this machine has no such interface"
+        "`--rdzv-conf` has `discover_interface={name}`, but this machine has no such interface"
     )]
     Interface {
         /// The name of the interface.
@@ -124,22 +125,27 @@ pub enum JobSpecError {
         value: String,
     },
     /// A plug-in for torchrun.
-    #[error("`--logs-specs {value}` names a Python plug-in, which ragent cannot load")]
+    #[error("`--logs-specs {value}` is a Python plug-in, which ragent cannot load")]
     LogsSpecs {
         /// The name of the plug-in.
         value: String,
     },
     /// More hosts to search than are allowed.
-    #[error("`--discover-hosts` names {hosts} hosts, and takes {}", limits::MAX_DISCOVER_HOSTS)]
+    #[error(
+        "`--discover-hosts` lists {hosts} hosts, but at most {} are allowed",
+        limits::MAX_DISCOVER_HOSTS
+    )]
     ManyHosts {
         /// The number of hosts.
         hosts: usize,
     },
     /// Both `--module` and `--no-python`.
-    #[error("`--module` and `--no-python` exclude each other")]
+    #[error("`--module` and `--no-python` cannot be used together")]
     ModuleWithoutPython,
     /// A name that cannot be sent to other nodes.
-    #[error("`{source_} {value}` is no name: at most 200 bytes, without control characters")]
+    #[error(
+        "`{source_} {value}` is not a valid name: at most 200 bytes, without control characters"
+    )]
     Name {
         /// The flag or the variable.
         source_: String,
@@ -147,7 +153,7 @@ pub enum JobSpecError {
         value: String,
     },
     /// GPUs were asked for and there are none.
-    #[error("`{source_} {value}` finds no GPU on this machine")]
+    #[error("`{source_} {value}` needs a GPU, but this machine has none that is visible")]
     NoAccelerator {
         /// The flag or the variable.
         source_: String,
@@ -155,7 +161,9 @@ pub enum JobSpecError {
         value: String,
     },
     /// A rank that no node can have.
-    #[error("`--node-rank {node_rank}` is none of {nodes} nodes, whose ranks begin at 0")]
+    #[error(
+        "`--node-rank {node_rank}` is out of range: the job has {nodes} nodes, and ranks begin at 0"
+    )]
     NodeRank {
         /// The rank.
         node_rank: u32,
@@ -163,13 +171,13 @@ pub enum JobSpecError {
         nodes: u32,
     },
     /// A launcher that does not provide the host of the first agent.
-    #[error("{launcher} has started this agent, and does not say on which host the first one is")]
+    #[error("{launcher} has started this agent, but does not provide the host of the first agent")]
     NoHead {
         /// The launcher.
         launcher: Launcher,
     },
     /// The address of rank 0 is invalid.
-    #[error("`{source_} {value}` is no address of rank 0")]
+    #[error("`{source_} {value}` is not a valid address of rank 0")]
     MasterAddress {
         /// The flag or the variable.
         source_: &'static str,
@@ -177,7 +185,7 @@ pub enum JobSpecError {
         value: String,
     },
     /// Rank 0 does not run where all ranks look for it.
-    #[error("rank 0 runs on {here}, and the ranks would look for it at {master}")]
+    #[error("rank 0 runs on {here}, but the other ranks would connect to {master}")]
     MasterElsewhere {
         /// The address that they use.
         master: String,
@@ -185,7 +193,9 @@ pub enum JobSpecError {
         here: String,
     },
     /// The port of rank 0 is invalid.
-    #[error("`{source_} {value}` is no port of rank 0: a number from 1 to 65535")]
+    #[error(
+        "`{source_} {value}` is not a valid port of rank 0: it must be a number from 1 to 65535"
+    )]
     MasterPort {
         /// The flag or the variable.
         source_: &'static str,
@@ -193,10 +203,10 @@ pub enum JobSpecError {
         value: String,
     },
     /// No known launcher has started this process, so its rank is unknown.
-    #[error("no launcher that is known has started this process")]
+    #[error("this process was not started by a supported launcher")]
     NoLauncher,
     /// A launcher that does not provide the host of rank 0.
-    #[error("{launcher} has started this rank, and does not say on which host rank 0 is")]
+    #[error("{launcher} has started this rank, but does not provide the host of rank 0")]
     NoMaster {
         /// The launcher.
         launcher: Launcher,
@@ -212,7 +222,7 @@ pub enum JobSpecError {
         is_script: bool,
     },
     /// `--peers` without an endpoint.
-    #[error("`--peers` asks the nodes of a running job, and no endpoint is given")]
+    #[error("`--peers` needs the endpoint of a running job, but no endpoint is given")]
     PeersWithoutEndpoint,
     /// The variables of a launcher are invalid.
     #[error("{0}")]
@@ -221,7 +231,7 @@ pub enum JobSpecError {
     #[error("{0}")]
     RankPlacement(PlacementError),
     /// A launcher has started several agents on one node.
-    #[error("{launcher} has started {local_size} agents on this node, which wants one")]
+    #[error("{launcher} has started {local_size} agents on this node, but a node runs only one")]
     SeveralAgents {
         /// The launcher.
         launcher: Launcher,
@@ -242,7 +252,7 @@ pub enum JobSpecError {
         error: NodeRangeError,
     },
     /// The value is not a number from zero on.
-    #[error("`{source_} {value}` is no whole number from 0 on")]
+    #[error("`{source_} {value}` is not a whole number, 0 or greater")]
     Number {
         /// The flag or the variable.
         source_: String,
@@ -250,7 +260,7 @@ pub enum JobSpecError {
         value: String,
     },
     /// Workers cannot be bound to processors.
-    #[error("`--numa-binding {value}` cannot be carried out: {error}")]
+    #[error("`--numa-binding {value}` is not possible: {error}")]
     Numa {
         /// The value of the flag.
         value: String,
@@ -258,7 +268,7 @@ pub enum JobSpecError {
         error: NumaError,
     },
     /// A flag of a launch method that is not chosen.
-    #[error("`{source_} {value}` belongs to `--launch-method {method}`")]
+    #[error("`{source_} {value}` requires `--launch-method {method}`")]
     OnlyWith {
         /// The flag or the variable.
         source_: String,
@@ -278,7 +288,7 @@ pub enum JobSpecError {
         error: String,
     },
     /// The value is not a port.
-    #[error("`{source_} {value}` is no port: a number from {least} to 65535")]
+    #[error("`{source_} {value}` is not a valid port: it must be a number from {least} to 65535")]
     Port {
         /// The flag or the variable.
         source_: String,
@@ -302,7 +312,7 @@ pub enum JobSpecError {
         named: Option<PathBuf>,
     },
     /// The value is not a list of local ranks.
-    #[error("`{source_} {value}` is no list of local ranks, such as `0,1`")]
+    #[error("`{source_} {value}` is not a list of local ranks, such as `0,1`")]
     Ranks {
         /// The flag or the variable.
         source_: String,
@@ -311,7 +321,8 @@ pub enum JobSpecError {
     },
     /// The job's name is invalid.
     #[error(
-        "`{source_} {value}` is no name of a job: 1 to 200 bytes, no `/`, no control characters"
+        "`{source_} {value}` is not a valid name of a job: 1 to 200 bytes, without `/` and \
+         control characters"
     )]
     RunId {
         /// The flag or the variable.
@@ -320,7 +331,10 @@ pub enum JobSpecError {
         value: String,
     },
     /// The interpreter of a script does not exist.
-    #[error("the first line of `{}` asks for {interpreter:?}, which does not exist", path.display())]
+    #[error(
+        "the first line of `{}` requests {interpreter:?}, which does not exist",
+        path.display()
+    )]
     Interpreter {
         /// The path of the script.
         path: PathBuf,
@@ -336,7 +350,7 @@ pub enum JobSpecError {
         state: &'static str,
     },
     /// The value is not a list of exit codes.
-    #[error("`{source_} {value}` is no list of exit codes from 1 to 255, such as 2,64")]
+    #[error("`{source_} {value}` is not a list of exit codes from 1 to 255, such as 2,64")]
     ExitCodes {
         /// The flag or the variable.
         source_: String,
@@ -344,7 +358,7 @@ pub enum JobSpecError {
         value: String,
     },
     /// A signal to forward cannot be forwarded.
-    #[error("`{source_} {value}` has {name}, which cannot be passed on")]
+    #[error("`{source_} {value}` contains {name}, which cannot be forwarded")]
     Forwarded {
         /// The flag or the variable.
         source_: String,
@@ -354,7 +368,7 @@ pub enum JobSpecError {
         name: String,
     },
     /// The system lets this process open too few files.
-    #[error("this process may have {limit} files open, and needs {needed}")]
+    #[error("this process may open {limit} files, but needs {needed}")]
     OpenFiles {
         /// The number of files that it may open.
         limit: u64,
@@ -362,13 +376,13 @@ pub enum JobSpecError {
         needed: u64,
     },
     /// Agents would search for each other by the default name of a job.
-    #[error("`--rdzv-endpoint auto` finds agents by the job's name, and none is given")]
+    #[error("`--rdzv-endpoint auto` finds agents by `--rdzv-id`, which is not given")]
     SearchWithoutName,
     /// A search for the endpoint with fixed ranks.
-    #[error("`--rdzv-endpoint auto` finds agents for `c10d`, not for `static`")]
+    #[error("`--rdzv-endpoint auto` requires the backend `c10d`, not `static`")]
     StaticSearch,
     /// The value is not a number of seconds.
-    #[error("`{source_} {value}` is no number of seconds")]
+    #[error("`{source_} {value}` is not a valid number of seconds")]
     Seconds {
         /// The flag or the variable.
         source_: String,
@@ -376,7 +390,7 @@ pub enum JobSpecError {
         value: String,
     },
     /// A path that a `file://` address cannot contain.
-    #[error("`{source_} {path}` cannot stand in a `file://` address: it has `?` or `#`")]
+    #[error("`{source_} {path}` cannot be used in a `file://` address: it contains `?` or `#`")]
     SharedFile {
         /// The flag or the variable.
         source_: String,
@@ -384,7 +398,7 @@ pub enum JobSpecError {
         path: String,
     },
     /// A signal that no program can handle, or that ragent must not handle.
-    #[error("`{source_} {value}` has {signal}, which cannot be handled")]
+    #[error("`{source_} {value}` contains {signal}, which cannot be handled")]
     Signal {
         /// The flag or the variable.
         source_: String,
@@ -394,7 +408,7 @@ pub enum JobSpecError {
         signal: Signal,
     },
     /// `--standalone` with several nodes.
-    #[error("`--standalone` is one node, and `--nnodes` says {nodes}")]
+    #[error("`--standalone` runs one node, but `--nnodes` is {nodes}")]
     StandaloneNodes {
         /// The value of `--nnodes`.
         nodes: NodeRange,
@@ -416,7 +430,7 @@ pub enum JobSpecError {
         value: String,
     },
     /// A launcher has started fewer agents than the job needs.
-    #[error("{launcher} has started {agents} agents, and `--nnodes` says {nodes}")]
+    #[error("{launcher} has started {agents} agents, but `--nnodes` is {nodes}")]
     TooFewAgents {
         /// The launcher.
         launcher: Launcher,
@@ -427,7 +441,8 @@ pub enum JobSpecError {
     },
     /// There are fewer devices than workers, which are to see one each.
     #[error(
-        "`--virtual-local-rank` needs a device for each of {workers} workers, and {variable} is `{value}`"
+        "`--virtual-local-rank` needs a device for each of {workers} workers, but {variable} is \
+         `{value}`"
     )]
     TooFewDevices {
         /// The variable that lists the devices.
@@ -446,7 +461,9 @@ pub enum JobSpecError {
         unit: u32,
     },
     /// An endpoint that every machine takes for itself.
-    #[error("`{source_} {value}` means every machine itself, and the job has several nodes")]
+    #[error(
+        "`{source_} {value}` refers to a different machine on each node, but the job has several nodes"
+    )]
     Unspecified {
         /// The flag or the variable.
         source_: String,
@@ -454,7 +471,7 @@ pub enum JobSpecError {
         value: String,
     },
     /// The number of workers cannot be read.
-    #[error("`{source_} {value}` is neither a number from 1 on nor `auto`, `cpu`, `gpu` or `xpu`")]
+    #[error("`{source_} {value}` is neither a positive number nor `auto`, `cpu`, `gpu` or `xpu`")]
     WorkersPerNode {
         /// The flag or the variable.
         source_: String,
@@ -468,18 +485,20 @@ impl JobSpecError {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Backend { value, .. } if value.starts_with("etcd") => {
-                "`c10d` needs no server beside the job; the endpoint is one of its nodes".to_owned()
+                "use `c10d`, which needs no separate server; the endpoint is one of the nodes"
+                    .to_owned()
             }
-            Self::Backend { .. } => "`c10d` and `static` are what there is".to_owned(),
+            Self::Backend { .. } => "supported backends: `c10d` and `static`".to_owned(),
             Self::ConfKey { known, .. } => format!("the keys are {known}"),
             Self::Forwarded { .. } => {
-                "name signals such as SIGUSR1, which `--signals-to-handle` does not have".to_owned()
+                "list signals that `--signals-to-handle` does not contain, such as SIGUSR1"
+                    .to_owned()
             }
             Self::OpenFiles { .. } => {
-                "raise `ulimit -n` (its hard limit), or `LimitNOFILE=` of the unit".to_owned()
+                "raise the hard limit of `ulimit -n`, or `LimitNOFILE=` of the unit".to_owned()
             }
             Self::Endpoint { error: EndpointError::NoPort, .. } => {
-                "with `static` give it as `HOST:PORT`".to_owned()
+                "with `static`, give the endpoint as `HOST:PORT`".to_owned()
             }
             Self::Endpoint { error: EndpointError::PortInAddress, .. } => {
                 "give the port as `--master-port`".to_owned()
@@ -487,91 +506,108 @@ impl JobSpecError {
             Self::Endpoint { .. } | Self::Unspecified { .. } => {
                 "give the address of one node, such as `node0:29400`".to_owned()
             }
-            Self::FreePort { .. } => "give the same port on all nodes".to_owned(),
+            Self::FreePort { .. } => "use the same fixed port on all nodes".to_owned(),
             Self::LogDir { .. } => "give a folder that this user may write to".to_owned(),
-            Self::LogsSpecs { .. } => "`--log-dir`, `--redirects`, `--tee` and \
-                `--log-line-prefix-template` say where output goes"
-                .to_owned(),
+            Self::LogsSpecs { .. } => {
+                "use `--log-dir`, `--redirects`, `--tee` and `--log-line-prefix-template` to \
+                 configure the output"
+                    .to_owned()
+            }
             Self::NoAccelerator { .. } => {
-                "does a variable hide it, such as CUDA_VISIBLE_DEVICES? `auto` falls back to \
-                 processors"
+                "check variables such as CUDA_VISIBLE_DEVICES, which may hide it; `auto` falls \
+                 back to processors"
                     .to_owned()
             }
             Self::PeersWithoutEndpoint => "give it as `--rdzv-endpoint HOST:PORT`".to_owned(),
-            Self::HostsWithoutSearch => "give both, or name the endpoint alone".to_owned(),
-            Self::Interface { .. } => "`ip -brief address` lists them".to_owned(),
-            Self::ManyHosts { .. } => "name some of them: one that runs is enough".to_owned(),
-            Self::SearchWithoutName => "give the same `--rdzv-id` on all nodes".to_owned(),
+            Self::HostsWithoutSearch => {
+                "give both flags, or an endpoint without `--discover-hosts`".to_owned()
+            }
+            Self::Interface { .. } => "`ip -brief address` lists the interfaces".to_owned(),
+            Self::ManyHosts { .. } => {
+                "list fewer hosts: one host of a running agent is enough".to_owned()
+            }
+            Self::SearchWithoutName => "give the same `--rdzv-id NAME` on all nodes".to_owned(),
             Self::StaticSearch => {
-                "`--node-rank 0` hosts with `c10d` too, where `auto` is the endpoint".to_owned()
+                "use `c10d`: with `--rdzv-endpoint auto`, `--node-rank 0` hosts the coordinator \
+                 there too"
+                    .to_owned()
             }
             Self::NoHead { .. } => {
-                "name it with `--rdzv-endpoint HOST:PORT`, the same on all nodes".to_owned()
+                "give it as `--rdzv-endpoint HOST:PORT`, the same on all nodes".to_owned()
             }
             Self::MasterElsewhere { .. } => {
-                "name its host with `--master-addr`, or in MASTER_ADDR".to_owned()
+                "give its host as `--master-addr` or in MASTER_ADDR".to_owned()
             }
-            Self::MasterAddress { .. } => "give a host's name or its address".to_owned(),
+            Self::MasterAddress { .. } => "give the name or the address of a host".to_owned(),
             Self::MasterPort { .. } => {
-                "without it, the port follows from the job's name".to_owned()
+                "without it, the port is derived from the job's name".to_owned()
             }
             Self::NotExecuted { program, is_script: true, .. } => {
-                format!("`ragent rank -- python {program}`")
+                format!("use `ragent rank -- python {program}`")
             }
-            Self::RankPlacement(_) => "start it by `mpirun` or `srun` itself, and let what stands \
-                                       between leave the variables of these as they are"
-                .to_owned(),
-            Self::NoMaster { .. } => "name it with `--master-addr`, or in MASTER_ADDR".to_owned(),
-            Self::NoLauncher => "start it by `mpirun` or `srun`; where there is none, `ragent \
-                                 --nproc-per-node N SCRIPT` starts N workers on this node"
-                .to_owned(),
+            Self::RankPlacement(_) => {
+                "start it directly with `mpirun` or `srun`; a wrapper in between must not change \
+                 the variables that they set"
+                    .to_owned()
+            }
+            Self::NoMaster { .. } => "give it as `--master-addr` or in MASTER_ADDR".to_owned(),
+            Self::NoLauncher => {
+                "start it with `mpirun` or `srun`; without these, `ragent --nproc-per-node N \
+                 SCRIPT` starts N workers on this node"
+                    .to_owned()
+            }
             Self::TooFewAgents { .. } => {
-                "lower MIN, or name with `--rdzv-endpoint` where others join".to_owned()
+                "lower MIN in `--nnodes`, or give `--rdzv-endpoint`, so that other agents can \
+                 join"
+                    .to_owned()
             }
-            Self::Placement(_) => "`--standalone` launches on this node alone, and \
-                                   `--rdzv-endpoint` with `--nnodes` whatever the launcher says"
-                .to_owned(),
+            Self::Placement(_) => {
+                "use `--standalone` for this node alone, or `--rdzv-endpoint` and `--nnodes`, \
+                 which replace the launcher's values"
+                    .to_owned()
+            }
             Self::SeveralAgents { launcher: Launcher::Slurm, .. } => {
-                "`srun --ntasks-per-node=1 ragent …` starts one a node, and `srun ragent rank -- …` \
-                 gives every task a rank of its own"
+                "`srun --ntasks-per-node=1 ragent …` starts one agent per node; `srun ragent \
+                 rank -- …` makes each task one rank"
                     .to_owned()
             }
             Self::SeveralAgents { .. } => {
-                "`mpirun -npernode 1 ragent …` (`-ppn 1`) starts one a node, and `mpirun ragent \
-                 rank -- …` gives every process a rank of its own"
+                "`mpirun -npernode 1 ragent …` (`-ppn 1`) starts one agent per node; `mpirun \
+                 ragent rank -- …` makes each process one rank"
                     .to_owned()
             }
             Self::NoScript => "see `ragent --help`".to_owned(),
-            Self::Program { .. } => "without `--no-python` it is run by Python".to_owned(),
+            Self::Program { .. } => "without `--no-python`, Python runs it".to_owned(),
             Self::Interpreter { interpreter, .. } => {
                 let has_cr = interpreter.as_os_str().as_encoded_bytes().ends_with(b"\r");
                 if has_cr {
-                    "its lines end as on Windows: `sed -i 's/\\r$//'` mends it".to_owned()
+                    "it has Windows line endings: remove them with `sed -i 's/\\r$//'`".to_owned()
                 } else {
-                    "install it, or mend the line".to_owned()
+                    "install it, or correct the line".to_owned()
                 }
             }
             Self::Python { .. } => {
-                "activate the environment, or name the interpreter in PYTHON_EXEC".to_owned()
+                "activate an environment, or set PYTHON_EXEC to an interpreter".to_owned()
             }
             Self::Script { .. } => {
-                "a module wants `-m`, a program that is not Python `--no-python`".to_owned()
+                "use `-m` for a module, and `--no-python` for a program that is not Python"
+                    .to_owned()
             }
             Self::StandaloneNodes { .. } => {
-                "for several nodes give `--rdzv-endpoint HOST:PORT` instead".to_owned()
+                "for several nodes, give `--rdzv-endpoint HOST:PORT` instead".to_owned()
             }
             Self::OutputFile { .. } => {
-                "its folder must exist, and this user be allowed to write there".to_owned()
+                "its folder must exist, and this user must be allowed to write to it".to_owned()
             }
             Self::AutoWithoutId { .. } => "give `--rdzv-id NAME`, the same on all nodes".to_owned(),
             Self::DeepSpeedConfig { .. } => {
-                "it is one object of JSON, without comments; see docs/launch-methods.md".to_owned()
+                "it must be one JSON object without comments; see docs/launch-methods.md".to_owned()
             }
             Self::OnlyWith { method, .. } => {
-                format!("add `--launch-method {method}`, or leave it out")
+                format!("add `--launch-method {method}`, or omit the flag")
             }
-            Self::SharedFile { .. } => "give a path without them".to_owned(),
-            Self::TooFewDevices { .. } => "start fewer workers, or name more devices".to_owned(),
+            Self::SharedFile { .. } => "give a path without these characters".to_owned(),
+            Self::TooFewDevices { .. } => "start fewer workers, or list more devices".to_owned(),
             Self::Choice { .. }
             | Self::ConfEntry { .. }
             | Self::ConfValue { .. }
@@ -600,7 +636,7 @@ impl JobSpecError {
 
 fn no_python(named: &Option<PathBuf>) -> String {
     match named {
-        Some(path) => format!("PYTHON_EXEC names `{}`, which cannot be executed", path.display()),
+        Some(path) => format!("PYTHON_EXEC is `{}`, which cannot be executed", path.display()),
         None => "no Python is found: neither `python3` nor `python` is in PATH".to_owned(),
     }
 }

@@ -149,12 +149,12 @@ pub(crate) fn read_deepspeed_config(host: &impl Host, path: &Path) -> Result<Str
         return Err(state.to_owned());
     }
     let Some(text) = host.read(path) else {
-        return Err("is no text, or larger than 1 MiB".to_owned());
+        return Err("is not UTF-8 text, or is larger than 1 MiB".to_owned());
     };
     match serde_json::from_str(&text) {
         Ok(Value::Object(_)) => Ok(text),
-        Ok(_) => Err("is JSON, but no object".to_owned()),
-        Err(error) => Err(format!("is no JSON: {error}")),
+        Ok(_) => Err("is JSON, but not an object".to_owned()),
+        Err(error) => Err(format!("is not valid JSON: {error}")),
     }
 }
 
@@ -181,8 +181,11 @@ mod tests {
         host.put("bad.json", "{\n  \"a\": 1,\n}");
         let read = |name| read_deepspeed_config(&host, Path::new(name));
         assert_eq!(read("good.json").as_deref(), Ok("{\"train_batch_size\": 8}\n"));
-        assert_eq!(read("list.json").unwrap_err(), "is JSON, but no object");
-        assert_eq!(read("bad.json").unwrap_err(), "is no JSON: trailing comma at line 3 column 1");
+        assert_eq!(read("list.json").unwrap_err(), "is JSON, but not an object");
+        assert_eq!(
+            read("bad.json").unwrap_err(),
+            "is not valid JSON: trailing comma at line 3 column 1"
+        );
         assert_eq!(read("none.json").unwrap_err(), "does not exist");
     }
 }

@@ -124,7 +124,7 @@ impl RdzvConf {
                 self.is_host = Some(boolean(value).ok_or_else(|| wrong("true or false"))?);
             }
             Key::NodeUnit => {
-                self.node_unit = Some(value.parse().map_err(|_| wrong("a number from 1 on"))?);
+                self.node_unit = Some(value.parse().map_err(|_| wrong("a positive number"))?);
             }
             Key::Seconds(field) => {
                 *field(&mut self.timeouts) = seconds(value).ok_or_else(|| wrong(SECONDS))?;
@@ -134,7 +134,8 @@ impl RdzvConf {
                 *field(&mut self.timeouts) = duration.ok_or_else(|| wrong(POSITIVE))?;
             }
             Key::StorePort => {
-                self.store_ports = store_ports(value).ok_or_else(|| wrong("N or N-M, ports"))?;
+                self.store_ports =
+                    store_ports(value).ok_or_else(|| wrong("a port N or a range of ports N-M"))?;
             }
             Key::StoreType if value == "tcp" => {}
             Key::StoreType => return Err(wrong("tcp")),

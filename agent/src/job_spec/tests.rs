@@ -104,9 +104,9 @@ fn all_mistakes_at_once() {
     assert_eq!(
         texts,
         [
-            "`--nnodes 4:2` needs 1 <= MIN <= MAX, got 4:2",
-            "`--nproc-per-node gpu` finds no GPU on this machine",
-            "`--rdzv-endpoint :1` is no endpoint: it has no host",
+            "`--nnodes 4:2` must satisfy 1 <= MIN <= MAX, but is 4:2",
+            "`--nproc-per-node gpu` needs a GPU, but this machine has none that is visible",
+            "`--rdzv-endpoint :1` is not a valid endpoint: it has no host",
             "the script `x.py` does not exist",
         ]
     );
@@ -264,20 +264,27 @@ fn static_waits() {
 #[test]
 fn static_mistakes() {
     for (line, error) in [
-        ("--nnodes 2 --node-rank 2", "`--node-rank 2` is none of 2 nodes, whose ranks begin at 0"),
-        ("--master-port 70000", "`--master-port 70000` is no port: a number from 0 to 65535"),
+        (
+            "--nnodes 2 --node-rank 2",
+            "`--node-rank 2` is out of range: the job has 2 nodes, and ranks begin at 0",
+        ),
+        (
+            "--master-port 70000",
+            "`--master-port 70000` is not a valid port: it must be a number from 0 to 65535",
+        ),
         (
             "--rdzv-backend static --rdzv-endpoint a",
-            "`--rdzv-endpoint a` is no endpoint: it has no port",
+            "`--rdzv-endpoint a` is not a valid endpoint: it has no port",
         ),
         (
             "--master-addr a:5 --master-port 7",
-            "`--master-addr a:5` is no endpoint: it has a port, for which there is another flag",
+            "`--master-addr a:5` is not a valid endpoint: it contains a port, which has its own \
+             flag",
         ),
         (
             "--nnodes 2 --master-addr 0.0.0.0",
-            "`--master-addr 0.0.0.0:29500` means every machine itself, and the job has several \
-             nodes",
+            "`--master-addr 0.0.0.0:29500` refers to a different machine on each node, but the \
+             job has several nodes",
         ),
     ] {
         let errors = resolve(&format!("ragent {line} t.py")).unwrap_err();
@@ -300,8 +307,8 @@ fn virtual_local_rank() {
     let errors = resolve_on(&machine(&[("CUDA_VISIBLE_DEVICES", "0")]), line).unwrap_err();
     assert_eq!(
         errors[0].to_string(),
-        "`--virtual-local-rank` needs a device for each of 2 workers, and CUDA_VISIBLE_DEVICES is \
-         `0`"
+        "`--virtual-local-rank` needs a device for each of 2 workers, but CUDA_VISIBLE_DEVICES \
+         is `0`"
     );
 }
 
@@ -326,16 +333,13 @@ fn choices() {
         ),
         (
             "--local-ranks-filter 0,x",
-            "`--local-ranks-filter 0,x` is no list of local ranks, such as `0,1`",
+            "`--local-ranks-filter 0,x` is not a list of local ranks, such as `0,1`",
         ),
         (
             "--signals-to-handle SIGKILL",
-            "`--signals-to-handle SIGKILL` has SIGKILL, which cannot be handled",
+            "`--signals-to-handle SIGKILL` contains SIGKILL, which cannot be handled",
         ),
-        (
-            "--logs-specs mine",
-            "`--logs-specs mine` names a Python plug-in, which ragent cannot load",
-        ),
+        ("--logs-specs mine", "`--logs-specs mine` is a Python plug-in, which ragent cannot load"),
         ("--rdzv-backend etcd", "`--rdzv-backend etcd` is not supported"),
         (
             "--numa-binding near",
@@ -375,11 +379,11 @@ fn units_of_nodes() {
         ),
         (
             "--nnodes 3 --rdzv-conf node_unit=2",
-            "`--nnodes 3` leaves no number of nodes: no multiple of 2 lies from 3 to 3",
+            "`--nnodes 3` allows no number of nodes: no multiple of 2 is between 3 and 3",
         ),
         (
             "--rdzv-conf node_unit=0",
-            "`--rdzv-conf` has `node_unit=0`, which is not a number from 1 on",
+            "`--rdzv-conf` has `node_unit=0`, which is not a positive number",
         ),
     ] {
         let errors = resolve(&format!("ragent {line} t.py")).unwrap_err();
@@ -415,10 +419,10 @@ fn launch_method_mistakes() {
             "--launch-method horovod",
             "`--launch-method horovod` is not `basic`, `torchrun` or `deepspeed`",
         ),
-        ("--shared-file auto", "`--shared-file auto` belongs to `--launch-method basic`"),
+        ("--shared-file auto", "`--shared-file auto` requires `--launch-method basic`"),
         (
             "--launch-method basic --deepspeed-config t.py",
-            "`--deepspeed-config t.py` belongs to `--launch-method deepspeed`",
+            "`--deepspeed-config t.py` requires `--launch-method deepspeed`",
         ),
         (
             "--launch-method deepspeed --deepspeed-config no.json",
@@ -426,15 +430,16 @@ fn launch_method_mistakes() {
         ),
         (
             "--nnodes 2 --save-path auto",
-            "`--save-path auto` is named after the job, and the job has no name",
+            "`--save-path auto` derives a name from `--rdzv-id`, which is not given",
         ),
         (
             "--launch-method basic --shared-file /a?b",
-            "`--shared-file /a?b` cannot stand in a `file://` address: it has `?` or `#`",
+            "`--shared-file /a?b` cannot be used in a `file://` address: it contains `?` or `#`",
         ),
         (
             "--launch-method basic --shared-file auto --rdzv-id a#b",
-            "`--shared-file /here/ragent-a#b/` cannot stand in a `file://` address: it has `?` or `#`",
+            "`--shared-file /here/ragent-a#b/` cannot be used in a `file://` address: it \
+             contains `?` or `#`",
         ),
     ] {
         let errors = resolve(&format!("ragent {line} t.py")).unwrap_err();

@@ -50,8 +50,10 @@ impl AgentProcess {
         let folder = job.folder.display();
         let metadata = fs::metadata(&job.folder);
         match metadata {
-            Err(error) => return Err(format!("the folder `{folder}` cannot be entered: {error}")),
-            Ok(metadata) if !metadata.is_dir() => return Err(format!("`{folder}` is no folder")),
+            Err(error) => return Err(format!("cannot enter the folder `{folder}`: {error}")),
+            Ok(metadata) if !metadata.is_dir() => {
+                return Err(format!("`{folder}` is not a folder"));
+            }
             Ok(_) => {}
         }
         // The file that is running, even if another file has replaced it at its path.
@@ -69,8 +71,8 @@ impl AgentProcess {
         unix::end_with_this_thread(&mut command);
         unix::allow_core_dump(&mut command, core_dump);
         let spawned = command.spawn();
-        let mut child = spawned
-            .map_err(|error| format!("its agent cannot be started in `{folder}`: {error}"))?;
+        let mut child =
+            spawned.map_err(|error| format!("failed to start its agent in `{folder}`: {error}"))?;
         let mut readers = JoinSet::new();
         if let Some(pipe) = child.stdout.take() {
             readers.spawn(pass_on(pipe, host.number, Stream::Stdout, reports.clone()));
@@ -106,7 +108,7 @@ impl AgentProcess {
         }
         match status {
             Ok(status) => AgentEnd::from(ProcessEnd::from(status)),
-            Err(error) => AgentEnd::NotStarted(format!("its agent cannot be watched: {error}")),
+            Err(error) => AgentEnd::NotStarted(format!("failed to wait for its agent: {error}")),
         }
     }
 }

@@ -96,7 +96,7 @@ impl Branches {
         self.open.clear();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
         if timeout(limit, ended).await.is_err() {
-            debug!("connections do not end, and are cut");
+            debug!("connections did not end in time; closing them");
         }
     }
 }
@@ -105,7 +105,7 @@ impl OpenBranch {
     fn give(&self, order: Bytes) {
         // A closed connection has been reported, and one with a full queue is not served.
         if let Err(error) = self.orders.try_send(order) {
-            debug!(%error, "an order is not taken");
+            debug!(%error, "failed to send an order");
         }
     }
 }

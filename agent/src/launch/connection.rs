@@ -50,7 +50,7 @@ impl Connection {
             let why = if is_direct {
                 why.clone()
             } else {
-                format!("the way through {} is lost: {why}", self.branch.head.target)
+                format!("the connection through {} was lost: {why}", self.branch.head.target)
             };
             // If this fails, the receiver has ended.
             let _ = self.reports.send(Report::Gone { host, why, is_direct }).await;
@@ -71,7 +71,7 @@ impl Connection {
             // Random, so that connections that were refused together are not retried together.
             let wait =
                 limits::SSH_RETRY_INTERVAL.mul_f64(f64::from(attempts) + rand::random::<f64>());
-            debug!(cause = why, "a connection is refused, and tried again");
+            debug!(cause = why, "a connection was refused; retrying");
             clock::until(Some(clock::now() + wait)).await;
             attempts += 1;
         }
@@ -102,7 +102,7 @@ impl Connection {
         let command = self.way.command(&self.branch.head.target);
         let (process, stdin, stdout, stderr) = match SshProcess::start(&command) {
             Ok(started) => started,
-            Err(error) => return format!("`{}` cannot be started: {error}", self.way.ssh[0]),
+            Err(error) => return format!("failed to start `{}`: {error}", self.way.ssh[0]),
         };
         let reach = Order::Reach {
             me: self.branch.head.number,

@@ -54,7 +54,7 @@ pub(super) async fn drive(plan: &Plan) -> Result<Verdict, LaunchError> {
                 driver.machine.handle_signal(clock::now(), signal);
             }
             Some(signal) = forwarded.recv() => {
-                info!(%signal, "signal received; passing it on");
+                info!(%signal, "signal received; forwarding it");
                 driver.branches.signal(signal as i32);
             }
             () = clock::until(deadline) => driver.machine.handle_timeout(clock::now()),

@@ -26,7 +26,8 @@ pub(super) fn text(plan: &Plan) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
-            "# the address and a free port of {} are known when it is reached; its name stands for them",
+            "# the address and a free port of {} are determined when it is reached; its name is \
+             shown instead",
             first.name
         );
     }

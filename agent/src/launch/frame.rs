@@ -10,16 +10,16 @@ use crate::{job_spec::Stream, limits};
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FrameError {
     /// The length exceeds the limit.
-    #[error("a message of {0} bytes is announced")]
+    #[error("a message of {0} bytes is too long")]
     TooLong(usize),
     /// The kind is unknown.
-    #[error("a message of the unknown kind {0} has come")]
+    #[error("a message has the unknown kind {0}")]
     Kind(u8),
     /// A line of output is too short for the number of its host.
-    #[error("a line comes from nobody")]
+    #[error("a line of output has no host number")]
     Line,
     /// The JSON is not a valid message.
-    #[error("a message makes no sense")]
+    #[error("a message is malformed")]
     Json(#[source] serde_json::Error),
 }
 

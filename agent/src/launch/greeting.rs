@@ -20,10 +20,10 @@ const VERSION: &str = concat!("1 ", env!("CARGO_PKG_VERSION"));
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(super) enum GreetingError {
     /// The other side prints too much before a greeting.
-    #[error("its shell prints {} KiB and more before ragent starts", limits::MAX_BANNER / 1024)]
+    #[error("its shell prints {} KiB or more before ragent starts", limits::MAX_BANNER / 1024)]
     Noise,
     /// The other side is another version of the program.
-    #[error("it runs ragent {theirs}, and this host {}", program(VERSION))]
+    #[error("it runs ragent {theirs}, but this host runs {}", program(VERSION))]
     Version {
         /// The version of the other side.
         theirs: String,

@@ -83,8 +83,8 @@ impl<'a> Listener<'a> {
     fn silent(&self) -> String {
         self.words.printed(&self.input);
         let words = self.words.text();
-        let said = if words.is_empty() { String::new() } else { format!(": {}", words.trim()) };
-        format!("it does not start ragent in time{said}")
+        let printed = if words.is_empty() { String::new() } else { format!(": {}", words.trim()) };
+        format!("it did not start ragent in time{printed}")
     }
 
     async fn read(&mut self) -> bool {
@@ -93,7 +93,8 @@ impl<'a> Listener<'a> {
     }
 
     fn next(&mut self) -> Result<Option<Report>, String> {
-        frame::take(&mut self.input).map_err(|error| format!("its ragent speaks nonsense: {error}"))
+        frame::take(&mut self.input)
+            .map_err(|error| format!("its ragent sent an invalid message: {error}"))
     }
 
     /// Returns the report as it is passed on, or `None` if this connection does not lead to its

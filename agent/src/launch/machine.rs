@@ -137,12 +137,12 @@ impl Machine {
         match self.phase {
             Phase::Reaching { .. } => self.finish(Verdict::Interrupted { signal }),
             Phase::Running { .. } => {
-                info!(%signal, "signal received; passing it on to all hosts");
+                info!(%signal, "signal received; forwarding it to all hosts");
                 self.stop(now, Some(signal), signal);
             }
             Phase::Stopping { is_killed: true, .. } => self.give_up(),
             Phase::Stopping { ref mut cause, .. } => {
-                warn!(%signal, "signal received again; everything is killed");
+                warn!(%signal, "signal received again; killing all agents");
                 *cause = cause.or(Some(signal));
                 self.kill(now);
             }
@@ -158,20 +158,20 @@ impl Machine {
         match self.phase {
             Phase::Reaching { .. } => {
                 for host in self.those(&Standing::Reaching) {
-                    self.unreachable(host, "nothing is heard of it".to_owned());
+                    self.unreachable(host, "no answer in time".to_owned());
                 }
                 self.advance(now);
             }
             Phase::Running { has_succeeded: true, .. } => {
-                info!("the job has succeeded; agents that have not heard of it are told to end");
+                info!("the job has succeeded; stopping agents that have not received the result");
                 self.stop(now, None, Signal::SIGTERM);
             }
             Phase::Running { has_succeeded: false, .. } => {
-                warn!("too few hosts are left; the others are told to end");
+                warn!("too few hosts are left; stopping the others");
                 self.stop(now, None, Signal::SIGTERM);
             }
             Phase::Stopping { is_killed: false, .. } => {
-                warn!("agents do not end; everything is killed");
+                warn!("agents did not end in time; killing them");
                 self.kill(now);
             }
             Phase::Stopping { is_killed: true, .. } => self.give_up(),
@@ -195,7 +195,11 @@ impl Machine {
             }
             Standing::Reaching | Standing::Reached(_) if is_direct => self.unreachable(host, why),
             Standing::Reaching | Standing::Reached(_) => {
-                info!(host = self.name(host), cause = why, "host not reached; trying it directly");
+                info!(
+                    host = self.name(host),
+                    cause = why,
+                    "host not reached; connecting to it directly"
+                );
                 *self.at_mut(host) = Standing::Reaching;
                 self.effects.push_back(Effect::ReachDirectly(host));
             }
@@ -317,7 +321,7 @@ impl Machine {
     /// Counts the agents that still run as lost, and ends the launch.
     fn give_up(&mut self) {
         for host in self.those(&Standing::Running) {
-            *self.at_mut(host) = Standing::Lost("its agent does not end".to_owned());
+            *self.at_mut(host) = Standing::Lost("its agent did not end".to_owned());
         }
         self.conclude();
     }

@@ -7,7 +7,7 @@ use crate::{hostfile::HostListError, job_spec::JobSpecError};
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Mistake {
     /// A completion script is requested, which is not a launch.
-    #[error("`--print-completion` is for `ragent` itself, and nothing would run")]
+    #[error("`--print-completion` cannot be used with `ragent launch`")]
     Completion,
     /// A file cannot be read.
     #[error("`{flag} {path}` cannot be read: {error}")]
@@ -20,7 +20,7 @@ pub enum Mistake {
         error: String,
     },
     /// A value cannot be that of an environment variable.
-    #[error("`{source_}` gives `{name}` a value that has a NUL, or is longer than 127 KiB")]
+    #[error("`{source_}` gives `{name}` a value that contains a NUL or is longer than 127 KiB")]
     VariableValue {
         /// The flag, or the file and line.
         source_: String,
@@ -36,7 +36,7 @@ pub enum Mistake {
         error: HostListError,
     },
     /// A filter is invalid.
-    #[error("`{flag}` has `{text}`, which is no list of hosts")]
+    #[error("`{flag}` contains `{text}`, which is not a list of hosts")]
     Filter {
         /// The flag.
         flag: &'static str,
@@ -44,7 +44,7 @@ pub enum Mistake {
         text: String,
     },
     /// A filter names an unknown host.
-    #[error("`{flag}` names `{name}`, which the hostfile does not have")]
+    #[error("`{flag}` contains `{name}`, which is not in the hostfile")]
     UnknownHost {
         /// The flag.
         flag: &'static str,
@@ -52,7 +52,7 @@ pub enum Mistake {
         name: String,
     },
     /// A filter names an unknown slot.
-    #[error("`{flag}` names slot {slot} of `{name}`, which has {slots}")]
+    #[error("`{flag}` contains slot {slot} of `{name}`, which has {slots} slots")]
     UnknownSlot {
         /// The flag.
         flag: &'static str,
@@ -64,7 +64,9 @@ pub enum Mistake {
         slots: u32,
     },
     /// A filter excludes slots of a host whose number of slots is unknown.
-    #[error("`{flag}` takes slots of `{name}`, and the hostfile does not say how many it has")]
+    #[error(
+        "`{flag}` selects slots of `{name}`, but the hostfile does not give its number of slots"
+    )]
     SlotsNotKnown {
         /// The flag.
         flag: &'static str,
@@ -86,7 +88,7 @@ pub enum Mistake {
         min: u32,
     },
     /// The name of a variable is invalid.
-    #[error("`{source_}`: `{name}` is no name of a variable")]
+    #[error("`{source_}`: `{name}` is not a valid name of a variable")]
     VariableName {
         /// The flag, or the file and line.
         source_: String,
@@ -94,7 +96,7 @@ pub enum Mistake {
         name: String,
     },
     /// A variable to be passed on is not set on this host.
-    #[error("`{source_}`: {name} is not set here")]
+    #[error("`{source_}`: {name} is not set on this host")]
     NotSet {
         /// The flag, or the file and line.
         source_: String,
@@ -110,7 +112,7 @@ pub enum Mistake {
         text: String,
     },
     /// `--ssh` is empty.
-    #[error("`--ssh` names no program")]
+    #[error("`--ssh` is empty")]
     NoSsh,
     /// The ssh program is not found on this host.
     #[error("`{program}` is not found in PATH")]
@@ -119,7 +121,7 @@ pub enum Mistake {
         program: String,
     },
     /// A value is not a number in the range of its flag.
-    #[error("`{flag} {value}` is no number from 1 to {max}")]
+    #[error("`{flag} {value}` is not a number from 1 to {max}")]
     Number {
         /// The flag.
         flag: &'static str,
@@ -129,16 +131,16 @@ pub enum Mistake {
         max: u64,
     },
     /// The rank of one node is given for all hosts.
-    #[error("`--node-rank` is the rank of one node, and each host gets its own")]
+    #[error("`--node-rank` cannot be used with `ragent launch`: each host gets its own rank")]
     NodeRank,
     /// `--standalone` is given with more than one host.
-    #[error("`--standalone` is one node, and there are {hosts} hosts")]
+    #[error("`--standalone` runs one node, but there are {hosts} hosts")]
     Standalone {
         /// The number of hosts.
         hosts: usize,
     },
     /// The job exceeds the length of a message to a host.
-    #[error("the environment and the arguments have {len} bytes, more than hosts can be told")]
+    #[error("the environment and the arguments have {len} bytes, more than can be sent to a host")]
     TooLong {
         /// The number of bytes.
         len: usize,
@@ -155,23 +157,27 @@ impl Mistake {
             Self::File { .. } | Self::Number { .. } | Self::NoSsh => return None,
             Self::Job(error) => return error.hint(),
             Self::Hosts { error, .. } => error.hint(),
-            Self::SshNotFound { .. } => "install OpenSSH's client, or name one with `--ssh`",
-            Self::Filter { .. } => {
-                "such as `node1,node2`, `node[1-4]`, or `node1:0,2@node2` for slots of a host"
+            Self::SshNotFound { .. } => {
+                "install OpenSSH's client, or give another one with `--ssh`"
             }
-            Self::UnknownHost { .. } => "hosts are named as in the hostfile, without a user",
+            Self::Filter { .. } => {
+                "examples: `node1,node2`, `node[1-4]`, or `node1:0,2@node2` for slots of a host"
+            }
+            Self::UnknownHost { .. } => "use the names of the hostfile, without a user",
             Self::UnknownSlot { .. } => "slots are counted from 0",
-            Self::SlotsNotKnown { .. } => "write `slots=N` behind the host in the hostfile",
-            Self::NothingLeft { .. } => "name at least one host that is to take part",
-            Self::TooFewHosts { .. } => "name more hosts, or lower MIN in `--nnodes`",
-            Self::Completion => "leave it out, or leave `launch` out",
-            Self::VariableValue { .. } => "let the hosts read it from a file",
+            Self::SlotsNotKnown { .. } => "write `slots=N` after the host in the hostfile",
+            Self::NothingLeft { .. } => "keep at least one host",
+            Self::TooFewHosts { .. } => "list more hosts, or lower MIN in `--nnodes`",
+            Self::Completion => "use `ragent --print-completion SHELL`",
+            Self::VariableValue { .. } => "let the program read it from a file on each host",
             Self::VariableName { .. } => "give NAME, or NAME=VALUE",
-            Self::NotSet { .. } => "set it, or give its value as NAME=VALUE",
+            Self::NotSet { .. } => "set it, or give a value as NAME=VALUE",
             Self::OpenQuote { .. } => "close it, or write a backslash before it",
-            Self::NodeRank => "hosts are ranked in the order of the hostfile",
-            Self::Standalone { .. } => "leave it out",
-            Self::TooLong { .. } => "pass fewer variables, or let the hosts read them from a file",
+            Self::NodeRank => "omit the flag: ranks follow the order of the hostfile",
+            Self::Standalone { .. } => "omit the flag",
+            Self::TooLong { .. } => {
+                "pass fewer variables, or let the program read them from a file on each host"
+            }
         };
         Some(text.to_owned())
     }

@@ -64,8 +64,8 @@ pub(super) fn why(status: Option<ExitStatus>, last_words: &str) -> String {
         return words[last..].join("; ");
     }
     match status {
-        Some(status) => format!("ssh has ended without a word ({status})"),
-        None => "ssh does not end".to_owned(),
+        Some(status) => format!("ssh has ended without output ({status})"),
+        None => "ssh did not end".to_owned(),
     }
 }
 
@@ -75,28 +75,35 @@ pub(super) fn hint(why: &str) -> Option<&'static str> {
         // Precedes the hints that its text would also match: no host has been contacted.
         (
             "Can't open user config file",
-            "that is a file of this host: check what `--ssh` names with `-F`",
+            "that file is on this host: check the option `-F` in `--ssh`",
         ),
         (
             "account is currently not available",
-            "that user may not log in there: name another one in the hostfile (`USER@HOST`)",
+            "that user may not log in there: give another user in the hostfile (`USER@HOST`)",
         ),
         (
             "Permission denied",
-            "nobody can type a password here: let a key open the host (`ssh-copy-id HOST`), and \
-             check that `ssh -o BatchMode=yes HOST true` works",
+            "ssh cannot ask for a password here: install a key (`ssh-copy-id HOST`), and check \
+             that `ssh -o BatchMode=yes HOST true` works",
         ),
         (
             "Host key verification failed",
-            "log in by hand once to confirm the host's key, or add it to known_hosts \
+            "log in manually once to confirm the host's key, or add it to known_hosts \
              (`ssh-keyscan HOST`)",
         ),
-        ("not found", "is ragent installed there? `--remote-ragent PATH` says where"),
-        ("No such file", "is ragent installed there? `--remote-ragent PATH` says where"),
-        ("runs ragent", "install the same ragent on all hosts, or name it with `--remote-ragent`"),
-        ("Could not resolve", "is the name in the hostfile spelled as ssh knows it?"),
-        ("timed out", "is the host up, and does a firewall let ssh through?"),
-        ("No route", "is the host up, and on this network?"),
+        ("not found", "install ragent on that host, or give its path with `--remote-ragent PATH`"),
+        (
+            "No such file",
+            "install ragent on that host, or give its path with `--remote-ragent PATH`",
+        ),
+        (
+            "runs ragent",
+            "install the same version of ragent on all hosts, or give its path with \
+             `--remote-ragent PATH`",
+        ),
+        ("Could not resolve", "check the spelling of the host name in the hostfile"),
+        ("timed out", "check that the host is up and that no firewall blocks ssh"),
+        ("No route", "check that the host is up and on this network"),
     ];
     hints.into_iter().find(|(part, _)| why.contains(part)).map(|(_, hint)| hint)
 }

@@ -93,7 +93,8 @@ impl Verdict {
             Self::Failed { ends, .. } => format!("error: the job did not succeed{}", list(ends)),
             Self::TooFewHosts { reached, min, unreachable } => {
                 let mut text = format!(
-                    "error: {reached} hosts are reached, and the job needs {min}; nothing was started{}",
+                    "error: {reached} hosts were reached, but the job needs {min}; no agent was \
+                     started{}",
                     list(unreachable)
                 );
                 let mut hints: Vec<&str> =
@@ -102,7 +103,7 @@ impl Verdict {
                 hints.dedup();
                 // At least one host must be reached for that.
                 if hints.is_empty() && *reached > 0 {
-                    hints.push("with `--nnodes MIN:MAX` the job starts without the others");
+                    hints.push("give `--nnodes MIN:MAX` to start the job without the others");
                 }
                 for hint in hints {
                     // Writing to a string does not fail.
@@ -171,7 +172,7 @@ mod tests {
             let unreachable = vec![("a".to_owned(), "no".to_owned())];
             Verdict::TooFewHosts { reached, min: 2, unreachable }.report()
         };
-        assert!(report(1).contains("hint: with `--nnodes MIN:MAX`"), "{}", report(1));
+        assert!(report(1).contains("hint: give `--nnodes MIN:MAX`"), "{}", report(1));
         assert!(!report(0).contains("hint: "), "{}", report(0));
     }
 }

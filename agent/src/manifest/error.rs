@@ -28,10 +28,10 @@ pub enum ManifestError {
         flag: &'static str,
     },
     /// `--module` and `--no-python` were both given.
-    #[error("`--module` and `--no-python` exclude each other")]
+    #[error("`--module` and `--no-python` cannot be used together")]
     ModuleWithoutPython,
     /// A variable would be ignored by the agents.
-    #[error("`--env {name}` would have no effect: the manifest gives agents the flag")]
+    #[error("`--env {name}` would have no effect: the manifest passes the flag to agents")]
     NoEffect {
         /// The variable.
         name: String,
@@ -50,13 +50,13 @@ pub enum ManifestError {
         error: NodeRangeError,
     },
     /// An argument is not UTF-8, as a manifest must be.
-    #[error("`{word}` is no text, and a manifest is")]
+    #[error("`{word}` is not valid UTF-8, which a manifest requires")]
     NotText {
         /// The argument, as far as it can be shown.
         word: String,
     },
     /// A flag belongs to a launch method that is not selected.
-    #[error("`{flag} {value}` belongs to `--launch-method {method}`")]
+    #[error("`{flag} {value}` requires `--launch-method {method}`")]
     OnlyWith {
         /// The flag.
         flag: &'static str,
@@ -66,7 +66,7 @@ pub enum ManifestError {
         method: MethodName,
     },
     /// A volume would hide a path that pods need.
-    #[error("`{flag} {value}` is at `{path}`, where pods have something else")]
+    #[error("`{flag} {value}` uses the path `{path}`, which pods need for other files")]
     Taken {
         /// The flag.
         flag: &'static str,
@@ -76,7 +76,7 @@ pub enum ManifestError {
         path: String,
     },
     /// The same name or path is given twice.
-    #[error("`{flag}` says twice what `{name}` is")]
+    #[error("`{flag}` gives `{name}` twice")]
     Twice {
         /// The flag.
         flag: &'static str,
@@ -103,22 +103,22 @@ impl ManifestError {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::AutoWithoutVolume { .. } => {
-                "name one with `--volume pvc:CLAIM:/PATH`, or give a path".to_owned()
+                "add a volume with `--volume pvc:CLAIM:/PATH`, or give a path".to_owned()
             }
             Self::DeepSpeedConfig { .. } => {
-                "it is a file of this machine; for one of the image give \
-                 `--env PET_DEEPSPEED_CONFIG=/PATH`"
+                "the flag takes a file of this machine; for a file of the image, give `--env \
+                 PET_DEEPSPEED_CONFIG=/PATH`"
                     .to_owned()
             }
             Self::NoEffect { flag: Some(flag), .. } => format!("give `--{flag}` instead"),
             Self::NoEffect { flag: None, .. } => {
-                "agents meet at the first pod; leave it out".to_owned()
+                "omit it: the first pod hosts the coordinator".to_owned()
             }
-            Self::Taken { .. } => "mount it at another folder, such as `/data`".to_owned(),
+            Self::Taken { .. } => "mount the volume at another folder, such as `/data`".to_owned(),
             Self::Variable(error) => return error.hint(),
             Self::Missing { .. } | Self::NoScript => "see `ragent manifest k8s --help`".to_owned(),
             Self::OnlyWith { method, .. } => {
-                format!("add `--launch-method {method}`, or leave it out")
+                format!("add `--launch-method {method}`, or omit the flag")
             }
             Self::ModuleWithoutPython
             | Self::Nodes { .. }

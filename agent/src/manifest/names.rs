@@ -15,15 +15,16 @@ pub(super) struct Rule {
 pub(super) const MAX_LABEL: usize = 63;
 
 pub(super) const IMAGE: Rule = Rule {
-    expected: "the name of an image",
+    expected: "a valid name of an image",
     holds: |text| !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic()),
 };
 pub(super) const NAMESPACE: Rule = Rule {
-    expected: "a namespace: at most 63 small letters, digits and `-`, none of these at an end",
+    expected: "a namespace: at most 63 lowercase letters, digits and `-`, not beginning or \
+               ending with `-`",
     holds: |text| text.len() <= MAX_LABEL && is_dns(text),
 };
 pub(super) const SECRET: Rule = Rule {
-    expected: "a name of a secret: small letters, digits, `-` and `.`",
+    expected: "a name of a secret: lowercase letters, digits, `-` and `.`",
     holds: |text| text.len() <= 253 && text.split('.').all(is_dns),
 };
 pub(super) const RESOURCE: Rule = Rule {
@@ -37,17 +38,18 @@ pub(super) const RESOURCE: Rule = Rule {
 pub(super) const LABEL: Rule =
     Rule { expected: "a label, such as `nvidia.com/gpu.product`", holds: is_qualified };
 pub(super) const LABEL_VALUE: Rule = Rule {
-    expected: "a label's value: at most 63 letters, digits, `-`, `_` and `.`, none of these at an end",
+    expected: "a label's value: at most 63 letters, digits, `-`, `_` and `.`, with a letter or \
+               digit at both ends",
     holds: |text| text.is_empty() || is_name(text),
 };
 pub(super) const QUANTITY: Rule =
     Rule { expected: "an amount, such as `8`, `0.5` or `64Gi`", holds: is_quantity };
 pub(super) const WHOLE: Rule = Rule {
-    expected: "a whole number, as resources of devices are",
+    expected: "a whole number, as required for devices",
     holds: |text| text.parse::<u32>().is_ok(),
 };
 pub(super) const VARIABLE: Rule = Rule {
-    expected: "a variable's name: letters, digits, `-`, `_` and `.`, a digit not first",
+    expected: "a variable's name: letters, digits, `-`, `_` and `.`, not beginning with a digit",
     holds: |text| {
         !text.is_empty()
             && !text.starts_with(|c: char| c.is_ascii_digit())

@@ -82,14 +82,14 @@ const PULL_POLICY: Rule = Rule {
     holds: |text| ["Always", "IfNotPresent", "Never"].contains(&text),
 };
 const WORKERS: Rule = Rule {
-    expected: "a number from 1 on, nor `auto`, `cpu`, `gpu` or `xpu`",
+    expected: "a positive number, nor `auto`, `cpu`, `gpu` or `xpu`",
     holds: |text| {
         let number = text.parse().is_ok_and(|n| (1..=limits::MAX_LOCAL_WORLD_SIZE).contains(&n));
         number || ["auto", "cpu", "gpu", "xpu"].contains(&text)
     },
 };
 const GPUS: Rule = Rule {
-    expected: "a number from 1 on; shares of a GPU have resources of their own",
+    expected: "a positive number; for shares of a GPU, use `--resource`",
     holds: |text| text.parse::<u32>().is_ok_and(|n| n > 0),
 };
 const PATH: Rule = Rule { expected: "a path", holds: |text| !text.is_empty() };
@@ -173,8 +173,9 @@ fn nodes(args: &K8sArgs) -> Result<NodeRange, ManifestError> {
 /// Returns the name of the job. Pods use it with their number appended, also as host names; the
 /// service uses it as a domain.
 fn name(args: &K8sArgs, nodes: NodeRange) -> Result<String, ManifestError> {
-    const EXPECTED: &str = "a name of pods and of a service: small letters, digits and `-`, a letter \
-                            first, no `-` last, at most 63 with the number of the pod";
+    const EXPECTED: &str = "a valid name of pods and of a service: lowercase letters, digits and \
+                            `-`, beginning with a letter, not ending with `-`, at most 63 \
+                            characters with the number of the pod";
     let name = required("--name")(args.name.clone())?;
     let longest = format!("{name}-{}", nodes.max() - 1);
     if names::is_service(&name) && longest.len() <= names::MAX_LABEL {

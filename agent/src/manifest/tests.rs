@@ -135,11 +135,12 @@ fn variables_of_the_user_win() {
 fn mistakes() {
     let long = "x".repeat(62);
     for (line, error) in [
-        ("--nnodes 4:2", "`--nnodes 4:2` needs 1 <= MIN <= MAX, got 4:2"),
+        ("--nnodes 4:2", "`--nnodes 4:2` must satisfy 1 <= MIN <= MAX, but is 4:2"),
         ("--nnodes 20000", "`--nnodes 20000` is not a number of pods up to 10000"),
         (
             "--namespace A",
-            "`--namespace A` is not a namespace: at most 63 small letters, digits and `-`, none of these at an end",
+            "`--namespace A` is not a namespace: at most 63 lowercase letters, digits and `-`, \
+             not beginning or ending with `-`",
         ),
         (
             "--image-pull-policy always",
@@ -147,7 +148,7 @@ fn mistakes() {
         ),
         (
             "--gpus-per-pod 0.5",
-            "`--gpus-per-pod 0.5` is not a number from 1 on; shares of a GPU have resources of their own",
+            "`--gpus-per-pod 0.5` is not a positive number; for shares of a GPU, use `--resource`",
         ),
         ("--gpu-resource amd.com/gpu", "`--gpus-per-pod` is not given"),
         (
@@ -156,7 +157,7 @@ fn mistakes() {
         ),
         (
             "--resource nvidia.com/gpumem=8Gi",
-            "`--resource 8Gi` is not a whole number, as resources of devices are",
+            "`--resource 8Gi` is not a whole number, as required for devices",
         ),
         (
             "--resource gpu=1",
@@ -165,32 +166,38 @@ fn mistakes() {
         ("--resource cpu", "`--resource cpu` is not `NAME=VALUE`"),
         (
             "--gpus-per-pod 1 --resource nvidia.com/gpu=2",
-            "`--resource` says twice what `nvidia.com/gpu` is",
+            "`--resource` gives `nvidia.com/gpu` twice",
         ),
         (
             "--env 1=2",
-            "`--env 1` is not a variable's name: letters, digits, `-`, `_` and `.`, a digit not first",
+            "`--env 1` is not a variable's name: letters, digits, `-`, `_` and `.`, not \
+             beginning with a digit",
         ),
         ("--launch-method mpi", "`--launch-method mpi` is not `basic`, `torchrun` or `deepspeed`"),
-        ("--shared-file /x", "`--shared-file /x` belongs to `--launch-method basic`"),
+        ("--shared-file /x", "`--shared-file /x` requires `--launch-method basic`"),
         ("--save-path auto", "`--save-path auto` needs a volume that all pods share"),
         (
             "--launch-method deepspeed --deepspeed-config no.json",
             "`--deepspeed-config no.json` does not exist",
         ),
-        ("--pod-restarts many", "`--pod-restarts many` is not a whole number from 0 on"),
-        ("--max-restarts -1", "`--max-restarts -1` is not a whole number from 0 on"),
+        ("--pod-restarts many", "`--pod-restarts many` is not a whole number, 0 or greater"),
+        ("--max-restarts -1", "`--max-restarts -1` is not a whole number, 0 or greater"),
         ("--volume data", "`--volume data` is not `pvc:CLAIM:/PATH` or `host:/FOLDER:/PATH`"),
         (
             "--volume pvc:data:/dev/shm",
-            "`--volume pvc:data:/dev/shm` is at `/dev/shm`, where pods have something else",
+            "`--volume pvc:data:/dev/shm` uses the path `/dev/shm`, which pods need for other \
+             files",
         ),
         (
             "--volume host:/nfs:/etc/ragent",
-            "`--volume host:/nfs:/etc/ragent` is at `/etc/ragent`, where pods have something else",
+            "`--volume host:/nfs:/etc/ragent` uses the path `/etc/ragent`, which pods need for \
+             other files",
         ),
-        ("--volume pvc:data:/", "`--volume pvc:data:/` is at `/`, where pods have something else"),
-        ("-m --no-python", "`--module` and `--no-python` exclude each other"),
+        (
+            "--volume pvc:data:/",
+            "`--volume pvc:data:/` uses the path `/`, which pods need for other files",
+        ),
+        ("-m --no-python", "`--module` and `--no-python` cannot be used together"),
     ] {
         let errors = resolve(&format!("--name digits --image i {line} t.py")).unwrap_err();
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -210,7 +217,7 @@ fn all_mistakes_at_once() {
     assert_eq!(
         texts,
         [
-            "`--nnodes x` is none of `N`, `MIN:MAX` and `MIN:MAX:UNIT`",
+            "`--nnodes x` is not of the form `N`, `MIN:MAX` or `MIN:MAX:UNIT`",
             "`--name` is not given",
             "`--image` is not given",
             "`--volume y` is not `pvc:CLAIM:/PATH` or `host:/FOLDER:/PATH`",

@@ -36,7 +36,7 @@ pub(super) fn number(
     let Some(text) = typed else { return Ok(default) };
     // Kubernetes uses signed numbers.
     let number = text.parse::<u32>().ok().filter(|number| i32::try_from(*number).is_ok());
-    number.ok_or_else(|| wrong(flag, text, "a whole number from 0 on"))
+    number.ok_or_else(|| wrong(flag, text, "a whole number, 0 or greater"))
 }
 
 /// Parses `NAME=VALUE` pairs; each name may occur once.

@@ -61,7 +61,7 @@ pub(super) async fn serve(
     let ended = tokio::select! {
         ended = &mut connection => ended,
         () = idle(busy) => {
-            debug!(peer = %peer.ip, "connection closed: nothing is asked on it");
+            debug!(peer = %peer.ip, "connection closed: idle");
             connection.as_mut().graceful_shutdown();
             timeout(limits::FAREWELL_TIMEOUT, connection).await.unwrap_or(Ok(()))
         }

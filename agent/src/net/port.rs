@@ -175,7 +175,11 @@ impl Port {
     fn close_all(&mut self) {
         while let Some(visitor) = self.door.poll_closing() {
             if let Some(handle) = self.handles.get(&visitor) {
-                debug!(?visitor, "connection closed: no request in time, or too many wait");
+                debug!(
+                    ?visitor,
+                    "connection closed: no request in time, or too many connections without a \
+                     request"
+                );
                 handle.abort();
             }
         }
@@ -208,12 +212,15 @@ impl Port {
                 );
                 if !is_exhausted {
                     // For example, the peer has closed the connection before it was accepted.
-                    debug!(%error, "a connection could not be accepted");
+                    debug!(%error, "failed to accept a connection");
                     self.rest_until = Some(clock::now() + ROOM_REST);
                     return;
                 }
                 if !std::mem::replace(&mut self.is_failing, true) {
-                    warn!(%error, "no further connection can be accepted for now");
+                    warn!(
+                        %error,
+                        "failed to accept a connection: out of descriptors or memory; retrying"
+                    );
                 }
                 // Out of descriptors or memory: known connections continue, strangers are closed,
                 // and the next connection waits.
@@ -291,14 +298,14 @@ async fn serve_connection(
         // The first message of a `TCPStore` client is VALIDATE, code zero.
         0 => match &protocols.store {
             Some(door) => serve_store(stream, peer, door.clone()).await,
-            None => debug!(peer = %peer.ip, "connection closed: no store is served here"),
+            None => debug!(peer = %peer.ip, "connection closed: this port serves no store"),
         },
         b'A'..=b'Z' => {
             progress.report(Step::Hurried).await;
             http::serve(stream, peer, protocols.http.clone(), progress).await;
         }
         byte => {
-            debug!(peer = %peer.ip, byte, "connection closed: no protocol begins like this");
+            debug!(peer = %peer.ip, byte, "connection closed: unknown protocol");
         }
     }
 }
@@ -312,7 +319,7 @@ async fn serve_store(stream: TcpStream, peer: PeerAddress, mut door: StoreDoor) 
     if let Ok(Some(Ok(()))) = served {
         return;
     }
-    debug!(peer = %peer.ip, ?served, "connection closed: the store does not take it");
+    debug!(peer = %peer.ip, ?served, "connection closed: the store has refused it");
 }
 
 #[cfg(test)]

@@ -6,19 +6,19 @@ use crate::limits::MAX_LISTED_NODES;
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NodeListError {
     /// There is nothing between two commas.
-    #[error("a name in it is empty")]
+    #[error("it contains an empty name")]
     Empty,
     /// Brackets are unpaired or nested.
-    #[error("its brackets do not pair")]
+    #[error("its brackets are not balanced")]
     Brackets,
     /// A name has more brackets than the names of any cluster.
-    #[error("a name in it has more than {MAX_DIMENSIONS} brackets")]
+    #[error("a name has more than {MAX_DIMENSIONS} pairs of brackets")]
     Dimensions,
     /// Text in brackets is neither a number nor a range.
-    #[error("a range in it is none")]
+    #[error("it contains an invalid range")]
     Range,
     /// The list has more entries than any cluster has nodes.
-    #[error("it stands for more than {MAX_LISTED_NODES} names")]
+    #[error("it contains more than {MAX_LISTED_NODES} names")]
     TooMany,
 }
 

@@ -42,7 +42,10 @@ impl Pmi {
         let answer = self.line()?;
         let found = answer.split_ascii_whitespace().find_map(|word| word.strip_prefix(field));
         found.map(str::to_owned).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("`{line}` is answered `{answer}`"))
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("the answer to `{line}` was `{answer}`"),
+            )
         })
     }
 
@@ -57,7 +60,7 @@ impl Pmi {
             }
             line.extend(byte);
         }
-        Err(io::Error::new(io::ErrorKind::InvalidData, "its line does not end"))
+        Err(io::Error::new(io::ErrorKind::InvalidData, "its line is too long"))
     }
 }
 

@@ -95,12 +95,12 @@ fn slurm_tasks_per_node() {
 fn slurm_contradictions() {
     for (changes, expected) in [
         (("SLURM_PROCID", "-"), "`SLURM_PROCID` is not set"),
-        (("SLURM_PROCID", "one"), "`SLURM_PROCID=one`, which is no number"),
+        (("SLURM_PROCID", "one"), "`SLURM_PROCID=one`, which is not a whole number"),
         (("SLURM_PROCID", "3"), "`rank 3` and `3 ranks`"),
         (("SLURM_LOCALID", "1"), "`local rank 1` and `1 ranks on this node`"),
         (("SLURM_STEP_TASKS_PER_NODE", "1"), "`SLURM_NODEID=1` and `SLURM_STEP_TASKS_PER_NODE=1`"),
-        (("SLURM_STEP_TASKS_PER_NODE", "1(x"), "brackets do not pair"),
-        (("SLURM_STEP_NODELIST", "gpu[08-"), "brackets do not pair"),
+        (("SLURM_STEP_TASKS_PER_NODE", "1(x"), "brackets are not balanced"),
+        (("SLURM_STEP_NODELIST", "gpu[08-"), "brackets are not balanced"),
         (("SLURM_STEP_NODELIST", "-"), "`SLURM_STEP_NODELIST` is not set"),
         (("SLURM_STEP_NODELIST", "gpu[08-09]"), "contradict each other"),
         (("SLURMD_NODENAME", "gpu10"), "contradict each other"),

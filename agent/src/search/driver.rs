@@ -78,7 +78,7 @@ impl Search {
         let sockets = Sockets::open(spec)?;
         let interfaces = sockets.interfaces().join(",");
         let hosts = spec.hosts.len();
-        info!(%run_id, port = spec.port, interfaces, hosts, "looking for the job's other agents");
+        info!(%run_id, port = spec.port, interfaces, hosts, "searching for the job's other agents");
         let own = Candidate { rank: spec.rank, number: rand::random() };
         let election = Election::new(clock::now(), own, spec.eligible, Pace::default());
         Ok(Self {
@@ -184,7 +184,11 @@ impl Search {
             && !self.has_warned
         {
             self.has_warned = true;
-            warn!(%other, why, "another agent hosts a job with this name too: are there two?");
+            warn!(
+                %other, why,
+                "another agent hosts a different job with the same name: check `--rdzv-id` on \
+                 all nodes"
+            );
         }
     }
 
@@ -203,7 +207,7 @@ impl Search {
                     }
                 }
                 Err(error) => {
-                    debug!(%error, "nothing can be heard for now");
+                    debug!(%error, "failed to receive datagrams; retrying");
                     clock::until(Some(clock::now() + limits::RETRY_INTERVAL)).await;
                 }
             },
@@ -241,7 +245,7 @@ async fn meet(rival: SocketAddr, hosted: Inputs) -> Option<(SocketAddr, &'static
     // Datagrams are not trusted: this agent gives way only to a process that coordinates the job.
     let asked = timeout(limits::IDENTIFY_TIMEOUT, client::status(&endpoint)).await;
     let Ok(Ok(StatusAnswer::Snapshot(theirs))) = asked else {
-        debug!(%rival, "it does not coordinate a job, or does not say so");
+        debug!(%rival, "the other agent does not answer as the coordinator of a job");
         return None;
     };
     let (answer, snapshot) = oneshot::channel();
@@ -251,7 +255,7 @@ async fn meet(rival: SocketAddr, hosted: Inputs) -> Option<(SocketAddr, &'static
         Verdict::Stay => None,
         Verdict::Clash(why) => Some((rival, why)),
         Verdict::GiveWay => {
-            info!(to = %rival, "another agent coordinates this job too; giving way");
+            info!(to = %rival, "another agent also coordinates this job; joining it there");
             // The coordinator may have ended at this moment.
             let _ = hosted.send(Input::GiveWay(endpoint)).await;
             None

@@ -27,10 +27,10 @@ pub fn verdict(own: &Snapshot, theirs: &Snapshot) -> Verdict {
     if !is_other || is_ending(theirs) || is_ending(own) {
         Verdict::Stay
     } else if settings(own) != settings(theirs) {
-        Verdict::Clash("with other settings")
+        Verdict::Clash("the settings differ")
     } else {
         match (has_begun(own), has_begun(theirs)) {
-            (true, true) => Verdict::Clash("and both have begun"),
+            (true, true) => Verdict::Clash("both jobs have started"),
             (true, false) => Verdict::Stay,
             (false, true) => Verdict::GiveWay,
             (false, false) if theirs.job_uid < own.job_uid => Verdict::GiveWay,
@@ -100,14 +100,14 @@ mod tests {
     #[test]
     fn two_jobs_clash() {
         let (one, other) = (begun("a"), begun("b"));
-        assert_eq!(verdict(&one, &other), Verdict::Clash("and both have begun"));
-        assert_eq!(verdict(&other, &one), Verdict::Clash("and both have begun"));
+        assert_eq!(verdict(&one, &other), Verdict::Clash("both jobs have started"));
+        assert_eq!(verdict(&other, &one), Verdict::Clash("both jobs have started"));
         for other in [
             Snapshot { min_nodes: 1, ..job("a") },
             Snapshot { max_nodes: 5, ..begun("a") },
             Snapshot { max_restarts: 0, ..job("a") },
         ] {
-            assert_eq!(verdict(&job("b"), &other), Verdict::Clash("with other settings"));
+            assert_eq!(verdict(&job("b"), &other), Verdict::Clash("the settings differ"));
         }
     }
 

@@ -50,7 +50,7 @@ pub enum SocketsError {
         source: io::Error,
     },
     /// No agent can be reached on any interface.
-    #[error("no interface of this machine takes multicast{}", of(interface))]
+    #[error("no network interface of this machine supports multicast{}", of(interface))]
     NoInterface {
         /// The interface that the user has named, if any.
         interface: Option<String>,
@@ -58,7 +58,7 @@ pub enum SocketsError {
 }
 
 fn of(interface: &Option<String>) -> String {
-    interface.as_ref().map_or_else(String::new, |name| format!(", of those called `{name}`"))
+    interface.as_ref().map_or_else(String::new, |name| format!(" (searched: `{name}`)"))
 }
 
 impl Sockets {
@@ -191,7 +191,7 @@ async fn receive(socket: &Option<UdpSocket>, buffer: &mut [u8]) -> io::Result<(u
 
 fn note(sent: Option<io::Result<usize>>) {
     if let Some(Err(error)) = sent {
-        debug!(%error, "a datagram did not get out");
+        debug!(%error, "failed to send a datagram");
     }
 }
 

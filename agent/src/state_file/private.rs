@@ -53,7 +53,7 @@ impl PrivateFolder {
         let (owner, mode) = (about.uid(), about.mode() & 0o7777);
         if owner != geteuid().as_raw() || mode & 0o022 != 0 {
             warn_once(path, &format!("it belongs to uid {owner} and has mode {mode:04o}"));
-            let error = "others may write to its folder";
+            let error = "other users may write to its folder";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, error));
         }
         Ok(Self(found.into()))
@@ -140,7 +140,10 @@ impl PrivateFolder {
         if about.is_file() && about.uid() == geteuid().as_raw() && about.nlink() == 1 {
             return Ok((file, about));
         }
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is no file of this user's own"))
+        Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "it is not a regular file of this user with a single link",
+        ))
     }
 }
 
@@ -149,8 +152,8 @@ fn warn_once(path: &Path, why: &str) {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
         warn!(
-            "the folder {} is not used for state: {why}; it has to be a folder of uid {} that no \
-             other user can write to",
+            "the folder {} is not used for state: {why}; it must belong to uid {}, and no other \
+             user may write to it",
             path.display(),
             geteuid()
         );

@@ -74,7 +74,7 @@ impl Console {
             if let Err(error) = &written
                 && is_well
             {
-                warn!(%error, "log files of workers take no more; the workers go on");
+                warn!(%error, "failed to write log files of workers; the workers continue");
             }
             is_well = written.is_ok();
         })?;

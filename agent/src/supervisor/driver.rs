@@ -319,7 +319,7 @@ impl Driver {
         let report = match report {
             FromKeeper::Report(report) => report,
             FromKeeper::Lost => {
-                warn!("the keeper is gone, and the workers with it; starting another");
+                warn!("the keeper has ended, and the workers with it; starting another keeper");
                 self.keeper = None;
                 return self.input(Input::KeeperLost);
             }
@@ -356,7 +356,7 @@ impl Driver {
             // A sweep that the keeper began by itself; the sweep ordered since is reported as well.
             Report::Reaped { .. } => {}
             Report::LeaseOver => {
-                warn!("the lease is over; the keeper kills the workers");
+                warn!("the lease has ended; the keeper kills the workers");
                 self.tell(Told::CutOff).await;
                 self.input(Input::Kill);
             }
@@ -378,11 +378,18 @@ impl Driver {
             let is_own = self.keeper.as_ref().is_some_and(|keeper| keeper.holds(pid));
             match Signal::try_from(signal) {
                 Ok(signal) if is_own => {
-                    warn!(%pid, scope_id, %signal, "a worker's timer is over; killing it");
+                    warn!(
+                        %pid, scope_id, %signal,
+                        "a worker's timer has expired; killing the worker"
+                    );
                     let _ = kill(pid, signal);
                 }
                 Ok(_) | Err(_) => {
-                    warn!(%pid, scope_id, signal, "a timer is over; nobody is killed")
+                    warn!(
+                        %pid, scope_id, signal,
+                        "a timer has expired, but its process is not a worker of this agent; no \
+                         process is killed"
+                    )
                 }
             }
         }
@@ -422,7 +429,7 @@ impl Driver {
             }
             Done::Stacks(Hang { local_rank, time }, stacks) => {
                 for (local_rank, path) in stacks {
-                    warn!(%local_rank, path = %path.display(), "stack of a hung worker");
+                    warn!(%local_rank, path = %path.display(), "wrote the stack of a hung worker");
                     group.workers.entry(local_rank).or_default().stack = Some(path);
                 }
                 self.input(Input::Hung(local_rank, time));
@@ -488,12 +495,15 @@ impl Driver {
                 Effect::Ping => self.order(Order::Ping, Vec::new()).await,
                 Effect::ReportSilence => warn!(
                     pid,
-                    "the keeper of the workers does not answer; until it does, no end of a worker \
-                     is noticed (is it stopped, or does a file system hang?)"
+                    "the keeper of the workers does not answer; until it does, ends of workers \
+                     are not detected (check for a stopped process or a file system that hangs)"
                 ),
                 Effect::ReportAnswer => info!(pid, "the keeper of the workers answers again"),
                 Effect::Kill => {
-                    warn!(pid, "the lease is over and the keeper does not react; killing it");
+                    warn!(
+                        pid,
+                        "the lease has ended and the keeper does not react; killing the keeper"
+                    );
                     self.input(Input::Kill);
                     if let Some(keeper) = &self.keeper {
                         keeper.kill();
@@ -575,7 +585,7 @@ impl Driver {
             match KeeperLink::start(self.drains.clone(), self.reports.clone()) {
                 Ok(keeper) => self.keeper = Some(keeper),
                 Err(error) => {
-                    let reason = format!("no keeper can be started: {error}");
+                    let reason = format!("failed to start the keeper: {error}");
                     self.not_started(LocalRank(0), reason);
                     return self.input(Input::KeeperLost);
                 }
@@ -594,7 +604,7 @@ impl Driver {
             let prepare = move || prepare(&logs, &output, restart_count, size);
             let prepared = timeout(limits::FILES_TIMEOUT, spawn_blocking(prepare)).await;
             let prepared = prepared.unwrap_or_else(|_| {
-                warn!("the disk of the log files does not answer; going on without");
+                warn!("the disk of the log files does not answer; continuing without log files");
                 Ok(Prepared::default())
             });
             Done::Prepared(prepared.unwrap_or_default())
@@ -689,7 +699,7 @@ impl Driver {
                     self.order(Order::Sweep { number: self.sweeps }, Vec::new()).await;
                 }
                 Effect::KillKeeper => {
-                    warn!("the keeper does not end what it started; killing it");
+                    warn!("the keeper did not end its processes in time; killing the keeper");
                     if let Some(keeper) = &self.keeper {
                         keeper.kill();
                     }
@@ -816,11 +826,11 @@ impl Driver {
         if self.keeper.take().is_some() {
             drop(self.reports);
             while let Some(report) = from_keeper.recv().await {
-                debug!(?report, "keeper, at the end");
+                debug!(?report, "report of the keeper during shutdown");
             }
         }
         self.spec.logs.clean_up();
-        info!(target: "ragent::supervisor", "nothing is left running");
+        info!(target: "ragent::supervisor", "all processes of this node have ended");
     }
 }
 
@@ -844,7 +854,12 @@ fn open_notices(spec: &SupervisorSpec) -> Option<NoticeSockets> {
     spec.hang.as_ref()?;
     let size = spec.environment.local_world_size;
     NoticeSockets::open(&spec.socket_dir, size)
-        .map_err(|error| warn!(%error, "workers cannot send heartbeats"))
+        .map_err(|error| {
+            warn!(
+                %error,
+                "failed to open the sockets for heartbeats; workers cannot send any"
+            )
+        })
         .ok()
 }
 
@@ -864,7 +879,10 @@ async fn next_timer(pipe: &mut Option<TimerPipe>) -> TimerRequest {
     if let Some(open) = pipe {
         match open.next().await {
             Ok(request) => return request,
-            Err(error) => warn!(%error, "workers can set no further timers"),
+            Err(error) => warn!(
+                %error,
+                "failed to read timer requests; workers cannot set further timers"
+            ),
         }
         *pipe = None;
     }

@@ -52,7 +52,10 @@ impl HeldGpus {
         let limit = self.timeout + limits::DRIVER_TIMEOUT;
         let gpus = Arc::clone(&self);
         if timeout(limit, spawn_blocking(move || gpus.wait_blocking())).await.is_err() {
-            warn!("the driver does not answer who holds the GPUs; not asking again");
+            warn!(
+                "the GPU driver did not list the processes on the GPUs in time; not waiting for \
+                 GPUs again"
+            );
             self.is_stuck.store(true, Ordering::Relaxed);
         }
     }
@@ -68,16 +71,22 @@ impl HeldGpus {
                 Ok(holders) if holders.is_empty() => return,
                 Ok(holders) => holders,
                 // Waiting is not possible; workers will see by themselves if memory is short.
-                Err(error) => return warn!(%error, "the driver does not say who holds the GPUs"),
+                Err(error) => return warn!(%error, "failed to list the processes on the GPUs"),
             };
             if clock::now_blocking() >= deadline {
                 for holder in &holders {
-                    warn!(%holder, seconds = self.timeout.as_secs_f64(), "a GPU stays held; going on");
+                    warn!(
+                        %holder, seconds = self.timeout.as_secs_f64(),
+                        "a GPU is still in use by a process that has ended; continuing"
+                    );
                 }
                 return;
             }
             if !is_told {
-                info!(holder = %holders[0], "waiting for a GPU that is held");
+                info!(
+                    holder = %holders[0],
+                    "waiting for a GPU that is in use by a process that has ended"
+                );
                 is_told = true;
             }
             pause();
@@ -126,7 +135,7 @@ impl fmt::Display for Holder {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a driver tells nobody that a GPU is free")]
+#[expect(clippy::disallowed_methods, reason = "the driver has no notification of a freed GPU")]
 fn pause() {
     std::thread::sleep(limits::HELD_GPU_INTERVAL);
 }

@@ -80,7 +80,7 @@ pub(super) fn prepare(
         file.map_err(|error| errors.insert(error.to_string())).ok().flatten().map(Arc::new)
     });
     for error in errors {
-        warn!(%error, "logs of workers cannot be written; their output goes to the console");
+        warn!(%error, "failed to create log files of workers; their output goes to the console");
     }
     prepared
 }

@@ -55,7 +55,7 @@ pub(super) async fn take(tools: StackTools, workers: Vec<Hung>) -> BTreeMap<Loca
         tasks.spawn(take_one(tools.py_spy.clone(), worker));
     }
     if timeout(limits::STACKS_TIMEOUT, tasks.join_all()).await.is_err() {
-        warn!("stacks of some hung workers could not be taken in time");
+        warn!("stacks of some hung workers were not complete in time");
     }
     let is_written = |(local_rank, file): (LocalRank, Option<PathBuf>)| {
         file.filter(|file| file.exists()).map(|file| (local_rank, file))
@@ -80,13 +80,16 @@ async fn take_one(py_spy: Option<PathBuf>, worker: Hung) {
     let file = match written.unwrap_or_else(|error| Err(io::Error::other(error))) {
         Ok(file) => file,
         Err(error) => {
-            return warn!(path = %path.display(), %error, "the stack of a hung worker is not written");
+            return warn!(
+                path = %path.display(), %error,
+                "failed to write the stack of a hung worker"
+            );
         }
     };
     if let Some(py_spy) = &py_spy
         && let Err(error) = run_py_spy(py_spy, pid, file).await
     {
-        warn!(%local_rank, pid, %error, "py-spy cannot take the stack of a hung worker");
+        warn!(%local_rank, pid, %error, "py-spy failed to dump the stack of a hung worker");
     }
 }
 

@@ -63,7 +63,7 @@ impl Timers {
             let left = Duration::try_from_secs_f64(left).unwrap_or_default();
             self.0.insert((pid, scope_id), (now + left, signal));
         } else {
-            warn!(pid, scope_id, "timer not set: there are too many");
+            warn!(pid, scope_id, "timer not set: too many timers");
         }
     }
 
@@ -109,7 +109,7 @@ impl TimerPipe {
     pub fn make(path: &Path) -> io::Result<Self> {
         match fs::symlink_metadata(path) {
             Ok(there) if there.file_type().is_fifo() => fs::remove_file(path)?,
-            Ok(_) => return Err(io::Error::new(ErrorKind::AlreadyExists, "it is no pipe")),
+            Ok(_) => return Err(io::Error::new(ErrorKind::AlreadyExists, "it is not a pipe")),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -135,7 +135,7 @@ impl TimerPipe {
                 let line = self.unread.split_to(end + 1);
                 match serde_json::from_slice(&line) {
                     Ok(request) => return Ok(request),
-                    Err(error) => debug!(%error, "timer request that is none"),
+                    Err(error) => debug!(%error, "malformed timer request ignored"),
                 }
             }
             if self.unread.len() > limits::MAX_TIMER_REQUEST {

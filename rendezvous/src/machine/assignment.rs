@@ -150,7 +150,7 @@ impl Rendezvous {
             return;
         }
         self.tenure = tenure;
-        info!("coordinator's host leaves");
+        info!("the coordinator's host is leaving");
         let peers: Vec<_> = self.roster.iter().map(|(_, node)| node.peer()).collect();
         for peer in peers {
             self.send(peer, ToNode::HostLeaving);

@@ -41,7 +41,7 @@ impl Rendezvous {
         else {
             return;
         };
-        info!(result = outcome.result.kind(), "the job was closed before");
+        info!(result = outcome.result.kind(), "the job was already closed");
         let stays_until = recovering.goes_on_at(self.leases());
         self.enter_closed(outcome.clone(), None, stays_until);
     }
@@ -53,7 +53,7 @@ impl Rendezvous {
     pub(super) fn reopen(&mut self) {
         let was_closed = self.memory.closed.take().is_some();
         if was_closed {
-            info!("nobody is left of the job that was closed");
+            info!("no node of the closed job is left; starting a new run");
         }
         if !was_closed && self.settings.keeps_charges {
             return;
@@ -110,7 +110,7 @@ impl Rendezvous {
         if !self.begin(now) || is_bound || self.tenure != Tenure::Stays {
             return None;
         }
-        info!("coordinator gives way to another one");
+        info!("coordinator ends in favor of another one");
         self.tenure = Tenure::Gone;
         self.effects.push_back(Effect::Finish { is_over: true });
         Some(self.memory.term)

@@ -129,7 +129,7 @@ impl Rendezvous {
             return true;
         }
         let nodes = placed.len();
-        info!(%round, nodes, workers = table.world_size(), "round complete");
+        info!(%round, nodes, workers = table.world_size(), "round admitted");
         self.memory.round = round.round;
         self.memory.is_adopted = false;
         self.memory.is_early = true;

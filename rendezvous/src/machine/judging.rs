@@ -116,7 +116,7 @@ impl Rendezvous {
         if let Phase::Regathering(regathering) = &mut self.phase
             && regathering.verdict.take_if(|verdict| !verdict.awaited.is_empty()).is_some()
         {
-            info!(round = %regathering.group.round, "failure not charged: a member is gone");
+            info!(round = %regathering.group.round, "failure not charged: a member was lost");
         }
     }
 
@@ -150,7 +150,7 @@ impl Rendezvous {
         let is_early = happened.saturating_duration_since(started) < EARLY;
         let is_spared = self.can_do_without(&id, shared);
         if is_newcomer && is_early && is_spared {
-            info!(%round, node = %id, "newcomer failed: set aside, not charged");
+            info!(%round, node = %id, "new node failed: quarantined, failure not charged");
             self.set_aside(now, &id);
             return false;
         }
@@ -174,7 +174,7 @@ impl Rendezvous {
         let is_third =
             self.roster.get_mut(&id).is_some_and(|node| node.tally.failed(happened, started));
         if is_third && is_spared {
-            info!(%round, node = %id, "node keeps failing: set aside");
+            info!(%round, node = %id, "node failed repeatedly: quarantined");
             self.set_aside(now, &id);
         }
         false
@@ -191,7 +191,7 @@ impl Rendezvous {
             return;
         };
         if node.tally.lost(now, started) {
-            info!(node = %id, "node keeps being lost: set aside");
+            info!(node = %id, "node was lost repeatedly: quarantined");
             node.tally.set_aside(now);
         }
     }
@@ -206,7 +206,7 @@ impl Rendezvous {
             let is_third =
                 self.roster.get_mut(&id).is_some_and(|node| node.tally.lost(at, started));
             if is_third {
-                info!(node = %id, "node keeps being cut off: set aside");
+                info!(node = %id, "node was disconnected repeatedly: quarantined");
                 self.set_aside(now, &id);
             }
         }
@@ -248,7 +248,7 @@ impl Rendezvous {
     pub(super) fn recall(&mut self) {
         let recalled: Vec<NodeId> = self.recallable().cloned().collect();
         for id in &recalled {
-            info!(node = %id, "the job needs the node: taken back");
+            info!(node = %id, "quarantine ended early: the job needs the node");
             if let Some(node) = self.roster.get_mut(id) {
                 node.tally.recall();
             }

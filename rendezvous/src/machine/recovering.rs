@@ -215,7 +215,7 @@ impl Rendezvous {
             return;
         }
         seat.is_buried = true;
-        info!(node = %id, "nothing is left of the agent that hosted before");
+        info!(node = %id, "the previous host's agent and all of its processes have ended");
         if let Phase::Recovering(recovering) = &mut self.phase
             && recovering.round.round == self.memory.round
             && let Some(heir) = recovering.members.get(&seat.rank)
@@ -248,7 +248,10 @@ impl Rendezvous {
             recovering.takes(round, true);
             recovering.retain(|id| self.roster.get(id).is_some());
         }
-        info!(%round, node = %attend.node.node_id, "a member of the last round has come late");
+        info!(
+            %round, node = %attend.node.node_id,
+            "a member of the last round has registered late; recovering the round"
+        );
         self.enter(Phase::Recovering(recovering));
     }
 
@@ -271,7 +274,7 @@ impl Rendezvous {
         }
         if !recovering.is_heard {
             self.reopen();
-            info!("nobody has heard of the last round");
+            info!("no node knows the last round; forming a new one");
             let forgotten = self.phase.take_recovering();
             self.enter(Phase::Gathering(Gathering { forgotten, ..Gathering::default() }));
             return true;
@@ -328,7 +331,7 @@ impl Rendezvous {
                 present,
                 needed,
                 size = recovering.size,
-                "too few nodes of a round that this coordinator has no state of; waiting for more"
+                "too few nodes of a round of which this coordinator has no state; waiting for more"
             );
         }
         recovering.stage = RecoveryStage::Outnumbered;

@@ -115,7 +115,7 @@ impl Rendezvous {
         if let Some(node) = self.roster.get_mut(id)
             && node.tally.lost(now, now)
         {
-            info!(node = %id, "the coordinator's node keeps being lost: set aside");
+            info!(node = %id, "the coordinator's node was lost repeatedly: quarantined");
             node.tally.set_aside(now);
         }
     }

@@ -166,7 +166,10 @@ impl Rendezvous {
         verdict: Option<Verdict>,
     ) {
         if let Some(group) = self.phase.take_group() {
-            info!(round = %group.round, nodes = group.size, reason = reason.kind(), "round ends");
+            info!(
+                round = %group.round, nodes = group.size, reason = reason.kind(),
+                "round ended"
+            );
             self.regather(Regathering { group, reason, since: now, loss, verdict });
         }
     }

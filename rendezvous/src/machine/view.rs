@@ -203,7 +203,7 @@ impl Rendezvous {
             (
                 None,
                 Some(Fate::Left | Fate::Leaving | Fate::Active | Fate::Stopped | Fate::Back) | None,
-            ) => (StandingName::Lost, Some("it was told to leave".to_owned())),
+            ) => (StandingName::Lost, Some("it has left the job".to_owned())),
         };
         let seat = self.phase.group().and_then(|group| group.held(id));
         let ranks = seat.map(|_| (rank, place.first_global_rank));
@@ -225,9 +225,10 @@ impl Rendezvous {
                 WaitReason::Gathering | WaitReason::Recovering => (StandingName::Joined, None),
                 WaitReason::NextRound => (StandingName::Waiting, None),
                 WaitReason::Spare => (StandingName::Spare, None),
-                WaitReason::SetAside => {
-                    (StandingName::SetAside, Some("it failed too often after a start".to_owned()))
-                }
+                WaitReason::SetAside => (
+                    StandingName::SetAside,
+                    Some("it failed too often shortly after a start".to_owned()),
+                ),
             },
         }
     }
@@ -279,10 +280,10 @@ fn node_snapshot(
 
 fn lost_because(how: EvictReason) -> String {
     match how {
-        EvictReason::Obituary => "its agent is gone",
-        EvictReason::Silent => "it was silent for longer than its lease",
-        EvictReason::NotBack => "it was not ready again in time",
-        EvictReason::SetAside => "it failed too often after a start",
+        EvictReason::Obituary => "its agent has ended",
+        EvictReason::Silent => "it sent no message within its lease",
+        EvictReason::NotBack => "it was not ready for the next round in time",
+        EvictReason::SetAside => "it failed too often shortly after a start",
     }
     .to_owned()
 }

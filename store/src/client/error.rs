@@ -19,7 +19,7 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// A peer accepted the connection, but it does not behave like a store.
-    #[error("what listens on `{addr}` is no store")]
+    #[error("the program at `{addr}` is not a store")]
     Greeting {
         /// The address of the peer.
         addr: SocketAddr,
@@ -53,7 +53,7 @@ pub enum RequestError {
     #[error(transparent)]
     Limit(#[from] LimitError),
     /// No store gives such an answer.
-    #[error("the store gave an impossible answer")]
+    #[error("the store sent an invalid answer")]
     Protocol,
 }
 
@@ -64,6 +64,6 @@ pub enum WaitError {
     #[error(transparent)]
     Request(#[from] RequestError),
     /// The wait did not end in time, and was canceled.
-    #[error("it was not over within {0:?}")]
+    #[error("the wait did not end within {0:?}")]
     TimedOut(Duration),
 }

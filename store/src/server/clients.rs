@@ -310,7 +310,7 @@ impl Clients {
                 continue;
             }
             let Some(connection) = self.connections.get_mut(woken) else {
-                debug_assert!(false, "who leaves waits no more");
+                debug_assert!(false, "a client that leaves does not wait");
                 continue;
             };
             if !connection.write_byte(STOP_WAITING) {

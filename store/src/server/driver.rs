@@ -117,7 +117,7 @@ impl Driver {
 /// Runs `what` on `store`. If it panics, only this store is closed.
 fn attempt(store: &mut Store, what: impl FnOnce(&mut Store) -> State) -> State {
     catch_unwind(AssertUnwindSafe(|| what(store))).unwrap_or_else(|_| {
-        error!("a store failed; its handle says that it is closed");
+        error!("a store failed and was closed");
         State::Closed
     })
 }

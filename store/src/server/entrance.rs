@@ -59,7 +59,7 @@ impl Entrance {
             }
             Err(cause) => {
                 if !mem::replace(&mut self.is_failing, true) {
-                    warn!(%cause, "failed to accept connections to the store; trying on");
+                    warn!(%cause, "failed to accept connections to the store; retrying");
                 }
                 // Usually the limit on open files. The connection stays in the backlog, so
                 // trying again at once would be a busy loop.

@@ -153,7 +153,10 @@ impl Store {
             match take_over(&stream) {
                 Ok(peer) => self.take_in(registry, now, TcpStream::from_std(stream), peer),
                 // The connection was reset meanwhile.
-                Err(cause) => debug!(%cause, "a connection to the store was gone at once"),
+                Err(cause) => debug!(
+                    %cause,
+                    "a connection to the store ended before it was served"
+                ),
             }
         }
         for _ in 0..most {

@@ -74,7 +74,7 @@ pub enum OpenError {
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// More connections were handed over than the thread has taken. Clients connect again.
-    #[error("too many connections wait to be served")]
+    #[error("too many connections are waiting to be served")]
     Busy,
     /// The store is closed.
     #[error("the store is closed")]

@@ -33,7 +33,7 @@ pub enum DecodeError {
     #[error(transparent)]
     Limit(#[from] LimitError),
     /// A code without a query.
-    #[error("{0} is the code of no query")]
+    #[error("{0} is not the code of a query")]
     UnknownCode(u8),
 }
 

@@ -7,7 +7,7 @@ use super::QueryType;
 /// Keys and values are arbitrary bytes, and may be empty. "No answer" means that the next request
 /// may follow at once.
 #[derive(Clone, Debug, Eq, PartialEq)]
-#[expect(missing_docs, reason = "the fields are the protocol's, and their names say it")]
+#[expect(missing_docs, reason = "the fields are those of the protocol")]
 pub enum Query<'a> {
     /// Begins the connection. No answer.
     Validate { magic: u32 },

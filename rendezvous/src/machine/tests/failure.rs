@@ -29,9 +29,9 @@ fn charge_waits_for_every_sign_of_life() {
     t.run(&["a", "b"]);
     t.fail("b", Duration::ZERO);
     assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::Gathering)]);
-    assert_eq!(t.why(), "a worker failed: waiting for a sign of life of a");
+    assert_eq!(t.why(), "a worker failed: waiting for a response from a");
     assert_eq!(t.alive("a"), []);
-    assert_eq!(t.why(), "waiting for a to stop and be ready again, 35 s left");
+    assert_eq!(t.why(), "waiting for a to stop and be ready for the next round, 35 s left");
     assert_eq!(t.say("a", NodeState::Preparing), [Did::Remember(1, 1)]);
     let complete = [Did::Remember(2, 1), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];
     assert_eq!(t.back("a"), complete);

@@ -38,7 +38,7 @@ fn round_waits_for_the_workers_of_a_leaver() {
     t.die("c");
     t.back("b");
     t.live(&["a", "b"], 6 * SECOND);
-    assert_eq!(t.why(), "waiting for a to stop and be ready again, 29 s left");
+    assert_eq!(t.why(), "waiting for a to stop and be ready for the next round, 29 s left");
     assert_eq!(t.say("a", LEFT).len(), 3);
 }
 
@@ -80,7 +80,7 @@ fn host_leaves_last() {
     assert_eq!(t.say("a", LEFT), [Did::Restart("b", 1)]);
     let wait = Did::Wait("b", WaitReason::Gathering);
     assert_eq!(t.back("b"), [Did::Dismiss("a"), wait]);
-    assert_eq!(t.why(), "the host of the rendezvous leaves: no round follows");
+    assert_eq!(t.why(), "the coordinator's host is leaving: no round follows");
     assert_eq!(t.message("a", FromNode::Goodbye), [Did::Finish]);
     assert_eq!(t.machine.poll_timeout(), None);
     assert_eq!(t.join("b"), []);

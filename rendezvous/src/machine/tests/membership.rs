@@ -133,7 +133,7 @@ fn member_that_is_not_back_is_evicted() {
     t.die("c");
     t.back("a");
     assert_eq!(t.live(&["a", "b"], 34 * SECOND), []);
-    assert_eq!(t.why(), "waiting for b to stop and be ready again, 1 s left");
+    assert_eq!(t.why(), "waiting for b to stop and be ready for the next round, 1 s left");
     assert_eq!(t.live(&["a", "b"], SECOND), [Did::Evict("b", EvictReason::NotBack)]);
     assert_eq!(t.live(&["a", "b"], 5 * SECOND), [Did::Remember(2, 0), Did::Admit("a", 2, 0)]);
     assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::NextRound)]);
@@ -147,7 +147,7 @@ fn newcomers_cause_one_round_together() {
     assert_eq!(t.join("b"), [Did::Welcome("b"), Did::Wait("b", WaitReason::NextRound)]);
     t.live(&["a", "b"], 2 * SECOND);
     t.join("c");
-    assert_eq!(t.why(), "2 nodes wait: a new round begins in 1 s");
+    assert_eq!(t.why(), "2 nodes are waiting: a new round begins in 1 s");
     let did = t.live(&["a", "b", "c"], SECOND);
     let gathering = [Did::Wait("b", WaitReason::Gathering), Did::Wait("c", WaitReason::Gathering)];
     assert_eq!(did, [&[Did::Restart("a", 1)][..], &gathering].concat());

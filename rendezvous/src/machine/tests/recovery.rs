@@ -38,7 +38,7 @@ fn recovery_waits_for_leases() {
     t.join("a");
     t.join("b");
     assert_eq!(t.live(&["a", "b"], 4 * SECOND), []);
-    assert_eq!(t.why(), "recovering: 2 of 3 members of the last round are back, 1 s left");
+    assert_eq!(t.why(), "recovering: 2 of 3 members of the last round have registered, 1 s left");
     let did = t.live(&["a", "b"], SECOND);
     assert_eq!(did, [Did::Remember(2, 0), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)]);
 }
@@ -86,8 +86,8 @@ fn recovery_of_an_adopted_round_needs_a_majority() {
     let mut t = adopted();
     assert!(t.memory.is_adopted);
     t.live(&["a"], 10 * SECOND);
-    let why = "recovering a round that this coordinator has no state of: 1 of at least 2 nodes are \
-               there, 590 s left";
+    let why = "recovering a round of which this coordinator has no state: 1 of at least 2 nodes have \
+         registered, 590 s left";
     assert_eq!(t.why(), why);
     t.restart_coordinator();
     let mut attend = t.attend_of("a", ready());
@@ -356,7 +356,7 @@ fn claims_of_strangers_do_not_count() {
     assert_eq!(t.drain(), [Did::Welcome("x"), Did::Wait("x", WaitReason::Recovering)]);
     assert_eq!((t.memory.round, t.memory.term), (Round(1), Term(2)));
     assert_eq!((t.memory.restarts_used, t.memory.charged_through), (0, Round(0)));
-    assert_eq!(t.why(), "recovering: 0 of 1 members of the last round are back, 5 s left");
+    assert_eq!(t.why(), "recovering: 0 of 1 members of the last round have registered, 5 s left");
 }
 
 /// Once the coordinator has completed a round, no claim counts, not even of an agent that names the
@@ -397,7 +397,7 @@ fn spare_does_not_know_the_size() {
     attend.heard = Heard { round: t.rounds["a"], size: 0, group_rank: None };
     t.attend_with(attend);
     t.join("a");
-    assert_eq!(t.why(), "recovering: 1 of 3 members of the last round are back, 5 s left");
+    assert_eq!(t.why(), "recovering: 1 of 3 members of the last round have registered, 5 s left");
     t.join("b");
     t.live(&["a", "b"], 4 * SECOND);
     assert_eq!(t.live(&["a", "b"], SECOND).len(), 3);
@@ -412,7 +412,7 @@ fn unknown_size_is_the_largest() {
     attend.heard = Heard { round, size: 0, group_rank: None };
     t.attend_with(attend);
     assert_eq!(t.memory.round_size, 3);
-    assert_eq!(t.why(), "recovering: 0 of 3 members of the last round are back, 5 s left");
+    assert_eq!(t.why(), "recovering: 0 of 3 members of the last round have registered, 5 s left");
 }
 
 /// A member that is dismissed during the recovery is not waited for afterwards, and counts towards

@@ -23,9 +23,9 @@ fn bounds_are_whole_units() {
     assert_eq!(bounds("4:8:4"), Ok((4, 8)));
     assert_eq!(bounds("3"), Ok((3, 3)));
     let text = |text: &str| bounds(text).unwrap_err().to_string();
-    assert_eq!(text("3:3:2"), "leaves no number of nodes: no multiple of 2 lies from 3 to 3");
-    assert_eq!(text("2:4:0"), "leaves no number of nodes: no multiple of 0 lies from 2 to 4");
-    assert_eq!(text("1:2:3:4"), "is none of `N`, `MIN:MAX` and `MIN:MAX:UNIT`");
+    assert_eq!(text("3:3:2"), "allows no number of nodes: no multiple of 2 is between 3 and 3");
+    assert_eq!(text("2:4:0"), "allows no number of nodes: no multiple of 0 is between 2 and 4");
+    assert_eq!(text("1:2:3:4"), "is not of the form `N`, `MIN:MAX` or `MIN:MAX:UNIT`");
     assert_eq!("2:8:2".parse::<NodeRange>().unwrap().to_string(), "2:8:2");
 }
 
