@@ -12,7 +12,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use self::k8s::{K8sArgs, ManifestArgs, ManifestTarget};
 
-/// Starts, watches and re-forms distributed training jobs; use it in place of torchrun.
+/// Start and supervise distributed training jobs; replaces torchrun.
 #[derive(Debug, Parser)]
 #[command(
     name = "ragent",
@@ -25,15 +25,16 @@ pub use self::k8s::{K8sArgs, ManifestArgs, ManifestTarget};
     // Flags precede the script.
     override_usage = "ragent [OPTIONS] SCRIPT [ARGS]...\n       ragent COMMAND [OPTIONS]",
     max_term_width = 100,
-    after_help = "Every flag has an underscore spelling too (--nproc_per_node) and, where it is \
-                  absent, is read from PET_<NAME> (PET_NPROC_PER_NODE). Logs go to stderr; \
-                  RAGENT_LOG sets their level."
+    after_help = "Use --help for all flags.",
+    after_long_help = "Each flag can also be written with underscores (--nproc_per_node). A flag \
+                       that is not given is read from PET_<NAME> (PET_NPROC_PER_NODE). Logs are \
+                       written to stderr; RAGENT_LOG sets their level."
 )]
 pub struct Cli {
-    /// Another thing to do than launching; only as the first word.
+    /// The subcommand, which must be the first word; None for a launch.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// What to launch.
+    /// The flags of the launch.
     #[command(flatten)]
     pub launch: LaunchArgs,
 }
@@ -59,23 +60,23 @@ impl Cli {
     }
 }
 
-/// What else the program can do.
+/// A subcommand.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Hosts the endpoint of one job alone, without workers, until SIGTERM.
+    /// Host the endpoint of one job, without workers, until SIGTERM
     Coordinator(CoordinatorArgs),
-    /// Looks for what usually goes wrong on this node, and between the nodes of a job.
+    /// Check this node, and the connections between the nodes of a job, for common problems
     Doctor(DoctorArgs),
-    /// Starts an agent on every host of a list, over ssh, and shows what all of them say.
+    /// Start an agent over ssh on each host of a list, and show the output of all of them
     Launch(Box<LaunchOverSshArgs>),
-    /// Prints what another system is to be told to run a job.
+    /// Print a manifest that runs a job on another system
     Manifest(ManifestArgs),
-    /// Becomes one rank's program, under mpirun or srun that start every rank: sets PyTorch's variables
-    /// from the launcher's.
+    /// Run the program of one rank under mpirun or srun, with PyTorch's variables set from the
+    /// launcher's
     Rank(RankArgs),
-    /// Says how a job stands: round, members, ranks, who waits, and what for.
+    /// Print the status of a job: round, members, ranks, and the reason for waiting
     Status(StatusArgs),
-    /// Serves a TCPStore alone, in the foreground, until SIGTERM.
+    /// Serve a TCPStore in the foreground until SIGTERM
     Store(StoreArgs),
     /// The process that holds the workers of one agent.
     #[command(name = "__keeper", hide = true)]
@@ -85,186 +86,394 @@ pub enum Command {
     Relay,
 }
 
-/// Flags for launching.
+/// Flags for launching. Flags that most jobs do not need are listed by `--help` only, not by `-h`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct LaunchArgs {
-    /// Nodes of the job: N, or MIN:MAX for an elastic one, or MIN:MAX:UNIT for one whose size is
+    /// Number of nodes: N, or MIN:MAX for an elastic job, or MIN:MAX:UNIT for a number that is
     /// always a multiple of UNIT [default: 1]
-    #[arg(long, value_name = "N|MIN:MAX[:UNIT]")]
+    #[arg(long, value_name = "N|MIN:MAX[:UNIT]", help_heading = NODES)]
     pub nnodes: Option<String>,
-    /// Workers on this node: a number, `auto`, `cpu`, `gpu` or `xpu` [default: 1]
-    #[arg(long, alias = "nproc_per_node", allow_negative_numbers = true, value_name = "N")]
-    pub nproc_per_node: Option<String>,
-    /// How nodes find each other: `c10d`, or `static` with fixed ranks [default: static where
-    /// --node-rank, --master-addr or --master-port is given, else c10d]
-    #[arg(long, alias = "rdzv_backend", value_name = "NAME")]
-    pub rdzv_backend: Option<String>,
-    /// Where the job is coordinated; the node that owns the address hosts it; with `auto` nodes find
-    /// each other on the local network by the job's name [default: localhost:29400]
-    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]|auto[:PORT]")]
+    /// Address of the coordinator; the node that owns the address hosts it; with `auto`, nodes find
+    /// each other on the local network by the name of the job [default: localhost:29400]
+    #[arg(
+        long,
+        alias = "rdzv_endpoint",
+        value_name = "HOST[:PORT]|auto[:PORT]",
+        help_heading = NODES
+    )]
     pub rdzv_endpoint: Option<String>,
-    /// Hosts that are asked for the job's other agents beside the local network, with
-    /// --rdzv-endpoint auto
-    #[arg(long, alias = "discover_hosts", value_name = "HOST[:PORT],…")]
-    pub discover_hosts: Option<String>,
-    /// Name of the job; all its nodes must give the same [default: none]
-    #[arg(long, alias = "rdzv_id", value_name = "ID")]
+    /// Name of the job, the same on all of its nodes [default: none]
+    #[arg(long, alias = "rdzv_id", value_name = "ID", help_heading = NODES)]
     pub rdzv_id: Option<String>,
-    /// Further settings of the rendezvous, such as join_timeout=600,join_settle=3
-    #[arg(long, alias = "rdzv_conf", value_name = "KEY=VALUE,…")]
-    pub rdzv_conf: Option<String>,
-    /// One node, on loopback, on a free port
-    #[arg(long)]
+    /// Run the job on this node alone, with a free port of the loopback interface
+    #[arg(long, help_heading = NODES)]
     pub standalone: bool,
-    /// Failures of the job that are followed by a new round [default: 0]
-    #[arg(long, alias = "max_restarts", allow_negative_numbers = true, value_name = "N")]
-    pub max_restarts: Option<String>,
-    /// Exit codes of workers after which the job is not restarted, but closed as failed
-    #[arg(long, alias = "no_restart_exit_codes", value_name = "CODE,…")]
-    pub no_restart_exit_codes: Option<String>,
-    /// Seconds after which workers that make no progress are killed, as if one had failed: none of
-    /// them writes, computes, or sends a heartbeat (WATCHDOG=1 to NOTIFY_SOCKET) [default: never]
-    #[arg(long, alias = "hang_timeout", allow_negative_numbers = true, value_name = "SECONDS")]
-    pub hang_timeout: Option<String>,
-    /// Signal on which hung workers print where they are, such as SIGQUIT with faulthandler; they get
-    /// it before they are killed [default: none]
-    #[arg(long, alias = "hang_signal", value_name = "NAME")]
-    pub hang_signal: Option<String>,
-    /// Accepted for torchrun's sake; nothing is polled
-    #[arg(long, alias = "monitor_interval", allow_negative_numbers = true, value_name = "SECONDS")]
-    pub monitor_interval: Option<String>,
-    /// Role of this node's workers [default: default]
-    #[arg(long, value_name = "NAME")]
-    pub role: Option<String>,
-    /// The script is a Python module, run as with `python -m`
-    #[arg(short, long)]
-    pub module: bool,
-    /// The script is a program of its own, run without Python
-    #[arg(long, alias = "no_python")]
+    /// Rendezvous backend: `c10d`, or `static` with fixed ranks [default: static if --node-rank,
+    /// --master-addr or --master-port is given, else c10d]
+    #[arg(
+        long,
+        alias = "rdzv_backend",
+        value_name = "NAME",
+        help_heading = NODES,
+        hide_short_help = true
+    )]
+    pub rdzv_backend: Option<String>,
+    /// Further settings of the rendezvous, such as join_timeout=600,join_settle=3
+    #[arg(
+        long,
+        alias = "rdzv_conf",
+        value_name = "KEY=VALUE,…",
+        help_heading = NODES,
+        hide_short_help = true
+    )]
+    pub rdzv_conf: Option<String>,
+    /// Rank of this node with `static`, where node 0 hosts the job; preferred position among new
+    /// nodes with `c10d` [default: 0]
+    #[arg(
+        long,
+        alias = "node_rank",
+        allow_negative_numbers = true,
+        value_name = "N",
+        help_heading = NODES,
+        hide_short_help = true
+    )]
+    pub node_rank: Option<String>,
+    /// Address of node 0, for `static` [default: 127.0.0.1]
+    #[arg(
+        long,
+        alias = "master_addr",
+        value_name = "ADDR",
+        help_heading = NODES,
+        hide_short_help = true
+    )]
+    pub master_addr: Option<String>,
+    /// Port of node 0, for `static` [default: 29500]
+    #[arg(
+        long,
+        alias = "master_port",
+        allow_negative_numbers = true,
+        value_name = "PORT",
+        help_heading = NODES,
+        hide_short_help = true
+    )]
+    pub master_port: Option<String>,
+    /// Address at which the other nodes reach this one [default: the address from which this node
+    /// reaches the endpoint]
+    #[arg(
+        long,
+        alias = "local_addr",
+        value_name = "ADDR",
+        help_heading = NODES,
+        hide_short_help = true
+    )]
+    pub local_addr: Option<String>,
+    /// Hosts to ask for the other agents of the job, in addition to the local network, with
+    /// --rdzv-endpoint auto
+    #[arg(
+        long,
+        alias = "discover_hosts",
+        value_name = "HOST[:PORT],…",
+        help_heading = NODES,
+        hide_short_help = true
+    )]
+    pub discover_hosts: Option<String>,
+    /// Clients that may connect to the workers' store: `members` (addresses of the job's nodes, and
+    /// this user on the node that serves it) or `any`; the same on all nodes [default: members]
+    #[arg(
+        long,
+        alias = "store_access",
+        value_name = "WHO",
+        help_heading = NODES,
+        hide_short_help = true
+    )]
+    pub store_access: Option<String>,
+
+    /// Number of workers on this node: a number, `auto`, `cpu`, `gpu` or `xpu` [default: 1]
+    #[arg(
+        long,
+        alias = "nproc_per_node",
+        allow_negative_numbers = true,
+        value_name = "N",
+        help_heading = WORKERS
+    )]
+    pub nproc_per_node: Option<String>,
+    /// Run SCRIPT as a program, without Python
+    #[arg(long, alias = "no_python", help_heading = WORKERS)]
     pub no_python: bool,
-    /// The script is run inside the interpreter, as `runpy.run_path` does
-    #[arg(long, alias = "run_path")]
+    /// Run SCRIPT as a Python module, as `python -m` does
+    #[arg(short, long, help_heading = WORKERS)]
+    pub module: bool,
+    /// Run SCRIPT inside the interpreter, as `runpy.run_path` does
+    #[arg(long, alias = "run_path", help_heading = WORKERS, hide_short_help = true)]
     pub run_path: bool,
-    /// Accepted for torchrun's sake; workers are always started afresh
-    #[arg(long, alias = "start_method", value_name = "METHOD")]
-    pub start_method: Option<String>,
-    /// Folder for the workers' logs and error files [default: a temporary one]
-    #[arg(long, alias = "log_dir", value_name = "DIR")]
+    /// Role of this node's workers [default: default]
+    #[arg(long, value_name = "NAME", help_heading = WORKERS, hide_short_help = true)]
+    pub role: Option<String>,
+    /// Additional arguments and variables of workers: none (`torchrun`), rank and world size as
+    /// arguments (`basic`), or those of DeepSpeed's launcher (`deepspeed`) [default: torchrun]
+    #[arg(
+        long,
+        alias = "launch_method",
+        value_name = "METHOD",
+        help_heading = WORKERS,
+        hide_short_help = true
+    )]
+    pub launch_method: Option<String>,
+    /// Rendezvous file of the workers with `basic`, a new one for each round, whose name begins
+    /// with PATH; passed to them as --init_method
+    #[arg(
+        long,
+        alias = "shared_file",
+        value_name = "PATH|auto[:FOLDER]",
+        help_heading = WORKERS,
+        hide_short_help = true
+    )]
+    pub shared_file: Option<String>,
+    /// JSON file for `deepspeed`, passed to all workers as --deepspeed_config
+    #[arg(
+        long,
+        alias = "deepspeed_config",
+        value_name = "FILE",
+        help_heading = WORKERS,
+        hide_short_help = true
+    )]
+    pub deepspeed_config: Option<String>,
+    /// Folder of the job, passed to all workers as --save_path; `auto` creates one
+    #[arg(
+        long,
+        alias = "save_path",
+        value_name = "PATH|auto[:FOLDER]",
+        help_heading = WORKERS,
+        hide_short_help = true
+    )]
+    pub save_path: Option<String>,
+    /// File of the job, passed to all workers as --checkpoint_path; `auto` chooses a name
+    #[arg(
+        long,
+        alias = "checkpoint_path",
+        value_name = "PATH|auto[:FOLDER]",
+        help_heading = WORKERS,
+        hide_short_help = true
+    )]
+    pub checkpoint_path: Option<String>,
+    /// Signals on which this node stops its workers and leaves the job [default:
+    /// SIGTERM,SIGINT,SIGHUP,SIGQUIT]
+    #[arg(
+        long,
+        alias = "signals_to_handle",
+        value_name = "NAME,…",
+        help_heading = WORKERS,
+        hide_short_help = true
+    )]
+    pub signals_to_handle: Option<String>,
+    /// Signals to forward to the workers while the job continues [default: none]
+    #[arg(
+        long,
+        alias = "signals_to_forward",
+        value_name = "NAME,…",
+        help_heading = WORKERS,
+        hide_short_help = true
+    )]
+    pub signals_to_forward: Option<String>,
+    /// Seconds for workers to end after a signal, before they are killed [default: 30]
+    #[arg(
+        long,
+        alias = "shutdown_timeout",
+        allow_negative_numbers = true,
+        value_name = "SECONDS",
+        help_heading = WORKERS,
+        hide_short_help = true
+    )]
+    pub shutdown_timeout: Option<String>,
+
+    /// Folder for log files and error files of the workers [default: a temporary folder]
+    #[arg(long, alias = "log_dir", value_name = "DIR", help_heading = OUTPUT)]
     pub log_dir: Option<String>,
-    /// Streams that go to a file: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:N,… [default: 0]
-    #[arg(short, long, alias = "re", value_name = "N|RANK:N,…")]
-    pub redirects: Option<String>,
-    /// Streams that go to a file and, with a prefix, to the console; as --redirects [default: 0]
-    #[arg(short, long, value_name = "N|RANK:N,…")]
+    /// Streams to write to a file and, with a prefix, to the console; values as for --redirects
+    /// [default: 0]
+    #[arg(short, long, value_name = "N|RANK:N,…", help_heading = OUTPUT)]
     pub tee: Option<String>,
-    /// What lines of --tee begin with; ${role_name}, ${local_rank}, ${rank} and ${hostname} are
-    /// replaced [default: [${role_name}${local_rank}]:]
-    #[arg(long, alias = "log_line_prefix_template", value_name = "TEMPLATE")]
+    /// Streams to write to a file: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:N,… [default: 0]
+    #[arg(short, long, alias = "re", value_name = "N|RANK:N,…", help_heading = OUTPUT)]
+    pub redirects: Option<String>,
+    /// Prefix of the lines of --tee, in which ${role_name}, ${local_rank}, ${rank} and ${hostname}
+    /// are replaced [default: [${role_name}${local_rank}]:]
+    #[arg(
+        long,
+        alias = "log_line_prefix_template",
+        value_name = "TEMPLATE",
+        help_heading = OUTPUT,
+        hide_short_help = true
+    )]
     pub log_line_prefix_template: Option<String>,
-    /// Lines that go to the console alone begin with the prefix too; `ragent launch` asks for it
-    #[arg(long, hide = true)]
+    /// Print the prefix also before lines that go to the console only; set by `ragent launch`
+    #[arg(long, hide = true, help_heading = OUTPUT)]
     pub mark_lines: bool,
-    /// Lines about rounds are printed by group rank 0 only; `ragent launch` asks for it
+    /// Print lines about rounds as group rank 0 only; used by `ragent launch`
     #[arg(long, hide = true)]
     pub first_node_lines: bool,
-    /// Local ranks whose output is shown on the console [default: all]
-    #[arg(long, alias = "local_ranks_filter", value_name = "RANK,…")]
+    /// Local ranks to show on the console [default: all]
+    #[arg(
+        long,
+        alias = "local_ranks_filter",
+        value_name = "RANK,…",
+        help_heading = OUTPUT,
+        hide_short_help = true
+    )]
     pub local_ranks_filter: Option<String>,
-    /// Copies lines of --tee's stdout that contain one of these to filtered_stdout.log; `,,` is a
-    /// comma
+    /// Copy lines of --tee's stdout that contain one of these texts to filtered_stdout.log; `,,` is
+    /// a comma
     #[arg(
         long,
         alias = "duplicate_stdout_filters",
         allow_hyphen_values = true,
-        value_name = "TEXT,…"
+        value_name = "TEXT,…",
+        help_heading = OUTPUT,
+        hide_short_help = true
     )]
     pub duplicate_stdout_filters: Option<String>,
-    /// The same of stderr, to filtered_stderr.log
+    /// Copy such lines of stderr to filtered_stderr.log
     #[arg(
         long,
         alias = "duplicate_stderr_filters",
         allow_hyphen_values = true,
-        value_name = "TEXT,…"
+        value_name = "TEXT,…",
+        help_heading = OUTPUT,
+        hide_short_help = true
     )]
     pub duplicate_stderr_filters: Option<String>,
-    /// Not supported: plug-ins of torchrun that decide where output goes
-    #[arg(long, alias = "logs_specs", hide = true, value_name = "NAME")]
+    /// Not supported: plug-ins of torchrun that configure the output
+    #[arg(long, alias = "logs_specs", hide = true, value_name = "NAME", help_heading = OUTPUT)]
     pub logs_specs: Option<String>,
-    /// Where events of the workers go, as lines of JSON: `null`, `console` (stderr) or `file:PATH`
+    /// Destination of worker events, as lines of JSON: `null`, `console` (stderr) or `file:PATH`
     /// [default: null]
-    #[arg(long, alias = "event_log_handler", value_name = "HANDLER")]
+    #[arg(
+        long,
+        alias = "event_log_handler",
+        value_name = "HANDLER",
+        help_heading = OUTPUT,
+        hide_short_help = true
+    )]
     pub event_log_handler: Option<String>,
-    /// File that is told how the job ended, as JSON
-    #[arg(long, value_name = "FILE")]
+    /// File for the outcome of the job, as JSON
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT, hide_short_help = true)]
     pub report: Option<String>,
-    /// Address at which the other nodes reach this one [default: the one that reaches the endpoint]
-    #[arg(long, alias = "local_addr", value_name = "ADDR")]
-    pub local_addr: Option<String>,
-    /// Who may connect to the workers' store: `members` (addresses of the job's nodes, and this user
-    /// on the node that serves it) or `any`; all nodes must give the same [default: members]
-    #[arg(long, alias = "store_access", value_name = "WHO")]
-    pub store_access: Option<String>,
-    /// Rank of this node with `static`, where 0 hosts the job; with `c10d`, where it would like to
-    /// stand among newcomers [default: 0]
-    #[arg(long, alias = "node_rank", allow_negative_numbers = true, value_name = "N")]
-    pub node_rank: Option<String>,
-    /// Address of the node with rank 0, for `static` [default: 127.0.0.1]
-    #[arg(long, alias = "master_addr", value_name = "ADDR")]
-    pub master_addr: Option<String>,
-    /// Port of the node with rank 0, for `static` [default: 29500]
-    #[arg(long, alias = "master_port", allow_negative_numbers = true, value_name = "PORT")]
-    pub master_port: Option<String>,
-    /// Binds each worker to processors near its accelerator: `node`, `socket`, `exclusive` or
-    /// `core-complex`
-    #[arg(long, alias = "numa_binding", value_name = "MODE")]
-    pub numa_binding: Option<String>,
-    /// Every worker sees its own accelerator only, and has the local rank 0
-    #[arg(long, alias = "virtual_local_rank")]
-    pub virtual_local_rank: bool,
-    /// Signals on which workers are told to end, and this node leaves [default:
-    /// SIGTERM,SIGINT,SIGHUP,SIGQUIT]
-    #[arg(long, alias = "signals_to_handle", value_name = "NAME,…")]
-    pub signals_to_handle: Option<String>,
-    /// Seconds that workers have to end after a signal [default: 30]
-    #[arg(long, alias = "shutdown_timeout", allow_negative_numbers = true, value_name = "SECONDS")]
-    pub shutdown_timeout: Option<String>,
-    /// Signals that are passed on to the workers, while everything goes on [default: none]
-    #[arg(long, alias = "signals_to_forward", value_name = "NAME,…")]
-    pub signals_to_forward: Option<String>,
-    /// Seconds to wait for GPUs that processes of the round before hold still; 0 does not wait
-    /// [default: 30]
-    #[arg(long, alias = "held_gpu_timeout", allow_negative_numbers = true, value_name = "SECONDS")]
-    pub held_gpu_timeout: Option<String>,
-    /// What workers are told beside their environment: nothing (`torchrun`), their rank and the world
-    /// size (`basic`), or what DeepSpeed's launcher tells them (`deepspeed`) [default: torchrun]
-    #[arg(long, alias = "launch_method", value_name = "METHOD")]
-    pub launch_method: Option<String>,
-    /// With `basic`: workers meet by a file, a fresh one each round, whose name begins with PATH; passed
-    /// to them as --init_method
-    #[arg(long, alias = "shared_file", value_name = "PATH|auto[:FOLDER]")]
-    pub shared_file: Option<String>,
-    /// With `deepspeed`: a file of JSON, passed to all workers as --deepspeed_config
-    #[arg(long, alias = "deepspeed_config", value_name = "FILE")]
-    pub deepspeed_config: Option<String>,
-    /// A folder of the job, passed to all workers as --save_path; `auto` makes one
-    #[arg(long, alias = "save_path", value_name = "PATH|auto[:FOLDER]")]
-    pub save_path: Option<String>,
-    /// A file of the job, passed to all workers as --checkpoint_path; `auto` names one
-    #[arg(long, alias = "checkpoint_path", value_name = "PATH|auto[:FOLDER]")]
-    pub checkpoint_path: Option<String>,
-    /// How log lines look: `text` or `json` [default: text]
-    #[arg(long, alias = "log_format", value_name = "FORMAT")]
+    /// Format of log lines: `text` or `json` [default: text]
+    #[arg(
+        long,
+        alias = "log_format",
+        value_name = "FORMAT",
+        help_heading = OUTPUT,
+        hide_short_help = true
+    )]
     pub log_format: Option<String>,
-    /// Prints a completion script for `bash`, `zsh` or `fish`, and does nothing else
-    #[arg(long, value_name = "SHELL")]
+
+    /// Maximum number of failures after which a new round is started [default: 0]
+    #[arg(
+        long,
+        alias = "max_restarts",
+        allow_negative_numbers = true,
+        value_name = "N",
+        help_heading = FAILURES
+    )]
+    pub max_restarts: Option<String>,
+    /// Seconds after which workers without progress are killed and count as failed: none of them
+    /// writes, computes, or sends a heartbeat (WATCHDOG=1 to NOTIFY_SOCKET) [default: never]
+    #[arg(
+        long,
+        alias = "hang_timeout",
+        allow_negative_numbers = true,
+        value_name = "SECONDS",
+        help_heading = FAILURES
+    )]
+    pub hang_timeout: Option<String>,
+    /// Signal on which hung workers print their stacks, sent before they are killed, such as
+    /// SIGQUIT with faulthandler [default: none]
+    #[arg(
+        long,
+        alias = "hang_signal",
+        value_name = "NAME",
+        help_heading = FAILURES,
+        hide_short_help = true
+    )]
+    pub hang_signal: Option<String>,
+    /// Exit codes of workers after which the job is closed as failed, without a restart
+    #[arg(
+        long,
+        alias = "no_restart_exit_codes",
+        value_name = "CODE,…",
+        help_heading = FAILURES,
+        hide_short_help = true
+    )]
+    pub no_restart_exit_codes: Option<String>,
+    /// Seconds to wait for GPUs that ended processes of the last round still hold; 0 does not wait
+    /// [default: 30]
+    #[arg(
+        long,
+        alias = "held_gpu_timeout",
+        allow_negative_numbers = true,
+        value_name = "SECONDS",
+        help_heading = FAILURES,
+        hide_short_help = true
+    )]
+    pub held_gpu_timeout: Option<String>,
+
+    /// Bind each worker to processors near its accelerator: `node`, `socket`, `exclusive` or
+    /// `core-complex`
+    #[arg(
+        long,
+        alias = "numa_binding",
+        value_name = "MODE",
+        help_heading = PLACEMENT,
+        hide_short_help = true
+    )]
+    pub numa_binding: Option<String>,
+    /// Make only its own accelerator visible to each worker, with local rank 0
+    #[arg(
+        long,
+        alias = "virtual_local_rank",
+        help_heading = PLACEMENT,
+        hide_short_help = true
+    )]
+    pub virtual_local_rank: bool,
+
+    /// Accepted for compatibility with torchrun; ragent does not poll
+    #[arg(
+        long,
+        alias = "monitor_interval",
+        allow_negative_numbers = true,
+        value_name = "SECONDS",
+        help_heading = OTHER,
+        hide_short_help = true
+    )]
+    pub monitor_interval: Option<String>,
+    /// Accepted for compatibility with torchrun; workers are always started as new processes
+    #[arg(
+        long,
+        alias = "start_method",
+        value_name = "METHOD",
+        help_heading = OTHER,
+        hide_short_help = true
+    )]
+    pub start_method: Option<String>,
+    /// Print a completion script for `bash`, `zsh` or `fish`, and exit
+    #[arg(long, value_name = "SHELL", help_heading = OTHER, hide_short_help = true)]
     pub print_completion: Option<String>,
-    /// The training script
+    /// Training script
     #[arg(value_name = "SCRIPT")]
     pub script: Option<OsString>,
-    /// Its arguments, passed through untouched
+    /// Arguments of the script, passed unchanged
     #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     pub args: Vec<OsString>,
 }
+
+/// The headings in the help for the flags of a launch.
+const NODES: &str = "Nodes and rendezvous";
+const WORKERS: &str = "Workers";
+const OUTPUT: &str = "Output";
+const FAILURES: &str = "Failures";
+const PLACEMENT: &str = "Placement";
+const OTHER: &str = "Other";
 
 /// Flags of `ragent coordinator`.
 #[derive(Args, Clone, Debug)]
@@ -272,10 +481,10 @@ pub struct CoordinatorArgs {
     /// Address to listen on
     #[arg(long, value_name = "ADDR", default_value = "::")]
     pub host: String,
-    /// Port to listen on; 0 takes a free one
+    /// Port to listen on; 0 selects a free port
     #[arg(long, value_name = "PORT", default_value_t = 29400)]
     pub port: u16,
-    /// Name of the job that is coordinated
+    /// Name of the job
     #[arg(long, alias = "rdzv_id", value_name = "ID", default_value = "none")]
     pub rdzv_id: String,
 }
@@ -283,16 +492,16 @@ pub struct CoordinatorArgs {
 /// Flags of `ragent doctor`.
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
-    /// The job's endpoint, as its agents are given it [default: only this machine is looked at]
+    /// Endpoint of the job, as given to its agents [default: check this machine only]
     #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]|auto[:PORT]")]
     pub rdzv_endpoint: Option<String>,
-    /// Lets the nodes of the job that runs there measure how they reach each other
+    /// Let the nodes of the running job measure the connections between them
     #[arg(long)]
     pub peers: bool,
-    /// Workers that this node is to have, as for a launch [default: one for each GPU]
+    /// Number of workers on this node, as for a launch [default: one for each GPU]
     #[arg(long, alias = "nproc_per_node", allow_negative_numbers = true, value_name = "N")]
     pub nproc_per_node: Option<String>,
-    /// Prints one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }
@@ -301,49 +510,76 @@ pub struct DoctorArgs {
 #[derive(Args, Clone, Debug)]
 #[command(
     override_usage = "ragent launch --hostfile FILE [OPTIONS] SCRIPT [ARGS]...",
-    after_help = "Without --nnodes all hosts must take part; without --rdzv-endpoint the first of them \
-                  coordinates the job; without --rdzv-id it gets a name of its own. Workers' lines begin \
-                  with host and rank unless -t, -r or a template says otherwise."
+    after_help = "Use --help for all flags.",
+    after_long_help = "Without --nnodes, the job needs all hosts. Without --rdzv-endpoint, the \
+                       first host coordinates the job. Without --rdzv-id, the job gets a unique \
+                       name. The lines of workers begin with host and rank, unless -t, -r or a \
+                       template changes that."
 )]
 pub struct LaunchOverSshArgs {
-    /// The hosts, one a line: `node1`, `node1:8`, `me@node1 slots=8`. Slots are workers, where
-    /// --nproc-per-node is absent
+    /// List of hosts, one per line: `node1`, `node1:8`, `me@node1 slots=8`; slots are the number of
+    /// workers if --nproc-per-node is not given
     #[arg(long, value_name = "FILE", help_heading = OVER_SSH)]
     pub hostfile: String,
-    /// Takes these hosts only: node1,node[3-5], or node1:0,2@node2 for accelerators of a host
+    /// Use only these hosts: node1,node[3-5], or node1:0,2@node2 for accelerators of a host
     #[arg(long, value_name = "HOST,…", help_heading = OVER_SSH)]
     pub include: Option<String>,
-    /// Leaves these hosts, or accelerators of a host, out
+    /// Leave out these hosts, or accelerators of a host
     #[arg(long, value_name = "HOST,…", help_heading = OVER_SSH)]
     pub exclude: Option<String>,
-    /// Gives all hosts a variable, with its value here or this one; may be given several times
+    /// Set a variable on all hosts, to this value or the value on this host; may be repeated
     #[arg(short = 'x', value_name = "NAME[=VALUE]", help_heading = OVER_SSH)]
     pub export: Vec<String>,
-    /// Gives all hosts the variables of a file: NAME=VALUE a line; may be given several times
-    #[arg(long, alias = "env_file", value_name = "FILE", help_heading = OVER_SSH)]
+    /// Set the variables of a file on all hosts, one NAME=VALUE per line; may be repeated
+    #[arg(
+        long,
+        alias = "env_file",
+        value_name = "FILE",
+        help_heading = OVER_SSH,
+        hide_short_help = true
+    )]
     pub env_file: Vec<String>,
-    /// Folder in which agents run [default: this one]
-    #[arg(long, value_name = "DIR", help_heading = OVER_SSH)]
+    /// Working folder of the agents [default: the current folder]
+    #[arg(long, value_name = "DIR", help_heading = OVER_SSH, hide_short_help = true)]
     pub chdir: Option<std::path::PathBuf>,
-    /// ragent on the other hosts [default: the path of this one]
-    #[arg(long, alias = "remote_ragent", value_name = "PATH", help_heading = OVER_SSH)]
+    /// Path of ragent on the other hosts [default: the path of this program]
+    #[arg(
+        long,
+        alias = "remote_ragent",
+        value_name = "PATH",
+        help_heading = OVER_SSH,
+        hide_short_help = true
+    )]
     pub remote_ragent: Option<String>,
-    /// ssh, with options of your own, such as 'ssh -F conf -p 2222' [default: ssh]
-    #[arg(long, allow_hyphen_values = true, value_name = "WORDS", help_heading = OVER_SSH)]
+    /// ssh command with options, such as 'ssh -F conf -p 2222' [default: ssh]
+    #[arg(
+        long,
+        allow_hyphen_values = true,
+        value_name = "WORDS",
+        help_heading = OVER_SSH,
+        hide_short_help = true
+    )]
     pub ssh: Option<String>,
-    /// Connections that one host opens; with more hosts than that, hosts reach others [default: 32]
-    #[arg(long, value_name = "N", help_heading = OVER_SSH)]
+    /// Maximum number of connections from one host; with more hosts, these connect to further hosts
+    /// [default: 32]
+    #[arg(long, value_name = "N", help_heading = OVER_SSH, hide_short_help = true)]
     pub fanout: Option<String>,
-    /// Seconds that a connection may take [default: 10]
-    #[arg(long, alias = "connect_timeout", value_name = "SECONDS", help_heading = OVER_SSH)]
+    /// Timeout of a connection in seconds [default: 10]
+    #[arg(
+        long,
+        alias = "connect_timeout",
+        value_name = "SECONDS",
+        help_heading = OVER_SSH,
+        hide_short_help = true
+    )]
     pub connect_timeout: Option<String>,
-    /// Prints what would run where, and starts nothing
+    /// Print the commands for each host, and start nothing
     #[arg(long, alias = "dry_run", help_heading = OVER_SSH)]
     pub dry_run: bool,
     /// The job.
     #[command(flatten)]
     pub launch: LaunchArgs,
-    /// The flags of the job that were typed, as agents are given them.
+    /// The flags of the job that were given, as they are passed to agents.
     #[arg(skip)]
     pub passed: Vec<OsString>,
 }
@@ -354,13 +590,13 @@ const OVER_SSH: &str = "Hosts";
 /// Flags of `ragent rank`.
 #[derive(Args, Clone, Debug)]
 pub struct RankArgs {
-    /// Address of rank 0 [default: MASTER_ADDR, else what the launcher says]
+    /// Address of rank 0 [default: MASTER_ADDR, else the address that the launcher provides]
     #[arg(long, alias = "master_addr", value_name = "ADDR")]
     pub master_addr: Option<String>,
-    /// Port of rank 0 [default: MASTER_PORT, else one that follows from the job's name]
+    /// Port of rank 0 [default: MASTER_PORT, else a port derived from the job's name]
     #[arg(long, alias = "master_port", allow_negative_numbers = true, value_name = "PORT")]
     pub master_port: Option<String>,
-    /// The program, and its arguments
+    /// Program and its arguments
     // Their beginning is marked before clap parses them, so that a mistyped flag is not taken for
     // the program.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
@@ -370,10 +606,10 @@ pub struct RankArgs {
 /// Flags of `ragent status`.
 #[derive(Args, Clone, Debug)]
 pub struct StatusArgs {
-    /// The job's endpoint, or any of its agents [default: this user's running job]
+    /// Endpoint of the job or of one of its agents [default: the running job of this user]
     #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]|auto[:PORT]")]
     pub rdzv_endpoint: Option<String>,
-    /// Prints one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }
@@ -381,13 +617,13 @@ pub struct StatusArgs {
 /// Flags of `ragent store`.
 #[derive(Args, Clone, Debug)]
 pub struct StoreArgs {
-    /// Address to listen on; `::` takes connections from other hosts, too, and from all who can reach it
+    /// Address to listen on; `::` accepts connections from all hosts that can reach this one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     pub host: String,
-    /// Port to listen on; 0 takes a free one
+    /// Port to listen on; 0 selects a free port
     #[arg(long, value_name = "PORT", default_value_t = 29500)]
     pub port: u16,
-    /// Ends when the process that started it does
+    /// End when the parent process ends
     #[arg(long, alias = "exit_with_parent")]
     pub exit_with_parent: bool,
 }

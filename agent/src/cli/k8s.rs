@@ -7,15 +7,15 @@ use clap::{Args, Subcommand};
 /// Flags of `ragent manifest`.
 #[derive(Args, Clone, Debug)]
 pub struct ManifestArgs {
-    /// For whom.
+    /// The system that runs the job.
     #[command(subcommand)]
     pub target: ManifestTarget,
 }
 
-/// For whom a manifest is printed.
+/// A system for which a manifest can be printed.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ManifestTarget {
-    /// Prints what Kubernetes is to be told to run a job: pipe it into `kubectl apply -f -`.
+    /// Print the Kubernetes objects that run a job, for `kubectl apply -f -`
     #[command(
         infer_long_args = true,
         override_usage = "ragent manifest k8s [OPTIONS] SCRIPT [ARGS]..."
@@ -26,88 +26,88 @@ pub enum ManifestTarget {
 /// Flags of `ragent manifest k8s`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct K8sArgs {
-    /// Name of the job, and of everything that belongs to it
+    /// Name of the job and of its objects
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Image of the pods, which has ragent, Python and the script
+    /// Image of the pods, with ragent, Python and the script
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<String>,
-    /// Namespace of the job [default: that of whoever applies the manifest]
+    /// Namespace of the job [default: the current namespace of kubectl]
     #[arg(long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// When nodes pull the image: `Always`, `IfNotPresent` or `Never` [default: Kubernetes' own]
+    /// Pull policy of the image: `Always`, `IfNotPresent` or `Never` [default: that of Kubernetes]
     #[arg(long, alias = "image_pull_policy", value_name = "POLICY")]
     pub image_pull_policy: Option<String>,
-    /// Secret with which they pull it; may be repeated
+    /// Secret for pulling the image; may be repeated
     #[arg(long, alias = "image_pull_secret", value_name = "NAME")]
     pub image_pull_secret: Vec<String>,
-    /// Pods of the job: N, or MIN:MAX for an elastic one, or MIN:MAX:UNIT [default: 1]
+    /// Number of pods: N, or MIN:MAX for an elastic job, or MIN:MAX:UNIT [default: 1]
     #[arg(long, value_name = "N|MIN:MAX[:UNIT]")]
     pub nnodes: Option<String>,
-    /// Workers of each pod [default: its whole GPUs, else 1]
+    /// Number of workers of each pod [default: its number of whole GPUs, else 1]
     #[arg(long, alias = "nproc_per_node", allow_negative_numbers = true, value_name = "N")]
     pub nproc_per_node: Option<String>,
-    /// Whole GPUs of each pod [default: none]
+    /// Number of whole GPUs of each pod [default: none]
     #[arg(long, alias = "gpus_per_pod", allow_negative_numbers = true, value_name = "N")]
     pub gpus_per_pod: Option<String>,
-    /// What the cluster calls a GPU [default: nvidia.com/gpu]
+    /// Resource name of a GPU in the cluster [default: nvidia.com/gpu]
     #[arg(long, alias = "gpu_resource", value_name = "NAME")]
     pub gpu_resource: Option<String>,
-    /// Any other resource of each pod, such as cpu=8, memory=64Gi, nvidia.com/gpumem=8000; may be
+    /// Another resource of each pod, such as cpu=8, memory=64Gi, nvidia.com/gpumem=8000; may be
     /// repeated
     #[arg(long, value_name = "NAME=QUANTITY")]
     pub resource: Vec<String>,
     /// Label that a machine must have; may be repeated
     #[arg(long, alias = "node_selector", value_name = "LABEL=VALUE")]
     pub node_selector: Vec<String>,
-    /// Storage that all pods share: pvc:CLAIM:/PATH or host:/FOLDER:/PATH; may be repeated
+    /// Storage shared by all pods: pvc:CLAIM:/PATH or host:/FOLDER:/PATH; may be repeated
     #[arg(long, value_name = "KIND:SOURCE:/PATH")]
     pub volume: Vec<String>,
-    /// Variable of the pods, also any flag of ragent by its PET_ variable; may be repeated
+    /// Environment variable of the pods, including PET_ variables of ragent; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
-    /// Failures of the job that are followed by a new round [default: 0]
+    /// Maximum number of failures after which a new round is started [default: 0]
     #[arg(long, alias = "max_restarts", allow_negative_numbers = true, value_name = "N")]
     pub max_restarts: Option<String>,
-    /// How often each pod is replaced when its agent has failed [default: 3]
+    /// Number of times that a pod is replaced after its agent has failed [default: 3]
     #[arg(long, alias = "pod_restarts", allow_negative_numbers = true, value_name = "N")]
     pub pod_restarts: Option<String>,
-    /// Seconds that workers have to end after a signal [default: 30]
+    /// Seconds for workers to end after a signal, before they are killed [default: 30]
     #[arg(long, alias = "shutdown_timeout", allow_negative_numbers = true, value_name = "SECONDS")]
     pub shutdown_timeout: Option<String>,
-    /// What workers are told beside their environment: `torchrun`, `basic` or `deepspeed`; as when
-    /// launching [default: torchrun]
+    /// Launch method: `torchrun`, `basic` or `deepspeed`, as for `ragent` [default: torchrun]
     #[arg(long, alias = "launch_method", value_name = "METHOD")]
     pub launch_method: Option<String>,
-    /// With `basic`: workers meet by a file; `auto` puts it on the first volume
+    /// Rendezvous file of the workers with `basic`; `auto` puts it on the first volume
     #[arg(long, alias = "shared_file", value_name = "PATH|auto[:FOLDER]")]
     pub shared_file: Option<String>,
-    /// With `deepspeed`: its configuration, a file of this machine that is carried along
+    /// JSON file of this machine for `deepspeed`, which becomes part of the manifest
     #[arg(long, alias = "deepspeed_config", value_name = "FILE")]
     pub deepspeed_config: Option<String>,
-    /// A folder of the job, passed to all workers as --save_path; `auto` makes one on the first volume
+    /// Folder of the job, passed to all workers as --save_path; `auto` creates one on the first
+    /// volume
     #[arg(long, alias = "save_path", value_name = "PATH|auto[:FOLDER]")]
     pub save_path: Option<String>,
-    /// A file of the job, passed to all workers as --checkpoint_path; `auto` names one on the first
-    /// volume
+    /// File of the job, passed to all workers as --checkpoint_path; `auto` chooses a name on the
+    /// first volume
     #[arg(long, alias = "checkpoint_path", value_name = "PATH|auto[:FOLDER]")]
     pub checkpoint_path: Option<String>,
-    /// The script is a Python module, run as with `python -m`
+    /// Run SCRIPT as a Python module, as `python -m` does
     #[arg(short, long)]
     pub module: bool,
-    /// The script is a program of its own, run without Python
+    /// Run SCRIPT as a program, without Python
     #[arg(long, alias = "no_python")]
     pub no_python: bool,
-    /// Where the image has ragent [default: in its PATH]
+    /// Path of ragent in the image [default: from PATH]
     #[arg(long, value_name = "PATH")]
     pub ragent: Option<String>,
-    /// File that gets the manifest [default: stdout]
+    /// Output file [default: stdout]
     #[arg(long, value_name = "FILE")]
     pub output: Option<String>,
-    /// The training script, as the image has it
+    /// Path of the training script in the image
     #[arg(value_name = "SCRIPT")]
     pub script: Option<OsString>,
-    /// Its arguments, passed through untouched
+    /// Arguments of the script, passed unchanged
     #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     pub args: Vec<OsString>,
 }
