@@ -85,6 +85,11 @@ pub const MAX_ENDPOINT_ADDRESSES: usize = 16;
 pub const DIAL_TIMEOUT: Duration = Duration::from_millis(1800);
 /// The time for one lookup of a name; libc's resolver gives up after 5 s for each server.
 pub const RESOLVE_TIMEOUT: Duration = Duration::from_secs(6);
+/// The time for which an endpoint may accept connections without answering: a coordinator may be
+/// suspended, or busy with a flood of connections. After that it is another program.
+pub const SILENT_TIMEOUT: Duration = Duration::from_secs(20);
+/// The time after which an agent warns that it has not reached its coordinator.
+pub const WAIT_WARNING: Duration = Duration::from_secs(5);
 /// The time for the process at the endpoint to identify itself.
 pub const IDENTIFY_TIMEOUT: Duration = Duration::from_secs(3);
 /// The size of an answer to an identity request; ragent's has a few hundred bytes.

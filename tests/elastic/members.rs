@@ -3,13 +3,14 @@
 use std::{
     fs,
     net::{Ipv6Addr, TcpListener},
+    time::Duration,
 };
 
 use nix::sys::signal::Signal;
 
 use crate::{
     job::{Job, numbers, workers},
-    support::{Sandbox, Stream, free_port, skip},
+    support::{Sandbox, Stream, free_port, let_pass, skip},
 };
 
 /// A node that joins a running job with room is admitted by one new round, which is free; the
@@ -167,4 +168,20 @@ fn whole_units_take_part() {
     let mut fourth = job.guest("--no-python stay.sh");
     let all = workers([&mut host, &mut guest, &mut third, &mut fourth]);
     assert_eq!(numbers(&all, "world_size"), [4; 4]);
+}
+
+/// A coordinator that does not answer for ten seconds, as while its machine is suspended, is not taken for
+/// another program: a new node warns, and registers when it answers again.
+#[test]
+fn newcomer_waits_for_a_stalled_coordinator() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 1:2 --rdzv-conf last_call_timeout=0.1,join_settle=0.1");
+    let mut host = job.host("--no-python stay.sh");
+    host.worker();
+    host.signal(Signal::SIGSTOP);
+    let mut guest = job.guest("--no-python stay.sh");
+    guest.logs("the coordinator has not been reached yet");
+    let_pass(Duration::from_secs(7));
+    host.signal(Signal::SIGCONT);
+    guest.logs("nodes=2 world_size=2");
 }

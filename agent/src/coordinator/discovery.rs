@@ -119,11 +119,13 @@ pub async fn locate(
     join_timeout: Duration,
     waits: impl Fn(&str),
 ) -> Result<Located, LocateError> {
-    let deadline = clock::now() + join_timeout;
-    let mut told = String::new();
+    let start = clock::now();
+    let deadline = start + join_timeout;
+    let (mut logged, mut warned) = (String::new(), String::new());
     let mut binds = 0;
-    let mut silences = 0;
+    let mut silent_since = None;
     loop {
+        let asked_at = clock::now();
         let cause = match look(endpoint, is_host).await? {
             Seen::Located(located) => return Ok(located),
             // Another agent of this machine may have bound the port a moment earlier, and answers
@@ -133,25 +135,38 @@ pub async fn locate(
                 format!("{address} is in use")
             }
             Seen::Held(address) => return Err(LocateError::Held { address }),
-            // A coordinator that is stalled for a moment is silent, too.
-            Seen::Silent(address) if silences < MAX_SILENCES => {
-                silences += 1;
+            Seen::Silent(address) => {
+                let since = *silent_since.get_or_insert(asked_at);
+                // A coordinator that is stalled, or busy with other connections, is silent too.
+                if clock::now().saturating_duration_since(since) >= limits::SILENT_TIMEOUT {
+                    return Err(LocateError::Other { address, what: looks_like(&[]) });
+                }
                 format!("{address} accepts connections but does not answer")
             }
-            Seen::Silent(address) => {
-                return Err(LocateError::Other { address, what: looks_like(&[]) });
+            Seen::Nobody(cause) => {
+                silent_since = None;
+                cause
             }
-            Seen::Nobody(cause) => cause,
         };
         let now = clock::now();
         if now >= deadline {
             let endpoint = endpoint.to_string();
             return Err(LocateError::TimedOut { endpoint, waited: join_timeout, cause });
         }
-        if cause != told && binds == 0 {
+        if cause != logged && binds == 0 {
             waits(&cause);
             info!(%endpoint, cause, "waiting for the coordinator; is the agent on that host up?");
-            told = cause;
+            logged.clone_from(&cause);
+        }
+        // Agents of a job rarely start in the same second.
+        let waited = now.saturating_duration_since(start);
+        if cause != warned && waited >= limits::WAIT_WARNING {
+            let give_up_after_s = join_timeout.as_secs();
+            warn!(
+                %endpoint, cause, give_up_after_s,
+                "the coordinator has not been reached yet; is the agent on that host running?"
+            );
+            warned = cause;
         }
         clock::until(Some(retry_at(now, deadline))).await;
     }
@@ -160,9 +175,6 @@ pub async fn locate(
 /// The number of times that a port may be held by a silent process: two agents that start at once
 /// on one machine need two.
 const MAX_BINDS: u32 = 4;
-
-/// The number of times that an endpoint may take a connection and stay silent.
-const MAX_SILENCES: u32 = 2;
 
 fn retry_at(now: Instant, deadline: Instant) -> Instant {
     (now + limits::LOCATE_INTERVAL).min(deadline)
