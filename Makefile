@@ -74,7 +74,7 @@ check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) check --locked -p ragent-store --no-default-features
-	$(CARGO) test --quiet --locked -p ragent-tests --test purity
+	$(CARGO) test --quiet --locked -p ragent-tests --test purity --test layers
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	scripts/check-prose.py >/dev/null
 	scripts/check-links.py

@@ -1,6 +1,6 @@
 //! The command line: subcommands and flags, with torchrun's names in both of its spellings.
 //!
-//! Values are neither checked nor replaced by defaults here; `job_spec` interprets them.
+//! Values are neither checked nor replaced by defaults here; `spec` interprets them.
 
 mod k8s;
 mod passed;

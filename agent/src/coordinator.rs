@@ -1,14 +1,14 @@
 //! The coordinator of a job, and the agents' connections to it.
 //!
-//! [`driver`] owns the machine; [`service`] is its gRPC and HTTP side, [`client`] the agents'.
-//! `proofs` authenticates messages of a node. `guard` refuses requests of web pages. [`discovery`]
-//! finds the host, [`reach`] measures how one node reaches the others.
+//! `driver` owns the machine; `service` is its gRPC and HTTP side, [`client`] the agents'.
+//! `proofs` authenticates messages of a node. `guard` refuses requests of web pages. `reach`
+//! measures how one node reaches the others, `state_file` keeps what a restarted coordinator needs.
 
 pub mod client;
-pub mod discovery;
-pub mod driver;
+pub(crate) mod driver;
 mod guard;
 pub(crate) mod proofs;
-pub mod reach;
+pub(crate) mod reach;
 mod remembering;
-pub mod service;
+pub(crate) mod service;
+pub mod state_file;

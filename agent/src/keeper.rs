@@ -12,11 +12,9 @@
 //!
 //! It makes no other decisions, and it has no runtime: one thread, one `poll`.
 
-pub(crate) mod cgroup;
-pub(crate) mod obituary;
-pub mod order;
+mod obituary;
+pub(crate) mod order;
 mod socket;
-pub mod tree;
 mod workers;
 
 use std::{
@@ -41,15 +39,18 @@ use nix::{
 };
 
 use self::{
-    cgroup::Cgroup,
     obituary::Obituary,
     order::{Order, Program, Report},
     socket::{OrderSocket, Streams},
     workers::Workers,
 };
 use crate::{
-    clock, limits,
-    supervisor::unix::{self, Disposition},
+    limits,
+    sys::{
+        cgroup::Cgroup,
+        clock,
+        unix::{self, Disposition},
+    },
 };
 
 /// Runs the keeper until its agent and every process that it started are gone.

@@ -1,39 +1,24 @@
 //! Starts, watches and re-forms distributed training jobs: the parts of the program `ragent`.
 //!
-//! [`run`] contains the course of a launch. [`cli`] parses the arguments, [`job_spec`] interprets
-//! them; [`agent`] is one node's part in a job, [`coordinator`] the service that one node hosts for
-//! all, [`supervisor`] and [`keeper`] hold the workers.
+//! [`cli`] parses the arguments, and [`commands`] has a file for each command; `commands/run.rs`
+//! contains the course of a launch. The modules form layers, and each imports only from lower ones:
+//! [`commands`] at the top, then [`endpoint`] (who hosts), [`node`] (one node's part in a job),
+//! [`workers`] and [`keeper`] (which hold the workers), [`coordinator`] (the service that one node
+//! hosts for all), [`report`], [`output`], [`net`], [`spec`] (the meaning of the arguments),
+//! [`scheduler`], [`cli`], [`sys`] and [`limits`]. `tests/layers` verifies it.
 #![deny(unsafe_code)]
 
-pub mod agent;
 pub mod cli;
-pub mod clock;
-pub mod completion;
+pub mod commands;
 pub mod coordinator;
-pub mod doctor;
-pub mod error;
-pub mod event_log;
-mod files;
-pub mod host;
-pub mod hostfile;
-pub mod job_spec;
+pub mod endpoint;
 pub mod keeper;
-pub mod launch;
 pub mod limits;
-pub mod manifest;
 pub mod net;
-pub mod news;
-mod place;
-pub mod placement;
-pub mod rank;
+pub mod node;
+pub mod output;
 pub mod report;
-mod result_file;
-pub mod run;
-pub mod search;
-pub mod serve;
-pub mod service_manager;
-pub mod state_file;
-pub mod status;
-mod stdout;
-pub mod supervisor;
-pub mod telemetry;
+pub mod scheduler;
+pub mod spec;
+pub mod sys;
+pub mod workers;

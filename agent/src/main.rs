@@ -7,12 +7,14 @@ use std::{
 
 use ragent::{
     cli::{Cli, Command, LaunchArgs, LaunchOverSshArgs},
-    completion, doctor,
-    error::LaunchError,
-    host::ThisHost,
-    job_spec::JobSpec,
-    keeper, launch, limits, manifest, rank, run, serve, status,
-    telemetry::{self, DefaultLines, Log, LogFormat},
+    commands::{
+        completion, coordinator, doctor, error::LaunchError, manifest, rank, run, ssh, status,
+        store,
+    },
+    keeper, limits,
+    report::telemetry::{self, DefaultLines, Log, LogFormat},
+    spec::JobSpec,
+    sys::host::ThisHost,
 };
 
 fn main() -> ExitCode {
@@ -26,10 +28,10 @@ fn main() -> ExitCode {
     }
     let result = match cli.command {
         Some(Command::Keeper) => return keep(),
-        Some(Command::Relay) => launch::relay().map(|()| ExitCode::SUCCESS),
+        Some(Command::Relay) => ssh::relay().map(|()| ExitCode::SUCCESS),
         Some(Command::Launch(args)) => launch_over_ssh(*args),
-        Some(Command::Store(args)) => serving(|| serve::store(&args)),
-        Some(Command::Coordinator(args)) => serving(|| serve::coordinator(&args)),
+        Some(Command::Store(args)) => serving(|| store::serve(&args)),
+        Some(Command::Coordinator(args)) => serving(|| coordinator::host(&args)),
         Some(Command::Doctor(args)) => doctor::examine(&args),
         Some(Command::Manifest(args)) => manifest::print(args, &ThisHost),
         Some(Command::Status(args)) => status::print(&args),
@@ -65,7 +67,7 @@ fn launch_here(args: LaunchArgs) -> Result<ExitCode, LaunchError> {
 fn launch_over_ssh(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {
     // An invalid format is reported with the other usage errors.
     let format = LogFormat::of(&args.launch).unwrap_or(LogFormat::Text);
-    logged(format, DefaultLines::Few, |_| launch::launch(args))
+    logged(format, DefaultLines::Few, |_| ssh::launch(args))
 }
 
 fn serving(

@@ -1,11 +1,11 @@
 //! Makes every listener and every connection of the program, so that common rules (bounds now,
 //! authentication and TLS later) have one place.
 //!
-//! [`port`] serves the protocols of one port, `door` decides which connections it keeps.
+//! `port` serves the protocols of one port, `door` decides which connections it keeps.
 
 mod door;
 pub(crate) mod http;
-pub mod port;
+pub(crate) mod port;
 
 use std::{
     io,
@@ -18,7 +18,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{host::ThisHost, job_spec::Endpoint, limits};
+use crate::{limits, spec::Endpoint, sys::host::ThisHost};
 
 /// The connections that a listener of this program accepts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -26,7 +26,7 @@ use std::{
     thread,
 };
 
-use ragent::host::{Host, ThisHost};
+use ragent::sys::host::{Host, ThisHost};
 
 use self::{
     case::Case,

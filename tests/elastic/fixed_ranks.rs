@@ -3,7 +3,7 @@
 use std::fs;
 
 use nix::sys::signal::Signal;
-use ragent::clock;
+use ragent::sys::clock;
 use serde_json::Value;
 
 use crate::{

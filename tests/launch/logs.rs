@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use nix::sys::signal::Signal;
 
-use ragent::clock;
+use ragent::sys::clock;
 
 use crate::support::{PATIENCE, Sandbox, Stream};
 

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use ragent::{
+use ragent::sys::{
     clock,
     host::{Host, ThisHost},
 };

@@ -15,7 +15,7 @@ mod sandbox;
 
 use std::{sync::mpsc, time::Duration};
 
-use ragent::host::{Host, ThisHost};
+use ragent::sys::host::{Host, ThisHost};
 
 pub use self::{
     cgroup::Cgroup,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use nix::unistd::geteuid;
-use ragent::host::{Host, ThisHost};
+use ragent::sys::host::{Host, ThisHost};
 
 use super::{Sandbox, Start, is_there, skip};
 

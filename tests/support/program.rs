@@ -18,7 +18,7 @@ use nix::{
     },
     unistd::Pid,
 };
-use ragent::clock;
+use ragent::sys::clock;
 
 use super::{Lifeline, PATIENCE, kill, let_pass};
 

@@ -12,7 +12,7 @@ use nix::{
     sys::{signal::Signal, stat::Mode},
     unistd,
 };
-use ragent::clock;
+use ragent::sys::clock;
 use tempfile::TempDir;
 
 use super::{PATIENCE, Start, command_line, kill, processes};

@@ -1,6 +1,6 @@
 //! Frameworks that are commonly launched by torchrun: each trains a tiny model on two workers.
 
-use ragent::host::{Host, ThisHost};
+use ragent::sys::host::{Host, ThisHost};
 
 use super::{
     REPOSITORY, python_of,

@@ -24,9 +24,9 @@ use tonic::{
 };
 
 use crate::{
-    job_spec::Endpoint,
     limits,
     net::{self, ResolveError},
+    spec::Endpoint,
 };
 
 /// The reason why a stream could not be opened, or ended.

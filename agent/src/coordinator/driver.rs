@@ -26,19 +26,17 @@ use ragent_rendezvous::{
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, warn};
 
-use super::{proofs::Proofs, remembering::Remembering};
+use super::{proofs::Proofs, remembering::Remembering, state_file::Obituary};
 use crate::{
-    clock,
-    host::ThisHost,
-    job_spec::Endpoint,
     limits,
     net::port::{Attended, PeerAddress},
-    state_file::Obituary,
+    spec::Endpoint,
+    sys::{clock, host::ThisHost},
 };
 
 /// An input of the coordinator.
 #[derive(Debug)]
-pub enum Input {
+pub(crate) enum Input {
     /// A stream was opened, and this is its first message.
     Attend {
         /// The message.
@@ -68,7 +66,7 @@ pub enum Input {
 }
 
 /// A queue of inputs for a coordinator.
-pub type Inputs = mpsc::Sender<Input>;
+pub(crate) type Inputs = mpsc::Sender<Input>;
 
 /// Drives `rendezvous` until its job has ended and all nodes have the outcome, until it gives way
 /// to another coordinator, named by `not_here`, or until no sender of inputs is left.

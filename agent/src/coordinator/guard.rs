@@ -18,7 +18,7 @@ use axum::{
 };
 
 use super::service::Role;
-use crate::{host::ThisHost, job_spec::Endpoint};
+use crate::{spec::Endpoint, sys::host::ThisHost};
 
 /// The host names that requests to a port may use.
 #[derive(Debug)]

@@ -8,14 +8,14 @@ use ragent_rendezvous::snapshot::{NodeSnapshot, Snapshot};
 use serde::{Deserialize, Serialize};
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use crate::{clock, limits, net};
+use crate::{limits, net, sys::clock};
 
 /// The path at which an agent reports how it reaches the others.
-pub const REACH_PATH: &str = "/v1/reach";
+pub(crate) const REACH_PATH: &str = "/v1/reach";
 
 /// The report of one node.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub struct ReachReport {
+pub(crate) struct ReachReport {
     /// The addresses of the endpoint's name on that node; empty if it hosts or the name does not
     /// resolve.
     pub endpoint: Vec<IpAddr>,
@@ -25,7 +25,7 @@ pub struct ReachReport {
 
 /// The connection to one node.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Reached {
+pub(crate) struct Reached {
     /// The id of the node.
     pub node_id: String,
     /// The time that a connection took, the best of a few.
@@ -35,7 +35,7 @@ pub struct Reached {
 }
 
 /// Opens connections to all nodes of `snapshot`.
-pub async fn measure(snapshot: &Snapshot) -> Vec<Reached> {
+pub(crate) async fn measure(snapshot: &Snapshot) -> Vec<Reached> {
     let places = Arc::new(Semaphore::new(limits::REACH_AT_ONCE));
     let nodes = snapshot.nodes.iter().take(limits::MAX_REACHED);
     let tried: JoinSet<Reached> = nodes

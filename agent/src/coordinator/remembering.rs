@@ -14,8 +14,8 @@ use ragent_rendezvous::settings::Memory;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::warn;
 
-use super::proofs::Key;
-use crate::{clock, limits, state_file};
+use super::{proofs::Key, state_file};
+use crate::{limits, sys::clock};
 
 /// The state file of one coordinator, if it has one.
 #[derive(Debug)]

@@ -35,22 +35,24 @@ use super::{
     driver::{Input, Inputs},
     guard::{self, Guard},
     reach::{self, REACH_PATH, ReachReport},
+    state_file,
 };
 use crate::{
-    clock,
-    job_spec::Endpoint,
-    keeper::obituary::OBITUARY_PATH,
     limits,
     net::{self, http::BodyRead, port::PeerAddress},
-    state_file,
+    spec::Endpoint,
+    sys::clock,
 };
 
 /// The path of an agent's identity.
-pub const IDENTITY_PATH: &str = "/v1/identity";
+pub(crate) const IDENTITY_PATH: &str = "/v1/identity";
+
+/// The path for obituaries.
+pub(crate) const OBITUARY_PATH: &str = "/v1/obituary";
 
 /// The identity of the agent on a port.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Identity {
+pub(crate) struct Identity {
     /// The program's version.
     pub ragent: String,
     /// The version of the attend protocol.
@@ -65,7 +67,7 @@ pub struct Identity {
 
 /// The coordinator, from the point of view of one port.
 #[derive(Clone, Debug)]
-pub enum Role {
+pub(crate) enum Role {
     /// This process coordinates as long as `known` names `endpoint`: it may give way to another
     /// one.
     Coordinator {
@@ -102,7 +104,7 @@ impl Role {
 }
 
 /// Creates the routes of an agent's port, for gRPC and HTTP.
-pub fn router(run_id: &str, role: Role) -> Router {
+pub(crate) fn router(run_id: &str, role: Role) -> Router {
     let identity = Identity {
         ragent: env!("CARGO_PKG_VERSION").to_owned(),
         protocol: PROTOCOL_VERSION,

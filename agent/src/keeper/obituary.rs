@@ -6,10 +6,10 @@ use std::{
     path::PathBuf,
 };
 
-use crate::{limits, state_file};
-
-/// The HTTP path for obituaries on the coordinator's port.
-pub(crate) const OBITUARY_PATH: &str = "/v1/obituary";
+use crate::{
+    coordinator::{service::OBITUARY_PATH, state_file},
+    limits,
+};
 
 /// One small message, and its recipients.
 #[derive(Debug)]

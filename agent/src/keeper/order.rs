@@ -6,13 +6,13 @@
 
 use std::{collections::BTreeSet, ffi::OsString, net::SocketAddr, path::PathBuf};
 
-use crate::supervisor::flow::FlowOrder;
+use crate::output::flow::FlowOrder;
 use ragent_core::process_end::ProcessEnd;
 use serde::{Deserialize, Serialize};
 
 /// A message from the agent to the keeper.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub enum Order {
+pub(crate) enum Order {
     /// Starts a worker.
     Spawn(Program),
     /// Signals the process group of every worker; the workers continue.
@@ -55,7 +55,7 @@ pub enum Order {
 
 /// A worker to be started. Its environment is that of the keeper with these changes.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Program {
+pub(crate) struct Program {
     /// The worker's local rank.
     pub local_rank: u32,
     /// The file to execute.
@@ -78,7 +78,7 @@ pub struct Program {
 
 /// A message from the keeper to the agent.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub enum Report {
+pub(crate) enum Report {
     /// A worker was started.
     Spawned {
         /// The worker's local rank.

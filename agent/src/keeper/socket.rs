@@ -17,10 +17,8 @@ use nix::{
 use super::order::{Order, Report};
 use crate::{
     limits,
-    supervisor::{
-        flow::{Flow, FlowOrder, HandedOver},
-        unix,
-    },
+    output::flow::{Flow, FlowOrder, HandedOver},
+    sys::unix,
 };
 
 /// A worker's stdin, stdout and stderr.

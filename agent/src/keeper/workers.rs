@@ -1,6 +1,11 @@
 //! The workers of a keeper, and all processes that they have started.
 
-use std::{collections::BTreeMap, io, os::fd::OwnedFd, process::Child};
+use std::{
+    collections::BTreeMap,
+    io,
+    os::fd::OwnedFd,
+    process::{Child, Command},
+};
 
 use nix::{
     sys::signal::{Signal, killpg},
@@ -10,16 +15,16 @@ use nix::{
 use ragent_core::process_end::ProcessEnd;
 
 use super::{
-    cgroup::Cgroup,
     order::{Program, Report},
     socket::Streams,
-    tree,
 };
 use crate::{
-    clock, limits,
-    supervisor::{
-        flow::{self, HandedOver},
-        unix,
+    limits,
+    output::flow::{self, HandedOver},
+    sys::{
+        cgroup::Cgroup,
+        clock, tree,
+        unix::{self, WorkerLimits},
     },
 };
 
@@ -61,10 +66,15 @@ impl Workers {
     pub(super) fn spawn(&mut self, program: &Program, streams: &Streams) -> io::Result<Report> {
         let local_rank = program.local_rank;
         let copies = streams.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
-        let streams = copies.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
+        let streams: Streams = copies.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
         // A worker that cannot join the cgroup is still found by the walk through the tree.
         let cgroup = self.cgroup.as_ref().and_then(|cgroup| cgroup.procs().ok());
-        let child = unix::spawn_worker(program.clone(), streams, cgroup)?;
+        let limits = WorkerLimits {
+            cpus: program.cpus.clone(),
+            open_files: program.open_files,
+            core_dump: program.core_dump,
+        };
+        let child = unix::spawn_worker(command_of(program, streams), limits, cgroup)?;
         let pid = child.id();
         self.groups.push(Pid::from_raw(pid.cast_signed()));
         self.running.insert(local_rank, child);
@@ -166,4 +176,15 @@ impl Workers {
             }
         }
     }
+}
+
+fn command_of(program: &Program, streams: Streams) -> Command {
+    let [stdin, stdout, stderr] = streams;
+    let mut command = Command::new(&program.program);
+    command.args(&program.args).stdin(stdin).stdout(stdout).stderr(stderr);
+    for name in &program.unset {
+        command.env_remove(name);
+    }
+    command.envs(program.env.iter().cloned());
+    command
 }

@@ -278,7 +278,7 @@ mod tests {
 
     impl Fixture {
         fn new(quotas: Quotas) -> Self {
-            Self { door: Door::new(quotas), now: crate::clock::now_blocking() }
+            Self { door: Door::new(quotas), now: crate::sys::clock::now_blocking() }
         }
 
         fn accept(&mut self, peer: &str, origin: Origin) -> Visitor {

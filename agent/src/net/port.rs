@@ -34,14 +34,14 @@ use super::{
     door::{Door, Origin, Quotas, Visitor},
     http,
 };
-use crate::{clock, limits};
+use crate::{limits, sys::clock};
 
 /// The store for new connections; while there is none, they wait.
-pub type StoreDoor = watch::Receiver<Option<StoreHandle>>;
+pub(crate) type StoreDoor = watch::Receiver<Option<StoreHandle>>;
 
 /// The registered nodes, as known to a coordinator's port.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Attended {
+pub(crate) struct Attended {
     /// The source addresses of the job's agents, without those of this machine, which all its users
     /// have.
     pub addresses: BTreeSet<IpAddr>,
@@ -51,7 +51,7 @@ pub struct Attended {
 
 /// The services for the protocols that share one port.
 #[derive(Debug)]
-pub struct PortProtocols {
+pub(crate) struct PortProtocols {
     /// gRPC and HTTP.
     pub http: Router,
     /// `TCPStore`; `None`: such connections are closed.
@@ -69,7 +69,7 @@ impl PortProtocols {
 
 /// The source of a request, stored among its extensions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct PeerAddress {
+pub(crate) struct PeerAddress {
     /// The address.
     pub ip: IpAddr,
     /// True if it is an address of this machine.
@@ -88,7 +88,10 @@ impl PeerAddress {
 /// # Errors
 ///
 /// Returns the system's error if the listener cannot be polled.
-pub async fn serve_port(listener: StdTcpListener, protocols: PortProtocols) -> io::Result<()> {
+pub(crate) async fn serve_port(
+    listener: StdTcpListener,
+    protocols: PortProtocols,
+) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     let (progress, mut progressed) = mpsc::channel(limits::PROGRESS_QUEUE);
     let quotas = Quotas { places: places(), ..Quotas::default() };

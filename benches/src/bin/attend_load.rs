@@ -31,16 +31,16 @@ use nix::{
     unistd::Pid,
 };
 use ragent::{
-    agent::{
+    net::Reach,
+    node::{
         driver::{self, AgentSpec},
         worker_stores::{StorePlace, WorkerStores},
     },
-    job_spec::{Endpoint, StorePorts},
-    net::Reach,
-    news::round_lines::RoundLines,
-    service_manager::ServiceManager,
-    supervisor::driver::{Command, SupervisorHandle, Told},
-    telemetry::Log,
+    report::{
+        news::round_lines::RoundLines, service_manager::ServiceManager, telemetry::Log,
+    },
+    spec::{Endpoint, StorePorts},
+    workers::driver::{Command, SupervisorHandle, Told},
 };
 use ragent_benches::{cpu_time, now};
 use ragent_core::{agent::AgentSettings, supervisor::GroupEnd};

@@ -1,0 +1,17 @@
+//! The commands of the program, with a file or a folder each, and the errors that they report.
+//!
+//! [`run`] starts this node's part of a job; [`ssh`] is `ragent launch`.
+
+mod anywhere;
+pub mod completion;
+pub mod coordinator;
+pub mod doctor;
+pub mod error;
+pub mod manifest;
+pub mod rank;
+pub mod run;
+mod runtime;
+mod serve;
+pub mod ssh;
+pub mod status;
+pub mod store;

@@ -1,0 +1,69 @@
+//! A host that has everything: the job's flags are checked on it before any host is reached. Checks
+//! that depend on a host are left to that host.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+use crate::sys::host::{Gpu, Host, numa::CpuSet};
+
+/// A host that has everything, and the variables that agents are given.
+pub(crate) struct Anywhere<'a>(pub(crate) &'a [(String, OsString)]);
+
+/// Variables whose meaning depends on the host.
+const OF_A_HOST: [&str; 3] = ["PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_VIRTUAL_LOCAL_RANK"];
+
+impl Host for Anywhere<'_> {
+    fn env(&self, name: &str) -> Option<OsString> {
+        let is_flag = name.starts_with("PET_") || name.starts_with("TORCH");
+        // Variables of the launcher that started this process, and of this machine's devices, do
+        // not apply to the hosts.
+        if !is_flag || OF_A_HOST.contains(&name) {
+            return None;
+        }
+        // The last one takes precedence, as in the agents.
+        let given = self.0.iter().rev().find(|(given, _)| given == name);
+        given.map(|(_, value)| value.clone())
+    }
+
+    fn cpu_set(&self) -> CpuSet {
+        CpuSet::from([0])
+    }
+
+    fn gpus(&self) -> Vec<Gpu> {
+        Vec::new()
+    }
+
+    fn read(&self, _: &Path) -> Option<String> {
+        None
+    }
+
+    fn list(&self, _: &Path) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn current_dir(&self) -> PathBuf {
+        "/".into()
+    }
+
+    fn is_executable(&self, _: &Path) -> bool {
+        true
+    }
+
+    fn exists(&self, _: &Path) -> bool {
+        true
+    }
+
+    fn is_readable_file(&self, _: &Path) -> bool {
+        true
+    }
+
+    fn ask_pmi(&self, _: u32, _: Option<String>) -> Option<(String, String)> {
+        None
+    }
+
+    fn ancestor_without(&self, _: &str) -> u32 {
+        0
+    }
+}

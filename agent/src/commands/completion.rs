@@ -1,0 +1,69 @@
+//! `--print-completion`: generates completion scripts for shells.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::{Command, CommandFactory};
+use clap_complete::{Shell, generate};
+
+use super::error::{LaunchError, system};
+use crate::{cli::Cli, spec::JobSpecError};
+
+/// Prints the completion script for `shell` on stdout.
+///
+/// # Errors
+///
+/// Returns [`LaunchError`] if there is no script for that shell, or stdout cannot be written.
+pub fn print(shell: &str) -> Result<ExitCode, LaunchError> {
+    let shell = match shell {
+        "bash" => Shell::Bash,
+        "zsh" => Shell::Zsh,
+        "fish" => Shell::Fish,
+        other => {
+            return Err(LaunchError::Usage(vec![JobSpecError::Choice {
+                source_: "--print-completion".to_owned(),
+                value: other.to_owned(),
+                choices: "`bash`, `zsh` or `fish`",
+            }]));
+        }
+    };
+    io::stdout().write_all(&script(shell)).map_err(system("print"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn script(shell: Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    generate(shell, &mut offered(), "ragent", &mut script);
+    script
+}
+
+/// Returns the command without hidden subcommands, which the scripts would offer too.
+fn offered() -> Command {
+    let all = Cli::command();
+    let commands = all.get_subcommands().filter(|command| !command.is_hide_set());
+    Command::new("ragent")
+        .version(env!("CARGO_PKG_VERSION"))
+        .args(all.get_arguments().cloned())
+        .subcommands(commands.cloned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Internal commands are not offered; all others are.
+    #[test]
+    fn internal_commands_are_not_offered() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let script = String::from_utf8(script(shell)).unwrap();
+            for hidden in ["__keeper", "__relay"] {
+                assert!(!script.contains(hidden), "{shell} offers {hidden}");
+            }
+            for offered in ["manifest", "k8s", "nproc-per-node", "hostfile", "version"] {
+                assert!(script.contains(offered), "{shell} does not offer {offered}");
+            }
+        }
+    }
+}

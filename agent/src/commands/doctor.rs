@@ -1,0 +1,238 @@
+//! `ragent doctor`: checks for common problems before a job runs into them.
+//!
+//! Each check prints one line as soon as it is complete: the verdict, the finding, and a hint if
+//! there is a problem. Modules measure; pure functions of numbers judge the measurements. Every
+//! check has a timeout, because a component that does not answer is one of the problems.
+
+mod endpoint;
+mod loopback;
+mod machine;
+mod peers;
+mod port;
+mod python;
+
+use std::{fmt, io, num::NonZeroU32, process::ExitCode};
+
+use serde::Serialize;
+use tokio::{task::spawn_blocking, time::timeout};
+
+use super::{
+    error::{LaunchError, system},
+    runtime,
+};
+use crate::{
+    cli::DoctorArgs,
+    limits,
+    spec::{self, AskedEndpoint, JobSpecError},
+    sys::{host::ThisHost, stdout},
+};
+
+/// The verdict of a check.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    /// There is no problem.
+    Pass,
+    /// Some jobs will have a problem.
+    Warn,
+    /// No job will run.
+    Fail,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pass => "pass",
+            Self::Warn => "warn",
+            Self::Fail => "FAIL",
+        })
+    }
+}
+
+/// The finding of one check.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+struct Finding {
+    /// A stable name of the check.
+    check: &'static str,
+    /// The verdict.
+    verdict: Verdict,
+    /// The finding, as text.
+    text: String,
+    /// The remedy, if one is needed.
+    hint: Option<String>,
+}
+
+impl Finding {
+    fn pass(check: &'static str, text: impl Into<String>) -> Self {
+        Self { check, verdict: Verdict::Pass, text: text.into(), hint: None }
+    }
+
+    fn warn(check: &'static str, text: impl Into<String>, hint: impl Into<String>) -> Self {
+        let (text, hint) = (text.into(), Some(hint.into()));
+        Self { check, verdict: Verdict::Warn, text, hint }
+    }
+
+    fn fail(check: &'static str, text: impl Into<String>, hint: impl Into<String>) -> Self {
+        let (text, hint) = (text.into(), Some(hint.into()));
+        Self { check, verdict: Verdict::Fail, text, hint }
+    }
+}
+
+/// Runs all checks and prints their findings; the exit code is 1 if any check has failed.
+///
+/// # Errors
+///
+/// Returns [`LaunchError`] if the arguments are invalid, the findings cannot be printed, or the
+/// runtime cannot be started.
+pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
+    let endpoint = spec::asked_endpoint(args.rdzv_endpoint.clone(), &ThisHost);
+    let endpoint = endpoint.map_err(|error| LaunchError::Usage(vec![error]))?;
+    if args.peers && !matches!(endpoint, AskedEndpoint::At(_)) {
+        return Err(LaunchError::Usage(vec![JobSpecError::PeersWithoutEndpoint]));
+    }
+    let mut findings = Findings::new(args.json);
+    runtime::block_on(async {
+        let workers = workers(args, &mut findings).await?;
+        machine::examine(workers, &mut findings).await;
+        over_the_network(endpoint, args.peers, &mut findings).await;
+        Ok::<(), LaunchError>(())
+    })??;
+    findings.end()
+}
+
+/// Returns the number of workers for which resources must suffice, if it is given.
+async fn workers(
+    args: &DoctorArgs,
+    findings: &mut Findings,
+) -> Result<Option<NonZeroU32>, LaunchError> {
+    let typed = args.nproc_per_node.clone();
+    // For `gpu` and `auto`, the driver is asked for the number of GPUs.
+    match within("gpu", || spec::asked_workers(typed, &ThisHost)).await {
+        Ok(workers) => workers.map_err(|error| LaunchError::Usage(vec![error])),
+        Err(silent) => {
+            findings.tell(silent);
+            Ok(None)
+        }
+    }
+}
+
+async fn over_the_network(endpoint: AskedEndpoint, wants_peers: bool, findings: &mut Findings) {
+    findings.tell(loopback::examine().await);
+    findings.tell(endpoint::own_name().await);
+    let endpoint = match endpoint {
+        AskedEndpoint::At(endpoint) => endpoint,
+        AskedEndpoint::Found => return findings.tell(multicast()),
+        AskedEndpoint::NotGiven => return,
+    };
+    endpoint::examine(&endpoint).await.into_iter().for_each(|finding| findings.tell(finding));
+    if wants_peers {
+        peers::examine(&endpoint).await.into_iter().for_each(|finding| findings.tell(finding));
+    }
+}
+
+/// Runs a check that may wait for a driver or a file system. Returns a failed finding if these do
+/// not answer.
+async fn within<T: Send + 'static>(
+    check: &'static str,
+    look: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Finding> {
+    // A thread that hangs in the kernel does not prevent the process from ending: see
+    // `runtime::block_on`.
+    match timeout(limits::CHECK_TIMEOUT, spawn_blocking(look)).await {
+        Ok(Ok(found)) => Ok(found),
+        Ok(Err(error)) => Err(Finding::fail(
+            check,
+            error.to_string(),
+            "this is a bug in ragent: report it with this output",
+        )),
+        Err(_) => {
+            let text =
+                format!("the check did not finish within {} s", limits::CHECK_TIMEOUT.as_secs());
+            let hint = "check the file systems and the driver that it reads";
+            Err(Finding::fail(check, text, hint))
+        }
+    }
+}
+
+/// Checks whether agents can find each other by multicast.
+fn multicast() -> Finding {
+    let interfaces = ThisHost.multicast_interfaces(None);
+    let others = interfaces.iter().filter(|interface| !interface.is_loopback);
+    let names: Vec<&str> = others.map(|interface| interface.name.as_str()).collect();
+    if names.is_empty() {
+        let hint = "list hosts of the job in `--discover-hosts`";
+        return Finding::fail("endpoint", "no network interface supports multicast", hint);
+    }
+    Finding::pass(
+        "endpoint",
+        format!("agents search for each other by multicast on {}", names.join(", ")),
+    )
+}
+
+/// The findings so far.
+struct Findings {
+    all: Vec<Finding>,
+    /// True if all findings are printed at the end, as JSON; otherwise each is printed at once, as
+    /// a line.
+    is_json: bool,
+    /// The error of the first line that could not be printed, if any.
+    printed: io::Result<()>,
+}
+
+impl Findings {
+    fn new(is_json: bool) -> Self {
+        Self { all: Vec::new(), is_json, printed: Ok(()) }
+    }
+
+    fn tell(&mut self, finding: Finding) {
+        if !self.is_json && self.printed.is_ok() {
+            self.printed = stdout::print(&ragent_proto::printable(&line(&finding)));
+        }
+        self.all.push(finding);
+    }
+
+    /// Runs a check that may wait for a driver or a file system, and reports its finding.
+    async fn tell_of(&mut self, check: &'static str, look: fn() -> Finding) {
+        let found = within(check, look).await;
+        self.tell(found.unwrap_or_else(|silent| silent));
+    }
+
+    fn end(self) -> Result<ExitCode, LaunchError> {
+        let printed = if self.is_json { stdout::print(&json(&self.all)) } else { self.printed };
+        printed.map_err(system("print the findings"))?;
+        let is_well = self.all.iter().all(|finding| finding.verdict != Verdict::Fail);
+        Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+fn line(finding: &Finding) -> String {
+    let Finding { check, verdict, text, hint } = finding;
+    let hint = hint.as_ref().map_or_else(String::new, |hint| format!(" -- {hint}"));
+    format!("{verdict}  {check:<12}  {text}{hint}\n")
+}
+
+fn json(findings: &[Finding]) -> String {
+    let worst = findings.iter().map(|finding| finding.verdict).max();
+    let all = serde_json::json!({ "verdict": worst, "checks": findings });
+    format!("{all}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each finding is a line with its hint; the JSON has the worst verdict in addition.
+    #[test]
+    fn findings_are_lines() {
+        let findings =
+            [Finding::pass("one", "all well"), Finding::fail("two", "broken", "mend it")];
+        let lines = findings.each_ref().map(line);
+        assert_eq!(
+            lines,
+            ["pass  one           all well\n", "FAIL  two           broken -- mend it\n"]
+        );
+        let json: serde_json::Value = serde_json::from_str(&json(&findings)).unwrap();
+        assert_eq!(json["verdict"], "fail");
+        assert_eq!(json["checks"][1]["hint"], "mend it");
+    }
+}

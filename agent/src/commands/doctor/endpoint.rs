@@ -1,0 +1,237 @@
+//! Checks the names of this host and of the endpoint, the owner of the endpoint's address, the
+//! process that answers there, and its clock.
+
+use std::{
+    io::ErrorKind,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use ragent_rendezvous::message::PROTOCOL_VERSION;
+use tokio::time::timeout;
+
+use super::{Finding, port};
+use crate::{
+    coordinator::service::{IDENTITY_PATH, Identity},
+    endpoint::locate,
+    limits, net,
+    spec::Endpoint,
+    sys::{clock, host::ThisHost},
+};
+
+/// Checks the addresses of this host's own name, which torch and NCCL look up.
+pub(super) async fn own_name() -> Finding {
+    let name = ThisHost.name();
+    let endpoint = Endpoint { host: name.clone(), port: 0 };
+    match net::resolve(&endpoint).await {
+        Ok(addresses) => {
+            let ips: Vec<IpAddr> = addresses.iter().map(SocketAddr::ip).collect();
+            judge_own_name(&name, &ips, |ip| ThisHost.owns(ip))
+        }
+        Err(error) => Finding::warn(
+            "hostname",
+            error.to_string(),
+            "libraries resolve it: add an entry to /etc/hosts or to DNS",
+        ),
+    }
+}
+
+fn judge_own_name(name: &str, ips: &[IpAddr], is_own: impl Fn(IpAddr) -> bool) -> Finding {
+    let text = format!("`{name}` resolves to {}", list(ips));
+    if !ips.iter().any(|ip| is_own(*ip)) {
+        let hint = "that is another machine: update the entry in /etc/hosts or in DNS";
+        return Finding::fail("hostname", text, hint);
+    }
+    if ips.iter().all(IpAddr::is_loopback) {
+        let hint =
+            "other nodes cannot use a loopback address: give `--local-addr`, or correct /etc/hosts";
+        return Finding::warn("hostname", text, hint);
+    }
+    Finding::pass("hostname", text)
+}
+
+pub(super) async fn examine(endpoint: &Endpoint) -> Vec<Finding> {
+    let addresses = match net::resolve(endpoint).await {
+        Ok(addresses) => addresses,
+        Err(error) => {
+            let hint = "check the spelling, and that this node can resolve the name";
+            return vec![Finding::fail("endpoint", error.to_string(), hint)];
+        }
+    };
+    let ips: Vec<IpAddr> = addresses.iter().map(SocketAddr::ip).collect();
+    let owned = ips.iter().copied().find(|ip| ThisHost.owns(*ip));
+    let mut findings = vec![whose(endpoint, &ips, owned)];
+    let mut last = String::new();
+    for address in &addresses {
+        match ask(*address).await {
+            Ok(answer) => {
+                findings.extend(judge_answer(*address, &answer));
+                return findings;
+            }
+            Err(error) => last = format!("{address}: {error}"),
+        }
+    }
+    findings.push(match owned {
+        Some(_) => port_here(endpoint.port),
+        None => Finding::warn(
+            "port",
+            format!("no program answers at {last}"),
+            "expected if the job has not been started yet; otherwise check the firewall",
+        ),
+    });
+    findings
+}
+
+fn whose(endpoint: &Endpoint, ips: &[IpAddr], owned: Option<IpAddr>) -> Finding {
+    let text = format!("{endpoint} resolves to {}", list(ips));
+    match owned {
+        Some(ip) if ip.is_loopback() => Finding::warn(
+            "endpoint",
+            format!("{text}: a loopback address, which refers to each machine itself"),
+            "for several nodes, give an address that all of them reach",
+        ),
+        Some(ip) => {
+            let interface = ThisHost.interface_of(ip).unwrap_or_else(|| "an interface".to_owned());
+            Finding::pass(
+                "endpoint",
+                format!("{text}, of {interface} here: this node hosts the coordinator"),
+            )
+        }
+        None => Finding::pass("endpoint", format!("{text}: another node hosts the coordinator")),
+    }
+}
+
+fn port_here(number: u16) -> Finding {
+    match net::listen(net::Reach::Everywhere, number) {
+        Ok(_) => Finding::pass("port", format!("port {number} is free")),
+        Err(error) if error.kind() != ErrorKind::AddrInUse => Finding::fail(
+            "port",
+            format!("cannot listen on port {number}: {error}"),
+            "use a port that this user may listen on",
+        ),
+        Err(error) => {
+            let holder = port::holder(number).map_or_else(String::new, |who| format!(" by {who}"));
+            let text = format!("cannot listen on port {number}: {error}; it is held{holder}");
+            Finding::fail("port", text, "end that program, or use another port for the job")
+        }
+    }
+}
+
+/// An answer, and the time that it took.
+struct Answer {
+    text: Vec<u8>,
+    sent_at: Duration,
+    took: Duration,
+}
+
+async fn ask(address: SocketAddr) -> std::io::Result<Answer> {
+    let (begun, sent_at) = (clock::now(), clock::wall_time());
+    let mut text = Vec::new();
+    let asked = net::get(address, IDENTITY_PATH, limits::MAX_IDENTITY_LEN, &mut text);
+    match timeout(limits::IDENTIFY_TIMEOUT, asked).await {
+        Ok(Err(error)) if text.is_empty() => return Err(error),
+        // A process that accepts a connection is present, even if its answer is invalid.
+        Ok(_) | Err(_) => {}
+    }
+    Ok(Answer { text, sent_at, took: clock::now() - begun })
+}
+
+fn judge_answer(address: SocketAddr, answer: &Answer) -> Vec<Finding> {
+    let Some(identity) = locate::identity(&answer.text) else {
+        let what = locate::looks_like(&answer.text);
+        let holder = ThisHost.owns(address.ip()).then(|| port::holder(address.port())).flatten();
+        let holder = holder.map_or_else(String::new, |who| format!(", {who}"));
+        let text = format!("{address} is served by a program other than ragent{holder}: {what}");
+        return vec![Finding::fail(
+            "port",
+            text,
+            "end that program, or use another port for the job",
+        )];
+    };
+    let millis = answer.took.as_secs_f64() * 1000.0;
+    let job = &identity.run_id;
+    let text = format!("{address} is served by ragent, job `{job}`, after {millis:.1} ms");
+    let middle = answer.sent_at + answer.took / 2;
+    let mut findings = vec![Finding::pass("port", text), version(&identity)];
+    findings.extend(identity.unix_ms.map(|theirs| clocks(theirs, middle, answer.took)));
+    findings
+}
+
+fn version(identity: &Identity) -> Finding {
+    let ours = env!("CARGO_PKG_VERSION");
+    let text = format!("ragent {ours} here, {} there", identity.ragent);
+    if identity.protocol != PROTOCOL_VERSION {
+        let text = format!("{text}: protocols {PROTOCOL_VERSION} and {}", identity.protocol);
+        return Finding::fail("version", text, "install the same version of ragent on all nodes");
+    }
+    if identity.ragent != ours {
+        return Finding::warn("version", text, "install the same version of ragent on all nodes");
+    }
+    Finding::pass("version", text)
+}
+
+/// Compares two clocks. The uncertainty is half the time that the answer took.
+fn clocks(theirs_ms: u64, ours: Duration, took: Duration) -> Finding {
+    let offset = theirs_ms as f64 - ours.as_secs_f64() * 1000.0;
+    let uncertain = took.as_secs_f64() * 500.0;
+    let text = format!(
+        "the endpoint's clock differs from this one by {offset:+.0} ms (uncertainty: \
+         {uncertain:.0} ms)"
+    );
+    if offset.abs() > 1000.0 + uncertain {
+        let hint = "timestamps in the nodes' logs will disagree, and certificates may be \
+                    refused: check that chrony or NTP runs";
+        return Finding::warn("clock", text, hint);
+    }
+    Finding::pass("clock", text)
+}
+
+fn list(ips: &[IpAddr]) -> String {
+    ips.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::Verdict;
+
+    fn ips(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    /// A host name with only loopback addresses is a warning; one with only addresses of other
+    /// machines fails.
+    #[test]
+    fn own_name_is_judged() {
+        let judge = |texts: &[&str]| {
+            let own = |ip: IpAddr| ip.is_loopback() || ip.to_string() == "10.0.0.1";
+            judge_own_name("n1", &ips(texts), own).verdict
+        };
+        assert_eq!(judge(&["10.0.0.1"]), Verdict::Pass);
+        assert_eq!(judge(&["127.0.1.1"]), Verdict::Warn);
+        assert_eq!(judge(&["127.0.1.1", "10.0.0.1"]), Verdict::Pass);
+        assert_eq!(judge(&["10.0.0.2"]), Verdict::Fail);
+    }
+
+    /// Clocks that differ by more than a second plus the uncertainty are a warning.
+    #[test]
+    fn clocks_are_judged() {
+        let ours = Duration::from_secs(1_000_000);
+        let judge = |theirs, took| clocks(theirs, ours, Duration::from_millis(took)).verdict;
+        assert_eq!(judge(1_000_000_400, 2), Verdict::Pass);
+        assert_eq!(judge(999_998_500, 2), Verdict::Warn);
+        assert_eq!(judge(999_998_500, 2000), Verdict::Pass);
+    }
+
+    /// Another protocol fails; another version is a warning.
+    #[test]
+    fn versions_are_judged() {
+        let judge = |ragent: &str, protocol| {
+            let (ragent, run_id) = (ragent.to_owned(), String::new());
+            version(&Identity { ragent, protocol, run_id, unix_ms: None }).verdict
+        };
+        assert_eq!(judge(env!("CARGO_PKG_VERSION"), PROTOCOL_VERSION), Verdict::Pass);
+        assert_eq!(judge("9.9.9", PROTOCOL_VERSION), Verdict::Warn);
+        assert_eq!(judge("9.9.9", PROTOCOL_VERSION + 1), Verdict::Fail);
+    }
+}

@@ -1,0 +1,228 @@
+//! Checks the resources and limits of this machine.
+
+use std::{num::NonZeroU32, path::Path};
+
+use nix::sys::{
+    resource::{RLIM_INFINITY, Resource, getrlimit},
+    statvfs::statvfs,
+    utsname::uname,
+};
+use nvml_wrapper::Nvml;
+
+use super::{Finding, Findings, python, within};
+use crate::{
+    limits,
+    sys::{
+        cgroup,
+        host::{Host, ThisHost},
+        tree,
+    },
+};
+
+pub(super) async fn examine(workers: Option<NonZeroU32>, findings: &mut Findings) {
+    findings.tell(kernel());
+    let gpus = || ThisHost.gpu_count().map_or(1, |count| count.get());
+    let workers = match workers {
+        Some(workers) => workers.get(),
+        // The finding of the GPU check reports a driver that does not answer.
+        None => within("gpu", gpus).await.unwrap_or(1),
+    };
+    for finding in resource_limits(workers) {
+        findings.tell(finding);
+    }
+    findings.tell_of("shm", shared_memory).await;
+    findings.tell_of("gpu", gpu).await;
+    python::examine(findings).await;
+    findings.tell_of("cgroup", cgroup).await;
+    findings.tell_of("service", service_manager).await;
+}
+
+fn kernel() -> Finding {
+    let release = uname().map(|name| name.release().to_string_lossy().into_owned());
+    let release = release.unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version < (5, 4) {
+        return Finding::fail(
+            "kernel",
+            format!("Linux {release}"),
+            "Linux 5.4 or newer is required",
+        );
+    }
+    match tree::check() {
+        Ok(()) => Finding::pass("kernel", format!("Linux {release}")),
+        Err(error) => Finding::fail(
+            "kernel",
+            format!("Linux {release} does not list the descendants of this process: {error}"),
+            "mount /proc, and use a kernel with CONFIG_PROC_CHILDREN",
+        ),
+    }
+}
+
+fn resource_limits(workers: u32) -> [Finding; 3] {
+    let limit = |resource| getrlimit(resource).unwrap_or((RLIM_INFINITY, RLIM_INFINITY));
+    [
+        open_files(limit(Resource::RLIMIT_NOFILE).1, workers),
+        processes(limit(Resource::RLIMIT_NPROC).0, workers),
+        locked_memory(limit(Resource::RLIMIT_MEMLOCK).0, has_rdma()),
+    ]
+}
+
+/// Checks the hard limit of open files: the agent raises its own limit to that.
+fn open_files(hard: u64, workers: u32) -> Finding {
+    let needed = limits::MIN_OPEN_FILES + limits::OPEN_FILES_PER_WORKER * u64::from(workers);
+    let text = format!("limit of open files: {}", number(hard));
+    let hint = "raise the hard limit: `ulimit -Hn`, `LimitNOFILE=`, limits.conf(5)";
+    if hard < needed {
+        return Finding::fail("nofile", format!("{text}; {workers} workers need {needed}"), hint);
+    }
+    // A worker with many data loader processes and connections to all others has thousands.
+    if hard < COMFORTABLE_FILES {
+        Finding::warn("nofile", text, hint)
+    } else {
+        Finding::pass("nofile", text)
+    }
+}
+
+/// The limit that Linux distributions set for services.
+const COMFORTABLE_FILES: u64 = 65_536;
+
+/// Checks the limit of threads: workers start some hundred each.
+fn processes(soft: u64, workers: u32) -> Finding {
+    let text = format!("limit of processes and threads: {}", number(soft));
+    if soft < 512 * u64::from(workers) {
+        let hint = format!("{workers} workers with data loaders may need more: `ulimit -u`");
+        return Finding::warn("nproc", text, hint);
+    }
+    Finding::pass("nproc", text)
+}
+
+/// Checks the limit of locked memory, which RDMA network cards need.
+fn locked_memory(soft: u64, has_rdma: bool) -> Finding {
+    let text = if soft == RLIM_INFINITY {
+        "limit of locked memory: unlimited".to_owned()
+    } else {
+        format!("limit of locked memory: {}", size(soft))
+    };
+    if soft == RLIM_INFINITY || !has_rdma {
+        return Finding::pass("memlock", text);
+    }
+    let hint = "RDMA needs unlimited locked memory: `ulimit -l unlimited`, `LimitMEMLOCK=infinity`";
+    Finding::warn("memlock", text, hint)
+}
+
+fn has_rdma() -> bool {
+    !ThisHost.list(Path::new("/sys/class/infiniband")).is_empty()
+}
+
+fn shared_memory() -> Finding {
+    match statvfs("/dev/shm") {
+        Ok(found) => shared_memory_of(found.fragment_size() * found.blocks_available()),
+        Err(error) => Finding::fail(
+            "shm",
+            format!("/dev/shm cannot be used: {error}"),
+            "mount a tmpfs there: data loaders and NCCL use it",
+        ),
+    }
+}
+
+fn shared_memory_of(free: u64) -> Finding {
+    let text = format!("{} free in /dev/shm", size(free));
+    if free >= COMFORTABLE_SHM {
+        return Finding::pass("shm", text);
+    }
+    let hint = "data loaders and NCCL need more: raise `--shm-size` of the container, or mount \
+                an emptyDir in memory";
+    Finding::warn("shm", text, hint)
+}
+
+/// Containers have 64 MiB by default; NCCL alone takes some ten for each GPU.
+const COMFORTABLE_SHM: u64 = 1 << 30;
+
+fn gpu() -> Finding {
+    let nvml = match Nvml::init() {
+        Ok(nvml) => nvml,
+        Err(error) => {
+            let others = ThisHost.gpu_count().map_or(0, |count| count.get());
+            if others > 0 {
+                return Finding::pass("gpu", format!("{others} GPUs, which NVML does not list"));
+            }
+            let hint = "check that the driver is loaded and that the container has the device";
+            return Finding::warn("gpu", format!("no GPU found: {error}"), hint);
+        }
+    };
+    let driver = nvml.sys_driver_version().unwrap_or_else(|_| "unknown".to_owned());
+    let installed = nvml.device_count().unwrap_or(0);
+    let visible = ThisHost.gpus().len();
+    let name = nvml.device_by_index(0).and_then(|gpu| gpu.name()).unwrap_or_default();
+    let text = format!("{visible} of {installed} GPUs visible ({name}), driver {driver}");
+    if visible == 0 {
+        let hint = "check CUDA_VISIBLE_DEVICES, and that the machine has GPUs";
+        return Finding::warn("gpu", text, hint);
+    }
+    Finding::pass("gpu", text)
+}
+
+fn cgroup() -> Finding {
+    if cgroup::is_delegated() {
+        return Finding::pass(
+            "cgroup",
+            "delegated: all processes that workers start end with their agent",
+        );
+    }
+    let hint = "processes can remain only if agent and keeper are killed at the same time; \
+                `Delegate=yes` prevents that";
+    Finding::pass(
+        "cgroup",
+        format!("not delegated: the keeper ends the processes that workers start ({hint})"),
+    )
+}
+
+fn service_manager() -> Finding {
+    let has_socket = ThisHost.env("NOTIFY_SOCKET").is_some_and(|path| !path.is_empty());
+    let text = match (has_socket, ThisHost.exists(Path::new("/run/systemd/system"))) {
+        (true, _) => "this process is a service; its manager receives status notifications",
+        (false, true) => "systemd runs here",
+        (false, false) => "no systemd: the program that starts the agent must also restart it",
+    };
+    Finding::pass("service", text)
+}
+
+fn number(limit: u64) -> String {
+    if limit == RLIM_INFINITY { "unlimited".to_owned() } else { limit.to_string() }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..=0xf_ffff => format!("{} KiB", bytes >> 10),
+        0x10_0000..=0x3fff_ffff => format!("{} MiB", bytes >> 20),
+        _ => format!("{} GiB", bytes >> 30),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::Verdict;
+
+    /// A limit that is too small for the workers fails; a tight one is a warning.
+    #[test]
+    fn limits_are_judged() {
+        assert_eq!(open_files(100, 8).verdict, Verdict::Fail);
+        assert_eq!(open_files(1024, 8).verdict, Verdict::Warn);
+        assert_eq!(open_files(1 << 20, 8).verdict, Verdict::Pass);
+        assert_eq!(processes(1000, 8).verdict, Verdict::Warn);
+        assert_eq!(processes(RLIM_INFINITY, 8).verdict, Verdict::Pass);
+        assert_eq!(locked_memory(64 << 10, true).verdict, Verdict::Warn);
+        assert_eq!(locked_memory(64 << 10, false).verdict, Verdict::Pass);
+        assert_eq!(locked_memory(RLIM_INFINITY, true).verdict, Verdict::Pass);
+        assert_eq!(shared_memory_of(64 << 20).verdict, Verdict::Warn);
+        assert_eq!(shared_memory_of(8 << 30).verdict, Verdict::Pass);
+    }
+
+    /// Sizes have a suitable unit.
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!([size(65_536), size(64 << 20), size(5 << 30)], ["64 KiB", "64 MiB", "5 GiB"]);
+    }
+}

@@ -1,0 +1,439 @@
+//! Every way in which a launch can fail, with its message and exit code.
+
+use std::{fmt::Write, io, path::PathBuf, process::ExitCode};
+
+use ragent_core::agent::{CLOSED_BEFORE, Ending};
+use ragent_proto::printable;
+use ragent_rendezvous::{
+    message::{JobResult, Outcome, RefuseReason},
+    settings::SharedSettings,
+};
+
+use crate::{
+    coordinator::{
+        client::AttendError,
+        state_file::{RunningAgent, Stage},
+    },
+    endpoint::{PlaceError, locate::LocateError, search::sockets::SocketsError},
+    report,
+    spec::{Endpoint, JobSpecError, StorePorts},
+};
+
+/// The reason for which a launch failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The system refused something that every launch needs.
+    #[error("failed to {attempt}")]
+    System {
+        /// The operation that failed.
+        attempt: &'static str,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// No process hosts the endpoint, and this node cannot.
+    #[error("failed to find the coordinator")]
+    Locate(#[from] LocateError),
+    /// The job, or this node's part in it, did not succeed.
+    #[error("the job did not succeed")]
+    Ended(Box<Ended>),
+    /// A service manager starts this agent again, and its job was closed as failed.
+    #[error("the job was already closed as failed")]
+    StaysClosed {
+        /// The outcome of the job.
+        outcome: Box<Outcome>,
+        /// The title of its command.
+        title: String,
+        /// The file that records the outcome.
+        path: PathBuf,
+    },
+    /// `ragent status` does not know which endpoint to ask.
+    #[error("{0}")]
+    NoJob(String),
+    /// The agent that `ragent status` would ask has not found its job yet.
+    #[error("job {} has no coordinator yet: {}", .0.run_id, waits(.0))]
+    NotMet(RunningAgent),
+    /// `ragent status` cannot ask.
+    #[error("failed to get the status of the job at {endpoint}{}", of_agent(*agent))]
+    Status {
+        /// The endpoint that was asked.
+        endpoint: String,
+        /// The process id of an agent of that job on this machine, if there is one.
+        agent: Option<u32>,
+        /// The cause.
+        #[source]
+        source: AttendError,
+    },
+    /// No store for the workers of a round can be opened.
+    #[error("failed to open a store for the workers{}", on_ports(*ports))]
+    WorkerStore {
+        /// The ports that the store may use.
+        ports: StorePorts,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// A command failed, with an exit code and a report of its own.
+    #[error("the command failed")]
+    Command {
+        /// The exit code.
+        code: u8,
+        /// The message for the user.
+        report: String,
+    },
+    /// The arguments are invalid on this machine.
+    #[error("the command line is invalid")]
+    Usage(Vec<JobSpecError>),
+}
+
+impl From<PlaceError> for LaunchError {
+    fn from(error: PlaceError) -> Self {
+        match error {
+            PlaceError::System { attempt, source } => Self::System { attempt, source },
+            PlaceError::Locate(error) => Self::Locate(error),
+        }
+    }
+}
+
+/// Adds the attempted operation to an error of the system.
+pub(crate) fn system(attempt: &'static str) -> impl Fn(io::Error) -> LaunchError {
+    move |source| LaunchError::System { attempt, source }
+}
+
+/// Reports mistakes in the arguments of a command.
+pub(crate) fn invalid<E: std::error::Error>(
+    mistakes: &[E],
+    hint: impl Fn(&E) -> Option<String>,
+) -> LaunchError {
+    LaunchError::Command { code: 2, report: usage(mistakes, hint) }
+}
+
+/// The end of a job, or of this node's part in it, other than success.
+#[derive(Debug)]
+pub struct Ended {
+    /// The kind of end.
+    pub ending: Ending,
+    /// The settings of this node.
+    pub settings: SharedSettings,
+    /// The endpoint of the job.
+    pub endpoint: Endpoint,
+    /// The title of its command.
+    pub title: String,
+    /// True if this node's workers had succeeded.
+    pub workers_succeeded: bool,
+}
+
+impl LaunchError {
+    /// Returns the exit code of the process. `docs/exit-codes.md` lists all of them.
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.code())
+    }
+
+    /// Returns the exit code as a number.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Command { code, .. } => *code,
+            Self::Ended(ended) => ended.ending.exit_code(),
+            Self::StaysClosed { .. } => CLOSED_BEFORE,
+            Self::System { .. }
+            | Self::Locate(_)
+            | Self::NoJob(_)
+            | Self::NotMet(_)
+            | Self::Status { .. }
+            | Self::WorkerStore { .. } => 1,
+        }
+    }
+
+    /// Returns the message for the user: the operation, the cause and a hint.
+    pub fn report(&self) -> String {
+        // It may quote text that was received or read from a file.
+        printable(&self.raw_report())
+    }
+
+    fn raw_report(&self) -> String {
+        match self {
+            Self::Usage(errors) => usage(errors, JobSpecError::hint),
+            Self::Command { report, .. } => report.clone(),
+            Self::Ended(ended) => ended.report(),
+            Self::StaysClosed { outcome, title, path } => with_hint(
+                format!("error: {self}\n{}", closed(outcome, title)),
+                Some(&format!(
+                    "to run it again, stop its unit first, or remove {}",
+                    path.display()
+                )),
+            ),
+            Self::System { .. }
+            | Self::Locate(_)
+            | Self::NoJob(_)
+            | Self::NotMet(_)
+            | Self::Status { .. }
+            | Self::WorkerStore { .. } => with_hint(chain(self), self.hint()),
+        }
+    }
+
+    fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Locate(LocateError::Other { .. } | LocateError::Held { .. }) => {
+                Some("end that program, or use another port in `--rdzv-endpoint` on all nodes")
+            }
+            Self::Locate(LocateError::TimedOut { .. }) => Some(
+                "check that the agent on the endpoint's host is running, and that no firewall \
+                 blocks its port",
+            ),
+            Self::Locate(LocateError::Search(SocketsError::NoInterface { .. })) => Some(
+                "list hosts of the job in `--discover-hosts`, or give its endpoint with \
+                 `--rdzv-endpoint`",
+            ),
+            Self::Locate(LocateError::Search(SocketsError::Bind { .. })) => {
+                Some("use another port on all nodes: `--rdzv-endpoint auto:PORT`")
+            }
+            Self::Locate(LocateError::NotHere { .. }) => {
+                Some("give the first agent's host as `--rdzv-endpoint HOST:PORT` on all nodes")
+            }
+            Self::NoJob(_) => Some("give the endpoint of the job as `--rdzv-endpoint HOST:PORT`"),
+            Self::Status { source: AttendError::Other { .. }, .. } => {
+                Some("check the port: `--rdzv-endpoint` must be the endpoint of the job")
+            }
+            Self::Status { agent: None, .. } => Some("check that its agent is running"),
+            Self::Status { agent: Some(_), .. }
+            | Self::NotMet(RunningAgent { stage: Stage::Waiting { .. }, .. }) => Some(
+                "check that the agent on the endpoint's host is running, and that no firewall \
+                 blocks its port",
+            ),
+            Self::NotMet(_) => Some(
+                "check that the other agents are running with the same `--rdzv-id`; `ragent \
+                 doctor --rdzv-endpoint auto` checks the network",
+            ),
+            Self::Locate(LocateError::Bind { .. }) => Some(
+                "check that this user may listen on that port, and that this machine has the \
+                 address",
+            ),
+            Self::WorkerStore { ports: StorePorts::Range { .. }, .. } => Some(
+                "free the ports, or give a larger range in `store_port` (`--rdzv-conf`): each \
+                 agent of a machine needs its own",
+            ),
+            Self::WorkerStore { ports: StorePorts::Any, .. }
+            | Self::System { .. }
+            | Self::Ended(_)
+            | Self::StaysClosed { .. }
+            | Self::Command { .. }
+            | Self::Usage(_) => None,
+        }
+    }
+}
+
+/// Describes the state of an agent that has not found its job.
+fn waits(agent: &RunningAgent) -> String {
+    let RunningAgent { endpoint, pid, stage, .. } = agent;
+    match stage {
+        Stage::Attending => {
+            format!("its agent on this machine (process {pid}) is registered at {endpoint}")
+        }
+        Stage::Searching => {
+            format!(
+                "its agent on this machine (process {pid}) is searching for the others ({endpoint})"
+            )
+        }
+        Stage::Waiting { cause } => {
+            let cause = cause.as_ref().map_or_else(String::new, |cause| format!(" ({cause})"));
+            format!("its agent on this machine (process {pid}) is waiting for {endpoint}{cause}")
+        }
+    }
+}
+
+fn of_agent(agent: Option<u32>) -> String {
+    agent.map_or_else(String::new, |pid| {
+        format!("; its agent on this machine is running (process {pid})")
+    })
+}
+
+fn on_ports(ports: StorePorts) -> String {
+    match ports {
+        StorePorts::Any => String::new(),
+        StorePorts::Range { first, last } if first == last => format!(" on port {first}"),
+        StorePorts::Range { first, last } => format!(" on a port from {first} to {last}"),
+    }
+}
+
+fn with_hint(mut text: String, hint: Option<&str>) -> String {
+    if let Some(hint) = hint {
+        // Writing to a string does not fail.
+        let _ = write!(text, "\nhint: {hint}");
+    }
+    text
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = format!("error: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let _ = write!(text, "\n  caused by: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+fn usage<E: std::error::Error>(errors: &[E], hint: impl Fn(&E) -> Option<String>) -> String {
+    let one = |error: &E| with_hint(format!("error: {error}"), hint(error).as_deref());
+    errors.iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+impl Ended {
+    fn report(&self) -> String {
+        let Self { ending, settings, endpoint, title, workers_succeeded } = self;
+        match ending {
+            Ending::Closed(outcome) => closed(outcome, title),
+            Ending::Left(signal) => format!("ragent: left the job because of {signal}"),
+            Ending::Refused(reason) => refused(reason, settings, endpoint, title),
+            Ending::Unreachable { waited, was_attended } => {
+                let how = if *was_attended { "unreachable for" } else { "not reached within" };
+                let seconds = waited.as_secs();
+                let what = format!("error: the coordinator at {endpoint} was {how} {seconds} s");
+                let hint = if *workers_succeeded {
+                    "the workers of this node have succeeded; check on the other nodes whether \
+                     the job has"
+                } else if *was_attended {
+                    "restart the coordinator's host within `join_timeout` (`--rdzv-conf`), or \
+                     raise `join_timeout`"
+                } else {
+                    "check that this node can reach that port"
+                };
+                with_hint(what, Some(hint))
+            }
+        }
+    }
+}
+
+/// Describes how a job ended, for people.
+pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
+    match &outcome.result {
+        JobResult::Succeeded => "ragent: the job has succeeded".to_owned(),
+        JobResult::BudgetSpent | JobResult::FinalFailure => report::failure(outcome, title),
+        JobResult::JoinTimeout { present, min, waited } => with_hint(
+            format!(
+                "error: only {present} of at least {min} nodes had joined after {} s; {} missing",
+                waited.as_secs(),
+                min.saturating_sub(*present)
+            ),
+            Some("start the missing nodes, lower MIN in `--nnodes`, or raise `join_timeout`"),
+        ),
+        JobResult::RecoveryTimeout { present, needed, waited } => with_hint(
+            format!(
+                "error: the coordinator was started without the job's state, and only {present} \
+                 of at least {needed} nodes had joined after {} s\n  caused by: the other nodes \
+                 may run the job with another coordinator, so half of the last round or fewer do \
+                 not continue without them",
+                waited.as_secs()
+            ),
+            Some("start the missing nodes, or end all agents and start the job again"),
+        ),
+        JobResult::AllLeft => "ragent: all nodes have left the job".to_owned(),
+        JobResult::LoopbackMaster { address, host_name } => loopback(address, host_name),
+        JobResult::RestartLoop { rounds } => with_hint(
+            format!(
+                "error: the job was restarted {rounds} times in a row because nodes or the \
+                 coordinator were lost, and never ran for 10 minutes in between"
+            ),
+            Some(
+                "find out what ends agents or disconnects them (out of memory, a watchdog, the \
+                 network): the `round has ended` lines in the agents' logs name the nodes",
+            ),
+        ),
+        JobResult::AllSetAside => {
+            let what = "error: every available node failed repeatedly and was quarantined";
+            match &outcome.first_failure {
+                Some(_) => format!("{what}\n{}", report::failure(outcome, title)),
+                None => what.to_owned(),
+            }
+        }
+    }
+}
+
+fn loopback(address: &str, host_name: &str) -> String {
+    with_hint(
+        format!(
+            "error: {host_name} has the address {address}, which other machines cannot reach, \
+             but the job has nodes on other machines"
+        ),
+        Some("give an address that all nodes can reach as `--rdzv-endpoint` or `--local-addr`"),
+    )
+}
+
+fn refused(
+    reason: &RefuseReason,
+    settings: &SharedSettings,
+    endpoint: &Endpoint,
+    title: &str,
+) -> String {
+    let refused = |why: String, hint: &str| {
+        let text = format!("error: the coordinator at {endpoint} refuses this node\n");
+        with_hint(format!("{text}  caused by: {why}"), Some(hint))
+    };
+    match reason {
+        RefuseReason::Closed(outcome) => {
+            format!("error: the job was closed before this node joined\n{}", closed(outcome, title))
+        }
+        RefuseReason::EarlierRun => refused(
+            "it belongs to an earlier run of the job".to_owned(),
+            "restart the agent, so that it joins the current run",
+        ),
+        RefuseReason::LoopbackAddress { address } => refused(
+            format!("the node's address {address} cannot be reached from other machines"),
+            "give addresses that all nodes can reach as `--rdzv-endpoint` or `--local-addr`",
+        ),
+        RefuseReason::NodeRankTaken { node_rank, host_name } => refused(
+            format!("{host_name} already has `--node-rank {node_rank}`"),
+            "give each node a different rank, starting with 0",
+        ),
+        RefuseReason::NodeRankTooHigh { node_rank, nodes } => refused(
+            format!("`--node-rank {node_rank}` is not a rank of a job of {nodes} nodes"),
+            "give each node a different rank, starting with 0",
+        ),
+        RefuseReason::ProtocolVersion { ours } => refused(
+            format!(
+                "it uses version {} of the protocol, the coordinator uses version {ours}",
+                ragent_rendezvous::message::PROTOCOL_VERSION
+            ),
+            "install the same version of ragent on all nodes",
+        ),
+        RefuseReason::RunId { ours } => refused(
+            format!("the job at this endpoint is `{ours}`"),
+            "use the same `--rdzv-id` on all nodes, and a different endpoint for each job",
+        ),
+        RefuseReason::Settings { ours } => {
+            refused(differences(settings, ours), "use the same flags on all nodes")
+        }
+        RefuseReason::TooManyNodes { limit } => refused(
+            format!("the coordinator serves at most {limit} nodes, including spares"),
+            "start fewer agents, or raise MAX in `--nnodes` on all nodes; check that no program \
+             starts agents repeatedly",
+        ),
+    }
+}
+
+/// Lists the settings in which two nodes differ, with both values.
+fn differences(here: &SharedSettings, there: &SharedSettings) -> String {
+    let seconds = |duration: std::time::Duration| format!("{} s", duration.as_secs_f64());
+    let backend = |settings: &SharedSettings| if settings.fixed_ranks { "static" } else { "c10d" };
+    let rows = [
+        ("--nnodes", here.nodes.to_string(), there.nodes.to_string()),
+        ("--rdzv-backend", backend(here).to_owned(), backend(there).to_owned()),
+        ("--max-restarts", here.max_restarts.to_string(), there.max_restarts.to_string()),
+        ("join_timeout", seconds(here.timeouts.join), seconds(there.timeouts.join)),
+        ("last_call_timeout", seconds(here.timeouts.last_call), seconds(there.timeouts.last_call)),
+        ("join_settle", seconds(here.timeouts.join_settle), seconds(there.timeouts.join_settle)),
+        ("shrink_timeout", seconds(here.timeouts.shrink), seconds(there.timeouts.shrink)),
+        (
+            "--shutdown-timeout",
+            seconds(here.timeouts.stop_grace),
+            seconds(there.timeouts.stop_grace),
+        ),
+        ("--store-access", here.store_access.to_string(), there.store_access.to_string()),
+    ];
+    let differing = rows.into_iter().filter(|(_, here, there)| here != there);
+    differing
+        .map(|(name, here, there)| format!("{name} is {here} here and {there} there"))
+        .collect::<Vec<_>>()
+        .join(", ")
+}

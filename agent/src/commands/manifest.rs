@@ -1,0 +1,70 @@
+//! `ragent manifest k8s`: generates the manifest with which Kubernetes runs a job.
+//!
+//! The arguments become a `ManifestSpec`, or all mistakes in them at once. The spec becomes
+//! objects with the types of Kubernetes, and these become text. No cluster is contacted, and no
+//! file is read but DeepSpeed's configuration.
+
+mod container;
+mod error;
+mod job;
+mod method;
+mod names;
+mod objects;
+mod spec;
+mod typed;
+mod variables;
+mod volume;
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::Path,
+    process::ExitCode,
+};
+
+use self::{
+    error::ManifestError,
+    method::Method,
+    spec::{ManifestSpec, ScriptKind},
+    volume::{SharedVolume, VolumeSource},
+};
+use super::error::{LaunchError, invalid, system};
+use crate::{
+    cli::{K8sArgs, ManifestArgs, ManifestTarget},
+    spec::JobSpecError,
+    sys::host::Host,
+};
+
+/// Prints the manifest, or writes it to a file.
+///
+/// # Errors
+///
+/// Returns [`LaunchError`] if `args` has a mistake, or the manifest cannot be written.
+pub fn print(args: ManifestArgs, host: &impl Host) -> Result<ExitCode, LaunchError> {
+    let ManifestTarget::K8s(args) = args.target;
+    let output = args.output.clone();
+    let text = k8s(*args, host)?;
+    match output {
+        Some(path) => fs::write(&path, text).map_err(unwritable(&path))?,
+        None => io::stdout().write_all(text.as_bytes()).map_err(system("print the manifest"))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the manifest for Kubernetes: YAML documents.
+fn k8s(args: K8sArgs, host: &impl Host) -> Result<String, LaunchError> {
+    let spec = ManifestSpec::resolve(args, host)
+        .map_err(|errors| invalid(&errors, ManifestError::hint))?;
+    objects::text(&spec).map_err(|error| system("write YAML")(io::Error::other(error)))
+}
+
+fn unwritable(path: &str) -> impl FnOnce(io::Error) -> LaunchError {
+    let path = Path::new(path).display().to_string();
+    move |error| {
+        let error = error.to_string();
+        LaunchError::Usage(vec![JobSpecError::OutputFile { source_: "--output", path, error }])
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! The objects of a job, as YAML documents.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, Service, ServicePort, ServiceSpec},
+    apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
+};
+use serde::Serialize;
+use serde_saphyr::ser::Error;
+
+use super::{
+    ManifestSpec, Method,
+    container::{CONFIG_FILE, PORT_NAME},
+    job,
+};
+use crate::spec::DEFAULT_PORT;
+
+/// The label by which users find the objects of a job.
+const LABEL: &str = "app.kubernetes.io/name";
+/// The label that Kubernetes sets on the pods of a job.
+const JOB_LABEL: &str = "batch.kubernetes.io/job-name";
+
+/// Returns the manifest: the objects that the job needs first, the job last.
+pub(super) fn text(spec: &ManifestSpec) -> Result<String, Error> {
+    let config = config_map(spec).map(|config| yaml(&config)).transpose()?;
+    let service = yaml(&service(spec))?;
+    let job = yaml(&job::job(spec))?;
+    let documents: Vec<String> = config.into_iter().chain([service, job]).collect();
+    Ok(documents.iter().map(|text| format!("---\n{}\n", text.trim_end())).collect())
+}
+
+/// Returns the text of an object, by way of an untyped value: serializing each type of Kubernetes
+/// as YAML would add 200 KB to the program.
+fn yaml(object: &impl Serialize) -> Result<String, Error> {
+    let value = serde_json::to_value(object).expect("objects have no odd keys");
+    serde_saphyr::to_string(&value)
+}
+
+pub(super) fn labels(spec: &ManifestSpec) -> BTreeMap<String, String> {
+    BTreeMap::from([(LABEL.to_owned(), spec.name.clone())])
+}
+
+pub(super) fn metadata(spec: &ManifestSpec, name: String) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name),
+        namespace: spec.namespace.clone(),
+        labels: Some(labels(spec)),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The name of the object with DeepSpeed's configuration.
+pub(super) fn config_name(spec: &ManifestSpec) -> String {
+    format!("{}-deepspeed", spec.name)
+}
+
+fn config_map(spec: &ManifestSpec) -> Option<ConfigMap> {
+    let Method::DeepSpeed { config: Some(text) } = &spec.method else { return None };
+    Some(ConfigMap {
+        metadata: metadata(spec, config_name(spec)),
+        data: Some(BTreeMap::from([(CONFIG_FILE.to_owned(), text.clone())])),
+        ..ConfigMap::default()
+    })
+}
+
+/// Returns the service, which gives each pod a name as soon as it exists: agents must find the
+/// first pod before it can be ready.
+fn service(spec: &ManifestSpec) -> Service {
+    let port = ServicePort {
+        name: Some(PORT_NAME.to_owned()),
+        port: DEFAULT_PORT.into(),
+        target_port: Some(IntOrString::String(PORT_NAME.to_owned())),
+        ..ServicePort::default()
+    };
+    let service = ServiceSpec {
+        // Headless: the name of a pod resolves to the pod's own address.
+        cluster_ip: Some("None".to_owned()),
+        publish_not_ready_addresses: Some(true),
+        selector: Some(BTreeMap::from([(JOB_LABEL.to_owned(), spec.name.clone())])),
+        ports: Some(vec![port]),
+        ..ServiceSpec::default()
+    };
+    Service { metadata: metadata(spec, spec.name.clone()), spec: Some(service), status: None }
+}

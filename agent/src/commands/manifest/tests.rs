@@ -1,0 +1,227 @@
+//! One command line, one assertion.
+
+use std::ffi::OsString;
+
+use super::*;
+use crate::{cli::Cli, sys::host::MadeUpHost};
+
+fn args(line: &str) -> K8sArgs {
+    let words = format!("ragent manifest k8s {line}");
+    let cli = Cli::read(words.split_whitespace().map(OsString::from)).unwrap();
+    let Some(crate::cli::Command::Manifest(args)) = cli.command else { panic!("{line}") };
+    let ManifestTarget::K8s(args) = args.target;
+    *args
+}
+
+fn resolve(line: &str) -> Result<ManifestSpec, Vec<ManifestError>> {
+    let mut host = MadeUpHost::default();
+    host.put("ds.json", "{}");
+    ManifestSpec::resolve(args(line), &host)
+}
+
+fn spec(line: &str) -> ManifestSpec {
+    resolve(&format!("--name digits --image i {line}")).unwrap()
+}
+
+fn words(line: &str) -> String {
+    container::agent_args(&spec(line)).join(" ")
+}
+
+/// The agent of each pod gets the flags of the job, and after `--` the script and its arguments.
+#[test]
+fn words_of_the_agent() {
+    assert_eq!(
+        words("train.py --lr 3 -h"),
+        "--nnodes=1 --nproc-per-node=1 --rdzv-endpoint=digits-0.digits:29400 --rdzv-id=digits \
+         --max-restarts=0 --shutdown-timeout=30 -- train.py --lr 3 -h"
+    );
+    assert_eq!(
+        words("--nnodes 2:4 --gpus_per=8 --max-re 3 -m pkg.train -- --image x"),
+        "--nnodes=2:4 --nproc-per-node=8 --rdzv-endpoint=digits-0.digits:29400 --rdzv-id=digits \
+         --max-restarts=3 --shutdown-timeout=30 --module -- pkg.train --image x"
+    );
+}
+
+/// The flags of a launch method reach the agent; `auto` becomes a path on the first volume, and a
+/// configuration the path at which the manifest mounts it.
+#[test]
+fn launch_methods() {
+    let basic = words(
+        "--launch-method basic --shared-file auto --save-path auto --checkpoint-path auto:/b/x \
+         --volume pvc:a:/a --volume pvc:b:/b t.py",
+    );
+    assert!(
+        basic.ends_with(
+            " --launch-method=basic --shared-file=auto:/a --save-path=auto:/a \
+             --checkpoint-path=auto:/b/x -- t.py"
+        ),
+        "{basic}"
+    );
+    let deepspeed = words("--launch-method deepspeed --deepspeed-config ds.json t.py");
+    let flags = " --launch-method=deepspeed --deepspeed-config=/etc/ragent/deepspeed.json -- t.py";
+    assert!(deepspeed.ends_with(flags), "{deepspeed}");
+    assert!(!words("--launch-method torchrun t.py").contains("--launch-method"));
+}
+
+/// The number of whole GPUs is the number of workers; that of shares is not.
+#[test]
+fn resources() {
+    let whole = spec("--gpus-per-pod 4 --gpu-resource amd.com/gpu --resource cpu=0.5 t.py");
+    assert_eq!(whole.workers_per_pod, "4");
+    let amounts: Vec<_> = whole.resources.iter().map(|(n, a)| format!("{n}={a}")).collect();
+    assert_eq!(amounts, ["amd.com/gpu=4", "cpu=0.5"]);
+    let shares = spec("--resource nvidia.com/gpumem=8000 --resource nvidia.com/gpucores=30 t.py");
+    assert_eq!(shares.workers_per_pod, "1");
+    assert_eq!(spec("--gpus-per-pod +08 t.py").resources["nvidia.com/gpu"], "8");
+    assert_eq!(spec("--gpus-per-pod 4 --nproc-per-node gpu t.py").workers_per_pod, "gpu");
+}
+
+/// A job lives as long as its first pod, tolerates the loss of pods above the minimum, fails on
+/// exit codes that would occur again, and ignores disruptions by the cluster.
+#[test]
+fn policies() {
+    let job = job::job(&spec("--nnodes 3:5 --pod-restarts 7 t.py")).spec.unwrap();
+    assert_eq!((job.completions, job.parallelism), (Some(5), Some(5)));
+    assert_eq!((job.backoff_limit_per_index, job.max_failed_indexes), (Some(7), Some(2)));
+    let success = &job.success_policy.unwrap().rules[0];
+    assert_eq!((success.succeeded_indexes.as_deref(), success.succeeded_count), (Some("0"), None));
+    let rules = job.pod_failure_policy.unwrap().rules;
+    let codes = &rules[0].on_exit_codes.as_ref().unwrap().values;
+    assert_eq!((rules[0].action.as_str(), codes.as_slice()), ("FailJob", &[2, 4][..]));
+    assert_eq!(rules[1].action, "Ignore");
+    // Required by both policies.
+    let pod = job.template.spec.unwrap();
+    assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
+}
+
+/// A pod has more time to stop than its agent needs, even if that waits for the workers of others.
+#[test]
+fn time_to_stop() {
+    let grace = |line| {
+        let pod = job::job(&spec(line)).spec.unwrap().template.spec.unwrap();
+        pod.termination_grace_period_seconds.unwrap()
+    };
+    assert_eq!(grace("t.py"), 90);
+    assert_eq!(grace("--shutdown-timeout 300 t.py"), 630);
+    let timeouts = ragent_rendezvous::settings::Timeouts {
+        stop_grace: std::time::Duration::from_secs(30),
+        ..ragent_rendezvous::settings::Timeouts::default()
+    };
+    let longest = timeouts.stop_grace + timeouts.rejoin() + crate::limits::SEE_OFF_MARGIN;
+    assert!(longest.as_secs() < 90);
+}
+
+/// Text that Kubernetes would replace is escaped.
+#[test]
+fn dollar_signs_stay() {
+    let pod = job::job(&spec("--env A=$(HOME) t.py $local_rank $(x) $$")).spec.unwrap();
+    let container = pod.template.spec.unwrap().containers.remove(0);
+    let args = container.args.unwrap();
+    assert_eq!(args[args.len() - 3..], ["$$local_rank", "$$(x)", "$$$$"]);
+    let env = container.env.unwrap();
+    assert_eq!(env.last().unwrap().value.as_deref(), Some("$$(HOME)"));
+}
+
+/// A variable that the user sets is not set twice.
+#[test]
+fn variables_of_the_user_win() {
+    let container = container::container(&spec("--env POD_NAME=x t.py"));
+    let names: Vec<String> = container.env.unwrap().into_iter().map(|env| env.name).collect();
+    assert_eq!(names, ["NODE_NAME", "POD_NAME"]);
+}
+
+/// A mistake is reported with the words that were typed.
+#[test]
+fn mistakes() {
+    let long = "x".repeat(62);
+    for (line, error) in [
+        ("--nnodes 4:2", "`--nnodes 4:2` must satisfy 1 <= MIN <= MAX, but is 4:2"),
+        ("--nnodes 20000", "`--nnodes 20000` is not a number of pods up to 10000"),
+        (
+            "--namespace A",
+            "`--namespace A` is not a namespace: at most 63 lowercase letters, digits and `-`, \
+             not beginning or ending with `-`",
+        ),
+        (
+            "--image-pull-policy always",
+            "`--image-pull-policy always` is not `Always`, `IfNotPresent` or `Never`",
+        ),
+        (
+            "--gpus-per-pod 0.5",
+            "`--gpus-per-pod 0.5` is not a positive number; for shares of a GPU, use `--resource`",
+        ),
+        ("--gpu-resource amd.com/gpu", "`--gpus-per-pod` is not given"),
+        (
+            "--resource memory=64GB",
+            "`--resource 64GB` is not an amount, such as `8`, `0.5` or `64Gi`",
+        ),
+        (
+            "--resource nvidia.com/gpumem=8Gi",
+            "`--resource 8Gi` is not a whole number, as required for devices",
+        ),
+        (
+            "--resource gpu=1",
+            "`--resource gpu` is not a resource, such as `cpu`, `memory` or `nvidia.com/gpu`",
+        ),
+        ("--resource cpu", "`--resource cpu` is not `NAME=VALUE`"),
+        (
+            "--gpus-per-pod 1 --resource nvidia.com/gpu=2",
+            "`--resource` gives `nvidia.com/gpu` twice",
+        ),
+        (
+            "--env 1=2",
+            "`--env 1` is not a variable's name: letters, digits, `-`, `_` and `.`, not \
+             beginning with a digit",
+        ),
+        ("--launch-method mpi", "`--launch-method mpi` is not `basic`, `torchrun` or `deepspeed`"),
+        ("--shared-file /x", "`--shared-file /x` requires `--launch-method basic`"),
+        ("--save-path auto", "`--save-path auto` needs a volume that all pods share"),
+        (
+            "--launch-method deepspeed --deepspeed-config no.json",
+            "`--deepspeed-config no.json` does not exist",
+        ),
+        ("--pod-restarts many", "`--pod-restarts many` is not a whole number, 0 or greater"),
+        ("--max-restarts -1", "`--max-restarts -1` is not a whole number, 0 or greater"),
+        ("--volume data", "`--volume data` is not `pvc:CLAIM:/PATH` or `host:/FOLDER:/PATH`"),
+        (
+            "--volume pvc:data:/dev/shm",
+            "`--volume pvc:data:/dev/shm` uses the path `/dev/shm`, which pods need for other \
+             files",
+        ),
+        (
+            "--volume host:/nfs:/etc/ragent",
+            "`--volume host:/nfs:/etc/ragent` uses the path `/etc/ragent`, which pods need for \
+             other files",
+        ),
+        (
+            "--volume pvc:data:/",
+            "`--volume pvc:data:/` uses the path `/`, which pods need for other files",
+        ),
+        ("-m --no-python", "`--module` and `--no-python` cannot be used together"),
+    ] {
+        let errors = resolve(&format!("--name digits --image i {line} t.py")).unwrap_err();
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, [error], "{line}");
+    }
+    for name in ["7", "Digits", "a_b", "a-", &long] {
+        let errors = resolve(&format!("--name {name} --image i --nnodes 2 t.py")).unwrap_err();
+        assert_eq!(errors.len(), 1, "{name}");
+    }
+}
+
+/// All mistakes are reported at once.
+#[test]
+fn all_mistakes_at_once() {
+    let errors = resolve("--nnodes x --volume y").unwrap_err();
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        texts,
+        [
+            "`--nnodes x` is not of the form `N`, `MIN:MAX` or `MIN:MAX:UNIT`",
+            "`--name` is not given",
+            "`--image` is not given",
+            "`--volume y` is not `pvc:CLAIM:/PATH` or `host:/FOLDER:/PATH`",
+            "no training script is given",
+        ]
+    );
+}

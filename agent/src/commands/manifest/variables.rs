@@ -1,0 +1,58 @@
+//! Checks the variables from which agents read their flags: each must have an effect and a valid
+//! value.
+
+use std::ffi::OsString;
+
+use super::{ManifestError, ManifestSpec, container};
+use crate::{cli::Cli, commands::anywhere::Anywhere, spec::JobSpec};
+
+/// Returns an error for every variable that the agents of `spec` would ignore, and for every
+/// mistake in the others.
+///
+/// Unknown variables are accepted, as agents accept them: the script may use them.
+pub(super) fn mistakes(spec: &ManifestSpec) -> Vec<ManifestError> {
+    let mut mistakes = without_effect(spec);
+    mistakes.extend(meaningless(spec));
+    mistakes
+}
+
+/// Finds variables that the manifest's own flags for agents override.
+fn without_effect(spec: &ManifestSpec) -> Vec<ManifestError> {
+    let variable = |flag: &str| format!("PET_{}", flag.replace('-', "_").to_ascii_uppercase());
+    let flags = container::agent_flags(spec).into_iter().map(|(flag, _)| flag);
+    let given = flags.filter(|flag| spec.env.contains_key(&variable(flag)));
+    given.map(|flag| ManifestError::NoEffect { name: variable(flag), flag: own(flag) }).collect()
+}
+
+/// Returns the manifest's flag for this flag of the agents, if there is one.
+fn own(flag: &'static str) -> Option<&'static str> {
+    match flag {
+        // It is the name of the first pod in the service.
+        "rdzv-endpoint" => None,
+        "rdzv-id" => Some("name"),
+        flag => Some(flag),
+    }
+}
+
+/// Finds the mistakes that agents would report in the other variables, with the agents' own parser.
+fn meaningless(spec: &ManifestSpec) -> Vec<ManifestError> {
+    let mut words = container::agent_args(spec);
+    let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    let script = words.split_off(end);
+    // The files that they name are in the image, and the devices are those of the pod.
+    let of_the_pod = |word: &String| {
+        word.starts_with("--deepspeed-config=") || word.starts_with("--nproc-per-node=")
+    };
+    words.retain(|word| !of_the_pod(word));
+    let words = ["ragent".to_owned()].into_iter().chain(words).chain(script);
+    let env: Vec<(String, OsString)> = spec
+        .env
+        .iter()
+        .filter(|(name, _)| name.as_str() != "PET_DEEPSPEED_CONFIG")
+        .map(|(name, value)| (name.clone(), value.into()))
+        .collect();
+    // All of these are flags of agents. Otherwise it would not be the fault of a variable.
+    let Ok(cli) = Cli::read(words.map(OsString::from)) else { return Vec::new() };
+    let errors = JobSpec::resolve(cli.launch, &Anywhere(&env)).err().unwrap_or_default();
+    errors.into_iter().map(ManifestError::Variable).collect()
+}

@@ -1,0 +1,109 @@
+//! Reads volumes that all pods share.
+
+use super::{ManifestError, names};
+
+/// A volume that all pods share, and the path at which it is mounted.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct SharedVolume {
+    /// The source of the volume.
+    pub source: VolumeSource,
+    /// The folder at which pods mount it.
+    pub mount_path: String,
+}
+
+/// The source of a volume.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum VolumeSource {
+    /// A claim, by its name.
+    Claim(String),
+    /// A folder that exists on all machines, such as that of a network file system.
+    HostFolder(String),
+}
+
+const FLAG: &str = "--volume";
+const EXPECTED: &str = "`pvc:CLAIM:/PATH` or `host:/FOLDER:/PATH`";
+/// Paths of the image itself, or of the manifest's own volumes.
+const TAKEN: [&str; 3] = ["/", "/dev/shm", super::container::CONFIG_FOLDER];
+
+impl SharedVolume {
+    pub(super) fn parse(text: &str) -> Result<Self, ManifestError> {
+        let wrong =
+            || ManifestError::Value { flag: FLAG, value: text.to_owned(), expected: EXPECTED };
+        let mut parts = text.split(':');
+        let (Some(kind), Some(source), Some(path), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(wrong());
+        };
+        let source = match kind {
+            "pvc" if (names::SECRET.holds)(source) => VolumeSource::Claim(source.to_owned()),
+            "host" if is_folder(source) => VolumeSource::HostFolder(source.to_owned()),
+            _ => return Err(wrong()),
+        };
+        if !is_folder(path) {
+            return Err(wrong());
+        }
+        if TAKEN.contains(&path) {
+            let (value, path) = (text.to_owned(), path.to_owned());
+            return Err(ManifestError::Taken { flag: FLAG, value, path });
+        }
+        Ok(Self { source, mount_path: path.to_owned() })
+    }
+
+    /// Parses all volumes; their paths must differ.
+    pub(super) fn parse_all(texts: &[String]) -> Result<Vec<Self>, ManifestError> {
+        let volumes = texts.iter().map(|text| Self::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        let is_first = |(at, volume): (usize, &Self)| {
+            volumes[..at].iter().all(|other| other.mount_path != volume.mount_path)
+        };
+        match volumes.iter().enumerate().find(|&(at, volume)| !is_first((at, volume))) {
+            Some((_, volume)) => {
+                Err(ManifestError::Twice { flag: FLAG, name: volume.mount_path.clone() })
+            }
+            None => Ok(volumes),
+        }
+    }
+}
+
+/// Returns true if the path is absolute, without `..`, which Kubernetes refuses, and without a
+/// slash at the end, so that each folder has one name.
+fn is_folder(path: &str) -> bool {
+    path.starts_with('/')
+        && path.split('/').all(|part| part != "..")
+        && (path == "/" || !path.ends_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A volume has a kind, a source and a path of its own.
+    #[test]
+    fn volumes() {
+        let volume = SharedVolume::parse("pvc:data:/mnt/data").unwrap();
+        assert_eq!(volume.source, VolumeSource::Claim("data".into()));
+        assert_eq!(volume.mount_path, "/mnt/data");
+        let volume = SharedVolume::parse("host:/nfs/x:/x").unwrap();
+        assert_eq!(volume.source, VolumeSource::HostFolder("/nfs/x".into()));
+        for wrong in [
+            "",
+            "data",
+            "pvc:data",
+            "pvc:data:mnt",
+            "pvc::/mnt",
+            "pvc:Data:/mnt",
+            "nfs:a:/b",
+            "host:nfs:/x",
+            "host:/a/../b:/x",
+            "pvc:a:/b:ro",
+            "pvc:a:/b/",
+        ] {
+            let value = wrong.to_owned();
+            let error = ManifestError::Value { flag: FLAG, value, expected: EXPECTED };
+            assert_eq!(SharedVolume::parse(wrong), Err(error));
+        }
+        let twice = ["pvc:a:/x", "pvc:b:/y", "pvc:c:/x"].map(str::to_owned);
+        let error = ManifestError::Twice { flag: FLAG, name: "/x".into() };
+        assert_eq!(SharedVolume::parse_all(&twice), Err(error));
+    }
+}

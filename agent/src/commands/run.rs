@@ -1,0 +1,438 @@
+//! The course of a launch, from a [`JobSpec`] to an exit code.
+
+mod result_file;
+
+use std::{convert::Infallible, io, path::Path, process::ExitCode, sync::Arc, time::Duration};
+
+use nix::sys::signal::Signal;
+use ragent_core::agent::Ending;
+use ragent_proto::convert::NotHere;
+use ragent_rendezvous::{
+    ids::{NodeId, RunId},
+    message::{JobResult, Outcome, RefuseReason},
+};
+use ragent_store::StoreThread;
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{debug, info, warn};
+
+use super::{
+    error::{Ended, LaunchError, system},
+    runtime::{block_on, watch_signals},
+};
+use crate::{
+    coordinator::{
+        driver::{Input, Inputs},
+        state_file::{ClosedJob, Registration, RunningAgent, Stage},
+    },
+    endpoint::place::{self, Hosted},
+    limits,
+    node::{
+        driver::{self as agent_driver, DriveError},
+        worker_stores::WorkerStores,
+    },
+    output::{console::Console, leftovers, logs::LogFolder},
+    report::{
+        event_log::{EventLog, EventSource},
+        news::round_lines::RoundLines,
+        service_manager::ServiceManager,
+        telemetry::{self, Log},
+    },
+    spec::{self, Endpoint, JobFiles, JobSpec, JobSpecError, LaunchMethod, Meeting, TimerFile},
+    sys::{clock, files, host::ThisHost, random::random_id, tree},
+    workers::{
+        driver::{self as supervisor_driver, Command, SupervisorHandle, SupervisorSpec},
+        health::timers::TimerPipe,
+        launch::{arguments::ArgumentSpec, environment::EnvironmentSpec},
+    },
+};
+
+/// Launches this node's part of a job and waits for its end.
+///
+/// # Errors
+///
+/// Returns [`LaunchError`] unless the job has succeeded.
+pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
+    let closed = ClosedJob::of(&spec.run_id, &spec.meeting.endpoint());
+    let own_id = RunId::new(random_id());
+    if spec.run_id.as_str() == spec::NO_NAME {
+        spec.files.folder_name = JobFiles::folder_name(&own_id);
+    }
+    if spec.meeting == Meeting::Standalone {
+        // As torchrun does: no other node can take part, so none needs the name.
+        spec.run_id = own_id;
+    }
+    for (flag, folder) in spec.files.folders(&spec.launch_method) {
+        files::make_folder(&folder).map_err(output_file(flag, &folder))?;
+    }
+    if let Some(path) = &spec.report {
+        result_file::prepare(path).map_err(output_file("--report", path))?;
+    }
+    let result = match closed.as_ref().and_then(|closed| closed.outcome().zip(Some(closed))) {
+        Some((outcome, closed)) => {
+            let (title, path) = (spec.command.title.clone(), closed.path().to_owned());
+            Err(LaunchError::StaysClosed { outcome: Box::new(outcome), title, path })
+        }
+        None => {
+            say_what_is_meant(&spec);
+            launch_with_logs(&spec, log)
+        }
+    };
+    if let (Some(closed), Err(LaunchError::Ended(ended))) = (&closed, &result) {
+        remember_end(closed, &ended.ending);
+    }
+    result_file::write(&spec, &result);
+    result.map(|_| ExitCode::SUCCESS)
+}
+
+/// Records that the job has failed, for the next agent that a service manager starts on this
+/// machine.
+fn remember_end(closed: &ClosedJob, ending: &Ending) {
+    let (Ending::Closed(outcome) | Ending::Refused(RefuseReason::Closed(outcome))) = ending else {
+        return;
+    };
+    if outcome.result.is_lasting()
+        && let Err(error) = closed.remember(outcome)
+    {
+        let path = closed.path().display();
+        warn!(%path, %error, "failed to record that the job has failed");
+    }
+}
+
+/// Logs the choices made for the user.
+fn say_what_is_meant(spec: &JobSpec) {
+    for name in &spec.signals.unknown {
+        warn!(name, "`--signals-to-handle` contains an unknown signal; it is ignored");
+    }
+    if spec.omp_num_threads.is_some() {
+        info!(
+            "OMP_NUM_THREADS is set to 1 for each worker, because several workers share this \
+             node; set the variable to use another number"
+        );
+    }
+    for (local_rank, cpus) in spec.cpus_by_rank.iter().enumerate() {
+        info!(local_rank, ?cpus, "worker bound to processors");
+    }
+}
+
+fn launch_with_logs(spec: &JobSpec, log: &Log) -> Result<Outcome, LaunchError> {
+    let (open_files, limit) = ThisHost.raise_open_files();
+    let given = GivenLimits { open_files, core_dump: ThisHost.forgo_core_dumps() };
+    let workers = u64::from(spec.local_world_size.get());
+    let needed = limits::MIN_OPEN_FILES + limits::OPEN_FILES_PER_WORKER * workers;
+    if limit < needed {
+        return Err(LaunchError::Usage(vec![JobSpecError::OpenFiles { limit, needed }]));
+    }
+    tree::check().map_err(system("list the descendants of this process"))?;
+    // Orphans of a killed keeper become children of this process, and are swept.
+    nix::sys::prctl::set_child_subreaper(true)
+        .map_err(|errno| system("become a subreaper")(errno.into()))?;
+    leftovers::clean(&ThisHost.temp_dir());
+    let logs = LogFolder::create(spec.log_dir.as_deref(), &ThisHost.temp_dir(), &spec.run_id);
+    let logs = match logs {
+        Ok(logs) => logs,
+        // The user has not asked for files.
+        Err((path, error)) if spec.log_dir.is_none() => {
+            warn!(
+                path = %path.display(), %error,
+                "failed to create a folder for log files; continuing without log files"
+            );
+            LogFolder::Nowhere
+        }
+        Err((path, error)) => {
+            let (path, error) = (path.display().to_string(), error.to_string());
+            return Err(LaunchError::Usage(vec![JobSpecError::LogDir { path, error }]));
+        }
+    };
+    if let Some(folder) = logs.run()
+        && spec.output.writes_files(spec.local_world_size.get())
+    {
+        info!(folder = %folder.display(), "writing the output of workers to files");
+    }
+    if let Some(folder) = logs.run() {
+        log.set_folder(folder);
+    }
+    block_on(launch_on_runtime(spec, given, logs, log))?
+}
+
+/// Limits that this process has changed for itself; workers get the original values.
+#[derive(Clone, Copy, Debug)]
+struct GivenLimits {
+    open_files: u64,
+    core_dump: u64,
+}
+
+fn output_file(source_: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LaunchError {
+    let path = path.display().to_string();
+    move |error| {
+        let error = error.to_string();
+        LaunchError::Usage(vec![JobSpecError::OutputFile { source_, path, error }])
+    }
+}
+
+async fn launch_on_runtime(
+    spec: &JobSpec,
+    given: GivenLimits,
+    logs: LogFolder,
+    log: &Log,
+) -> Result<Outcome, LaunchError> {
+    let mut signals = watch_signals(&spec.signals.signals)?;
+    let forwarded = watch_signals(&spec.forwarded)?;
+    let (console, console_end) = Console::start().map_err(system("start a thread"))?;
+    let supervisor_spec = supervisor_spec(spec, given, logs, console)?;
+    let mut supervisor =
+        supervisor_driver::start(supervisor_spec).map_err(system("start the keeper process"))?;
+    let forwarding = tokio::spawn(forward(forwarded, supervisor.commands.clone()));
+    let outcome = take_part(spec, &mut supervisor, &mut signals, log).await;
+    keep_log(spec, log, &outcome);
+    // Otherwise it would keep the supervisor running.
+    forwarding.abort();
+    // Ends the keeper, and with it all remaining processes.
+    let SupervisorHandle { commands, told, task } = supervisor;
+    drop((commands, told));
+    if tokio::time::timeout(limits::KEEPER_TIMEOUT, task).await.is_err() {
+        warn!("the keeper process did not end in time; processes of this node may remain");
+    }
+    console_end.wait(limits::FAREWELL_TIMEOUT).await;
+    let (agent_driver::End { ending, workers_succeeded }, endpoint) = outcome?;
+    match ending {
+        Ending::Closed(outcome) if outcome.result == JobResult::Succeeded => {
+            info!(run_id = %spec.run_id, "the job has succeeded");
+            let lines = RoundLines::new(&spec.shared, spec.output.first_node_lines);
+            lines.succeeded().iter().for_each(|line| telemetry::line(line));
+            Ok(outcome)
+        }
+        ending => {
+            let (settings, title) = (spec.shared, spec.command.title.clone());
+            let ended = Ended { ending, settings, endpoint, title, workers_succeeded };
+            Err(LaunchError::Ended(Box::new(ended)))
+        }
+    }
+}
+
+/// Writes the recent log lines to a file unless the job has succeeded: before the end of the supervisor,
+/// which removes a temporary folder without files.
+fn keep_log(
+    spec: &JobSpec,
+    log: &Log,
+    outcome: &Result<(agent_driver::End, Endpoint), LaunchError>,
+) {
+    let has_succeeded = matches!(outcome, Ok((end, _)) if end.ending.is_success());
+    if !has_succeeded {
+        log.keep();
+    } else if spec.log_dir.is_none() {
+        log.discard();
+    }
+    log.flush(limits::FAREWELL_TIMEOUT);
+}
+
+/// Passes signals on to the workers.
+async fn forward(mut signals: mpsc::Receiver<Signal>, commands: mpsc::Sender<Command>) {
+    while let Some(signal) = signals.recv().await {
+        info!(%signal, "signal received; forwarding it to the workers");
+        if commands.send(Command::Forward(signal)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Finds or becomes the coordinator, and stays registered until the end.
+async fn take_part(
+    spec: &JobSpec,
+    supervisor: &mut SupervisorHandle,
+    signals: &mut mpsc::Receiver<Signal>,
+    log: &Log,
+) -> Result<(agent_driver::End, Endpoint), LaunchError> {
+    let stores = StoreThread::start("stores").map_err(system("start a thread"))?;
+    let mut service_manager = ServiceManager::of_this_process(clock::now());
+    service_manager.tell_looking(&spec.meeting.endpoint().to_string());
+    let registration = Registration::new(&looking(spec, None))
+        .inspect_err(|error| {
+            warn!(
+                %error,
+                "failed to register for `ragent status`, which needs `--rdzv-endpoint` on this \
+                 machine"
+            );
+        })
+        .ok();
+    let waits = |cause: &str| renew(registration.as_ref(), &looking(spec, Some(cause)));
+    let mut place = tokio::select! {
+        place = place::take(spec, &stores, waits) => place?,
+        // No coordinator knows this node yet, so it leaves at once.
+        Some(signal) = signals.recv() => {
+            let signal = ragent_core::signal::Signal(signal as i32);
+            let ending = Ending::Left(signal);
+            let end = agent_driver::End { ending, workers_succeeded: false };
+            return Ok((end, Endpoint::default()));
+        },
+    };
+    let attends = RunningAgent::this(&spec.run_id, &place.endpoint, Stage::Attending);
+    renew(registration.as_ref(), &attends);
+    let stores = WorkerStores::new(stores, place.store_place(spec));
+    let agent = place.agent_spec(spec, log);
+    let mut coordinator = place.coordinator();
+    let ending = tokio::select! {
+        ending = agent_driver::drive(agent, stores, supervisor, signals, &mut service_manager) => ending,
+        never = keep_registered(registration.as_ref(), &spec.run_id, &mut coordinator) => match never {},
+    };
+    service_manager.tell_stopping();
+    if let Some(hosted) = place.hosted() {
+        let limit = spec.shared.timeouts.rejoin() + limits::SEE_OFF_MARGIN;
+        see_off(
+            hosted,
+            &place.node_id,
+            ending.as_ref().ok().map(|end| &end.ending),
+            limit,
+            signals,
+        )
+        .await;
+    }
+    let endpoint = coordinator.borrow().endpoint.parse().unwrap_or_default();
+    place.leave();
+    let ending = ending.map_err(|error| match error {
+        DriveError::Store(source) => LaunchError::WorkerStore { ports: spec.store_ports, source },
+        DriveError::Supervisor => {
+            system("watch the workers")(io::Error::other("its task has ended"))
+        }
+    })?;
+    Ok((ending, endpoint))
+}
+
+/// Updates the coordinator's endpoint in the registration, for `ragent status` on this machine.
+async fn keep_registered(
+    registration: Option<&Registration>,
+    run_id: &RunId,
+    coordinator: &mut watch::Receiver<NotHere>,
+) -> Infallible {
+    while coordinator.changed().await.is_ok() {
+        let endpoint = coordinator.borrow_and_update().endpoint.parse::<Endpoint>();
+        if let Ok(endpoint) = endpoint {
+            renew(registration, &RunningAgent::this(run_id, &endpoint, Stage::Attending));
+        }
+    }
+    std::future::pending().await
+}
+
+/// Returns the registration of this agent before it has found its coordinator, with the reason.
+fn looking(spec: &JobSpec, cause: Option<&str>) -> RunningAgent {
+    let stage = match spec.meeting {
+        Meeting::Search(_) => Stage::Searching,
+        Meeting::Standalone | Meeting::Endpoint { .. } | Meeting::Static { .. } => {
+            Stage::Waiting { cause: cause.map(str::to_owned) }
+        }
+    };
+    RunningAgent::this(&spec.run_id, &spec.meeting.endpoint(), stage)
+}
+
+fn renew(registration: Option<&Registration>, agent: &RunningAgent) {
+    if let Some(Err(error)) = registration.map(|registration| registration.renew(agent)) {
+        debug!(%error, "failed to update the registration");
+    }
+}
+
+/// Keeps a coordinator until all agents have the outcome, until `limit` has passed, or until
+/// another signal.
+async fn see_off(
+    hosted: Hosted,
+    own: &NodeId,
+    ending: Option<&Ending>,
+    limit: Duration,
+    signals: &mut mpsc::Receiver<Signal>,
+) {
+    let Hosted { inputs, coordinator } = hosted;
+    let knows_why = match ending {
+        Some(Ending::Closed(_)) => true,
+        Some(Ending::Left(_)) => knows(&inputs, own).await,
+        Some(Ending::Refused(_) | Ending::Unreachable { .. }) | None => false,
+    };
+    if !knows_why {
+        // The coordinator does not know why this agent ends.
+        let _ = inputs.send(Input::Shutdown).await;
+    }
+    let goes = async {
+        tokio::select! {
+            _ = coordinator => {}
+            Some(signal) = signals.recv() => {
+                warn!(%signal, "signal received; not waiting for the other agents");
+            }
+        }
+    };
+    // If it takes longer than the other agents may take to stop, it is stuck.
+    let _ = tokio::time::timeout(limit, goes).await;
+}
+
+/// Returns true if a coordinator counts `node`, or has ended.
+async fn knows(coordinator: &Inputs, node: &NodeId) -> bool {
+    let (answer, snapshot) = oneshot::channel();
+    // A coordinator that has ended takes no request, and sends no answer.
+    let _ = coordinator.send(Input::Snapshot(answer)).await;
+    snapshot.await.map_or(true, |job| job.nodes.iter().any(|known| known.node_id == *node))
+}
+
+fn supervisor_spec(
+    spec: &JobSpec,
+    given: GivenLimits,
+    logs: LogFolder,
+    console: Console,
+) -> Result<SupervisorSpec, LaunchError> {
+    let (master_address, rdzv_backend) = match &spec.meeting {
+        Meeting::Standalone | Meeting::Endpoint { .. } | Meeting::Search(_) => (None, "c10d"),
+        Meeting::Static { master, .. } => (Some(master.host.clone()), "static"),
+    };
+    let entry_point = spec.command.program.file_name().unwrap_or_default();
+    let source = EventSource {
+        run_id: spec.run_id.clone(),
+        role: spec.role.clone(),
+        host_name: ThisHost.name(),
+        entry_point: entry_point.to_string_lossy().into_owned(),
+        rdzv_backend,
+    };
+    let events = EventLog::open(&spec.event_log, source, &console).map_err(|error| {
+        let path = match &spec.event_log {
+            spec::EventLog::File(path) => path.as_path(),
+            spec::EventLog::Null | spec::EventLog::Console => Path::new(""),
+        };
+        output_file("--event-log-handler", path)(error)
+    })?;
+    Ok(SupervisorSpec {
+        command: spec.command.clone(),
+        arguments: ArgumentSpec::new(&spec.launch_method, &spec.files),
+        environment: EnvironmentSpec {
+            run_id: spec.run_id.clone(),
+            max_restarts: spec.shared.max_restarts,
+            role: spec.role.clone(),
+            local_world_size: spec.local_world_size.get(),
+            signals: spec.signals.text.clone(),
+            omp_num_threads: spec.omp_num_threads,
+            nccl_async_error_handling: spec.nccl_async_error_handling,
+            master_address,
+            shares_store: spec.shares_store,
+            virtual_devices: spec.virtual_devices.clone(),
+            is_deepspeed: matches!(spec.launch_method, LaunchMethod::DeepSpeed { .. }),
+        },
+        output: spec.output.clone(),
+        events,
+        timer_pipe: timer_pipe(spec.timers.as_ref())?,
+        cpus_by_rank: spec.cpus_by_rank.clone(),
+        logs: Arc::new(logs),
+        stop_grace: spec.shared.timeouts.stop_grace,
+        held_gpu_timeout: spec.held_gpu_timeout,
+        final_codes: spec.final_codes.clone(),
+        hang: spec.hang.clone(),
+        socket_dir: ThisHost.socket_dir(),
+        open_files: given.open_files,
+        core_dump: given.core_dump,
+        host_name: ThisHost.name(),
+        console,
+    })
+}
+
+fn timer_pipe(file: Option<&TimerFile>) -> Result<Option<TimerPipe>, LaunchError> {
+    let path = match file {
+        None => return Ok(None),
+        Some(TimerFile::At(path)) => path.clone(),
+        Some(TimerFile::Temporary) => {
+            ThisHost.temp_dir().join(format!("watchdog_timer_{}", random_id()))
+        }
+    };
+    TimerPipe::make(&path).map(Some).map_err(output_file("TORCHELASTIC_TIMER_FILE", &path))
+}

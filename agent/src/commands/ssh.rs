@@ -1,0 +1,143 @@
+//! `ragent launch`: starts an agent on every host of a list, over ssh, from one host.
+//!
+//! ```text
+//!  this host                     node1                          node2
+//! ┌─────────────────┐  ssh  ┌───────────────────────┐   ┌───────────────────────┐
+//! │ machine (pure)  │──────▶│ relay ──▶ agent       │   │ relay ──▶ agent       │
+//! │ driver          │  ssh  │   │         └ keeper… │   │             └ keeper… │
+//! │ connections     │───────┼───┼───────────────────┼──▶│                       │
+//! └─────────────────┘       └───┼───────────────────┘   └───────────────────────┘
+//!                               └─ ssh ─▶ further hosts, if there are many
+//! ```
+//!
+//! `plan` determines the command of each host, without network access; `machine` makes the
+//! decisions at run time; `connection` is one ssh, which starts a `relay` on its host. Agents find
+//! each other by themselves: ssh carries orders and output only, so a broken connection ends only
+//! the agents that are reached through it.
+
+mod agent_process;
+mod branches;
+mod connection;
+mod driver;
+mod dry_run;
+mod filters;
+mod frame;
+mod greeting;
+mod hostfile;
+mod lines;
+mod listener;
+mod machine;
+mod meeting;
+mod mistake;
+mod numbers;
+mod order;
+mod output;
+mod plan;
+mod relay;
+mod site;
+mod ssh_command;
+mod ssh_process;
+mod tree;
+mod variables;
+mod verdict;
+mod words;
+
+use std::{
+    env,
+    fs::{self, File},
+    io::{self, Read, Write},
+    os::unix::fs::MetadataExt,
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use tracing::info;
+
+pub use self::relay::run as relay;
+use self::{
+    mistake::Mistake,
+    plan::{Here, Plan},
+    verdict::Verdict,
+};
+use super::{
+    error::{LaunchError, invalid, system},
+    runtime,
+};
+use crate::{
+    cli::LaunchOverSshArgs,
+    limits,
+    sys::{
+        host::{Host, ThisHost},
+        random::random_id,
+    },
+};
+
+/// Runs a job on the hosts of a list and waits for its end.
+///
+/// # Errors
+///
+/// Returns [`LaunchError`] unless the job has succeeded.
+pub fn launch(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {
+    let plan = read(&args)
+        .and_then(|here| Plan::resolve(&args, &here, &ThisHost))
+        .map_err(|mistakes| invalid(&mistakes, Mistake::hint))?;
+    if args.dry_run {
+        io::stdout().write_all(dry_run::text(&plan).as_bytes()).map_err(system("print"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    ThisHost.raise_open_files();
+    match runtime::block_on(driver::drive(&plan))?? {
+        Verdict::Succeeded => {
+            info!("the job has succeeded");
+            Ok(ExitCode::SUCCESS)
+        }
+        verdict => Err(LaunchError::Command { code: verdict.code(), report: verdict.report() }),
+    }
+}
+
+/// Reads the input of the plan on this host: the given files, the folder and the program's path.
+fn read(args: &LaunchOverSshArgs) -> Result<Here, Vec<Mistake>> {
+    let mut mistakes = Vec::new();
+    let mut text = |flag, path: &String| {
+        let text = read_list(path);
+        text.unwrap_or_else(|error| {
+            let error = error.to_string();
+            mistakes.push(Mistake::File { flag, path: path.clone(), error });
+            String::new()
+        })
+    };
+    let hostfile = text("--hostfile", &args.hostfile);
+    let env_files =
+        args.env_file.iter().map(|path| (path.clone(), text("--env-file", path))).collect();
+    if !mistakes.is_empty() {
+        return Err(mistakes);
+    }
+    Ok(Here {
+        hostfile,
+        env_files,
+        folder: current_folder(),
+        program: env::current_exe().unwrap_or_else(|_| "ragent".into()),
+        fresh_id: random_id(),
+    })
+}
+
+fn read_list(path: &str) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(limits::MAX_LIST_FILE + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > limits::MAX_LIST_FILE {
+        return Err(io::Error::other(format!("it has more than {} bytes", limits::MAX_LIST_FILE)));
+    }
+    Ok(text)
+}
+
+/// Returns the current folder by the user's path to it (`PWD`): the targets of its symbolic links
+/// may differ on other hosts.
+fn current_folder() -> PathBuf {
+    let real = ThisHost.current_dir();
+    let called = ThisHost.env("PWD").map(PathBuf::from).filter(|path| path.is_absolute());
+    let is_real = |called: &PathBuf| {
+        let identity = |path| fs::metadata(path).map(|it| (it.dev(), it.ino())).ok();
+        identity(called) == identity(&real)
+    };
+    called.filter(is_real).unwrap_or(real)
+}

@@ -1,0 +1,111 @@
+//! The connections that one host opens, sends orders to, and closes.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio::{
+    sync::{Semaphore, mpsc},
+    task::JoinSet,
+    time::timeout,
+};
+use tracing::debug;
+
+use super::{
+    connection::Connection,
+    frame::Message,
+    order::{Destination, HostJob, HostNumber, Job, Order, Report},
+    ssh_command::Way,
+    tree,
+};
+use crate::limits;
+
+/// The connections of one host. Dropping them ends every ssh process.
+#[derive(Debug)]
+pub(super) struct Branches {
+    way: Arc<Way>,
+    places: Arc<Semaphore>,
+    reports: mpsc::Sender<Report>,
+    open: Vec<OpenBranch>,
+    tasks: JoinSet<()>,
+}
+
+#[derive(Debug)]
+struct OpenBranch {
+    hosts: BTreeSet<HostNumber>,
+    orders: mpsc::Sender<Bytes>,
+}
+
+impl Branches {
+    /// Creates an empty set of connections; their reports will be sent to `reports`.
+    pub(super) fn new(way: Way, reports: mpsc::Sender<Report>) -> Self {
+        let places = Arc::new(Semaphore::new(way.fanout.max(1) as usize));
+        Self { way: Arc::new(way), places, reports, open: Vec::new(), tasks: JoinSet::new() }
+    }
+
+    /// Reaches `hosts`; if there are many, as a tree.
+    pub(super) fn reach(&mut self, hosts: Vec<Destination>) {
+        for branch in tree::split(hosts, self.way.fanout) {
+            self.open(branch);
+        }
+    }
+
+    /// Reaches a host by a connection of its own.
+    pub(super) fn reach_directly(&mut self, host: Destination) {
+        for branch in &mut self.open {
+            branch.hosts.remove(&host.number);
+        }
+        self.open(tree::Branch { head: host, below: Vec::new() });
+    }
+
+    fn open(&mut self, branch: tree::Branch) {
+        let hosts = branch.below.iter().chain([&branch.head]).map(|host| host.number).collect();
+        let (sender, orders) = mpsc::channel(limits::ORDER_QUEUE);
+        self.open.push(OpenBranch { hosts, orders: sender });
+        let connection = Connection {
+            branch,
+            way: Arc::clone(&self.way),
+            places: Arc::clone(&self.places),
+            orders,
+            reports: self.reports.clone(),
+        };
+        self.tasks.spawn(connection.run());
+    }
+
+    /// Starts the agents of `hosts`, each through the connection that leads to its host.
+    pub(super) fn start(&self, job: &Job, hosts: &[HostJob]) {
+        for branch in &self.open {
+            let below = |host: &&HostJob| branch.hosts.contains(&host.number);
+            let hosts: Vec<HostJob> = hosts.iter().filter(below).cloned().collect();
+            if !hosts.is_empty() {
+                branch.give(Order::Start { job: job.clone(), hosts }.encode());
+            }
+        }
+    }
+
+    /// Signals the agents of all hosts.
+    pub(super) fn signal(&self, signal: i32) {
+        let order = Order::Signal { signal }.encode();
+        for branch in &self.open {
+            branch.give(order.clone());
+        }
+    }
+
+    /// Closes all connections, upon which the relays end their agents, and waits at most `limit`
+    /// for them to end.
+    pub(super) async fn hang_up(mut self, limit: Duration) {
+        self.open.clear();
+        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        if timeout(limit, ended).await.is_err() {
+            debug!("connections did not end in time; closing them");
+        }
+    }
+}
+
+impl OpenBranch {
+    fn give(&self, order: Bytes) {
+        // A closed connection has been reported, and one with a full queue is not served.
+        if let Err(error) = self.orders.try_send(order) {
+            debug!(%error, "failed to send an order");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! One ssh: starts a relay on a host, sends it orders, and passes on the reports of the relay and
+//! of those below it.
+//!
+//! When it ends, for any reason, every host that it still leads to is reported as gone.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use bytes::Bytes;
+use tokio::{
+    io::AsyncWriteExt,
+    process::ChildStdin,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    task::JoinHandle,
+    time::timeout,
+};
+use tracing::debug;
+
+use super::{
+    frame::Message,
+    listener::Listener,
+    order::{HostNumber, Order, Report},
+    ssh_command::{self, Way},
+    ssh_process::{LastWords, SshProcess, listen},
+    tree::Branch,
+};
+use crate::{limits, sys::clock};
+
+/// A connection to one host, and through it to the hosts below.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) branch: Branch,
+    pub(super) way: Arc<Way>,
+    /// Limits the number of connections that are opened at the same time.
+    pub(super) places: Arc<Semaphore>,
+    /// The orders, as frames. The connection is closed when the sender is gone.
+    pub(super) orders: mpsc::Receiver<Bytes>,
+    /// The receiver of the reports.
+    pub(super) reports: mpsc::Sender<Report>,
+}
+
+impl Connection {
+    /// Opens the connection and serves it until it ends.
+    pub(super) async fn run(mut self) {
+        let hosts = self.branch.below.iter().chain([&self.branch.head]);
+        let mut open: BTreeSet<HostNumber> = hosts.map(|host| host.number).collect();
+        let Some(why) = self.attempt(&mut open).await else { return };
+        let head = self.branch.head.number;
+        for host in open {
+            let is_direct = host == head;
+            let why = if is_direct {
+                why.clone()
+            } else {
+                format!("the connection through {} was lost: {why}", self.branch.head.target)
+            };
+            // If this fails, the receiver has ended.
+            let _ = self.reports.send(Report::Gone { host, why, is_direct }).await;
+        }
+    }
+
+    /// Opens and serves the connection, and retries if the refusal may be temporary. Returns the
+    /// reason for its end, or `None` if it is no longer needed.
+    async fn attempt(&mut self, open: &mut BTreeSet<HostNumber>) -> Option<String> {
+        let mut attempts = 1;
+        loop {
+            let words = LastWords::default();
+            let place = self.place().await?;
+            let why = self.serve(place, open, &words).await;
+            if words.is_greeted()
+                || !ssh_command::may_pass(&why)
+                || attempts == limits::SSH_ATTEMPTS
+            {
+                return Some(why);
+            }
+            // Random, so that connections that were refused together are not retried together.
+            let wait =
+                limits::SSH_RETRY_INTERVAL.mul_f64(f64::from(attempts) + rand::random::<f64>());
+            debug!(cause = why, "a connection was refused; retrying");
+            clock::until(Some(clock::now() + wait)).await;
+            attempts += 1;
+        }
+    }
+
+    /// Waits until the connection may be opened. Returns `None` if it is no longer needed.
+    async fn place(&mut self) -> Option<OwnedSemaphorePermit> {
+        let place = Arc::clone(&self.places).acquire_owned();
+        tokio::pin!(place);
+        loop {
+            tokio::select! {
+                biased;
+                // Orders that come before the connection is open have no recipient.
+                order = self.orders.recv() => drop(order?),
+                place = &mut place => return place.ok(),
+            }
+        }
+    }
+
+    /// Serves the connection and returns the reason for its end. Hosts that remain in `open` have
+    /// not been reported as ended or gone.
+    async fn serve(
+        &mut self,
+        place: OwnedSemaphorePermit,
+        open: &mut BTreeSet<HostNumber>,
+        words: &LastWords,
+    ) -> String {
+        let command = self.way.command(&self.branch.head.target);
+        let (process, stdin, stdout, stderr) = match SshProcess::start(&command) {
+            Ok(started) => started,
+            Err(error) => return format!("failed to start `{}`: {error}", self.way.ssh[0]),
+        };
+        let reach = Order::Reach {
+            me: self.branch.head.number,
+            below: self.branch.below.clone(),
+            way: Way::clone(&self.way),
+        };
+        let head = self.branch.head.number;
+        let stderr = tokio::spawn(listen(stderr, head, words.clone(), self.reports.clone()));
+        let listener = Listener::new(stdout, words.clone(), head, open);
+        let deadline = clock::now() + self.way.greeting_timeout();
+        let writer = write(stdin, reach.encode(), &mut self.orders);
+        let listen = listener.run(place, deadline, &self.reports);
+        tokio::pin!(writer, listen);
+        // The stream of orders may end first; later reports are still received.
+        let heard = tokio::select! {
+            heard = &mut listen => heard,
+            () = &mut writer => listen.await,
+        };
+        hang_up(process, stderr, words, heard).await
+    }
+}
+
+/// Sends orders, and keep-alives between them, until there are no more or ssh has ended.
+async fn write(mut stdin: ChildStdin, first: Bytes, orders: &mut mpsc::Receiver<Bytes>) {
+    let mut next = first;
+    loop {
+        if stdin.write_all(&next).await.is_err() {
+            // ssh has ended, which is also seen at its other streams.
+            return;
+        }
+        next = match timeout(limits::ORDER_KEEP_ALIVE, orders.recv()).await {
+            Ok(Some(order)) => order,
+            Ok(None) => return,
+            Err(_) => Order::KeepAlive.encode(),
+        };
+    }
+}
+
+/// Waits for the end of ssh and returns the reason.
+async fn hang_up(
+    mut process: SshProcess,
+    stderr: JoinHandle<()>,
+    words: &LastWords,
+    heard: Result<(), String>,
+) -> String {
+    if let Err(why) = heard {
+        // After an invalid message ssh is ended, not waited for.
+        return why;
+    }
+    let status = timeout(limits::HANG_UP_TIMEOUT, process.ended()).await;
+    // A master connection of ssh may hold the stream longer.
+    let _ = timeout(limits::LAST_WORDS_TIMEOUT, stderr).await;
+    ssh_command::why(status.ok().flatten(), &words.text())
+}

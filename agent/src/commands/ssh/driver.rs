@@ -1,0 +1,143 @@
+//! Carries out the decisions of a launch's machine, in one loop that never blocks. A slow console
+//! delays the hosts, not the loop: the next line is received when the previous one is written.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tracing::info;
+
+use super::{
+    branches::Branches,
+    machine::{Effect, Machine, Settings},
+    order::Report,
+    output::Prefixes,
+    plan::Plan,
+    verdict::Verdict,
+};
+use crate::{
+    commands::{
+        error::{LaunchError, system},
+        runtime,
+    },
+    limits,
+    output::console::Console,
+    spec::Stream,
+    sys::clock,
+};
+
+/// Runs `plan` to its end.
+///
+/// # Errors
+///
+/// Returns [`LaunchError`] if this machine lacks something that every launch requires.
+pub(super) async fn drive(plan: &Plan) -> Result<Verdict, LaunchError> {
+    let mut signals = runtime::watch_signals(&plan.signals)?;
+    let mut forwarded = runtime::watch_signals(&plan.forwarded)?;
+    let (console, console_end) = Console::start().map_err(system("start a thread"))?;
+    let (sender, mut reports) = mpsc::channel(limits::RELAY_QUEUE);
+    let mut driver = Driver {
+        plan,
+        machine: Machine::new(clock::now(), settings(plan)),
+        branches: Branches::new(plan.way.clone(), sender),
+        prefixes: Prefixes::new(plan.names(), plan.marks_workers),
+        pending: None,
+        hurry: None,
+    };
+    let verdict = loop {
+        if let Some(verdict) = driver.carry_out() {
+            break verdict;
+        }
+        let deadline = driver.machine.poll_timeout();
+        tokio::select! {
+            // In this order, so that many lines delay neither a signal nor a deadline.
+            biased;
+            Some(signal) = signals.recv() => {
+                driver.hurry = Some(clock::now() + limits::FAREWELL_TIMEOUT);
+                driver.machine.handle_signal(clock::now(), signal);
+            }
+            Some(signal) = forwarded.recv() => {
+                info!(%signal, "signal received; forwarding it");
+                driver.branches.signal(signal as i32);
+            }
+            () = clock::until(deadline) => driver.machine.handle_timeout(clock::now()),
+            () = write(&console, &driver.pending) => {
+                driver.pending = None;
+                // A console that accepts output is only slow.
+                driver.hurry = driver.hurry.map(|_| clock::now() + limits::FAREWELL_TIMEOUT);
+            }
+            () = clock::until(driver.hurry), if driver.pending.is_some() => driver.pending = None,
+            Some(report) = reports.recv(), if driver.pending.is_none() => driver.hear(report),
+        }
+    };
+    // Later reports are ignored.
+    drop(reports);
+    driver.branches.hang_up(limits::HANG_UP_TIMEOUT).await;
+    drop(console);
+    console_end.wait(limits::FAREWELL_TIMEOUT).await;
+    Ok(verdict)
+}
+
+fn settings(plan: &Plan) -> Settings {
+    Settings {
+        names: plan.names(),
+        min: plan.nodes.min() as usize,
+        stop: plan.stop(),
+        // A relay may try one host after another, which are then tried directly.
+        reach_silence: plan.way.greeting_timeout().saturating_mul(3),
+        meeting: plan.meeting.clone(),
+    }
+}
+
+struct Driver<'a> {
+    plan: &'a Plan,
+    machine: Machine,
+    branches: Branches,
+    prefixes: Prefixes,
+    /// A line that is not yet written to the console.
+    pending: Option<(Stream, Bytes)>,
+    /// The time from which a blocked console is not waited for, because the user has asked for an
+    /// end, and the ends of agents are reported after their lines.
+    hurry: Option<Instant>,
+}
+
+impl Driver<'_> {
+    /// Carries out the pending effects. Returns the verdict when the launch is over.
+    fn carry_out(&mut self) -> Option<Verdict> {
+        while let Some(effect) = self.machine.poll_effect() {
+            match effect {
+                Effect::Reach => self.branches.reach(self.plan.destinations()),
+                Effect::ReachDirectly(host) => {
+                    self.branches.reach_directly(self.plan.destination(host));
+                }
+                Effect::Start(hosts) => {
+                    self.branches.start(&self.plan.job, &self.plan.host_jobs(&hosts));
+                }
+                Effect::Signal(signal) => self.branches.signal(signal as i32),
+                Effect::Finish(verdict) => return Some(verdict),
+            }
+        }
+        None
+    }
+
+    fn hear(&mut self, report: Report) {
+        match report {
+            Report::Line { host, stream, line } => {
+                self.pending = Some((stream, self.prefixes.mark(host, line)));
+            }
+            report => self.machine.handle_report(clock::now(), report),
+        }
+    }
+}
+
+/// Writes the pending line to the console; never completes if there is none.
+///
+/// # Cancel safety
+///
+/// A cancelled call has written nothing.
+async fn write(console: &Console, pending: &Option<(Stream, Bytes)>) {
+    match pending {
+        Some((stream, line)) => console.write(*stream, line.clone()).await,
+        None => std::future::pending().await,
+    }
+}

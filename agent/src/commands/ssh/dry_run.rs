@@ -1,0 +1,80 @@
+//! `--dry-run`: the commands of each host, in a form that can be run by hand.
+
+use std::{collections::BTreeMap, fmt::Write};
+
+use super::{
+    order::{Destination, HostJob, HostNumber, Site},
+    plan::Plan,
+    tree::{self, Branch},
+    words,
+};
+use crate::spec::DEFAULT_PORT;
+
+/// Returns the commands of each host. Names of variables are shown, not their values.
+pub(super) fn text(plan: &Plan) -> String {
+    let site = |host_name: &String| Site {
+        host_name: host_name.clone(),
+        address: None,
+        port: DEFAULT_PORT,
+    };
+    let sites: Vec<(HostNumber, Site)> = (0..).zip(plan.names().iter().map(site)).collect();
+    let jobs = plan.host_jobs(&sites);
+    let mut text = String::new();
+    if plan.meeting.is_at_a_host()
+        && let Some(first) = plan.hosts.first()
+    {
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "# the address and a free port of {} are determined when it is reached; its name is \
+             shown instead",
+            first.name
+        );
+    }
+    let jobs: BTreeMap<HostNumber, HostJob> =
+        jobs.into_iter().map(|job| (job.number, job)).collect();
+    // Each host precedes those below it.
+    let mut rest = branches(plan, plan.destinations(), None);
+    while let Some((branch, by)) = rest.pop() {
+        let number = branch.head.number;
+        describe(&mut text, plan, &branch.head, jobs.get(&number), by);
+        rest.extend(branches(plan, branch.below, Some(number)));
+    }
+    text
+}
+
+/// Returns the branches to `hosts`, which are reached from this host or from the host `by`, in
+/// reverse order.
+fn branches(
+    plan: &Plan,
+    hosts: Vec<Destination>,
+    by: Option<HostNumber>,
+) -> Vec<(Branch, Option<HostNumber>)> {
+    let branches = tree::split(hosts, plan.way.fanout).into_iter().rev();
+    branches.map(|branch| (branch, by)).collect()
+}
+
+/// Appends the commands of one host to `text`.
+fn describe(
+    text: &mut String,
+    plan: &Plan,
+    host: &Destination,
+    job: Option<&HostJob>,
+    by: Option<HostNumber>,
+) {
+    let name = |number: HostNumber| plan.hosts[number as usize].name.as_str();
+    let by = by.map(|by| format!(" (from {})", name(by))).unwrap_or_default();
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "{}{by}", name(host.number));
+    let _ = writeln!(text, "  {}", words::join(&plan.way.command(&host.target)));
+    let Some(job) = job else { return };
+    let folder = words::quote(plan.job.folder.as_os_str());
+    let mut agent = vec![plan.way.ragent.clone().into()];
+    agent.extend(plan.job.words(job));
+    let _ = writeln!(text, "    cd {folder} && {}", words::join(&agent));
+    let variables = plan.job.env.iter().chain(&job.env);
+    let variables: Vec<&str> = variables.map(|(name, _)| name.as_str()).collect();
+    if !variables.is_empty() {
+        let _ = writeln!(text, "    with {}", variables.join(" "));
+    }
+}

@@ -1,0 +1,300 @@
+//! Filters the hosts of a list: `--include` and `--exclude`.
+//!
+//! Hosts are separated by commas or, as with DeepSpeed, at signs; `node[1-4,7]` is a set of hosts.
+//! Slots follow a colon: `node1:0,2` takes the accelerators 0 and 2 of node1, with one worker each.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroU32,
+};
+
+use super::{
+    hostfile::{HostList, ListedHost},
+    mistake::Mistake,
+};
+use crate::limits;
+
+/// A host that the filters have chosen.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct ChosenHost {
+    /// The name of the host, as in the list.
+    pub(super) name: String,
+    /// The destination for ssh: `HOST` or `USER@HOST`.
+    pub(super) target: String,
+    /// The number of workers for the host, if the list or a filter has one.
+    pub(super) workers: Option<NonZeroU32>,
+    /// The accelerators that the workers may use; `None` for all.
+    pub(super) devices: Option<BTreeSet<u32>>,
+}
+
+/// Returns the hosts that the filters leave, in the order of the list.
+///
+/// # Errors
+///
+/// Returns [`Mistake`] if a filter is invalid, names an unknown host or slot, or leaves no host.
+pub(super) fn choose(
+    list: &HostList,
+    include: Option<&str>,
+    exclude: Option<&str>,
+) -> Result<Vec<ChosenHost>, Mistake> {
+    let include = include.map(|text| read("--include", text, list)).transpose()?;
+    let exclude = exclude.map(|text| read("--exclude", text, list)).transpose()?;
+    let (include, exclude) = (include.as_ref(), exclude.unwrap_or_default());
+    let mut chosen = Vec::new();
+    for host in list.hosts() {
+        let devices = match include.map(|named| named.get(&host.name)) {
+            Some(None) => continue,
+            Some(Some(slots)) => slots.clone(),
+            None => None,
+        };
+        let devices = match exclude.get(&host.name) {
+            None => devices,
+            Some(None) => continue,
+            Some(Some(without)) => Some(rest(host, devices, without)?),
+        };
+        if devices.as_ref().is_some_and(BTreeSet::is_empty) {
+            continue;
+        }
+        chosen.push(chosen_host(host, devices));
+    }
+    if chosen.is_empty() {
+        return Err(Mistake::NothingLeft { hosts: list.hosts().len() });
+    }
+    Ok(chosen)
+}
+
+fn chosen_host(host: &ListedHost, devices: Option<BTreeSet<u32>>) -> ChosenHost {
+    let count = devices.as_ref().and_then(|devices| u32::try_from(devices.len()).ok());
+    ChosenHost {
+        name: host.name.clone(),
+        target: host.target(),
+        workers: count.and_then(NonZeroU32::new).or(host.slots),
+        devices,
+    }
+}
+
+/// Returns the slots of a host that remain without those of `without`.
+fn rest(
+    host: &ListedHost,
+    devices: Option<BTreeSet<u32>>,
+    without: &BTreeSet<u32>,
+) -> Result<BTreeSet<u32>, Mistake> {
+    let not_known = || Mistake::SlotsNotKnown { flag: "--exclude", name: host.name.clone() };
+    let all = match devices {
+        Some(devices) => devices,
+        None => (0..host.slots.ok_or_else(not_known)?.get()).collect(),
+    };
+    Ok(all.difference(without).copied().collect())
+}
+
+/// The hosts that a filter names, as the list spells them, each with its slots; `None` for the
+/// whole host.
+type Named = BTreeMap<String, Option<BTreeSet<u32>>>;
+
+fn read(flag: &'static str, text: &str, list: &HostList) -> Result<Named, Mistake> {
+    // As in the list, names are compared without case.
+    let hosts: BTreeMap<String, &ListedHost> =
+        list.hosts().iter().map(|host| (host.name.to_ascii_lowercase(), host)).collect();
+    let listed = |name: &str| hosts.get(&name.to_ascii_lowercase()).copied();
+    let mut named = Named::new();
+    for part in text.split('@').flat_map(pieces).filter(|part| !part.trim().is_empty()) {
+        let wrong = || Mistake::Filter { flag, text: part.to_owned() };
+        let (pattern, slots) = match part.trim().rsplit_once(':') {
+            Some((name, slots)) if listed(part.trim()).is_none() => (name, Some(slots)),
+            Some(_) | None => (part.trim(), None),
+        };
+        let slots = match slots {
+            Some(slots) => Some(numbers(slots).ok_or_else(wrong)?),
+            None => None,
+        };
+        for name in expand(pattern).ok_or_else(wrong)? {
+            let host = listed(&name).ok_or(Mistake::UnknownHost { flag, name })?;
+            check_slots(flag, host, slots.as_ref())?;
+            match (named.entry(host.name.clone()).or_insert_with(|| Some(BTreeSet::new())), &slots)
+            {
+                (Some(known), Some(slots)) => known.extend(slots),
+                (known, None) => *known = None,
+                (None, Some(_)) => {}
+            }
+        }
+    }
+    if named.is_empty() { Err(Mistake::Filter { flag, text: text.to_owned() }) } else { Ok(named) }
+}
+
+fn check_slots(
+    flag: &'static str,
+    host: &ListedHost,
+    named: Option<&BTreeSet<u32>>,
+) -> Result<(), Mistake> {
+    let highest = named.and_then(|slots| slots.last()).copied();
+    match (highest, host.slots.map(NonZeroU32::get)) {
+        (Some(slot), Some(slots)) if slot >= slots => {
+            Err(Mistake::UnknownSlot { flag, name: host.name.clone(), slot, slots })
+        }
+        (_, _) => Ok(()),
+    }
+}
+
+/// Splits `text` at commas, except those in brackets and those between the slots of a host.
+fn pieces(text: &str) -> Vec<String> {
+    let mut pieces: Vec<String> = vec![String::new()];
+    let mut depth = 0u32;
+    for c in text.chars() {
+        match c {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if c == ',' && depth == 0 {
+            pieces.push(String::new());
+        } else if let Some(last) = pieces.last_mut() {
+            last.push(c);
+        }
+    }
+    let mut joined: Vec<String> = Vec::new();
+    for piece in pieces {
+        match joined.last_mut() {
+            Some(host) if host.contains(':') && numbers(&piece).is_some() => {
+                host.push(',');
+                host.push_str(&piece);
+            }
+            Some(_) | None => joined.push(piece),
+        }
+    }
+    joined
+}
+
+/// Parses a set of numbers such as `0,2,4-7`.
+fn numbers(text: &str) -> Option<BTreeSet<u32>> {
+    let mut all = BTreeSet::new();
+    for part in text.split(',') {
+        let part = part.trim();
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (number(first)?, number(last)?);
+        if last < first || last >= limits::MAX_LOCAL_WORLD_SIZE {
+            return None;
+        }
+        all.extend(first..=last);
+    }
+    Some(all)
+}
+
+fn number(text: &str) -> Option<u32> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+/// The maximum number of digits of a number in the name of a host.
+const MAX_DIGITS: usize = 10;
+
+/// Expands a pattern such as `node[1-4,7]`. Numbers have at least as many digits as the first of
+/// their range.
+fn expand(pattern: &str) -> Option<Vec<String>> {
+    let mut names = vec![String::new()];
+    let mut rest = pattern;
+    while let Some((before, behind)) = rest.split_once('[') {
+        let (ranges, after) = behind.split_once(']')?;
+        let mut numbers = Vec::new();
+        for range in ranges.split(',') {
+            let range = range.trim();
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let (from, to, width) = (number(first)?, number(last)?, first.len());
+            let many = u32::try_from(limits::MAX_HOSTS).ok()?;
+            if to < from || to - from >= many || width > MAX_DIGITS {
+                return None;
+            }
+            numbers.extend((from..=to).map(|number| format!("{number:0width$}")));
+            if numbers.len() > limits::MAX_HOSTS {
+                return None;
+            }
+        }
+        if names.len().checked_mul(numbers.len())? > limits::MAX_HOSTS {
+            return None;
+        }
+        let with = |name: &String| {
+            let ends = numbers.iter().map(|number| format!("{name}{before}{number}"));
+            ends.collect::<Vec<_>>()
+        };
+        names = names.iter().flat_map(with).collect();
+        rest = after;
+    }
+    (!rest.contains(']')).then(|| names.iter().map(|name| format!("{name}{rest}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn list() -> HostList {
+        "me@n1 slots=4\nn2 slots=4\nn3\nn10 slots=8\ngpu-a01 slots=2\nfd00::1".parse().unwrap()
+    }
+
+    fn chosen(include: &str, exclude: &str) -> Result<Vec<String>, Mistake> {
+        let given = |text| Some(text).filter(|text: &&str| !text.is_empty());
+        let hosts = choose(&list(), given(include), given(exclude))?;
+        let text = |host: &ChosenHost| {
+            let devices = host.devices.iter().flatten().map(u32::to_string);
+            let devices: Vec<String> = devices.collect();
+            format!("{}/{}:{}", host.target, host.workers.map_or(0, u32::from), devices.join(","))
+        };
+        Ok(hosts.iter().map(text).collect())
+    }
+
+    /// Commas, at signs and ranges name hosts, which keep the order of the list.
+    #[test]
+    fn hosts_are_included() {
+        let two = Ok(vec!["me@n1/4:".to_owned(), "n3/0:".to_owned()]);
+        for text in ["n3,n1", "n3@n1", "n[1,3]", "n[3-3],n1"] {
+            assert_eq!(chosen(text, ""), two, "{text}");
+        }
+        assert_eq!(chosen("gpu-a[01-01]", ""), Ok(vec!["gpu-a01/2:".to_owned()]));
+        assert_eq!(chosen("fd00::1", ""), Ok(vec!["fd00::1/0:".to_owned()]));
+    }
+
+    /// Names of hosts are compared without case here, too.
+    #[test]
+    fn case_makes_no_other_host() {
+        assert_eq!(chosen("N1:0,n1:2,FD00::1", "Fd00::1"), Ok(vec!["me@n1/2:0,2".to_owned()]));
+    }
+
+    /// Slots are accelerators, with one worker each.
+    #[test]
+    fn slots_of_a_host() {
+        let expected = Ok(vec!["me@n1/2:0,2".to_owned(), "n10/4:4,5,6,7".to_owned()]);
+        assert_eq!(chosen("n1:0,2@n10:4-7", ""), expected);
+        assert_eq!(chosen("n1:0,2,n10:4-7", ""), expected);
+        assert_eq!(chosen("n3:1,5", ""), Ok(vec!["n3/2:1,5".to_owned()]));
+    }
+
+    /// Excluded hosts and excluded slots of hosts are removed.
+    #[test]
+    fn hosts_are_excluded() {
+        let rest = chosen("", "n[2-3],gpu-a01,fd00::1,n1:0-2").unwrap();
+        assert_eq!(rest, ["me@n1/1:3", "n10/8:"]);
+        assert_eq!(chosen("n1:0,1@n2", "n1:0@n2:0-3"), Ok(vec!["me@n1/1:1".to_owned()]));
+    }
+
+    /// A filter that names an unknown host or slot, or leaves no host, is refused.
+    #[test]
+    fn mistakes() {
+        let unknown =
+            |name: &str| Err(Mistake::UnknownHost { flag: "--include", name: name.to_owned() });
+        assert_eq!(chosen("n1,n7", ""), unknown("n7"));
+        assert_eq!(chosen("n[1-3],n[4-5]", ""), unknown("n4"));
+        assert_eq!(chosen("n1,n2", "n[1-2]"), Err(Mistake::NothingLeft { hosts: 6 }));
+        assert!(matches!(chosen("n1:4", ""), Err(Mistake::UnknownSlot { slot: 4, .. })));
+        assert!(matches!(chosen("", "n3:0"), Err(Mistake::SlotsNotKnown { .. })));
+        for wrong in [",", "n[1-", "n1]", "n[2-1]", "n[]", "n1:", "n1:x", "n[0-99999999]"] {
+            assert!(chosen(wrong, "").is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        /// Every text of a filter is either accepted or refused.
+        #[test]
+        fn never_panics(include in "[n0-9:@,\\[\\]-]{0,30}", exclude in "(?s).{0,30}") {
+            let _ = choose(&list(), Some(&include), Some(&exclude));
+        }
+    }
+}

@@ -1,0 +1,231 @@
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A launch on simulated hosts, with a simulated clock.
+struct Fixture {
+    machine: Machine,
+    now: Instant,
+}
+
+impl Fixture {
+    fn new(hosts: usize, min: usize) -> Self {
+        let now = crate::sys::clock::now_blocking();
+        let settings = Settings {
+            names: (0..hosts).map(|host| format!("n{host}")).collect(),
+            min,
+            stop: 40 * SECOND,
+            reach_silence: 60 * SECOND,
+            meeting: MeetingPlan::at_first_host(),
+        };
+        let mut fixture = Self { machine: Machine::new(now, settings), now };
+        assert_eq!(fixture.effects(), [Effect::Reach]);
+        fixture
+    }
+
+    /// Creates a launch whose hosts are all reached and whose agents run.
+    fn running(hosts: usize, min: usize) -> Self {
+        let mut fixture = Self::new(hosts, min);
+        let all = (0..hosts as HostNumber).collect::<Vec<_>>();
+        let (last, others) = all.split_last().unwrap();
+        for host in others {
+            assert_eq!(fixture.reached(*host), []);
+        }
+        assert_eq!(fixture.reached(*last), [start(&all)]);
+        fixture
+    }
+
+    fn effects(&mut self) -> Vec<Effect> {
+        std::iter::from_fn(|| self.machine.poll_effect()).collect()
+    }
+
+    fn report(&mut self, report: Report) -> Vec<Effect> {
+        self.machine.handle_report(self.now, report);
+        self.effects()
+    }
+
+    fn reached(&mut self, host: HostNumber) -> Vec<Effect> {
+        self.report(Report::Reached { host, site: site() })
+    }
+
+    fn gone(&mut self, host: HostNumber, is_direct: bool) -> Vec<Effect> {
+        self.report(Report::Gone { host, why: "cut".to_owned(), is_direct })
+    }
+
+    fn exited(&mut self, host: HostNumber, code: i32) -> Vec<Effect> {
+        self.report(Report::Ended { host, end: AgentEnd::Exited(code) })
+    }
+
+    fn signal(&mut self, signal: Signal) -> Vec<Effect> {
+        self.machine.handle_signal(self.now, signal);
+        self.effects()
+    }
+
+    fn advance(&mut self, time: Duration) -> Vec<Effect> {
+        self.now += time;
+        self.machine.handle_timeout(self.now);
+        self.effects()
+    }
+}
+
+fn site() -> Site {
+    Site { host_name: "n".to_owned(), address: None, port: 29400 }
+}
+
+fn start(hosts: &[HostNumber]) -> Effect {
+    Effect::Start(hosts.iter().map(|host| (*host, site())).collect())
+}
+
+fn failed(code: u8, ends: &[(&str, &str)]) -> Effect {
+    let end = |(name, how): &(&str, &str)| ((*name).to_owned(), (*how).to_owned());
+    Effect::Finish(Verdict::Failed { code, ends: ends.iter().map(end).collect() })
+}
+
+/// All agents are started at once when every host has answered.
+#[test]
+fn all_start_at_once() {
+    let mut t = Fixture::running(3, 3);
+    assert_eq!(t.exited(1, 0), []);
+    assert_eq!(t.exited(0, 0), []);
+    assert_eq!(t.exited(2, 0), [Effect::Finish(Verdict::Succeeded)]);
+}
+
+/// The job starts without the hosts that cannot be reached if there are enough others.
+#[test]
+fn goes_on_without_the_unreachable() {
+    let mut t = Fixture::new(3, 2);
+    assert_eq!(t.gone(0, true), []);
+    assert_eq!(t.reached(2), []);
+    assert_eq!(t.reached(1), [start(&[1, 2])]);
+}
+
+/// If too few hosts are reached, no agent is started, and each unreachable host is reported with
+/// the reason.
+#[test]
+fn too_few_hosts() {
+    let mut t = Fixture::new(2, 2);
+    assert_eq!(t.reached(0), []);
+    let unreachable = vec![("n1".to_owned(), "cut".to_owned())];
+    let verdict = Verdict::TooFewHosts { reached: 1, min: 2, unreachable };
+    assert_eq!(t.gone(1, true), [Effect::Finish(verdict)]);
+}
+
+/// A host that another host cannot reach, or has lost before the start, is tried directly, once.
+#[test]
+fn second_way_is_the_direct_one() {
+    let mut t = Fixture::new(3, 2);
+    assert_eq!(t.reached(0), []);
+    assert_eq!(t.reached(1), []);
+    assert_eq!(t.gone(2, false), [Effect::ReachDirectly(2)]);
+    assert_eq!(t.gone(1, false), [Effect::ReachDirectly(1)]);
+    assert_eq!(t.gone(2, true), []);
+    assert_eq!(t.reached(1), [start(&[0, 1])]);
+}
+
+/// A host that does not report delays the others for a limited time only.
+#[test]
+fn silence_ends() {
+    let mut t = Fixture::new(2, 1);
+    assert_eq!(t.advance(59 * SECOND), []);
+    assert_eq!(t.reached(0), []);
+    assert_eq!(t.advance(59 * SECOND), []);
+    assert_eq!(t.advance(SECOND), [start(&[0])]);
+}
+
+/// The first signal is passed on, the second one kills, the third one ends the launch at once.
+#[test]
+fn three_signals() {
+    let mut t = Fixture::running(2, 2);
+    assert_eq!(t.signal(Signal::SIGINT), [Effect::Signal(Signal::SIGINT)]);
+    assert_eq!(t.signal(Signal::SIGINT), [Effect::Signal(Signal::SIGKILL)]);
+    let verdict = Verdict::Interrupted { signal: Signal::SIGINT };
+    assert_eq!(t.signal(Signal::SIGINT), [Effect::Finish(verdict)]);
+    assert_eq!(t.signal(Signal::SIGINT), []);
+}
+
+/// Before the agents are started, a signal ends the launch at once.
+#[test]
+fn signal_before_the_start() {
+    let verdict = Verdict::Interrupted { signal: Signal::SIGTERM };
+    assert_eq!(Fixture::new(2, 2).signal(Signal::SIGTERM), [Effect::Finish(verdict)]);
+}
+
+/// Agents that do not end in time after a signal are killed.
+#[test]
+fn stubborn_agents_are_killed() {
+    let mut t = Fixture::running(2, 2);
+    t.signal(Signal::SIGTERM);
+    assert_eq!(t.exited(0, 1), []);
+    assert_eq!(t.advance(39 * SECOND), []);
+    assert_eq!(t.advance(SECOND), [Effect::Signal(Signal::SIGKILL)]);
+    let end = Report::Ended { host: 1, end: AgentEnd::Signaled(9) };
+    let verdict = Verdict::Interrupted { signal: Signal::SIGTERM };
+    assert_eq!(t.report(end), [Effect::Finish(verdict)]);
+}
+
+/// If a host cannot take part and too few are left, the other agents are signalled to end.
+#[test]
+fn others_do_not_wait_for_what_never_comes() {
+    let ends = [AgentEnd::NotStarted("no folder".to_owned()), AgentEnd::Exited(2)];
+    for end in ends {
+        let mut t = Fixture::running(2, 2);
+        let ended = t.report(Report::Ended { host: 1, end });
+        assert_eq!(ended, [Effect::Signal(Signal::SIGTERM)]);
+        assert!(matches!(t.exited(0, 1)[..], [Effect::Finish(Verdict::Failed { code: 1, .. })]));
+    }
+    let mut t = Fixture::running(2, 2);
+    assert_eq!(t.gone(1, true), [Effect::Signal(Signal::SIGTERM)]);
+    assert_eq!(t.exited(0, 1), [failed(1, &[("n1", "it was lost: cut")])]);
+}
+
+/// The remaining agents continue if there are enough, but not without that of the coordinator.
+#[test]
+fn enough_go_on() {
+    let mut t = Fixture::running(3, 2);
+    assert_eq!(t.gone(2, true), []);
+    assert_eq!(t.exited(0, 0), []);
+    assert_eq!(t.exited(1, 0), [Effect::Finish(Verdict::Succeeded)]);
+    let mut t = Fixture::running(3, 1);
+    assert_eq!(t.gone(0, true), [Effect::Signal(Signal::SIGTERM)]);
+}
+
+/// After a failure of the job all agents have time to end by themselves.
+#[test]
+fn failed_job_ends_by_itself() {
+    let mut t = Fixture::running(2, 2);
+    assert_eq!(t.exited(0, 1), []);
+    assert_eq!(t.advance(39 * SECOND), []);
+    assert_eq!(t.exited(1, 1), [failed(1, &[])]);
+    let mut t = Fixture::running(2, 2);
+    assert_eq!(t.exited(0, 1), []);
+    assert_eq!(t.advance(40 * SECOND), [Effect::Signal(Signal::SIGTERM)]);
+}
+
+/// After success on one host the others have some seconds to end by themselves, also if another
+/// deadline was set before; then they are signalled to end. An agent that is cut off does not block
+/// the launch.
+#[test]
+fn succeeded_job_is_not_kept_by_a_stuck_agent() {
+    let mut t = Fixture::running(3, 3);
+    assert_eq!(t.exited(0, 1), []);
+    assert_eq!(t.advance(39 * SECOND), []);
+    assert_eq!(t.exited(1, 0), []);
+    assert_eq!(t.advance(9 * SECOND), []);
+    assert_eq!(t.advance(SECOND), [Effect::Signal(Signal::SIGTERM)]);
+    assert_eq!(t.exited(2, 1), [Effect::Finish(Verdict::Succeeded)]);
+}
+
+/// The end of an agent does not extend the time of the others, and an agent that does not end after
+/// a signal is killed; the job has still succeeded.
+#[test]
+fn end_of_a_succeeded_job_is_bounded() {
+    let mut t = Fixture::running(4, 2);
+    assert_eq!(t.exited(0, 0), []);
+    assert_eq!(t.advance(6 * SECOND), []);
+    assert_eq!(t.exited(1, 0), []);
+    assert_eq!(t.gone(2, true), []);
+    assert_eq!(t.advance(4 * SECOND), [Effect::Signal(Signal::SIGTERM)]);
+    assert_eq!(t.advance(40 * SECOND), [Effect::Signal(Signal::SIGKILL)]);
+    let end = Report::Ended { host: 3, end: AgentEnd::Signaled(9) };
+    assert_eq!(t.report(end), [Effect::Finish(Verdict::Succeeded)]);
+}

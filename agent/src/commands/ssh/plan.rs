@@ -1,0 +1,329 @@
+//! Makes the plan of a launch: derives the command line of each agent from the arguments, the list
+//! of hosts and this host's environment, without network access.
+
+use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, time::Duration};
+
+use nix::sys::signal::Signal;
+use ragent_rendezvous::settings::NodeRange;
+
+use super::{
+    filters::{self, ChosenHost},
+    hostfile::HostList,
+    meeting::MeetingPlan,
+    mistake::Mistake,
+    numbers,
+    order::{Destination, HostJob, HostNumber, Job, Site},
+    output,
+    ssh_command::Way,
+    variables, words,
+};
+use crate::{
+    cli::LaunchOverSshArgs, commands::anywhere::Anywhere, limits, spec::JobSpec, sys::host::Host,
+};
+
+/// The input of a plan in addition to the command line.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Here {
+    /// The text of the hostfile.
+    pub(super) hostfile: String,
+    /// The paths of the files of variables, with their texts.
+    pub(super) env_files: Vec<(String, String)>,
+    /// The current folder.
+    pub(super) folder: PathBuf,
+    /// The path of this program.
+    pub(super) program: PathBuf,
+    /// A unique name for the job.
+    pub(super) fresh_id: String,
+}
+
+/// The plan of a launch.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    /// The hosts, by number.
+    pub(super) hosts: Vec<ChosenHost>,
+    /// The way to reach them.
+    pub(super) way: Way,
+    /// The part of the agents' commands that is the same on all hosts.
+    pub(super) job: Job,
+    /// The number of nodes of the job.
+    pub(super) nodes: NodeRange,
+    /// The way in which agents find each other.
+    pub(super) meeting: MeetingPlan,
+    /// True if the number of an agent's workers is the number of its host's slots.
+    counts_slots: bool,
+    /// True if workers' lines begin with host and rank.
+    pub(super) marks_workers: bool,
+    /// The signals that end the launch.
+    pub(super) signals: Vec<Signal>,
+    /// The signals that are passed on to the agents, while the launch continues.
+    pub(super) forwarded: Vec<Signal>,
+}
+
+/// The signals that end a program at a terminal, and also a launch, regardless of
+/// `--signals-to-handle`.
+const SIGNALS: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
+
+impl Plan {
+    /// Makes the plan.
+    ///
+    /// # Errors
+    ///
+    /// Returns all mistakes in the arguments.
+    pub(super) fn resolve(
+        args: &LaunchOverSshArgs,
+        here: &Here,
+        host: &impl Host,
+    ) -> Result<Self, Vec<Mistake>> {
+        let mut mistakes = Vec::new();
+        let hosts = keep(&mut mistakes, chosen_hosts(args, here)).unwrap_or_default();
+        let way = keep(&mut mistakes, way(args, here, host));
+        let env = variables_of(args, here, host, &mut mistakes);
+        let (spec, errors) = match job_spec(args, here, &env, hosts.len()) {
+            Ok(spec) => (Some(spec), Vec::new()),
+            Err(errors) => (None, errors),
+        };
+        mistakes.extend(errors);
+        if args.launch.node_rank.is_some() {
+            mistakes.push(Mistake::NodeRank);
+        }
+        if args.launch.print_completion.is_some() {
+            mistakes.push(Mistake::Completion);
+        }
+        if args.launch.standalone && hosts.len() > 1 {
+            mistakes.push(Mistake::Standalone { hosts: hosts.len() });
+        }
+        if let Some(spec) = &spec {
+            let (hosts, min) = (hosts.len(), spec.shared.nodes.min());
+            // Without any host, a mistake in the list is already reported.
+            if hosts > 0 && hosts < min as usize {
+                mistakes.push(Mistake::TooFewHosts { hosts, min });
+            }
+        }
+        let (Some(way), Some(spec), true) = (way, spec, mistakes.is_empty()) else {
+            return Err(mistakes);
+        };
+        let plan = Self::new(args, here, (hosts, way, env), &spec);
+        // The order to the first relay of a branch: the job, and a few flags for each host below.
+        let below = plan.hosts.len().div_ceil(plan.way.fanout as usize);
+        let conf = args.launch.rdzv_conf.as_ref().map_or(0, String::len);
+        let len = plan.job.len() + below * (HOST_WORDS + conf);
+        // Each byte may take four bytes in JSON.
+        if len > limits::MAX_RELAY_FRAME / 4 {
+            return Err(vec![Mistake::TooLong { len }]);
+        }
+        Ok(plan)
+    }
+
+    fn new(
+        args: &LaunchOverSshArgs,
+        here: &Here,
+        (mut hosts, way, env): (Vec<ChosenHost>, Way, Vec<variables::Variable>),
+        spec: &JobSpec,
+    ) -> Self {
+        let launch = &args.launch;
+        let nodes = spec.shared.nodes;
+        let meeting = MeetingPlan::of(launch, &spec.meeting, (nodes, hosts.len()), &here.fresh_id);
+        if meeting.has_fixed_ranks() {
+            // With fixed ranks there are no spares.
+            hosts.truncate(nodes.max() as usize);
+        }
+        let is_default = |typed: &Option<String>| typed.is_none();
+        let marks_workers = is_default(&launch.tee)
+            && is_default(&launch.redirects)
+            && is_default(&launch.log_line_prefix_template);
+        let mut flags = args.passed.clone();
+        if launch.nnodes.is_none() {
+            flags.push(format!("--nnodes={nodes}").into());
+        }
+        flags.push("--first-node-lines".into());
+        if marks_workers {
+            flags.push("--mark-lines".into());
+        }
+        flags.extend(meeting.common_flags());
+        let script = launch.script.iter().chain(&launch.args).cloned().collect();
+        let handled = spec.signals.signals.iter().chain(&SIGNALS).copied();
+        let signals: BTreeSet<Signal> =
+            handled.filter(|signal| !spec.forwarded.contains(signal)).collect();
+        let timeouts = &spec.shared.timeouts;
+        // Time for its workers, and then for the coordinator that it may host, which waits for the
+        // other agents to end.
+        let stop = timeouts.stop_grace + timeouts.rejoin() + limits::SEE_OFF_MARGIN;
+        Self {
+            hosts,
+            way,
+            job: Job {
+                env,
+                folder: match &args.chdir {
+                    Some(folder) => here.folder.join(folder),
+                    None => here.folder.clone(),
+                },
+                flags,
+                script,
+                stop_ms: u64::try_from(stop.as_millis()).unwrap_or(u64::MAX),
+            },
+            nodes,
+            meeting,
+            counts_slots: launch.nproc_per_node.is_none(),
+            marks_workers,
+            signals: signals.into_iter().collect(),
+            forwarded: spec.forwarded.clone(),
+        }
+    }
+
+    /// Returns the time that agents may take to end.
+    pub(super) fn stop(&self) -> Duration {
+        Duration::from_millis(self.job.stop_ms)
+    }
+
+    /// Returns the names of the hosts, by number.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.hosts.iter().map(|host| host.name.clone()).collect()
+    }
+
+    /// Returns the destination of a host.
+    pub(super) fn destination(&self, number: HostNumber) -> Destination {
+        Destination { number, target: self.hosts[number as usize].target.clone() }
+    }
+
+    /// Returns the destinations of all hosts.
+    pub(super) fn destinations(&self) -> Vec<Destination> {
+        (0..).zip(&self.hosts).map(|(number, _)| self.destination(number)).collect()
+    }
+
+    /// Returns the specific parts of the commands for the hosts that were reached.
+    pub(super) fn host_jobs(&self, reached: &[(HostNumber, Site)]) -> Vec<HostJob> {
+        let coordinator = self.meeting.coordinator(reached);
+        let site = reached.iter().find(|(host, _)| Some(*host) == coordinator);
+        let endpoint = site.map(|(host, site)| {
+            let name = &self.hosts[*host as usize].name;
+            self.meeting.endpoint(name, site, reached)
+        });
+        let job = |(rank, (number, _)): (usize, &(HostNumber, Site))| {
+            let is_coordinator = Some(*number) == coordinator;
+            let len = reached.len();
+            let meeting = self.meeting.own_flags(rank, is_coordinator, len, endpoint.as_ref());
+            self.host_job(*number, meeting)
+        };
+        reached.iter().enumerate().map(job).collect()
+    }
+
+    fn host_job(&self, number: HostNumber, mut flags: Vec<OsString>) -> HostJob {
+        let host = &self.hosts[number as usize];
+        if let Some(workers) = host.workers.filter(|_| self.counts_slots) {
+            flags.push(format!("--nproc-per-node={workers}").into());
+        }
+        if self.marks_workers {
+            let template = output::template(&host.name);
+            flags.push(format!("--log-line-prefix-template={template}").into());
+        }
+        let devices = host.devices.as_ref().map(|devices| {
+            let devices: Vec<String> = devices.iter().map(u32::to_string).collect();
+            ("CUDA_VISIBLE_DEVICES".to_owned(), devices.join(",").into())
+        });
+        HostJob { number, flags, env: devices.into_iter().collect() }
+    }
+}
+
+impl Job {
+    /// Returns the number of bytes of the job.
+    fn len(&self) -> usize {
+        let env = self.env.iter().map(|(name, value)| name.len() + value.len());
+        let words = self.flags.iter().chain(&self.script).map(|word| word.len());
+        env.chain(words).sum()
+    }
+}
+
+fn keep<T>(mistakes: &mut Vec<Mistake>, result: Result<T, Mistake>) -> Option<T> {
+    result.map_err(|mistake| mistakes.push(mistake)).ok()
+}
+
+fn chosen_hosts(args: &LaunchOverSshArgs, here: &Here) -> Result<Vec<ChosenHost>, Mistake> {
+    let list: HostList = here.hostfile.parse().map_err(|error| {
+        let path = args.hostfile.clone();
+        Mistake::Hosts { path, error }
+    })?;
+    filters::choose(&list, args.include.as_deref(), args.exclude.as_deref())
+}
+
+fn way(args: &LaunchOverSshArgs, here: &Here, host: &impl Host) -> Result<Way, Mistake> {
+    let text = args.ssh.as_deref().unwrap_or("ssh");
+    let open = || Mistake::OpenQuote { source_: "--ssh".to_owned(), text: text.to_owned() };
+    let ssh = words::split(text).ok_or_else(open)?;
+    let program = ssh.first().ok_or(Mistake::NoSsh)?;
+    if host.find_program(program.as_ref()).is_none() {
+        return Err(Mistake::SshNotFound { program: program.clone() });
+    }
+    let default = limits::DEFAULT_FANOUT.into();
+    let fanout = numbers::from_one("--fanout", &args.fanout, limits::MAX_FANOUT.into(), default)?;
+    let connect_timeout_s = numbers::from_one(
+        "--connect-timeout",
+        &args.connect_timeout,
+        MAX_CONNECT_TIMEOUT_S,
+        limits::DEFAULT_CONNECT_TIMEOUT.as_secs(),
+    )?;
+    let here = || here.program.to_string_lossy().into_owned();
+    Ok(Way {
+        ssh,
+        ragent: args.remote_ragent.clone().unwrap_or_else(here),
+        connect_timeout_s,
+        fanout: u32::try_from(fanout).unwrap_or(limits::MAX_FANOUT),
+    })
+}
+
+/// The maximum number of bytes that are specific to a host, without `--rdzv-conf`.
+const HOST_WORDS: usize = 512;
+/// The maximum of `--connect-timeout`, in seconds.
+const MAX_CONNECT_TIMEOUT_S: u64 = 3600;
+
+/// Returns the variables of the files, followed by those of flags, which take precedence.
+fn variables_of(
+    args: &LaunchOverSshArgs,
+    here: &Here,
+    host: &impl Host,
+    mistakes: &mut Vec<Mistake>,
+) -> Vec<variables::Variable> {
+    // The lines of the agents are those that the user has selected here.
+    let log = host.env("RAGENT_LOG").map(|levels| ("RAGENT_LOG".to_owned(), levels));
+    let files = here.env_files.iter().map(|(path, text)| variables::of_file(path, text, host));
+    let all = files.chain([variables::of_flags(&args.export, host)]);
+    let mut variables: Vec<_> = log.into_iter().collect();
+    for result in all {
+        match result {
+            Ok(some) => variables.extend(some),
+            Err(some) => mistakes.extend(some),
+        }
+    }
+    variables
+}
+
+/// Resolves the job's flags on a machine that has everything.
+fn job_spec(
+    args: &LaunchOverSshArgs,
+    here: &Here,
+    env: &[variables::Variable],
+    hosts: usize,
+) -> Result<JobSpec, Vec<Mistake>> {
+    let mut launch = args.launch.clone();
+    // The name that agents get if the user has given none.
+    launch.rdzv_id.get_or_insert_with(|| here.fresh_id.clone());
+    // A file on the hosts.
+    if launch.launch_method.as_deref() == Some("deepspeed") {
+        launch.deepspeed_config = None;
+    }
+    launch.nnodes.get_or_insert_with(|| hosts.max(1).to_string());
+    // Mistakes in these two are reported separately.
+    launch.standalone = false;
+    launch.node_rank = None;
+    // These depend on the devices of the hosts, which check them.
+    launch.numa_binding = None;
+    launch.virtual_local_rank = false;
+    let is_gpu = |text: &String| ["gpu", "xpu", "auto", "cpu"].contains(&text.as_str());
+    if launch.nproc_per_node.as_ref().is_some_and(is_gpu) {
+        launch.nproc_per_node = None;
+    }
+    JobSpec::resolve(launch, &Anywhere(env))
+        .map_err(|errors| errors.into_iter().map(Mistake::Job).collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+use super::*;
+use crate::{
+    cli::{Cli, Command},
+    sys::host::MadeUpHost,
+};
+
+fn plan(words: &str) -> Result<Plan, Vec<Mistake>> {
+    let line = format!("ragent launch --hostfile hosts {words}");
+    let cli = Cli::read(line.split_ascii_whitespace().map(OsString::from)).unwrap();
+    let Some(Command::Launch(args)) = cli.command else { panic!("{line} launches nothing") };
+    let here = Here {
+        hostfile: "n1 slots=8\nme@n2\nn3 slots=4\n".to_owned(),
+        env_files: Vec::new(),
+        folder: "/work here".into(),
+        program: "/bin/ragent".into(),
+        fresh_id: "fresh".to_owned(),
+    };
+    let mut host = MadeUpHost { programs: vec!["/bin/ssh".into()], ..MadeUpHost::default() };
+    host.env.insert("SECRET".to_owned(), "s3cret".into());
+    Plan::resolve(&args, &here, &host)
+}
+
+fn site(address: Option<&str>) -> Site {
+    let address = address.map(|address| address.parse().unwrap());
+    Site { host_name: "self".to_owned(), address, port: 29401 }
+}
+
+/// Returns the command lines of all agents, if the hosts `reached` were reached.
+fn agents(plan: &Plan, reached: &[HostNumber]) -> Vec<String> {
+    let sites: Vec<_> = reached.iter().map(|host| (*host, site(Some("10.0.0.1")))).collect();
+    let jobs = plan.host_jobs(&sites);
+    jobs.iter().map(|job| words::join(&plan.job.words(job))).collect()
+}
+
+/// Each agent gets the job's flags as typed, followed by its own.
+#[test]
+fn words_of_agents() {
+    let plan = plan("-x SECRET --max_restarts 3 -m -r 0 train --lr 3 --hostfile x").unwrap();
+    let common = "--module --redirects=0 --max-restarts=3 --nnodes=3 --rdzv-id=fresh \
+                  --rdzv-backend=c10d";
+    let script = "-- train --lr 3 --hostfile x";
+    let own = |rank, is_host, slots: &str| {
+        format!(
+            "{common} --node-rank={rank} --rdzv-endpoint=10.0.0.1:29401 \
+             --rdzv-conf=is_host={is_host}{slots} {script}"
+        )
+    };
+    let expected =
+        [own(0, 1, " --nproc-per-node=8"), own(1, 0, ""), own(2, 0, " --nproc-per-node=4")];
+    assert_eq!(agents(&plan, &[0, 1, 2]), expected);
+    assert_eq!(plan.job.env, [("SECRET".to_owned(), "s3cret".into())]);
+    assert_eq!(plan.job.folder, PathBuf::from("/work here"));
+}
+
+/// Without flags for output, workers' lines begin with host and rank.
+#[test]
+fn lines_are_marked() {
+    let words = agents(&plan("--nproc-per-node gpu t.py").unwrap(), &[0, 1, 2]).join("\n");
+    assert!(words.contains("--mark-lines"), "{words}");
+    assert!(words.contains("'--log-line-prefix-template=[n2:${rank}] '"), "{words}");
+    assert!(!words.contains("--nproc-per-node=8"), "{words}");
+    for own in ["-t 1", "-r 3", "--log-line-prefix-template x"] {
+        let plan = plan(&format!("{own} t.py")).unwrap();
+        let words = agents(&plan, &[0, 1, 2]).join("\n");
+        assert!(!plan.marks_workers && !words.contains("[n2:"), "{words}");
+    }
+}
+
+/// The first host that is reached is the endpoint; hosts that were not reached are not waited for.
+#[test]
+fn first_reached_host_is_the_endpoint() {
+    let plan = plan("--nnodes 2:3 --rdzv-conf join_timeout=60 t.py").unwrap();
+    let words = agents(&plan, &[1, 2]);
+    assert!(words[0].contains("--node-rank=0") && words[1].contains("--node-rank=1"));
+    let conf = "--rdzv-conf=join_timeout=60,is_host=1,last_call_timeout=5 ";
+    assert!(words[0].contains(conf), "{words:?}");
+}
+
+/// If the first host has no address that others can use, the next one hosts the coordinator; the
+/// ranks stay the same.
+#[test]
+fn coordinator_has_an_address() {
+    let plan = plan("t.py").unwrap();
+    let jobs = plan.host_jobs(&[(0, site(None)), (1, site(Some("10.0.0.2")))]);
+    let words: Vec<String> = jobs.iter().map(|job| words::join(&job.flags)).collect();
+    assert!(words[0].contains("--node-rank=0 --rdzv-endpoint=10.0.0.2:29401"), "{words:?}");
+    assert!(words[0].contains("is_host=0") && words[1].contains("is_host=1"), "{words:?}");
+}
+
+/// Without addresses, hosts that are all this machine use the loopback address; others use the name
+/// of the first one.
+#[test]
+fn hosts_without_an_address() {
+    let plan = plan("t.py").unwrap();
+    let other = Site { host_name: "other".to_owned(), ..site(None) };
+    let jobs = |second: Site| plan.host_jobs(&[(0, site(None)), (1, second)]);
+    assert!(words::join(&jobs(site(None))[1].flags).contains("--rdzv-endpoint=127.0.0.1:29401"));
+    assert!(words::join(&jobs(other)[1].flags).contains("--rdzv-endpoint=n1:29401"));
+}
+
+/// An endpoint, backend or name that the user has given is kept.
+#[test]
+fn given_meetings_stay() {
+    let given = plan("--rdzv-endpoint h:1 --rdzv-id mine t.py").unwrap();
+    let words = agents(&given, &[0, 1, 2]).join("\n");
+    assert!(!words.contains("is_host") && !words.contains("fresh"), "{words}");
+    assert_eq!(words.matches("--rdzv-endpoint").count(), 3);
+    let fixed = plan("--rdzv-backend static --nnodes 2 t.py").unwrap();
+    assert_eq!(fixed.hosts.len(), 2);
+    let words = agents(&fixed, &[0, 1]);
+    assert!(words[1].contains("--node-rank=1 --master-addr=10.0.0.1"), "{words:?}");
+    let alone = plan("--include n3 t.py").unwrap();
+    assert!(!agents(&alone, &[0])[0].contains("--rdzv-endpoint"));
+}
+
+/// The chosen accelerators of a host are the devices of its workers.
+#[test]
+fn devices() {
+    let plan = plan("--include n1:0,2@n2 t.py").unwrap();
+    let jobs = plan.host_jobs(&[(0, site(None)), (1, site(None))]);
+    assert_eq!(jobs[0].env, [("CUDA_VISIBLE_DEVICES".to_owned(), "0,2".into())]);
+    assert!(words::join(&jobs[0].flags).contains("--nproc-per-node=2"));
+    assert_eq!(jobs[1].env, []);
+}
+
+/// All mistakes that are found without network access are reported at once.
+#[test]
+fn mistakes_are_told_at_once() {
+    let mistakes = plan("-x UNSET --fanout 0 --nnodes 4 --node-rank 1 --ssh ' ").unwrap_err();
+    let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+    let parts = ["a quote is not closed", "UNSET is not set", "no training script", "--node-rank"];
+    for part in parts {
+        assert!(texts.iter().any(|text| text.contains(part)), "{part}: {texts:?}");
+    }
+    let no_ssh = Mistake::SshNotFound { program: "rsh".to_owned() };
+    assert_eq!(plan("--ssh rsh t.py").unwrap_err(), [no_ssh]);
+    let few = plan("--nnodes 4:8 t.py").unwrap_err();
+    assert_eq!(few, [Mistake::TooFewHosts { hosts: 3, min: 4 }]);
+    assert_eq!(plan("--exclude n[1-3] t.py").unwrap_err(), [Mistake::NothingLeft { hosts: 3 }]);
+    let fanout = plan("--fanout 0 t.py").unwrap_err();
+    assert!(matches!(fanout[..], [Mistake::Number { flag: "--fanout", .. }]));
+    assert!(matches!(plan("--nnodes 3:2 t.py").unwrap_err()[..], [Mistake::Job(_)]));
+}
+
+/// Defaults that depend on the job's name use the name that the launch assigns, and files on the
+/// hosts are not required on this host.
+#[test]
+fn names_and_files_of_the_hosts() {
+    for words in [
+        "--launch-method deepspeed --deepspeed-config there.json t.py",
+        "--save-path auto --checkpoint-path auto t.py",
+        "--rdzv-endpoint auto t.py",
+    ] {
+        let words = agents(&plan(words).unwrap(), &[0, 1, 2]).join("\n");
+        assert!(words.contains("--rdzv-id=fresh"), "{words}");
+    }
+}
+
+/// Hosts beyond the number of nodes are spares of the same job, also if that number is one.
+#[test]
+fn more_hosts_than_one_node() {
+    let words = agents(&plan("--nnodes 1 t.py").unwrap(), &[0, 1, 2]);
+    let endpoint = "--rdzv-endpoint=10.0.0.1:29401";
+    assert!(words.iter().all(|words| words.contains(endpoint)), "{words:?}");
+    let alone = agents(&plan("--include n1 t.py").unwrap(), &[0]);
+    assert!(!alone[0].contains("--rdzv-endpoint"), "{alone:?}");
+}
+
+/// A relative folder is resolved in this host's current folder, and variables that are passed to
+/// the hosts determine the time that agents may take to end.
+#[test]
+fn folders_and_variables_mean_what_they_mean_here() {
+    let relative = plan("--chdir sub t.py").unwrap();
+    assert_eq!(relative.job.folder, PathBuf::from("/work here/sub"));
+    assert_eq!(plan("--chdir /else t.py").unwrap().job.folder, PathBuf::from("/else"));
+    let patient = plan("-x PET_SHUTDOWN_TIMEOUT=600 t.py").unwrap();
+    assert!(patient.stop() > Duration::from_secs(1200), "{:?}", patient.stop());
+}
+
+/// The signals that the user has given are watched, both for leaving and for passing on.
+#[test]
+fn signals_of_the_user() {
+    let plan = plan("--signals-to-handle SIGUSR2 --signals-to-forward SIGUSR1 t.py").unwrap();
+    assert_eq!(plan.forwarded, [Signal::SIGUSR1]);
+    assert!(plan.signals.contains(&Signal::SIGUSR2) && plan.signals.contains(&Signal::SIGINT));
+}
+
+/// Completion scripts are refused, because each agent would print one and succeed.
+#[test]
+fn completions_are_refused() {
+    assert_eq!(plan("--print-completion bash t.py").unwrap_err(), [Mistake::Completion]);
+}

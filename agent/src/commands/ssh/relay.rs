@@ -1,0 +1,267 @@
+//! `ragent __relay`: the process that ssh starts on a host. It starts the host's agent when it is
+//! ordered to, passes on the agent's output, and does the same for the hosts below it.
+//!
+//! It runs as long as it receives orders. When they end (the launching host is done or gone, or ssh
+//! has lost its connection) or none is received for too long, it ends its agent with a signal, and
+//! the orders to the relays below end as well. Its loop never blocks on output: lines that are not
+//! read delay workers, not orders.
+
+use std::{
+    io::{self, Read, Write},
+    net::TcpListener,
+    thread,
+    time::Duration,
+};
+
+use bytes::BytesMut;
+use nix::sys::signal::Signal;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    agent_process::AgentProcess,
+    branches::Branches,
+    frame::{self, Message},
+    greeting,
+    order::{AgentEnd, HostJob, HostNumber, Job, Order, Report},
+    site::site,
+};
+use crate::{
+    commands::{
+        error::{LaunchError, system},
+        runtime,
+    },
+    limits,
+    sys::{clock, host::ThisHost},
+};
+
+/// Carries out the orders from stdin until it is closed.
+///
+/// # Errors
+///
+/// Returns [`LaunchError`] if this machine lacks something that every relay requires.
+pub fn run() -> Result<(), LaunchError> {
+    io::stdout()
+        .write_all(&greeting::line())
+        .and_then(|()| io::stdout().flush())
+        .map_err(system("greet"))?;
+    let (reports, written) = write_reports().map_err(system("start a thread"))?;
+    let orders = read_orders().map_err(system("start a thread"))?;
+    runtime::block_on(async {
+        let mut signals = runtime::watch_signals(&SIGNALS)?;
+        let mut relay = Relay::new(reports);
+        relay.serve(orders, &mut signals).await;
+        relay.leave(&mut signals).await;
+        // Output that is not written by then has no reader.
+        let _ = tokio::time::timeout(limits::FAREWELL_TIMEOUT, written).await;
+        Ok(())
+    })?
+}
+
+/// The signals that end the relay and its agent. SIGHUP is one of them: there is no terminal.
+const SIGNALS: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
+
+/// Returns the queue of reports, and a receiver that completes when all are written. A thread
+/// writes them, because the other side may stop reading at any time.
+fn write_reports() -> io::Result<(mpsc::Sender<Report>, oneshot::Receiver<()>)> {
+    let (sender, mut queue) = mpsc::channel::<Report>(limits::RELAY_QUEUE);
+    let (done, written) = oneshot::channel();
+    thread::Builder::new().name("reports".to_owned()).spawn(move || {
+        let mut is_heard = true;
+        while let Some(report) = queue.blocking_recv() {
+            if is_heard {
+                let mut stdout = io::stdout().lock();
+                let frame = report.encode();
+                // Without a reader they are still taken: the agent must not block.
+                is_heard = stdout.write_all(&frame).and_then(|()| stdout.flush()).is_ok();
+            }
+        }
+        // The receiver may be gone.
+        let _ = done.send(());
+    })?;
+    Ok((sender, written))
+}
+
+/// Returns the queue of orders, which ends with stdin or at an invalid order.
+fn read_orders() -> io::Result<mpsc::Receiver<Order>> {
+    let (sender, queue) = mpsc::channel(limits::ORDER_QUEUE);
+    thread::Builder::new().name("orders".to_owned()).spawn(move || {
+        let (mut input, mut chunk) = (BytesMut::new(), vec![0; limits::CONSOLE_CHUNK]);
+        while let Ok(len @ 1..) = io::stdin().lock().read(&mut chunk) {
+            input.extend_from_slice(&chunk[..len]);
+            while let Some(order) = frame::take::<Order>(&mut input).transpose() {
+                let Ok(order) = order else { return };
+                if sender.blocking_send(order).is_err() {
+                    return;
+                }
+            }
+        }
+    })?;
+    Ok(queue)
+}
+
+/// The part of a launch on one host.
+struct Relay {
+    /// The number of this host, once it is known.
+    me: Option<HostNumber>,
+    reports: mpsc::Sender<Report>,
+    branches: Option<Branches>,
+    agent: Option<AgentProcess>,
+    /// The reserved port for the agent, until it is started.
+    held: Option<TcpListener>,
+    /// The time that the agent may take to end.
+    stop: Duration,
+    /// The inherited limit of core dumps, which is restored for the agent.
+    core_dump: u64,
+}
+
+impl Relay {
+    fn new(reports: mpsc::Sender<Report>) -> Self {
+        let (me, branches, agent, held) = (None, None, None, None);
+        let core_dump = ThisHost.forgo_core_dumps();
+        Self { me, reports, branches, agent, held, stop: Duration::ZERO, core_dump }
+    }
+
+    async fn serve(
+        &mut self,
+        mut orders: mpsc::Receiver<Order>,
+        signals: &mut mpsc::Receiver<Signal>,
+    ) {
+        let mut silent_until = clock::now() + limits::ORDER_SILENCE;
+        loop {
+            tokio::select! {
+                // Orders before the deadline: after a freeze, orders may be waiting.
+                biased;
+                _ = signals.recv() => return,
+                order = orders.recv() => {
+                    let Some(order) = order else { return };
+                    silent_until = clock::now() + limits::ORDER_SILENCE;
+                    self.carry_out(order);
+                }
+                end = ended(&mut self.agent) => {
+                    self.agent = None;
+                    self.say_end(end);
+                }
+                () = clock::until(Some(silent_until)) => return,
+            }
+        }
+    }
+
+    fn carry_out(&mut self, order: Order) {
+        match order {
+            Order::Reach { me, below, way } => {
+                self.me = Some(me);
+                if below.len().min(way.fanout as usize) > limits::PLAIN_CONNECTIONS {
+                    // The agent and its workers inherit the new limit: it is raised only if needed.
+                    ThisHost.raise_open_files();
+                }
+                let (site, held) = site();
+                self.held = held;
+                self.say(Report::Reached { host: me, site });
+                let mut branches = Branches::new(way, self.reports.clone());
+                branches.reach(below);
+                self.branches = Some(branches);
+            }
+            Order::Start { job, hosts } => {
+                if let Some(branches) = &self.branches {
+                    branches.start(&job, &hosts);
+                }
+                if let Some(own) = hosts.iter().find(|host| Some(host.number) == self.me) {
+                    self.start(&job, own);
+                }
+            }
+            Order::Signal { signal } => {
+                if let Some(branches) = &self.branches {
+                    branches.signal(signal);
+                }
+                if let Some(agent) = &self.agent {
+                    agent.signal(signal);
+                }
+            }
+            Order::KeepAlive => {}
+        }
+    }
+
+    fn start(&mut self, job: &Job, own: &HostJob) {
+        self.stop = Duration::from_millis(job.stop_ms);
+        self.held = None;
+        if self.agent.is_some() {
+            // Cannot happen: an agent is ordered once only.
+            return;
+        }
+        match AgentProcess::start(job, own, self.core_dump, &self.reports) {
+            Ok(agent) => self.agent = Some(agent),
+            Err(why) => self.say_end(AgentEnd::NotStarted(why)),
+        }
+    }
+
+    fn say_end(&self, end: AgentEnd) {
+        if let Some(host) = self.me {
+            self.say(Report::Ended { host, end });
+        }
+    }
+
+    /// Sends a report as soon as there is room in the queue. A relay sends two in this way.
+    fn say(&self, report: Report) {
+        let reports = self.reports.clone();
+        tokio::spawn(async move {
+            // The thread that takes them runs as long as there is a sender.
+            let _ = reports.send(report).await;
+        });
+    }
+
+    /// Ends the agent of this host and the connections to the hosts below.
+    async fn leave(self, signals: &mut mpsc::Receiver<Signal>) {
+        let deadline = clock::now() + self.stop;
+        let agent = async {
+            let Some(mut agent) = self.agent else { return };
+            agent.signal(Signal::SIGTERM as i32);
+            tokio::select! {
+                _ = agent.ended() => return,
+                () = clock::until(Some(deadline)) => {}
+                _ = signals.recv() => {}
+            }
+            // The agent's keeper kills all other processes, and is waited for.
+            agent.signal(Signal::SIGKILL as i32);
+            let _ = tokio::time::timeout(limits::SWEEP_TIMEOUT, agent.ended()).await;
+        };
+        let below = async {
+            if let Some(branches) = self.branches {
+                branches.hang_up(self.stop.saturating_add(limits::HANG_UP_TIMEOUT)).await;
+            }
+        };
+        tokio::join!(agent, below);
+    }
+}
+
+/// Waits for the end of the agent; never completes if there is none.
+async fn ended(agent: &mut Option<AgentProcess>) -> AgentEnd {
+    match agent {
+        Some(agent) => agent.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The relay ends if it receives no order for too long; keep-alives prevent that.
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_an_end() {
+        let (reports, _heard) = mpsc::channel(1);
+        let mut relay = Relay::new(reports);
+        let (_never, mut signals) = mpsc::channel(1);
+        let (give, orders) = mpsc::channel(1);
+        let begun = clock::now();
+        tokio::spawn(async move {
+            for _ in 0..10 {
+                clock::until(Some(clock::now() + limits::ORDER_SILENCE / 2)).await;
+                give.send(Order::KeepAlive).await.unwrap();
+            }
+            // The sender still exists, but sends nothing.
+            std::future::pending::<()>().await;
+        });
+        relay.serve(orders, &mut signals).await;
+        assert_eq!(clock::now() - begun, limits::ORDER_SILENCE * 6);
+    }
+}

@@ -1,0 +1,54 @@
+//! The address at which other hosts can reach this one: that at which ssh has reached it.
+
+use std::net::{IpAddr, TcpListener};
+
+use super::order::Site;
+use crate::{
+    net::{self, Reach},
+    spec,
+    sys::host::{Host, ThisHost},
+};
+
+/// Returns the site of this host, and a listener that reserves the port for its agent until the
+/// agent is started; otherwise another launch might take it.
+pub(super) fn site() -> (Site, Option<TcpListener>) {
+    let connection = ThisHost.env("SSH_CONNECTION").unwrap_or_default();
+    let listen = |port| net::listen(Reach::Everywhere, port).ok();
+    let held = listen(spec::DEFAULT_PORT).or_else(|| listen(0));
+    let address = held.as_ref().and_then(|held| held.local_addr().ok());
+    let site = Site {
+        host_name: ThisHost.name(),
+        address: own_address(&connection.to_string_lossy()),
+        port: address.map_or(spec::DEFAULT_PORT, |address| address.port()),
+    };
+    (site, held)
+}
+
+/// Returns the address at which ssh has reached this host, if other hosts can use it: the third
+/// word of `SSH_CONNECTION`.
+fn own_address(connection: &str) -> Option<IpAddr> {
+    let address: IpAddr = connection.split(' ').nth(2)?.parse().ok()?;
+    let address = address.to_canonical();
+    let is_everywhere = match address {
+        IpAddr::V4(v4) => v4.is_loopback() || v4.is_link_local() || v4.is_unspecified(),
+        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unicast_link_local() || v6.is_unspecified(),
+    };
+    (!is_everywhere).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only an address that other hosts can use is accepted.
+    #[test]
+    fn address_of_a_connection() {
+        let own = |text| own_address(text).map(|address| address.to_string());
+        assert_eq!(own("10.0.0.9 50000 10.0.0.1 22").as_deref(), Some("10.0.0.1"));
+        assert_eq!(own("fd00::9 50000 fd00::1 22").as_deref(), Some("fd00::1"));
+        assert_eq!(own("x 1 ::ffff:10.0.0.1 22").as_deref(), Some("10.0.0.1"));
+        for nowhere in ["", "127.0.0.1 5 127.0.0.1 22", "::1 5 ::1 22", "a 1 fe80::1%eth0 22"] {
+            assert_eq!(own(nowhere), None, "{nowhere}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The ssh process, and its own output.
+
+use std::{
+    ffi::OsString,
+    io,
+    process::{ExitStatus, Stdio},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+use tokio::{
+    io::AsyncReadExt,
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
+    sync::mpsc,
+};
+
+use super::{
+    lines::Lines,
+    order::{HostNumber, Report},
+};
+use crate::{limits, spec::Stream, sys::unix};
+
+/// ssh and the processes that it has started to reach a host. Dropping it kills them.
+#[derive(Debug)]
+pub(super) struct SshProcess(Child);
+
+impl SshProcess {
+    /// Starts ssh, and returns it with its streams.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error if the process cannot be started.
+    pub(super) fn start(
+        command: &[OsString],
+    ) -> io::Result<(Self, ChildStdin, ChildStdout, ChildStderr)> {
+        let (program, args) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // In a session of its own, ssh does not receive the terminal's Ctrl-C, which is passed on
+        // through the relays. The ssh of a jump host must not ask for a password either, on the
+        // terminal or in a window.
+        unix::lead_session(&mut command);
+        let mut child = command.env("SSH_ASKPASS_REQUIRE", "never").kill_on_drop(true).spawn()?;
+        match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
+            (Some(stdin), Some(stdout), Some(stderr)) => Ok((Self(child), stdin, stdout, stderr)),
+            (_, _, _) => Err(io::Error::other("it has no streams")),
+        }
+    }
+
+    /// Waits for the end of ssh.
+    pub(super) async fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.wait().await.ok()
+    }
+}
+
+impl Drop for SshProcess {
+    fn drop(&mut self) {
+        // The number of its process group, which includes the ssh of jump hosts, is not reused
+        // until ssh is reaped.
+        if let Some(pid) = self.0.id() {
+            let _ = killpg(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+        }
+    }
+}
+
+/// The end of the output of ssh and of the host's shells before the relay's greeting.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LastWords(Arc<Mutex<Said>>);
+
+#[derive(Debug, Default)]
+struct Said {
+    /// The output on stderr; after the greeting only the newest line.
+    text: Vec<u8>,
+    /// The output on stdout, if there was no greeting.
+    printed: Vec<u8>,
+    is_greeted: bool,
+}
+
+impl LastWords {
+    fn lock(&self) -> MutexGuard<'_, Said> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records the greeting, after which lines on stderr are shown to the user.
+    pub(super) fn greeted(&self) {
+        *self.lock() = Said { is_greeted: true, ..Said::default() };
+    }
+
+    /// Returns true if the relay has sent its greeting.
+    pub(super) fn is_greeted(&self) -> bool {
+        self.lock().is_greeted
+    }
+
+    /// Keeps the output on stdout if there was no greeting: a host that refuses a connection may
+    /// print the reason there, for example if the user has no shell.
+    pub(super) fn printed(&self, stdout: &[u8]) {
+        let surplus = stdout.len().saturating_sub(limits::SSH_LAST_WORDS);
+        self.lock().printed = stdout[surplus..].to_vec();
+    }
+
+    /// Keeps a line of stderr. Returns true if it is to be shown to the user.
+    fn push(&self, line: &[u8]) -> bool {
+        let Said { text, is_greeted, .. } = &mut *self.lock();
+        if *is_greeted {
+            // After the greeting only the newest line is kept.
+            text.clear();
+        }
+        text.extend_from_slice(line);
+        let surplus = text.len().saturating_sub(limits::SSH_LAST_WORDS);
+        text.drain(..surplus);
+        *is_greeted
+    }
+
+    /// Returns the output without control characters: that of stderr, else that of stdout, which
+    /// may only be a welcome message.
+    pub(super) fn text(&self) -> String {
+        let said = self.lock();
+        let has_errors = said.text.iter().any(|byte| !byte.is_ascii_whitespace());
+        let text = if has_errors { &said.text } else { &said.printed };
+        let text = String::from_utf8_lossy(text);
+        text.replace(|c: char| c.is_control() && c != '\n', "")
+    }
+}
+
+/// Reads the stderr of ssh.
+pub(super) async fn listen(
+    mut stderr: ChildStderr,
+    host: HostNumber,
+    words: LastWords,
+    reports: mpsc::Sender<Report>,
+) {
+    let mut lines = Lines::default();
+    loop {
+        let is_over = !matches!(stderr.read_buf(lines.room()).await, Ok(1..));
+        while let Some(line) = lines.take(is_over) {
+            if words.push(&line) {
+                let _ = reports.send(Report::Line { host, stream: Stream::Stderr, line }).await;
+            }
+        }
+        if is_over {
+            return;
+        }
+    }
+}

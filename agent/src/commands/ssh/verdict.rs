@@ -1,0 +1,178 @@
+//! The result of a launch, as an exit code and as a text.
+
+use std::fmt::Write;
+
+use nix::sys::signal::Signal;
+
+use super::{order::AgentEnd, ssh_command};
+
+/// The result of a launch.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Verdict {
+    /// The job has succeeded.
+    Succeeded,
+    /// The job has failed.
+    Failed {
+        /// The exit code that follows from those of the agents.
+        code: u8,
+        /// Hosts whose agents did not simply fail with the job, each with its end.
+        ends: Vec<(String, String)>,
+    },
+    /// The user has ended the launch.
+    Interrupted {
+        /// The signal.
+        signal: Signal,
+    },
+    /// Too few hosts were reached; no agent was started.
+    TooFewHosts {
+        /// The number of hosts that were reached.
+        reached: usize,
+        /// The minimum number of hosts of the job.
+        min: usize,
+        /// The other hosts, each with the reason.
+        unreachable: Vec<(String, String)>,
+    },
+}
+
+/// Returns the verdict that follows from the ends of all agents; `cause` is the signal by which the
+/// user has ended them.
+///
+/// An agent exits with 0 only if the job has succeeded, so one such exit code is enough: other
+/// agents may have left before. Otherwise the code of a failed job, 1, takes precedence over codes
+/// that concern a single host.
+pub(super) fn of_ends(
+    ends: &[(String, Result<AgentEnd, String>)],
+    cause: Option<Signal>,
+) -> Verdict {
+    let codes: Vec<i32> = ends
+        .iter()
+        .filter_map(|(_, end)| match end {
+            Ok(AgentEnd::Exited(code)) => Some(*code),
+            Ok(AgentEnd::Signaled(_) | AgentEnd::NotStarted(_)) | Err(_) => None,
+        })
+        .collect();
+    if codes.contains(&0) {
+        return Verdict::Succeeded;
+    }
+    if let Some(signal) = cause {
+        return Verdict::Interrupted { signal };
+    }
+    // Code 2 concerns one host. From `ragent launch` it would mean a mistake in its arguments.
+    let lasting = codes.iter().find(|code| [3, 4].contains(*code)).filter(|_| !codes.contains(&1));
+    let code = lasting.and_then(|code| u8::try_from(*code).ok()).unwrap_or(1);
+    let own = |(name, end): &(String, Result<AgentEnd, String>)| {
+        let how = match end {
+            Ok(AgentEnd::Exited(1)) => return None,
+            Ok(AgentEnd::Exited(code)) => format!("its agent exited with {code}"),
+            Ok(AgentEnd::Signaled(signal)) => format!("its agent was killed by signal {signal}"),
+            Ok(AgentEnd::NotStarted(why)) => why.clone(),
+            Err(why) => format!("it was lost: {why}"),
+        };
+        Some((name.clone(), how))
+    };
+    Verdict::Failed { code, ends: ends.iter().filter_map(own).collect() }
+}
+
+impl Verdict {
+    /// Returns the exit code of `ragent launch`.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Succeeded => 0,
+            Self::Failed { code, .. } => *code,
+            Self::Interrupted { .. } | Self::TooFewHosts { .. } => 1,
+        }
+    }
+
+    /// Returns the text for the user.
+    pub(crate) fn report(&self) -> String {
+        match self {
+            Self::Succeeded => "ragent: the job has succeeded".to_owned(),
+            Self::Interrupted { signal } => {
+                format!("ragent: ended on all hosts because of {signal}")
+            }
+            Self::Failed { ends, .. } => format!("error: the job did not succeed{}", list(ends)),
+            Self::TooFewHosts { reached, min, unreachable } => {
+                let mut text = format!(
+                    "error: {reached} hosts were reached, but the job needs {min}; no agent was \
+                     started{}",
+                    list(unreachable)
+                );
+                let mut hints: Vec<&str> =
+                    unreachable.iter().filter_map(|(_, why)| ssh_command::hint(why)).collect();
+                hints.sort_unstable();
+                hints.dedup();
+                // At least one host must be reached for that.
+                if hints.is_empty() && *reached > 0 {
+                    hints.push("give `--nnodes MIN:MAX` to start the job without the others");
+                }
+                for hint in hints {
+                    // Writing to a string does not fail.
+                    let _ = write!(text, "\nhint: {hint}");
+                }
+                text
+            }
+        }
+    }
+}
+
+/// The maximum number of hosts in a report: if more have failed, they have similar reasons.
+const NAMED: usize = 20;
+
+fn list(hosts: &[(String, String)]) -> String {
+    let lines = hosts.iter().take(NAMED).map(|(name, how)| format!("\n  {name}: {how}"));
+    let mut text: String = lines.collect();
+    if let Some(more) = hosts.len().checked_sub(NAMED).filter(|more| *more > 0) {
+        let _ = write!(text, "\n  and {more} more");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(ends: &[i32]) -> u8 {
+        let end = |code: &i32| ("a".to_owned(), Ok(AgentEnd::Exited(*code)));
+        match of_ends(&ends.iter().map(end).collect::<Vec<_>>(), None) {
+            Verdict::Succeeded => 0,
+            Verdict::Failed { code, .. } => code,
+            Verdict::Interrupted { .. } | Verdict::TooFewHosts { .. } => unreachable!(),
+        }
+    }
+
+    /// One agent that exits with 0 is enough; otherwise the code of a failed job takes precedence
+    /// over that of a single host.
+    #[test]
+    fn codes_are_ranked() {
+        assert_eq!(code(&[1, 0, 2]), 0);
+        assert_eq!(code(&[3, 1, 4]), 1);
+        assert_eq!(code(&[2, 3]), 3);
+        assert_eq!(code(&[4, 4]), 4);
+        assert_eq!(code(&[2, 2]), 1);
+        assert_eq!(code(&[]), 1);
+    }
+
+    /// Hosts whose agents did not simply fail with the job are named; the others are not.
+    #[test]
+    fn odd_ends_are_named() {
+        let ends = [
+            ("a".to_owned(), Ok(AgentEnd::Exited(1))),
+            ("b".to_owned(), Err("cut".to_owned())),
+            ("c".to_owned(), Ok(AgentEnd::Signaled(9))),
+        ];
+        let text = of_ends(&ends, None).report();
+        assert!(text.contains("b: it was lost: cut") && text.contains("c: its agent was killed"));
+        assert!(!text.contains("a:"), "{text}");
+    }
+
+    /// The hint to start without the others is given only if at least one host was reached.
+    #[test]
+    fn starting_without_anybody_is_no_hint() {
+        let report = |reached| {
+            let unreachable = vec![("a".to_owned(), "no".to_owned())];
+            Verdict::TooFewHosts { reached, min: 2, unreachable }.report()
+        };
+        assert!(report(1).contains("hint: give `--nnodes MIN:MAX`"), "{}", report(1));
+        assert!(!report(0).contains("hint: "), "{}", report(0));
+    }
+}

@@ -1,0 +1,282 @@
+//! `ragent status`: prints the state of a job, as text or JSON.
+
+use std::{fmt::Write as _, net::IpAddr, process::ExitCode};
+
+use ragent_proto::convert::StatusAnswer;
+use ragent_proto::printable;
+use ragent_rendezvous::snapshot::{NodeSnapshot, PhaseName, Snapshot, StandingName};
+
+use super::{
+    error::{self, LaunchError, system},
+    runtime,
+};
+use crate::{
+    cli::StatusArgs,
+    coordinator::{
+        client::{self, AttendError},
+        state_file::{self, RunningAgent, Stage},
+    },
+    endpoint::locate,
+    spec::{self, AskedEndpoint, Endpoint},
+    sys::{host::ThisHost, stdout},
+};
+
+/// Asks for the state of a job and prints it.
+///
+/// # Errors
+///
+/// Returns [`LaunchError`] if the endpoint to ask is unknown, or no process answers.
+pub fn print(args: &StatusArgs) -> Result<ExitCode, LaunchError> {
+    let endpoint = find(args)?;
+    let snapshot = runtime::block_on(ask(endpoint))??;
+    let text = if args.json {
+        let json = serde_json::to_string(&snapshot).expect("a snapshot has no odd keys");
+        json + "\n"
+    } else {
+        text(&snapshot)
+    };
+    stdout::print(&text).map_err(system("print the status of the job"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn find(args: &StatusArgs) -> Result<Endpoint, LaunchError> {
+    let asked = spec::asked_endpoint(args.rdzv_endpoint.clone(), &ThisHost);
+    match asked.map_err(|error| LaunchError::Usage(vec![error]))? {
+        AskedEndpoint::At(endpoint) => Ok(endpoint),
+        AskedEndpoint::Found | AskedEndpoint::NotGiven => {
+            of_this_machine(state_file::running_agents())
+        }
+    }
+}
+
+/// Returns the endpoint of the only job with agents on this machine.
+fn of_this_machine(agents: Vec<RunningAgent>) -> Result<Endpoint, LaunchError> {
+    let mut jobs = one_for_each_job(agents);
+    match jobs.as_slice() {
+        [] => Err(LaunchError::NoJob("no job of this user is running on this machine".to_owned())),
+        [RunningAgent { stage: Stage::Attending, endpoint, .. }] => {
+            endpoint.parse().map_err(|_| {
+                LaunchError::NoJob(format!("`{endpoint}` is not a valid endpoint of a job"))
+            })
+        }
+        [_] => Err(LaunchError::NotMet(jobs.remove(0))),
+        several => {
+            let list: Vec<String> = several
+                .iter()
+                .map(|agent| format!("{} at {}", agent.run_id, agent.endpoint))
+                .collect();
+            let count = several.len();
+            Err(LaunchError::NoJob(format!(
+                "{count} jobs are running on this machine: {}",
+                list.join(", ")
+            )))
+        }
+    }
+}
+
+/// Returns one agent for each job: a registered one, if there is one.
+fn one_for_each_job(mut agents: Vec<RunningAgent>) -> Vec<RunningAgent> {
+    let attended: Vec<(String, String)> = agents
+        .iter()
+        .filter(|agent| agent.stage == Stage::Attending)
+        .map(|agent| (agent.run_id.clone(), agent.endpoint.clone()))
+        .collect();
+    agents.retain(|agent| match agent.stage {
+        Stage::Attending => true,
+        Stage::Searching => attended.iter().all(|(run_id, _)| *run_id != agent.run_id),
+        Stage::Waiting { .. } => attended.iter().all(|(_, endpoint)| *endpoint != agent.endpoint),
+    });
+    // Jobs without an endpoint differ only in their names.
+    let key = |agent: &RunningAgent| {
+        let is_searching = agent.stage == Stage::Searching;
+        (agent.endpoint.clone(), is_searching.then(|| agent.run_id.clone()))
+    };
+    agents.sort_by_key(key);
+    agents.dedup_by_key(|agent| key(agent));
+    agents
+}
+
+/// Asks at `endpoint`, or at the coordinator's endpoint if the answer contains that.
+pub(crate) async fn ask(endpoint: Endpoint) -> Result<Snapshot, LaunchError> {
+    let failed = |endpoint: &Endpoint| {
+        let endpoint = endpoint.to_string();
+        move |source| {
+            let agents = state_file::running_agents();
+            let agent = agents.iter().find(|agent| agent.endpoint == endpoint);
+            LaunchError::Status { agent: agent.map(|agent| agent.pid), endpoint, source }
+        }
+    };
+    let not_here = match ask_at(&endpoint).await.map_err(failed(&endpoint))? {
+        StatusAnswer::Snapshot(snapshot) => return Ok(*snapshot),
+        StatusAnswer::NotHere(not_here) => not_here,
+    };
+    let Ok(elsewhere) = not_here.endpoint.parse::<Endpoint>() else {
+        let what = format!("the agent at {endpoint} has not found the coordinator of its job");
+        return Err(LaunchError::NoJob(what));
+    };
+    match ask_at(&elsewhere).await.map_err(failed(&elsewhere))? {
+        StatusAnswer::Snapshot(snapshot) => Ok(*snapshot),
+        StatusAnswer::NotHere(_) => {
+            Err(LaunchError::NoJob(format!("neither {endpoint} nor {elsewhere} coordinates a job")))
+        }
+    }
+}
+
+/// Asks at `endpoint`. If a process answers that does not use this protocol, it is identified.
+async fn ask_at(endpoint: &Endpoint) -> Result<StatusAnswer, AttendError> {
+    match client::status(endpoint).await {
+        Err(AttendError::Protocol { address, source }) => {
+            Err(match locate::stranger(address).await {
+                Some(what) => AttendError::Other { address, what },
+                None => AttendError::Protocol { address, source },
+            })
+        }
+        answer => answer,
+    }
+}
+
+/// Returns the state as text.
+pub fn text(snapshot: &Snapshot) -> String {
+    let mut text = String::new();
+    let nodes = if snapshot.min_nodes == snapshot.max_nodes {
+        snapshot.min_nodes.to_string()
+    } else {
+        format!("{}:{}", snapshot.min_nodes, snapshot.max_nodes)
+    };
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        text,
+        "job {}  round {}  {}  nodes {nodes}  workers {}  restarts {}/{}",
+        snapshot.run_id,
+        snapshot.round,
+        phase(snapshot.phase),
+        snapshot.world_size,
+        snapshot.restarts_used,
+        snapshot.max_restarts,
+    );
+    if let Some(why) = &snapshot.incomplete {
+        let _ = writeln!(text, "not complete: {}", why.text);
+    }
+    let rows: Vec<[String; 6]> = snapshot.nodes.iter().map(row).collect();
+    if !rows.is_empty() {
+        let head = ["rank", "host", "address", "workers", "state", "seen"].map(str::to_owned);
+        table(&mut text, &[vec![head], rows].concat());
+    }
+    if !snapshot.refused_clients.is_empty() {
+        let addresses: Vec<_> = snapshot.refused_clients.iter().map(IpAddr::to_string).collect();
+        let _ = writeln!(
+            text,
+            "the store of round {} refused connections from {}, which no member has; if a worker \
+             of this job runs there, give its address with `--local-addr` on its node, or \
+             `--store-access any` on all nodes",
+            snapshot.round,
+            addresses.join(", ")
+        );
+    }
+    if let Some(outcome) = &snapshot.outcome {
+        let _ = writeln!(text, "{}", error::closed(outcome, snapshot.run_id.as_str()));
+    }
+    // The answer may come from an untrusted process.
+    printable(&text)
+}
+
+fn row(node: &NodeSnapshot) -> [String; 6] {
+    let workers = match node.first_global_rank {
+        Some(first) if node.local_world_size > 1 => {
+            format!("{first}-{}", first.0.saturating_add(node.local_world_size - 1))
+        }
+        Some(first) => first.to_string(),
+        None => format!("({})", node.local_world_size),
+    };
+    let state = match &node.reason {
+        Some(reason) => format!("{}: {reason}", standing(node.standing)),
+        None => standing(node.standing).to_owned(),
+    };
+    let state = match &node.said {
+        // A worker's text must not contain control characters, which could move the cursor.
+        Some(said) => format!("{state}, status \"{}\"", said.replace(char::is_control, " ")),
+        None => state,
+    };
+    [
+        node.group_rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
+        node.host_name.clone(),
+        node.address.clone(),
+        workers,
+        state,
+        format!("{:.1} s ago", node.last_seen_ms as f64 / 1000.0),
+    ]
+}
+
+fn table<const N: usize>(text: &mut String, rows: &[[String; N]]) {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..N).map(|column| width(column).unwrap_or(0)).collect();
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        let _ = writeln!(text, "  {}", line.trim_end());
+    }
+}
+
+fn phase(phase: PhaseName) -> &'static str {
+    match phase {
+        PhaseName::Recovering => "recovering",
+        PhaseName::Gathering => "gathering",
+        PhaseName::Running => "running",
+        PhaseName::Stopping => "stopping",
+        PhaseName::Closed => "closed",
+    }
+}
+
+fn standing(standing: StandingName) -> &'static str {
+    match standing {
+        StandingName::Preparing => "preparing",
+        StandingName::Joined => "joined",
+        StandingName::Running => "running",
+        StandingName::Stopping => "stopping",
+        StandingName::Failed => "failed",
+        StandingName::Succeeded => "succeeded",
+        StandingName::Leaving => "leaving",
+        StandingName::Waiting => "waiting",
+        StandingName::Spare => "spare",
+        StandingName::SetAside => "quarantined",
+        StandingName::Lost => "lost",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(run_id: &str, endpoint: &str, stage: Stage) -> RunningAgent {
+        let (run_id, endpoint) = (run_id.to_owned(), endpoint.to_owned());
+        RunningAgent { run_id, endpoint, pid: 7, began: 0, stage }
+    }
+
+    fn waiting() -> Stage {
+        Stage::Waiting { cause: Some("refused".to_owned()) }
+    }
+
+    /// A registered agent is asked, independently of other agents of its job; an unregistered one
+    /// is reported.
+    #[test]
+    fn agents_of_this_machine() {
+        let error = |agents: Vec<RunningAgent>| of_this_machine(agents).unwrap_err().to_string();
+        let at = |endpoint| agent("j", endpoint, Stage::Attending);
+        let found = |agents| of_this_machine(agents).unwrap().to_string();
+        assert_eq!(found(vec![at("n:1"), agent("j", "n:1", waiting()), at("n:1")]), "n:1");
+        assert_eq!(found(vec![agent("j", "auto:2", Stage::Searching), at("n:1")]), "n:1");
+        assert_eq!(error(vec![]), "no job of this user is running on this machine");
+        let waits = "job j has no coordinator yet: its agent on this machine (process 7) ";
+        let lone = vec![agent("j", "n:1", waiting()), agent("j", "n:1", waiting())];
+        assert_eq!(error(lone), format!("{waits}is waiting for n:1 (refused)"));
+        let searching = ["j", "j"].map(|job| agent(job, "auto:2", Stage::Searching));
+        assert_eq!(error(searching.into()), format!("{waits}is searching for the others (auto:2)"));
+        let two = ["j", "k"].map(|job| agent(job, "auto:2", Stage::Searching));
+        assert_eq!(
+            error(two.into()),
+            "2 jobs are running on this machine: j at auto:2, k at auto:2"
+        );
+        let other = vec![at("n:1"), agent("j", "m:1", waiting())];
+        assert_eq!(error(other), "2 jobs are running on this machine: j at m:1, j at n:1");
+    }
+}

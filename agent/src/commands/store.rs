@@ -1,0 +1,46 @@
+//! `ragent store`: a store alone, without an agent.
+
+use std::{io, process::ExitCode};
+
+use nix::{
+    sys::{prctl, signal::Signal},
+    unistd,
+};
+use ragent_store::{Admission, StoreThread};
+
+use super::{
+    error::{LaunchError, system},
+    runtime,
+    serve::{SIGNALS, bind, say},
+};
+use crate::{cli::StoreArgs, sys::host::ThisHost};
+
+/// Serves a store until a signal; the first line on stdout is the address that it listens on.
+///
+/// # Errors
+///
+/// Returns [`LaunchError`] if the address cannot be bound.
+pub fn serve(args: &StoreArgs) -> Result<ExitCode, LaunchError> {
+    if args.exit_with_parent {
+        let parent = unistd::getppid();
+        prctl::set_pdeathsig(Signal::SIGTERM).map_err(|errno| {
+            system("request a signal at the end of the parent process")(errno.into())
+        })?;
+        if unistd::getppid() != parent {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    ThisHost.raise_open_files();
+    let (listener, address) = bind(&args.host, args.port)?;
+    let stores = StoreThread::start("store").map_err(system("start a thread"))?;
+    runtime::block_on(async {
+        let mut signals = runtime::watch_signals(&SIGNALS)?;
+        let store = stores
+            .open(listener, Admission::Anybody)
+            .map_err(|error| system("open the store")(io::Error::other(error)))?;
+        say(address)?;
+        signals.recv().await;
+        store.close().await;
+        Ok(ExitCode::SUCCESS)
+    })?
+}

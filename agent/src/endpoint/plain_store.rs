@@ -1,0 +1,67 @@
+//! The TCPStore on the endpoint's port, for clients of the job that use the endpoint as a store.
+
+use std::io;
+
+use nix::unistd::geteuid;
+use ragent_store::{Admission, Options, StoreThread};
+use tokio::sync::watch;
+
+use super::error::{PlaceError, system};
+use crate::{
+    limits,
+    net::port::{Attended, StoreDoor},
+};
+
+/// Opens a store for PyTorch clients of the job that use the endpoint as one.
+pub(crate) fn plain_store(
+    stores: &StoreThread,
+    attended: watch::Receiver<Attended>,
+) -> Result<StoreDoor, PlaceError> {
+    let admission = plain_admission(&attended.borrow());
+    let options = Options { admission, memory_max: limits::MAX_PLAIN_STORE, ..Options::default() };
+    let store = stores
+        .open_with(None, options)
+        .map_err(|error| system("open the endpoint's store")(io::Error::other(error)))?;
+    let (_, door) = watch::channel(Some(store));
+    tokio::spawn(admit_attended(door.clone(), attended));
+    Ok(door)
+}
+
+/// Admits the registered nodes to the endpoint's store, until the coordinator has ended.
+async fn admit_attended(door: StoreDoor, mut attended: watch::Receiver<Attended>) {
+    while attended.changed().await.is_ok() {
+        let admission = plain_admission(&attended.borrow_and_update());
+        if let Some(store) = &*door.borrow() {
+            store.admit(admission);
+        }
+    }
+}
+
+fn plain_admission(attended: &Attended) -> Admission {
+    Admission::Only {
+        addresses: attended.addresses.clone(),
+        local_uids: [geteuid().as_raw(), 0].into(),
+        silent_max: limits::silent_store_clients(attended.world_size),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    /// The endpoint's store admits the job's own nodes and user only.
+    #[test]
+    fn plain_store_is_for_the_job() {
+        let node: IpAddr = "10.0.0.1".parse().unwrap();
+        let attended = Attended { addresses: [node].into(), world_size: 2 };
+        let admission = plain_admission(&attended);
+        let expected = Admission::Only {
+            addresses: [node].into(),
+            local_uids: [geteuid().as_raw(), 0].into(),
+            silent_max: 4 * 2 + 256,
+        };
+        assert_eq!(admission, expected);
+    }
+}

@@ -1,0 +1,132 @@
+//! The datagrams of agents that look for each other: one small JSON object each.
+//!
+//! A datagram contains the job's name as a digest, so that listeners learn no names, and otherwise
+//! only numbers and the endpoint's address.
+
+use std::net::SocketAddr;
+
+use ragent_rendezvous::ids::RunId;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::limits;
+
+/// The digest that identifies a job in datagrams.
+#[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub(crate) struct JobDigest(String);
+
+impl JobDigest {
+    /// Returns the digest of a job's name.
+    pub(crate) fn of(run_id: &RunId) -> Self {
+        let digest =
+            Sha256::new().chain_update("ragent job ").chain_update(run_id.as_str()).finalize();
+        Self(digest[..16].iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}
+
+/// An agent that may become the host. The lowest candidate does.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub(crate) struct Candidate {
+    /// The rank that the user gave the node; nodes without one come after all ranks.
+    pub rank: u32,
+    /// A random number of this agent.
+    pub number: u64,
+}
+
+/// The content of a datagram.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Saying {
+    /// The sender looks for the coordinator.
+    Looking {
+        /// The sender.
+        by: Candidate,
+        /// True if the sender may host.
+        may_host: bool,
+        /// The lowest candidate that the sender knows of, itself included.
+        lowest: Option<Candidate>,
+    },
+    /// The sender knows the present or former address of the coordinator.
+    Hosted {
+        /// The number of the sender.
+        by: u64,
+        /// The address of the coordinator, which the receiver may be unable to reach.
+        at: SocketAddr,
+        /// True if the sender hosts the coordinator: then its source address is preferred.
+        by_host: bool,
+    },
+}
+
+/// A datagram.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) struct Datagram {
+    /// The version of this format.
+    ragent: u32,
+    /// The job.
+    pub job: JobDigest,
+    /// The content.
+    pub saying: Saying,
+}
+
+const VERSION: u32 = 1;
+
+impl Datagram {
+    /// Creates a datagram of this version.
+    pub(crate) fn new(job: JobDigest, saying: Saying) -> Self {
+        Self { ragent: VERSION, job, saying }
+    }
+
+    /// Encodes the datagram.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a datagram has no map with odd keys")
+    }
+
+    /// Decodes `bytes`; `None` if they are not a datagram of this version.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() > limits::MAX_DATAGRAM {
+            return None;
+        }
+        serde_json::from_slice(bytes).ok().filter(|datagram: &Self| datagram.ragent == VERSION)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(name: &str) -> JobDigest {
+        JobDigest::of(&RunId::new(name))
+    }
+
+    /// An encoded datagram is decoded again, fits the limit, and does not show the job's name.
+    #[test]
+    fn round_trip() {
+        let by = Candidate { rank: u32::MAX, number: u64::MAX };
+        let at = "[fd00:1111:2222:3333:4444:5555:6666:7777]:65535".parse().unwrap();
+        for saying in [
+            Saying::Looking { by, may_host: false, lowest: Some(by) },
+            Saying::Hosted { by: u64::MAX, at, by_host: true },
+        ] {
+            let datagram = Datagram::new(job("secret-project"), saying);
+            let bytes = datagram.encode();
+            assert!(bytes.len() <= limits::MAX_DATAGRAM);
+            assert!(!String::from_utf8_lossy(&bytes).contains("secret"));
+            assert_eq!(Datagram::decode(&bytes), Some(datagram));
+        }
+        assert_ne!(job("a"), job("b"));
+    }
+
+    /// Bytes that are not a datagram of this version are ignored.
+    #[test]
+    fn strangers_are_not_heard() {
+        let at = "1.2.3.4:5".parse().unwrap();
+        let saying = Saying::Hosted { by: 1, at, by_host: false };
+        let bytes = Datagram::new(job("a"), saying).encode();
+        for cut in 0..bytes.len() {
+            assert_eq!(Datagram::decode(&bytes[..cut]), None);
+        }
+        let newer = String::from_utf8(bytes).unwrap().replacen(":1,", ":2,", 1);
+        assert_eq!(Datagram::decode(newer.as_bytes()), None);
+        assert_eq!(Datagram::decode(&[b'{'; 2000]), None);
+    }
+}

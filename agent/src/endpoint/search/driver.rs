@@ -1,0 +1,263 @@
+//! Drives an election: until it has found the endpoint, and then, in a task, for agents that still
+//! look.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use ragent_proto::convert::{NotHere, StatusAnswer};
+use ragent_rendezvous::ids::RunId;
+use tokio::{
+    sync::{oneshot, watch},
+    task::{JoinHandle, JoinSet},
+    time::timeout,
+};
+use tracing::{debug, info, warn};
+
+use super::{
+    datagram::{Candidate, Datagram, JobDigest, Saying},
+    election::{Effect, Election, Pace},
+    rivals::{self, Verdict},
+    sockets::{Sockets, SocketsError},
+};
+use crate::{
+    coordinator::{
+        client,
+        driver::{Input, Inputs},
+    },
+    limits, net,
+    spec::{Endpoint, SearchSpec},
+    sys::{clock, host::ThisHost},
+};
+
+/// The host of the endpoint.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Found {
+    /// This agent is to host, at this address of its machine.
+    Here(IpAddr),
+    /// Another process hosts, or hosted, at this address.
+    There(SocketAddr),
+}
+
+/// One agent's part in the search.
+#[derive(Debug)]
+pub(crate) struct Search {
+    election: Election,
+    sockets: Sockets,
+    job: JobDigest,
+    /// The sender of the last datagram, preferably on another machine; the route to it leads to the
+    /// others.
+    heard: Option<SocketAddr>,
+    /// The coordinator that this agent hosts, if any.
+    hosted: Option<Inputs>,
+    /// Requests to other hosts for the state of their jobs. Each returns the reason for two jobs,
+    /// if there will be two.
+    meetings: JoinSet<Option<(SocketAddr, &'static str)>>,
+    has_warned: bool,
+}
+
+/// A search that continues for other agents, until this value is dropped.
+#[derive(Debug)]
+pub(crate) struct Beacon(JoinHandle<()>);
+
+impl Drop for Beacon {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Search {
+    /// Begins to look for the coordinator of `run_id`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SocketsError`] if no agent can be reached.
+    pub(crate) fn begin(spec: &SearchSpec, run_id: &RunId) -> Result<Self, SocketsError> {
+        let sockets = Sockets::open(spec)?;
+        let interfaces = sockets.interfaces().join(",");
+        let hosts = spec.hosts.len();
+        info!(%run_id, port = spec.port, interfaces, hosts, "searching for the job's other agents");
+        let own = Candidate { rank: spec.rank, number: rand::random() };
+        let election = Election::new(clock::now(), own, spec.eligible, Pace::default());
+        Ok(Self {
+            election,
+            sockets,
+            job: JobDigest::of(run_id),
+            heard: None,
+            hosted: None,
+            meetings: JoinSet::new(),
+            has_warned: false,
+        })
+    }
+
+    /// Looks until the endpoint is found, at most for `join_timeout`.
+    pub(crate) async fn find(&mut self, join_timeout: Duration) -> Option<Found> {
+        let deadline = clock::now() + join_timeout;
+        while clock::now() < deadline {
+            if let Some(found) = self.carry_out_all() {
+                return Some(found);
+            }
+            self.wait(Some(deadline)).await;
+        }
+        None
+    }
+
+    /// Notes that no coordinator was at the address found; the agent looks again.
+    pub(crate) fn in_vain(&mut self) {
+        self.election.handle_in_vain(clock::now());
+    }
+
+    /// Notes that this agent hosts a coordinator at `at`. Continues to answer agents that look, and
+    /// makes the coordinator give way to another one where it must.
+    pub(crate) fn hosts(
+        mut self,
+        at: SocketAddr,
+        coordinator: Inputs,
+        known: watch::Receiver<NotHere>,
+    ) -> Beacon {
+        self.election.handle_hosting(clock::now(), at);
+        self.hosted = Some(coordinator);
+        self.goes_on(known)
+    }
+
+    /// Notes that this agent has joined. Continues to answer agents that look, with the `known`
+    /// endpoint of the coordinator.
+    pub(crate) fn goes_on(mut self, mut known: watch::Receiver<NotHere>) -> Beacon {
+        known.mark_unchanged();
+        Beacon(tokio::spawn(async move {
+            let mut endpoint = known.borrow().endpoint.clone();
+            loop {
+                // The endpoint is found only once.
+                let _ = self.carry_out_all();
+                tokio::select! {
+                    () = self.wait(None) => {}
+                    Ok(()) = known.changed() => {
+                        let now_known = known.borrow_and_update().endpoint.clone();
+                        if now_known != endpoint {
+                            self.move_to(&now_known);
+                            endpoint = now_known;
+                        }
+                    }
+                }
+            }
+        }))
+    }
+
+    /// Notes that the coordinator of this agent, joined or hosted, has sent it to `endpoint`.
+    fn move_to(&mut self, endpoint: &str) {
+        self.hosted = None;
+        self.meetings.abort_all();
+        if let Ok(at) = endpoint.parse::<SocketAddr>() {
+            self.election.handle_sent_elsewhere(clock::now(), at);
+        }
+    }
+
+    fn carry_out_all(&mut self) -> Option<Found> {
+        while let Some(effect) = self.election.poll_effect() {
+            match effect {
+                Effect::Say(saying) => self.sockets.say(&self.datagram(saying)),
+                Effect::Answer(peer, saying) if self.sockets.misses(peer) => {
+                    self.sockets.say_to(peer, &self.datagram(saying));
+                }
+                Effect::Answer(..) => {}
+                Effect::Host => return Some(Found::Here(self.own_address())),
+                Effect::Join(at) => return Some(Found::There(at)),
+                Effect::Meet(rival) => {
+                    if let Some(hosted) = &self.hosted {
+                        self.meetings.spawn(meet(rival, hosted.clone()));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn datagram(&self, saying: Saying) -> Vec<u8> {
+        Datagram::new(self.job.clone(), saying).encode()
+    }
+
+    /// Warns of a second job with this name, once.
+    fn note(&mut self, clash: Option<(SocketAddr, &'static str)>) {
+        if let Some((other, why)) = clash
+            && !self.has_warned
+        {
+            self.has_warned = true;
+            warn!(
+                %other, why,
+                "another agent hosts a different job with the same name: check `--rdzv-id` on \
+                 all nodes"
+            );
+        }
+    }
+
+    async fn wait(&mut self, deadline: Option<Instant>) {
+        let due = [self.election.poll_timeout(), deadline].into_iter().flatten().min();
+        tokio::select! {
+            // Datagrams before deadlines: an agent that was stalled has not waited for the others.
+            biased;
+            heard = self.sockets.hear() => match heard {
+                Ok((bytes, peer)) => {
+                    self.hear(&bytes, peer);
+                    // A flood of datagrams does not delay deadlines.
+                    let now = clock::now();
+                    if self.election.poll_timeout().is_some_and(|due| due <= now) {
+                        self.election.handle_timeout(now);
+                    }
+                }
+                Err(error) => {
+                    debug!(%error, "failed to receive datagrams; retrying");
+                    clock::until(Some(clock::now() + limits::RETRY_INTERVAL)).await;
+                }
+            },
+            Some(met) = self.meetings.join_next() => self.note(met.ok().flatten()),
+            () = clock::until(due) => self.election.handle_timeout(clock::now()),
+        }
+    }
+
+    fn hear(&mut self, bytes: &[u8], peer: SocketAddr) {
+        let Some(datagram) = Datagram::decode(bytes) else { return };
+        if datagram.job == self.job {
+            self.heard = self.heard.filter(|_| ThisHost.owns(peer.ip())).or(Some(peer));
+            self.election.handle_saying(clock::now(), &datagram.saying, peer);
+        }
+    }
+
+    /// Returns this machine's address from the point of view of other agents.
+    fn own_address(&self) -> IpAddr {
+        if let Some(address) = self.sockets.named_interface() {
+            return address;
+        }
+        let towards = self.heard.filter(|peer| !ThisHost.owns(peer.ip()));
+        let known = towards.and_then(net::own_address_towards);
+        known.or_else(net::default_address).unwrap_or_else(|| {
+            let addresses = ThisHost.addresses();
+            addresses.into_iter().next().unwrap_or_else(|| IpAddr::from([127, 0, 0, 1]))
+        })
+    }
+}
+
+/// Asks another host for the state of its job, and makes this one give way to it if it must.
+/// Returns the reason for two jobs, if there will be two.
+async fn meet(rival: SocketAddr, hosted: Inputs) -> Option<(SocketAddr, &'static str)> {
+    let endpoint = Endpoint { host: rival.ip().to_string(), port: rival.port() };
+    // Datagrams are not trusted: this agent gives way only to a process that coordinates the job.
+    let asked = timeout(limits::IDENTIFY_TIMEOUT, client::status(&endpoint)).await;
+    let Ok(Ok(StatusAnswer::Snapshot(theirs))) = asked else {
+        debug!(%rival, "the other agent does not answer as the coordinator of a job");
+        return None;
+    };
+    let (answer, snapshot) = oneshot::channel();
+    hosted.send(Input::Snapshot(answer)).await.ok()?;
+    let own = snapshot.await.ok()?;
+    match rivals::verdict(&own, &theirs) {
+        Verdict::Stay => None,
+        Verdict::Clash(why) => Some((rival, why)),
+        Verdict::GiveWay => {
+            info!(to = %rival, "another agent also coordinates this job; joining it there");
+            // The coordinator may have ended at this moment.
+            let _ = hosted.send(Input::GiveWay(endpoint)).await;
+            None
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! One node's part in a job: registers with the coordinator and runs workers when it is admitted.
+//!
+//! Two machines of [`ragent_core`] decide: `Link` when to send keep-alives and to dial, `Agent`
+//! when to join, start, stop and leave. [`driver`] carries out their effects.
+
+pub mod driver;
+pub(crate) mod node_id;
+pub mod worker_stores;

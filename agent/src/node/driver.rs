@@ -1,0 +1,526 @@
+//! Drives the agent machine and its link: one task that owns both, the node's worker stores, and
+//! the streams to the coordinator.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Instant,
+};
+
+use nix::sys::signal::Signal;
+use ragent_core::{
+    agent::{AgentSettings, Ending, News},
+    node::{Claims, Effect, Node},
+    reported_causes::ReportedCauses,
+    signal,
+};
+use ragent_proto::{
+    Proof,
+    convert::{FromCoordinator, NotHere},
+};
+use ragent_rendezvous::{
+    ids::{AttendNumber, JobUid, RunId},
+    message::{Admission, Attend, FromNode, NodeDescription, PROTOCOL_VERSION, ToNode, Welcome},
+    settings::SharedSettings,
+};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::AbortHandle,
+};
+use tracing::{debug, info, warn};
+
+use super::{
+    node_id::new_node_id,
+    worker_stores::{WorkerStores, admission_of},
+};
+use crate::{
+    coordinator::client::{self, AttendError, FirstWords, StreamEvent},
+    limits,
+    report::{
+        news::{self, round_lines::RoundLines},
+        service_manager::ServiceManager,
+        telemetry::{self, Log},
+    },
+    spec::Endpoint,
+    sys::{clock, host::ThisHost},
+    workers::driver::{Command, SupervisorHandle, Told},
+};
+
+/// The driver's configuration: the job and the node.
+#[derive(Debug)]
+pub struct AgentSpec {
+    /// The job.
+    pub run_id: RunId,
+    /// The address of the coordinator.
+    pub endpoint: Endpoint,
+    /// The settings that all nodes must share.
+    pub shared: SharedSettings,
+    /// This node's description; its address only if it is known before a stream is open.
+    pub node: NodeDescription,
+    /// The node's address, if the user gave it.
+    pub local_addr: Option<String>,
+    /// The lines that this agent prints by default.
+    pub lines: RoundLines,
+    /// The log of this process.
+    pub log: Log,
+    /// The settings of the agent machine.
+    pub settings: AgentSettings,
+    /// The state file of the coordinator that this agent hosts, if it does.
+    pub state_file: Option<PathBuf>,
+    /// The coordinator's endpoint, by the name that all nodes use; this agent's port answers with
+    /// it.
+    pub not_here: watch::Sender<NotHere>,
+}
+
+/// The end of a node's part.
+#[derive(Debug)]
+pub struct End {
+    /// The ending that its machine reached.
+    pub ending: Ending,
+    /// True if its own workers had succeeded in the last round that ran here.
+    pub workers_succeeded: bool,
+}
+
+/// An error after which a node cannot take part.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveError {
+    /// No store for the workers can be opened.
+    #[error("failed to open a store for the workers")]
+    Store(#[source] io::Error),
+    /// The supervisor has ended before its agent.
+    #[error("the supervisor has ended")]
+    Supervisor,
+}
+
+/// Runs this node's part until it ends.
+///
+/// # Errors
+///
+/// Returns [`DriveError`] if the node can no longer take part.
+pub async fn drive(
+    spec: AgentSpec,
+    stores: WorkerStores,
+    supervisor: &mut SupervisorHandle,
+    signals: &mut mpsc::Receiver<Signal>,
+    service_manager: &mut ServiceManager,
+) -> Result<End, DriveError> {
+    let (sender, mut events) = mpsc::channel(limits::TASK_QUEUE);
+    let now = clock::now();
+    let mut driver = Driver {
+        node: Node::new(now, spec.settings.clone()),
+        spec,
+        stores,
+        commands: supervisor.commands.clone(),
+        streams: BTreeMap::new(),
+        proof: None,
+        shown: BTreeMap::new(),
+        remotes: BTreeMap::new(),
+        tasks: BTreeMap::new(),
+        events: sender,
+        known: None,
+        coordinator: None,
+        causes: ReportedCauses::default(),
+        workers_succeeded: false,
+        addresses: Vec::new(),
+        service_manager,
+    };
+    loop {
+        if let Some(ending) = driver.carry_out_all().await? {
+            let workers_succeeded = driver.workers_succeeded;
+            driver.say_farewell(&mut events).await;
+            return Ok(End { ending, workers_succeeded });
+        }
+        let deadline = driver.poll_timeout();
+        tokio::select! {
+            // Events before deadlines, so that an agent that was stalled does not attribute its own
+            // stall to the coordinator.
+            biased;
+            Some(signal) = signals.recv() => driver.handle_signal(signal),
+            told = supervisor.told.recv() => driver.handle_told(told.ok_or(DriveError::Supervisor)?),
+            Some(event) = events.recv() => driver.handle_event(event),
+            (round, address) = driver.stores.client_refused() => {
+                driver.node.handle_client_refused(clock::now(), round, address);
+            }
+            () = clock::until(deadline) => driver.handle_timeout(),
+        }
+    }
+}
+
+struct Driver<'a> {
+    node: Node,
+    spec: AgentSpec,
+    stores: WorkerStores,
+    commands: mpsc::Sender<Command>,
+    streams: BTreeMap<AttendNumber, mpsc::Sender<FromNode>>,
+    /// The proof of the node id; `None` until the first welcome.
+    proof: Option<Proof>,
+    /// The proof that was shown on each stream.
+    shown: BTreeMap<AttendNumber, Option<Proof>>,
+    remotes: BTreeMap<AttendNumber, SocketAddr>,
+    /// The task of each stream; a stream that is dropped ends with it.
+    tasks: BTreeMap<AttendNumber, AbortHandle>,
+    events: mpsc::Sender<StreamEvent>,
+    /// The address at which the coordinator was last reached.
+    known: Option<SocketAddr>,
+    /// The address to which the keeper sends an obituary.
+    coordinator: Option<SocketAddr>,
+    /// The causes for which the coordinator could not be reached since the last success.
+    causes: ReportedCauses,
+    /// True if the workers of the last round that ran here have succeeded.
+    workers_succeeded: bool,
+    /// This machine's addresses at the last registration.
+    addresses: Vec<IpAddr>,
+    service_manager: &'a mut ServiceManager,
+}
+
+impl Driver<'_> {
+    fn poll_timeout(&self) -> Option<Instant> {
+        let of_manager = self.service_manager.poll_timeout();
+        [self.node.poll_timeout(), of_manager].into_iter().flatten().min()
+    }
+
+    fn handle_timeout(&mut self) {
+        let now = clock::now();
+        self.node.handle_timeout(now);
+        self.service_manager.handle_timeout(now);
+    }
+
+    fn handle_signal(&mut self, signal: Signal) {
+        info!(%signal, "signal received; leaving the job");
+        self.node.handle_signal(clock::now(), signal::Signal(signal as i32));
+    }
+
+    fn handle_told(&mut self, told: Told) {
+        let now = clock::now();
+        debug!(?told, "message from the supervisor");
+        match told {
+            Told::Failed(failure) => self.node.handle_failed(now, *failure),
+            Told::Cause(cause) => self.node.handle_cause(now, *cause),
+            Told::Finished(end) => self.node.handle_finished(now, end),
+            Told::CutOff => self.node.handle_cut_off(now),
+            Told::Said(text) => self.node.handle_said(now, text),
+        }
+    }
+
+    fn handle_event(&mut self, event: StreamEvent) {
+        let now = clock::now();
+        match event {
+            StreamEvent::Connected { attend, local, remote, reply } => {
+                if let Some(claims) = self.node.handle_connected(now, attend) {
+                    self.attend(attend, claims, local, remote, reply);
+                }
+            }
+            StreamEvent::Message(attend, message) if self.streams.contains_key(&attend) => {
+                debug!(attend = attend.0, ?message, "coordinator");
+                self.handle_message(now, attend, message);
+            }
+            // The stream was dropped in the meantime.
+            StreamEvent::Message(..) => {}
+            StreamEvent::Ended(attend, error) => {
+                self.forget(attend);
+                self.node.handle_ended(now, attend);
+                if !self.node.is_attended() {
+                    self.tell_cause(&error);
+                }
+            }
+        }
+    }
+
+    fn tell_cause(&mut self, error: &AttendError) {
+        if self.node.agent().is_leaving() {
+            return;
+        }
+        let cause = news::with_causes(error);
+        if self.causes.insert(&cause) {
+            let seconds = self.spec.shared.timeouts.join.as_secs();
+            warn!(
+                endpoint = %self.spec.endpoint, cause, give_up_after_s = seconds,
+                "cannot reach the coordinator; retrying"
+            );
+        }
+    }
+
+    fn attend(
+        &mut self,
+        attend: AttendNumber,
+        claims: Claims,
+        local: SocketAddr,
+        remote: SocketAddr,
+        reply: oneshot::Sender<FirstWords>,
+    ) {
+        let mut node = self.spec.node.clone();
+        // IPv6 addresses may change while an agent runs.
+        node.addresses = ThisHost.addresses();
+        self.addresses.clone_from(&node.addresses);
+        let own = local.ip().to_canonical();
+        if node.address.is_empty() {
+            node.address = own.to_string();
+        }
+        // The address in use comes first, as it is known to work; a machine may have more than are
+        // accepted.
+        node.addresses.retain(|address| *address != own);
+        node.addresses.insert(0, own);
+        node.addresses.truncate(limits::MAX_ADDRESSES);
+        let Claims { job_uid, heard, restarts_used, charged_through, standing } = claims;
+        let message = Attend {
+            protocol_version: PROTOCOL_VERSION,
+            run_id: self.spec.run_id.clone(),
+            // Under a new node id, the agent is a new node to the job.
+            job_uid: job_uid.filter(|_| self.proof.is_some()),
+            attend,
+            node,
+            settings: self.spec.shared,
+            heard,
+            restarts_used,
+            charged_through,
+            standing,
+        };
+        let (says, queue) = mpsc::channel(limits::STREAM_QUEUE);
+        let first = FirstWords { attend: message, proof: self.proof, queue };
+        if reply.send(first).is_ok() {
+            self.streams.insert(attend, says);
+            self.shown.insert(attend, self.proof);
+            self.remotes.insert(attend, remote);
+            self.bury(Some(remote));
+        }
+    }
+
+    fn handle_message(&mut self, now: Instant, attend: AttendNumber, message: FromCoordinator) {
+        let message = match message {
+            FromCoordinator::Message(message) => message,
+            FromCoordinator::NotHere(not_here) => return self.go_elsewhere(now, attend, &not_here),
+            FromCoordinator::OtherAgent => return self.become_another(now, attend),
+            FromCoordinator::Welcomed(welcome, proof) => {
+                return self.handle_welcome(now, attend, &welcome, proof);
+            }
+        };
+        match message {
+            // A welcome is handled above, with its proof.
+            ToNode::Welcome(_) => {}
+            message => self.node.handle_message(now, attend, message),
+        }
+    }
+
+    fn handle_welcome(
+        &mut self,
+        now: Instant,
+        attend: AttendNumber,
+        welcome: &Welcome,
+        proof: Proof,
+    ) {
+        let is_first = self.node.agent().job_uid().is_none();
+        let counts = self.node.handle_welcome(now, attend, welcome);
+        if welcome.term >= self.node.agent().term() && self.proof.replace(proof) != Some(proof) {
+            // At once: the keeper needs it even if the agent is killed a moment later.
+            self.bury(None);
+        }
+        if !counts {
+            return debug!(term = welcome.term.0, "outdated welcome ignored");
+        }
+        if is_first || !self.causes.is_empty() {
+            info!(
+                endpoint = %self.spec.endpoint, run_id = %self.spec.run_id,
+                term = welcome.term.0, "registered"
+            );
+            if is_first {
+                let line = self.spec.lines.registered(&self.spec.endpoint);
+                line.iter().for_each(|line| telemetry::line(line));
+            }
+            self.service_manager.tell_attending(&self.spec.endpoint.to_string());
+        }
+        self.causes.clear();
+        self.known = self.remotes.get(&attend).copied();
+        self.spec.not_here.send_modify(|not_here| not_here.term = welcome.term);
+    }
+
+    /// Carries out the effects of the machines; returns the ending once it is reached.
+    async fn carry_out_all(&mut self) -> Result<Option<Ending>, DriveError> {
+        let mut ending = None;
+        while let Some(effect) = self.node.poll_effect() {
+            if !matches!(effect, Effect::Send { .. }) {
+                debug!(?effect, "agent");
+            }
+            match effect {
+                Effect::Finish(how) => ending = Some(how),
+                effect => self.carry_out(effect).await?,
+            }
+        }
+        Ok(ending)
+    }
+
+    async fn carry_out(&mut self, effect: Effect) -> Result<(), DriveError> {
+        match effect {
+            Effect::Dial(attend) => {
+                let (endpoint, events) = (self.spec.endpoint.clone(), self.events.clone());
+                let task = tokio::spawn(client::attend(endpoint, self.known, attend, events));
+                self.tasks.insert(attend, task.abort_handle());
+            }
+            Effect::Send { attend, message } => self.say_on(attend, message),
+            Effect::Drop(attend) => self.forget(attend),
+            Effect::Renew(until) => self.order(Command::Renew(until)).await,
+            Effect::LeaseLost => {
+                warn!("the lease has ended: the coordinator has not answered in time");
+                self.spec.log.keep();
+            }
+            Effect::OpenStore => {
+                self.refresh_addresses();
+                let port = self.stores.open().await.map_err(DriveError::Store)?;
+                self.node.handle_store_open(clock::now(), port);
+            }
+            Effect::Start(admission) => {
+                self.workers_succeeded = false;
+                self.bury(None);
+                self.serve_store(&admission).await;
+                // An admitted node has been welcomed, so it knows the job uid.
+                let job_uid = self.node.agent().job_uid().cloned();
+                let job_uid = job_uid.unwrap_or_else(|| JobUid::new(""));
+                self.order(Command::Start { admission, job_uid }).await;
+            }
+            Effect::Stop { signal, grace } => self.order(Command::Stop { signal, grace }).await,
+            Effect::Kill => self.order(Command::Kill).await,
+            Effect::Announce(news) => {
+                self.workers_succeeded |= matches!(news, News::Succeeded(_));
+                news::log(&news);
+                self.spec.lines.line(&news).iter().for_each(|line| telemetry::line(line));
+                if news::is_failure(&news) {
+                    self.spec.log.keep();
+                }
+                self.service_manager.tell_news(&news);
+            }
+            Effect::Finish(_) => debug_assert!(false, "handled by the caller"),
+        }
+        Ok(())
+    }
+
+    /// Registers again if the coordinator does not know this machine's present addresses. It must
+    /// have them before this node is ready for the next round, whose store refuses all others.
+    ///
+    /// A registration carries everything that a coordinator needs to know of a node, so no other
+    /// message has to carry the addresses; the old stream has ended before this node reports ready
+    /// on any.
+    fn refresh_addresses(&mut self) {
+        let Some(attend) = self.node.current().filter(|_| self.node.is_attended()) else { return };
+        if ThisHost.addresses() != self.addresses {
+            info!("the addresses of this machine have changed; registering again");
+            self.forget(attend);
+            self.node.handle_ended(clock::now(), attend);
+        }
+    }
+
+    async fn serve_store(&mut self, admission: &Admission) {
+        if admission.group_rank.0 == 0 {
+            let (members, world_size) = (&admission.store_clients, admission.world_size);
+            let access = self.spec.shared.store_access;
+            let access = admission_of(access, members, world_size, |ip| ThisHost.owns(ip));
+            self.stores.serve(admission.round.round, access).await;
+        } else {
+            self.stores.close_all().await;
+        }
+    }
+
+    fn say_on(&mut self, attend: AttendNumber, message: FromNode) {
+        let Some(says) = self.streams.get(&attend) else {
+            return;
+        };
+        if says.try_send(message).is_err() {
+            debug!(attend = attend.0, "stream dropped: its queue is full or closed");
+            self.forget(attend);
+            self.node.handle_ended(clock::now(), attend);
+        }
+    }
+
+    /// Updates the obituary that the keeper sends if this process dies, and its destination.
+    fn bury(&mut self, coordinator: Option<SocketAddr>) {
+        self.coordinator = coordinator.or(self.coordinator);
+        self.command(Command::Bury {
+            node_id: self.spec.node.node_id.to_string(),
+            coordinators: self.coordinator.into_iter().collect(),
+            round: self.node.agent().heard().round.round,
+            proof: self.proof,
+            state_file: self.spec.state_file.clone(),
+        });
+    }
+
+    /// Ends a stream, or the attempt to open it.
+    fn forget(&mut self, attend: AttendNumber) {
+        self.streams.remove(&attend);
+        self.remotes.remove(&attend);
+        self.shown.remove(&attend);
+        if let Some(task) = self.tasks.remove(&attend) {
+            task.abort();
+        }
+    }
+
+    /// Registers under a new node id, because the present one belongs to another agent. If this
+    /// agent's proof arrived after the registration was sent, only drops this stream.
+    fn become_another(&mut self, now: Instant, attend: AttendNumber) {
+        let shown = self.shown.get(&attend).copied().flatten();
+        if shown == self.proof && !self.node.is_attended() {
+            let node_id = new_node_id();
+            warn!(
+                old = %self.spec.node.node_id, new = %node_id,
+                "the node id belongs to another agent; registering under a new one"
+            );
+            self.spec.node.node_id = node_id;
+            self.proof = None;
+            self.bury(None);
+        }
+        self.forget(attend);
+        self.node.handle_ended(now, attend);
+    }
+
+    /// Follows a redirect from an agent that does not coordinate, or no longer does.
+    fn go_elsewhere(&mut self, now: Instant, attend: AttendNumber, not_here: &NotHere) {
+        let endpoint = not_here.endpoint.parse::<Endpoint>().ok();
+        let elsewhere = endpoint.filter(|endpoint| *endpoint != self.spec.endpoint);
+        let is_new = elsewhere.is_some();
+        let follows = self.node.handle_sent_elsewhere(now, attend, not_here.term, is_new);
+        match elsewhere {
+            Some(endpoint) if follows => {
+                info!(
+                    from = %self.spec.endpoint, to = %endpoint,
+                    "redirected to another endpoint of the coordinator"
+                );
+                self.spec.not_here.send_modify(|known| known.endpoint = endpoint.to_string());
+                self.spec.endpoint = endpoint;
+                self.known = None;
+                self.proof = None;
+                // The address used as a host, possibly loopback, need not lead to the new
+                // coordinator.
+                self.spec.node.address = self.spec.local_addr.clone().unwrap_or_default();
+                self.spec.state_file = None;
+            }
+            Some(_) | None => {
+                debug!(endpoint = not_here.endpoint, "redirect ignored");
+            }
+        }
+    }
+
+    async fn order(&self, command: Command) {
+        // A supervisor that has ended has reported it.
+        let _ = self.commands.send(command).await;
+    }
+
+    fn command(&self, command: Command) {
+        // The queue has room for everything that can be waiting in it.
+        let _ = self.commands.try_send(command);
+    }
+
+    /// Flushes the last messages: closing this side of the streams ends them on the other.
+    async fn say_farewell(mut self, events: &mut mpsc::Receiver<StreamEvent>) {
+        let current = self.node.current();
+        self.streams.clear();
+        let ended = async {
+            while let Some(event) = events.recv().await {
+                if matches!(event, StreamEvent::Ended(attend, _) if Some(attend) == current) {
+                    return;
+                }
+            }
+        };
+        if current.is_some() {
+            let _ = tokio::time::timeout(limits::FAREWELL_TIMEOUT, ended).await;
+        }
+    }
+}

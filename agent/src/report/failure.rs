@@ -1,0 +1,144 @@
+//! The report that every node prints when the job has failed.
+
+use std::fmt::Write;
+
+use ragent_proto::printable;
+use ragent_rendezvous::message::{JobResult, Outcome, WorkerFailure};
+
+use super::news;
+
+/// Formats the report: which worker failed first, where, how, and its last output.
+pub(crate) fn failure(outcome: &Outcome, title: &str) -> String {
+    let mut text = format!("{RULE}\n{title} FAILED\n{THIN}\n");
+    match &outcome.first_failure {
+        Some(failure) => first_failure(&mut text, failure),
+        None => text.push_str("No worker failure was recorded.\n"),
+    }
+    let left = match outcome.result {
+        JobResult::FinalFailure => "its exit code forbids restarts",
+        JobResult::Succeeded
+        | JobResult::BudgetSpent
+        | JobResult::JoinTimeout { .. }
+        | JobResult::RecoveryTimeout { .. }
+        | JobResult::AllLeft
+        | JobResult::LoopbackMaster { .. }
+        | JobResult::AllSetAside
+        | JobResult::RestartLoop { .. } => "none is left",
+    };
+    let restarts = match outcome.restarts_used {
+        0 if outcome.result == JobResult::FinalFailure => left.to_owned(),
+        0 => "no restart was left".to_owned(),
+        1 => format!("1 restart was used, {left}"),
+        used => format!("{used} restarts were used, {left}"),
+    };
+    row(&mut text, "restarts", &restarts);
+    if outcome.other_failures > 0 {
+        let others = format!("{} more failed by themselves in that round", outcome.other_failures);
+        row(&mut text, "others", &others);
+    }
+    for failure in &outcome.further_failures {
+        let ended = news::ended(&failure.end);
+        let what = format!("rank {} on {}: {ended}", failure.global_rank, failure.host_name);
+        row(&mut text, "also", &printable(&what));
+    }
+    text.push_str(RULE);
+    printable(&text)
+}
+
+const RULE: &str = "============================================================";
+const THIN: &str = "------------------------------------------------------------";
+
+fn first_failure(text: &mut String, failure: &WorkerFailure) {
+    text.push_str("Root cause (first observed failure):\n");
+    row(text, "host", &failure.host_name);
+    let rank = format!("{} (local_rank: {})", failure.global_rank, failure.local_rank);
+    row(text, "rank", &rank);
+    row(text, "round", &failure.round.round.to_string());
+    let ended = news::ended(&failure.end);
+    // A process that could not be started has none.
+    let pid = if failure.pid == 0 { String::new() } else { format!(" (pid: {})", failure.pid) };
+    row(text, "ended", &format!("{ended}{pid}"));
+    let error_file = failure.error_file.as_deref().unwrap_or("not written by the script");
+    row(text, "error_file", error_file);
+    if let Some(message) = &failure.message {
+        block(text, "message", message);
+    }
+    if !failure.stderr_tail.is_empty() {
+        block(text, "its last lines on stderr", &failure.stderr_tail);
+    }
+}
+
+fn row(text: &mut String, label: &str, value: &str) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "  {label:<10}: {value}");
+}
+
+fn block(text: &mut String, label: &str, lines: &str) {
+    let _ = writeln!(text, "  {label}:");
+    for line in lines.lines() {
+        let _ = writeln!(text, "    {line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ragent_rendezvous::{
+        ids::{GlobalRank, LocalRank, Round, RoundId, Term},
+        message::WorkerEnd,
+    };
+
+    use super::*;
+
+    /// The report names the first failure with everything that is known about it.
+    #[test]
+    fn report_of_a_failure() {
+        let failure = WorkerFailure {
+            host_name: "node1".into(),
+            round: RoundId { term: Term(1), round: Round(3) },
+            global_rank: GlobalRank(5),
+            local_rank: LocalRank(1),
+            pid: 4711,
+            end: WorkerEnd::Signaled(9),
+            age: Duration::ZERO,
+            message: Some("ValueError: x".into()),
+            error_file: Some("/l/error.json".into()),
+            stderr_tail: "one\n\u{1b}[31mtwo".into(),
+            is_final: false,
+            error_file_age: None,
+        };
+        let outcome = Outcome {
+            result: JobResult::BudgetSpent,
+            first_failure: Some(failure.clone()),
+            other_failures: 2,
+            further_failures: vec![WorkerFailure {
+                host_name: "node2".into(),
+                global_rank: GlobalRank(9),
+                end: WorkerEnd::Exited(1),
+                ..failure.clone()
+            }],
+            restarts_used: 1,
+        };
+        let expected = "\
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root cause (first observed failure):
+  host      : node1
+  rank      : 5 (local_rank: 1)
+  round     : 3
+  ended     : killed by SIGKILL (signal 9) (pid: 4711)
+  error_file: /l/error.json
+  message:
+    ValueError: x
+  its last lines on stderr:
+    one
+    [31mtwo
+  restarts  : 1 restart was used, none is left
+  others    : 2 more failed by themselves in that round
+  also      : rank 9 on node2: exited with code 1
+============================================================";
+        assert_eq!(super::failure(&outcome, "train.py"), expected);
+    }
+}

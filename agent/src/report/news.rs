@@ -1,0 +1,176 @@
+//! Text about events: the agent's log lines about rounds, and the wording of ends and reasons that
+//! log, report and status share.
+
+pub mod round_lines;
+
+use std::{error::Error, fmt::Write};
+
+use ragent_core::{agent::News, signal::Signal};
+use ragent_rendezvous::message::{EvictReason, RestartReason, WaitReason, WorkerEnd};
+use tracing::{error, info, warn};
+
+use crate::spec::Endpoint;
+
+/// Returns true if the news is a failure, so that the recent log lines are worth a file.
+pub fn is_failure(news: &News) -> bool {
+    match news {
+        News::WorkerFailed(_) | News::Cause(_) | News::Evicted(..) => true,
+        News::Restarting(_, reason) => match reason {
+            RestartReason::WorkerFailed { .. }
+            | RestartReason::NodeLost { .. }
+            | RestartReason::CoordinatorRestarted => true,
+            RestartReason::HostLeft
+            | RestartReason::NodesWaiting { .. }
+            | RestartReason::NodeLeft { .. } => false,
+        },
+        News::Admitted(_)
+        | News::HostLeaving
+        | News::Succeeded(_)
+        | News::Waiting(..)
+        | News::ClientRefused(..) => false,
+    }
+}
+
+/// Logs one piece of news.
+pub fn log(news: &News) {
+    match news {
+        News::Admitted(admission) => info!(
+            round = %admission.round,
+            group_rank = admission.group_rank.0,
+            nodes = admission.group_world_size,
+            world_size = admission.world_size,
+            master = %Endpoint {
+                host: admission.master_address.clone(),
+                port: admission.master_port,
+            },
+            restart_count = admission.restart_count,
+            "admitted; starting workers"
+        ),
+        News::Evicted(round, reason) => {
+            warn!(%round, reason = evicted(*reason), "no longer a member of the round");
+        }
+        News::HostLeaving => {
+            warn!("the coordinator's host is leaving; the job continues once that agent runs again")
+        }
+        News::Restarting(round, reason) => {
+            info!(%round, reason = restarting(reason), "round has ended; stopping workers");
+        }
+        News::Succeeded(round) => {
+            info!(%round, "all workers of this node have succeeded; waiting for the other nodes");
+        }
+        News::Waiting(round, reason) => info!(%round, reason = waiting(*reason), "waiting"),
+        News::WorkerFailed(failure) => error!(
+            round = %failure.round,
+            rank = failure.global_rank.0,
+            local_rank = failure.local_rank.0,
+            pid = failure.pid,
+            end = ended(&failure.end),
+            "worker failed"
+        ),
+        News::ClientRefused(round, address) => warn!(
+            "the store of round {} refused a connection from {address}, which is neither an \
+             address of a member nor a socket of this user; if a worker of this job runs there, \
+             give its address with `--local-addr` on its node, or `--store-access any` on all \
+             nodes",
+            round.round
+        ),
+        News::Cause(failure) => error!(
+            round = %failure.round,
+            rank = failure.global_rank.0,
+            local_rank = failure.local_rank.0,
+            error_file = failure.error_file,
+            "worker failed first: it wrote its error file before the round was stopped"
+        ),
+    }
+}
+
+/// Describes how a worker ended.
+pub fn ended(end: &WorkerEnd) -> String {
+    match end {
+        WorkerEnd::Exited(code) => format!("exited with code {code}"),
+        WorkerEnd::Signaled(signal) => format!("killed by {}", signal_name(*signal)),
+        WorkerEnd::NotStarted(reason) => format!("could not be started: {reason}"),
+        WorkerEnd::KeeperLost => "killed because its keeper process has ended".to_owned(),
+        WorkerEnd::Hung(time) if time.is_zero() => {
+            "killed because it reported a hang (WATCHDOG=trigger)".to_owned()
+        }
+        WorkerEnd::Hung(time) => {
+            format!("killed because it made no progress for {} s", time.as_secs_f64())
+        }
+    }
+}
+
+/// Returns a signal's name and number.
+pub fn signal_name(number: i32) -> String {
+    let signal = Signal(number);
+    if signal.has_name() { format!("{signal} (signal {number})") } else { signal.to_string() }
+}
+
+/// Describes why a node is no longer a member.
+pub fn evicted(reason: EvictReason) -> &'static str {
+    match reason {
+        EvictReason::Obituary => "its agent has ended",
+        EvictReason::Silent => "it sent no message within its lease",
+        EvictReason::NotBack => "it was not ready for the next round in time",
+        EvictReason::SetAside => "it failed too often",
+    }
+}
+
+/// Describes why a round has ended.
+pub fn restarting(reason: &RestartReason) -> String {
+    match reason {
+        RestartReason::CoordinatorRestarted => "the coordinator was restarted".to_owned(),
+        RestartReason::HostLeft => "the coordinator's host is leaving".to_owned(),
+        RestartReason::NodesWaiting { waiting: 1 } => {
+            "a node is waiting and there is room for it".to_owned()
+        }
+        RestartReason::NodesWaiting { waiting } => {
+            format!("{waiting} nodes are waiting and there is room for them")
+        }
+        RestartReason::NodeLeft { host_name } => format!("{host_name} has left"),
+        RestartReason::NodeLost { host_name, how } => {
+            format!("{host_name} was lost: {}", evicted(*how))
+        }
+        RestartReason::WorkerFailed { host_name, global_rank, end } => {
+            format!("rank {global_rank} on {host_name} {}", ended(end))
+        }
+    }
+}
+
+/// Describes why a node waits.
+pub fn waiting(reason: WaitReason) -> &'static str {
+    match reason {
+        WaitReason::Gathering => "the round is being formed",
+        WaitReason::NextRound => "this node will be admitted to the next round",
+        WaitReason::Spare => "the round is full; this node is a spare",
+        WaitReason::SetAside => "this node failed too often and is quarantined",
+        WaitReason::Recovering => "the coordinator is waiting for the members of the last round",
+    }
+}
+
+/// Formats an error and all of its causes on one line.
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        // Writing to a string does not fail.
+        let _ = write!(text, ": {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every signal has a well-known name.
+    #[test]
+    fn signals_have_names() {
+        assert_eq!(signal_name(9), "SIGKILL (signal 9)");
+        assert_eq!(signal_name(34), "SIGRTMIN (signal 34)");
+        assert_eq!(signal_name(36), "SIGRTMIN+2 (signal 36)");
+        assert_eq!(signal_name(99), "SIGRTMIN+65 (signal 99)");
+        assert_eq!(signal_name(0), "signal 0");
+    }
+}

@@ -1,0 +1,377 @@
+//! Writes the program's log lines to stderr; stdout belongs to the workers.
+//!
+//! A thread writes them, so that a blocked console delays nothing else. Lines that do not fit into
+//! the queue are dropped, and their number is logged. By default few lines are printed; the others are
+//! kept in memory, and become a file when something fails.
+
+mod recent;
+
+use std::{
+    fs,
+    io::{self, IsTerminal, Write},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use tracing::{Event, Level, Subscriber, info};
+use tracing_subscriber::{
+    EnvFilter, Layer,
+    fmt::{
+        self, FmtContext, FormatEvent, FormatFields, MakeWriter,
+        format::Writer,
+        time::{FormatTime, SystemTime},
+    },
+    layer::SubscriberExt,
+    registry::LookupSpan,
+    util::SubscriberInitExt,
+};
+
+use self::recent::Recent;
+use crate::{
+    cli::LaunchArgs,
+    limits,
+    spec::JobSpecError,
+    sys::{clock, files, host::Host},
+};
+
+/// The format of log lines.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LogFormat {
+    /// One JSON object a line.
+    Json,
+    /// Human-readable text.
+    Text,
+}
+
+impl LogFormat {
+    /// Returns the format that `--log-format` selects.
+    ///
+    /// # Errors
+    ///
+    /// Returns the value if it is not a known format.
+    pub fn of(args: &LaunchArgs) -> Result<Self, JobSpecError> {
+        match args.log_format.as_deref() {
+            None | Some("text") => Ok(Self::Text),
+            Some("json") => Ok(Self::Json),
+            Some(value) => Err(JobSpecError::LogFormat { value: value.to_owned() }),
+        }
+    }
+}
+
+/// What a command prints by default.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum DefaultLines {
+    /// Warnings, errors and the lines for people. Lines of level `info` are kept in memory, and written
+    /// to a file when something fails.
+    Few,
+    /// Lines of level `info` and above.
+    Info,
+}
+
+/// The target of lines of [`line()`].
+const LINES: &str = "ragent::lines";
+
+/// Prints a line for people, unless `RAGENT_LOG` or `LOGLEVEL` selects log lines.
+pub(crate) fn line(text: &str) {
+    info!(target: LINES, "{text}");
+}
+
+/// The levels that the environment selects: `RAGENT_LOG`, else torch's `LOGLEVEL`.
+fn given_filter(host: &impl Host) -> Option<String> {
+    let text = |name| host.env(name).map(|value| value.to_string_lossy().into_owned());
+    let level = || match text("LOGLEVEL")?.to_ascii_uppercase().as_str() {
+        "DEBUG" | "NOTSET" => Some("debug"),
+        "INFO" => Some("info"),
+        "WARNING" | "WARN" => Some("warn"),
+        "ERROR" | "CRITICAL" | "FATAL" => Some("error"),
+        // A number, or a level of another program.
+        _ => None,
+    };
+    text("RAGENT_LOG").or_else(|| level().map(str::to_owned))
+}
+
+/// Log lines of these levels, without lines of [`line()`], which repeat some of them.
+fn without_lines(levels: &str) -> EnvFilter {
+    EnvFilter::builder().parse_lossy(format!("{levels},{LINES}=off"))
+}
+
+/// Installs the subscriber of this process.
+///
+/// # Errors
+///
+/// Returns the system's refusal to start the writing thread.
+pub fn start(format: LogFormat, default: DefaultLines, host: &impl Host) -> io::Result<Log> {
+    let given = given_filter(host);
+    let is_few = given.is_none() && default == DefaultLines::Few && format == LogFormat::Text;
+    let log = Log::start(is_few.then(Recent::default))?;
+    let is_terminal = io::stderr().is_terminal();
+    // An internal error of the logger could only be printed to the console that failed.
+    let lines = fmt::layer().with_writer(log.clone()).with_target(false).log_internal_errors(false);
+    let text = lines.with_ansi(is_terminal).with_timer(LineTime { is_local: is_terminal });
+    let filter = without_lines(given.as_deref().unwrap_or("info"));
+    let mut layers = Vec::new();
+    if let Some(recent) = &log.recent {
+        let few = EnvFilter::builder().parse_lossy(format!("warn,{LINES}=info"));
+        layers.push(text.event_format(ForPeople).with_filter(few).boxed());
+        let kept = fmt::layer().with_writer(recent.clone()).with_ansi(false).with_target(false);
+        layers.push(kept.log_internal_errors(false).with_filter(filter).boxed());
+    } else {
+        layers.push(match format {
+            LogFormat::Text => text.with_filter(filter).boxed(),
+            LogFormat::Json => {
+                let time = LineTime { is_local: false };
+                text.with_timer(time).json().with_target(true).with_filter(filter).boxed()
+            }
+        });
+    }
+    // An earlier subscriber stays, as in a test that calls this twice.
+    let _ = tracing_subscriber::registry().with(layers).try_init();
+    Ok(log)
+}
+
+/// The time of a line: short and local on a terminal, else RFC 3339.
+#[derive(Clone, Copy, Debug)]
+struct LineTime {
+    is_local: bool,
+}
+
+impl FormatTime for LineTime {
+    fn format_time(&self, writer: &mut Writer<'_>) -> std::fmt::Result {
+        if self.is_local {
+            return write!(writer, "{}", clock::local_time_of_day());
+        }
+        SystemTime.format_time(writer)
+    }
+}
+
+/// Lines that begin with the time, the program's name and, for a warning or an error, that word.
+#[derive(Clone, Copy, Debug)]
+struct ForPeople;
+
+impl<S, N> FormatEvent<S, N> for ForPeople
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
+        LineTime { is_local: writer.has_ansi_escapes() }.format_time(&mut writer)?;
+        writer.write_str(match *event.metadata().level() {
+            Level::ERROR => " ragent: error: ",
+            Level::WARN => " ragent: warning: ",
+            _ => " ragent: ",
+        })?;
+        context.format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
+}
+
+/// An item for the writing thread.
+#[derive(Debug)]
+enum ToWrite {
+    Line(Vec<u8>),
+    /// A request to write the recent lines to a file.
+    Keep(PathBuf),
+    /// A request to remove that file.
+    Discard(PathBuf),
+    /// A request to reply once all earlier items are written.
+    Flush(mpsc::SyncSender<()>),
+}
+
+/// The queue of the writing thread.
+#[derive(Clone, Debug)]
+pub struct Log {
+    queue: mpsc::SyncSender<ToWrite>,
+    dropped: Arc<AtomicU64>,
+    /// The recent lines, unless all lines are printed.
+    recent: Option<Recent>,
+    /// The file for the recent lines, once its folder is known.
+    file: Arc<OnceLock<PathBuf>>,
+    is_kept: Arc<AtomicBool>,
+}
+
+impl Log {
+    fn start(recent: Option<Recent>) -> io::Result<Self> {
+        let (queue, items) = mpsc::sync_channel(limits::LOG_QUEUE);
+        let log = Self::new(queue, recent);
+        let writer = Writing {
+            dropped: Arc::clone(&log.dropped),
+            recent: log.recent.clone(),
+            is_kept: Arc::clone(&log.is_kept),
+        };
+        thread::Builder::new().name("log".to_owned()).spawn(move || writer.write_all(&items))?;
+        Ok(log)
+    }
+
+    fn new(queue: mpsc::SyncSender<ToWrite>, recent: Option<Recent>) -> Self {
+        Self {
+            queue,
+            dropped: Arc::default(),
+            recent,
+            file: Arc::default(),
+            is_kept: Arc::default(),
+        }
+    }
+
+    /// A log without a thread, for drivers that are run without the program.
+    pub fn disabled() -> Self {
+        let (queue, _) = mpsc::sync_channel(0);
+        Self::new(queue, None)
+    }
+
+    /// Prints `text` after all earlier lines.
+    pub fn say(&self, text: &str) {
+        // A blocked console has filled the queue, and would not accept this either.
+        let _ = self.queue.try_send(ToWrite::Line(format!("{text}\n").into_bytes()));
+    }
+
+    /// Waits until all earlier items are written, at most for `limit`.
+    pub fn flush(&self, limit: Duration) {
+        let (done, written) = mpsc::sync_channel(1);
+        // A blocked console has filled the queue, and gets no further time.
+        if self.queue.try_send(ToWrite::Flush(done)).is_ok() {
+            let _ = written.recv_timeout(limit);
+        }
+    }
+
+    /// Sets the folder in which [`Log::keep`] writes `agent.log`.
+    pub(crate) fn set_folder(&self, folder: &Path) {
+        // The folder is set once in the life of a process.
+        let _ = self.file.set(folder.join("agent.log"));
+    }
+
+    /// Writes the recent lines to `agent.log`, replacing earlier ones: something has failed. Does not wait
+    /// for the disk.
+    pub(crate) fn keep(&self) {
+        if let (Some(_), Some(file)) = (&self.recent, self.file.get()) {
+            let _ = self.queue.try_send(ToWrite::Keep(file.clone()));
+        }
+    }
+
+    /// Removes `agent.log`.
+    pub(crate) fn discard(&self) {
+        if let (Some(_), Some(file)) = (&self.recent, self.file.get()) {
+            let _ = self.queue.try_send(ToWrite::Discard(file.clone()));
+        }
+    }
+
+    /// The path of `agent.log`, if it has been written.
+    pub fn kept(&self) -> Option<&Path> {
+        let is_kept = self.is_kept.load(Ordering::Acquire);
+        self.file.get().map(PathBuf::as_path).filter(|_| is_kept)
+    }
+}
+
+/// The writing thread.
+struct Writing {
+    dropped: Arc<AtomicU64>,
+    recent: Option<Recent>,
+    is_kept: Arc<AtomicBool>,
+}
+
+impl Writing {
+    fn write_all(&self, items: &mpsc::Receiver<ToWrite>) {
+        for item in items {
+            match item {
+                // A closed console (EPIPE) does not end this thread.
+                ToWrite::Line(line) => {
+                    let _ = write_line(&line, self.dropped.swap(0, Ordering::Relaxed));
+                }
+                ToWrite::Keep(path) => {
+                    let lines = self.recent.as_ref().map(Recent::bytes).unwrap_or_default();
+                    let written = files::rewrite(&path).and_then(|mut file| file.write_all(&lines));
+                    self.is_kept.store(written.is_ok(), Ordering::Release);
+                }
+                ToWrite::Discard(path) => {
+                    // It may not have been written.
+                    let _ = fs::remove_file(path);
+                    self.is_kept.store(false, Ordering::Release);
+                }
+                ToWrite::Flush(done) => {
+                    // The caller may have stopped waiting.
+                    let _ = done.try_send(());
+                }
+            }
+        }
+    }
+}
+
+fn write_line(line: &[u8], dropped: u64) -> io::Result<()> {
+    let mut stderr = io::stderr().lock();
+    if dropped > 0 {
+        writeln!(stderr, "ragent: {dropped} log lines were lost while the console was blocked")?;
+    }
+    stderr.write_all(line)
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+impl Write for Log {
+    /// Takes one whole line, as the formatter passes them.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.queue.try_send(ToWrite::Line(line.to_vec())).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A blocked console delays no caller: lines that do not fit are counted.
+    #[test]
+    fn full_queue_drops_and_counts() {
+        let (lines, _nobody_reads) = mpsc::sync_channel(2);
+        let mut log = Log::new(lines, None);
+        for _ in 0..5 {
+            assert_eq!(log.write(b"line\n").unwrap(), 5);
+        }
+        assert_eq!(log.dropped.load(Ordering::Relaxed), 3);
+    }
+
+    /// The recent lines become a file when something fails, and the file is removed if the job succeeds.
+    #[test]
+    fn recent_lines_become_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.log");
+        let limit = Duration::from_secs(300);
+        let mut recent = Recent::default();
+        let log = Log::start(Some(recent.clone())).unwrap();
+        recent.write_all(b"one\n").unwrap();
+        log.keep();
+        log.set_folder(folder.path());
+        log.flush(limit);
+        assert_eq!(log.kept(), None, "no folder was known");
+        log.keep();
+        log.flush(limit);
+        assert_eq!(
+            (log.kept(), fs::read(&path).unwrap()),
+            (Some(path.as_path()), b"one\n".to_vec())
+        );
+        log.discard();
+        log.flush(limit);
+        assert_eq!((log.kept(), path.exists()), (None, false));
+    }
+}

@@ -1,0 +1,367 @@
+//! The meaning of the flags: a [`JobSpec`] without contradictions, or every mistake at once.
+
+mod command;
+mod devices;
+mod endpoint;
+mod error;
+mod events;
+mod filters;
+mod given;
+mod hang;
+mod job_files;
+mod launch_method;
+mod meeting;
+mod output;
+mod placed;
+mod rdzv_conf;
+mod search;
+mod signals;
+mod streams;
+mod template;
+
+use std::{collections::BTreeSet, num::NonZeroU32, path::PathBuf, time::Duration};
+
+use nix::sys::signal::Signal;
+use ragent_rendezvous::{ids::RunId, settings::SharedSettings};
+
+use self::given::{Given, MAX_NAME_LEN, Typed};
+pub use self::{
+    command::WorkerCommand,
+    devices::VirtualDevices,
+    endpoint::{DEFAULT_PORT, Endpoint, EndpointError},
+    error::JobSpecError,
+    events::EventLog,
+    filters::{LineFilters, ShownRanks},
+    hang::HangSpec,
+    job_files::{JobFiles, JobPath},
+    launch_method::{LaunchMethod, MethodName},
+    meeting::Meeting,
+    output::{Output, PrefixValues, Sink},
+    placed::Placed,
+    rdzv_conf::{RdzvConf, StorePorts},
+    search::{Eligible, SearchSpec},
+    signals::SignalList,
+    streams::{Stream, StreamMap, Streams},
+    template::substitute,
+};
+pub(crate) use self::{
+    command::interpreter,
+    devices::asked_workers,
+    given::Errors,
+    launch_method::read_deepspeed_config,
+    meeting::one_node,
+    placed::port_of,
+    search::{AskedEndpoint, asked_endpoint},
+};
+use crate::{
+    cli::LaunchArgs,
+    sys::host::{Host, numa::CpuSet},
+};
+
+/// One node's part of a job, as its command line and its environment define it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobSpec {
+    /// The job's name.
+    pub run_id: RunId,
+    /// The place and the method by which the nodes meet.
+    pub meeting: Meeting,
+    /// The settings that must be the same on all nodes.
+    pub shared: SharedSettings,
+    /// The place of this agent among the agents of a launcher, if a launcher started it.
+    pub placed: Option<Placed>,
+    /// The number of workers on this node.
+    pub local_world_size: NonZeroU32,
+    /// The role of this node's workers.
+    pub role: String,
+    /// This node's address, if the user gave it.
+    pub local_addr: Option<String>,
+    /// This node's preferred rank among newcomers, or its rank if ranks are fixed.
+    pub node_rank: Option<u32>,
+    /// The ports on which it may serve the workers' store.
+    pub store_ports: StorePorts,
+    /// True if the agent serves that store, rather than the worker with rank 0.
+    pub shares_store: bool,
+    /// The command of each worker.
+    pub command: WorkerCommand,
+    /// The launch method: what each worker receives in addition to its environment.
+    pub launch_method: LaunchMethod,
+    /// Paths that are passed to all workers.
+    pub files: JobFiles,
+    /// The folder in which log folders are created; `None` for a temporary one.
+    pub log_dir: Option<PathBuf>,
+    /// The destinations of the workers' output.
+    pub output: Output,
+    /// The destination of the workers' events.
+    pub event_log: EventLog,
+    /// The file to which the job's result is written.
+    pub report: Option<PathBuf>,
+    /// The file to which the first failure is written in torch's format, for the program that
+    /// started the agent.
+    pub error_file: Option<PathBuf>,
+    /// The pipe through which workers set timers; `None` if they cannot.
+    pub timers: Option<TimerFile>,
+    /// The time for which the agent waits for GPUs that processes of an earlier round still hold.
+    pub held_gpu_timeout: Duration,
+    /// Signals that are passed on to the workers.
+    pub forwarded: Vec<Signal>,
+    /// Exit codes of workers after which the job is not restarted.
+    pub final_codes: BTreeSet<i32>,
+    /// The condition under which workers count as hung; `None` if they never do.
+    pub hang: Option<HangSpec>,
+    /// Signals on which the agent shuts down.
+    pub signals: SignalList,
+    /// The devices of workers that see one each, if they do.
+    pub virtual_devices: Option<VirtualDevices>,
+    /// The processors of each worker; empty if workers are not bound.
+    pub cpus_by_rank: Vec<CpuSet>,
+    /// `OMP_NUM_THREADS` for workers, if the user has not set it and several share the node.
+    pub omp_num_threads: Option<u32>,
+    /// True if workers get `TORCH_NCCL_ASYNC_ERROR_HANDLING`, because the user has not set it.
+    pub nccl_async_error_handling: bool,
+}
+
+/// The pipe through which workers set timers: torch's `FileTimerClient`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum TimerFile {
+    /// A pipe in the temporary folder.
+    Temporary,
+    /// At this path.
+    At(PathBuf),
+}
+
+/// The name of a job that was given none; the same as torch's.
+pub(crate) const NO_NAME: &str = "none";
+
+/// The time that workers have to end without `--shutdown-timeout`; the same as torch's.
+const DEFAULT_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The time that a driver may take to free a GPU: seconds if a process had much memory mapped.
+const DEFAULT_HELD_GPU_TIMEOUT: Duration = Duration::from_secs(30);
+/// A limit that is longer than any useful wait.
+const MAX_HELD_GPU_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+
+impl JobSpec {
+    /// Resolves the arguments on this machine.
+    ///
+    /// # Errors
+    ///
+    /// Returns every mistake, in the order of the flags.
+    pub fn resolve(args: LaunchArgs, host: &impl Host) -> Result<Self, Vec<JobSpecError>> {
+        let mut given = Given { args: &args, host, placement: None };
+        let mut errors: Errors = Errors::default();
+        given.placement = errors.or_default(given.placement());
+        let conf = errors.or_default(given.rdzv_conf());
+        let nodes = errors.or(given.nodes(&conf), one_node());
+        let local_world_size = errors.or(given.local_world_size(), NonZeroU32::MIN);
+        let backend = errors.or_default(given.backend());
+        let meeting = errors.or_default(given.meeting(nodes, backend, &conf));
+        let mut timeouts = conf.timeouts;
+        let nodes = meeting.adapt(nodes, &conf, &mut timeouts);
+        let placed = given.placed();
+        let node_rank = match &meeting {
+            Meeting::Static { node_rank, .. } => Some(*node_rank),
+            Meeting::Standalone | Meeting::Endpoint { .. } | Meeting::Search(_) => errors
+                .or_default(given.optional_number("node_rank", &args.node_rank))
+                .or_else(|| placed.as_ref().map(|placed| placed.node_rank)),
+        };
+        let max_restarts = errors.or_default(given.number("max_restarts", &args.max_restarts, 0));
+        let run_id = errors.or(given.run_id(), RunId::new(NO_NAME));
+        let is_named = nodes.max() == 1 || run_id.as_str() != NO_NAME;
+        let final_codes = errors.or_default(given.final_codes());
+        errors.or_default(given.monitor_interval());
+        errors.or_default(given.start_method());
+        errors.or_default(given.logs_specs());
+        timeouts.stop_grace = errors.or_default(given.shutdown_timeout());
+        let role = errors.or_default(given.name("role", &args.role));
+        let local_addr = errors.or_default(given.name("local_addr", &args.local_addr));
+        let command = errors.or_default(given.command());
+        let files = given.job_files(&run_id, is_named, &mut errors);
+        let launch_method = given.launch_method(&files.folder_name, is_named, &mut errors);
+        let signals = errors.or_default(given.signals());
+        let shared_store = given.variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+        let error_file = given.variable("TORCHELASTIC_ERROR_FILE");
+        let path = |given: Option<String>| given.filter(|path| !path.is_empty()).map(PathBuf::from);
+        let spec = Self {
+            run_id,
+            shared: SharedSettings {
+                nodes,
+                max_restarts,
+                timeouts,
+                fixed_ranks: matches!(meeting, Meeting::Static { .. }),
+                store_access: errors.or_default(given.store_access()),
+            },
+            placed,
+            local_world_size,
+            role: role.unwrap_or_else(|| "default".to_owned()),
+            local_addr: local_addr.filter(|address| !address.is_empty()),
+            node_rank,
+            store_ports: conf.store_ports,
+            shares_store: matches!(meeting, Meeting::Static { .. })
+                || shared_store.is_none_or(|given| given.text != "1"),
+            meeting,
+            hang: errors.or_default(given.hang(&command)),
+            command,
+            launch_method,
+            files,
+            log_dir: path(given.text("log_dir", &args.log_dir)),
+            output: errors.or_default(given.output()),
+            event_log: errors.or_default(given.event_log()),
+            report: path(given.text("report", &args.report)),
+            error_file: path(error_file.map(|given| given.text)),
+            timers: given.timers(),
+            final_codes,
+            held_gpu_timeout: errors.or_default(given.held_gpu_timeout()),
+            forwarded: errors.or_default(given.forwarded(&signals)),
+            signals,
+            virtual_devices: errors.or_default(given.virtual_devices(local_world_size)),
+            cpus_by_rank: errors.or_default(given.cpus_by_rank(local_world_size)),
+            omp_num_threads: (local_world_size.get() > 1 && host.env("OMP_NUM_THREADS").is_none())
+                .then_some(1),
+            nccl_async_error_handling: host.env("TORCH_NCCL_ASYNC_ERROR_HANDLING").is_none(),
+        };
+        if errors.0.is_empty() { Ok(spec) } else { Err(errors.0) }
+    }
+}
+
+impl<H: Host> Given<'_, H> {
+    fn rdzv_conf(&self) -> Result<RdzvConf, JobSpecError> {
+        let text = self.text("rdzv_conf", &self.args.rdzv_conf).unwrap_or_default();
+        RdzvConf::parse(&text)
+    }
+
+    fn run_id(&self) -> Result<RunId, JobSpecError> {
+        let given = self.typed("rdzv_id", &self.args.rdzv_id);
+        let given = given.unwrap_or_else(|| Typed {
+            source: "--rdzv-id".to_owned(),
+            text: self.launchers_name().unwrap_or(NO_NAME).to_owned(),
+        });
+        let sound = |c: char| !c.is_control() && c != '/';
+        if given.text.is_empty()
+            || given.text.len() > MAX_NAME_LEN
+            || !given.text.chars().all(sound)
+        {
+            return Err(JobSpecError::RunId { source_: given.source, value: given.text });
+        }
+        Ok(RunId::new(given.text))
+    }
+
+    fn final_codes(&self) -> Result<BTreeSet<i32>, JobSpecError> {
+        let typed = &self.args.no_restart_exit_codes;
+        let Some(given) = self.typed("no_restart_exit_codes", typed) else {
+            return Ok(BTreeSet::new());
+        };
+        let code = |part: &str| part.trim().parse::<u8>().ok().filter(|code| *code > 0);
+        let codes = given.text.split(',').map(|part| code(part).map(i32::from));
+        codes
+            .collect::<Option<_>>()
+            .ok_or(JobSpecError::ExitCodes { source_: given.source, value: given.text })
+    }
+
+    fn monitor_interval(&self) -> Result<(), JobSpecError> {
+        match self.typed("monitor_interval", &self.args.monitor_interval) {
+            Some(given) if !given.text.trim().parse::<f64>().is_ok_and(|s| s > 0.0) => {
+                Err(JobSpecError::Seconds { source_: given.source, value: given.text })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn start_method(&self) -> Result<(), JobSpecError> {
+        // The variable is ignored: torchrun accepts any value of it.
+        let Some(method) = &self.args.start_method else { return Ok(()) };
+        if ["spawn", "fork", "forkserver"].contains(&method.as_str()) {
+            return Ok(());
+        }
+        Err(JobSpecError::Choice {
+            source_: "--start-method".to_owned(),
+            value: method.clone(),
+            choices: "`spawn`, `fork` or `forkserver`",
+        })
+    }
+
+    fn logs_specs(&self) -> Result<(), JobSpecError> {
+        match &self.args.logs_specs {
+            Some(name) => Err(JobSpecError::LogsSpecs { value: name.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn shutdown_timeout(&self) -> Result<Duration, JobSpecError> {
+        let flag = self.typed("shutdown_timeout", &self.args.shutdown_timeout);
+        let Some(given) = flag.or_else(|| self.variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")) else {
+            return Ok(DEFAULT_SHUTDOWN_TIMEOUT);
+        };
+        match given::python_int(&given.text).and_then(|digits| digits.parse::<u32>().ok()) {
+            Some(seconds) => Ok(Duration::from_secs(seconds.into())),
+            None => Err(JobSpecError::Seconds { source_: given.source, value: given.text }),
+        }
+    }
+
+    fn signals(&self) -> Result<SignalList, JobSpecError> {
+        let Some(given) = self.typed("signals_to_handle", &self.args.signals_to_handle) else {
+            return Ok(SignalList::default());
+        };
+        given.text.parse().map_err(|signal| JobSpecError::Signal {
+            source_: given.source,
+            value: given.text,
+            signal,
+        })
+    }
+
+    fn forwarded(&self, handled: &SignalList) -> Result<Vec<Signal>, JobSpecError> {
+        let typed = &self.args.signals_to_forward;
+        let Some(given) = self.typed("signals_to_forward", typed) else {
+            return Ok(Vec::new());
+        };
+        let wrong = |name: &str| JobSpecError::Forwarded {
+            source_: given.source.clone(),
+            value: given.text.clone(),
+            name: name.to_owned(),
+        };
+        let list: SignalList =
+            given.text.parse().map_err(|signal: Signal| wrong(signal.as_str()))?;
+        if let Some(name) = list.unknown.first() {
+            return Err(wrong(name));
+        }
+        match list.signals.iter().find(|signal| handled.signals.contains(signal)) {
+            Some(signal) => Err(wrong(signal.as_str())),
+            None => Ok(list.signals),
+        }
+    }
+
+    fn held_gpu_timeout(&self) -> Result<Duration, JobSpecError> {
+        let Some(given) = self.typed("held_gpu_timeout", &self.args.held_gpu_timeout) else {
+            return Ok(DEFAULT_HELD_GPU_TIMEOUT);
+        };
+        match given.text.trim().parse::<f64>().map(Duration::try_from_secs_f64) {
+            Ok(Ok(timeout)) if timeout <= MAX_HELD_GPU_TIMEOUT => Ok(timeout),
+            Ok(_) | Err(_) => {
+                Err(JobSpecError::Seconds { source_: given.source, value: given.text })
+            }
+        }
+    }
+
+    fn timers(&self) -> Option<TimerFile> {
+        self.variable("TORCHELASTIC_ENABLE_FILE_TIMER").filter(|given| given.text == "1")?;
+        let path = self.host.env("TORCHELASTIC_TIMER_FILE");
+        Some(path.map_or(TimerFile::Temporary, |path| TimerFile::At(path.into())))
+    }
+
+    fn command(&self) -> Result<WorkerCommand, JobSpecError> {
+        let module = self.switch("module", self.args.module)?;
+        let no_python = self.switch("no_python", self.args.no_python)?;
+        let run_path = self.switch("run_path", self.args.run_path)?;
+        let script = self.args.script.clone().ok_or(JobSpecError::NoScript)?;
+        let args = self.args.args.clone();
+        match (run_path, module, no_python) {
+            (true, _, _) => WorkerCommand::run_path(script, args, self.host),
+            (false, true, true) => Err(JobSpecError::ModuleWithoutPython),
+            (false, true, false) => WorkerCommand::module(script, args, self.host),
+            (false, false, true) => WorkerCommand::program(script, args, self.host),
+            (false, false, false) => WorkerCommand::script(script, args, self.host),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

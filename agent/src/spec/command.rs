@@ -1,0 +1,148 @@
+//! Finds the command of a worker, before anything starts.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+use super::JobSpecError;
+use crate::sys::host::Host;
+
+/// The command of each worker.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct WorkerCommand {
+    /// The path of the program.
+    pub program: PathBuf,
+    /// Its arguments, in which macros are not substituted yet.
+    pub args: Vec<OsString>,
+    /// The index of the first argument of the script itself.
+    pub own_args_at: usize,
+    /// The name for messages: the script.
+    pub title: String,
+}
+
+impl WorkerCommand {
+    /// Returns `python -u script args…`.
+    pub(super) fn script(
+        script: OsString,
+        args: Vec<OsString>,
+        host: &impl Host,
+    ) -> Result<Self, JobSpecError> {
+        let path = Path::new(&script);
+        // Python runs a file of any kind, a folder with a main module, or its stdin.
+        let main = path.join("__main__.py");
+        let runs = |path: &Path| host.is_readable_file(path);
+        if script != "-" && !runs(path) && !runs(&main) {
+            let state = match (host.exists(path), host.exists(&path.join("."))) {
+                (_, true) => "is a folder without a `__main__.py`",
+                (true, false) => "cannot be read",
+                (false, false) => "does not exist",
+            };
+            return Err(JobSpecError::Script { path: path.to_owned(), state });
+        }
+        Self::python(&[], script, args, host)
+    }
+
+    /// Returns `python -u -m module args…`.
+    pub(super) fn module(
+        module: OsString,
+        args: Vec<OsString>,
+        host: &impl Host,
+    ) -> Result<Self, JobSpecError> {
+        Self::python(&["-m"], module, args, host)
+    }
+
+    /// Returns a command that runs the script as `runpy.run_path` does; see [`RUN_PATH`].
+    pub(super) fn run_path(
+        script: OsString,
+        args: Vec<OsString>,
+        host: &impl Host,
+    ) -> Result<Self, JobSpecError> {
+        let plain = Self::script(script, args, host)?;
+        let head = ["-u", "-c", RUN_PATH].map(OsString::from);
+        // `plain` already begins with `-u`.
+        let own_args_at = plain.own_args_at - 1 + head.len();
+        let args = head.into_iter().chain(plain.args.into_iter().skip(1)).collect();
+        Ok(Self { args, own_args_at, ..plain })
+    }
+
+    /// Returns `program args…`.
+    pub(super) fn program(
+        program: OsString,
+        args: Vec<OsString>,
+        host: &impl Host,
+    ) -> Result<Self, JobSpecError> {
+        let title = program.to_string_lossy().into_owned();
+        let found = host.find_program(&program);
+        let program = found.ok_or_else(|| {
+            let path = PathBuf::from(program);
+            let state = match (host.exists(&path), path.components().count()) {
+                (true, _) => "is not an executable file",
+                (false, 1) => "is not found in PATH",
+                (false, _) => "does not exist",
+            };
+            JobSpecError::Program { path, state }
+        })?;
+        if let Some(interpreter) = missing_interpreter(&program, host) {
+            return Err(JobSpecError::Interpreter { path: program, interpreter });
+        }
+        Ok(Self { program, args, own_args_at: 0, title })
+    }
+
+    fn python(
+        flags: &[&str],
+        script: OsString,
+        args: Vec<OsString>,
+        host: &impl Host,
+    ) -> Result<Self, JobSpecError> {
+        let program = interpreter(host)?;
+        let title = script.to_string_lossy().into_owned();
+        let own_args_at = flags.len() + 2;
+        let flags = ["-u"].iter().chain(flags).map(OsString::from);
+        let args = flags.chain([script]).chain(args).collect();
+        Ok(Self { program, args, own_args_at, title })
+    }
+}
+
+/// Returns the interpreter in the first line of a script if it does not exist. The system's error
+/// would not name it.
+fn missing_interpreter(script: &Path, host: &impl Host) -> Option<PathBuf> {
+    let text = host.read(script)?;
+    let line = text.strip_prefix("#!")?.split('\n').next()?;
+    let program = line.trim_start_matches([' ', '\t']).split([' ', '\t']).next()?;
+    let program = PathBuf::from(program);
+    (!program.as_os_str().is_empty() && !host.exists(&program)).then_some(program)
+}
+
+/// Runs the file that is its first argument as `__main__`. As torch's `@record` does for a
+/// function, it writes an exception to the error file.
+const RUN_PATH: &str = "\
+import runpy, sys
+sys.argv = sys.argv[1:]
+def main():
+    runpy.run_path(sys.argv[0], run_name='__main__')
+try:
+    from torch.distributed.elastic.multiprocessing.errors import record
+except ImportError:
+    record = lambda function: function
+record(main)()
+";
+
+/// Finds the Python that users expect: `PYTHON_EXEC`, the active environment, `python3`, `python`.
+pub(crate) fn interpreter(host: &impl Host) -> Result<PathBuf, JobSpecError> {
+    let named = |variable: &str| host.env(variable).filter(|value| !value.is_empty());
+    if let Some(program) = named("PYTHON_EXEC") {
+        let found = host.find_program(&program);
+        return found.ok_or_else(|| JobSpecError::Python { named: Some(program.into()) });
+    }
+    for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
+        let program = named(variable).map(|folder| PathBuf::from(folder).join("bin/python"));
+        if let Some(program) = program.filter(|program| host.is_executable(program)) {
+            return Ok(program);
+        }
+    }
+    ["python3", "python"]
+        .iter()
+        .find_map(|name| host.find_program(name.as_ref()))
+        .ok_or(JobSpecError::Python { named: None })
+}

@@ -1,0 +1,116 @@
+//! Reads the rendezvous from the variables of the scheduler or MPI launcher that has started this
+//! agent, if no flag determines how the nodes meet.
+
+use ragent_rendezvous::settings::NodeRange;
+
+use super::{Endpoint, JobSpecError, Meeting, RdzvConf, given::Given};
+use crate::{
+    scheduler::{Head, Launcher, Placement},
+    sys::host::Host,
+};
+
+/// One of the agents that a launcher has started together, one on each node.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Placed {
+    /// The launcher.
+    pub launcher: Launcher,
+    /// Its number among them; the first one hosts.
+    pub node_rank: u32,
+    /// The number of agents.
+    pub nodes: u32,
+}
+
+impl<H: Host> Given<'_, H> {
+    /// Returns the place that a launcher has given to this agent. Returns `None` if flags determine
+    /// how nodes meet: scripts for torchrun have such flags even under a launcher.
+    pub(super) fn placement(&self) -> Result<Option<Placement>, JobSpecError> {
+        if self.says_how_to_meet() {
+            return Ok(None);
+        }
+        let Some(placement) = Placement::find(self.host).map_err(JobSpecError::Placement)? else {
+            return Ok(None);
+        };
+        let Placement { launcher, local_size, .. } = placement;
+        if local_size > 1 {
+            return Err(JobSpecError::SeveralAgents { launcher, local_size });
+        }
+        Ok(Some(placement.ask_launcher(self.host)))
+    }
+
+    fn says_how_to_meet(&self) -> bool {
+        let args = self.args;
+        let flags = [
+            ("rdzv_backend", &args.rdzv_backend),
+            ("rdzv_endpoint", &args.rdzv_endpoint),
+            ("node_rank", &args.node_rank),
+            ("master_addr", &args.master_addr),
+            ("master_port", &args.master_port),
+        ];
+        let is_standalone = self.switch("standalone", args.standalone).unwrap_or(true);
+        is_standalone || flags.iter().any(|(name, typed)| self.typed(name, typed).is_some())
+    }
+
+    /// Limits `nodes` to the agents that a launcher has started, as no further ones can follow.
+    pub(super) fn started(&self, nodes: NodeRange) -> Result<NodeRange, JobSpecError> {
+        let Some(Placement { launcher, size, .. }) = self.placement else { return Ok(nodes) };
+        let max = nodes.max().min(size);
+        NodeRange::in_units(nodes.min(), max, nodes.unit()).ok_or(JobSpecError::TooFewAgents {
+            launcher,
+            agents: size,
+            nodes,
+        })
+    }
+
+    /// Returns the place of this agent among the agents of a launcher, if a launcher started it.
+    pub(super) fn placed(&self) -> Option<Placed> {
+        let Placement { launcher, rank, size, .. } = self.placement.as_ref()?;
+        Some(Placed { launcher: *launcher, node_rank: *rank, nodes: *size })
+    }
+
+    fn is_named(&self) -> bool {
+        self.typed("rdzv_id", &self.args.rdzv_id).is_some()
+    }
+
+    /// Returns the launcher's name for this start.
+    pub(super) fn launchers_name(&self) -> Option<&str> {
+        self.placement.as_ref()?.name.as_deref()
+    }
+
+    /// Returns the place and the method by which the agents of a launcher meet.
+    pub(super) fn placed_meeting(
+        &self,
+        placement: &Placement,
+        conf: &RdzvConf,
+    ) -> Result<Meeting, JobSpecError> {
+        match &placement.head {
+            Head::Here => Ok(Meeting::Standalone),
+            Head::There(host) => {
+                let endpoint = Endpoint { host: host.clone(), port: port_of(placement) };
+                Ok(Meeting::Endpoint { endpoints: vec![endpoint], is_host: None })
+            }
+            // The first agent hosts, and the others search for it.
+            Head::Unknown if placement.name.is_some() || self.is_named() => {
+                Ok(Meeting::Search(self.search(port_of(placement), conf)?))
+            }
+            Head::Unknown => Err(JobSpecError::NoHead { launcher: placement.launcher }),
+        }
+    }
+}
+
+/// The first of the [`PORTS`] that are assigned to jobs by name. They are below the
+/// ports that systems use for outgoing connections.
+const FIRST_PORT: u16 = 20_480;
+/// The number of these ports.
+const PORTS: u32 = 8192;
+
+/// Returns the port at which processes that were started together meet: the same for all of them,
+/// and a different one for another job on the same machine, unless their names have the same hash
+/// (1 of 8192).
+pub(crate) fn port_of(placement: &Placement) -> u16 {
+    let name = placement.name.as_deref().unwrap_or_default();
+    // FNV-1a: all versions of ragent must compute the same hash.
+    let hash = name
+        .bytes()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    FIRST_PORT + (hash % PORTS) as u16
+}

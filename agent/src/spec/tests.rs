@@ -1,0 +1,483 @@
+//! Tests of one command line and one assertion each.
+
+use std::ffi::OsString;
+
+use super::*;
+use crate::{
+    cli::Cli,
+    sys::host::{Gpu, MadeUpHost},
+};
+
+fn machine(env: &[(&str, &str)]) -> MadeUpHost {
+    let mut host = MadeUpHost {
+        cpus: 6,
+        programs: vec!["/usr/bin/python3".into(), "/usr/bin/true".into(), "/v/bin/python".into()],
+        files: vec!["t.py".into()],
+        ..MadeUpHost::default()
+    };
+    host.env.insert("PATH".into(), "/bin:/usr/bin".into());
+    host.env.extend(env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())));
+    host
+}
+
+fn read(line: &str) -> Result<Cli, clap::Error> {
+    Cli::read(line.split_whitespace().map(OsString::from))
+}
+
+fn resolve_on(host: &MadeUpHost, line: &str) -> Result<JobSpec, Vec<JobSpecError>> {
+    JobSpec::resolve(read(line).unwrap().launch, host)
+}
+
+fn resolve(line: &str) -> Result<JobSpec, Vec<JobSpecError>> {
+    resolve_on(&machine(&[]), line)
+}
+
+fn args(spec: &JobSpec) -> Vec<&str> {
+    spec.command.args.iter().map(|arg| arg.to_str().unwrap()).collect()
+}
+
+/// A bare script is one worker of one standalone node, as with torchrun.
+#[test]
+fn bare_script_is_standalone() {
+    let spec = resolve("ragent t.py --lr 3 -h").unwrap();
+    assert_eq!(spec.meeting, Meeting::Standalone);
+    assert_eq!(spec.local_world_size.get(), 1);
+    assert_eq!(spec.command.program, PathBuf::from("/usr/bin/python3"));
+    assert_eq!(args(&spec), ["-u", "t.py", "--lr", "3", "-h"]);
+}
+
+/// All words after the script are its own, including flags of ragent and `--`.
+#[test]
+fn words_behind_the_script_are_its_own() {
+    for (line, expected) in [
+        ("--nproc-per-node 2 t.py --role x -t 3", vec!["--role", "x", "-t", "3"]),
+        ("-r3 t.py --help", vec!["--help"]),
+        ("-r 3 -- t.py -h", vec!["-h"]),
+        ("--nproc 2 --tee=1 t.py -- -x --", vec!["-x", "--"]),
+        ("-- t.py -x --", vec!["-x", "--"]),
+        ("-mr 3 t.py status --version", vec!["status", "--version"]),
+        ("--max-restarts -0 t.py", vec![]),
+    ] {
+        let launch = read(&format!("ragent {line}")).unwrap().launch;
+        assert_eq!(launch.script, Some("t.py".into()), "{line}");
+        assert_eq!(launch.args, expected, "{line}");
+    }
+}
+
+/// Both spellings, both value forms and unique prefixes mean the same.
+#[test]
+fn spellings() {
+    for line in [
+        "ragent --nproc-per-node 4 --max-restarts 3 t.py",
+        "ragent --nproc_per_node=4 --max_restarts=3 t.py",
+        "ragent --nproc-p 4 --max-r=3 t.py",
+    ] {
+        let spec = resolve(line).unwrap();
+        assert_eq!((spec.local_world_size.get(), spec.shared.max_restarts), (4, 3), "{line}");
+    }
+}
+
+/// A flag that is not given is read from its `PET_*` variable; the flag takes precedence.
+#[test]
+fn pet_variables_are_defaults() {
+    let host = machine(&[
+        ("PET_NNODES", "2:4"),
+        ("PET_RDZV_ENDPOINT", "node0:7"),
+        ("PET_MAX_RESTARTS", "9"),
+        ("PET_STANDALONE", "0"),
+    ]);
+    let spec = resolve_on(&host, "ragent --max-restarts 1 t.py").unwrap();
+    assert_eq!((spec.shared.nodes.min(), spec.shared.nodes.max()), (2, 4));
+    assert_eq!(spec.shared.max_restarts, 1);
+    let endpoint = Endpoint { host: "node0".into(), port: 7 };
+    assert_eq!(spec.meeting, Meeting::Endpoint { endpoints: vec![endpoint], is_host: None });
+    let host = machine(&[("PET_STANDALONE", "true")]);
+    let wrong = JobSpecError::Switch { source_: "PET_STANDALONE".into(), value: "true".into() };
+    assert_eq!(resolve_on(&host, "ragent t.py"), Err(vec![wrong]));
+}
+
+/// All mistakes are reported at once, with the words that were typed.
+#[test]
+fn all_mistakes_at_once() {
+    let errors = resolve("ragent --nnodes 4:2 --nproc-per-node gpu --rdzv-endpoint :1 x.py");
+    let texts: Vec<String> = errors.unwrap_err().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        texts,
+        [
+            "`--nnodes 4:2` must satisfy 1 <= MIN <= MAX, but is 4:2",
+            "`--nproc-per-node gpu` needs a GPU, but this machine has none that is visible",
+            "`--rdzv-endpoint :1` is not a valid endpoint: it has no host",
+            "the script `x.py` does not exist",
+        ]
+    );
+}
+
+/// The interpreter is that of the active environment, unless `PYTHON_EXEC` names another one.
+#[test]
+fn interpreter_is_found() {
+    let host = machine(&[("VIRTUAL_ENV", "/v")]);
+    let spec = resolve_on(&host, "ragent -m pkg.train").unwrap();
+    assert_eq!(spec.command.program, PathBuf::from("/v/bin/python"));
+    assert_eq!(args(&spec), ["-u", "-m", "pkg.train"]);
+    let host = machine(&[("PYTHON_EXEC", "/no/python"), ("VIRTUAL_ENV", "/v")]);
+    let wrong = JobSpecError::Python { named: Some("/no/python".into()) };
+    assert_eq!(resolve_on(&host, "ragent t.py"), Err(vec![wrong]));
+}
+
+/// `--no-python` runs a program that is found as a shell would find it.
+#[test]
+fn programs_without_python() {
+    let spec = resolve("ragent --no-python true -x").unwrap();
+    assert_eq!(spec.command.program, PathBuf::from("/usr/bin/true"));
+    assert_eq!(args(&spec), ["-x"]);
+    assert_eq!(
+        resolve("ragent --no-python t.py"),
+        Err(vec![JobSpecError::Program {
+            path: "t.py".into(),
+            state: "is not an executable file"
+        }])
+    );
+    assert_eq!(resolve("ragent --no-python -m true"), Err(vec![JobSpecError::ModuleWithoutPython]));
+}
+
+/// `auto` is the number of accelerators, else that of processors.
+#[test]
+fn workers_per_node() {
+    assert_eq!(resolve("ragent --nproc-per-node auto t.py").unwrap().local_world_size.get(), 6);
+    let host = MadeUpHost { gpus: vec![Gpu::default(); 8], ..machine(&[]) };
+    let spec = resolve_on(&host, "ragent --nproc-per-node auto t.py").unwrap();
+    assert_eq!(spec.local_world_size.get(), 8);
+    assert_eq!(resolve("ragent --nproc-per-node 1_2 t.py").unwrap().local_world_size.get(), 12);
+    for wrong in ["0", "-1", "1.5", "CPU", "1000000", "1__2", " gpu"] {
+        let host = machine(&[("PET_NPROC_PER_NODE", wrong)]);
+        let source_ = "PET_NPROC_PER_NODE".to_owned();
+        let wrong = JobSpecError::WorkersPerNode { source_, value: wrong.to_owned() };
+        assert_eq!(resolve_on(&host, "ragent t.py"), Err(vec![wrong]));
+    }
+}
+
+/// Several workers have one thread each, unless the user has set the number.
+#[test]
+fn omp_num_threads() {
+    assert_eq!(resolve("ragent t.py").unwrap().omp_num_threads, None);
+    assert_eq!(resolve("ragent --nproc-per-node 2 t.py").unwrap().omp_num_threads, Some(1));
+    let host = machine(&[("OMP_NUM_THREADS", "")]);
+    let spec = resolve_on(&host, "ragent --nproc-per-node 2 t.py").unwrap();
+    assert_eq!(spec.omp_num_threads, None);
+}
+
+/// Keys of `--rdzv-conf` are read. Those of torchrun for features that do not exist are accepted,
+/// and the hint for an unknown one lists all.
+#[test]
+fn rdzv_conf() {
+    let line = "ragent --rdzv-endpoint h --rdzv-conf \
+                join_timeout=60,shrink_timeout=0,join_settle=0.5,read_timeout=5,is_host=n,\
+                store_port=40000-40009 t.py";
+    let spec = resolve(line).unwrap();
+    assert_eq!(spec.shared.timeouts.join, Duration::from_secs(60));
+    assert_eq!(spec.shared.timeouts.shrink, Duration::ZERO);
+    assert_eq!(spec.shared.timeouts.join_settle, Duration::from_millis(500));
+    assert!(matches!(spec.meeting, Meeting::Endpoint { is_host: Some(false), .. }));
+    assert!(matches!(spec.store_ports, StorePorts::Range { first, .. } if first.get() == 40000));
+    let errors = resolve("ragent --rdzv-conf jointimeout=1 t.py").unwrap_err();
+    assert_eq!(errors[0].to_string(), "`--rdzv-conf` has the unknown key `jointimeout`");
+    assert!(errors[0].hint().unwrap().contains("join_timeout"));
+    for wrong in
+        ["join_timeout", "join_timeout=0", "join_settle=-1", "=1", "store_port=9-3", "a=1,"]
+    {
+        assert!(resolve(&format!("ragent --rdzv-conf {wrong} t.py")).is_err(), "{wrong}");
+    }
+}
+
+/// Values that are sent to other nodes are short and on one line, and an endpoint means the same on
+/// all.
+#[test]
+fn what_others_are_told_is_checked() {
+    let long = "x".repeat(201);
+    for line in [
+        format!("ragent --role {long} t.py"),
+        format!("ragent --local-addr {long} t.py"),
+        format!("ragent --rdzv-id {long} t.py"),
+        "ragent --nnodes 2 --rdzv-endpoint 0.0.0.0:29400 t.py".to_owned(),
+        "ragent --nnodes 2 --rdzv-endpoint node0:0 t.py".to_owned(),
+        "ragent --max-restarts -1 t.py".to_owned(),
+    ] {
+        assert_eq!(resolve(&line).unwrap_err().len(), 1, "{line}");
+    }
+}
+
+/// An unknown flag is an error, and is never taken for the script.
+#[test]
+fn unknown_flags_are_refused() {
+    for line in ["ragent --bogus t.py", "ragent -x t.py", "ragent --nnodes"] {
+        assert!(read(line).is_err(), "{line}");
+    }
+}
+
+/// A subcommand is recognised only as the first word: a script may be called `status`.
+#[test]
+fn subcommands_are_first_words() {
+    let cli = read("ragent --standalone status x").unwrap();
+    assert!(cli.command.is_none());
+    assert_eq!(cli.launch.script, Some("status".into()));
+}
+
+fn static_at(host: &str, port: u16, node_rank: u32) -> Meeting {
+    Meeting::Static { master: Endpoint { host: host.to_owned(), port }, node_rank }
+}
+
+/// The flags that only torchrun's static backend has imply it; one node without a port is
+/// standalone.
+#[test]
+fn static_backend() {
+    for (line, meeting) in [
+        ("--nnodes 2 --node-rank 1 --master-addr node0", static_at("node0", 29500, 1)),
+        ("--nnodes 2 --master_addr=[::1] --master_port=7", static_at("::1", 7, 0)),
+        ("--nnodes 2 --rdzv-backend static --rdzv-endpoint a:9", static_at("a", 9, 0)),
+        ("--master-port 1234", static_at("127.0.0.1", 1234, 0)),
+        ("--nnodes 1:3 --node-rank 2", static_at("127.0.0.1", 29500, 2)),
+        ("--node-rank 0 --master-addr node0", Meeting::Standalone),
+        ("--rdzv-backend static", Meeting::Standalone),
+    ] {
+        let spec = resolve(&format!("ragent {line} t.py")).unwrap();
+        assert_eq!(spec.meeting, meeting, "{line}");
+        let is_static = matches!(meeting, Meeting::Static { .. });
+        assert_eq!(spec.shared.fixed_ranks, is_static, "{line}");
+        assert_eq!(spec.shared.nodes.min(), spec.shared.nodes.max(), "{line}");
+    }
+    let spec = resolve("ragent --nnodes 2 --rdzv-backend c10d --node-rank 1 t.py").unwrap();
+    assert!(matches!(spec.meeting, Meeting::Endpoint { .. }) && spec.node_rank == Some(1));
+}
+
+/// All nodes of a static job wait for each other as long as with torch, unless configured
+/// otherwise.
+#[test]
+fn static_waits() {
+    for (conf, seconds) in [("", 900), ("timeout=60", 60), ("timeout=60,join_timeout=5", 5)] {
+        let host = machine(&[("PET_RDZV_CONF", conf)]);
+        let spec = resolve_on(&host, "ragent --master-port 7 t.py").unwrap();
+        assert_eq!(spec.shared.timeouts.join, Duration::from_secs(seconds), "{conf}");
+    }
+}
+
+/// Invalid combinations with the static backend are reported before anything starts.
+#[test]
+fn static_mistakes() {
+    for (line, error) in [
+        (
+            "--nnodes 2 --node-rank 2",
+            "`--node-rank 2` is out of range: the job has 2 nodes, and ranks begin at 0",
+        ),
+        (
+            "--master-port 70000",
+            "`--master-port 70000` is not a valid port: it must be a number from 0 to 65535",
+        ),
+        (
+            "--rdzv-backend static --rdzv-endpoint a",
+            "`--rdzv-endpoint a` is not a valid endpoint: it has no port",
+        ),
+        (
+            "--master-addr a:5 --master-port 7",
+            "`--master-addr a:5` is not a valid endpoint: it contains a port, which has its own \
+             flag",
+        ),
+        (
+            "--nnodes 2 --master-addr 0.0.0.0",
+            "`--master-addr 0.0.0.0:29500` refers to a different machine on each node, but the \
+             job has several nodes",
+        ),
+    ] {
+        let errors = resolve(&format!("ragent {line} t.py")).unwrap_err();
+        assert_eq!(errors[0].to_string(), error, "{line}");
+    }
+}
+
+/// Workers that see one device each get them from the variable that restricts the visible devices.
+#[test]
+fn virtual_local_rank() {
+    let line = "ragent --nproc-per-node 2 --virtual-local-rank t.py";
+    let devices = |env: &[(&str, &str)]| resolve_on(&machine(env), line).unwrap().virtual_devices;
+    let visible = |visible: [&str; 2], hip| {
+        Some(VirtualDevices { visible: visible.map(str::to_owned).to_vec(), hip })
+    };
+    assert_eq!(devices(&[]), visible(["0", "1"], false));
+    assert_eq!(devices(&[("CUDA_VISIBLE_DEVICES", "5, 3,1")]), visible(["5", "3"], false));
+    let both = [("HIP_VISIBLE_DEVICES", "7,6"), ("CUDA_VISIBLE_DEVICES", "0")];
+    assert_eq!(devices(&both), visible(["7", "6"], true));
+    let errors = resolve_on(&machine(&[("CUDA_VISIBLE_DEVICES", "0")]), line).unwrap_err();
+    assert_eq!(
+        errors[0].to_string(),
+        "`--virtual-local-rank` needs a device for each of 2 workers, but CUDA_VISIBLE_DEVICES \
+         is `0`"
+    );
+}
+
+/// The file is run inside the interpreter, even with `-m`.
+#[test]
+fn run_path() {
+    let spec = resolve("ragent --run-path -m t.py --lr 3").unwrap();
+    let args = args(&spec);
+    assert_eq!([args[0], args[1]], ["-u", "-c"]);
+    assert_eq!(args[3..], ["t.py", "--lr", "3"]);
+    assert_eq!(spec.command.title, "t.py");
+}
+
+/// The error for a word that is not one of a few lists those.
+#[test]
+fn choices() {
+    for (line, error) in [
+        ("--start-method thread", "`--start-method thread` is not `spawn`, `fork` or `forkserver`"),
+        (
+            "--event-log-handler file:",
+            "`--event-log-handler file:` is not `null`, `console` or `file:PATH`",
+        ),
+        (
+            "--local-ranks-filter 0,x",
+            "`--local-ranks-filter 0,x` is not a list of local ranks, such as `0,1`",
+        ),
+        (
+            "--signals-to-handle SIGKILL",
+            "`--signals-to-handle SIGKILL` contains SIGKILL, which cannot be handled",
+        ),
+        ("--logs-specs mine", "`--logs-specs mine` is a Python plug-in, which ragent cannot load"),
+        ("--rdzv-backend etcd", "`--rdzv-backend etcd` is not supported"),
+        (
+            "--numa-binding near",
+            "`--numa-binding near` is not `node`, `socket`, `exclusive` or `core-complex`",
+        ),
+    ] {
+        let errors = resolve(&format!("ragent {line} t.py")).unwrap_err();
+        assert_eq!(errors[0].to_string(), error, "{line}");
+    }
+    for line in
+        ["--start-method fork", "--event-log-handler file:/x", "--event-log-handler console"]
+    {
+        assert!(resolve(&format!("ragent {line} t.py")).is_ok(), "{line}");
+    }
+}
+
+/// The prefix of lines is the flag's template, else the variable's.
+#[test]
+fn prefix_template() {
+    let host = machine(&[("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "b")]);
+    let prefix = |line| resolve_on(&host, line).unwrap().output.prefix;
+    assert_eq!(prefix("ragent --log-line-prefix-template a t.py").as_deref(), Some("a"));
+    assert_eq!(prefix("ragent t.py").as_deref(), Some("b"));
+}
+
+/// The unit of nodes may be given in `--nnodes` or in `--rdzv-conf`, but not differently in both.
+#[test]
+fn units_of_nodes() {
+    for line in ["--nnodes 1:7:2", "--nnodes 1:7 --rdzv-conf node_unit=2"] {
+        let nodes = resolve(&format!("ragent {line} t.py")).unwrap().shared.nodes;
+        assert_eq!((nodes.min(), nodes.max(), nodes.unit()), (2, 6, 2), "{line}");
+    }
+    for (line, error) in [
+        (
+            "--nnodes 2:8:2 --rdzv-conf node_unit=4",
+            "`--nnodes 2:8:2` and `node_unit=4` contradict each other",
+        ),
+        (
+            "--nnodes 3 --rdzv-conf node_unit=2",
+            "`--nnodes 3` allows no number of nodes: no multiple of 2 is between 3 and 3",
+        ),
+        (
+            "--rdzv-conf node_unit=0",
+            "`--rdzv-conf` has `node_unit=0`, which is not a positive number",
+        ),
+    ] {
+        let errors = resolve(&format!("ragent {line} t.py")).unwrap_err();
+        assert_eq!(errors[0].to_string(), error, "{line}");
+    }
+}
+
+/// Workers receive what their launch method determines; paths of the job are named after it.
+#[test]
+fn launch_methods() {
+    let mut host = machine(&[("PET_LAUNCH_METHOD", "deepspeed")]);
+    host.put("ds.json", "{}");
+    let method = |line| resolve_on(&host, line).unwrap().launch_method;
+    let config = |path: Option<&str>| LaunchMethod::DeepSpeed { config: path.map(PathBuf::from) };
+    assert_eq!(method("ragent t.py"), config(None));
+    assert_eq!(method("ragent --deepspeed_config ds.json t.py"), config(Some("ds.json")));
+    assert_eq!(method("ragent --launch-method torchrun t.py"), LaunchMethod::Torchrun);
+    assert_eq!(resolve("ragent t.py").unwrap().launch_method, LaunchMethod::Torchrun);
+    let line = "ragent --rdzv-id job7 --launch-method basic --shared-file x --save-path auto \
+                --checkpoint_path=/c t.py";
+    let spec = resolve(line).unwrap();
+    assert_eq!(spec.files.shared_file(&spec.launch_method), Some("/here/x".into()));
+    assert_eq!(spec.files.save_path(), Some("/here/ragent-job7/save".into()));
+    assert_eq!(spec.files.checkpoint_path(), Some("/c".into()));
+}
+
+/// A flag of another launch method, an `auto` path of a job without a name, and an invalid
+/// configuration are reported before anything starts.
+#[test]
+fn launch_method_mistakes() {
+    for (line, error) in [
+        (
+            "--launch-method horovod",
+            "`--launch-method horovod` is not `basic`, `torchrun` or `deepspeed`",
+        ),
+        ("--shared-file auto", "`--shared-file auto` requires `--launch-method basic`"),
+        (
+            "--launch-method basic --deepspeed-config t.py",
+            "`--deepspeed-config t.py` requires `--launch-method deepspeed`",
+        ),
+        (
+            "--launch-method deepspeed --deepspeed-config no.json",
+            "`--deepspeed-config no.json` does not exist",
+        ),
+        (
+            "--nnodes 2 --save-path auto",
+            "`--save-path auto` derives a name from `--rdzv-id`, which is not given",
+        ),
+        (
+            "--launch-method basic --shared-file /a?b",
+            "`--shared-file /a?b` cannot be used in a `file://` address: it contains `?` or `#`",
+        ),
+        (
+            "--launch-method basic --shared-file auto --rdzv-id a#b",
+            "`--shared-file /here/ragent-a#b/` cannot be used in a `file://` address: it \
+             contains `?` or `#`",
+        ),
+    ] {
+        let errors = resolve(&format!("ragent {line} t.py")).unwrap_err();
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, [error], "{line}");
+        assert!(line.contains("horovod") || errors[0].hint().is_some(), "{line}");
+    }
+}
+
+/// The script's own arguments begin after the script, with every way to run it.
+#[test]
+fn own_arguments_begin_behind_the_script() {
+    for (line, at) in [
+        ("ragent t.py -x", 2),
+        ("ragent -m pkg.train -x", 3),
+        ("ragent --run-path t.py -x", 4),
+        ("ragent --no-python true -x", 0),
+    ] {
+        let spec = resolve(line).unwrap();
+        assert_eq!(spec.command.own_args_at, at, "{line}");
+        assert_eq!(args(&spec)[at], "-x", "{line}");
+    }
+}
+
+/// If a launcher provides neither the first agent's host nor a name, agents search for each other
+/// by the user's name; if that is not given either, it is an error.
+#[test]
+fn agents_of_a_silent_launcher() {
+    let host = machine(&[
+        ("MV2_COMM_WORLD_RANK", "1"),
+        ("MV2_COMM_WORLD_SIZE", "4"),
+        ("MV2_COMM_WORLD_LOCAL_RANK", "0"),
+        ("MV2_COMM_WORLD_LOCAL_SIZE", "1"),
+    ]);
+    let spec = resolve_on(&host, "ragent --rdzv-id x t.py").unwrap();
+    assert_eq!((spec.shared.nodes.min(), spec.node_rank), (4, Some(1)));
+    let Meeting::Search(search) = spec.meeting else { panic!("{:?}", spec.meeting) };
+    assert_eq!(search.eligible, Eligible::Never);
+    let launcher = crate::scheduler::Launcher::Mvapich;
+    assert_eq!(resolve_on(&host, "ragent t.py"), Err(vec![JobSpecError::NoHead { launcher }]));
+}

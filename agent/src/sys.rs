@@ -1,0 +1,12 @@
+//! The machine and its system: clock, processes, files, random names and the host itself.
+
+pub(crate) mod cgroup;
+pub mod clock;
+pub(crate) mod files;
+pub mod host;
+pub(crate) mod private_folder;
+pub(crate) mod process_start;
+pub(crate) mod random;
+pub(crate) mod stdout;
+pub(crate) mod tree;
+pub(crate) mod unix;

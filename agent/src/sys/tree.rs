@@ -1,0 +1,103 @@
+//! The processes below this one, as `/proc` shows them.
+
+use std::{collections::BTreeSet, fs, io};
+
+use super::cgroup;
+use nix::{
+    errno::Errno,
+    sys::{
+        signal::{Signal, kill},
+        wait::{Id, WaitPidFlag, waitid, waitpid},
+    },
+    unistd::{Pid, getpid},
+};
+
+/// Checks that the kernel lists child processes.
+///
+/// # Errors
+///
+/// Returns an error if the kernel was built without `CONFIG_PROC_CHILDREN`.
+pub(crate) fn check() -> io::Result<()> {
+    let own = getpid();
+    fs::read(format!("/proc/{own}/task/{own}/children")).map(drop)
+}
+
+/// Returns true if this process has no child; children that have ended but are not reaped count.
+pub(crate) fn has_no_children() -> bool {
+    let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::All, peek) == Err(Errno::ECHILD)
+}
+
+/// Returns the children of `parent`, including ended ones that are not reaped.
+pub(crate) fn children_of(parent: Pid) -> Vec<Pid> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{parent}/task")) else {
+        return Vec::new();
+    };
+    let read = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).ok();
+    let lists: Vec<String> = tasks.flatten().filter_map(read).collect();
+    lists
+        .iter()
+        .flat_map(|list| list.split_ascii_whitespace())
+        .filter_map(|pid| pid.parse().ok().map(Pid::from_raw))
+        .collect()
+}
+
+/// Returns all descendants of this process.
+pub(crate) fn descendants() -> BTreeSet<Pid> {
+    descendants_of(getpid())
+}
+
+/// Returns all descendants of `root`.
+pub(crate) fn descendants_of(root: Pid) -> BTreeSet<Pid> {
+    let mut found = BTreeSet::new();
+    let mut parents = vec![root];
+    while let Some(parent) = parents.pop() {
+        for child in children_of(parent) {
+            if found.insert(child) {
+                parents.push(child);
+            }
+        }
+    }
+    found
+}
+
+/// Kills every descendant of this process once, each as soon as it is found: a process that
+/// repeatedly forks and exits lives for some microseconds only. Processes that are created
+/// meanwhile become children of this process when their parents end; the next call finds them.
+pub(crate) fn kill_descendants() {
+    let mut found = BTreeSet::new();
+    let mut parents = vec![getpid()];
+    while let Some(parent) = parents.pop() {
+        for child in children_of(parent) {
+            // It may have ended already.
+            let _ = kill(child, Signal::SIGKILL);
+            if found.insert(child) {
+                parents.push(child);
+            }
+        }
+    }
+}
+
+/// Reaps `pid` if it has ended.
+pub(crate) fn reap(pid: Pid) -> bool {
+    match waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
+        Ok(status) => status.pid().is_some(),
+        // The status has a real-time signal, which `nix` cannot express; the process is reaped.
+        Err(Errno::EINVAL) => true,
+        Err(_) => false,
+    }
+}
+
+/// Kills and reaps all descendants of this process; blocks until none is left.
+///
+/// No other part of this process may wait for a child meanwhile.
+pub(crate) fn sweep_blocking() {
+    loop {
+        cgroup::end_leftovers();
+        kill_descendants();
+        match waitpid(None, None) {
+            Ok(_) | Err(Errno::EINTR | Errno::EINVAL) => {}
+            Err(_) => return,
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Starts, watches and ends the local workers, through the keeper.
+//!
+//! [`ragent_core::supervisor`] decides, [`driver`] carries out. [`launch`] prepares the start of a
+//! worker, [`health`] watches it while it runs.
+
+pub mod driver;
+pub mod health;
+mod keeper_link;
+pub mod launch;
+mod plumbing;
