@@ -20,7 +20,7 @@ use crate::{
 pub(crate) struct Tally {
     strikes: VecDeque<Instant>,
     early_losses: u32,
-    aside_since: Option<Instant>,
+    quarantined_since: Option<Instant>,
 }
 
 impl Tally {
@@ -49,13 +49,13 @@ impl Tally {
     }
 
     /// Quarantines the node.
-    pub(crate) fn set_aside(&mut self, now: Instant) {
-        self.aside_since = Some(now);
+    pub(crate) fn quarantine(&mut self, now: Instant) {
+        self.quarantined_since = Some(now);
     }
 
     /// Returns the end of the quarantine, if the node is quarantined.
-    pub(crate) fn aside_until(&self) -> Option<Instant> {
-        self.aside_since.map(|since| after(since, QUIET_TIME))
+    pub(crate) fn quarantined_until(&self) -> Option<Instant> {
+        self.quarantined_since.map(|since| after(since, QUIET_TIME))
     }
 
     /// Returns true if a job that needs the node may take it back.
@@ -65,7 +65,7 @@ impl Tally {
 
     /// Ends the quarantine because the job needs the node; its earlier failures still count.
     pub(crate) fn recall(&mut self) {
-        self.aside_since = None;
+        self.quarantined_since = None;
     }
 
     /// Resets the tally: a quiet time has passed, or another run begins.
@@ -75,7 +75,7 @@ impl Tally {
 
     /// Returns true if the tally is empty.
     pub(crate) fn is_clean(&self) -> bool {
-        self.strikes.is_empty() && self.aside_since.is_none()
+        self.strikes.is_empty() && self.quarantined_since.is_none()
     }
 
     /// Restores the tally of an earlier coordinator. The times of its events are unknown and set to
@@ -85,7 +85,7 @@ impl Tally {
         Self {
             strikes: iter::repeat_n(now, strikes).collect(),
             early_losses: counted.early_losses,
-            aside_since: (strikes >= STRIKES_MAX).then_some(now),
+            quarantined_since: (strikes >= STRIKES_MAX).then_some(now),
         }
     }
 
@@ -105,7 +105,7 @@ impl Tally {
     }
 
     fn is_stale(&self, now: Instant) -> bool {
-        let newest = self.strikes.back().copied().max(self.aside_since);
+        let newest = self.strikes.back().copied().max(self.quarantined_since);
         newest.is_none_or(|at| after(at, QUIET_TIME) <= now)
     }
 }

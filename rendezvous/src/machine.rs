@@ -270,7 +270,7 @@ impl Rendezvous {
         if self.tenure == Tenure::Gone {
             return None;
         }
-        let forgiven = self.roster.aside().first().map(|(at, _)| *at);
+        let forgiven = self.roster.quarantined().first().map(|(at, _)| *at);
         [self.roster.first_lease(), forgiven, self.phase_deadline()].into_iter().flatten().min()
     }
 

@@ -303,7 +303,7 @@ pub enum WaitReason {
     /// A round runs and is full.
     Spare,
     /// The node failed too often and is quarantined.
-    SetAside,
+    Quarantined,
     /// The coordinator was restarted and waits for the members of the last round.
     Recovering,
 }
@@ -368,7 +368,7 @@ pub enum EvictReason {
     /// The node was not ready again in time after a restart.
     NotBack,
     /// The node failed or was lost too often shortly after a start.
-    SetAside,
+    Quarantined,
 }
 
 impl EvictReason {
@@ -378,7 +378,7 @@ impl EvictReason {
             Self::Obituary => "obituary",
             Self::Silent => "silent",
             Self::NotBack => "not_back",
-            Self::SetAside => "set_aside",
+            Self::Quarantined => "quarantined",
         }
     }
 }
@@ -563,7 +563,7 @@ pub enum JobResult {
         host_name: String,
     },
     /// All nodes that could take part failed repeatedly and were quarantined.
-    AllSetAside,
+    AllQuarantined,
     /// Too many consecutive rounds were restarted for free, and none ran for a quiet time (10
     /// minutes).
     RestartLoop {
@@ -579,7 +579,7 @@ impl JobResult {
             Self::BudgetSpent
             | Self::FinalFailure
             | Self::LoopbackMaster { .. }
-            | Self::AllSetAside
+            | Self::AllQuarantined
             | Self::RestartLoop { .. } => true,
             Self::Succeeded
             | Self::JoinTimeout { .. }
@@ -598,7 +598,7 @@ impl JobResult {
             Self::RecoveryTimeout { .. } => "recovery_timeout",
             Self::AllLeft => "all_left",
             Self::LoopbackMaster { .. } => "loopback_master",
-            Self::AllSetAside => "all_set_aside",
+            Self::AllQuarantined => "all_quarantined",
             Self::RestartLoop { .. } => "restart_loop",
         }
     }

@@ -17,7 +17,7 @@ use crate::{
 
 /// All nodes that the coordinator knows.
 ///
-/// Invariants: `leases` holds one deadline for each node; `ready` and `aside` hold only nodes that
+/// Invariants: `leases` holds one deadline for each node; `ready` and `quarantined` hold only nodes that
 /// are [`NodeState::Ready`] and not members of a running round, each in one of the two;
 /// `ready_by_node_rank` counts the nodes in `ready` that have a `--node-rank`.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub(crate) struct Roster {
     leases: BTreeSet<(Instant, NodeId)>,
     ready: BTreeSet<NodeId>,
     ready_by_node_rank: BTreeMap<u32, u32>,
-    aside: BTreeSet<(Instant, NodeId)>,
+    quarantined: BTreeSet<(Instant, NodeId)>,
     leaving: BTreeSet<NodeId>,
     former: Former,
     heirlooms: Heirlooms,
@@ -160,8 +160,8 @@ impl Roster {
     }
 
     /// Returns the nodes that are ready but quarantined, with the end of each quarantine.
-    pub(crate) fn aside(&self) -> &BTreeSet<(Instant, NodeId)> {
-        &self.aside
+    pub(crate) fn quarantined(&self) -> &BTreeSet<(Instant, NodeId)> {
+        &self.quarantined
     }
 
     /// Returns true if nodes are known and all of them are leaving.
@@ -278,15 +278,15 @@ impl Roster {
         let Some(node) = self.nodes.get(id) else {
             return;
         };
-        let (is_ready, aside_until) = (node.is_ready(), node.tally.aside_until());
+        let (is_ready, quarantined_until) = (node.is_ready(), node.tally.quarantined_until());
         let node_rank = node.description.node_rank;
         self.unsort(id, node_rank);
         if !is_ready || is_running_member {
             return;
         }
-        match aside_until {
+        match quarantined_until {
             Some(until) => {
-                self.aside.insert((until, id.clone()));
+                self.quarantined.insert((until, id.clone()));
             }
             None => {
                 self.ready.insert(id.clone());
@@ -299,7 +299,7 @@ impl Roster {
 
     /// Removes `id` from where [`Roster::sort`] has put it.
     fn unsort(&mut self, id: &NodeId, node_rank: Option<u32>) {
-        self.aside.retain(|(_, node)| node != id);
+        self.quarantined.retain(|(_, node)| node != id);
         if !self.ready.remove(id) {
             return;
         }
@@ -362,7 +362,7 @@ impl Roster {
         for node in self.nodes.values_mut() {
             node.tally.forgive();
         }
-        for (_, id) in mem::take(&mut self.aside) {
+        for (_, id) in mem::take(&mut self.quarantined) {
             self.sort(&id, false);
         }
     }

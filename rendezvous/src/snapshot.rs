@@ -86,7 +86,7 @@ pub struct NodeSnapshot {
     /// The reason why it waits, is quarantined or was lost, if there is one.
     pub reason: Option<String>,
     /// The latest progress report of its workers (`STATUS=`), if any.
-    pub said: Option<String>,
+    pub progress: Option<String>,
 }
 
 /// The state of a node, as the coordinator sees it.
@@ -112,7 +112,7 @@ pub enum StandingName {
     /// The node waits for a place in a full round.
     Spare,
     /// The node failed too often and is quarantined.
-    SetAside,
+    Quarantined,
     /// The node was a member and is gone.
     Lost,
 }

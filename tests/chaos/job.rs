@@ -203,7 +203,7 @@ fn runs_everywhere(status: &Value) -> Option<usize> {
     let nodes = status["nodes"].as_array()?;
     let count = |standing| nodes.iter().filter(|node| node["standing"] == standing).count();
     let is_whole = status["phase"] == "running"
-        && count("running") + count("set_aside") == NODES as usize
+        && count("running") + count("quarantined") == NODES as usize
         && count("lost") + NODES as usize == nodes.len();
     is_whole.then(|| usize::try_from(status["world_size"].as_u64()?).ok())?
 }

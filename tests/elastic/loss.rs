@@ -159,7 +159,7 @@ fn rank_zero_is_a_survivor() {
 /// A newcomer whose worker fails at once, as on a broken GPU, is quarantined: the other nodes go on
 /// without it, and nothing is charged, although no restart is left.
 #[test]
-fn broken_newcomer_is_set_aside() {
+fn broken_newcomer_is_quarantined() {
     let sandbox = Sandbox::new();
     let flags = "--nnodes 1:2 --max-restarts 0 \
                  --rdzv-conf last_call_timeout=0.1,join_settle=0,shrink_timeout=0";
@@ -173,7 +173,7 @@ fn broken_newcomer_is_set_aside() {
     let alone = host.logs("nodes=1 world_size=1");
     assert!(alone.contains("restart_count=0"), "{alone}");
     let status = job.status();
-    assert_eq!(status["nodes"][1]["standing"], "set_aside", "{status}");
+    assert_eq!(status["nodes"][1]["standing"], "quarantined", "{status}");
 }
 
 /// The workers of a frozen agent are killed at the end of its lease, while it is still frozen. When

@@ -24,7 +24,7 @@ fn said(sandbox: &Sandbox, what: &str) -> String {
     for _ in 0..300 {
         let end = sandbox.ragent("status --json").run();
         let status: Value = serde_json::from_str(&end.stdout).unwrap();
-        let said = status["nodes"][0]["said"].as_str().unwrap_or_default().to_owned();
+        let said = status["nodes"][0]["progress"].as_str().unwrap_or_default().to_owned();
         if said.contains(what) {
             return said;
         }

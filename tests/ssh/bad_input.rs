@@ -56,7 +56,7 @@ fn dry_run() {
         "\nc (from b)\n",
         "--nproc-per-node=8",
         "--no-python --nnodes=3",
-        "-- train --lr 3\n    with TOKEN\n",
+        "-- train --lr 3\n    with RAGENT_LOG TOKEN\n",
     ] {
         assert!(end.stdout.contains(part), "no `{part}` in:\n{}", end.stdout);
     }

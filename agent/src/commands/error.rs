@@ -340,7 +340,7 @@ pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
                  network): the `round has ended` lines in the agents' logs name the nodes",
             ),
         ),
-        JobResult::AllSetAside => {
+        JobResult::AllQuarantined => {
             let what = "error: every available node failed repeatedly and was quarantined";
             match &outcome.first_failure {
                 Some(_) => format!("{what}\n{}", report::failure(outcome, title)),

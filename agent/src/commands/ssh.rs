@@ -66,6 +66,7 @@ use super::{
 use crate::{
     cli::LaunchOverSshArgs,
     limits,
+    report::telemetry,
     sys::{
         host::{Host, ThisHost},
         random::random_id,
@@ -89,6 +90,7 @@ pub fn launch(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {
     match runtime::block_on(driver::drive(&plan))?? {
         Verdict::Succeeded => {
             info!("the job has succeeded");
+            telemetry::line("the job has succeeded");
             Ok(ExitCode::SUCCESS)
         }
         verdict => Err(LaunchError::Command { code: verdict.code(), report: verdict.report() }),

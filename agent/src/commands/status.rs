@@ -192,9 +192,9 @@ fn row(node: &NodeSnapshot) -> [String; 6] {
         Some(reason) => format!("{}: {reason}", standing(node.standing)),
         None => standing(node.standing).to_owned(),
     };
-    let state = match &node.said {
+    let state = match &node.progress {
         // A worker's text must not contain control characters, which could move the cursor.
-        Some(said) => format!("{state}, status \"{}\"", said.replace(char::is_control, " ")),
+        Some(text) => format!("{state}, progress \"{}\"", text.replace(char::is_control, " ")),
         None => state,
     };
     [
@@ -238,7 +238,7 @@ fn standing(standing: StandingName) -> &'static str {
         StandingName::Leaving => "leaving",
         StandingName::Waiting => "waiting",
         StandingName::Spare => "spare",
-        StandingName::SetAside => "quarantined",
+        StandingName::Quarantined => "quarantined",
         StandingName::Lost => "lost",
     }
 }

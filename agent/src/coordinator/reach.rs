@@ -109,7 +109,7 @@ mod tests {
             standing: StandingName::Joined,
             last_seen_ms: 0,
             reason: None,
-            said: None,
+            progress: None,
         };
         for elsewhere in [Some("192.0.2.1"), None] {
             let reached = reach(&node(elsewhere)).await;

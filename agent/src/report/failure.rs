@@ -22,7 +22,7 @@ pub(crate) fn failure(outcome: &Outcome, title: &str) -> String {
         | JobResult::RecoveryTimeout { .. }
         | JobResult::AllLeft
         | JobResult::LoopbackMaster { .. }
-        | JobResult::AllSetAside
+        | JobResult::AllQuarantined
         | JobResult::RestartLoop { .. } => "none is left",
     };
     let restarts = match outcome.restarts_used {

@@ -112,7 +112,7 @@ pub fn evicted(reason: EvictReason) -> &'static str {
         EvictReason::Obituary => "its agent has ended",
         EvictReason::Silent => "it sent no message within its lease",
         EvictReason::NotBack => "it was not ready for the next round in time",
-        EvictReason::SetAside => "it failed too often",
+        EvictReason::Quarantined => "it failed too often",
     }
 }
 
@@ -143,7 +143,7 @@ pub fn waiting(reason: WaitReason) -> &'static str {
         WaitReason::Gathering => "the round is being formed",
         WaitReason::NextRound => "this node will be admitted to the next round",
         WaitReason::Spare => "the round is full; this node is a spare",
-        WaitReason::SetAside => "this node failed too often and is quarantined",
+        WaitReason::Quarantined => "this node failed too often and is quarantined",
         WaitReason::Recovering => "the coordinator is waiting for the members of the last round",
     }
 }

@@ -36,9 +36,7 @@ use ragent::{
         driver::{self, AgentSpec},
         worker_stores::{StorePlace, WorkerStores},
     },
-    report::{
-        news::round_lines::RoundLines, service_manager::ServiceManager, telemetry::Log,
-    },
+    report::{news::round_lines::RoundLines, service_manager::ServiceManager, telemetry::Log},
     spec::{Endpoint, StorePorts},
     workers::driver::{Command, SupervisorHandle, Told},
 };

@@ -270,9 +270,9 @@ enumeration!(
     WaitReason,
     WaitReason,
     "wait.reason",
-    [Gathering, NextRound, Spare, SetAside, Recovering,]
+    [Gathering, NextRound, Spare, Quarantined, Recovering,]
 );
-enumeration!(EvictReason, EvictReason, "evict.reason", [Obituary, Silent, NotBack, SetAside]);
+enumeration!(EvictReason, EvictReason, "evict.reason", [Obituary, Silent, NotBack, Quarantined]);
 
 impl From<RestartReason> for restart::Reason {
     fn from(reason: RestartReason) -> Self {

@@ -120,7 +120,7 @@ impl From<Outcome> for v1::Outcome {
             JobResult::LoopbackMaster { address, host_name } => {
                 Result::LoopbackMaster(outcome::LoopbackMaster { address, host_name })
             }
-            JobResult::AllSetAside => Result::AllSetAside(outcome::AllSetAside {}),
+            JobResult::AllQuarantined => Result::AllQuarantined(outcome::AllQuarantined {}),
             JobResult::RestartLoop { rounds } => {
                 Result::RestartLoop(outcome::RestartLoop { rounds })
             }
@@ -159,7 +159,7 @@ impl TryFrom<v1::Outcome> for Outcome {
                     host_name: name(host_name, "outcome.host_name")?,
                 }
             }
-            Wire::AllSetAside(outcome::AllSetAside {}) => JobResult::AllSetAside,
+            Wire::AllQuarantined(outcome::AllQuarantined {}) => JobResult::AllQuarantined,
             Wire::RestartLoop(outcome::RestartLoop { rounds }) => JobResult::RestartLoop { rounds },
             Wire::FinalFailure(outcome::FinalFailure {}) => JobResult::FinalFailure,
         };

@@ -116,7 +116,7 @@ impl From<NodeSnapshot> for v1::NodeStatus {
             standing: v1::StandingName::from(node.standing).into(),
             last_seen_ms: node.last_seen_ms,
             reason: node.reason.as_deref().map(printable),
-            said: node.said.as_deref().map(printable),
+            progress: node.progress.as_deref().map(printable),
             observed: node.observed.map(|observed| observed.to_string()),
         }
     }
@@ -146,7 +146,10 @@ impl TryFrom<v1::NodeStatus> for NodeSnapshot {
                 .reason
                 .map(|reason| text(reason, "node.reason", limits::MAX_TEXT_LEN))
                 .transpose()?,
-            said: node.said.map(|said| text(said, "node.said", SAID_MAX)).transpose()?,
+            progress: node
+                .progress
+                .map(|progress| text(progress, "node.progress", SAID_MAX))
+                .transpose()?,
         })
     }
 }
@@ -162,7 +165,16 @@ enumeration!(
     StandingName,
     "node.standing",
     [
-        Preparing, Joined, Running, Stopping, Failed, Succeeded, Leaving, Waiting, Spare, SetAside,
+        Preparing,
+        Joined,
+        Running,
+        Stopping,
+        Failed,
+        Succeeded,
+        Leaving,
+        Waiting,
+        Spare,
+        Quarantined,
         Lost,
     ]
 );

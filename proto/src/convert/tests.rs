@@ -70,7 +70,7 @@ fn outcomes() -> Vec<Outcome> {
         JobResult::RecoveryTimeout { present: 1, needed: 3, waited: Duration::from_secs(600) },
         JobResult::AllLeft,
         JobResult::LoopbackMaster { address: "::1".to_owned(), host_name: "a".to_owned() },
-        JobResult::AllSetAside,
+        JobResult::AllQuarantined,
         JobResult::FinalFailure,
         JobResult::RestartLoop { rounds: 100 },
     ];
@@ -146,11 +146,15 @@ fn assignments() -> Vec<Assignment> {
         WaitReason::Gathering,
         WaitReason::NextRound,
         WaitReason::Spare,
-        WaitReason::SetAside,
+        WaitReason::Quarantined,
         WaitReason::Recovering,
     ];
-    let evictions =
-        [EvictReason::Obituary, EvictReason::Silent, EvictReason::NotBack, EvictReason::SetAside];
+    let evictions = [
+        EvictReason::Obituary,
+        EvictReason::Silent,
+        EvictReason::NotBack,
+        EvictReason::Quarantined,
+    ];
     let host_name = "node2".to_owned();
     let mut restarts = vec![
         RestartReason::CoordinatorRestarted,
@@ -236,7 +240,7 @@ fn snapshot() -> Snapshot {
         standing,
         last_seen_ms: 17,
         reason: Some("why".to_owned()),
-        said: Some("step 7".to_owned()),
+        progress: Some("step 7".to_owned()),
     };
     Snapshot {
         run_id: RunId::new("job7"),
@@ -249,7 +253,7 @@ fn snapshot() -> Snapshot {
         restarts_used: 1,
         max_restarts: 3,
         world_size: 32,
-        nodes: vec![node(StandingName::Running), node(StandingName::SetAside)],
+        nodes: vec![node(StandingName::Running), node(StandingName::Quarantined)],
         incomplete: Some(Explanation { kind: "k".to_owned(), text: "t".to_owned() }),
         refused_clients: refused_clients().addresses,
         outcome: outcomes().pop(),

@@ -105,8 +105,8 @@ impl Rendezvous {
     }
 
     pub(super) fn why_waiting(&self, node: &Node) -> WaitReason {
-        if node.tally.aside_until().is_some() {
-            return WaitReason::SetAside;
+        if node.tally.quarantined_until().is_some() {
+            return WaitReason::Quarantined;
         }
         match &self.phase {
             Phase::Recovering(_) => WaitReason::Recovering,

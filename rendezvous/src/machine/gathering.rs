@@ -82,8 +82,8 @@ impl Rendezvous {
             return false;
         }
         let present = self.candidates(shared);
-        let result = if is_enough(present + self.roster.aside().len(), shared) {
-            JobResult::AllSetAside
+        let result = if is_enough(present + self.roster.quarantined().len(), shared) {
+            JobResult::AllQuarantined
         } else {
             JobResult::JoinTimeout {
                 present: u32::try_from(present).unwrap_or(u32::MAX),

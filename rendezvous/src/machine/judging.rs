@@ -151,7 +151,7 @@ impl Rendezvous {
         let is_spared = self.can_do_without(&id, shared);
         if is_newcomer && is_early && is_spared {
             info!(%round, node = %id, "new node failed: quarantined, failure not charged");
-            self.set_aside(now, &id);
+            self.quarantine(now, &id);
             return false;
         }
         if failure.is_final {
@@ -175,7 +175,7 @@ impl Rendezvous {
             self.roster.get_mut(&id).is_some_and(|node| node.tally.failed(happened, started));
         if is_third && is_spared {
             info!(%round, node = %id, "node failed repeatedly: quarantined");
-            self.set_aside(now, &id);
+            self.quarantine(now, &id);
         }
         false
     }
@@ -192,7 +192,7 @@ impl Rendezvous {
         };
         if node.tally.lost(now, started) {
             info!(node = %id, "node was lost repeatedly: quarantined");
-            node.tally.set_aside(now);
+            node.tally.quarantine(now);
         }
     }
 
@@ -207,7 +207,7 @@ impl Rendezvous {
                 self.roster.get_mut(&id).is_some_and(|node| node.tally.lost(at, started));
             if is_third {
                 info!(node = %id, "node was disconnected repeatedly: quarantined");
-                self.set_aside(now, &id);
+                self.quarantine(now, &id);
             }
         }
     }
@@ -217,19 +217,20 @@ impl Rendezvous {
         let Some(group) = self.phase.group() else {
             return false;
         };
-        let is_aside =
-            |id: &NodeId| self.roster.get(id).is_none_or(|node| node.tally.aside_until().is_some());
+        let is_quarantined = |id: &NodeId| {
+            self.roster.get(id).is_none_or(|node| node.tally.quarantined_until().is_some())
+        };
         let members = group
             .seats()
-            .filter(|(other, seat)| *other != id && seat.fate.stays() && !is_aside(other));
+            .filter(|(other, seat)| *other != id && seat.fate.stays() && !is_quarantined(other));
         let others = self.roster.ready().iter().filter(|other| group.held(other).is_none());
         members.count() + others.count() >= shared.nodes.min() as usize
     }
 
     /// Quarantines a node, which counts as the loss of a member.
-    fn set_aside(&mut self, now: Instant, id: &NodeId) {
+    fn quarantine(&mut self, now: Instant, id: &NodeId) {
         if let Some(node) = self.roster.get_mut(id) {
-            node.tally.set_aside(now);
+            node.tally.quarantine(now);
         }
         if let Phase::Regathering(regathering) = &mut self.phase {
             regathering.loss = Some(now);
@@ -240,8 +241,9 @@ impl Rendezvous {
 
     /// Returns the nodes that are ready, quarantined, and may be taken back.
     pub(super) fn recallable(&self) -> impl Iterator<Item = &NodeId> {
-        let aside = self.roster.aside().iter().map(|(_, id)| id);
-        aside.filter(|id| self.roster.get(id).is_some_and(|node| node.tally.may_be_recalled()))
+        let quarantined = self.roster.quarantined().iter().map(|(_, id)| id);
+        quarantined
+            .filter(|id| self.roster.get(id).is_some_and(|node| node.tally.may_be_recalled()))
     }
 
     /// Takes back all quarantined nodes that may be, because the job cannot continue without them.
@@ -258,7 +260,8 @@ impl Rendezvous {
 
     /// Takes back nodes that have been quarantined for a quiet time.
     pub(super) fn forgive(&mut self, now: Instant) {
-        while let Some((_, id)) = self.roster.aside().first().filter(|(at, _)| *at <= now).cloned()
+        while let Some((_, id)) =
+            self.roster.quarantined().first().filter(|(at, _)| *at <= now).cloned()
         {
             if let Some(node) = self.roster.get_mut(&id) {
                 node.tally.forgive();

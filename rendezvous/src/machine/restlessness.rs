@@ -116,7 +116,7 @@ impl Rendezvous {
             && node.tally.lost(now, now)
         {
             info!(node = %id, "the coordinator's node was lost repeatedly: quarantined");
-            node.tally.set_aside(now);
+            node.tally.quarantine(now);
         }
     }
 }

@@ -225,8 +225,8 @@ impl Rendezvous {
                 WaitReason::Gathering | WaitReason::Recovering => (StandingName::Joined, None),
                 WaitReason::NextRound => (StandingName::Waiting, None),
                 WaitReason::Spare => (StandingName::Spare, None),
-                WaitReason::SetAside => (
-                    StandingName::SetAside,
+                WaitReason::Quarantined => (
+                    StandingName::Quarantined,
                     Some("it failed too often shortly after a start".to_owned()),
                 ),
             },
@@ -274,7 +274,7 @@ fn node_snapshot(
         last_seen_ms: silence
             .map_or(0, |silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
         reason: reason.or_else(detached),
-        said: node.map(|node| node.said.clone()).filter(|said| !said.is_empty()),
+        progress: node.map(|node| node.said.clone()).filter(|said| !said.is_empty()),
     }
 }
 
@@ -283,7 +283,7 @@ fn lost_because(how: EvictReason) -> String {
         EvictReason::Obituary => "its agent has ended",
         EvictReason::Silent => "it sent no message within its lease",
         EvictReason::NotBack => "it was not ready for the next round in time",
-        EvictReason::SetAside => "it failed too often shortly after a start",
+        EvictReason::Quarantined => "it failed too often shortly after a start",
     }
     .to_owned()
 }

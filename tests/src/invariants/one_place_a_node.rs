@@ -25,7 +25,7 @@ pub(super) fn check(world: &World) -> Result<(), String> {
             return Err(format!("{} is there twice", node.node_id));
         }
         let waits = match node.standing {
-            StandingName::Waiting | StandingName::Spare | StandingName::SetAside => true,
+            StandingName::Waiting | StandingName::Spare | StandingName::Quarantined => true,
             StandingName::Preparing
             | StandingName::Joined
             | StandingName::Running

@@ -62,7 +62,7 @@ impl RoundLines {
             }
             News::Waiting(round, reason) => {
                 let text = match reason {
-                    WaitReason::Spare | WaitReason::SetAside => news::waiting(*reason),
+                    WaitReason::Spare | WaitReason::Quarantined => news::waiting(*reason),
                     WaitReason::Gathering | WaitReason::NextRound | WaitReason::Recovering => {
                         return None;
                     }

@@ -160,7 +160,7 @@ fn age_is_bounded_by_the_round() {
 
 /// A node that fails three times within 60 s of a start is quarantined, with or without spares.
 #[test]
-fn flapping_node_is_set_aside() {
+fn flapping_node_is_quarantined() {
     let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 9);
     t.run(&["a", "b"]);
     for _ in 0..2 {
@@ -172,9 +172,10 @@ fn flapping_node_is_set_aside() {
     }
     t.fail("b", Duration::ZERO);
     t.back("a");
-    assert_eq!(t.back("b"), [Did::Remember(3, 3), Did::Wait("b", WaitReason::SetAside)]);
+    assert_eq!(t.back("b"), [Did::Remember(3, 3), Did::Wait("b", WaitReason::Quarantined)]);
     assert_eq!(t.why(), "the group would shrink from 2 to 1: waiting 5 s for a replacement");
-    let shrunk = [Did::Remember(4, 3), Did::Admit("a", 4, 0), Did::Wait("b", WaitReason::SetAside)];
+    let shrunk =
+        [Did::Remember(4, 3), Did::Admit("a", 4, 0), Did::Wait("b", WaitReason::Quarantined)];
     assert_eq!(t.live(&["a", "b"], 5 * SECOND), shrunk);
     let did = t.live(&["a", "b"], 600 * SECOND);
     let forgiven = Did::Wait("b", WaitReason::NextRound);
@@ -184,7 +185,7 @@ fn flapping_node_is_set_aside() {
 
 /// A node that the job needs is not quarantined, so that the budget decides, as in torchrun.
 #[test]
-fn needed_node_is_not_set_aside() {
+fn needed_node_is_not_quarantined() {
     let mut t = Fixture::with(1, 1, |shared| shared.max_restarts = 5);
     t.run(&["a"]);
     for _ in 0..5 {
@@ -198,7 +199,7 @@ fn needed_node_is_not_set_aside() {
 
 /// A newcomer that fails in its first 60 s is quarantined and not charged.
 #[test]
-fn failing_newcomer_is_set_aside_and_free() {
+fn failing_newcomer_is_quarantined_and_free() {
     let mut t = Fixture::new(1, 2);
     t.run(&["a"]);
     t.join("b");
@@ -206,8 +207,9 @@ fn failing_newcomer_is_set_aside_and_free() {
     t.back("a");
     t.fail("b", Duration::ZERO);
     assert_eq!(t.back("a"), [Did::Wait("a", WaitReason::Gathering)]);
-    assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::SetAside)]);
-    let shrunk = [Did::Remember(3, 0), Did::Admit("a", 3, 0), Did::Wait("b", WaitReason::SetAside)];
+    assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::Quarantined)]);
+    let shrunk =
+        [Did::Remember(3, 0), Did::Admit("a", 3, 0), Did::Wait("b", WaitReason::Quarantined)];
     assert_eq!(t.live(&["a", "b"], 5 * SECOND), shrunk);
 }
 
@@ -342,7 +344,7 @@ fn younger_error_file_is_an_echo() {
 
 /// The error files of a node also decide which node is quarantined.
 #[test]
-fn late_evidence_decides_who_is_set_aside() {
+fn late_evidence_decides_who_is_quarantined() {
     let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 9);
     t.run(&["a"]);
     t.join("b");
@@ -352,7 +354,7 @@ fn late_evidence_decides_who_is_set_aside() {
     t.fail("a", Duration::ZERO);
     stop_with_error_file(&mut t, "b", 2 * SECOND);
     assert_eq!(t.back("a"), [Did::Wait("a", WaitReason::Gathering)]);
-    assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::SetAside)]);
+    assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::Quarantined)]);
     assert_eq!(t.memory.restarts_used, 0);
 }
 

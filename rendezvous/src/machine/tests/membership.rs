@@ -241,7 +241,7 @@ fn straggler_is_evicted_and_joins_anew() {
 /// A machine whose agent is lost three times shortly after a start is quarantined with its next
 /// agent.
 #[test]
-fn new_agent_inherits_being_set_aside() {
+fn new_agent_inherits_being_quarantined() {
     let mut t = Fixture::new(1, 2);
     t.run(&["a", "b"]);
     for (old, new) in [("b", "b2"), ("b2", "b3"), ("b3", "b4")] {
@@ -251,7 +251,7 @@ fn new_agent_inherits_being_set_aside() {
     }
     let nodes = t.machine.snapshot(t.now).nodes;
     let standing = nodes.iter().find(|node| node.node_id.as_str() == "b4").map(|n| n.standing);
-    assert_eq!(standing, Some(crate::snapshot::StandingName::SetAside));
+    assert_eq!(standing, Some(crate::snapshot::StandingName::Quarantined));
 }
 
 /// A group that is large enough is not given up, even if it waits long before it may shrink.

@@ -36,7 +36,7 @@ fn lose_coordinator(t: &mut Fixture, names: &[&'static str]) -> Vec<Did> {
 
 /// A member whose lease repeatedly ends on its own side is quarantined like a lost one.
 #[test]
-fn member_that_keeps_being_cut_off_is_set_aside() {
+fn member_that_keeps_being_cut_off_is_quarantined() {
     let mut t = Fixture::new(1, 2);
     t.run(&["a", "b"]);
     for _ in 0..3 {
@@ -45,7 +45,7 @@ fn member_that_keeps_being_cut_off_is_set_aside() {
         t.back("b");
     }
     t.live(&["a", "b"], 5 * SECOND);
-    assert_eq!(standing_of(&t, "b"), Some(StandingName::SetAside));
+    assert_eq!(standing_of(&t, "b"), Some(StandingName::Quarantined));
 }
 
 /// Cut-offs are also counted if something else ended the round first, and once per round.
@@ -100,12 +100,12 @@ fn tallies_survive_the_coordinator() {
         t.join(new);
         t.back("a");
     }
-    assert_eq!(standing_of(&t, "b4"), Some(StandingName::SetAside));
+    assert_eq!(standing_of(&t, "b4"), Some(StandingName::Quarantined));
 }
 
 /// The coordinator's own machine is quarantined if it is lost shortly after several starts.
 #[test]
-fn host_that_keeps_being_lost_is_set_aside() {
+fn host_that_keeps_being_lost_is_quarantined() {
     let mut t = Fixture::new(1, 2).host("b");
     t.run(&["a", "b"]);
     let mut old = "b";
@@ -121,7 +121,7 @@ fn host_that_keeps_being_lost_is_set_aside() {
         t.live(&["a", new], 9 * SECOND);
         old = new;
     }
-    assert_eq!(standing_of(&t, "b4"), Some(StandingName::SetAside));
+    assert_eq!(standing_of(&t, "b4"), Some(StandingName::Quarantined));
 }
 
 /// A hundred free rounds in a row that end early close the job, regardless of what ended them.
