@@ -34,9 +34,6 @@ pub const MAX_STATE_ENTRIES: usize = 4096;
 /// Age at which a file of that folder that does not belong to a job is removed: longer than any
 /// process takes between two files that belong together.
 pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
-/// The granularity of file times, which follow the kernel's tick: a file written within it before a
-/// group began to stop cannot be distinguished from an echo of the stop.
-pub const FILE_TIME_GRANULARITY: Duration = Duration::from_millis(10);
 /// The time for reading the error file of a failed worker, or the rest of ssh's stderr.
 pub const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time after which an agent that reconnects uses the known address instead of waiting for a

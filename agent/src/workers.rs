@@ -8,3 +8,4 @@ pub mod health;
 mod keeper_link;
 pub mod launch;
 mod plumbing;
+pub mod spec;

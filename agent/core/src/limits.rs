@@ -49,3 +49,6 @@ pub const KEEPER_LEASE_MARGIN: Duration = Duration::from_millis(300);
 /// The number of causes for an unreachable coordinator that are reported between two welcomes: more
 /// than a network has ways to fail.
 pub const MAX_REPORTED_CAUSES: usize = 16;
+/// The granularity of file times, which follow the kernel's tick: a file written within it before a
+/// group began to stop cannot be distinguished from an echo of the stop.
+pub const FILE_TIME_GRANULARITY: Duration = Duration::from_millis(10);

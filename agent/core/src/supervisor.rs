@@ -208,6 +208,12 @@ impl Supervisor {
     }
 }
 
+/// Returns true if an error file of this age was written before its group began to stop, as long ago
+/// as `stop_age`: later ones are consequences of the stop.
+pub fn is_before_stop(file_age: Duration, stop_age: Duration) -> bool {
+    file_age >= stop_age.saturating_add(limits::FILE_TIME_GRANULARITY)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -349,5 +355,15 @@ mod tests {
         t.handle(stop(GRACE));
         assert_eq!(t.handle(Input::KeeperLost), [Effect::Finish(GroupEnd::Stopped)]);
         assert_eq!(t.handle(Input::KeeperLost), []);
+    }
+
+    /// An error file is a cause only if it is older than the stop by more than the granularity of its
+    /// time.
+    #[test]
+    fn later_error_files_are_no_causes() {
+        assert!(is_before_stop(SECOND + limits::FILE_TIME_GRANULARITY, SECOND));
+        assert!(!is_before_stop(SECOND, SECOND));
+        assert!(!is_before_stop(Duration::ZERO, SECOND));
+        assert!(!is_before_stop(Duration::MAX - SECOND, Duration::MAX));
     }
 }

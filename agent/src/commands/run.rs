@@ -40,9 +40,10 @@ use crate::{
     spec::{self, Endpoint, JobFiles, JobSpec, JobSpecError, LaunchMethod, Meeting, TimerFile},
     sys::{clock, files, host::ThisHost, random::random_id, tree},
     workers::{
-        driver::{self as supervisor_driver, Command, SupervisorHandle, SupervisorSpec},
+        driver::{self as supervisor_driver, Command, SupervisorHandle},
         health::timers::TimerPipe,
         launch::{arguments::ArgumentSpec, environment::EnvironmentSpec},
+        spec::SupervisorSpec,
     },
 };
 

@@ -14,7 +14,7 @@ use std::{
 use ragent_rendezvous::{ids::LocalRank, message::Admission};
 use tracing::warn;
 
-use super::driver::SupervisorSpec;
+use super::spec::SupervisorSpec;
 use crate::{
     output::{
         capture::{self, Drain, SharedTail},

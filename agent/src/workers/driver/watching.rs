@@ -1,0 +1,162 @@
+//! Watches running workers: their activity, heartbeats and timers.
+
+use std::{collections::BTreeMap, future, time::Instant};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use ragent_core::hang::Hang;
+use ragent_rendezvous::ids::LocalRank;
+use tokio::task::spawn_blocking;
+use tracing::{error, warn};
+
+use super::{Done, Driver, Fate, Group, Told, Worker};
+use crate::{
+    output::logs::WorkerFolder,
+    sys::clock,
+    workers::{
+        health::{
+            notices::{Notice, NoticeSockets},
+            progress,
+            stacks::{self, StackTools},
+            timers::{Expired, TimerPipe, TimerRequest},
+        },
+        spec::SupervisorSpec,
+    },
+};
+
+impl Driver {
+    /// Kills the workers whose timers have expired; their ends are reported like any other.
+    pub(super) fn kill_expired(&mut self) {
+        for Expired { pid, scope_id, signal } in self.timers.expired(clock::now()) {
+            let pid = Pid::from_raw(pid);
+            let is_own = self.keeper.as_ref().is_some_and(|keeper| keeper.holds(pid));
+            match Signal::try_from(signal) {
+                Ok(signal) if is_own => {
+                    warn!(
+                        %pid, scope_id, %signal,
+                        "a worker's timer has expired; killing the worker"
+                    );
+                    let _ = kill(pid, signal);
+                }
+                Ok(_) | Err(_) => {
+                    warn!(
+                        %pid, scope_id, signal,
+                        "a timer has expired, but its process is not a worker of this agent; no \
+                         process is killed"
+                    )
+                }
+            }
+        }
+    }
+
+    /// Starts to read the workers' activity.
+    pub(super) fn look(&mut self) {
+        let Some(group) = &mut self.group else { return };
+        group.is_looking = true;
+        let (round, workers) = (group.admission.round, group.running());
+        self.in_background(round, async move {
+            let looked = spawn_blocking(move || progress::activities(&workers)).await;
+            Done::Looked(looked.unwrap_or_default())
+        });
+    }
+
+    pub(super) fn handle_notice(&mut self, (local_rank, notice): (LocalRank, Notice)) {
+        let Some(group) = &mut self.group else { return };
+        let Some(watch) = &mut group.hang else { return };
+        if notice.is_heartbeat {
+            watch.handle_heartbeat(clock::now(), local_rank);
+        }
+        let hang = notice.is_trigger.then(|| watch.handle_trigger(local_rank)).flatten();
+        if let Some(text) = notice.status {
+            group.workers.entry(local_rank).or_default().said = Some(text.clone());
+            // One line per node: that of the first worker that has one.
+            let first = group.workers.iter().find(|(_, worker)| worker.said.is_some());
+            if first.is_some_and(|(first, _)| *first == local_rank) {
+                // If the queue is full, a later line suffices.
+                let _ = self.tell.try_send(Told::Said(text));
+            }
+        }
+        self.take_stacks(hang);
+    }
+
+    /// Takes the stacks of the group if it hangs; it is killed afterwards.
+    pub(super) fn take_stacks(&self, hang: Option<Hang>) {
+        let (Some(hang), Some(group), Some(spec)) = (hang, &self.group, &self.spec.hang) else {
+            return;
+        };
+        if !group.machine.is_running() {
+            return;
+        }
+        let seconds = hang.time.as_secs_f64();
+        error!(
+            round = %group.admission.round, local_rank = %hang.local_rank, seconds,
+            "the workers make no progress; killing them"
+        );
+        let hung = |(local_rank, pid): (LocalRank, u32)| {
+            let folder = group.workers.get(&local_rank).and_then(|worker| worker.folder.as_ref());
+            stacks::Hung { local_rank, pid, file: folder.map(WorkerFolder::stack_file) }
+        };
+        let workers = group.running().into_iter().map(hung).collect();
+        let tools = StackTools { py_spy: spec.py_spy.clone(), signal: spec.signal };
+        self.in_background(group.admission.round, async move {
+            Done::Stacks(hang, stacks::take(tools, workers).await)
+        });
+    }
+}
+
+impl Group {
+    /// Returns the time of the next look at the workers' activity.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        let watch = self.hang.as_ref().filter(|_| !self.is_looking)?;
+        watch.poll_timeout().filter(|_| self.machine.is_running())
+    }
+
+    /// Returns the processes of the workers that still run.
+    pub(super) fn running(&self) -> BTreeMap<LocalRank, u32> {
+        let running = |worker: &Worker| worker.fate == Fate::Running && worker.pid != 0;
+        let workers = self.workers.iter().filter(|(_, worker)| running(worker));
+        workers.map(|(&local_rank, worker)| (local_rank, worker.pid)).collect()
+    }
+}
+
+/// Opens the sockets for heartbeats, if hangs are detected.
+pub(super) fn open_notices(spec: &SupervisorSpec) -> Option<NoticeSockets> {
+    spec.hang.as_ref()?;
+    let size = spec.environment.local_world_size;
+    NoticeSockets::open(&spec.socket_dir, size)
+        .map_err(|error| {
+            warn!(
+                %error,
+                "failed to open the sockets for heartbeats; workers cannot send any"
+            )
+        })
+        .ok()
+}
+
+/// Waits for the next notice of a worker; forever if workers cannot send any.
+pub(super) async fn next_notice(notices: &mut Option<NoticeSockets>) -> (LocalRank, Notice) {
+    if let Some(open) = notices {
+        if let Some(notice) = open.next().await {
+            return notice;
+        }
+        *notices = None;
+    }
+    future::pending().await
+}
+
+/// Waits for the next request for a timer; forever if workers cannot set any.
+pub(super) async fn next_timer(pipe: &mut Option<TimerPipe>) -> TimerRequest {
+    if let Some(open) = pipe {
+        match open.next().await {
+            Ok(request) => return request,
+            Err(error) => warn!(
+                %error,
+                "failed to read timer requests; workers cannot set further timers"
+            ),
+        }
+        *pipe = None;
+    }
+    future::pending().await
+}

@@ -1,0 +1,53 @@
+//! The configuration of a node's workers.
+
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
+
+use super::{
+    health::timers::TimerPipe,
+    launch::{arguments::ArgumentSpec, environment::EnvironmentSpec},
+};
+use crate::{
+    output::{console::Console, logs::LogFolder},
+    report::event_log::EventLog,
+    spec::{HangSpec, Output, WorkerCommand},
+    sys::host::numa::CpuSet,
+};
+
+/// The configuration of a supervisor.
+#[derive(Debug)]
+pub struct SupervisorSpec {
+    /// The command that workers run.
+    pub command: WorkerCommand,
+    /// The arguments that are added to theirs.
+    pub arguments: ArgumentSpec,
+    /// The variables that are added to their environment.
+    pub environment: EnvironmentSpec,
+    /// The destinations of their output.
+    pub output: Output,
+    /// The log of their events.
+    pub events: EventLog,
+    /// The pipe through which they set timers, if they may.
+    pub timer_pipe: Option<TimerPipe>,
+    /// Their processors, by local rank; empty if they are not bound.
+    pub cpus_by_rank: Vec<CpuSet>,
+    /// The folder of their files.
+    pub logs: Arc<LogFolder>,
+    /// The time that they have to end after one of them has failed.
+    pub stop_grace: Duration,
+    /// The time to wait for GPUs that processes of an earlier round still hold.
+    pub held_gpu_timeout: Duration,
+    /// Exit codes after which the job is not restarted.
+    pub final_codes: BTreeSet<i32>,
+    /// The detection and treatment of hangs; `None` if disabled.
+    pub hang: Option<HangSpec>,
+    /// The folder in which sockets for heartbeats are created.
+    pub socket_dir: PathBuf,
+    /// The soft limit of open files of each worker.
+    pub open_files: u64,
+    /// The soft limit of the core dump of each worker.
+    pub core_dump: u64,
+    /// This machine's name, for reports.
+    pub host_name: String,
+    /// The writer of their output.
+    pub console: Console,
+}

@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+"""Prints statistics of the code base, so that a change of its structure can be compared before and after.
+
+    scripts/statistics.py [FOLDER]      of another checkout, such as a worktree of an older commit
+
+Files and lines include unit tests. A function's length is the number of lines from `fn` to the last brace; functions
+of tests count only in the set `tests`. Files of unit tests need no header. `unwrap/expect` are calls outside of tests.
+An arrow is a pair of top-level modules of `agent/src` of which the first names a path of the second outside of tests.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import runpy
+import subprocess
+
+LONG_FILE = 400
+LONG_FUNCTION = 60
+LARGEST_MODULES = 8
+
+AGENT = pathlib.PurePath("agent/src")
+LAYERS = pathlib.Path("tests/layers/main.rs")
+SETS = {
+    "agent": ["agent/src"],
+    "agent/core": ["agent/core/src"],
+    "rendezvous": ["rendezvous/src"],
+    "store": ["store/src"],
+    "proto": ["proto/src"],
+    "tests": ["tests", "store/tests", "store/fuzz"],
+}
+HEADINGS = ["set", "files", "lines", "file med", "p90", "max", f">{LONG_FILE}", "fns", "fn med", "p90", "max"]
+HEADINGS += [f">{LONG_FUNCTION}", "no //!", "comment", "unwrap/expect"]
+
+NOT_CODE = re.compile(
+    r"""//[^\n]* | /\*.*?\*/                                # comments
+    | \b[bc]?r(\#*)".*?"\1                                  # raw strings
+    | "(?:\\.|[^"\\])*"                                     # other strings
+    | '(?:\\u\{[^}]*\}|\\x..|\\.|[^'\\\n])'                 # characters, but not lifetimes""",
+    re.DOTALL | re.VERBOSE,
+)
+BRACKET = re.compile(r"[{}()\[\];]")
+CFG_TEST = re.compile(r"#\[cfg\(test\)\]")
+TEST_FILE = re.compile(r"#\[cfg\(test\)\]\s*(?:pub(?:\([^)]*\))? )?mod (\w+);")
+FUNCTION = re.compile(r"\bfn\s+\w+")
+VISIBILITY = re.compile(r"\bpub\s*\(\s*in\b[^)]*\)")
+TOKEN = re.compile(r"\w+|::|\S")
+
+
+def item(code, start):
+    """True if the item from `start` on has a body in braces, and the position of the item's end."""
+    depth = 0
+    for match in BRACKET.finditer(code, start):
+        bracket = match.group()
+        if bracket in "([{":
+            depth += 1
+        elif bracket in ")]}":
+            depth -= 1
+            if depth < 0 or (depth == 0 and bracket == "}"):
+                return depth == 0, match.end()
+        elif depth == 0:
+            return False, match.end()
+    return False, len(code)
+
+
+def blank(text):
+    """The text with a space for each character except line ends."""
+    return re.sub(r"\S", " ", text)
+
+
+class Source:
+    """A Rust file."""
+
+    def __init__(self, path):
+        self.path = path
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+        self.lines = text.count("\n")
+        self.comment_lines = sum(line.lstrip().startswith("//") for line in text.split("\n"))
+        self.has_header = re.search(r"(?m)^//!", text) is not None
+        self.all_code = NOT_CODE.sub(lambda match: blank(match.group()), text)
+        # The stems of files that are modules of tests.
+        folder = path.parent if path.stem in ("lib", "main", "mod") else path.with_suffix("")
+        self.test_files = {folder / name for name in TEST_FILE.findall(self.all_code)}
+        self.code = self.all_code
+        while match := CFG_TEST.search(self.code):
+            end = item(self.code, match.end())[1]
+            self.code = self.code[: match.start()] + blank(self.code[match.start() : end]) + self.code[end:]
+        self.is_test = False  # `sources` sets it.
+
+    def lengths(self, with_tests):
+        """The lengths of the functions, in lines."""
+        code = self.all_code if with_tests else "" if self.is_test else self.code
+        found = ((match.start(), *item(code, match.end())) for match in FUNCTION.finditer(code))
+        return [code.count("\n", start, end) + 1 for start, has_body, end in found if has_body]
+
+
+def sources():
+    """The Rust files of the repository."""
+    command = ["git", "ls-files", "-co", "--exclude-standard", "*.rs"]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    found = [Source(path) for path in map(pathlib.PurePath, sorted(set(listed))) if pathlib.Path(path).exists()]
+    test_files = set().union(*(source.test_files for source in found))
+    for source in found:
+        source.is_test = not test_files.isdisjoint([source.path.with_suffix(""), *source.path.parents])
+    return found
+
+
+def module_of(source):
+    """The top-level module of `agent/src` that a file is part of; None if it is not part of one."""
+    name = source.path.parts[len(AGENT.parts)].removesuffix(".rs") if source.path.is_relative_to(AGENT) else None
+    return None if name in ("lib", "main") else name
+
+
+def spread(values):
+    """Median, 90th percentile and maximum."""
+    values = sorted(values)
+    return [values[len(values) // 2], values[(len(values) * 9 - 1) // 10], values[-1]] if values else ["-"] * 3
+
+
+def row(name, files):
+    """The row of a set."""
+    if not files:
+        return [name, 0] + ["-"] * (len(HEADINGS) - 2)
+    is_tests = name == "tests"
+    lines = [source.lines for source in files]
+    lengths = [length for source in files for length in source.lengths(with_tests=is_tests)]
+    code = "\n".join(source.code for source in files if not source.is_test)
+    calls = [len(re.findall(call, code)) for call in (r"\.\s*unwrap\s*\(\s*\)", r"\.\s*expect\s*\(")]
+    cells = [name, len(files), f"{sum(lines):,}", *spread(lines), sum(length > LONG_FILE for length in lines)]
+    cells += [f"{len(lengths):,}", *spread(lengths), sum(length > LONG_FUNCTION for length in lengths)]
+    cells += [sum(not source.has_header for source in files if not source.is_test)]
+    comment_lines = sum(source.comment_lines for source in files)
+    return [*cells, f"{comment_lines / sum(lines):.1%}", "-" if is_tests else f"{calls[0]}/{calls[1]}"]
+
+
+def rows(found):
+    """The rows of all sets; below `agent`, those of its largest top-level modules."""
+    all_crates = []
+    for name, folders in SETS.items():
+        files = [source for source in found if any(source.path.is_relative_to(folder) for folder in folders)]
+        yield row(name, files)
+        if name == "agent":
+            modules = {module_of(source) for source in files} - {None}
+            inside = {module: [source for source in files if module_of(source) == module] for module in modules}
+            largest = sorted(modules, key=lambda module: -sum(source.lines for source in inside[module]))
+            for module in largest[:LARGEST_MODULES]:
+                yield row(f"  {module}", inside[module])
+        if name != "tests":
+            all_crates += files
+    yield row("all but tests", all_crates)
+
+
+def tree(tokens, at, above, paths):
+    """Adds the paths of the import tree at `at`, all below `above`, and returns the position of its end."""
+    while True:
+        if tokens[at] == "{":
+            at += 1
+            while tokens[at] != "}":
+                at = at + 1 if tokens[at] == "," else tree(tokens, at, above, paths)
+            return at + 1
+        above = [*above, tokens[at]]
+        at += 3 if tokens[at + 1] == "as" else 1
+        if tokens[at] != "::":
+            paths.append(above)
+            return at
+        at += 1
+
+
+def imports(source):
+    """The top-level names of the crate that a file of `agent/src` imports from or names a path of."""
+    tokens = [*TOKEN.findall(VISIBILITY.sub("", source.code)), "", ""]
+    paths, at = [], 0
+    while at < len(tokens) - 2:
+        is_local = tokens[at] in ("crate", "self", "super") and tokens[at + 1] == "::"
+        at = tree(tokens, at, [], paths) if is_local else at + 1
+    here = source.path.relative_to(AGENT)
+    here = here.parent.parts if here.stem == "mod" else here.with_suffix("").parts
+    for path in paths:
+        absolute = [] if path[0] == "crate" else [*here]
+        for word in path:
+            absolute = absolute[:-1] if word == "super" else absolute + [word] * (word not in ("crate", "self"))
+        yield from absolute[:1]
+
+
+def circles(pairs, modules):
+    """The sets of modules each of which imports from all others of the set, directly or not; the largest first."""
+    reached = {module: {to for start, to in pairs if start == module} for module in modules}
+    for middle in modules:
+        for start in modules:
+            if middle in reached[start]:
+                reached[start] |= reached[middle]
+    sets = {frozenset(other for other in reached[one] if one in reached[other]) for one in modules}
+    return sorted(filter(None, sets), key=lambda circle: (-len(circle), sorted(circle)))
+
+
+def structure(found):
+    """The statistics of the top-level modules of `agent/src`."""
+    files = [(module_of(source), source) for source in found if module_of(source)]
+    modules = {module for module, _ in files}
+    named = {(module, other) for module, source in files if not source.is_test for other in imports(source)}
+    pairs = {(module, other) for module, other in named if module != other and other in modules}
+    yield "top-level modules of agent/src", len(modules)
+    yield "arrows between them", len(pairs)
+    in_circles = circles(pairs, modules)
+    sizes = " + ".join(str(len(circle)) for circle in in_circles)
+    yield "modules that are part of a circle", f"{sum(map(len, in_circles))}" + (f" ({sizes})" if sizes else "")
+    text = LAYERS.read_text(encoding="utf-8") if LAYERS.exists() else ""
+    order = re.search(r"FLOORS: \[&str; \d+\] = \[(.*?)\]", text, re.DOTALL)
+    floors = re.findall(r'"(\w+)"', order.group(1)) if order else []
+    levels = {name: level for level, name in enumerate(floors)}
+    upward = sum(levels.get(start, -1) <= levels.get(to, len(floors)) for start, to in pairs)
+    yield "upward arrows, by tests/layers", upward if order else "-"
+
+
+def prose():
+    """The shares of blocks with forms that scripts/check-prose.py of this script's repository lists."""
+    check = runpy.run_path(str(pathlib.Path(__file__).resolve().with_name("check-prose.py")))
+    found = {"comments": [], "messages": [], "docs": []}
+    for path in check["files"]():
+        if path.name == "check-prose.py":
+            continue
+        for kind, _, is_doc, words in check["blocks"](path):
+            found[kind].append(bool(check["forms"](words, is_doc)))
+    for kind, listed in found.items():
+        yield f"{kind} with listed forms", f"{sum(listed) / max(len(listed), 1):.1%} ({sum(listed):,} of {len(listed):,})"
+    yield "words of README.md", f"{len(pathlib.Path('README.md').read_text(encoding='utf-8').split()):,}"
+
+
+def main():
+    """Prints the tables."""
+    home = pathlib.Path(__file__).resolve().parent.parent
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("folder", nargs="?", default=home, metavar="FOLDER", help="a checkout of the repository")
+    os.chdir(parser.parse_args().folder)
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], check=True, capture_output=True, text=True)
+    print(f"commit {commit.stdout.strip()}\n")
+    found = sources()
+    table = [HEADINGS, *rows(found)]
+    widths = [max(len(str(cell)) for cell in column) for column in zip(*table)]
+    for cells in table:
+        first, *others = (str(cell) for cell in cells)
+        print("  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]))
+    print()
+    for name, value in [*structure(found), *prose()]:
+        print(f"{name:34} {value}")
+
+
+if __name__ == "__main__":
+    main()
