@@ -105,6 +105,8 @@ pub const MAX_PENDING_EVENTS: usize = 4 * 1024 * 1024;
 pub const CONSOLE_QUEUE: usize = 64;
 /// Log lines that wait for the console: about those of a busy minute at level `info`.
 pub const LOG_QUEUE: usize = 1024;
+/// Requests to write or remove `agent.log` that wait for the disk.
+pub const LOG_FILE_QUEUE: usize = 4;
 /// Bytes of recent log lines that are kept in memory: about a hundred rounds.
 pub const RECENT_LINES: usize = 256 * 1024;
 /// The size of a pipe with lines of workers for the console: some chunks with a prefix for each

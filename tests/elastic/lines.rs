@@ -26,7 +26,7 @@ fn rounds_have_few_lines() {
     }
     let of_host = lines(&host.stderr);
     let expected = [
-        format!("registered at {}; waiting for 2 nodes", job.endpoint),
+        format!("registered at {} (job of 2 nodes)", job.endpoint),
         "round 1: 2 nodes, 2 workers, master 127.0.0.1:".to_owned(),
         "round 1 ended: rank 1 on ".to_owned(),
         "round 2: 2 nodes, 2 workers, master 127.0.0.1:".to_owned(),

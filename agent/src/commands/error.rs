@@ -337,7 +337,7 @@ pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
             ),
             Some(
                 "find out what ends agents or disconnects them (out of memory, a watchdog, the \
-                 network): the `round has ended` lines in the agents' logs name the nodes",
+                 network): the `round has ended` lines of `agent.log`, or of `RAGENT_LOG=info`, name the nodes",
             ),
         ),
         JobResult::AllQuarantined => {

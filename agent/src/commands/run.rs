@@ -184,7 +184,7 @@ async fn launch_on_runtime(
         supervisor_driver::start(supervisor_spec).map_err(system("start the keeper process"))?;
     let forwarding = tokio::spawn(forward(forwarded, supervisor.commands.clone()));
     let outcome = take_part(spec, &mut supervisor, &mut signals, log).await;
-    keep_log(spec, log, &outcome);
+    keep_log(spec, log, &outcome).await;
     // Otherwise it would keep the supervisor running.
     forwarding.abort();
     // Ends the keeper, and with it all remaining processes.
@@ -210,20 +210,22 @@ async fn launch_on_runtime(
     }
 }
 
-/// Writes the recent log lines to a file unless the job has succeeded: before the end of the supervisor,
-/// which removes a temporary folder without files.
-fn keep_log(
+/// Writes the recent log lines to a file unless the job has succeeded or this node left on a signal:
+/// before the end of the supervisor, which removes a temporary folder without files.
+async fn keep_log(
     spec: &JobSpec,
     log: &Log,
     outcome: &Result<(agent_driver::End, Endpoint), LaunchError>,
 ) {
-    let has_succeeded = matches!(outcome, Ok((end, _)) if end.ending.is_success());
-    if !has_succeeded {
+    let is_well = |ending: &Ending| ending.is_success() || matches!(ending, Ending::Left(_));
+    if !matches!(outcome, Ok((end, _)) if is_well(&end.ending)) {
         log.keep();
     } else if spec.log_dir.is_none() {
         log.discard();
     }
-    log.flush(limits::FAREWELL_TIMEOUT);
+    let log = log.clone();
+    // A disk that does not answer is waited for on another thread.
+    let _ = tokio::task::spawn_blocking(move || log.settle(limits::FAREWELL_TIMEOUT)).await;
 }
 
 /// Passes signals on to the workers.

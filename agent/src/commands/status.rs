@@ -166,9 +166,9 @@ pub fn text(snapshot: &Snapshot) -> String {
         let addresses: Vec<_> = snapshot.refused_clients.iter().map(IpAddr::to_string).collect();
         let _ = writeln!(
             text,
-            "the store of round {} refused connections from {}, which no member has; if a worker \
-             of this job runs there, give its address with `--local-addr` on its node, or \
-             `--store-access any` on all nodes",
+            "the store of round {} refused connections from {}: not an address of another member, \
+             nor a socket of the job's user; if a worker of this job connected from there, give its \
+             address with `--local-addr` on its node, or `--store-access any` on all nodes",
             snapshot.round,
             addresses.join(", ")
         );

@@ -124,7 +124,8 @@ impl Proofs {
     /// registers again without a proof.
     ///
     /// The number of ids is bounded. At the limit, ids that `is_present` does not recognise are
-    /// removed: a node that is gone cannot be impersonated to any effect.
+    /// removed. A node whose lease has just ended may be among them, and be impersonated until it registers
+    /// again.
     pub(crate) fn confirm(&mut self, node: &NodeId, is_present: impl Fn(&NodeId) -> bool) {
         if self.confirmed.contains(node) {
             return;

@@ -21,7 +21,7 @@ use ragent_rendezvous::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
-use tracing::info;
+use tracing::{info, warn};
 
 use self::age::Stamp;
 pub use self::cleaning::clean;
@@ -230,7 +230,7 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
             return None;
         }
         Age::Unknown => {
-            info!(path = %path.display(), "state file ignored: unknown format");
+            warn!(path = %path.display(), "state file ignored: unknown format");
             return None;
         }
     }

@@ -1,3 +1,5 @@
+//! The reasons for which an agent does not get a place in its job.
+
 use std::io;
 
 use super::locate::LocateError;

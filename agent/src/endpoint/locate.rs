@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ragent_core::reported_causes::ReportedCauses;
 use tokio::{task::JoinSet, time::timeout};
 use tracing::{info, warn};
 
@@ -110,8 +111,8 @@ pub async fn check_head(endpoint: &Endpoint, launcher: Launcher) -> Result<(), L
 ///
 /// # Errors
 ///
-/// Returns [`LocateError`] at once if another program answers, and after `join_timeout` if none
-/// does.
+/// Returns [`LocateError`] at once if another program answers, after [`limits::SILENT_TIMEOUT`] if one
+/// accepts connections without answering, and after `join_timeout` otherwise.
 pub async fn locate(
     endpoint: &Endpoint,
     is_host: Option<bool>,
@@ -120,7 +121,7 @@ pub async fn locate(
 ) -> Result<Located, LocateError> {
     let start = clock::now();
     let deadline = start + join_timeout;
-    let (mut logged, mut warned) = (String::new(), String::new());
+    let (mut logged, mut warned) = (String::new(), ReportedCauses::default());
     let mut binds = 0;
     let mut silent_since = None;
     loop {
@@ -131,6 +132,7 @@ pub async fn locate(
             // soon.
             Seen::Held(address) if binds < MAX_BINDS => {
                 binds += 1;
+                silent_since = None;
                 format!("{address} is in use")
             }
             Seen::Held(address) => return Err(LocateError::Held { address }),
@@ -159,13 +161,12 @@ pub async fn locate(
         }
         // Agents of a job rarely start in the same second.
         let waited = now.saturating_duration_since(start);
-        if cause != warned && waited >= limits::WAIT_WARNING {
+        if waited >= limits::WAIT_WARNING && warned.insert(&cause) {
             let give_up_after_s = join_timeout.as_secs();
             warn!(
                 %endpoint, cause, give_up_after_s,
                 "the coordinator has not been reached yet; is the agent on that host running?"
             );
-            warned = cause;
         }
         clock::until(Some(retry_at(now, deadline))).await;
     }

@@ -47,8 +47,12 @@ impl Console {
     ///
     /// Returns the system's refusal to start a thread.
     pub fn start() -> io::Result<(Self, ConsoleEnd)> {
+        let pipe = || Pipe::new(limits::STAGED_LINES).map(Arc::new);
+        let staged = [pipe()?, pipe()?];
+        let [_, to_stderr] = &staged;
+        let to_stderr = Arc::clone(to_stderr);
         // Output of workers is read even if the console is gone (EPIPE).
-        let (streams, streams_end) = writer("console", |next| match next {
+        let (streams, streams_end) = writer("console", move |next| match next {
             ToWrite::Bytes(Stream::Stdout, chunk) => {
                 let _ = write_flushed(io::stdout().lock(), &chunk);
             }
@@ -56,7 +60,10 @@ impl Console {
                 let _ = write_flushed(io::stderr().lock(), &chunk);
             }
             ToWrite::Flow(mut flow, back) => {
+                // A log line between two parts of a chunk would break a worker's line in two.
+                let held = flow.stages_to(&to_stderr).then(|| io::stderr().lock());
                 let _ = flow.copy_to_console();
+                drop(held);
                 // The receiving task may have ended with its runtime.
                 let _ = back.send(flow);
             }
@@ -78,8 +85,6 @@ impl Console {
             }
             is_well = written.is_ok();
         })?;
-        let pipe = || Pipe::new(limits::STAGED_LINES).map(Arc::new);
-        let staged = [pipe()?, pipe()?];
         Ok((Self { streams, files, staged }, ConsoleEnd([streams_end, files_end])))
     }
 

@@ -227,6 +227,11 @@ impl Flow {
         }
     }
 
+    /// Returns true if the lines of this stream are written through `staged`.
+    pub(super) fn stages_to(&self, staged: &Arc<Pipe>) -> bool {
+        matches!(&self.route, Route::Lines(lines) if Arc::ptr_eq(&lines.staged, staged))
+    }
+
     /// Returns the lines that filters have selected since the last call, and their file.
     pub(super) fn chosen(&mut self) -> Option<(Arc<std::fs::File>, Vec<u8>)> {
         let Route::Lines(lines) = &self.route else { return None };

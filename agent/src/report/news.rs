@@ -69,9 +69,9 @@ pub fn log(news: &News) {
         ),
         News::ClientRefused(round, address) => warn!(
             "the store of round {} refused a connection from {address}, which is neither an \
-             address of a member nor a socket of this user; if a worker of this job runs there, \
-             give its address with `--local-addr` on its node, or `--store-access any` on all \
-             nodes",
+             address of a member nor, on the store's own machine, a socket of the job's user; if it \
+             was a worker of this job, give its address with `--local-addr` on its node, or \
+             `--store-access any` on all nodes",
             round.round
         ),
         News::Cause(failure) => error!(

@@ -64,7 +64,7 @@ impl LogFormat {
     }
 }
 
-/// What a command prints by default.
+/// The lines that a command prints by default.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DefaultLines {
     /// Warnings, errors and the lines for people. Lines of level `info` are kept in memory, and written
@@ -77,9 +77,10 @@ pub enum DefaultLines {
 /// The target of lines of [`line()`].
 const LINES: &str = "ragent::lines";
 
-/// Prints a line for people, unless `RAGENT_LOG` or `LOGLEVEL` selects log lines.
+/// Prints a line for people, unless `RAGENT_LOG` or `LOGLEVEL` selects log lines. Control characters,
+/// which may come from other nodes, become spaces.
 pub(crate) fn line(text: &str) {
-    info!(target: LINES, "{text}");
+    info!(target: LINES, "{}", text.replace(char::is_control, " "));
 }
 
 /// The levels that the environment selects: `RAGENT_LOG`, else torch's `LOGLEVEL`.
@@ -93,12 +94,13 @@ fn given_filter(host: &impl Host) -> Option<String> {
         // A number, or a level of another program.
         _ => None,
     };
-    text("RAGENT_LOG").or_else(|| level().map(str::to_owned))
+    let given = text("RAGENT_LOG").filter(|levels| !levels.trim().is_empty());
+    given.or_else(|| level().map(str::to_owned))
 }
 
-/// Log lines of these levels, without lines of [`line()`], which repeat some of them.
+/// Log lines of these levels, and errors in any case, without lines of [`line()`], which repeat some of them.
 fn without_lines(levels: &str) -> EnvFilter {
-    EnvFilter::builder().parse_lossy(format!("{levels},{LINES}=off"))
+    EnvFilter::builder().parse_lossy(format!("error,{levels},{LINES}=off"))
 }
 
 /// Installs the subscriber of this process.
@@ -116,7 +118,7 @@ pub fn start(format: LogFormat, default: DefaultLines, host: &impl Host) -> io::
     let text = lines.with_ansi(is_terminal).with_timer(LineTime { is_local: is_terminal });
     let filter = without_lines(given.as_deref().unwrap_or("info"));
     let mut layers = Vec::new();
-    if let Some(recent) = &log.recent {
+    if let Some((recent, _)) = &log.recent {
         let few = EnvFilter::builder().parse_lossy(format!("warn,{LINES}=info"));
         layers.push(text.event_format(ForPeople).with_filter(few).boxed());
         let kept = fmt::layer().with_writer(recent.clone()).with_ansi(false).with_target(false);
@@ -180,11 +182,19 @@ where
 #[derive(Debug)]
 enum ToWrite {
     Line(Vec<u8>),
-    /// A request to write the recent lines to a file.
-    Keep(PathBuf),
-    /// A request to remove that file.
-    Discard(PathBuf),
     /// A request to reply once all earlier items are written.
+    Flush(mpsc::SyncSender<()>),
+}
+
+/// An item for the thread that writes `agent.log`: another one than that of the console, as either may
+/// block.
+#[derive(Debug)]
+enum ToFile {
+    /// A request to write the recent lines.
+    Keep(PathBuf),
+    /// A request to remove the file.
+    Discard(PathBuf),
+    /// A request to reply once all earlier items are done.
     Flush(mpsc::SyncSender<()>),
 }
 
@@ -193,8 +203,8 @@ enum ToWrite {
 pub struct Log {
     queue: mpsc::SyncSender<ToWrite>,
     dropped: Arc<AtomicU64>,
-    /// The recent lines, unless all lines are printed.
-    recent: Option<Recent>,
+    /// The recent lines, and the queue of the thread that writes them, unless all lines are printed.
+    recent: Option<(Recent, mpsc::SyncSender<ToFile>)>,
     /// The file for the recent lines, once its folder is known.
     file: Arc<OnceLock<PathBuf>>,
     is_kept: Arc<AtomicBool>,
@@ -203,21 +213,24 @@ pub struct Log {
 impl Log {
     fn start(recent: Option<Recent>) -> io::Result<Self> {
         let (queue, items) = mpsc::sync_channel(limits::LOG_QUEUE);
-        let log = Self::new(queue, recent);
-        let writer = Writing {
-            dropped: Arc::clone(&log.dropped),
-            recent: log.recent.clone(),
-            is_kept: Arc::clone(&log.is_kept),
-        };
-        thread::Builder::new().name("log".to_owned()).spawn(move || writer.write_all(&items))?;
+        let mut log = Self::new(queue);
+        let dropped = Arc::clone(&log.dropped);
+        thread::Builder::new().name("log".to_owned()).spawn(move || write_all(&items, &dropped))?;
+        if let Some(recent) = recent {
+            let (files, items) = mpsc::sync_channel(limits::LOG_FILE_QUEUE);
+            let (lines, is_kept) = (recent.clone(), Arc::clone(&log.is_kept));
+            let keep = move || keep_all(&items, &lines, &is_kept);
+            thread::Builder::new().name("agent-log".to_owned()).spawn(keep)?;
+            log.recent = Some((recent, files));
+        }
         Ok(log)
     }
 
-    fn new(queue: mpsc::SyncSender<ToWrite>, recent: Option<Recent>) -> Self {
+    fn new(queue: mpsc::SyncSender<ToWrite>) -> Self {
         Self {
             queue,
             dropped: Arc::default(),
-            recent,
+            recent: None,
             file: Arc::default(),
             is_kept: Arc::default(),
         }
@@ -226,7 +239,7 @@ impl Log {
     /// A log without a thread, for drivers that are run without the program.
     pub fn disabled() -> Self {
         let (queue, _) = mpsc::sync_channel(0);
-        Self::new(queue, None)
+        Self::new(queue)
     }
 
     /// Prints `text` after all earlier lines.
@@ -253,15 +266,28 @@ impl Log {
     /// Writes the recent lines to `agent.log`, replacing earlier ones: something has failed. Does not wait
     /// for the disk.
     pub(crate) fn keep(&self) {
-        if let (Some(_), Some(file)) = (&self.recent, self.file.get()) {
-            let _ = self.queue.try_send(ToWrite::Keep(file.clone()));
-        }
+        self.to_file(ToFile::Keep);
     }
 
     /// Removes `agent.log`.
     pub(crate) fn discard(&self) {
-        if let (Some(_), Some(file)) = (&self.recent, self.file.get()) {
-            let _ = self.queue.try_send(ToWrite::Discard(file.clone()));
+        self.to_file(ToFile::Discard);
+    }
+
+    /// Waits until `agent.log` is written or removed, at most for `limit`.
+    pub(crate) fn settle(&self, limit: Duration) {
+        let Some((_, files)) = &self.recent else { return };
+        let (done, settled) = mpsc::sync_channel(1);
+        // A blocked disk has filled the queue, and gets no further time.
+        if files.try_send(ToFile::Flush(done)).is_ok() {
+            let _ = settled.recv_timeout(limit);
+        }
+    }
+
+    fn to_file(&self, item: impl FnOnce(PathBuf) -> ToFile) {
+        if let (Some((_, files)), Some(path)) = (&self.recent, self.file.get()) {
+            // If the queue is full, the disk is blocked, and the file out of date.
+            let _ = files.try_send(item(path.clone()));
         }
     }
 
@@ -272,35 +298,36 @@ impl Log {
     }
 }
 
-/// The writing thread.
-struct Writing {
-    dropped: Arc<AtomicU64>,
-    recent: Option<Recent>,
-    is_kept: Arc<AtomicBool>,
+fn write_all(items: &mpsc::Receiver<ToWrite>, dropped: &AtomicU64) {
+    for item in items {
+        match item {
+            // A closed console (EPIPE) does not end this thread.
+            ToWrite::Line(line) => {
+                let _ = write_line(&line, dropped.swap(0, Ordering::Relaxed));
+            }
+            ToWrite::Flush(done) => {
+                // The caller may have stopped waiting.
+                let _ = done.try_send(());
+            }
+        }
+    }
 }
 
-impl Writing {
-    fn write_all(&self, items: &mpsc::Receiver<ToWrite>) {
-        for item in items {
-            match item {
-                // A closed console (EPIPE) does not end this thread.
-                ToWrite::Line(line) => {
-                    let _ = write_line(&line, self.dropped.swap(0, Ordering::Relaxed));
-                }
-                ToWrite::Keep(path) => {
-                    let lines = self.recent.as_ref().map(Recent::bytes).unwrap_or_default();
-                    let written = files::rewrite(&path).and_then(|mut file| file.write_all(&lines));
-                    self.is_kept.store(written.is_ok(), Ordering::Release);
-                }
-                ToWrite::Discard(path) => {
-                    // It may not have been written.
-                    let _ = fs::remove_file(path);
-                    self.is_kept.store(false, Ordering::Release);
-                }
-                ToWrite::Flush(done) => {
-                    // The caller may have stopped waiting.
-                    let _ = done.try_send(());
-                }
+fn keep_all(items: &mpsc::Receiver<ToFile>, recent: &Recent, is_kept: &AtomicBool) {
+    for item in items {
+        match item {
+            ToFile::Keep(path) => {
+                let lines = recent.bytes();
+                let written = files::rewrite(&path).and_then(|mut file| file.write_all(&lines));
+                is_kept.store(written.is_ok(), Ordering::Release);
+            }
+            ToFile::Discard(path) => {
+                // It may not have been written.
+                let _ = fs::remove_file(path);
+                is_kept.store(false, Ordering::Release);
+            }
+            ToFile::Flush(done) => {
+                let _ = done.try_send(());
             }
         }
     }
@@ -339,12 +366,13 @@ impl Write for Log {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::host::MadeUpHost;
 
     /// A blocked console delays no caller: lines that do not fit are counted.
     #[test]
     fn full_queue_drops_and_counts() {
         let (lines, _nobody_reads) = mpsc::sync_channel(2);
-        let mut log = Log::new(lines, None);
+        let mut log = Log::new(lines);
         for _ in 0..5 {
             assert_eq!(log.write(b"line\n").unwrap(), 5);
         }
@@ -362,16 +390,32 @@ mod tests {
         recent.write_all(b"one\n").unwrap();
         log.keep();
         log.set_folder(folder.path());
-        log.flush(limit);
+        log.settle(limit);
         assert_eq!(log.kept(), None, "no folder was known");
         log.keep();
-        log.flush(limit);
+        log.settle(limit);
         assert_eq!(
             (log.kept(), fs::read(&path).unwrap()),
             (Some(path.as_path()), b"one\n".to_vec())
         );
         log.discard();
-        log.flush(limit);
+        log.settle(limit);
         assert_eq!((log.kept(), path.exists()), (None, false));
+    }
+
+    /// An empty value in the environment selects nothing, and an invalid one hides no errors.
+    #[test]
+    fn invalid_levels_hide_no_errors() {
+        for levels in ["", "=,=", "info,[", "warn"] {
+            let filter = without_lines(levels);
+            let most = filter.max_level_hint().expect("levels are bounded");
+            assert!(most >= tracing_subscriber::filter::LevelFilter::ERROR, "{levels}: {most}");
+        }
+        let host = |value: &str| {
+            let env = [("RAGENT_LOG".to_owned(), value.into())].into();
+            given_filter(&MadeUpHost { env, ..MadeUpHost::default() })
+        };
+        assert_eq!((host(""), host(" ")), (None, None));
+        assert_eq!(host("debug"), Some("debug".to_owned()));
     }
 }

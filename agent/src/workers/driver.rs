@@ -371,7 +371,7 @@ impl Driver {
                     "the keeper of the workers does not answer; until it does, ends of workers \
                      are not detected (check for a stopped process or a file system that hangs)"
                 ),
-                Effect::ReportAnswer => info!(pid, "the keeper of the workers answers again"),
+                Effect::ReportAnswer => warn!(pid, "the keeper of the workers answers again"),
                 Effect::Kill => {
                     warn!(
                         pid,

@@ -2,7 +2,7 @@
 
 use std::{mem, time::Instant};
 
-use tracing::info;
+use tracing::warn;
 
 use crate::{
     effect::Effect,
@@ -116,7 +116,7 @@ impl Rendezvous {
         let Some(uid) = attend.job_uid.clone().filter(|uid| !self.is_own(uid)) else {
             return;
         };
-        info!(
+        warn!(
             node = %attend.node.node_id, round = %attend.heard.round, job_uid = %uid,
             "adopted the run of a node: this coordinator was started without state"
         );

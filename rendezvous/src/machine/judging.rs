@@ -12,7 +12,7 @@ use std::{
     time::Instant,
 };
 
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::{
     group::Seat,
@@ -150,7 +150,7 @@ impl Rendezvous {
         let is_early = happened.saturating_duration_since(started) < EARLY;
         let is_spared = self.can_do_without(&id, shared);
         if is_newcomer && is_early && is_spared {
-            info!(%round, node = %id, "new node failed: quarantined, failure not charged");
+            warn!(%round, node = %id, "new node failed: quarantined, failure not charged");
             self.quarantine(now, &id);
             return false;
         }
@@ -174,7 +174,7 @@ impl Rendezvous {
         let is_third =
             self.roster.get_mut(&id).is_some_and(|node| node.tally.failed(happened, started));
         if is_third && is_spared {
-            info!(%round, node = %id, "node failed repeatedly: quarantined");
+            warn!(%round, node = %id, "node failed repeatedly: quarantined");
             self.quarantine(now, &id);
         }
         false
@@ -191,7 +191,7 @@ impl Rendezvous {
             return;
         };
         if node.tally.lost(now, started) {
-            info!(node = %id, "node was lost repeatedly: quarantined");
+            warn!(node = %id, "node was lost repeatedly: quarantined");
             node.tally.quarantine(now);
         }
     }
@@ -206,7 +206,7 @@ impl Rendezvous {
             let is_third =
                 self.roster.get_mut(&id).is_some_and(|node| node.tally.lost(at, started));
             if is_third {
-                info!(node = %id, "node was disconnected repeatedly: quarantined");
+                warn!(node = %id, "node was disconnected repeatedly: quarantined");
                 self.quarantine(now, &id);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use tracing::info;
+use tracing::warn;
 
 use crate::{
     group::Fate,
@@ -188,7 +188,7 @@ impl Rendezvous {
         let overdue: Vec<NodeId> = regathering.group.pending().iter().cloned().collect();
         regathering.loss = Some(now);
         for id in &overdue {
-            info!(node = %id, "member was not ready for the next round in time");
+            warn!(node = %id, "member was not ready for the next round in time");
             self.count_loss(now, id);
             if let Some(group) = self.phase.group_mut() {
                 group.set_fate(id, Fate::Lost(EvictReason::NotBack));

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use tracing::info;
+use tracing::warn;
 
 use crate::{
     group::Group,
@@ -115,7 +115,7 @@ impl Rendezvous {
         if let Some(node) = self.roster.get_mut(id)
             && node.tally.lost(now, now)
         {
-            info!(node = %id, "the coordinator's node was lost repeatedly: quarantined");
+            warn!(node = %id, "the coordinator's node was lost repeatedly: quarantined");
             node.tally.quarantine(now);
         }
     }

@@ -148,7 +148,11 @@ impl Owners {
         }
         let files: Vec<String> = TABLES.iter().flat_map(fs::read_to_string).collect();
         if files.is_empty() {
-            self.source = Source::Nowhere;
+            // The tables may be unreadable for want of descriptors; a kernel that was asked before is
+            // asked again.
+            if matches!(self.source, Source::Table) {
+                self.source = Source::Nowhere;
+            }
             return Owner::Unknown;
         }
         self.table = files.iter().flat_map(|text| text.lines()).filter_map(row).collect();

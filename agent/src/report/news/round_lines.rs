@@ -3,6 +3,8 @@
 //!
 //! A pure machine: the agent's news in, lines out.
 
+use std::mem;
+
 use ragent_core::agent::News;
 use ragent_rendezvous::{
     message::{Admission, WaitReason},
@@ -20,18 +22,26 @@ pub struct RoundLines {
     is_first_only: bool,
     /// The reason for which the last round has ended.
     reason: Option<String>,
+    /// The number of restarts at the last admission.
+    restarts: u32,
 }
 
 impl RoundLines {
     /// The lines of an agent with these settings; if `is_first_only`, only while it is group rank 0.
     pub fn new(shared: &SharedSettings, is_first_only: bool) -> Self {
-        Self { nodes: shared.nodes, max_restarts: shared.max_restarts, is_first_only, reason: None }
+        Self {
+            nodes: shared.nodes,
+            max_restarts: shared.max_restarts,
+            is_first_only,
+            reason: None,
+            restarts: 0,
+        }
     }
 
     /// The line for the first registration at `endpoint`.
     pub fn registered(&self, endpoint: &Endpoint) -> Option<String> {
         let is_shown = self.has_several_nodes() && !self.is_first_only;
-        is_shown.then(|| format!("registered at {endpoint}; waiting for {} nodes", self.nodes))
+        is_shown.then(|| format!("registered at {endpoint} (job of {} nodes)", self.nodes))
     }
 
     /// The line for the success of the job.
@@ -76,6 +86,8 @@ impl RoundLines {
 
     fn admitted(&mut self, admission: &Admission) -> Option<String> {
         let reason = self.reason.take();
+        let is_charged =
+            mem::replace(&mut self.restarts, admission.restart_count) < admission.restart_count;
         let is_hidden = self.is_first_only && admission.group_rank.0 != 0;
         if is_hidden || !self.has_several_nodes() && reason.is_none() {
             return None;
@@ -89,7 +101,7 @@ impl RoundLines {
             if *nodes == 1 { "node" } else { "nodes" },
             if *workers == 1 { "worker" } else { "workers" },
         );
-        if admission.restart_count > 0 {
+        if is_charged {
             let restarts =
                 format!(", restart {} of {}", admission.restart_count, self.max_restarts);
             line.push_str(&restarts);
@@ -210,7 +222,7 @@ mod tests {
         let evicted = News::Evicted(round(2), EvictReason::Silent);
         assert_eq!(lines.line(&evicted), None);
         let back = lines.line(&admitted(3, 3, 1, 1)).unwrap();
-        assert!(back.ends_with("restart 1 of 3 (this node was evicted from round 2)"), "{back}");
+        assert!(back.ends_with(":41000 (this node was evicted from round 2)"), "{back}");
         assert!(lines.line(&News::Waiting(round(3), WaitReason::Spare)).is_some());
         assert_eq!(lines.line(&News::Waiting(round(3), WaitReason::Gathering)), None);
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints statistics of the code base, so that a change of its structure can be compared before and after.
 
-    scripts/statistics.py [FOLDER]      of another checkout, such as a worktree of an older commit
+    scripts/code-statistics.py [FOLDER]      of another checkout, such as a worktree of an older commit
 
 Files and lines include unit tests. A function's length is the number of lines from `fn` to the last brace; functions
 of tests count only in the set `tests`. Files of unit tests need no header. `unwrap/expect` are calls outside of tests.
@@ -18,7 +18,6 @@ import subprocess
 LONG_FILE = 400
 LONG_FUNCTION = 60
 LARGEST_MODULES = 8
-
 AGENT = pathlib.PurePath("agent/src")
 LAYERS = pathlib.Path("tests/layers/main.rs")
 SETS = {
@@ -221,8 +220,9 @@ def prose():
             continue
         for kind, _, is_doc, words in check["blocks"](path):
             found[kind].append(bool(check["forms"](words, is_doc)))
-    for kind, listed in found.items():
-        yield f"{kind} with listed forms", f"{sum(listed) / max(len(listed), 1):.1%} ({sum(listed):,} of {len(listed):,})"
+    for kind, are_listed in found.items():
+        listed, total = sum(are_listed), len(are_listed)
+        yield f"{kind} with listed forms", f"{listed / max(total, 1):.1%} ({listed:,} of {total:,})"
     yield "words of README.md", f"{len(pathlib.Path('README.md').read_text(encoding='utf-8').split()):,}"
 
 
