@@ -112,7 +112,7 @@ pub fn evicted(reason: EvictReason) -> &'static str {
         EvictReason::Obituary => "its agent has ended",
         EvictReason::Silent => "it sent no message within its lease",
         EvictReason::NotBack => "it was not ready for the next round in time",
-        EvictReason::Quarantined => "it failed too often",
+        EvictReason::Quarantined => "it failed shortly after a start",
     }
 }
 
@@ -143,7 +143,10 @@ pub fn waiting(reason: WaitReason) -> &'static str {
         WaitReason::Gathering => "the round is being formed",
         WaitReason::NextRound => "this node will be admitted to the next round",
         WaitReason::Spare => "the round is full; this node is a spare",
-        WaitReason::Quarantined => "this node failed too often and is quarantined",
+        WaitReason::Quarantined => {
+            "this node failed soon after it joined, or repeatedly, and is quarantined: it takes part \
+             again after 10 minutes without a failure, or when the job has too few nodes"
+        }
         WaitReason::Recovering => "the coordinator is waiting for the members of the last round",
     }
 }

@@ -227,7 +227,7 @@ impl Rendezvous {
                 WaitReason::Spare => (StandingName::Spare, None),
                 WaitReason::Quarantined => (
                     StandingName::Quarantined,
-                    Some("it failed too often shortly after a start".to_owned()),
+                    Some("it failed soon after it joined, or repeatedly".to_owned()),
                 ),
             },
         }
@@ -283,7 +283,7 @@ fn lost_because(how: EvictReason) -> String {
         EvictReason::Obituary => "its agent has ended",
         EvictReason::Silent => "it sent no message within its lease",
         EvictReason::NotBack => "it was not ready for the next round in time",
-        EvictReason::Quarantined => "it failed too often shortly after a start",
+        EvictReason::Quarantined => "it failed soon after it joined, or repeatedly",
     }
     .to_owned()
 }
