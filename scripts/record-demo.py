@@ -9,6 +9,7 @@ Long pauses, in which Python imports torch, are shortened to PAUSE_S; the times 
 import argparse
 import html
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -19,6 +20,8 @@ PAUSE_S = 1.2
 END_S = 6.0
 CHAR_W, LINE_H, MARGIN = 8.4, 19, 14
 COMMAND = "make demo"
+# The time of a line, which is local and short on a terminal.
+TIME = re.compile(r"\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\.\d+Z")
 DEMO = pathlib.Path(__file__).resolve().parent.parent / "examples" / "digits" / "demo.py"
 
 
@@ -31,7 +34,7 @@ def record(ragent):
         now = time.monotonic()
         shown_at += min(now - last, PAUSE_S)
         last = now
-        lines.append((shown_at, line.rstrip("\n").expandtabs()[:COLUMNS]))
+        lines.append((shown_at, TIME.sub(r"\1", line.rstrip("\n").expandtabs())[:COLUMNS]))
     if code := demo.wait():
         sys.exit(f"error: the demo exits with {code}\nhint: run `make demo` to see why")
     return lines

@@ -3,8 +3,6 @@
 //!
 //! A pure machine: the agent's news in, lines out.
 
-use std::mem;
-
 use ragent_core::agent::News;
 use ragent_rendezvous::{
     message::{Admission, WaitReason},
@@ -23,7 +21,7 @@ pub struct RoundLines {
     /// The reason for which the last round has ended.
     reason: Option<String>,
     /// The number of restarts at the last admission.
-    restarts: u32,
+    restarts: Option<u32>,
 }
 
 impl RoundLines {
@@ -34,7 +32,7 @@ impl RoundLines {
             max_restarts: shared.max_restarts,
             is_first_only,
             reason: None,
-            restarts: 0,
+            restarts: None,
         }
     }
 
@@ -86,8 +84,9 @@ impl RoundLines {
 
     fn admitted(&mut self, admission: &Admission) -> Option<String> {
         let reason = self.reason.take();
-        let is_charged =
-            mem::replace(&mut self.restarts, admission.restart_count) < admission.restart_count;
+        let before = self.restarts.replace(admission.restart_count);
+        // A node that joins did not see the restarts before.
+        let is_charged = before.is_some_and(|before| before < admission.restart_count);
         let is_hidden = self.is_first_only && admission.group_rank.0 != 0;
         if is_hidden || !self.has_several_nodes() && reason.is_none() {
             return None;
@@ -225,6 +224,13 @@ mod tests {
         assert!(back.ends_with(":41000 (this node was evicted from round 2)"), "{back}");
         assert!(lines.line(&News::Waiting(round(3), WaitReason::Spare)).is_some());
         assert_eq!(lines.line(&News::Waiting(round(3), WaitReason::Gathering)), None);
+    }
+
+    /// A node that joins a job does not print earlier restarts as its own.
+    #[test]
+    fn joining_node_prints_no_restart() {
+        let line = lines(8, false).line(&admitted(3, 3, 2, 1));
+        assert_eq!(line.as_deref(), Some("round 3: 3 nodes, 24 workers, master 10.0.0.1:41000"));
     }
 
     /// Of the agents of one `ragent launch` only group rank 0 prints lines.
