@@ -24,6 +24,8 @@ pub const MAX_SOCKET_PATH: usize = 108;
 /// The time for which a coordinator waits for its state file to be written before it continues: a
 /// good part of what a lease can spare, and far more than a healthy disk takes.
 pub const STATE_FILE_PATIENCE: Duration = Duration::from_secs(1);
+/// The time for removing the state file of a finished job: nothing else waits for the disk then.
+pub const STATE_FILE_REMOVAL: Duration = Duration::from_secs(10);
 /// Interval at which a coordinator rewrites its state file, so that the file's age shows whether
 /// agents may still wait for the job: one small write in place, and far more often than they give
 /// up.

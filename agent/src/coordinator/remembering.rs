@@ -119,7 +119,7 @@ impl Remembering {
     }
 
     /// Deletes the state file, once a write under way has ended. A slow disk is waited for
-    /// at most ten times as long as for a write.
+    /// for at most [`limits::STATE_FILE_REMOVAL`].
     pub(super) async fn forget(self) {
         let Self { path: Some(path), writing, .. } = self else { return };
         let forgetting = tokio::spawn(async move {
@@ -129,7 +129,7 @@ impl Remembering {
             }
             spawn_blocking(move || state_file::forget(&path)).await
         });
-        let _ = tokio::time::timeout(10 * limits::STATE_FILE_PATIENCE, forgetting).await;
+        let _ = tokio::time::timeout(limits::STATE_FILE_REMOVAL, forgetting).await;
     }
 
     fn write_next(&mut self) {

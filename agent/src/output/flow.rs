@@ -249,16 +249,10 @@ impl Flow {
         match &mut self.route {
             Route::File(file) => {
                 let to = Target { fd: file.as_fd(), is_file: true };
-                self.progress = Progress::More;
-                for _ in 0..limits::COPY_BURST {
-                    let step = self.tools.pass_on(self.source.as_fd(), to, self.tail.as_ref());
-                    if step.as_ref().is_ok_and(|step| *step == Progress::More) {
-                        continue;
-                    }
-                    self.progress = *step.as_ref().unwrap_or(&Progress::More);
-                    return step.map(drop);
-                }
-                Ok(())
+                let (progress, copied) =
+                    self.tools.pass_on_burst(self.source.as_fd(), to, self.tail.as_ref());
+                self.progress = progress;
+                copied
             }
             Route::Console(_) => Ok(()),
             Route::Lines(lines) => {
@@ -279,16 +273,10 @@ impl Flow {
             Route::File(_) => Ok(()),
             Route::Console(console) => {
                 let to = Target { fd: console.as_fd(), is_file: false };
-                self.progress = Progress::More;
-                for _ in 0..limits::COPY_BURST {
-                    let step = self.tools.pass_on(self.source.as_fd(), to, self.tail.as_ref());
-                    if step.as_ref().is_ok_and(|step| *step == Progress::More) {
-                        continue;
-                    }
-                    self.progress = *step.as_ref().unwrap_or(&Progress::More);
-                    return step.map(drop);
-                }
-                Ok(())
+                let (progress, copied) =
+                    self.tools.pass_on_burst(self.source.as_fd(), to, self.tail.as_ref());
+                self.progress = progress;
+                copied
             }
             Route::Lines(lines) => {
                 let mut result = Ok(());

@@ -112,8 +112,26 @@ impl Tools {
         read
     }
 
+    /// Moves the chunks of `source` to its only destination, at most [`limits::COPY_BURST`]. Returns the
+    /// state of the source, and the error of the destination, at which it stops.
+    pub(super) fn pass_on_burst(
+        &mut self,
+        source: BorrowedFd<'_>,
+        to: Target<'_>,
+        tail: Option<&SharedTail>,
+    ) -> (Progress, io::Result<()>) {
+        for _ in 0..limits::COPY_BURST {
+            match self.pass_on(source, to, tail) {
+                Ok(Progress::More) => {}
+                Ok(progress) => return (progress, Ok(())),
+                Err(error) => return (Progress::More, Err(error)),
+            }
+        }
+        (Progress::More, Ok(()))
+    }
+
     /// Moves one chunk of `source` to its only destination.
-    pub(super) fn pass_on(
+    fn pass_on(
         &mut self,
         source: BorrowedFd<'_>,
         to: Target<'_>,
