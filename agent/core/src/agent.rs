@@ -11,7 +11,15 @@
 //! ```
 //!
 //! It sends the node's [`Standing`] to the coordinator after each change and on every new stream;
-//! the coordinator answers with an [`Assignment`]. It has no process, socket or clock.
+//! the coordinator answers with an [`Assignment`](ragent_rendezvous::message::Assignment). It has no
+//! process, socket or clock.
+
+mod assignment;
+mod effect;
+mod local_group;
+mod reports;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::VecDeque,
@@ -20,111 +28,17 @@ use std::{
 };
 
 use ragent_rendezvous::{
-    ids::{GroupRank, JobUid, Round, RoundId, Term},
+    ids::{JobUid, Round, RoundId, Term},
     message::{
-        Admission, Assignment, EvictReason, FromNode, Heard, JobResult, NodeState, Outcome,
-        REFUSED_CLIENTS_MAX, RefuseReason, RefusedClients, RestartReason, Standing, WaitReason,
+        FromNode, Heard, JobResult, NodeState, Outcome, RefuseReason, Standing, WaitReason,
         Welcome, WorkerFailure,
     },
     settings::Leases,
 };
 
-use crate::{limits, signal::Signal, supervisor::GroupEnd};
-
-/// An action for the driver.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Effect {
-    /// Send this message on the current stream. It is not kept while there is none: each new stream
-    /// begins with the state at that time.
-    Say(FromNode),
-    /// Open a fresh worker store, in addition to the one in service, and report its port.
-    OpenStore,
-    /// Start the workers of a round; group rank 0 serves the store opened last.
-    Start(Box<Admission>),
-    /// End the workers.
-    Stop {
-        /// The signal to send them.
-        signal: Signal,
-        /// The time that they have to end.
-        grace: Duration,
-    },
-    /// Kill the workers.
-    Kill,
-    /// Report news to the user.
-    Announce(News),
-    /// End this node's part, in this way.
-    Finish(Ending),
-}
-
-/// An event that is reported to the user.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum News {
-    /// The node was admitted.
-    Admitted(Box<Admission>),
-    /// The node is no longer a member.
-    Evicted(RoundId, EvictReason),
-    /// The coordinator's host leaves.
-    HostLeaving,
-    /// A round has ended, for this reason.
-    Restarting(RoundId, RestartReason),
-    /// All workers of this node exited with 0; the node waits for the others.
-    Succeeded(RoundId),
-    /// The node waits, for this reason.
-    Waiting(RoundId, WaitReason),
-    /// A worker of this node failed.
-    WorkerFailed(Box<WorkerFailure>),
-    /// A worker of this node failed before all others of the node, as their error files show.
-    Cause(Box<WorkerFailure>),
-    /// The store of the round has refused a client from this address.
-    ClientRefused(RoundId, IpAddr),
-}
-
-/// The way in which one node's part ended.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Ending {
-    /// The job is over.
-    Closed(Outcome),
-    /// The node left because of this signal.
-    Left(Signal),
-    /// The coordinator refused this node.
-    Refused(RefuseReason),
-    /// The coordinator could not be reached for as long as nodes wait for each other.
-    Unreachable {
-        /// The time without a connection.
-        waited: Duration,
-        /// True if the coordinator had been reached before.
-        was_attended: bool,
-    },
-}
-
-/// The exit code of an agent whose coordinator's host left or was lost and did not come back.
-/// Starting the same job again can succeed.
-const HOST_GONE: u8 = 3;
-/// The exit code of an agent that registered after its job had failed for good. Starting it again
-/// cannot succeed.
-pub const CLOSED_BEFORE: u8 = 4;
-
-impl Ending {
-    /// Returns true if the job has succeeded.
-    pub fn is_success(&self) -> bool {
-        matches!(self, Self::Closed(outcome) if outcome.result == JobResult::Succeeded)
-    }
-
-    /// Returns the exit code for an ending without success, as listed in docs/exit-codes.md.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Unreachable { was_attended: true, .. } => HOST_GONE,
-            Self::Closed(Outcome { result: JobResult::RecoveryTimeout { .. }, .. }) => HOST_GONE,
-            Self::Refused(RefuseReason::Closed(outcome)) if outcome.result.is_lasting() => {
-                CLOSED_BEFORE
-            }
-            Self::Closed(_)
-            | Self::Left(_)
-            | Self::Refused(_)
-            | Self::Unreachable { was_attended: false, .. } => 1,
-        }
-    }
-}
+pub use self::effect::{CLOSED_BEFORE, Effect, Ending, News};
+use self::reports::Said;
+use crate::signal::Signal;
 
 /// The state of the node.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -163,15 +77,6 @@ pub struct AgentSettings {
     pub leases: Leases,
     /// The seed for the jitter of dials; differs between the nodes of a job.
     pub seed: u64,
-}
-
-/// The progress text of the workers.
-#[derive(Debug, Default)]
-struct Said {
-    text: String,
-    /// True if the coordinator has not received the text yet.
-    is_due: bool,
-    quiet_until: Option<Instant>,
 }
 
 /// One node's part in a job.
@@ -297,65 +202,9 @@ impl Agent {
         }
     }
 
-    /// Notes that the store that this node serves to `round` has refused a client.
-    pub fn handle_client_refused(&mut self, round: Round, address: IpAddr) {
-        if round == self.round.round && self.add_refused_client(address) {
-            self.say_refused_clients();
-        }
-    }
-
-    /// Notes the clients that the store of a round has refused, as the coordinator reports them.
-    pub fn handle_refused_clients(&mut self, refused: RefusedClients) {
-        if refused.round == self.round {
-            refused.addresses.into_iter().for_each(|address| {
-                self.add_refused_client(address);
-            });
-        }
-    }
-
-    /// Notes the workers' progress text. Only the newest text is sent, at intervals.
-    pub fn handle_said(&mut self, now: Instant, text: String) {
-        if self.state == State::Running && self.said.text != text {
-            self.said.text = text;
-            if self.said.quiet_until.is_none_or(|until| until <= now) {
-                self.pass_on(now);
-            } else {
-                self.said.is_due = true;
-            }
-        }
-    }
-
     /// Notes that the current stream has ended and has no successor yet.
     pub fn handle_unattended(&mut self, now: Instant) {
         self.unattended.get_or_insert(now);
-    }
-
-    /// Notes that the lease is over: no worker may run on this node.
-    pub fn handle_lease_lost(&mut self) {
-        self.is_leased = false;
-        if self.settings.runs_unleased {
-            return;
-        }
-        self.handle_cut_off();
-        match self.state {
-            State::Running | State::Stopping => {
-                self.state = State::Stopping;
-                self.effects.push_back(Effect::Kill);
-            }
-            State::Leaving { reaped: false, .. } => self.effects.push_back(Effect::Kill),
-            State::Leaving { signal, reaped: true } => self.finish(Ending::Left(signal)),
-            State::Preparing
-            | State::Ready { .. }
-            | State::Succeeded
-            | State::Closing(_)
-            | State::Finished => {}
-        }
-    }
-
-    /// Notes that the keeper kills the workers because their lease is over. Other workers may fail
-    /// as a consequence, and no failure on this node is a cause.
-    pub fn handle_cut_off(&mut self) {
-        self.was_cut_off |= self.state == State::Running;
     }
 
     /// Notes that the coordinator has refused this node for good.
@@ -412,82 +261,11 @@ impl Agent {
         }
     }
 
-    /// Applies the coordinator's assignment for this node.
-    pub fn handle_assignment(&mut self, now: Instant, assignment: Assignment) {
-        match assignment {
-            Assignment::Wait { round, reason } => self.wait(round, reason),
-            Assignment::Admit(admission) => self.admit(now, admission),
-            Assignment::Restart { round, reason } => self.restart(now, round, reason),
-            Assignment::Evict { round, reason } => self.evict(now, round, reason),
-            Assignment::Dismiss => {
-                if let State::Leaving { signal, reaped: true } = self.state {
-                    self.effects.push_back(Effect::Say(FromNode::Goodbye));
-                    self.finish(Ending::Left(signal));
-                }
-            }
-            Assignment::Close(outcome) => self.close(outcome),
-        }
-    }
-
     /// Notes that a fresh worker store listens on this port.
     pub fn handle_store_open(&mut self, now: Instant, store_port: u16) {
         if self.state == State::Preparing {
             self.state = State::Ready { store_port };
             self.say_standing(now);
-        }
-    }
-
-    /// Notes that a worker of this node failed; the supervisor is stopping the others.
-    pub fn handle_failed(&mut self, now: Instant, failure: WorkerFailure) {
-        if failure.round != self.round {
-            return;
-        }
-        // A worker that ends after the round was stopped is a victim, not a failure.
-        if self.state == State::Running {
-            self.announce(News::WorkerFailed(Box::new(failure.clone())));
-            self.failure = Some((failure, now));
-            self.state = State::Stopping;
-            self.say_standing(now);
-        }
-    }
-
-    /// Notes the failure of the oldest event among this node's workers, known once all have ended.
-    ///
-    /// It replaces the failure that was seen first: a worker may write its error file, close its
-    /// connections and take its time to exit, and the others then fail because of it and exit
-    /// first.
-    pub fn handle_cause(&mut self, now: Instant, cause: WorkerFailure) {
-        if cause.round != self.round {
-            return;
-        }
-        let known = self.failure.as_ref().map(|(failure, at)| {
-            failure.event_age().saturating_add(now.saturating_duration_since(*at))
-        });
-        if known.is_none_or(|known| known <= cause.event_age()) {
-            let is_other =
-                |(known, _): &(WorkerFailure, Instant)| known.local_rank != cause.local_rank;
-            if self.failure.as_ref().is_none_or(is_other) {
-                self.announce(News::Cause(Box::new(cause.clone())));
-            }
-            self.failure = Some((cause, now));
-        }
-    }
-
-    /// Notes that the worker group has ended and nothing is left of it.
-    pub fn handle_finished(&mut self, now: Instant, end: GroupEnd) {
-        match (&self.state, end) {
-            (State::Running, GroupEnd::Succeeded) => {
-                self.state = State::Succeeded;
-                self.announce(News::Succeeded(self.round));
-                self.say_standing(now);
-            }
-            (State::Running | State::Stopping, _) => self.prepare(now),
-            (&State::Leaving { signal, .. }, _) => self.reaped_to_leave(now, signal),
-            (State::Closing(outcome), _) => {
-                let outcome = Outcome::clone(outcome);
-                self.say_goodbye(outcome);
-            }
-            (State::Preparing | State::Ready { .. } | State::Succeeded | State::Finished, _) => {}
         }
     }
 
@@ -539,119 +317,6 @@ impl Agent {
         self.effects.pop_front()
     }
 
-    fn wait(&mut self, round: RoundId, reason: WaitReason) {
-        if self.waiting != Some((round, reason)) {
-            self.waiting = Some((round, reason));
-            self.announce(News::Waiting(round, reason));
-        }
-    }
-
-    fn admit(&mut self, now: Instant, admission: Admission) {
-        match self.state {
-            State::Ready { .. } if admission.round > self.round => {
-                self.round = admission.round;
-                self.failure = None;
-                self.was_cut_off = false;
-                self.refused_clients.clear();
-                self.waiting = None;
-                self.restarts_used = admission.restart_count;
-                self.charged_through = admission.charged_through;
-                self.heard = Heard {
-                    round: admission.round,
-                    size: admission.group_world_size,
-                    group_rank: Some(admission.group_rank),
-                };
-                self.state = State::Running;
-                self.announce(News::Admitted(Box::new(admission.clone())));
-                self.say_standing(now);
-                self.effects.push_back(Effect::Start(Box::new(admission)));
-            }
-            // Either a repetition, or it was sent before this node's last standing was received; a
-            // repeated standing resolves both.
-            State::Ready { .. } | State::Preparing | State::Leaving { .. } => {
-                self.say_standing(now)
-            }
-            State::Running
-            | State::Stopping
-            | State::Succeeded
-            | State::Closing(_)
-            | State::Finished => {}
-        }
-    }
-
-    fn restart(&mut self, now: Instant, round: RoundId, reason: RestartReason) {
-        // A restarted coordinator names the round under its own term.
-        let concerns_this = round.round == self.round.round;
-        match self.state {
-            State::Running if concerns_this => {
-                self.announce(News::Restarting(round, reason));
-                self.state = State::Stopping;
-                self.say_standing(now);
-                let grace = self.settings.stop_grace;
-                self.effects.push_back(Effect::Stop { signal: Signal::TERM, grace });
-            }
-            State::Succeeded if concerns_this => {
-                self.announce(News::Restarting(round, reason));
-                self.prepare(now);
-            }
-            State::Preparing
-            | State::Ready { .. }
-            | State::Running
-            | State::Stopping
-            | State::Succeeded
-            | State::Leaving { .. } => self.say_standing(now),
-            State::Closing(_) | State::Finished => {}
-        }
-    }
-
-    fn evict(&mut self, now: Instant, round: RoundId, reason: EvictReason) {
-        match self.state {
-            State::Running => {
-                self.announce(News::Evicted(round, reason));
-                self.state = State::Stopping;
-                self.effects.push_back(Effect::Kill);
-                self.say_standing(now);
-            }
-            State::Stopping => self.effects.push_back(Effect::Kill),
-            State::Succeeded => {
-                self.announce(News::Evicted(round, reason));
-                self.prepare(now);
-            }
-            State::Leaving { reaped: false, .. } => self.effects.push_back(Effect::Kill),
-            // No worker runs, and the coordinator has been informed.
-            State::Preparing
-            | State::Ready { .. }
-            | State::Leaving { reaped: true, .. }
-            | State::Closing(_)
-            | State::Finished => {}
-        }
-    }
-
-    fn close(&mut self, outcome: Outcome) {
-        match self.state {
-            State::Running => {
-                let grace = self.settings.stop_grace;
-                self.effects.push_back(Effect::Stop { signal: Signal::TERM, grace });
-                self.state = State::Closing(Box::new(outcome));
-            }
-            State::Stopping | State::Leaving { reaped: false, .. } => {
-                self.state = State::Closing(Box::new(outcome));
-            }
-            State::Preparing
-            | State::Ready { .. }
-            | State::Succeeded
-            | State::Leaving { reaped: true, .. } => self.say_goodbye(outcome),
-            State::Closing(_) | State::Finished => {}
-        }
-    }
-
-    fn pass_on(&mut self, now: Instant) {
-        self.said.is_due = false;
-        self.said.quiet_until = Some(now + limits::SAID_INTERVAL);
-        let text = self.said.text.clone();
-        self.effects.push_back(Effect::Say(FromNode::Said { text }));
-    }
-
     fn prepare(&mut self, now: Instant) {
         self.state = State::Preparing;
         if !self.said.text.is_empty() {
@@ -681,28 +346,6 @@ impl Agent {
         self.effects.push_back(Effect::Say(FromNode::Standing(standing)));
     }
 
-    /// Returns true if this node is group rank 0 of its newest round.
-    fn serves_the_store(&self) -> bool {
-        self.heard.round == self.round && self.heard.group_rank == Some(GroupRank(0))
-    }
-
-    /// Adds a refused client; returns true if its address is new.
-    fn add_refused_client(&mut self, address: IpAddr) -> bool {
-        let is_new = self.refused_clients.len() < REFUSED_CLIENTS_MAX
-            && !self.refused_clients.contains(&address);
-        if is_new {
-            self.refused_clients.push(address);
-            self.announce(News::ClientRefused(self.round, address));
-        }
-        is_new
-    }
-
-    fn say_refused_clients(&mut self) {
-        let addresses = self.refused_clients.clone();
-        let refused = RefusedClients { round: self.round, addresses };
-        self.effects.push_back(Effect::Say(FromNode::RefusedClients(refused)));
-    }
-
     fn announce(&mut self, news: News) {
         self.effects.push_back(Effect::Announce(news));
     }
@@ -718,6 +361,3 @@ fn grow_older(failure: &mut WorkerFailure, time: Duration) {
     failure.age = failure.age.saturating_add(time);
     failure.error_file_age = failure.error_file_age.map(|age| age.saturating_add(time));
 }
-
-#[cfg(test)]
-mod tests;

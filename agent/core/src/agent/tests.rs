@@ -2,10 +2,13 @@
 
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, LocalRank, RoleRank},
-    message::{JobResult, WorkerEnd},
+    message::{
+        Admission, Assignment, EvictReason, JobResult, RefusedClients, RestartReason, WorkerEnd,
+    },
 };
 
 use super::*;
+use crate::{limits, supervisor::GroupEnd};
 
 const SECOND: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(30);

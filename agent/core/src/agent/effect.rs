@@ -1,0 +1,108 @@
+//! The effects of the agent machine, the news that it reports, and the ways in which its part ends.
+
+use std::{net::IpAddr, time::Duration};
+
+use ragent_rendezvous::{
+    ids::RoundId,
+    message::{
+        Admission, EvictReason, FromNode, JobResult, Outcome, RefuseReason, RestartReason,
+        WaitReason, WorkerFailure,
+    },
+};
+
+use crate::signal::Signal;
+
+/// An action for the driver.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Effect {
+    /// Send this message on the current stream. It is not kept while there is none: each new stream
+    /// begins with the state at that time.
+    Say(FromNode),
+    /// Open a fresh worker store, in addition to the one in service, and report its port.
+    OpenStore,
+    /// Start the workers of a round; group rank 0 serves the store opened last.
+    Start(Box<Admission>),
+    /// End the workers.
+    Stop {
+        /// The signal to send them.
+        signal: Signal,
+        /// The time that they have to end.
+        grace: Duration,
+    },
+    /// Kill the workers.
+    Kill,
+    /// Report news to the user.
+    Announce(News),
+    /// End this node's part, in this way.
+    Finish(Ending),
+}
+
+/// An event that is reported to the user.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum News {
+    /// The node was admitted.
+    Admitted(Box<Admission>),
+    /// The node is no longer a member.
+    Evicted(RoundId, EvictReason),
+    /// The coordinator's host leaves.
+    HostLeaving,
+    /// A round has ended, for this reason.
+    Restarting(RoundId, RestartReason),
+    /// All workers of this node exited with 0; the node waits for the others.
+    Succeeded(RoundId),
+    /// The node waits, for this reason.
+    Waiting(RoundId, WaitReason),
+    /// A worker of this node failed.
+    WorkerFailed(Box<WorkerFailure>),
+    /// A worker of this node failed before all others of the node, as their error files show.
+    Cause(Box<WorkerFailure>),
+    /// The store of the round has refused a client from this address.
+    ClientRefused(RoundId, IpAddr),
+}
+
+/// The way in which one node's part ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Ending {
+    /// The job is over.
+    Closed(Outcome),
+    /// The node left because of this signal.
+    Left(Signal),
+    /// The coordinator refused this node.
+    Refused(RefuseReason),
+    /// The coordinator could not be reached for as long as nodes wait for each other.
+    Unreachable {
+        /// The time without a connection.
+        waited: Duration,
+        /// True if the coordinator had been reached before.
+        was_attended: bool,
+    },
+}
+
+/// The exit code of an agent whose coordinator's host left or was lost and did not come back.
+/// Starting the same job again can succeed.
+const HOST_GONE: u8 = 3;
+/// The exit code of an agent that registered after its job had failed for good. Starting it again
+/// cannot succeed.
+pub const CLOSED_BEFORE: u8 = 4;
+
+impl Ending {
+    /// Returns true if the job has succeeded.
+    pub fn is_success(&self) -> bool {
+        matches!(self, Self::Closed(outcome) if outcome.result == JobResult::Succeeded)
+    }
+
+    /// Returns the exit code for an ending without success, as listed in docs/exit-codes.md.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Unreachable { was_attended: true, .. } => HOST_GONE,
+            Self::Closed(Outcome { result: JobResult::RecoveryTimeout { .. }, .. }) => HOST_GONE,
+            Self::Refused(RefuseReason::Closed(outcome)) if outcome.result.is_lasting() => {
+                CLOSED_BEFORE
+            }
+            Self::Closed(_)
+            | Self::Left(_)
+            | Self::Refused(_)
+            | Self::Unreachable { was_attended: false, .. } => 1,
+        }
+    }
+}

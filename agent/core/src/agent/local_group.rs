@@ -1,0 +1,92 @@
+//! Applies the events of the local worker group: its first failure, its end, and the end of its lease.
+
+use std::time::Instant;
+
+use ragent_rendezvous::message::{Outcome, WorkerFailure};
+
+use super::{Agent, Effect, Ending, News, State};
+use crate::supervisor::GroupEnd;
+
+impl Agent {
+    /// Notes that a worker of this node failed; the supervisor is stopping the others.
+    pub fn handle_failed(&mut self, now: Instant, failure: WorkerFailure) {
+        if failure.round != self.round {
+            return;
+        }
+        // A worker that ends after the round was stopped is a victim, not a failure.
+        if self.state == State::Running {
+            self.announce(News::WorkerFailed(Box::new(failure.clone())));
+            self.failure = Some((failure, now));
+            self.state = State::Stopping;
+            self.say_standing(now);
+        }
+    }
+
+    /// Notes the failure of the oldest event among this node's workers, known once all have ended.
+    ///
+    /// It replaces the failure that was seen first: a worker may write its error file, close its
+    /// connections and take its time to exit, and the others then fail because of it and exit
+    /// first.
+    pub fn handle_cause(&mut self, now: Instant, cause: WorkerFailure) {
+        if cause.round != self.round {
+            return;
+        }
+        let known = self.failure.as_ref().map(|(failure, at)| {
+            failure.event_age().saturating_add(now.saturating_duration_since(*at))
+        });
+        if known.is_none_or(|known| known <= cause.event_age()) {
+            let is_other =
+                |(known, _): &(WorkerFailure, Instant)| known.local_rank != cause.local_rank;
+            if self.failure.as_ref().is_none_or(is_other) {
+                self.announce(News::Cause(Box::new(cause.clone())));
+            }
+            self.failure = Some((cause, now));
+        }
+    }
+
+    /// Notes that the worker group has ended and nothing is left of it.
+    pub fn handle_finished(&mut self, now: Instant, end: GroupEnd) {
+        match (&self.state, end) {
+            (State::Running, GroupEnd::Succeeded) => {
+                self.state = State::Succeeded;
+                self.announce(News::Succeeded(self.round));
+                self.say_standing(now);
+            }
+            (State::Running | State::Stopping, _) => self.prepare(now),
+            (&State::Leaving { signal, .. }, _) => self.reaped_to_leave(now, signal),
+            (State::Closing(outcome), _) => {
+                let outcome = Outcome::clone(outcome);
+                self.say_goodbye(outcome);
+            }
+            (State::Preparing | State::Ready { .. } | State::Succeeded | State::Finished, _) => {}
+        }
+    }
+
+    /// Notes that the lease is over: no worker may run on this node.
+    pub fn handle_lease_lost(&mut self) {
+        self.is_leased = false;
+        if self.settings.runs_unleased {
+            return;
+        }
+        self.handle_cut_off();
+        match self.state {
+            State::Running | State::Stopping => {
+                self.state = State::Stopping;
+                self.effects.push_back(Effect::Kill);
+            }
+            State::Leaving { reaped: false, .. } => self.effects.push_back(Effect::Kill),
+            State::Leaving { signal, reaped: true } => self.finish(Ending::Left(signal)),
+            State::Preparing
+            | State::Ready { .. }
+            | State::Succeeded
+            | State::Closing(_)
+            | State::Finished => {}
+        }
+    }
+
+    /// Notes that the keeper kills the workers because their lease is over. Other workers may fail
+    /// as a consequence, and no failure on this node is a cause.
+    pub fn handle_cut_off(&mut self) {
+        self.was_cut_off |= self.state == State::Running;
+    }
+}

@@ -1,0 +1,80 @@
+//! Reports to the coordinator apart from the standing: the workers' progress text, and the clients that the
+//! round's store has refused.
+
+use std::{net::IpAddr, time::Instant};
+
+use ragent_rendezvous::{
+    ids::{GroupRank, Round},
+    message::{FromNode, REFUSED_CLIENTS_MAX, RefusedClients},
+};
+
+use super::{Agent, Effect, News, State};
+use crate::limits;
+
+/// The progress text of the workers.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    pub(super) text: String,
+    /// True if the coordinator has not received the text yet.
+    pub(super) is_due: bool,
+    pub(super) quiet_until: Option<Instant>,
+}
+
+impl Agent {
+    /// Notes that the store that this node serves to `round` has refused a client.
+    pub fn handle_client_refused(&mut self, round: Round, address: IpAddr) {
+        if round == self.round.round && self.add_refused_client(address) {
+            self.say_refused_clients();
+        }
+    }
+
+    /// Notes the clients that the store of a round has refused, as the coordinator reports them.
+    pub fn handle_refused_clients(&mut self, refused: RefusedClients) {
+        if refused.round == self.round {
+            refused.addresses.into_iter().for_each(|address| {
+                self.add_refused_client(address);
+            });
+        }
+    }
+
+    /// Notes the workers' progress text. Only the newest text is sent, at intervals.
+    pub fn handle_said(&mut self, now: Instant, text: String) {
+        if self.state == State::Running && self.said.text != text {
+            self.said.text = text;
+            if self.said.quiet_until.is_none_or(|until| until <= now) {
+                self.pass_on(now);
+            } else {
+                self.said.is_due = true;
+            }
+        }
+    }
+
+    pub(super) fn pass_on(&mut self, now: Instant) {
+        self.said.is_due = false;
+        self.said.quiet_until = Some(now + limits::SAID_INTERVAL);
+        let text = self.said.text.clone();
+        self.effects.push_back(Effect::Say(FromNode::Said { text }));
+    }
+
+    /// Returns true if this node is group rank 0 of its newest round.
+    pub(super) fn serves_the_store(&self) -> bool {
+        self.heard.round == self.round && self.heard.group_rank == Some(GroupRank(0))
+    }
+
+    /// Adds a refused client; returns true if its address is new.
+    fn add_refused_client(&mut self, address: IpAddr) -> bool {
+        let is_new = self.refused_clients.len() < REFUSED_CLIENTS_MAX
+            && !self.refused_clients.contains(&address);
+        if is_new {
+            self.refused_clients.push(address);
+            self.announce(News::ClientRefused(self.round, address));
+        }
+        is_new
+    }
+
+    pub(super) fn say_refused_clients(&mut self) {
+        let addresses = self.refused_clients.clone();
+        let refused = RefusedClients { round: self.round, addresses };
+        self.effects.push_back(Effect::Say(FromNode::RefusedClients(refused)));
+    }
+}

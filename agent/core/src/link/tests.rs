@@ -1,0 +1,256 @@
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+const ONE: AttendNumber = AttendNumber(1);
+const TWO: AttendNumber = AttendNumber(2);
+
+struct Fixture {
+    link: Link,
+    now: Instant,
+    start: Instant,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let now = crate::some_instant();
+        Self { link: Link::new(now, Leases::default(), 7), now, start: now }
+    }
+
+    /// A link that is connected since time zero, with its first keep-alive under way.
+    fn attending() -> Self {
+        let mut t = Self::new();
+        assert_eq!(t.advance(0), [Effect::Dial(ONE)]);
+        t.link.handle_opened(t.now, ONE);
+        let keep_alive = Effect::KeepAlive { attend: ONE, sequence: 1 };
+        assert_eq!(t.welcome(ONE), [Effect::Lease(t.now + 2400 * MS), keep_alive]);
+        t
+    }
+
+    fn effects(&mut self) -> Vec<Effect> {
+        std::iter::from_fn(|| self.link.poll_effect()).collect()
+    }
+
+    fn welcome(&mut self, attend: AttendNumber) -> Vec<Effect> {
+        self.link.handle_welcome(self.now, attend, Leases::default());
+        self.effects()
+    }
+
+    fn echo(&mut self, sequence: u64) -> Vec<Effect> {
+        self.link.handle_echo(self.now, sequence);
+        self.effects()
+    }
+
+    /// Advances the clock by `ms`, stopping at every deadline on the way.
+    fn advance(&mut self, ms: u32) -> Vec<Effect> {
+        let end = self.now + ms * MS;
+        let mut effects = Vec::new();
+        while let Some(next) = self.link.poll_timeout().filter(|next| *next <= end) {
+            self.now = next.max(self.now);
+            self.link.handle_timeout(self.now);
+            effects.extend(self.effects());
+        }
+        self.now = end;
+        effects
+    }
+
+    fn dials(effects: &[Effect]) -> usize {
+        effects.iter().filter(|effect| matches!(effect, Effect::Dial(_))).count()
+    }
+
+    fn drops(effects: &[Effect]) -> usize {
+        effects.iter().filter(|effect| matches!(effect, Effect::Drop(_))).count()
+    }
+}
+
+/// The lease runs from the sending of the echoed keep-alive, not from the echo.
+#[test]
+fn lease_runs_from_the_sending() {
+    let mut t = Fixture::attending();
+    t.advance(200);
+    // An echo that is 200 ms late only proves the state at the time of sending.
+    assert_eq!(t.echo(1), []);
+    let sent = t.start + 300 * MS;
+    assert_eq!(t.advance(100), [Effect::KeepAlive { attend: ONE, sequence: 2 }]);
+    t.advance(150);
+    assert_eq!(t.echo(2), [Effect::Lease(sent + 2400 * MS)]);
+}
+
+/// A silence of 600 ms opens a second connection, once; the stream that is welcomed first is
+/// used, and the lease does not end.
+#[test]
+fn blip_of_1500_ms_costs_nothing() {
+    let mut t = Fixture::attending();
+    t.echo(1);
+    let effects = t.advance(300 + 600);
+    assert_eq!(Fixture::dials(&effects), 1, "{effects:?}");
+    t.link.handle_opened(t.now, TWO);
+    // The coordinator's kernel accepted the connection; its process answers when it resumes.
+    let effects = t.advance(600);
+    assert_eq!(Fixture::dials(&effects), 0, "{effects:?}");
+    assert!(!effects.contains(&Effect::LeaseLost));
+    let sent = t.now - 600 * MS;
+    let effects = t.welcome(TWO);
+    assert_eq!(effects[0], Effect::Drop(ONE));
+    assert_eq!(effects[1], Effect::Lease(sent + 2400 * MS));
+    assert_eq!(t.link.current(), Some(TWO));
+}
+
+/// While there is a lease to save, an attempt that is not connected is replaced twice a second.
+#[test]
+fn unconnected_attempts_are_replaced_while_leased() {
+    let mut t = Fixture::attending();
+    let effects = t.advance(2_399);
+    assert_eq!(Fixture::dials(&effects), 4, "{effects:?}");
+    assert_eq!(Fixture::drops(&effects), 3, "{effects:?}");
+}
+
+/// A connected attempt is kept as long as a welcome on it can count, and no other begins.
+#[test]
+fn connected_attempt_is_kept_for_a_lease() {
+    let mut t = Fixture::new();
+    t.advance(0);
+    t.link.handle_opened(t.now, ONE);
+    assert_eq!(t.advance(2_399), []);
+    assert_eq!(t.advance(1), [Effect::Drop(ONE)]);
+    // The pause is at least half of the first one.
+    assert_eq!(t.advance(62), []);
+    assert_eq!(t.advance(63), [Effect::Dial(TWO)]);
+}
+
+/// A late echo on the first stream ends the suspicion.
+#[test]
+fn late_echo_ends_the_suspicion() {
+    let mut t = Fixture::attending();
+    assert_eq!(Fixture::dials(&t.advance(700)), 1);
+    assert_eq!(t.echo(1), [Effect::Drop(TWO)]);
+    t.echo(3);
+    assert_eq!(Fixture::dials(&t.advance(500)), 0);
+}
+
+/// An attend that was sent replaces the first stream, so its answer is awaited.
+#[test]
+fn late_echo_does_not_abandon_what_was_sent() {
+    let mut t = Fixture::attending();
+    t.advance(700);
+    t.link.handle_opened(t.now, TWO);
+    assert_eq!(t.echo(3), [Effect::Lease(t.start + 3_000 * MS)]);
+    t.welcome(TWO);
+    assert_eq!(t.link.current(), Some(TWO));
+}
+
+/// A stream that replaced a suspect one has twice the time, until an echo was prompt.
+#[test]
+fn suspicion_doubles_until_an_echo_is_prompt() {
+    let mut t = Fixture::attending();
+    t.advance(600);
+    t.link.handle_opened(t.now, TWO);
+    t.welcome(TWO);
+    assert_eq!(Fixture::dials(&t.advance(1_199)), 0);
+    assert_eq!(Fixture::dials(&t.advance(1)), 1);
+    let three = AttendNumber(3);
+    t.link.handle_opened(t.now, three);
+    t.welcome(three);
+    let sequence = t.link.sequence;
+    t.advance(299);
+    t.echo(sequence);
+    assert_eq!(Fixture::dials(&t.advance(600)), 0);
+    assert_eq!(Fixture::dials(&t.advance(1)), 1);
+}
+
+/// Without any echo the lease ends at its deadline, once, and dialing goes on.
+#[test]
+fn silence_loses_the_lease_once() {
+    let mut t = Fixture::attending();
+    let effects = t.advance(10_000);
+    let lost = effects.iter().filter(|effect| **effect == Effect::LeaseLost).count();
+    assert_eq!(lost, 1);
+    assert_eq!(t.link.lease, None);
+    assert!(Fixture::dials(&t.advance(15_000)) >= 1);
+}
+
+/// A stream that ends is replaced at once; refused attempts are followed by others after pauses
+/// that double up to half a second, with jitter.
+#[test]
+fn refused_dials_back_off() {
+    let mut t = Fixture::attending();
+    t.link.handle_ended(t.now, ONE);
+    assert_eq!(t.advance(0), [Effect::Dial(TWO)]);
+    let mut pauses = Vec::new();
+    for number in 2..12 {
+        t.link.handle_ended(t.now, AttendNumber(number));
+        let next = t.link.next_dial.expect("an attempt follows");
+        pauses.push(next - t.now);
+        t.advance(500);
+    }
+    for (pause, longest) in pauses.iter().zip([125, 250, 500, 500, 500, 500, 500, 500, 500]) {
+        assert!(*pause > longest * MS / 2 - MS && *pause <= longest * MS, "{pauses:?}");
+    }
+    assert!(pauses[3] != pauses[4], "no jitter: {pauses:?}");
+}
+
+/// Streams that are connected and then closed without a welcome are followed by longer pauses:
+/// each is work for the coordinator.
+#[test]
+fn rejected_streams_back_off_further() {
+    let mut t = Fixture::new();
+    let mut pause = Duration::ZERO;
+    t.advance(0);
+    for number in 1..12 {
+        t.link.handle_opened(t.now, AttendNumber(number));
+        t.link.handle_ended(t.now, AttendNumber(number));
+        pause = t.link.next_dial.expect("an attempt follows") - t.now;
+        t.advance(4_000);
+    }
+    assert!(2_000 * MS <= pause && pause <= 4_000 * MS, "{pause:?}");
+}
+
+/// One attempt is under way at a time, and a hanging attempt is abandoned in the end.
+#[test]
+fn hanging_dials_are_bounded() {
+    let mut t = Fixture::new();
+    let effects = t.advance(60_000);
+    assert_eq!(Fixture::dials(&effects) - Fixture::drops(&effects), 1);
+    assert!((4..=6).contains(&Fixture::dials(&effects)), "{effects:?}");
+}
+
+/// All intervals are stretched with the lease.
+#[test]
+fn large_jobs_are_slower_throughout() {
+    let leases =
+        Leases { keep_alive_interval: 3_000 * MS, agent: 24_000 * MS, coordinator: 30_000 * MS };
+    let mut t = Fixture::new();
+    t.advance(0);
+    t.link.handle_opened(t.now, ONE);
+    t.link.handle_welcome(t.now, ONE, leases);
+    t.effects();
+    assert_eq!(Fixture::dials(&t.advance(5_999)), 0);
+    assert_eq!(Fixture::dials(&t.advance(1)), 1);
+    assert_eq!(Fixture::dials(&t.advance(4_999)), 0);
+    t.link.handle_opened(t.now, TWO);
+    t.link.handle_ended(t.now, ONE);
+    assert_eq!(Fixture::dials(&t.advance(23_999)), 0);
+}
+
+/// A welcome that arrives later than a lease after its attend does not count: the node dials
+/// again, and reports its state at that time.
+#[test]
+fn welcome_that_is_too_late_does_not_count() {
+    let mut t = Fixture::new();
+    t.advance(0);
+    t.link.handle_opened(t.now, ONE);
+    t.now += 2400 * MS;
+    assert_eq!(t.welcome(ONE), [Effect::Drop(ONE)]);
+    assert_eq!(t.link.current(), None);
+    assert_eq!(t.advance(125), [Effect::Dial(TWO)]);
+}
+
+/// An echo that is read after the lease is over does not stop the dialing.
+#[test]
+fn late_echo_without_a_stream_stops_no_dial() {
+    let mut t = Fixture::attending();
+    t.now += 2400 * MS;
+    t.link.handle_timeout(t.now);
+    t.effects();
+    t.echo(1);
+    assert!(t.link.next_dial.is_some() || t.link.attempt.is_some());
+}

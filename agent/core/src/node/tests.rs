@@ -1,0 +1,137 @@
+use ragent_rendezvous::{
+    ids::{GlobalRank, GroupRank, RoleRank, RoundId},
+    message::{Assignment, NodeState},
+    settings::Leases,
+};
+
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+const ONE: AttendNumber = AttendNumber(1);
+
+fn node() -> (Node, Instant) {
+    let settings = AgentSettings {
+        stop_grace: 1000 * MS,
+        join_timeout: 600_000 * MS,
+        heard: Heard::default(),
+        runs_unleased: false,
+        leases: Leases::default(),
+        seed: 7,
+    };
+    let now = crate::some_instant();
+    (Node::new(now, settings), now)
+}
+
+fn effects(node: &mut Node) -> Vec<Effect> {
+    std::iter::from_fn(|| node.poll_effect()).collect()
+}
+
+fn welcome(term: u64) -> Welcome {
+    Welcome {
+        term: Term(term),
+        job_uid: JobUid::new("uid"),
+        coordinator: "a".to_owned(),
+        leases: Leases::default(),
+        successors: Vec::new(),
+    }
+}
+
+fn admission(round: u64) -> Admission {
+    Admission {
+        round: RoundId { term: Term(1), round: Round(round) },
+        group_rank: GroupRank(0),
+        group_world_size: 1,
+        first_global_rank: GlobalRank(0),
+        world_size: 1,
+        first_role_rank: RoleRank(0),
+        role_world_size: 1,
+        restart_count: 0,
+        charged_through: Round(0),
+        master_address: "10.0.0.1".to_owned(),
+        master_port: 4000,
+        store_clients: Vec::new(),
+    }
+}
+
+/// A node that is ready on its first stream.
+fn ready() -> (Node, Instant) {
+    let (mut node, now) = node();
+    node.handle_timeout(now);
+    node.handle_store_open(now, 4000);
+    assert!(effects(&mut node).contains(&Effect::Dial(ONE)));
+    let claims = node.handle_connected(now, ONE).expect("the attempt is under way");
+    assert_eq!(claims.standing.state, NodeState::Ready { store_port: 4000 });
+    assert!(node.handle_welcome(now, ONE, &welcome(1)));
+    assert!(effects(&mut node).contains(&Effect::Renew(Some(now + 2400 * MS))));
+    (node, now)
+}
+
+fn admits(effects: &[Effect]) -> bool {
+    effects.iter().any(|effect| matches!(effect, Effect::Start(_)))
+}
+
+/// An admission that is read after the lease has ended starts nothing, even if no timer fired.
+#[test]
+fn late_admission_starts_nothing() {
+    let (mut node, now) = ready();
+    let admit = ToNode::Assignment(Assignment::Admit(admission(1)));
+    node.handle_message(now + 2400 * MS, ONE, admit.clone());
+    let late = effects(&mut node);
+    assert!(!admits(&late) && late.contains(&Effect::LeaseLost), "{late:?}");
+    let (mut node, now) = ready();
+    node.handle_message(now + 2399 * MS, ONE, admit);
+    assert!(admits(&effects(&mut node)));
+}
+
+/// The lease of a node that needs none has no end, and its workers outlive a silence.
+#[test]
+fn unleased_workers_run_on() {
+    let settings = AgentSettings {
+        stop_grace: 1000 * MS,
+        join_timeout: 600_000 * MS,
+        heard: Heard::default(),
+        runs_unleased: true,
+        leases: Leases::default(),
+        seed: 7,
+    };
+    let now = crate::some_instant();
+    let mut node = Node::new(now, settings);
+    node.handle_timeout(now);
+    node.handle_store_open(now, 4000);
+    node.handle_connected(now, ONE);
+    node.handle_welcome(now, ONE, &welcome(1));
+    assert!(effects(&mut node).contains(&Effect::Renew(None)));
+    node.handle_message(now, ONE, ToNode::Assignment(Assignment::Admit(admission(1))));
+    effects(&mut node);
+    node.handle_timeout(now + 60_000 * MS);
+    let late = effects(&mut node);
+    assert!(late.contains(&Effect::LeaseLost) && !late.contains(&Effect::Kill), "{late:?}");
+    assert!(!node.agent().standing(now).was_cut_off);
+}
+
+/// A coordinator with a lower term is ignored.
+#[test]
+fn lower_term_is_not_obeyed() {
+    let (mut node, now) = ready();
+    node.handle_ended(now, ONE);
+    node.handle_timeout(now + 500 * MS);
+    let two = AttendNumber(2);
+    assert!(effects(&mut node).contains(&Effect::Dial(two)));
+    node.agent.handle_welcome(now, &welcome(5));
+    node.handle_connected(now + 500 * MS, two);
+    assert!(!node.handle_welcome(now + 500 * MS, two, &welcome(4)));
+    assert!(effects(&mut node).contains(&Effect::Drop(two)));
+    assert!(!node.is_attended());
+}
+
+/// Messages on a dropped stream have no effect.
+#[test]
+fn dropped_stream_is_not_read() {
+    let (mut node, now) = ready();
+    node.handle_ended(now, ONE);
+    let admit = ToNode::Assignment(Assignment::Admit(admission(1)));
+    node.handle_message(now, ONE, admit);
+    assert!(!admits(&effects(&mut node)));
+    assert_eq!(node.handle_connected(now, ONE), None);
+    assert!(!node.handle_sent_elsewhere(now, ONE, Term(9), true));
+}
