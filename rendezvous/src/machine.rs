@@ -7,6 +7,7 @@
 mod assignment;
 mod attending;
 mod closing;
+mod departing;
 mod gathering;
 mod judging;
 mod recovering;
@@ -18,11 +19,7 @@ mod running;
 mod tests;
 mod view;
 
-use std::{
-    collections::VecDeque,
-    mem,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, mem, time::Instant};
 
 use tracing::{debug, info};
 
@@ -31,11 +28,10 @@ use crate::{
     flapping::Pace,
     group::{Fate, Group},
     ids::{JobUid, NodeId, Peer, Round, RoundId, Term},
-    limits::leases,
-    message::{Assignment, Attend, EvictReason, FromNode, NodeState, RestartReason, ToNode},
+    message::{Attend, EvictReason, FromNode, NodeState, RestartReason, ToNode},
     phase::{Gathering, Phase, Recovering},
-    roster::{Node, Roster, Told},
-    settings::{Leases, Memory, Settings, SharedSettings},
+    roster::{Node, Roster},
+    settings::{Memory, Settings, SharedSettings},
 };
 
 /// The state machine that decides which nodes form the next worker group, and when the job is over.
@@ -206,16 +202,6 @@ impl Rendezvous {
         }
     }
 
-    /// Returns true if the node has registered, and has neither been lost nor dismissed since.
-    pub fn knows(&self, node: &NodeId) -> bool {
-        self.roster.get(node).is_some()
-    }
-
-    /// Returns the uid of the run that this coordinates.
-    pub fn job_uid(&self) -> &JobUid {
-        &self.memory.job_uid
-    }
-
     /// Handles an obituary: a node's agent is gone and all its processes are reaped.
     ///
     /// A keeper sends it only if the agent is gone, not if only the lease is over: a delayed one
@@ -258,13 +244,6 @@ impl Rendezvous {
         self.advance(now);
     }
 
-    /// Returns the time for which agents may wait for the next coordinator after the end of this
-    /// one: a lease, then the join timeout. The stored state is useless after that.
-    pub fn kept_for(&self) -> Duration {
-        let timeouts = self.settings.shared.map(|shared| shared.timeouts).unwrap_or_default();
-        timeouts.join.saturating_add(self.leases().coordinator)
-    }
-
     /// Returns the earliest deadline.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.tenure == Tenure::Gone {
@@ -302,55 +281,6 @@ impl Rendezvous {
             if reaped && matches!(self.phase, Phase::Running(_)) {
                 self.restart(now, RestartReason::HostLeft, None, None);
             }
-        }
-    }
-
-    /// Removes a lost node, if it is known: nothing that it started runs any more.
-    fn lose(&mut self, now: Instant, id: &NodeId, how: EvictReason) {
-        self.count_loss(now, id);
-        let Some(node) = self.roster.lose(now, id) else {
-            return;
-        };
-        info!(node = %id, host = %node.description.host_name, reason = how.kind(), "node lost");
-        // An obituary may be wrong, by mistake or malice: an agent that is alive must stop its
-        // workers.
-        if how == EvictReason::Silent || how == EvictReason::Obituary && node.attached {
-            let evict = Assignment::Evict { round: node.floor, reason: how };
-            self.send(node.peer(), ToNode::Assignment(evict));
-        }
-        match &mut self.phase {
-            Phase::Recovering(recovering) => recovering.unseat(id),
-            Phase::Gathering(_) | Phase::Closed(_) => {}
-            Phase::Running(_) => self.lose_from_running(now, &node, how),
-            Phase::Regathering(_) => self.lose_from_regathering(now, id, how),
-        }
-        self.follow_host(id);
-    }
-
-    /// Removes a node that has sent a goodbye, if it was dismissed or the job is closed.
-    fn part(&mut self, now: Instant, id: &NodeId) {
-        match self.roster.get(id).and_then(|node| node.told) {
-            Some(Told::Dismiss | Told::Close) => {}
-            Some(Told::Wait(..) | Told::Admit(_) | Told::Restart(_) | Told::Evict(_)) | None => {
-                debug!(node = %id, "goodbye of a node that was not dismissed dropped");
-                return;
-            }
-        }
-        info!(node = %id, "node has left");
-        self.roster.bury(now, id);
-        if let Phase::Recovering(recovering) = &mut self.phase {
-            recovering.let_go(id);
-        }
-        self.follow_host(id);
-    }
-
-    /// Ends this coordinator if `id` was its leaving host.
-    ///
-    /// The coordinator of a closed job stays until every node has received the outcome.
-    fn follow_host(&mut self, id: &NodeId) {
-        let is_closed = matches!(self.phase, Phase::Closed(_));
-        if self.is_host(id) && self.tenure == Tenure::HostLeaves && !is_closed {
-            self.finish();
         }
     }
 
@@ -411,35 +341,12 @@ impl Rendezvous {
         self.roster.sort(id, is_running_member);
     }
 
-    /// Returns the leases of this job, which are constant for its life.
-    ///
-    /// These are the leases of a small job until the shared settings are known: before that no node
-    /// has registered, so none has been granted a lease.
-    pub fn leases(&self) -> Leases {
-        let given = self.settings.leases;
-        self.settings.shared.map_or(given, |shared| leases(given, shared.nodes))
-    }
-
     fn state(&self, id: &NodeId) -> Option<NodeState> {
         self.roster.get(id).map(|node| node.standing.state)
     }
 
     fn is_host(&self, id: &NodeId) -> bool {
         self.settings.host.as_ref() == Some(id)
-    }
-
-    /// Returns the newest round.
-    fn newest_round(&self) -> RoundId {
-        match &self.phase {
-            Phase::Recovering(recovering) => recovering.round,
-            Phase::Running(_) | Phase::Regathering(_) | Phase::Gathering(_) | Phase::Closed(_) => {
-                self.phase
-                    .group()
-                    .map_or(RoundId { term: self.memory.term, round: self.memory.round }, |group| {
-                        group.round
-                    })
-            }
-        }
     }
 
     fn send(&mut self, to: Peer, message: ToNode) {

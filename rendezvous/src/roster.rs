@@ -1,17 +1,22 @@
 //! All nodes that the coordinator knows, their leases, and the nodes that can take part in a round.
 
+mod former;
+mod node;
+
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     mem,
     time::{Duration, Instant},
 };
 
+use self::former::Former;
+pub(crate) use self::node::{Node, Told};
 use crate::{
     flapping::{Heirlooms, Tally},
     ids::{AttendNumber, NodeId, Peer, RoundId},
-    limits::{FORMER_MAX, HOST_TALLIES_MAX, after},
-    message::{Assignment, Attend, NodeDescription, NodeState, Standing, WaitReason},
+    limits::{HOST_TALLIES_MAX, after},
+    message::{Attend, NodeDescription, NodeState, Standing},
     settings::HostTally,
 };
 
@@ -31,95 +36,6 @@ pub(crate) struct Roster {
     former: Former,
     heirlooms: Heirlooms,
     arrivals: u64,
-}
-
-/// A node, as it last described itself.
-#[derive(Debug)]
-pub(crate) struct Node {
-    /// Its description.
-    pub(crate) description: NodeDescription,
-    /// The number of its newest stream.
-    pub(crate) attend: AttendNumber,
-    /// True if that stream is open, as far as is known; this proves nothing.
-    pub(crate) attached: bool,
-    /// Its position in the order of first registrations.
-    pub(crate) arrival: u64,
-    /// The state that it last reported.
-    pub(crate) standing: Standing,
-    /// The oldest round that its reports may refer to; reports about older ones are outdated.
-    pub(crate) floor: RoundId,
-    /// The stream on which it was last admitted to a round.
-    pub(crate) admitted_on: AttendNumber,
-    /// True if it has reported, on a later stream than that, that it never was in that round.
-    pub(crate) missed_its_admission: bool,
-    /// The latest progress report of its workers.
-    pub(crate) said: String,
-    /// The time of its last message.
-    pub(crate) last_seen: Instant,
-    /// The assignment that was last sent on its newest stream.
-    pub(crate) told: Option<Told>,
-    /// Its early failures and losses.
-    pub(crate) tally: Tally,
-    lease: Duration,
-}
-
-/// The part of an [`Assignment`] that decides whether another one must be sent.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Told {
-    /// The node waits.
-    Wait(RoundId, WaitReason),
-    /// The node runs that round.
-    Admit(RoundId),
-    /// The node stops that round.
-    Restart(RoundId),
-    /// The node kills the workers of that round.
-    Evict(RoundId),
-    /// The node may exit.
-    Dismiss,
-    /// The job has ended.
-    Close,
-}
-
-impl From<&Assignment> for Told {
-    fn from(assignment: &Assignment) -> Self {
-        match assignment {
-            Assignment::Wait { round, reason } => Self::Wait(*round, *reason),
-            Assignment::Admit(admission) => Self::Admit(admission.round),
-            Assignment::Restart { round, reason: _ } => Self::Restart(*round),
-            Assignment::Evict { round, reason: _ } => Self::Evict(*round),
-            Assignment::Dismiss => Self::Dismiss,
-            Assignment::Close(_) => Self::Close,
-        }
-    }
-}
-
-impl Node {
-    /// Returns its newest stream.
-    pub(crate) fn peer(&self) -> Peer {
-        Peer { node: self.description.node_id.clone(), attend: self.attend }
-    }
-
-    /// Returns true if it is ready for a round.
-    pub(crate) fn is_ready(&self) -> bool {
-        matches!(self.standing.state, NodeState::Ready { .. })
-    }
-
-    /// Returns true if it is leaving.
-    pub(crate) fn is_leaving(&self) -> bool {
-        matches!(self.standing.state, NodeState::Leaving { .. })
-    }
-
-    /// Returns the port at which it would serve a round's store, if it is ready.
-    pub(crate) fn store_port(&self) -> Option<u16> {
-        match self.standing.state {
-            NodeState::Ready { store_port } => Some(store_port),
-            NodeState::Preparing
-            | NodeState::Running
-            | NodeState::Stopping
-            | NodeState::Succeeded
-            | NodeState::Leaving { .. } => None,
-        }
-    }
 }
 
 impl Roster {
@@ -389,29 +305,5 @@ impl Roster {
         self.unsort(id, node.description.node_rank);
         self.leaving.remove(id);
         Some(node)
-    }
-}
-
-/// The newest streams of former nodes, so that their delayed messages are ignored.
-#[derive(Debug, Default)]
-struct Former {
-    newest: BTreeMap<NodeId, AttendNumber>,
-    order: VecDeque<NodeId>,
-}
-
-impl Former {
-    fn newest(&self, node: &NodeId) -> Option<AttendNumber> {
-        self.newest.get(node).copied()
-    }
-
-    fn insert(&mut self, node: &NodeId, attend: AttendNumber) {
-        if self.newest.insert(node.clone(), attend).is_none() {
-            self.order.push_back(node.clone());
-        }
-        while self.order.len() > FORMER_MAX {
-            if let Some(oldest) = self.order.pop_front() {
-                self.newest.remove(&oldest);
-            }
-        }
     }
 }

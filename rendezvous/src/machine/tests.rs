@@ -1,12 +1,15 @@
 //! Tests of the machine's rules, with a fixture that has its own clock.
 
+mod adoption;
 mod failure;
+mod failure_report;
 mod first_round;
 mod fixed_ranks;
 mod fixture;
 mod leases;
 mod leaving;
 mod membership;
+mod persistence;
 mod recovery;
 mod restlessness;
 mod units;

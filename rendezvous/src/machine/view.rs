@@ -1,4 +1,4 @@
-//! The view of the machine for people: a snapshot, and the reason why the next round is not
+//! The view of the machine: its run and leases, a snapshot, and the reason why the next round is not
 //! complete.
 
 use std::{
@@ -8,14 +8,14 @@ use std::{
 
 use crate::{
     group::{Fate, Group, Seat},
-    ids::{GlobalRank, GroupRank, NodeId},
+    ids::{GlobalRank, GroupRank, JobUid, NodeId, RoundId},
     incomplete::Incomplete,
-    limits::after,
+    limits::{after, leases},
     machine::{Rendezvous, Tenure},
     message::{EvictReason, NodeDescription, NodeState, WaitReason},
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering, Running},
     roster::Node,
-    settings::SharedSettings,
+    settings::{Leases, SharedSettings},
     snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName},
     table::Place,
 };
@@ -24,6 +24,46 @@ use crate::{
 const HOSTS_SHOWN: usize = 4;
 
 impl Rendezvous {
+    /// Returns true if the node has registered, and has neither been lost nor dismissed since.
+    pub fn knows(&self, node: &NodeId) -> bool {
+        self.roster.get(node).is_some()
+    }
+
+    /// Returns the uid of the run that this coordinates.
+    pub fn job_uid(&self) -> &JobUid {
+        &self.memory.job_uid
+    }
+
+    /// Returns the time for which agents may wait for the next coordinator after the end of this
+    /// one: a lease, then the join timeout. The stored state is useless after that.
+    pub fn kept_for(&self) -> Duration {
+        let timeouts = self.settings.shared.map(|shared| shared.timeouts).unwrap_or_default();
+        timeouts.join.saturating_add(self.leases().coordinator)
+    }
+
+    /// Returns the leases of this job, which are constant for its life.
+    ///
+    /// These are the leases of a small job until the shared settings are known: before that no node
+    /// has registered, so none has been granted a lease.
+    pub fn leases(&self) -> Leases {
+        let given = self.settings.leases;
+        self.settings.shared.map_or(given, |shared| leases(given, shared.nodes))
+    }
+
+    /// Returns the newest round.
+    pub(super) fn newest_round(&self) -> RoundId {
+        match &self.phase {
+            Phase::Recovering(recovering) => recovering.round,
+            Phase::Running(_) | Phase::Regathering(_) | Phase::Gathering(_) | Phase::Closed(_) => {
+                self.phase
+                    .group()
+                    .map_or(RoundId { term: self.memory.term, round: self.memory.round }, |group| {
+                        group.round
+                    })
+            }
+        }
+    }
+
     /// Returns the visible state of the job at `now`.
     pub fn snapshot(&self, now: Instant) -> Snapshot {
         let shared = self.settings.shared;

@@ -1,0 +1,64 @@
+//! Removes nodes that are lost or have left.
+
+use std::time::Instant;
+
+use tracing::{debug, info};
+
+use super::{Rendezvous, Tenure};
+use crate::{
+    ids::NodeId,
+    message::{Assignment, EvictReason, ToNode},
+    phase::Phase,
+    roster::Told,
+};
+
+impl Rendezvous {
+    /// Removes a lost node, if it is known: nothing that it started runs any more.
+    pub(super) fn lose(&mut self, now: Instant, id: &NodeId, how: EvictReason) {
+        self.count_loss(now, id);
+        let Some(node) = self.roster.lose(now, id) else {
+            return;
+        };
+        info!(node = %id, host = %node.description.host_name, reason = how.kind(), "node lost");
+        // An obituary may be wrong, by mistake or malice: an agent that is alive must stop its
+        // workers.
+        if how == EvictReason::Silent || how == EvictReason::Obituary && node.attached {
+            let evict = Assignment::Evict { round: node.floor, reason: how };
+            self.send(node.peer(), ToNode::Assignment(evict));
+        }
+        match &mut self.phase {
+            Phase::Recovering(recovering) => recovering.unseat(id),
+            Phase::Gathering(_) | Phase::Closed(_) => {}
+            Phase::Running(_) => self.lose_from_running(now, &node, how),
+            Phase::Regathering(_) => self.lose_from_regathering(now, id, how),
+        }
+        self.follow_host(id);
+    }
+
+    /// Removes a node that has sent a goodbye, if it was dismissed or the job is closed.
+    pub(super) fn part(&mut self, now: Instant, id: &NodeId) {
+        match self.roster.get(id).and_then(|node| node.told) {
+            Some(Told::Dismiss | Told::Close) => {}
+            Some(Told::Wait(..) | Told::Admit(_) | Told::Restart(_) | Told::Evict(_)) | None => {
+                debug!(node = %id, "goodbye of a node that was not dismissed dropped");
+                return;
+            }
+        }
+        info!(node = %id, "node has left");
+        self.roster.bury(now, id);
+        if let Phase::Recovering(recovering) = &mut self.phase {
+            recovering.let_go(id);
+        }
+        self.follow_host(id);
+    }
+
+    /// Ends this coordinator if `id` was its leaving host.
+    ///
+    /// The coordinator of a closed job stays until every node has received the outcome.
+    pub(super) fn follow_host(&mut self, id: &NodeId) {
+        let is_closed = matches!(self.phase, Phase::Closed(_));
+        if self.is_host(id) && self.tenure == Tenure::HostLeaves && !is_closed {
+            self.finish();
+        }
+    }
+}

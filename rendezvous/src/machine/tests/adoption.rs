@@ -1,0 +1,225 @@
+//! The claims of nodes about earlier rounds and runs: a coordinator adopts some and ignores others.
+
+use super::{
+    fixture::{Did, Fixture, SECOND, heard, ready},
+    recovery::restarted,
+};
+use crate::{
+    ids::{AttendNumber, JobUid, Round, RoundId, Term},
+    message::{JobResult, NodeState, RefuseReason, WaitReason},
+};
+
+/// Creates a coordinator without the state of a round of three, which learns of it from `a`.
+fn adopted() -> Fixture {
+    let mut t = Fixture::new(1, 3);
+    let mut attend = t.attend_of("a", ready());
+    let round = RoundId { term: Term(1), round: Round(1) };
+    attend.heard = heard(round, 3, 0);
+    attend.standing.round = round;
+    t.rounds.insert("a".to_owned(), round);
+    t.attend_with(attend);
+    t
+}
+
+/// A coordinator that learned of the round from a node needs a majority: a second one may learn of
+/// it too. The failure has a text of its own, and survives a restart of that coordinator.
+#[test]
+fn recovery_of_an_adopted_round_needs_a_majority() {
+    let mut t = adopted();
+    assert!(t.memory.is_adopted);
+    t.live(&["a"], 10 * SECOND);
+    let why = "recovering a round of which this coordinator has no state: 1 of at least 2 nodes have \
+         registered, 590 s left";
+    assert_eq!(t.why(), why);
+    t.restart_coordinator();
+    let mut attend = t.attend_of("a", ready());
+    attend.heard = heard(t.rounds["a"], 3, 0);
+    t.attend_with(attend);
+    t.live(&["a"], 600 * SECOND);
+    let result = t.outcome().expect("closed").result;
+    assert_eq!(result, JobResult::RecoveryTimeout { present: 1, needed: 2, waited: 600 * SECOND });
+}
+
+/// Nodes that replace others count towards the majority; the round that follows is this
+/// coordinator's own.
+#[test]
+fn newcomers_make_up_the_majority_of_an_adopted_round() {
+    let mut t = adopted();
+    t.live(&["a"], 10 * SECOND);
+    let did = t.join("x");
+    assert!(
+        did.contains(&Did::Admit("a", 2, 0)) && did.contains(&Did::Admit("x", 2, 1)),
+        "{did:?}"
+    );
+    assert!(!t.memory.is_adopted);
+}
+
+/// A higher round that a node knows counts, and so do its charges and a higher term.
+#[test]
+fn higher_round_is_learned() {
+    let mut t = restarted(&["a"]);
+    let mut attend = t.attend_of("a", NodeState::Running);
+    let round = RoundId { term: Term(7), round: Round(9) };
+    attend.heard = heard(round, 1, 0);
+    attend.standing.round = round;
+    attend.charged_through = Round(8);
+    attend.restarts_used = 2;
+    let did = t.attend_with(attend);
+    assert_eq!(did, [Did::Remember(9, 2), Did::Welcome("a"), Did::Restart("a", 9)]);
+    assert_eq!(t.memory.term, Term(8));
+    t.rounds.insert("a".to_owned(), round);
+    assert_eq!(t.back("a"), [Did::Remember(10, 2), Did::Admit("a", 10, 0)]);
+}
+
+/// A round that is missing in the state file is recovered like any other.
+#[test]
+fn round_that_is_only_heard_of_is_recovered() {
+    let mut t = Fixture::new(1, 2);
+    let mut attend = t.attend_of("a", NodeState::Running);
+    let round = RoundId { term: Term(1), round: Round(1) };
+    attend.heard = heard(round, 2, 0);
+    attend.standing.round = round;
+    t.rounds.insert("a".to_owned(), round);
+    assert_eq!(
+        t.attend_with(attend),
+        [Did::Remember(1, 0), Did::Welcome("a"), Did::Restart("a", 1)]
+    );
+    assert_eq!(t.back("a"), [Did::Wait("a", WaitReason::Recovering)]);
+}
+
+/// Numbers that leave no room for a next one are ignored.
+#[test]
+fn absurd_numbers_are_not_believed() {
+    let mut t = Fixture::new(1, 1);
+    let mut attend = t.attend_of("a", ready());
+    let round = RoundId { term: Term(u64::MAX), round: Round(u64::MAX) };
+    attend.heard = heard(round, u32::MAX, u32::MAX);
+    attend.attend = AttendNumber(1);
+    let did = t.attend_with(attend);
+    assert_eq!(did, [Did::Welcome("a"), Did::Remember(1, 0), Did::Admit("a", 1, 0)]);
+}
+
+/// The claims of an agent count only if it belongs to this run.
+#[test]
+fn claims_of_strangers_do_not_count() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a"]);
+    t.restart_coordinator();
+    let mut attend = t.attend_of("x", ready());
+    attend.heard = heard(RoundId { term: Term(9), round: Round(99) }, 1, 0);
+    attend.restarts_used = 3;
+    attend.charged_through = Round(99);
+    t.machine.handle_attend(t.now, attend);
+    assert_eq!(t.drain(), [Did::Welcome("x"), Did::Wait("x", WaitReason::Recovering)]);
+    assert_eq!((t.memory.round, t.memory.term), (Round(1), Term(2)));
+    assert_eq!((t.memory.restarts_used, t.memory.charged_through), (0, Round(0)));
+    assert_eq!(t.why(), "recovering: 0 of 1 members of the last round have registered, 5 s left");
+}
+
+/// Once the coordinator has completed a round, no claim counts, not even of an agent that names the
+/// run: a stranger that was welcomed before knows its uid.
+#[test]
+fn claims_do_not_count_in_a_running_round() {
+    let mut t = Fixture::new(1, 2);
+    t.run(&["a"]);
+    let mut attend = t.attend_of("x", ready());
+    attend.job_uid = Some(t.memory.job_uid.clone());
+    attend.heard = heard(RoundId { term: Term(1), round: Round(99) }, 1, 0);
+    attend.restarts_used = 3;
+    attend.charged_through = Round(99);
+    t.machine.handle_attend(t.now, attend);
+    t.drain();
+    assert_eq!((t.memory.round, t.memory.is_adopted), (Round(1), false));
+    assert_eq!((t.memory.restarts_used, t.memory.charged_through), (0, Round(0)));
+}
+
+/// Claims of rounds that are implausibly far ahead are ignored.
+#[test]
+fn far_rounds_are_not_believed() {
+    for (ahead, is_believed) in [(1 << 20, true), ((1 << 20) + 1, false)] {
+        let mut t = restarted(&["a"]);
+        let mut attend = t.attend_of("x", ready());
+        attend.heard = heard(RoundId { term: Term(1), round: Round(1 + ahead) }, 1, 0);
+        t.attend_with(attend);
+        assert_eq!(t.memory.round != Round(1), is_believed);
+    }
+}
+
+/// Registers an agent of an earlier run with this uid, ready again, a member of a round of two.
+fn attend_from(t: &mut Fixture, name: &'static str, uid: &str, rank: u32) -> Vec<Did> {
+    let mut attend = t.attend_of(name, ready());
+    let round = RoundId { term: Term(3), round: Round(8) };
+    attend.job_uid = Some(JobUid::new(uid));
+    attend.heard = heard(round, 2, rank);
+    attend.standing.round = round;
+    attend.restarts_used = 2;
+    attend.charged_through = Round(7);
+    t.rounds.insert(name.to_owned(), round);
+    t.attend_with(attend)
+}
+
+/// A host that lost its state adopts the run of the first member that registers: its uid, its round
+/// and its charges. Nodes that came before register again and learn the uid.
+#[test]
+fn coordinator_without_state_adopts_the_run_of_a_member() {
+    let mut t = Fixture::new(2, 2).host("x");
+    t.join("x");
+    let did = attend_from(&mut t, "b", "earlier", 1);
+    assert_eq!(
+        did,
+        [
+            Did::HangUp("x"),
+            Did::Remember(8, 2),
+            Did::Welcome("b"),
+            Did::Wait("b", WaitReason::Recovering),
+            Did::Wait("x", WaitReason::Recovering),
+        ]
+    );
+    assert_eq!(t.memory.job_uid, JobUid::new("earlier"));
+    assert!(t.memory.is_adopted && t.memory.term > Term(3));
+    // The waiting node registers again, with the uid that it received before.
+    let mut attend = t.attend_of("x", ready());
+    attend.job_uid = Some(JobUid::new("uid"));
+    let wait = Did::Wait("x", WaitReason::Recovering);
+    assert_eq!(t.attend_with(attend), [Did::Welcome("x"), wait]);
+    assert_eq!(t.live(&["b", "x"], 4 * SECOND), []);
+    let did = t.live(&["b", "x"], SECOND);
+    assert_eq!(did, [Did::Remember(9, 2), Did::Admit("b", 9, 0), Did::Admit("x", 9, 1)]);
+    assert_eq!(t.admissions["b"].restart_count, 2);
+}
+
+/// The claimed size of an adopted round is at most MAX: a larger one would never have a majority.
+#[test]
+fn claimed_size_is_bounded() {
+    let mut t = Fixture::new(1, 2);
+    let mut attend = t.attend_of("a", ready());
+    let round = RoundId { term: Term(3), round: Round(8) };
+    attend.job_uid = Some(JobUid::new("earlier"));
+    attend.heard = heard(round, 1000, 0);
+    attend.standing.round = round;
+    t.rounds.insert("a".to_owned(), round);
+    t.attend_with(attend);
+    assert_eq!((t.memory.round, t.memory.round_size), (Round(8), 2));
+    assert!(t.why().starts_with("recovering: 1 of 2 members"), "{}", t.why());
+}
+
+/// Only one run is adopted, and none by a coordinator that has a round of its own.
+#[test]
+fn second_run_is_refused() {
+    let refused = |name| [Did::Refuse(name, RefuseReason::EarlierRun)];
+    let mut t = Fixture::new(2, 2);
+    attend_from(&mut t, "a", "earlier", 0);
+    assert_eq!(attend_from(&mut t, "b", "another", 1), refused("b"));
+    let mut t = Fixture::new(1, 1);
+    t.run(&["a"]);
+    assert_eq!(attend_from(&mut t, "b", "earlier", 0), refused("b"));
+}
+
+/// A run is not adopted from an agent that does not name a round: its state is unknown.
+#[test]
+fn run_without_a_round_is_refused() {
+    let mut t = Fixture::new(2, 2);
+    let mut attend = t.attend_of("a", ready());
+    attend.job_uid = Some(JobUid::new("earlier"));
+    assert_eq!(t.attend_with(attend), [Did::Refuse("a", RefuseReason::EarlierRun)]);
+}

@@ -1,0 +1,128 @@
+//! The report of a failed round: which failure came first, and when the report is complete.
+
+use std::time::Duration;
+
+use super::fixture::{Did, Fixture, SECOND, failure};
+use crate::message::{JobResult, NodeState, WaitReason, WorkerFailure};
+
+/// Stops `name`; one of its workers had written an error file `age` ago.
+fn stop_with_error_file(t: &mut Fixture, name: &str, age: Duration) -> Vec<Did> {
+    let failure = WorkerFailure {
+        error_file_age: Some(age),
+        message: Some("CUDA out of memory".to_owned()),
+        ..failure(name, Duration::ZERO)
+    };
+    let standing = t.standing(name, NodeState::Preparing, Some(failure));
+    t.message(name, standing)
+}
+
+/// The report names the worker that wrote its error file first, although another one ended before
+/// it, and although its node had reported another failure until then.
+#[test]
+fn report_names_the_oldest_event() {
+    for has_failed_before in [false, true] {
+        let mut t = Fixture::with(2, 2, |shared| shared.max_restarts = 0);
+        t.run(&["a", "b"]);
+        t.live(&["a", "b"], 9 * SECOND);
+        t.fail("a", Duration::ZERO);
+        if has_failed_before {
+            t.fail("b", Duration::ZERO);
+        }
+        t.alive("b");
+        t.say("a", NodeState::Preparing);
+        assert_eq!(t.outcome(), None);
+        stop_with_error_file(&mut t, "b", 3 * SECOND);
+        let outcome = t.outcome().expect("closed");
+        let first = outcome.first_failure.expect("a worker failed");
+        assert_eq!((first.host_name.as_str(), first.event_age()), ("b", 3 * SECOND));
+        assert_eq!((outcome.other_failures, outcome.further_failures), (1, Vec::new()));
+    }
+}
+
+/// An error file that is younger than the failure changes nothing.
+#[test]
+fn younger_error_file_is_an_echo() {
+    let mut t = Fixture::with(2, 2, |shared| shared.max_restarts = 0);
+    t.run(&["a", "b"]);
+    t.live(&["a", "b"], 9 * SECOND);
+    t.fail("a", 4 * SECOND);
+    stop_with_error_file(&mut t, "b", SECOND);
+    t.say("a", NodeState::Preparing);
+    assert_eq!(
+        t.outcome().and_then(|outcome| outcome.first_failure).map(|f| f.host_name),
+        Some("a".into())
+    );
+}
+
+/// The error files of a node also decide which node is quarantined.
+#[test]
+fn late_evidence_decides_who_is_quarantined() {
+    let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 9);
+    t.run(&["a"]);
+    t.join("b");
+    t.live(&["a", "b"], 3 * SECOND);
+    t.back("a");
+    t.live(&["a", "b"], 5 * SECOND);
+    t.fail("a", Duration::ZERO);
+    stop_with_error_file(&mut t, "b", 2 * SECOND);
+    assert_eq!(t.back("a"), [Did::Wait("a", WaitReason::Gathering)]);
+    assert_eq!(t.back("b"), [Did::Wait("b", WaitReason::Quarantined)]);
+    assert_eq!(t.memory.restarts_used, 0);
+}
+
+/// Failures of the same second are listed, oldest first and shortened; later ones are counted only.
+#[test]
+fn failures_of_the_same_second_are_listed() {
+    let names = ["a", "b", "c", "d"];
+    let mut t = Fixture::with(4, 4, |shared| shared.max_restarts = 0);
+    t.run(&names);
+    t.live(&names, 9 * SECOND);
+    for (name, age) in names.iter().zip([2_000, 5_000, 4_100, 4_500]) {
+        let long = WorkerFailure {
+            message: Some("\u{e9}".repeat(400)),
+            stderr_tail: "line".to_owned(),
+            ..failure(name, Duration::from_millis(age))
+        };
+        let standing = t.standing(name, NodeState::Stopping, Some(long));
+        t.message(name, standing);
+    }
+    for name in names {
+        t.say(name, NodeState::Preparing);
+    }
+    let outcome = t.outcome().expect("closed");
+    let further: Vec<&str> =
+        outcome.further_failures.iter().map(|f| f.host_name.as_str()).collect();
+    assert_eq!((further, outcome.other_failures), (vec!["d", "c"], 3));
+    assert_eq!(outcome.first_failure.expect("failed").host_name, "b");
+    for failure in outcome.further_failures {
+        assert_eq!(failure.message.map(|message| message.len()), Some(512));
+        assert_eq!(failure.stderr_tail, "");
+    }
+}
+
+/// A member that is lost while it stops, after its sign of life, did not cause the failure: the
+/// failure is charged, and the report does not wait for the member.
+#[test]
+fn loss_after_the_sign_of_life_does_not_acquit() {
+    let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 0);
+    t.run(&["a", "b"]);
+    t.fail("a", Duration::ZERO);
+    t.alive("b");
+    t.say("a", NodeState::Preparing);
+    let did = t.die("b");
+    assert_eq!(did, [Did::Remember(1, 0), Did::Close("a")]);
+    assert_eq!(t.outcome().expect("closed").result, JobResult::BudgetSpent);
+}
+
+/// The report does not wait for a member that does not stop in time either.
+#[test]
+fn overdue_member_does_not_hold_the_report() {
+    let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 0);
+    t.run(&["a", "b"]);
+    t.fail("a", Duration::ZERO);
+    t.alive("b");
+    t.say("a", NodeState::Preparing);
+    assert_eq!(t.live(&["a", "b"], 34 * SECOND), []);
+    t.live(&["a", "b"], SECOND);
+    assert_eq!(t.outcome().expect("closed").result, JobResult::BudgetSpent);
+}

@@ -1,0 +1,160 @@
+//! The coordinator's instructions to a node, with their reasons.
+
+use std::net::IpAddr;
+
+use serde::Serialize;
+
+use super::{Outcome, WorkerEnd};
+use crate::ids::{GlobalRank, GroupRank, RoleRank, Round, RoundId};
+
+/// The coordinator's current instruction to a node.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Assignment {
+    /// The node waits for a round and runs no workers.
+    Wait {
+        /// The newest round.
+        round: RoundId,
+        /// The reason.
+        reason: WaitReason,
+    },
+    /// The node is a member and runs workers.
+    Admit(Admission),
+    /// The round has ended: the node stops its workers and prepares for a later one.
+    Restart {
+        /// The round that has ended.
+        round: RoundId,
+        /// The reason.
+        reason: RestartReason,
+    },
+    /// The node is no longer a member of that round: it kills its workers and registers again.
+    Evict {
+        /// The round that the node is no longer a member of.
+        round: RoundId,
+        /// The reason.
+        reason: EvictReason,
+    },
+    /// The round that a leaving node still served has stopped: the node may exit.
+    Dismiss,
+    /// The job has ended.
+    Close(Outcome),
+}
+
+/// The place of one node in a round.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Admission {
+    /// The round.
+    pub round: RoundId,
+    /// The node's rank.
+    pub group_rank: GroupRank,
+    /// The number of nodes in the round.
+    pub group_world_size: u32,
+    /// `RANK` of its first worker.
+    pub first_global_rank: GlobalRank,
+    /// `WORLD_SIZE`.
+    pub world_size: u32,
+    /// `ROLE_RANK` of its first worker.
+    pub first_role_rank: RoleRank,
+    /// `ROLE_WORLD_SIZE`.
+    pub role_world_size: u32,
+    /// `TORCHELASTIC_RESTART_COUNT`: failures charged so far, the same on every node.
+    pub restart_count: u32,
+    /// The last round that was charged.
+    pub charged_through: Round,
+    /// `MASTER_ADDR`: the address of group rank 0.
+    pub master_address: String,
+    /// `MASTER_PORT`: the worker store that group rank 0 serves.
+    pub master_port: u16,
+    /// The addresses that the worker store admits; empty except for group rank 0.
+    pub store_clients: Vec<IpAddr>,
+}
+
+/// The reason why a node waits.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitReason {
+    /// A round is being gathered.
+    Gathering,
+    /// A round runs and has room: a new one follows for all waiting nodes.
+    NextRound,
+    /// A round runs and is full.
+    Spare,
+    /// The node failed too often and is quarantined.
+    Quarantined,
+    /// The coordinator was restarted and waits for the members of the last round.
+    Recovering,
+}
+
+/// The reason why a round ended before its workers were done.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum RestartReason {
+    /// The coordinator was restarted.
+    CoordinatorRestarted,
+    /// The coordinator's host is leaving.
+    HostLeft,
+    /// Nodes wait and there is room for them.
+    NodesWaiting {
+        /// The number of waiting nodes.
+        waiting: u32,
+    },
+    /// A member is leaving and its workers have ended.
+    NodeLeft {
+        /// The member's host name.
+        host_name: String,
+    },
+    /// A member was lost.
+    NodeLost {
+        /// The member's host name.
+        host_name: String,
+        /// The reason why it counts as lost.
+        how: EvictReason,
+    },
+    /// A worker failed.
+    WorkerFailed {
+        /// The host name of its node.
+        host_name: String,
+        /// Its rank.
+        global_rank: GlobalRank,
+        /// The way in which it ended.
+        end: WorkerEnd,
+    },
+}
+
+impl RestartReason {
+    /// Returns a stable name of the reason, for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::CoordinatorRestarted => "coordinator_restarted",
+            Self::HostLeft => "host_left",
+            Self::NodesWaiting { .. } => "nodes_waiting",
+            Self::NodeLeft { .. } => "node_left",
+            Self::NodeLost { .. } => "node_lost",
+            Self::WorkerFailed { .. } => "worker_failed",
+        }
+    }
+}
+
+/// The reason why a node is no longer a member.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EvictReason {
+    /// The node's keeper reported that the agent is gone and all its processes are reaped.
+    Obituary,
+    /// The node was silent for longer than its lease.
+    Silent,
+    /// The node was not ready again in time after a restart.
+    NotBack,
+    /// The node failed or was lost too often shortly after a start.
+    Quarantined,
+}
+
+impl EvictReason {
+    /// Returns a stable name of the reason, for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Obituary => "obituary",
+            Self::Silent => "silent",
+            Self::NotBack => "not_back",
+            Self::Quarantined => "quarantined",
+        }
+    }
+}

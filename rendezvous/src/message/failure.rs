@@ -1,0 +1,64 @@
+//! The failure of a worker.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{GlobalRank, LocalRank, RoundId};
+
+/// The way in which a worker ended.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerEnd {
+    /// The worker exited with this code.
+    Exited(i32),
+    /// The worker was killed by this signal.
+    Signaled(i32),
+    /// The worker could not be started, for this reason.
+    NotStarted(String),
+    /// The worker's keeper was lost, and the worker with it.
+    KeeperLost,
+    /// The worker was killed because its node's workers had made no progress for this long.
+    Hung(Duration),
+}
+
+/// The failure of a worker, as its own node reports it.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct WorkerFailure {
+    /// The node's host name.
+    pub host_name: String,
+    /// The round in which it failed.
+    pub round: RoundId,
+    /// The worker's rank in the job.
+    pub global_rank: GlobalRank,
+    /// The worker's rank on its node.
+    pub local_rank: LocalRank,
+    /// Its process id; zero if it never ran.
+    pub pid: u32,
+    /// The way in which it ended.
+    pub end: WorkerEnd,
+    /// The time since it ended, at the time of sending; ages are compared, never wall clocks.
+    pub age: Duration,
+    /// The text that the script wrote to its error file, if any.
+    pub message: Option<String>,
+    /// The path of that file.
+    pub error_file: Option<String>,
+    /// The last lines of its stderr, if captured.
+    pub stderr_tail: String,
+    /// True if its exit code rules out a restart.
+    #[serde(default)]
+    pub is_final: bool,
+    /// The age of its error file, at the time of sending; `None` if there is none, or the node has
+    /// not looked yet.
+    #[serde(default)]
+    pub error_file_age: Option<Duration>,
+}
+
+impl WorkerFailure {
+    /// Returns the time since it failed, at the time of sending: since it wrote its error file, if
+    /// it ended only after that. A worker may take seconds to exit, and its peers fail because of
+    /// it meanwhile.
+    pub fn event_age(&self) -> Duration {
+        self.error_file_age.map_or(self.age, |age| age.max(self.age))
+    }
+}

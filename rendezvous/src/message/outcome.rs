@@ -1,0 +1,104 @@
+//! The outcome of a job.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::WorkerFailure;
+
+/// The outcome of a job.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Outcome {
+    /// The way in which it ended.
+    pub result: JobResult,
+    /// The first failure that counted, if any: the failure with the oldest event on any node.
+    pub first_failure: Option<WorkerFailure>,
+    /// The number of other nodes with a failure in the same round.
+    pub other_failures: u32,
+    /// The other failures within a second of the first, oldest first, at most 16; their times do
+    /// not show which of them was the cause. Shortened: without stderr.
+    #[serde(default)]
+    pub further_failures: Vec<WorkerFailure>,
+    /// The total number of failures charged.
+    pub restarts_used: u32,
+}
+
+/// The way in which a job ended.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobResult {
+    /// All workers exited with 0.
+    Succeeded,
+    /// A worker failed and no restart was left.
+    BudgetSpent,
+    /// A worker exited with a code that rules out a restart.
+    FinalFailure,
+    /// A round was not completed in time.
+    JoinTimeout {
+        /// The number of ready nodes.
+        present: u32,
+        /// The number of nodes that was needed.
+        min: u32,
+        /// The time for which they waited.
+        waited: Duration,
+    },
+    /// A coordinator that was started without the state of the last round found too few of its
+    /// nodes in time to rule out that the others continue it elsewhere.
+    RecoveryTimeout {
+        /// The number of nodes present.
+        present: u32,
+        /// The number of nodes that was needed.
+        needed: u32,
+        /// The time for which they waited.
+        waited: Duration,
+    },
+    /// All nodes have left.
+    AllLeft,
+    /// The members are on several machines, and the master address is a loopback address.
+    LoopbackMaster {
+        /// The master address.
+        address: String,
+        /// The host name of the master.
+        host_name: String,
+    },
+    /// All nodes that could take part failed repeatedly and were quarantined.
+    AllQuarantined,
+    /// Too many consecutive rounds were restarted for free, and none ran for a quiet time (10
+    /// minutes).
+    RestartLoop {
+        /// The number of these rounds.
+        rounds: u32,
+    },
+}
+
+impl JobResult {
+    /// Returns true if another attempt at the same job would most likely end in the same way.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            Self::BudgetSpent
+            | Self::FinalFailure
+            | Self::LoopbackMaster { .. }
+            | Self::AllQuarantined
+            | Self::RestartLoop { .. } => true,
+            Self::Succeeded
+            | Self::JoinTimeout { .. }
+            | Self::RecoveryTimeout { .. }
+            | Self::AllLeft => false,
+        }
+    }
+
+    /// Returns a stable name of the result, for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Succeeded => "succeeded",
+            Self::BudgetSpent => "budget_spent",
+            Self::FinalFailure => "final_failure",
+            Self::JoinTimeout { .. } => "join_timeout",
+            Self::RecoveryTimeout { .. } => "recovery_timeout",
+            Self::AllLeft => "all_left",
+            Self::LoopbackMaster { .. } => "loopback_master",
+            Self::AllQuarantined => "all_quarantined",
+            Self::RestartLoop { .. } => "restart_loop",
+        }
+    }
+}

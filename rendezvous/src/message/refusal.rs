@@ -1,0 +1,71 @@
+//! The reasons why a registration is refused.
+
+use super::Outcome;
+use crate::{ids::RunId, settings::SharedSettings};
+
+/// The reason why an attend is refused.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum RefuseReason {
+    /// The job has ended.
+    Closed(Outcome),
+    /// The agent belongs to an earlier run with the same run id.
+    EarlierRun,
+    /// The nodes are on several machines, and this one's or the master's address is a loopback
+    /// address.
+    LoopbackAddress {
+        /// The loopback address.
+        address: String,
+    },
+    /// Ranks are fixed, and another connected node has the same `--node-rank`.
+    NodeRankTaken {
+        /// The rank.
+        node_rank: u32,
+        /// The host name of the other node.
+        host_name: String,
+    },
+    /// Ranks are fixed, and the node's is outside the range of the job.
+    NodeRankTooHigh {
+        /// The rank.
+        node_rank: u32,
+        /// The number of nodes of the job.
+        nodes: u32,
+    },
+    /// The agent and the coordinator have different protocol versions.
+    ProtocolVersion {
+        /// The coordinator's version.
+        ours: u32,
+    },
+    /// The agent and the coordinator have different run ids.
+    RunId {
+        /// The coordinator's run id.
+        ours: RunId,
+    },
+    /// The agent and the coordinator have different settings.
+    Settings {
+        /// The coordinator's settings.
+        ours: SharedSettings,
+    },
+    /// The job has as many nodes as it serves: those of a round and a tenth more as spares, at
+    /// least 1,200.
+    TooManyNodes {
+        /// The limit.
+        limit: u32,
+    },
+}
+
+impl RefuseReason {
+    /// Returns a stable name of the reason, for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Closed(_) => "closed",
+            Self::EarlierRun => "earlier_run",
+            Self::LoopbackAddress { .. } => "loopback_address",
+            Self::NodeRankTaken { .. } => "node_rank_taken",
+            Self::NodeRankTooHigh { .. } => "node_rank_too_high",
+            Self::ProtocolVersion { .. } => "protocol_version",
+            Self::RunId { .. } => "run_id",
+            Self::Settings { .. } => "settings",
+            Self::TooManyNodes { .. } => "too_many_nodes",
+        }
+    }
+}
