@@ -1,10 +1,6 @@
 //! Copies the output of a worker to its destinations, and keeps its last lines.
 
-use std::{
-    io,
-    os::fd::OwnedFd,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{io, os::fd::OwnedFd};
 
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
@@ -14,27 +10,14 @@ use tokio::{io::unix::AsyncFd, sync::oneshot};
 
 use super::{
     console::Console,
-    flow::{Destination, Flow, FlowOrder, Progress},
-    tail::Tail,
+    flow::{Destination, Flow, FlowOrder},
+    pipes::Progress,
+    tail::SharedTail,
 };
 use crate::sys::unix;
 
 /// A request to a capture to read all output so far of its worker, and then to reply.
 pub(crate) type Drain = oneshot::Sender<oneshot::Sender<()>>;
-
-/// The last lines of a stream that is being copied.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SharedTail(Arc<Mutex<Tail>>);
-
-impl SharedTail {
-    pub(crate) fn text(&self) -> String {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).text()
-    }
-
-    pub(super) fn push(&self, chunk: &[u8]) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(chunk);
-    }
-}
 
 /// A stream that is being copied.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use nix::{
     unistd::{self, Whence, lseek},
 };
 
-use super::{capture::SharedTail, flow::Progress};
+use super::tail::SharedTail;
 use crate::{
     limits,
     sys::{clock, unix},
@@ -63,6 +63,17 @@ impl Pipe {
     pub(super) fn try_clone(&self) -> io::Result<[OwnedFd; 2]> {
         Ok([self.read.try_clone()?, self.write.try_clone()?])
     }
+}
+
+/// The state of a stream after copying.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Progress {
+    /// The source may have more.
+    More,
+    /// The source is empty at present.
+    Empty,
+    /// All writers are gone, and the source is empty.
+    End,
 }
 
 /// Requests a size for a pipe; the system may refuse it to a user with many pipes.

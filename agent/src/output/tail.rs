@@ -1,16 +1,33 @@
 //! The last lines of a worker's output.
 
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use crate::limits;
 
+/// The last lines of a stream that is being copied.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedTail(Arc<Mutex<Tail>>);
+
+impl SharedTail {
+    pub(crate) fn text(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).text()
+    }
+
+    pub(super) fn push(&self, chunk: &[u8]) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(chunk);
+    }
+}
+
 /// The newest [`limits::STDERR_TAIL`] bytes of a stream.
 #[derive(Debug, Default)]
-pub(super) struct Tail(VecDeque<u8>);
+struct Tail(VecDeque<u8>);
 
 impl Tail {
     /// Adds new output.
-    pub(super) fn push(&mut self, chunk: &[u8]) {
+    fn push(&mut self, chunk: &[u8]) {
         let keep = chunk.len().saturating_sub(limits::STDERR_TAIL);
         self.0.extend(&chunk[keep..]);
         let surplus = self.0.len().saturating_sub(limits::STDERR_TAIL);
@@ -18,7 +35,7 @@ impl Tail {
     }
 
     /// Returns the last lines; the first of several is complete.
-    pub(crate) fn text(&self) -> String {
+    fn text(&self) -> String {
         let (head, tail) = self.0.as_slices();
         last_lines(&[head, tail].concat(), self.0.len() >= limits::STDERR_TAIL)
     }

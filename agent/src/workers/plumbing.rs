@@ -17,10 +17,11 @@ use tracing::warn;
 use super::spec::SupervisorSpec;
 use crate::{
     output::{
-        capture::{self, Drain, SharedTail},
+        capture::{self, Drain},
         flow::{Destination, FlowOrder},
         lines::Choice,
         logs::{LogFolder, WorkerFolder},
+        tail::SharedTail,
     },
     spec::{Output, PrefixValues, Sink, Stream},
 };
