@@ -1,10 +1,12 @@
 //! Makes every listener and every connection of the program, so that common rules (bounds now,
 //! authentication and TLS later) have one place.
 //!
-//! `port` serves the protocols of one port, `door` decides which connections it keeps.
+//! `port` serves the protocols of one port, `door` decides which connections it keeps;
+//! `http_client` requests a single page.
 
 mod door;
 pub(crate) mod http;
+pub(crate) mod http_client;
 pub(crate) mod port;
 
 use std::{
@@ -13,7 +15,6 @@ use std::{
 };
 
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpStream, lookup_host},
     time::timeout,
 };
@@ -146,40 +147,4 @@ pub async fn dial(address: SocketAddr) -> io::Result<TcpStream> {
         .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no answer"))??;
     stream.set_nodelay(true)?;
     Ok(stream)
-}
-
-/// Requests a page of `address`: the whole answer, header included, is appended to `answer`, up to
-/// `limit`.
-///
-/// # Errors
-///
-/// Returns the system's error; `answer` has what arrived before.
-pub async fn get(
-    address: SocketAddr,
-    path: &str,
-    limit: usize,
-    answer: &mut Vec<u8>,
-) -> io::Result<()> {
-    let mut stream = dial(address).await?;
-    get_on(&mut stream, address, path, limit, answer).await
-}
-
-/// Requests a page on an open connection, as [`get`] does.
-///
-/// # Errors
-///
-/// As [`get`].
-pub async fn get_on(
-    stream: &mut TcpStream,
-    address: SocketAddr,
-    path: &str,
-    limit: usize,
-    answer: &mut Vec<u8>,
-) -> io::Result<()> {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    let sent = stream.write_all(request.as_bytes()).await;
-    // A peer that accepts no request may have sent the reason before.
-    let read = stream.take(limit as u64).read_to_end(answer).await;
-    sent?;
-    read.map(drop)
 }

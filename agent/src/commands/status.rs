@@ -16,7 +16,7 @@ use crate::{
         client::{self, AttendError},
         state_file::{self, RunningAgent, Stage},
     },
-    endpoint::locate,
+    endpoint::identity,
     spec::{self, AskedEndpoint, Endpoint},
     sys::{host::ThisHost, stdout},
 };
@@ -126,7 +126,7 @@ pub(crate) async fn ask(endpoint: Endpoint) -> Result<Snapshot, LaunchError> {
 async fn ask_at(endpoint: &Endpoint) -> Result<StatusAnswer, AttendError> {
     match client::status(endpoint).await {
         Err(AttendError::Protocol { address, source }) => {
-            Err(match locate::stranger(address).await {
+            Err(match identity::stranger(address).await {
                 Some(what) => AttendError::Other { address, what },
                 None => AttendError::Protocol { address, source },
             })

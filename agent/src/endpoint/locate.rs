@@ -11,12 +11,13 @@ use std::{
 };
 
 use ragent_core::reported_causes::ReportedCauses;
-use tokio::{task::JoinSet, time::timeout};
 use tracing::{info, warn};
 
-use super::search::sockets::SocketsError;
+use super::{
+    identity::{Answer, ask_all, looks_like},
+    search::sockets::SocketsError,
+};
 use crate::{
-    coordinator::service::{IDENTITY_PATH, Identity},
     limits,
     net::{self, Reach, ResolveError},
     scheduler::Launcher,
@@ -200,7 +201,7 @@ async fn look(endpoint: &Endpoint, is_host: Option<bool>) -> Result<Seen, Locate
             Answer::Ragent => return Ok(Seen::Located(Located::There(address))),
             Answer::Silent => return Ok(Seen::Silent(address)),
             Answer::Other(what) => return Err(LocateError::Other { address, what }),
-            Answer::Nobody(error) => last = format!("{address}: {error}"),
+            Answer::None(error) => last = format!("{address}: {error}"),
         }
     }
     let Some(&lowest) = addresses.first() else {
@@ -225,118 +226,5 @@ fn bind(endpoint: &Endpoint, address: SocketAddr) -> Result<Seen, LocateError> {
         Ok(listener) => Ok(Seen::Located(Located::Here { listener, address: address.ip() })),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(Seen::Held(address)),
         Err(source) => Err(LocateError::Bind { address, source }),
-    }
-}
-
-/// The answer of an address.
-enum Answer {
-    Ragent,
-    Silent,
-    Other(String),
-    Nobody(String),
-}
-
-async fn ask_all(addresses: &[SocketAddr]) -> Vec<(SocketAddr, Answer)> {
-    let asked: JoinSet<_> = addresses.iter().map(|&a| async move { (a, ask(a).await) }).collect();
-    let mut answers = asked.join_all().await;
-    answers.sort_by_key(|(address, _)| *address);
-    answers
-}
-
-async fn ask(address: SocketAddr) -> Answer {
-    let mut stream = match net::dial(address).await {
-        Ok(stream) => stream,
-        Err(error) => return Answer::Nobody(error.to_string()),
-    };
-    let mut text = Vec::new();
-    let limit = limits::MAX_IDENTITY_LEN;
-    let exchange = net::get_on(&mut stream, address, IDENTITY_PATH, limit, &mut text);
-    let ended = timeout(limits::IDENTIFY_TIMEOUT, exchange).await;
-    match (identity(&text), ended) {
-        (Some(identity), _) => {
-            if identity.ragent != env!("CARGO_PKG_VERSION") {
-                warn!(
-                    theirs = identity.ragent,
-                    ours = env!("CARGO_PKG_VERSION"),
-                    "the coordinator \
-                       runs another version of ragent"
-                );
-            }
-            Answer::Ragent
-        }
-        // An agent that ends at this moment counts as absent. A process that sent anything else
-        // counts as present, even if a reset follows, as from an sshd that is asked for a page.
-        (None, Ok(Err(error))) if may_be_cut(&text) => Answer::Nobody(error.to_string()),
-        (None, Err(_)) if text.is_empty() => Answer::Silent,
-        (None, Ok(_) | Err(_)) => Answer::Other(looks_like(&text)),
-    }
-}
-
-/// Returns true if `answer` may be the beginning of an answer with our identity.
-fn may_be_cut(answer: &[u8]) -> bool {
-    answer.iter().zip(OURS.as_bytes()).all(|(one, other)| one == other)
-}
-
-/// The beginning of every answer with our identity.
-const OURS: &str = "HTTP/1.1 200";
-
-/// Returns a description of the program at `address`, if it answers and is not ragent.
-pub(crate) async fn stranger(address: SocketAddr) -> Option<String> {
-    match ask(address).await {
-        Answer::Other(what) => Some(what),
-        // A stalled coordinator is silent, too.
-        Answer::Ragent | Answer::Silent | Answer::Nobody(_) => None,
-    }
-}
-
-/// Returns the identity in an HTTP answer, if there is one.
-pub(crate) fn identity(answer: &[u8]) -> Option<Identity> {
-    let text = std::str::from_utf8(answer).ok()?;
-    let (head, body) = text.split_once("\r\n\r\n")?;
-    head.starts_with(OURS).then(|| serde_json::from_str(body).ok())?
-}
-
-pub(crate) fn looks_like(answer: &[u8]) -> String {
-    let line = answer.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    let line = String::from_utf8_lossy(&line[..line.len().min(60)]);
-    let line = line.trim();
-    if line.is_empty() {
-        "it accepts connections but sends nothing (as a TCPStore of torchrun does)".to_owned()
-    } else {
-        format!("it answers `{}`", line.escape_default())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Only an answer with our identity counts as ragent's.
-    #[test]
-    fn identity_is_recognised() {
-        let ours =
-            b"HTTP/1.1 200 OK\r\na: b\r\n\r\n{\"ragent\":\"1\",\"protocol\":1,\"run_id\":\"x\"}";
-        assert_eq!(identity(ours).unwrap().run_id, "x");
-        assert_eq!(identity(b"HTTP/1.1 200 OK\r\n\r\n<html>"), None);
-        assert_eq!(identity(b"HTTP/1.1 404 Not Found\r\n\r\n{}"), None);
-        assert_eq!(identity(b"SSH-2.0-OpenSSH\r\n"), None);
-        assert_eq!(identity(b""), None);
-    }
-
-    /// An answer that was cut off may have been ours only if it began like ours.
-    #[test]
-    fn cut_answers() {
-        let ours: [&[u8]; 3] = [b"", b"HTTP/1.1", b"HTTP/1.1 200 OK\r\n\r\n{\"rag"];
-        assert!(ours.into_iter().all(may_be_cut));
-        let others: [&[u8]; 2] = [b"SSH-2.0-X\r\n", b"HTTP/1.1 404 Not Found\r\n"];
-        assert!(!others.into_iter().any(may_be_cut));
-    }
-
-    /// The answer of another program is shown, shortened and without control characters.
-    #[test]
-    fn strangers_are_described() {
-        assert_eq!(looks_like(b"SSH-2.0-X\r\nmore"), "it answers `SSH-2.0-X`");
-        assert!(looks_like(b"").contains("sends nothing"));
-        assert!(looks_like(&[0x1b; 500]).len() < 500);
     }
 }

@@ -8,13 +8,16 @@ use std::{
 };
 
 use ragent_rendezvous::message::PROTOCOL_VERSION;
-use tokio::time::timeout;
 
 use super::{Finding, port};
 use crate::{
     coordinator::service::{IDENTITY_PATH, Identity},
-    endpoint::locate,
-    limits, net,
+    endpoint::identity,
+    limits,
+    net::{
+        self,
+        http_client::{self, Exchange, ExchangeEnd},
+    },
     spec::Endpoint,
     sys::{clock, host::ThisHost},
 };
@@ -119,26 +122,26 @@ fn port_here(number: u16) -> Finding {
 
 /// An answer, and the time that it took.
 struct Answer {
-    text: Vec<u8>,
+    received: Vec<u8>,
     sent_at: Duration,
     took: Duration,
 }
 
 async fn ask(address: SocketAddr) -> std::io::Result<Answer> {
     let (begun, sent_at) = (clock::now(), clock::wall_time());
-    let mut text = Vec::new();
-    let asked = net::get(address, IDENTITY_PATH, limits::MAX_IDENTITY_LEN, &mut text);
-    match timeout(limits::IDENTIFY_TIMEOUT, asked).await {
-        Ok(Err(error)) if text.is_empty() => return Err(error),
+    let (len_max, limit) = (limits::MAX_IDENTITY_LEN, limits::IDENTIFY_TIMEOUT);
+    let Exchange { received, end } = http_client::get(address, IDENTITY_PATH, len_max, limit).await;
+    match end {
+        ExchangeEnd::Failed(error) if received.is_empty() => return Err(error),
         // A process that accepts a connection is present, even if its answer is invalid.
-        Ok(_) | Err(_) => {}
+        ExchangeEnd::Complete | ExchangeEnd::Failed(_) | ExchangeEnd::TimedOut => {}
     }
-    Ok(Answer { text, sent_at, took: clock::now() - begun })
+    Ok(Answer { received, sent_at, took: clock::now() - begun })
 }
 
 fn judge_answer(address: SocketAddr, answer: &Answer) -> Vec<Finding> {
-    let Some(identity) = locate::identity(&answer.text) else {
-        let what = locate::looks_like(&answer.text);
+    let Some(identity) = identity::identity(&answer.received) else {
+        let what = identity::looks_like(&answer.received);
         let holder = ThisHost.owns(address.ip()).then(|| port::holder(address.port())).flatten();
         let holder = holder.map_or_else(String::new, |who| format!(", {who}"));
         let text = format!("{address} is served by a program other than ragent{holder}: {what}");

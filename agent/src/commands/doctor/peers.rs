@@ -4,13 +4,14 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use ragent_rendezvous::snapshot::{NodeSnapshot, Snapshot, StandingName};
-use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
+use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::Finding;
 use crate::{
     commands::status,
     coordinator::reach::{REACH_PATH, ReachReport, Reached},
-    limits, net,
+    limits,
+    net::http_client::{self, Exchange, ExchangeEnd, Page},
     spec::Endpoint,
     sys::clock,
 };
@@ -86,24 +87,20 @@ async fn ask(node: &NodeSnapshot) -> Result<ReachReport, String> {
     let address = (ip, node.agent_port).into();
     let by = clock::now() + limits::REACH_TIMEOUT;
     loop {
-        let mut text = Vec::new();
-        let asked = net::get(address, REACH_PATH, limits::MAX_REACH_LEN, &mut text);
         let left = by.saturating_duration_since(clock::now());
-        match timeout(left, asked).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(format!("{address}: {error}")),
-            Err(_) => return Err(format!("{address} does not answer")),
+        let Exchange { received, end } =
+            http_client::get(address, REACH_PATH, limits::MAX_REACH_LEN, left).await;
+        match end {
+            ExchangeEnd::Complete => {}
+            ExchangeEnd::Failed(error) => return Err(format!("{address}: {error}")),
+            ExchangeEnd::TimedOut => return Err(format!("{address} does not answer")),
         }
-        let text = String::from_utf8_lossy(&text);
-        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_default();
-        let status = head.split_ascii_whitespace().nth(1).unwrap_or_default();
+        let invalid = || format!("{address} sent an invalid answer");
+        let Page { status, body } = Page::parse(&received).ok_or_else(invalid)?;
         match status {
-            "200" => {
-                let report = serde_json::from_str(body);
-                return report.map_err(|_| format!("{address} sent an invalid answer"));
-            }
+            200 => return serde_json::from_str(body).map_err(|_| invalid()),
             // Another client is asking the node.
-            "429" => clock::until(Some((clock::now() + limits::REACH_PAUSE).min(by))).await,
+            429 => clock::until(Some((clock::now() + limits::REACH_PAUSE).min(by))).await,
             _ => {
                 return Err(format!(
                     "{address} answers with HTTP status {status}: {}",

@@ -1,0 +1,144 @@
+//! A small HTTP/1.1 client: one GET, whose answer may come from any program.
+
+use std::{io, net::SocketAddr, str, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::timeout,
+};
+
+use super::dial;
+
+/// The bytes that were received after a request, and how the exchange ended.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    /// The answer as far as it was received, header included.
+    pub received: Vec<u8>,
+    /// The end of the exchange.
+    pub end: ExchangeEnd,
+}
+
+/// The end of an exchange.
+#[derive(Debug)]
+pub(crate) enum ExchangeEnd {
+    /// The other side closed the connection, or sent as much as is read.
+    Complete,
+    /// The connection could not be opened, or broke.
+    Failed(io::Error),
+    /// The time limit was reached.
+    TimedOut,
+}
+
+/// The status and the body of an answer.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) struct Page<'a> {
+    /// The status code.
+    pub status: u16,
+    /// The text after the header.
+    pub body: &'a str,
+}
+
+/// Requests the page at `path` from `address`, and reads at most `len_max` bytes of the answer, all
+/// within `limit`.
+pub(crate) async fn get(
+    address: SocketAddr,
+    path: &str,
+    len_max: usize,
+    limit: Duration,
+) -> Exchange {
+    let mut received = Vec::new();
+    let end = match timeout(limit, exchange(address, path, len_max, &mut received)).await {
+        Ok(Ok(())) => ExchangeEnd::Complete,
+        Ok(Err(error)) => ExchangeEnd::Failed(error),
+        Err(_) => ExchangeEnd::TimedOut,
+    };
+    Exchange { received, end }
+}
+
+async fn exchange(
+    address: SocketAddr,
+    path: &str,
+    len_max: usize,
+    received: &mut Vec<u8>,
+) -> io::Result<()> {
+    let mut stream = dial(address).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    let sent = stream.write_all(request.as_bytes()).await;
+    // A peer that accepts no request may have sent the reason before.
+    let read = stream.take(len_max as u64).read_to_end(received).await;
+    sent?;
+    read.map(drop)
+}
+
+impl<'a> Page<'a> {
+    /// Parses an answer of HTTP/1.1 with a whole header; `None` if it is anything else.
+    pub(crate) fn parse(received: &'a [u8]) -> Option<Self> {
+        let (head, body) = str::from_utf8(received).ok()?.split_once("\r\n\r\n")?;
+        let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+        Some(Self { status, body })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Answers one request with `answer`, and returns what was received.
+    async fn get_answer(answer: &'static [u8]) -> Exchange {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                request.push(stream.read_u8().await.unwrap());
+            }
+            stream.write_all(answer).await.unwrap();
+            String::from_utf8(request).unwrap()
+        });
+        let exchange = get(address, "/v1/page", 40, Duration::from_secs(60)).await;
+        let request = server.await.unwrap();
+        assert!(request.starts_with("GET /v1/page HTTP/1.1\r\n"), "{request}");
+        assert!(request.contains(&format!("Host: {address}\r\n")), "{request}");
+        exchange
+    }
+
+    /// The whole answer is received, but never more than the limit.
+    #[tokio::test]
+    async fn answers_are_bounded() {
+        let short = get_answer(b"HTTP/1.1 200 OK\r\n\r\nbody").await;
+        assert!(matches!(short.end, ExchangeEnd::Complete), "{:?}", short.end);
+        assert_eq!(Page::parse(&short.received), Some(Page { status: 200, body: "body" }));
+        let long = get_answer(&[b'x'; 100]).await;
+        assert_eq!(long.received, [b'x'; 40]);
+    }
+
+    /// A process that accepts the connection and does not answer is distinguished from a closed
+    /// port.
+    #[tokio::test]
+    async fn silence_is_distinguished() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let silent = get(address, "/", 40, Duration::from_millis(1)).await;
+        assert!(matches!(silent.end, ExchangeEnd::TimedOut), "{:?}", silent.end);
+        drop(listener);
+        let closed = get(address, "/", 40, Duration::from_secs(60)).await;
+        assert!(matches!(closed.end, ExchangeEnd::Failed(_)), "{:?}", closed.end);
+    }
+
+    /// Only an answer of HTTP/1.1 with a whole header has a status.
+    #[test]
+    fn pages_are_parsed() {
+        let page = |text: &'static str| Page::parse(text.as_bytes());
+        let too_many = Page { status: 429, body: "later\n" };
+        assert_eq!(page("HTTP/1.1 429 Too Many Requests\r\na: b\r\n\r\nlater\n"), Some(too_many));
+        for other in
+            ["", "SSH-2.0-X\r\n", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 x\r\n\r\n", "HTTP/1.1 \r\n\r\n"]
+        {
+            assert_eq!(page(other), None, "{other:?}");
+        }
+        assert_eq!(Page::parse(b"HTTP/1.1 200 OK\r\n\r\n\xff"), None);
+    }
+}
