@@ -14,7 +14,7 @@ use crate::{
         client::AttendError,
         state_file::{RunningAgent, Stage},
     },
-    endpoint::{PlaceError, locate::LocateError, search::sockets::SocketsError},
+    endpoint::{LocateError, PlaceError, search::sockets::SocketsError},
     report,
     spec::{Endpoint, JobSpecError, StorePorts},
 };

@@ -8,7 +8,7 @@ use std::{
 use nix::sys::signal::Signal;
 
 use super::error::{LaunchError, system};
-use crate::{endpoint::locate::LocateError, net};
+use crate::{endpoint::LocateError, net};
 
 pub(super) const SIGNALS: [Signal; 2] = [Signal::SIGTERM, Signal::SIGINT];
 

@@ -1,8 +1,9 @@
-//! The reasons for which an agent does not get a place in its job.
+//! The reasons for which an agent does not find its job, or gets no place in it.
 
-use std::io;
+use std::{io, net::SocketAddr, time::Duration};
 
-use super::locate::LocateError;
+use super::search::sockets::SocketsError;
+use crate::scheduler::Launcher;
 
 /// The reason for which an agent has no place at an endpoint.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +20,60 @@ pub(crate) enum PlaceError {
     /// No process hosts the endpoint, and this node cannot.
     #[error("failed to find the coordinator")]
     Locate(#[from] LocateError),
+}
+
+/// The reason why there is no host, and no node can become one.
+#[derive(Debug, thiserror::Error)]
+pub enum LocateError {
+    /// The port cannot be bound, for another reason than being in use.
+    #[error("failed to listen on {address}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// Another program holds the port on this machine and does not answer.
+    #[error("port {} is in use by another program on this machine", address.port())]
+    Held {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The first agent of a launcher runs on another machine than the endpoint's.
+    #[error(
+        "{launcher} has started the first agent on {here}, but the endpoint {endpoint} is \
+         another machine"
+    )]
+    NotHere {
+        /// The launcher.
+        launcher: Launcher,
+        /// This machine.
+        here: String,
+        /// The endpoint.
+        endpoint: String,
+    },
+    /// Another program answers at the endpoint.
+    #[error("{address} is served by a program other than ragent: {what}")]
+    Other {
+        /// The address.
+        address: SocketAddr,
+        /// A description of its answer.
+        what: String,
+    },
+    /// The search for the other agents failed.
+    #[error("failed to search for the job's other agents")]
+    Search(#[source] SocketsError),
+    /// No process answered for as long as nodes wait for each other.
+    #[error("no agent served {endpoint} within {} s: {cause}", waited.as_secs())]
+    TimedOut {
+        /// The endpoint.
+        endpoint: String,
+        /// The time waited.
+        waited: Duration,
+        /// The last failure.
+        cause: String,
+    },
 }
 
 /// Adds the attempted operation to an error of the system.

@@ -24,8 +24,8 @@ use tokio::{
 use tracing::{error, info, warn};
 
 use super::{
-    error::{PlaceError, system},
-    locate::{self, LocateError, Located},
+    error::{LocateError, PlaceError, system},
+    locate::{self, Located},
     plain_store::plain_store,
     search::driver::{Beacon, Found, Search},
 };
