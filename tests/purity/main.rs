@@ -29,8 +29,12 @@ fn machines_link_no_runtime() {
 #[test]
 fn machines_next_to_their_driver_are_pure() {
     let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/../agent/src");
-    for machine in ["commands/ssh/machine.rs", "endpoint/locator.rs", "endpoint/search/election.rs"]
-    {
+    for machine in [
+        "commands/ssh/machine.rs",
+        "endpoint/finder.rs",
+        "endpoint/locator.rs",
+        "endpoint/search/election.rs",
+    ] {
         let text = fs::read_to_string(format!("{sources}/{machine}")).expect("it is there");
         for forbidden in ["tokio", "tonic", "ragent_proto", "async ", "now()"] {
             // Tests follow the machine in the file, and read a clock once.

@@ -20,7 +20,7 @@ use crate::{
     cli::CoordinatorArgs,
     coordinator::{driver::Input, state_file},
     endpoint::{
-        place::{self, ServedPort},
+        hosted::{Recovered, ServedPort, host_endpoint},
         plain_store::plain_store,
     },
     net::port::Attended,
@@ -42,8 +42,7 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
         let mut signals = runtime::watch_signals(&SIGNALS)?;
         let endpoint = Endpoint { host: args.host.clone(), port: address.port() };
         let run_id = RunId::new(&args.rdzv_id);
-        let path = state_file::memory_path(&run_id, &endpoint);
-        let memory = state_file::read_memory(&path);
+        let recovered = Recovered::from_file(state_file::memory_path(&run_id, &endpoint));
         let settings = Settings {
             run_id,
             coordinator: format!("{}_{}", ThisHost.name(), std::process::id()),
@@ -54,12 +53,10 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
         };
         let attended = watch::Sender::new(Attended::default());
         let store = plain_store(&stores, attended.subscribe())?;
-        let key = state_file::read_key(&path);
-        let port = ServedPort { listener, store, attended, key };
+        let port = ServedPort { listener, store, attended };
         let here = NotHere { term: Term(0), endpoint: endpoint.to_string() };
         let (not_here, _) = watch::channel(here);
-        let (mut hosted, server) =
-            place::host_endpoint(port, settings, memory, Some(path), not_here)?;
+        let (mut hosted, server) = host_endpoint(port, settings, recovered, not_here);
         say(address)?;
         info!(%address, run_id = args.rdzv_id, "coordinating the job");
         tokio::select! {

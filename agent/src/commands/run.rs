@@ -24,7 +24,7 @@ use crate::{
         driver::{Input, Inputs},
         state_file::{ClosedJob, Registration, RunningAgent, Stage},
     },
-    endpoint::place::{self, Hosted},
+    endpoint::{hosted::Hosted, take_place},
     limits,
     node::{
         driver::{self as agent_driver, DriveError},
@@ -259,7 +259,7 @@ async fn take_part(
         .ok();
     let waits = |cause: &str| renew(registration.as_ref(), &looking(spec, Some(cause)));
     let mut place = tokio::select! {
-        place = place::take(spec, &stores, waits) => place?,
+        place = take_place(spec, &stores, waits) => place?,
         // No coordinator knows this node yet, so it leaves at once.
         Some(signal) = signals.recv() => {
             let signal = ragent_core::signal::Signal(signal as i32);

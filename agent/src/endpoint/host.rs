@@ -1,0 +1,209 @@
+//! Takes a place in a job by hosting its coordinator, which recovers the job if an earlier one has
+//! left its state.
+
+use std::net::{IpAddr, TcpListener};
+
+use ragent_proto::convert::NotHere;
+use ragent_rendezvous::{
+    ids::{NodeId, RoundId},
+    message::Heard,
+    settings::{Leases, Memory, Settings},
+};
+use ragent_store::{StoreHandle, StoreThread};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::{
+    address::{EndpointHere, Unreachable, reachable_here},
+    error::{PlaceError, system},
+    hosted::{Recovered, ServedPort, host_endpoint},
+    place::Place,
+    plain_store::plain_store,
+};
+use crate::{
+    coordinator::state_file,
+    net::{
+        Reach,
+        port::{Attended, StoreDoor},
+    },
+    node::node_id::new_node_id,
+    spec::{Endpoint, JobSpec, Meeting},
+    sys::host::ThisHost,
+};
+
+/// Hosts the coordinator of `endpoint` on `listener`; others reach this node at `address`.
+pub(super) fn host(
+    spec: &JobSpec,
+    stores: &StoreThread,
+    listener: TcpListener,
+    address: IpAddr,
+    endpoint: Endpoint,
+) -> Result<Place, PlaceError> {
+    let bound = listener.local_addr().map_err(system("listen"))?;
+    let node_id = new_node_id();
+    // Read after the port is bound: see `Obituary::deliver`.
+    let recovered = recover(spec, &endpoint);
+    let heard = recovered.memory.as_ref().map_or_else(Heard::default, seat_of);
+    let (attended, registered) = watch::channel(Attended::default());
+    let (door, store) = open_store(spec, stores, registered)?;
+    let not_here = NotHere { term: heard.round.term, endpoint: endpoint.to_string() };
+    let (not_here, _) = watch::channel(not_here);
+    let state_file = recovered.state_file.clone();
+    let port = ServedPort { listener, store, attended };
+    let (hosted, server) =
+        host_endpoint(port, settings(spec, &node_id), recovered, not_here.clone());
+    info!(%endpoint, run_id = %spec.run_id, nodes = %spec.shared.nodes, "coordinating the job");
+    Ok(Place {
+        reach: Reach::of_endpoint(&endpoint, address),
+        attend_at: Endpoint { host: reachable_here(bound).to_string(), port: bound.port() },
+        endpoint,
+        address: Some(address),
+        port: bound.port(),
+        node_id,
+        heard,
+        state_file,
+        not_here,
+        hosted: Some(hosted),
+        door,
+        server,
+        beacon: None,
+    })
+}
+
+/// Returns the address by which others reach this host, if its endpoint resolves to `resolved`;
+/// warns if other nodes may not reach it.
+pub(super) fn announced_address(spec: &JobSpec, endpoint: &Endpoint, resolved: IpAddr) -> IpAddr {
+    let interfaces = ThisHost.interface_addresses();
+    let is_own = ThisHost.owns(resolved);
+    let here = EndpointHere { endpoint, resolved, is_own, interfaces: &interfaces };
+    let (address, unreachable) = here.announced();
+    if spec.shared.nodes.max() == 1 {
+        return address;
+    }
+    match unreachable {
+        Some(Unreachable::Loopback) => warn!(
+            %endpoint,
+            "the endpoint is a loopback address: only agents of this machine can reach it"
+        ),
+        Some(Unreachable::Bridge(interface)) => warn!(
+            %endpoint, interface, address = %resolved,
+            "the endpoint is the address of a container bridge: only this machine can reach \
+             it; use the address of another interface in `--rdzv-endpoint`"
+        ),
+        Some(Unreachable::Replaced) if spec.local_addr.is_none() => warn!(
+            %endpoint, resolved = %resolved, address = %address,
+            "other nodes cannot reach the endpoint's address; using another address of this \
+             machine (set it with `--local-addr`)"
+        ),
+        Some(Unreachable::Replaced) | None => {}
+    }
+    address
+}
+
+/// Reads the state of an earlier coordinator, and its host's obituary.
+fn recover(spec: &JobSpec, endpoint: &Endpoint) -> Recovered {
+    let path = match spec.meeting {
+        Meeting::Standalone => return Recovered::default(),
+        Meeting::Endpoint { .. } | Meeting::Search(_) | Meeting::Static { .. } => {
+            state_file::memory_path(&spec.run_id, endpoint)
+        }
+    };
+    let mut recovered = Recovered::from_file(path.clone());
+    if let Some(memory) = &mut recovered.memory
+        && state_file::is_buried(&path, memory)
+        && let Some(node) = mark_buried(memory)
+    {
+        info!(%node, "the previous host's agent and all of its processes have ended");
+    }
+    recovered
+}
+
+/// Notes that no process of the previous host is left; returns its node id if that was not known.
+fn mark_buried(memory: &mut Memory) -> Option<NodeId> {
+    let seat = memory.host.as_mut().filter(|seat| !seat.is_buried)?;
+    seat.is_buried = true;
+    Some(seat.node.clone())
+}
+
+/// Returns the newest round that this agent's host is known to have run, and its rank in it.
+fn seat_of(memory: &Memory) -> Heard {
+    let Some(seat) = &memory.host else { return Heard::default() };
+    Heard {
+        round: RoundId { term: memory.term, round: memory.round },
+        size: memory.round_size,
+        group_rank: Some(seat.rank),
+    }
+}
+
+fn settings(spec: &JobSpec, node_id: &NodeId) -> Settings {
+    Settings {
+        run_id: spec.run_id.clone(),
+        coordinator: node_id.to_string(),
+        host: Some(node_id.clone()),
+        shared: Some(spec.shared),
+        keeps_charges: ThisHost.service_dir().is_some(),
+        leases: Leases::default(),
+    }
+}
+
+/// The sender of the stores that a port serves.
+type DoorSender = watch::Sender<Option<StoreHandle>>;
+
+/// Opens the store that the endpoint's port serves; the sender if each round has its own.
+fn open_store(
+    spec: &JobSpec,
+    stores: &StoreThread,
+    attended: watch::Receiver<Attended>,
+) -> Result<(Option<DoorSender>, StoreDoor), PlaceError> {
+    match spec.meeting {
+        // The worker stores of this node open a store for each round.
+        Meeting::Static { .. } => {
+            let (door, store) = watch::channel(None);
+            Ok((Some(door), store))
+        }
+        Meeting::Standalone | Meeting::Endpoint { .. } | Meeting::Search(_) => {
+            Ok((None, plain_store(stores, attended)?))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ragent_rendezvous::{
+        ids::{GroupRank, JobUid, Round, Term},
+        settings::HostSeat,
+    };
+
+    use super::*;
+
+    fn memory(host: Option<HostSeat>) -> Memory {
+        let (term, round) = (Term(3), Round(7));
+        Memory { term, round, round_size: 4, host, ..Memory::fresh(JobUid::new("u")) }
+    }
+
+    fn seat(is_buried: bool) -> HostSeat {
+        HostSeat { rank: GroupRank(2), node: NodeId::new("n"), is_buried }
+    }
+
+    /// A host that ran a round continues in its seat; one that did not is new to the job.
+    #[test]
+    fn seat_is_recovered() {
+        let expected = Heard {
+            round: RoundId { term: Term(3), round: Round(7) },
+            size: 4,
+            group_rank: Some(GroupRank(2)),
+        };
+        assert_eq!(seat_of(&memory(Some(seat(false)))), expected);
+        assert_eq!(seat_of(&memory(None)), Heard::default());
+    }
+
+    /// An obituary counts once, and only if there was a host.
+    #[test]
+    fn burial_is_noted_once() {
+        let mut with_host = memory(Some(seat(false)));
+        assert_eq!(mark_buried(&mut with_host), Some(NodeId::new("n")));
+        assert_eq!(with_host, memory(Some(seat(true))));
+        assert_eq!(mark_buried(&mut with_host), None);
+        assert_eq!(mark_buried(&mut memory(None)), None);
+    }
+}

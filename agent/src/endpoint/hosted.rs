@@ -1,0 +1,90 @@
+//! The coordinator of an endpoint in this process, and its port.
+
+use std::{net::TcpListener, path::PathBuf};
+
+use ragent_proto::convert::NotHere;
+use ragent_rendezvous::{
+    Rendezvous,
+    ids::JobUid,
+    settings::{Memory, Settings},
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
+
+use super::server::Server;
+use crate::{
+    coordinator::{
+        driver::{self as coordinator_driver, Input, Inputs},
+        proofs::{Key, Proofs},
+        service::{self, Role},
+        state_file,
+    },
+    limits,
+    net::port::{Attended, PortProtocols, StoreDoor},
+    sys::{clock, random::random_id},
+};
+
+/// A running coordinator, and its inputs.
+pub(crate) struct Hosted {
+    pub(crate) inputs: Inputs,
+    pub(crate) coordinator: JoinHandle<()>,
+}
+
+/// The listener of an endpoint, and further parts of its port.
+pub(crate) struct ServedPort {
+    pub(crate) listener: TcpListener,
+    pub(crate) store: StoreDoor,
+    /// The registered nodes, published to the port.
+    pub(crate) attended: watch::Sender<Attended>,
+}
+
+/// The state of an earlier coordinator of the job, and the file that keeps it.
+#[derive(Debug, Default)]
+pub(crate) struct Recovered {
+    /// The state file; `None` if the job has none.
+    pub(crate) state_file: Option<PathBuf>,
+    /// The memory of an earlier coordinator.
+    pub(crate) memory: Option<Memory>,
+    /// The key of its proofs.
+    pub(crate) key: Option<Key>,
+}
+
+impl Recovered {
+    /// Reads the state file of a job.
+    pub(crate) fn from_file(path: PathBuf) -> Self {
+        let memory = state_file::read_memory(&path);
+        let key = state_file::read_key(&path);
+        Self { state_file: Some(path), memory, key }
+    }
+}
+
+/// Starts a coordinator with the endpoint in `not_here`, and serves its port.
+pub(crate) fn host_endpoint(
+    port: ServedPort,
+    settings: Settings,
+    recovered: Recovered,
+    not_here: watch::Sender<NotHere>,
+) -> (Hosted, Server) {
+    let Recovered { state_file, memory, key } = recovered;
+    if let Some(own) = state_file.clone() {
+        // A slow disk does not delay the start, and remaining files are removed next time.
+        drop(tokio::task::spawn_blocking(move || state_file::clean(&own)));
+    }
+    let (inputs, queue) = mpsc::channel::<Input>(limits::COORDINATOR_QUEUE);
+    let run_id = settings.run_id.clone();
+    let memory = memory.unwrap_or_else(|| Memory::fresh(JobUid::new(random_id())));
+    let rendezvous = Rendezvous::new(clock::now(), settings, memory);
+    let (known, endpoint) = (not_here.subscribe(), not_here.borrow().endpoint.clone());
+    let role = Role::Coordinator { inputs: inputs.clone(), endpoint, known };
+    let ServedPort { listener, store, attended } = port;
+    let protocols_attended = attended.subscribe();
+    let proofs = Proofs::new(key);
+    let coordinator =
+        coordinator_driver::drive(rendezvous, queue, state_file, not_here, attended, proofs);
+    let coordinator = tokio::spawn(coordinator);
+    let http = service::router(run_id.as_str(), role);
+    let protocols = PortProtocols { http, store: Some(store), attended: protocols_attended };
+    (Hosted { inputs, coordinator }, Server::start(listener, protocols))
+}

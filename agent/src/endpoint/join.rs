@@ -1,0 +1,56 @@
+//! Takes a place in a job whose coordinator is another process.
+
+use std::net::SocketAddr;
+
+use ragent_proto::convert::NotHere;
+use ragent_rendezvous::message::Heard;
+use tokio::sync::watch;
+
+use super::{
+    address::member_reach,
+    error::{PlaceError, system},
+    place::Place,
+    server::Server,
+};
+use crate::{
+    coordinator::service::{self, Role},
+    net::{
+        self,
+        port::{Attended, PortProtocols},
+    },
+    node::node_id::new_node_id,
+    spec::{Endpoint, JobSpec},
+};
+
+/// Joins the job at `endpoint`, where the process at `coordinator` has answered. The agent's own
+/// port names the endpoint to its clients.
+pub(super) fn join(
+    spec: &JobSpec,
+    coordinator: SocketAddr,
+    endpoint: Endpoint,
+) -> Result<Place, PlaceError> {
+    let reach = member_reach(coordinator.ip());
+    let listener = net::listen(reach, 0).map_err(system("listen"))?;
+    let port = listener.local_addr().map_err(system("listen"))?.port();
+    let heard = Heard::default();
+    let not_here = NotHere { term: heard.round.term, endpoint: endpoint.to_string() };
+    let (not_here, known) = watch::channel(not_here);
+    let http = service::router(spec.run_id.as_str(), Role::Elsewhere(known));
+    let attended = watch::channel(Attended::default()).1;
+    let protocols = PortProtocols { http, store: None, attended };
+    Ok(Place {
+        attend_at: endpoint.clone(),
+        endpoint,
+        address: None,
+        reach,
+        port,
+        node_id: new_node_id(),
+        heard,
+        state_file: None,
+        not_here,
+        hosted: None,
+        door: None,
+        server: Server::start(listener, protocols),
+        beacon: None,
+    })
+}

@@ -1,0 +1,107 @@
+//! Takes an agent's place in its job: finds the host, and then hosts or joins.
+
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+
+use ragent_store::StoreThread;
+use tracing::info;
+
+use super::{
+    error::{LocateError, PlaceError, system},
+    finder::{Finder, Input, Step},
+    host::{announced_address, host},
+    join::join,
+    locate::{self, Located},
+    place::Place,
+    search::driver::Search,
+};
+use crate::{
+    net::{self, Reach},
+    spec::{Endpoint, JobSpec, Meeting, Placed, SearchSpec},
+    sys::clock,
+};
+
+/// Finds the host, and takes this node's place. `waits` receives the reason for waiting whenever it
+/// changes.
+///
+/// # Errors
+///
+/// Returns [`PlaceError`] if there is no host and this node cannot host.
+pub(crate) async fn take_place(
+    spec: &JobSpec,
+    stores: &StoreThread,
+    waits: impl Fn(&str),
+) -> Result<Place, PlaceError> {
+    let (endpoint, is_host) = match &spec.meeting {
+        Meeting::Standalone => return host_at(spec, stores, Ipv4Addr::LOCALHOST.into(), 0),
+        Meeting::Search(search) => return find(spec, search, stores).await,
+        Meeting::Endpoint { is_host, .. } => (spec.meeting.endpoint(), *is_host),
+        Meeting::Static { node_rank, .. } => (spec.meeting.endpoint(), Some(*node_rank == 0)),
+    };
+    if let (Some(Placed { launcher, node_rank: 0, .. }), None) = (&spec.placed, is_host) {
+        locate::check_head(&endpoint, *launcher).await?;
+    }
+    match locate::locate(&endpoint, is_host, spec.shared.timeouts.join, waits).await? {
+        Located::Here { listener, address } => {
+            let endpoint = Endpoint { port: port_of(&listener)?, ..endpoint };
+            let address = announced_address(spec, &endpoint, address);
+            host(spec, stores, listener, address, endpoint)
+        }
+        Located::There(address) => join(spec, address, endpoint),
+    }
+}
+
+/// Finds the place of this node if no address is given.
+async fn find(
+    spec: &JobSpec,
+    search: &SearchSpec,
+    stores: &StoreThread,
+) -> Result<Place, PlaceError> {
+    let endpoint = spec.meeting.endpoint().to_string();
+    let mut finder = Finder::new(clock::now(), endpoint, spec.shared.timeouts.join);
+    let port = search.port;
+    let mut search = Search::begin(search, &spec.run_id).map_err(LocateError::Search)?;
+    let mut step = finder.first();
+    let mut place = loop {
+        let input = match step {
+            Step::Search(limit) => search.find(limit).await.map_or(Input::NotFound, Input::Found),
+            Step::Host(address) => break host_at(spec, stores, address, port)?,
+            Step::Locate(at, limit) => {
+                info!(endpoint = %at, "found the coordinator");
+                let endpoint = Endpoint { host: at.ip().to_string(), port: at.port() };
+                match locate::locate(&endpoint, None, limit, |_| {}).await {
+                    Ok(Located::Here { listener, address }) => {
+                        break host(spec, stores, listener, address, endpoint)?;
+                    }
+                    Ok(Located::There(address)) => break join(spec, address, endpoint)?,
+                    Err(error) => {
+                        search.in_vain();
+                        Input::NotLocated(error.to_string())
+                    }
+                }
+            }
+            Step::GiveUp(error) => return Err(error.into()),
+        };
+        step = finder.handle(clock::now(), input);
+    };
+    place.answers_others(search);
+    Ok(place)
+}
+
+/// Hosts at `address` on `port`, or on a free port if another job has that one: the other agents
+/// receive the port in use.
+fn host_at(
+    spec: &JobSpec,
+    stores: &StoreThread,
+    address: IpAddr,
+    port: u16,
+) -> Result<Place, PlaceError> {
+    let reach = Reach::of(address);
+    let listener =
+        net::listen(reach, port).or_else(|_| net::listen(reach, 0)).map_err(system("listen"))?;
+    let endpoint = Endpoint { host: address.to_string(), port: port_of(&listener)? };
+    host(spec, stores, listener, address, endpoint)
+}
+
+fn port_of(listener: &TcpListener) -> Result<u16, PlaceError> {
+    Ok(listener.local_addr().map_err(system("listen"))?.port())
+}
