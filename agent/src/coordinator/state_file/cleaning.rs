@@ -2,8 +2,13 @@
 
 use std::{ffi::OsStr, path::Path};
 
-use super::{Age, PrivateFolder, age, age_of_memory, folder_of, grave, name_of};
-use crate::limits;
+use super::{
+    age,
+    files::{folder_of, name_of},
+    memory::{Age, age_of_memory},
+    obituary::grave,
+};
+use crate::{limits, sys::private_folder::PrivateFolder};
 
 /// Removes state files of runs that no agent can be waiting for, and files without a state file,
 /// from the folder of `own`, the state file of the starting coordinator.
@@ -70,4 +75,46 @@ fn is_outdated(path: &Path) -> bool {
 
 fn is_forgotten(path: &Path) -> bool {
     age::changed(path) > limits::FORGOTTEN_AFTER
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use super::*;
+    use crate::coordinator::state_file::memory::tests::write_aged;
+
+    /// Outdated files are removed, and no others.
+    #[test]
+    fn cleaning_removes_what_is_outdated() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        write_aged(&path("job-fresh.json"), 0, |_| {});
+        write_aged(&path("job-old.json"), 620, |_| {});
+        let forgotten = std::time::UNIX_EPOCH;
+        for name in ["job-fresh.buried", "job-old.buried", "job-lone.buried", "job-x.9.tmp", "else"]
+        {
+            fs::write(path(name), "n 1").unwrap();
+            let file = File::options().append(true).open(path(name)).unwrap();
+            file.set_modified(forgotten).unwrap();
+        }
+        fs::write(path("job-new.buried"), "n 1").unwrap();
+        fs::write(path("job-other.json"), "{}").unwrap();
+        write_aged(&path("job-own.json"), 620, |_| {});
+        clean(&path("job-own.json"));
+        let mut left: Vec<String> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        let expected = [
+            "else",
+            "job-fresh.buried",
+            "job-fresh.json",
+            "job-new.buried",
+            "job-other.json",
+            "job-own.json",
+        ];
+        assert_eq!(left, expected);
+    }
 }

@@ -1,0 +1,61 @@
+//! The names of the files, and access to them in their private folder.
+
+use std::{
+    ffi::OsStr,
+    io,
+    path::{Path, PathBuf},
+};
+
+use ragent_rendezvous::ids::RunId;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    spec::Endpoint,
+    sys::{host::ThisHost, private_folder::PrivateFolder},
+};
+
+/// Returns the path of the state file for the coordinator of a job at `endpoint`.
+pub fn memory_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
+    ThisHost.state_dir().join(format!("job-{}.json", job_key(run_id, endpoint)))
+}
+
+/// Returns a string that distinguishes jobs in file names.
+pub(super) fn job_key(run_id: &RunId, endpoint: &Endpoint) -> String {
+    // The same in every build, so that an upgraded agent finds its job.
+    let digest = Sha256::digest(format!("{run_id}\0{}", endpoint.port));
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Parses a file; `None` if there is none, or it has other content.
+pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_str(&read_text(path)?).ok()
+}
+
+pub(super) fn read_text(path: &Path) -> Option<String> {
+    PrivateFolder::open(folder_of(path)).ok()?.read(name_of(path)).ok()
+}
+
+pub(super) fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    PrivateFolder::make(folder_of(path))?.replace(name_of(path), text)
+}
+
+pub(super) fn folder_of(path: &Path) -> &Path {
+    path.parent().unwrap_or_else(|| Path::new("/"))
+}
+
+pub(super) fn name_of(path: &Path) -> &OsStr {
+    path.file_name().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// File names of jobs do not depend on the build.
+    #[test]
+    fn names_are_fixed() {
+        let endpoint = Endpoint { host: "h".into(), port: 29400 };
+        assert_eq!(job_key(&RunId::new("run"), &endpoint), "66a9e947e24ea6ea");
+    }
+}

@@ -1,0 +1,307 @@
+//! The state file of a coordinator, from which a restarted one recovers its job.
+
+use std::{io, path::Path, time::Duration};
+
+use ragent_rendezvous::{
+    ids::{GroupRank, JobUid, NodeId, Round, Term},
+    message::Outcome,
+    settings::{HostSeat, HostTally, Memory},
+};
+use serde::{Deserialize, Serialize};
+use tracing::{info, warn};
+
+use super::{
+    age::{self, Stamp},
+    files::{folder_of, name_of, read},
+};
+use crate::{coordinator::proofs::Key, limits, sys::private_folder::PrivateFolder};
+
+/// The content of a coordinator's state file.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct Remembered {
+    /// [`SCHEMA`]; zero in files of older builds.
+    #[serde(default)]
+    schema: u32,
+    #[serde(default)]
+    written: Stamp,
+    /// The time after `written` for which agents of the run may wait for the next coordinator.
+    #[serde(default)]
+    kept_ms: u64,
+    job_uid: String,
+    term: u64,
+    round: u64,
+    round_size: u32,
+    #[serde(default)]
+    is_adopted: bool,
+    host_rank: Option<u32>,
+    /// This field and the next one are missing in files of older builds.
+    #[serde(default)]
+    host_node: String,
+    #[serde(default)]
+    is_host_buried: bool,
+    restarts_used: u32,
+    charged_through: u64,
+    #[serde(default)]
+    host_tallies: Vec<RememberedTally>,
+    #[serde(default)]
+    free_rounds: u32,
+    #[serde(default)]
+    early_free_rounds: u32,
+    #[serde(default)]
+    is_early: bool,
+    /// Missing in files of older builds.
+    #[serde(default)]
+    closed: Option<Outcome>,
+    /// Missing in files of older builds.
+    #[serde(default)]
+    proof_key: String,
+}
+
+/// One machine's early failures and losses.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+struct RememberedTally {
+    host_name: String,
+    address: String,
+    strikes: u32,
+    early_losses: u32,
+}
+
+impl From<HostTally> for RememberedTally {
+    fn from(HostTally { host_name, address, strikes, early_losses }: HostTally) -> Self {
+        Self { host_name, address, strikes, early_losses }
+    }
+}
+
+impl From<RememberedTally> for HostTally {
+    fn from(tally: RememberedTally) -> Self {
+        let RememberedTally { host_name, address, strikes, early_losses } = tally;
+        Self { host_name, address, strikes, early_losses }
+    }
+}
+
+/// The schema of a state file that this build reads and writes.
+const SCHEMA: u32 = 1;
+
+/// The validity of a state file.
+pub(super) enum Age {
+    /// Agents may be waiting for the next coordinator.
+    Fresh,
+    /// No agent waits any longer.
+    Outdated,
+    /// The file has an unknown schema, or cannot be read.
+    Unknown,
+}
+
+impl Remembered {
+    fn age(&self, path: &Path) -> Age {
+        if self.schema != SCHEMA {
+            return Age::Unknown;
+        }
+        let age = self.written.age(&Stamp::now(), age::changed(path));
+        let kept = Duration::from_millis(self.kept_ms).saturating_add(limits::STATE_FILE_INTERVAL);
+        if age > kept { Age::Outdated } else { Age::Fresh }
+    }
+}
+
+/// Returns the validity of a state file.
+pub(super) fn age_of_memory(path: &Path) -> Age {
+    read::<Remembered>(path).map_or(Age::Unknown, |remembered| remembered.age(path))
+}
+
+/// Reads the memory of an earlier coordinator; `None` if there is none, it cannot be read, or it is
+/// so old that no agent can be waiting for that run.
+pub fn read_memory(path: &Path) -> Option<Memory> {
+    let remembered: Remembered = read(path)?;
+    match remembered.age(path) {
+        Age::Fresh => {}
+        Age::Outdated => {
+            info!(
+                path = %path.display(),
+                "outdated state file ignored: no agent can be waiting for its run"
+            );
+            return None;
+        }
+        Age::Unknown => {
+            warn!(path = %path.display(), "state file ignored: unknown format");
+            return None;
+        }
+    }
+    Some(Memory {
+        job_uid: JobUid::new(remembered.job_uid),
+        term: Term(remembered.term),
+        round: Round(remembered.round),
+        round_size: remembered.round_size,
+        is_adopted: remembered.is_adopted,
+        host: remembered.host_rank.map(|rank| HostSeat {
+            rank: GroupRank(rank),
+            node: NodeId::new(remembered.host_node),
+            is_buried: remembered.is_host_buried,
+        }),
+        restarts_used: remembered.restarts_used,
+        charged_through: Round(remembered.charged_through),
+        host_tallies: remembered.host_tallies.into_iter().map(Into::into).collect(),
+        free_rounds: remembered.free_rounds,
+        early_free_rounds: remembered.early_free_rounds,
+        is_early: remembered.is_early,
+        closed: remembered.closed,
+    })
+}
+
+/// Reads the key with which an earlier coordinator made proofs, if there is one.
+pub(crate) fn read_key(path: &Path) -> Option<Key> {
+    Key::from_hex(&read::<Remembered>(path)?.proof_key)
+}
+
+/// Replaces the memory; agents of the run may wait for `kept` for the next coordinator.
+///
+/// A complete group starts only after this write. Renaming over a file makes some file systems
+/// (ext4) write it out at once, which takes milliseconds, and more on a busy disk. So an existing
+/// file is overwritten in place, by one write of always the same length.
+///
+/// # Errors
+///
+/// Returns the system's error.
+pub(crate) fn write_memory(
+    path: &Path,
+    memory: &Memory,
+    kept: Duration,
+    key: &Key,
+) -> io::Result<()> {
+    let mut remembered = Remembered {
+        schema: SCHEMA,
+        written: Stamp::now(),
+        kept_ms: u64::try_from(kept.as_millis()).unwrap_or(u64::MAX),
+        job_uid: memory.job_uid.to_string(),
+        term: memory.term.0,
+        round: memory.round.0,
+        round_size: memory.round_size,
+        is_adopted: memory.is_adopted,
+        host_rank: memory.host.as_ref().map(|seat| seat.rank.0),
+        host_node: memory.host.as_ref().map(|seat| seat.node.to_string()).unwrap_or_default(),
+        is_host_buried: memory.host.as_ref().is_some_and(|seat| seat.is_buried),
+        restarts_used: memory.restarts_used,
+        charged_through: memory.charged_through.0,
+        host_tallies: memory.host_tallies.iter().cloned().map(Into::into).collect(),
+        free_rounds: memory.free_rounds,
+        early_free_rounds: memory.early_free_rounds,
+        is_early: memory.is_early,
+        closed: memory.closed.clone(),
+        proof_key: key.to_hex(),
+    };
+    let mut text = serde_json::to_vec(&remembered)?;
+    if text.len() as u64 > limits::MAX_STATE_FILE
+        && let Some(failure) =
+            remembered.closed.as_mut().and_then(|closed| closed.first_failure.as_mut())
+    {
+        // Messages of workers may be long; the fact of the failure must remain readable.
+        failure.message = None;
+        failure.stderr_tail.clear();
+        text = serde_json::to_vec(&remembered)?;
+    }
+    if text.len() as u64 > limits::MAX_STATE_FILE {
+        if let Some(closed) = &mut remembered.closed {
+            closed.further_failures.clear();
+        }
+        remembered.host_tallies.clear();
+        text = serde_json::to_vec(&remembered)?;
+    }
+    text.resize(text.len().max(MEMORY_LEN), b' ');
+    let (folder, name) = (PrivateFolder::make(folder_of(path))?, name_of(path));
+    // Only a file of the usual length is overwritten in place.
+    let is_usual = text.len() == MEMORY_LEN;
+    if is_usual && folder.write_over(name, &text)? { Ok(()) } else { folder.replace(name, &text) }
+}
+
+/// The usual length of a state file: one page, which the kernel writes at once. A longer file, as
+/// after failures on many machines, is written to a temporary file and renamed.
+const MEMORY_LEN: usize = 4096;
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::fs::{self, File};
+
+    use ragent_rendezvous::message::JobResult;
+
+    use super::*;
+
+    /// Writes a state file whose stamp is `age` seconds old, of a run whose agents wait for ten
+    /// minutes.
+    pub(in super::super) fn write_aged(
+        path: &Path,
+        age: u64,
+        change: impl FnOnce(&mut Remembered),
+    ) {
+        let memory = Memory::fresh(JobUid::new("u"));
+        let key = Key::from_hex(&"ab".repeat(32)).unwrap();
+        write_memory(path, &memory, Duration::from_secs(600), &key).unwrap();
+        let mut remembered: Remembered = read(path).unwrap();
+        let now = u64::try_from(crate::sys::clock::boot_time().as_millis()).unwrap();
+        remembered.written = serde_json::from_value(serde_json::json!({
+            "boot_id": serde_json::to_value(&remembered.written).unwrap()["boot_id"],
+            "boot_time_ms": now.saturating_sub(age * 1000),
+        }))
+        .unwrap();
+        change(&mut remembered);
+        fs::write(path, serde_json::to_vec(&remembered).unwrap()).unwrap();
+    }
+
+    /// A written memory is read again; invalid text is ignored.
+    #[test]
+    fn memory_survives() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/job.json");
+        let key = Key::from_hex(&"0f".repeat(32)).unwrap();
+        assert_eq!(read_memory(&path), None);
+        let memory = Memory {
+            round: Round(7),
+            host: Some(HostSeat { rank: GroupRank(2), node: NodeId::new("n"), is_buried: true }),
+            host_tallies: vec![HostTally {
+                host_name: "n".into(),
+                address: "10.0.0.1".into(),
+                strikes: 2,
+                early_losses: 5,
+            }],
+            free_rounds: 3,
+            early_free_rounds: 2,
+            is_early: true,
+            ..Memory::fresh(JobUid::new("u"))
+        };
+        // The second is shorter, and no part of the first remains.
+        let first = Memory { round: Round(1 << 60), ..memory.clone() };
+        let outcome = Outcome {
+            result: JobResult::AllLeft,
+            first_failure: None,
+            other_failures: 1,
+            further_failures: Vec::new(),
+            restarts_used: 2,
+        };
+        let closed = Memory { closed: Some(outcome), ..memory.clone() };
+        for written in [first, memory, closed] {
+            write_memory(&path, &written, Duration::from_secs(600), &key).unwrap();
+            assert_eq!(read_memory(&path), Some(written));
+        }
+        fs::write(&path, "{").unwrap();
+        assert_eq!(read_memory(&path), None);
+    }
+
+    /// A state file is read only while agents may wait for its run, and only with the known schema.
+    #[test]
+    fn old_memory_is_ignored() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job-1.json");
+        write_aged(&path, 600, |_| {});
+        assert!(read_memory(&path).is_some());
+        write_aged(&path, 620, |_| {});
+        assert!(read_memory(&path).is_none());
+        write_aged(&path, 0, |remembered| remembered.schema = SCHEMA + 1);
+        assert!(read_memory(&path).is_none());
+        // After a reboot the time of the last change counts.
+        let of_another_boot = |remembered: &mut Remembered| remembered.written = Stamp::default();
+        write_aged(&path, 620, of_another_boot);
+        assert!(read_memory(&path).is_some());
+        let changed =
+            std::time::UNIX_EPOCH + crate::sys::clock::wall_time() - Duration::from_secs(620);
+        File::options().append(true).open(&path).unwrap().set_modified(changed).unwrap();
+        assert!(read_memory(&path).is_none());
+    }
+}

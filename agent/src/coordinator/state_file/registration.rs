@@ -1,0 +1,147 @@
+//! Registrations of the running agents of this user and machine, for `ragent status`.
+
+use std::{
+    ffi::OsString,
+    io,
+    path::{Path, PathBuf},
+};
+
+use ragent_rendezvous::ids::RunId;
+use serde::{Deserialize, Serialize};
+
+use super::files::{folder_of, name_of, replace};
+use crate::{
+    spec::Endpoint,
+    sys::{host::ThisHost, private_folder::PrivateFolder, process_start::began},
+};
+
+/// The registration of a running agent, for `ragent status`.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct RunningAgent {
+    /// The run id of the job.
+    pub run_id: String,
+    /// Its endpoint.
+    pub endpoint: String,
+    /// The agent's process.
+    pub pid: u32,
+    /// The process's start time as counted by the kernel, which distinguishes it from another
+    /// process with the same number.
+    pub began: u64,
+    /// The progress of the agent. Missing in files of older builds.
+    #[serde(default)]
+    pub stage: Stage,
+}
+
+/// The progress of a running agent.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// The agent has found its coordinator, or hosts it.
+    #[default]
+    Attending,
+    /// The agent looks for the job's other agents: its endpoint names no host.
+    Searching,
+    /// The agent waits for the host of its endpoint.
+    Waiting {
+        /// The reason why the last attempt failed, if one has.
+        cause: Option<String>,
+    },
+}
+
+impl RunningAgent {
+    /// Describes this process as an agent of a job.
+    pub fn this(run_id: &RunId, endpoint: &Endpoint, stage: Stage) -> Self {
+        let pid = std::process::id();
+        let (run_id, endpoint) = (run_id.to_string(), endpoint.to_string());
+        Self { run_id, endpoint, pid, began: began(pid).unwrap_or(0), stage }
+    }
+
+    fn is_alive(&self) -> bool {
+        began(self.pid) == Some(self.began)
+    }
+}
+
+/// The registration file of an agent, which exists until this value is dropped.
+#[derive(Debug)]
+pub struct Registration(PathBuf);
+
+impl Registration {
+    /// Writes the registration of a running agent.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error.
+    pub fn new(agent: &RunningAgent) -> io::Result<Self> {
+        // Registrations of killed agents.
+        drop(running_agents());
+        let path = ThisHost.runtime_dir().join(format!("agent-{}.json", agent.pid));
+        let registration = Self(path);
+        registration.renew(agent)?;
+        Ok(registration)
+    }
+
+    /// Replaces the registration of the agent.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error.
+    pub fn renew(&self, agent: &RunningAgent) -> io::Result<()> {
+        replace(&self.0, &serde_json::to_vec(agent)?)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // Readers check that the process is alive, so a remaining file does no harm.
+        if let Ok(folder) = PrivateFolder::open(folder_of(&self.0)) {
+            folder.remove(name_of(&self.0));
+        }
+    }
+}
+
+/// Returns the running agents of this user on this machine.
+pub fn running_agents() -> Vec<RunningAgent> {
+    running_agents_in(&ThisHost.runtime_dir())
+}
+
+fn running_agents_in(folder: &Path) -> Vec<RunningAgent> {
+    let Ok(folder) = PrivateFolder::open(folder) else { return Vec::new() };
+    let is_registration = |name: &OsString| {
+        let name = name.to_str();
+        name.is_some_and(|name| name.starts_with("agent-") && name.ends_with(".json"))
+    };
+    let mut agents = Vec::new();
+    for name in folder.names().into_iter().filter(is_registration) {
+        let text = folder.read(&name).ok();
+        match text.and_then(|text| serde_json::from_str::<RunningAgent>(&text).ok()) {
+            Some(agent) if agent.is_alive() => agents.push(agent),
+            // The agent was killed, and could not remove it.
+            Some(_) => folder.remove(&name),
+            None => {}
+        }
+    }
+    agents.sort_by_key(|agent| agent.pid);
+    agents
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Registrations of dead agents are removed, those of running agents are found.
+    #[test]
+    fn stale_registrations_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let endpoint = Endpoint { host: "h".into(), port: 1 };
+        let alive = RunningAgent::this(&RunId::new("run"), &endpoint, Stage::Attending);
+        let gone = RunningAgent { began: alive.began + 1, ..alive.clone() };
+        for (name, agent) in [("agent-1.json", &gone), ("agent-2.json", &alive)] {
+            fs::write(folder.path().join(name), serde_json::to_vec(agent).unwrap()).unwrap();
+        }
+        assert_eq!(running_agents_in(folder.path()), [alive]);
+        assert!(!folder.path().join("agent-1.json").exists());
+        assert!(folder.path().join("agent-2.json").exists());
+    }
+}
