@@ -4,6 +4,7 @@
 //! `port` serves the protocols of one port, `door` decides which connections it keeps;
 //! `http_client` requests a single page.
 
+pub(crate) mod connection;
 mod door;
 pub(crate) mod http;
 pub(crate) mod http_client;

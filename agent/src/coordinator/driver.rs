@@ -29,7 +29,7 @@ use tracing::{debug, warn};
 use super::{proofs::Proofs, remembering::Remembering, state_file::Obituary};
 use crate::{
     limits,
-    net::port::{Attended, PeerAddress},
+    net::{connection::PeerAddress, port::Attended},
     spec::Endpoint,
     sys::{clock, host::ThisHost},
 };

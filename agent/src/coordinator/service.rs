@@ -39,7 +39,7 @@ use super::{
 };
 use crate::{
     limits,
-    net::{self, http::BodyRead, port::PeerAddress},
+    net::{self, connection::PeerAddress, http::BodyRead},
     spec::Endpoint,
     sys::clock,
 };

@@ -30,7 +30,7 @@ use tokio::{
 use tower::ServiceExt;
 use tracing::debug;
 
-use super::port::{PeerAddress, Progress};
+use super::connection::{PeerAddress, Progress};
 use crate::limits;
 
 /// Serves a connection until it ends or is idle for too long.

@@ -5,10 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     io,
     net::{IpAddr, SocketAddr, TcpListener as StdTcpListener},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -31,6 +28,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use super::{
+    connection::{PeerAddress, Progress, Step},
     door::{Door, Origin, Quotas, Visitor},
     http,
 };
@@ -64,22 +62,6 @@ impl PortProtocols {
     /// Returns true if agents of the job are registered from this address.
     fn knows(&self, ip: IpAddr) -> bool {
         self.attended.borrow().addresses.contains(&ip)
-    }
-}
-
-/// The source of a request, stored among its extensions.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct PeerAddress {
-    /// The address.
-    pub ip: IpAddr,
-    /// True if it is an address of this machine.
-    pub is_here: bool,
-}
-
-impl PeerAddress {
-    fn new(local: SocketAddr, peer: SocketAddr) -> Self {
-        let ip = peer.ip().to_canonical();
-        Self { ip, is_here: ip.is_loopback() || ip == local.ip().to_canonical() }
     }
 }
 
@@ -141,37 +123,6 @@ struct Port {
     /// The time until which no connection is accepted, after a failure.
     rest_until: Option<Instant>,
     is_failing: bool,
-}
-
-/// The progress of a connection.
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    /// The protocol is HTTP.
-    Hurried,
-    /// The first request is complete.
-    Served,
-}
-
-/// Reports the progress of one connection.
-#[derive(Clone, Debug)]
-pub(super) struct Progress {
-    visitor: Visitor,
-    is_served: Arc<AtomicBool>,
-    steps: mpsc::Sender<(Visitor, Step)>,
-}
-
-impl Progress {
-    /// Reports that the first request is complete; later requests are not reported.
-    pub(super) async fn served(&self) {
-        if !self.is_served.swap(true, Ordering::Relaxed) {
-            self.report(Step::Served).await;
-        }
-    }
-
-    async fn report(&self, step: Step) {
-        // The port may be closed already.
-        let _ = self.steps.send((self.visitor, step)).await;
-    }
 }
 
 impl Port {
@@ -252,8 +203,7 @@ impl Port {
         let protocols = Arc::clone(&self.protocols);
         let is_known = |ip| protocols.knows(ip);
         let visitor = self.door.handle_accepted(now, address.ip, origin, patient_max, is_known);
-        let (is_served, steps) = (Arc::default(), self.progress.clone());
-        let progress = Progress { visitor, is_served, steps };
+        let progress = Progress::new(visitor, self.progress.clone());
         let handle = self.tasks.spawn(async move {
             serve_connection(stream, address, &protocols, &progress).await;
         });

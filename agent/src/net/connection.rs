@@ -1,0 +1,67 @@
+//! One connection on a port: its source, and the progress that its protocol reports to the port.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tokio::sync::mpsc;
+
+use super::door::Visitor;
+
+/// The source of a request, stored among its extensions.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct PeerAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// True if it is an address of this machine.
+    pub is_here: bool,
+}
+
+impl PeerAddress {
+    /// Returns the source of a connection with these addresses.
+    pub(super) fn new(local: SocketAddr, peer: SocketAddr) -> Self {
+        let ip = peer.ip().to_canonical();
+        Self { ip, is_here: ip.is_loopback() || ip == local.ip().to_canonical() }
+    }
+}
+
+/// The progress of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    /// The protocol is HTTP.
+    Hurried,
+    /// The first request is complete.
+    Served,
+}
+
+/// Reports the progress of one connection.
+#[derive(Clone, Debug)]
+pub(super) struct Progress {
+    visitor: Visitor,
+    is_served: Arc<AtomicBool>,
+    steps: mpsc::Sender<(Visitor, Step)>,
+}
+
+impl Progress {
+    /// Creates the reports of one connection, to `steps`.
+    pub(super) fn new(visitor: Visitor, steps: mpsc::Sender<(Visitor, Step)>) -> Self {
+        Self { visitor, is_served: Arc::default(), steps }
+    }
+
+    /// Reports that the first request is complete; later requests are not reported.
+    pub(super) async fn served(&self) {
+        if !self.is_served.swap(true, Ordering::Relaxed) {
+            self.report(Step::Served).await;
+        }
+    }
+
+    /// Reports a step.
+    pub(super) async fn report(&self, step: Step) {
+        // The port may be closed already.
+        let _ = self.steps.send((self.visitor, step)).await;
+    }
+}
