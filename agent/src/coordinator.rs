@@ -7,8 +7,11 @@
 pub mod client;
 pub(crate) mod driver;
 mod guard;
+mod observed;
 pub(crate) mod proofs;
 pub(crate) mod reach;
 mod remembering;
 pub(crate) mod service;
+mod stall;
 pub mod state_file;
+mod streams;

@@ -3,13 +3,7 @@
 //! A stream whose reader does not keep up is dropped; its agent registers again, and both sides
 //! repeat their state.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    mem,
-    net::IpAddr,
-    path::PathBuf,
-    time::Duration,
-};
+use std::{collections::VecDeque, path::PathBuf, time::Instant};
 
 use ragent_proto::{
     Proof,
@@ -19,14 +13,20 @@ use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
     ids::Peer,
-    limits::NODES_MAX,
-    message::{Assignment, Attend, FromNode, ToNode},
+    message::{Attend, FromNode, ToNode},
     snapshot::Snapshot,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, warn};
 
-use super::{proofs::Proofs, remembering::Remembering, state_file::Obituary};
+use super::{
+    observed::{add_source, observed},
+    proofs::Proofs,
+    remembering::Remembering,
+    stall::StallGuard,
+    state_file::Obituary,
+    streams::{Stream, Streams},
+};
 use crate::{
     limits,
     net::{connection::PeerAddress, port::Attended},
@@ -71,252 +71,182 @@ pub(crate) type Inputs = mpsc::Sender<Input>;
 /// Drives `rendezvous` until its job has ended and all nodes have the outcome, until it gives way
 /// to another coordinator, named by `not_here`, or until no sender of inputs is left.
 pub(crate) async fn drive(
-    mut rendezvous: Rendezvous,
+    rendezvous: Rendezvous,
     mut inputs: mpsc::Receiver<Input>,
     state_file: Option<PathBuf>,
     not_here: watch::Sender<NotHere>,
     attended: watch::Sender<Attended>,
     proofs: Proofs,
 ) {
-    let mut file = Remembering::new(state_file, proofs.key().clone());
-    let mut streams = Streams { open: BTreeMap::new(), attended, proofs };
-    let mut effects = VecDeque::new();
-    let mut stalled_until = None;
+    let mut driver = Driver {
+        rendezvous,
+        file: Remembering::new(state_file, proofs.key().clone()),
+        streams: Streams::new(attended, proofs),
+        effects: VecDeque::new(),
+        stall: StallGuard::default(),
+        not_here,
+    };
     loop {
-        while let Some(effect) = rendezvous.poll_effect() {
-            debug!(?effect, "rendezvous");
-            match effect {
-                // Signs of life are never delayed.
-                Effect::Send {
-                    to,
-                    message: message @ (ToNode::Echo { .. } | ToNode::Probe { .. }),
-                } => {
-                    streams.send(&to, message);
-                }
-                effect => effects.push_back(effect),
-            }
+        if let Some(is_over) = driver.carry_out_all() {
+            return driver.finish(is_over).await;
         }
-        while !file.is_awaited()
-            && let Some(effect) = effects.pop_front()
-        {
-            match effect {
-                Effect::Send { to, message } => streams.send(&to, message),
-                Effect::HangUp { to } => streams.hang_up(&to),
-                Effect::Remember(memory) => file.remember(memory, rendezvous.kept_for()),
-                Effect::Finish { is_over } => {
-                    // A later job of the same name must not recover a job that has ended.
-                    if is_over {
-                        file.forget().await;
-                    }
-                    return streams.close().await;
-                }
-            }
-        }
-        let deadline = rendezvous.poll_timeout();
-        if deadline.is_none_or(|deadline| clock::now() < deadline) {
-            stalled_until = None;
-        }
-        let due = deadline.map(|deadline| stalled_until.map_or(deadline, |at| deadline.max(at)));
-        let (patience, touch_at) = (file.poll_timeout(), file.touch_at());
+        let deadline = driver.rendezvous.poll_timeout();
+        let due = driver.stall.due(clock::now(), deadline);
+        let (patience, touch_at) = (driver.file.poll_timeout(), driver.file.touch_at());
         tokio::select! {
             // Inputs first, so that received messages are handled before any node times out. A
             // flood of inputs cannot delay a deadline for long: the work for each input is bounded,
             // and so is the queue of each stream.
             biased;
             input = inputs.recv() => match input {
-                Some(input) => handle(&mut rendezvous, &mut streams, &not_here, input),
+                Some(input) => driver.handle(clock::now(), input),
                 None => return,
             },
-            () = file.written() => {}
-            () = clock::until(patience) => file.handle_timeout(),
-            () = clock::until(touch_at) => file.touch(),
-            () = clock::until(due) => {
-                let now = clock::now();
-                let is_late = deadline.is_some_and(|deadline| deadline + STALL < now);
-                if is_late && stalled_until.is_none() {
-                    warn!(
-                        "the coordinator was stalled; processing queued messages before any node \
-                         times out"
-                    );
-                    let stretch = rendezvous.leases().stretch().max(1.0);
-                    stalled_until = Some(now + limits::CATCH_UP.mul_f64(stretch));
-                } else {
-                    stalled_until = None;
-                    rendezvous.handle_timeout(now);
-                }
-            }
+            () = driver.file.written() => {}
+            () = clock::until(patience) => driver.file.handle_timeout(),
+            () = clock::until(touch_at) => driver.file.touch(),
+            () = clock::until(due) => driver.handle_due(clock::now(), deadline),
         }
     }
 }
 
-fn handle(
-    rendezvous: &mut Rendezvous,
-    streams: &mut Streams,
-    not_here: &watch::Sender<NotHere>,
-    input: Input,
-) {
-    let now = clock::now();
-    match input {
-        Input::Attend { answers, .. } if answers.is_closed() => {
-            // Its agent has stopped waiting: the answer would have no reader.
-            debug!("registration ignored: its stream is closed");
+struct Driver {
+    rendezvous: Rendezvous,
+    streams: Streams,
+    file: Remembering,
+    /// Effects that wait until the state file is written.
+    effects: VecDeque<Effect>,
+    stall: StallGuard,
+    /// The endpoint of the job's coordinator, by the name that all nodes use.
+    not_here: watch::Sender<NotHere>,
+}
+
+impl Driver {
+    /// Carries out the effects of the machine, as far as they do not wait for the state file. Once
+    /// the last one is reached, returns true if the job is over.
+    fn carry_out_all(&mut self) -> Option<bool> {
+        while let Some(effect) = self.rendezvous.poll_effect() {
+            debug!(?effect, "rendezvous");
+            match effect {
+                // Signs of life are never delayed.
+                Effect::Send {
+                    to,
+                    message: message @ (ToNode::Echo { .. } | ToNode::Probe { .. }),
+                } => self.streams.send(&to, message),
+                effect => self.effects.push_back(effect),
+            }
         }
-        // This comes first, since its stream may have the same name as that of another agent.
-        Input::Attend { attend, proof, answers, .. }
-            if !streams.proofs.admit(rendezvous.job_uid(), &attend, proof) =>
+        while !self.file.is_awaited()
+            && let Some(effect) = self.effects.pop_front()
         {
+            match effect {
+                Effect::Send { to, message } => self.streams.send(&to, message),
+                Effect::HangUp { to } => self.streams.close(&to),
+                Effect::Remember(memory) => self.file.remember(memory, self.rendezvous.kept_for()),
+                Effect::Finish { is_over } => return Some(is_over),
+            }
+        }
+        None
+    }
+
+    /// Ends the coordinator; `is_over` is true if its job has ended.
+    async fn finish(self, is_over: bool) {
+        // A later job of the same name must not recover a job that has ended.
+        if is_over {
+            self.file.forget().await;
+        }
+        self.streams.close_all().await;
+    }
+
+    fn handle_due(&mut self, now: Instant, deadline: Option<Instant>) {
+        let stretch = self.rendezvous.leases().stretch().max(1.0);
+        if self.stall.may_apply(now, deadline, limits::CATCH_UP.mul_f64(stretch)) {
+            self.rendezvous.handle_timeout(now);
+        } else {
             warn!(
-                node = %attend.node.node_id,
-                "registration refused: it lacks the proof of its node id"
+                "the coordinator was stalled; processing queued messages before any node times out"
             );
-            // The stream ends with this answer.
-            let _ = answers.try_send(FromCoordinator::OtherAgent);
         }
-        Input::Attend { mut attend, from, answers, taken, .. } => {
-            // The stream may have ended.
-            let _ = taken.send(());
-            // Its workers also have this address if the host is behind NAT.
-            if let Some(PeerAddress { ip, is_here: false }) = from {
-                attend.node.addresses.retain(|address| *address != ip);
-                attend.node.addresses.insert(0, ip);
+    }
+
+    fn handle(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::Attend { answers, .. } if answers.is_closed() => {
+                // Its agent has stopped waiting: the answer would have no reader.
+                debug!("registration ignored: its stream is closed");
             }
-            let observed = from.map(|from| observed(from, &attend.node.address));
-            streams.open.insert(attend.peer(), Stream { answers, from, observed });
-            rendezvous.handle_attend(now, *attend);
-        }
-        Input::Message(peer, message) => {
-            if streams.open.contains_key(&peer) {
-                streams.proofs.confirm(&peer.node, |node| rendezvous.knows(node));
+            // This comes first, since its stream may have the same name as that of another agent.
+            Input::Attend { attend, proof, answers, .. }
+                if !self.streams.proofs.admit(self.rendezvous.job_uid(), &attend, proof) =>
+            {
+                refuse(&attend, &answers);
             }
-            rendezvous.handle_message(now, peer, message);
-        }
-        Input::Detached(peer) => {
-            streams.open.remove(&peer);
-            rendezvous.handle_detached(now, peer);
-        }
-        Input::Obituary(Obituary { node, round, proof }) => {
-            if streams.proofs.are_of(rendezvous.job_uid(), &node, proof) {
-                rendezvous.handle_obituary(now, &node, round);
-            } else {
-                debug!(%node, "obituary ignored: it lacks the proof of its node id");
+            Input::Attend { attend, from, answers, taken, .. } => {
+                // The stream may have ended.
+                let _ = taken.send(());
+                self.register(now, *attend, from, answers);
             }
-        }
-        // The receiver may be gone.
-        Input::Snapshot(answer) => {
-            let mut snapshot = rendezvous.snapshot(now);
-            streams.add_observed(&mut snapshot);
-            drop(answer.send(snapshot));
-        }
-        Input::GiveWay(to) => {
-            if let Some(term) = rendezvous.handle_rival(now) {
-                let elsewhere = NotHere { term, endpoint: to.to_string() };
-                not_here.send_replace(elsewhere.clone());
-                streams.send_elsewhere(&elsewhere);
+            Input::Message(peer, message) => {
+                if self.streams.is_open(&peer) {
+                    let is_known = |node: &_| self.rendezvous.knows(node);
+                    self.streams.proofs.confirm(&peer.node, is_known);
+                }
+                self.rendezvous.handle_message(now, peer, message);
             }
+            Input::Detached(peer) => {
+                self.streams.close(&peer);
+                self.rendezvous.handle_detached(now, peer);
+            }
+            Input::Obituary(obituary) => self.handle_obituary(now, &obituary),
+            Input::Snapshot(answer) => {
+                let mut snapshot = self.rendezvous.snapshot(now);
+                self.streams.add_observed(&mut snapshot);
+                // The receiver may be gone.
+                drop(answer.send(snapshot));
+            }
+            Input::GiveWay(to) => self.give_way(now, &to),
+            Input::Shutdown => self.rendezvous.handle_shutdown(now),
         }
-        Input::Shutdown => rendezvous.handle_shutdown(now),
+    }
+
+    fn register(
+        &mut self,
+        now: Instant,
+        mut attend: Attend,
+        from: Option<PeerAddress>,
+        answers: mpsc::Sender<FromCoordinator>,
+    ) {
+        add_source(&mut attend.node.addresses, from);
+        let is_own = |ip| ThisHost.owns(ip);
+        let observed = from.map(|from| observed(from, &attend.node.address, is_own));
+        self.streams.open(attend.peer(), Stream { answers, from, observed });
+        self.rendezvous.handle_attend(now, attend);
+    }
+
+    fn handle_obituary(&mut self, now: Instant, Obituary { node, round, proof }: &Obituary) {
+        if self.streams.proofs.are_of(self.rendezvous.job_uid(), node, *proof) {
+            self.rendezvous.handle_obituary(now, node, *round);
+        } else {
+            debug!(%node, "obituary ignored: it lacks the proof of its node id");
+        }
+    }
+
+    fn give_way(&mut self, now: Instant, to: &Endpoint) {
+        if let Some(term) = self.rendezvous.handle_rival(now) {
+            let elsewhere = NotHere { term, endpoint: to.to_string() };
+            self.not_here.send_replace(elsewhere.clone());
+            self.streams.send_elsewhere(&elsewhere);
+        }
     }
 }
 
-/// A deadline missed by more than this was missed because the whole process was stalled.
-const STALL: Duration = Duration::from_millis(500);
-
-/// Returns the source address of a node's stream. A stream from this machine may have any of its
-/// addresses; then the announced address counts if it belongs to this machine, too.
-fn observed(from: PeerAddress, named: &str) -> IpAddr {
-    let named = named.parse().ok().filter(|named| from.is_here && ThisHost.owns(*named));
-    named.unwrap_or(from.ip)
-}
-
-/// The open streams.
-struct Streams {
-    open: BTreeMap<Peer, Stream>,
-    /// The addresses of welcomed nodes, published to the port.
-    attended: watch::Sender<Attended>,
-    proofs: Proofs,
-}
-
-/// An open stream, with a bounded queue and a task that writes it out.
-struct Stream {
-    answers: mpsc::Sender<FromCoordinator>,
-    from: Option<PeerAddress>,
-    observed: Option<IpAddr>,
-}
-
-impl Streams {
-    fn send(&mut self, to: &Peer, message: ToNode) {
-        let refused = matches!(message, ToNode::Refuse(_));
-        let Some(stream) = self.open.get(to) else {
-            return;
-        };
-        publish(&self.attended, stream.from, &message);
-        if let ToNode::Assignment(Assignment::Admit(_)) = message {
-            self.proofs.handle_admission();
-        }
-        let message = match message {
-            ToNode::Welcome(welcome) => {
-                let proof = self.proofs.of(&welcome.job_uid, &to.node);
-                FromCoordinator::Welcomed(welcome, proof)
-            }
-            message => FromCoordinator::Message(message),
-        };
-        let failed = stream.answers.try_send(message).is_err();
-        if failed {
-            debug!(node = %to.node, "stream dropped: its queue is full or closed");
-        }
-        if failed || refused {
-            self.open.remove(to);
-        }
-    }
-
-    /// Adds the observed source address of each node's stream.
-    fn add_observed(&self, snapshot: &mut Snapshot) {
-        let observed: BTreeMap<_, _> =
-            self.open.iter().map(|(peer, stream)| (&peer.node, stream.observed)).collect();
-        for node in &mut snapshot.nodes {
-            node.observed = observed.get(&node.node_id).copied().flatten();
-        }
-    }
-
-    /// Ends a stream; its task drops the connection when it finds the queue closed.
-    fn hang_up(&mut self, to: &Peer) {
-        self.open.remove(to);
-    }
-
-    /// Sends the coordinator's new endpoint to all agents.
-    fn send_elsewhere(&mut self, not_here: &NotHere) {
-        // An agent that does not keep up registers again, and receives the endpoint then.
-        self.open.retain(|_, stream| {
-            stream.answers.try_send(FromCoordinator::NotHere(not_here.clone())).is_ok()
-        });
-    }
-
-    /// Waits until the last messages are sent.
-    async fn close(self) {
-        let closed = async {
-            for stream in self.open.values() {
-                // The capacity is full again once all messages are taken.
-                let _ = stream.answers.reserve_many(limits::STREAM_QUEUE).await;
-            }
-        };
-        let _ = tokio::time::timeout(limits::FAREWELL_TIMEOUT, closed).await;
-    }
-}
-
-/// Publishes the source address of a welcomed node, and the world size of a round, to the port.
-fn publish(attended: &watch::Sender<Attended>, from: Option<PeerAddress>, message: &ToNode) {
-    if let (ToNode::Welcome(_), Some(PeerAddress { ip, is_here: false })) = (message, from) {
-        attended.send_if_modified(|attended| {
-            // Bounded by the number of nodes; connections from further addresses count as unknown.
-            attended.addresses.len() < NODES_MAX && attended.addresses.insert(ip)
-        });
-    }
-    if let ToNode::Assignment(Assignment::Admit(admission)) = message {
-        attended.send_if_modified(|attended| {
-            let before = mem::replace(&mut attended.world_size, admission.world_size);
-            before != admission.world_size
-        });
-    }
+/// Refuses a registration without the proof of its node id; the stream ends with this answer.
+fn refuse(attend: &Attend, answers: &mpsc::Sender<FromCoordinator>) {
+    warn!(
+        node = %attend.node.node_id,
+        "registration refused: it lacks the proof of its node id"
+    );
+    let _ = answers.try_send(FromCoordinator::OtherAgent);
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 //! The rendezvous rules have their own tests. The clock is paused: it jumps to the next deadline
 //! when no task is ready.
 
+use std::{net::IpAddr, time::Duration};
+
 use ragent_rendezvous::{
     ids::{AttendNumber, JobUid, NodeId, Round, RoundId, RunId, Term},
     message::{
