@@ -7,11 +7,14 @@
 pub mod client;
 pub(crate) mod driver;
 mod guard;
+pub(crate) mod identity;
 mod observed;
 pub(crate) mod proofs;
 pub(crate) mod reach;
 mod remembering;
+pub(crate) mod role;
 pub(crate) mod service;
 mod stall;
 pub mod state_file;
+mod status_page;
 mod streams;

@@ -68,6 +68,13 @@ pub(crate) enum Input {
 /// A queue of inputs for a coordinator.
 pub(crate) type Inputs = mpsc::Sender<Input>;
 
+/// Asks a coordinator for the state of its job; `None` if the coordinator has ended.
+pub(crate) async fn snapshot(inputs: &Inputs) -> Option<Snapshot> {
+    let (answer, snapshot) = oneshot::channel();
+    inputs.send(Input::Snapshot(answer)).await.ok()?;
+    snapshot.await.ok()
+}
+
 /// Drives `rendezvous` until its job has ended and all nodes have the outcome, until it gives way
 /// to another coordinator, named by `not_here`, or until no sender of inputs is left.
 pub(crate) async fn drive(

@@ -17,7 +17,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::service::Role;
+use super::role::Role;
 use crate::{spec::Endpoint, sys::host::ThisHost};
 
 /// The host names that requests to a port may use.

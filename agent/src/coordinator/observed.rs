@@ -1,4 +1,4 @@
-//! The addresses of a node as the coordinator observes them, in addition to those that it announces.
+//! The addresses of a node as the coordinator observes them, in addition to the announced ones.
 
 use std::net::IpAddr;
 

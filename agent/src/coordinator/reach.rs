@@ -2,13 +2,24 @@
 //!
 //! A request cannot name addresses: only registered nodes are tried, for one request at a time.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
+use axum::{
+    Json,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use ragent_proto::convert::StatusAnswer;
 use ragent_rendezvous::snapshot::{NodeSnapshot, Snapshot};
 use serde::{Deserialize, Serialize};
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use crate::{limits, net, sys::clock};
+use super::{client, driver, role::Role};
+use crate::{limits, net, spec::Endpoint, sys::clock};
 
 /// The path at which an agent reports how it reaches the others.
 pub(crate) const REACH_PATH: &str = "/v1/reach";
@@ -32,6 +43,43 @@ pub(crate) struct Reached {
     pub millis: Option<f64>,
     /// The reason why there was none.
     pub error: Option<String>,
+}
+
+/// Reports how this agent reaches the other nodes of its job.
+pub(super) async fn report(State(role): State<Arc<Role>>) -> Response {
+    static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
+    let Ok(_turn) = ONE_AT_A_TIME.try_acquire() else {
+        return (StatusCode::TOO_MANY_REQUESTS, "another measurement is in progress\n")
+            .into_response();
+    };
+    let (snapshot, endpoint) = match role.coordinator() {
+        Ok(inputs) => (driver::snapshot(inputs).await, Vec::new()),
+        Err(not_here) => match not_here.endpoint.parse::<Endpoint>() {
+            Ok(endpoint) => (snapshot_of(&endpoint).await, addresses_of(&endpoint).await),
+            Err(_) => (None, Vec::new()),
+        },
+    };
+    match snapshot {
+        Some(snapshot) => {
+            let reached = measure(&snapshot).await;
+            Json(ReachReport { endpoint, reached }).into_response()
+        }
+        None => {
+            (StatusCode::SERVICE_UNAVAILABLE, "the coordinator does not answer\n").into_response()
+        }
+    }
+}
+
+async fn snapshot_of(endpoint: &Endpoint) -> Option<Snapshot> {
+    match client::status(endpoint).await {
+        Ok(StatusAnswer::Snapshot(snapshot)) => Some(*snapshot),
+        Ok(StatusAnswer::NotHere(_)) | Err(_) => None,
+    }
+}
+
+async fn addresses_of(endpoint: &Endpoint) -> Vec<IpAddr> {
+    let addresses = net::resolve(endpoint).await.unwrap_or_default();
+    addresses.iter().map(SocketAddr::ip).collect()
 }
 
 /// Opens connections to all nodes of `snapshot`.
@@ -75,7 +123,7 @@ async fn reach(node: &NodeSnapshot) -> Reached {
 
 /// Returns the best time of a few connections: the first may wait for address resolution or a
 /// processor.
-async fn best_of_some(address: std::net::SocketAddr) -> Result<f64, String> {
+async fn best_of_some(address: SocketAddr) -> Result<f64, String> {
     let mut best = f64::INFINITY;
     for _ in 0..limits::REACH_TRIES {
         let begun = clock::now();

@@ -1,126 +1,56 @@
 //! The gRPC and HTTP service on an agent's port.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    pin::Pin,
-    sync::Arc,
-    time::Instant,
-};
+use std::{pin::Pin, sync::Arc};
 
 use axum::{
-    Json, Router,
-    body::Bytes,
+    Router,
     extract::State,
-    http::{StatusCode, header::CONTENT_TYPE},
+    http::StatusCode,
     middleware,
     response::{IntoResponse, Response as HttpResponse},
     routing::{get, post},
 };
 use ragent_proto::{
-    convert::{FromAgent, FromCoordinator, NotHere, StatusAnswer},
+    convert::{FromAgent, FromCoordinator, StatusAnswer},
     v1::{
         AgentMessage, CoordinatorMessage, StatusReply, StatusRequest,
         coordination_server::{Coordination, CoordinationServer},
     },
 };
-use ragent_rendezvous::{ids::Peer, message::PROTOCOL_VERSION, snapshot::Snapshot};
-use serde::{Deserialize, Serialize};
-use tokio::sync::{Mutex, Semaphore, mpsc, oneshot, watch};
+use ragent_rendezvous::ids::{Peer, RunId};
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming, service::Routes};
 use tracing::warn;
 
 use super::{
-    client,
-    driver::{Input, Inputs},
+    driver::{self, Input, Inputs},
     guard::{self, Guard},
-    reach::{self, REACH_PATH, ReachReport},
+    identity::{self, IDENTITY_PATH},
+    reach::{self, REACH_PATH},
+    role::Role,
     state_file,
+    status_page::{StatusPage, status_page},
 };
 use crate::{
     limits,
-    net::{self, connection::PeerAddress, http::BodyRead},
-    spec::Endpoint,
-    sys::clock,
+    net::{connection::PeerAddress, http::BodyRead},
 };
-
-/// The path of an agent's identity.
-pub(crate) const IDENTITY_PATH: &str = "/v1/identity";
 
 /// The path for obituaries.
 pub(crate) const OBITUARY_PATH: &str = "/v1/obituary";
 
-/// The identity of the agent on a port.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub(crate) struct Identity {
-    /// The program's version.
-    pub ragent: String,
-    /// The version of the attend protocol.
-    pub protocol: u32,
-    /// The run id of the job.
-    pub run_id: String,
-    /// The agent's clock, in milliseconds since 1970, for the comparison of clocks; no decision
-    /// depends on it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unix_ms: Option<u64>,
-}
-
-/// The coordinator, from the point of view of one port.
-#[derive(Clone, Debug)]
-pub(crate) enum Role {
-    /// This process coordinates as long as `known` names `endpoint`: it may give way to another
-    /// one.
-    Coordinator {
-        /// The queue of its inputs.
-        inputs: Inputs,
-        /// The endpoint at which other agents reach it.
-        endpoint: String,
-        /// The newest known endpoint of the job's coordinator.
-        known: watch::Receiver<NotHere>,
-    },
-    /// Another process coordinates; its newest known endpoint.
-    Elsewhere(watch::Receiver<NotHere>),
-}
-
-impl Role {
-    /// Returns the newest known endpoint of the coordinator.
-    pub(super) fn known(&self) -> NotHere {
-        match self {
-            Self::Coordinator { known, .. } | Self::Elsewhere(known) => known.borrow().clone(),
-        }
-    }
-
-    /// Returns the inputs of the coordinator, or its endpoint if it is not in this process.
-    fn coordinator(&self) -> Result<&Inputs, NotHere> {
-        match self {
-            Self::Coordinator { inputs, endpoint, known }
-                if known.borrow().endpoint == *endpoint =>
-            {
-                Ok(inputs)
-            }
-            Self::Coordinator { known, .. } | Self::Elsewhere(known) => Err(known.borrow().clone()),
-        }
-    }
-}
-
 /// Creates the routes of an agent's port, for gRPC and HTTP.
-pub(crate) fn router(run_id: &str, role: Role) -> Router {
-    let identity = Identity {
-        ragent: env!("CARGO_PKG_VERSION").to_owned(),
-        protocol: PROTOCOL_VERSION,
-        run_id: run_id.to_owned(),
-        unix_ms: None,
-    };
-    let now = || u64::try_from(clock::wall_time().as_millis()).ok();
-    let identity = move || async move { Json(Identity { unix_ms: now(), ..identity }) };
+pub(crate) fn router(run_id: &RunId, role: Role) -> Router {
     let role = Arc::new(role);
-    let status = Arc::new(StatusPage { role: Arc::clone(&role), last: Mutex::default() });
+    let status = Arc::new(StatusPage::new(Arc::clone(&role)));
+    let run_id = run_id.clone();
     let pages = Router::new()
-        .route(REACH_PATH, get(reach))
+        .route(REACH_PATH, get(reach::report))
         .route(OBITUARY_PATH, post(obituary))
         .with_state(Arc::clone(&role))
         .route("/status", get(status_page).with_state(status))
-        .route(IDENTITY_PATH, get(identity));
+        .route(IDENTITY_PATH, get(identity::page).with_state(run_id));
     let guard = Guard::new(Arc::clone(&role));
     let grpc = CoordinationServer::new(Service { role });
     let routes = Routes::new(grpc).into_axum_router().merge(pages).fallback(not_found);
@@ -185,7 +115,7 @@ impl Coordination for Service {
         let answer = match self.role.coordinator() {
             Err(not_here) => StatusAnswer::NotHere(not_here),
             Ok(inputs) => {
-                let snapshot = snapshot(inputs).await;
+                let snapshot = driver::snapshot(inputs).await;
                 let snapshot = snapshot.ok_or_else(|| Status::unavailable("the job has ended"))?;
                 StatusAnswer::Snapshot(Box::new(snapshot))
             }
@@ -220,93 +150,6 @@ async fn forward(mut messages: Streaming<AgentMessage>, peer: Peer, inputs: Inpu
     let _ = inputs.send(Input::Detached(peer)).await;
 }
 
-async fn snapshot(inputs: &Inputs) -> Option<Snapshot> {
-    let (answer, snapshot) = oneshot::channel();
-    inputs.send(Input::Snapshot(answer)).await.ok()?;
-    snapshot.await.ok()
-}
-
-/// The job's state as JSON, rendered at most ten times a second for all clients.
-struct StatusPage {
-    role: Arc<Role>,
-    last: Mutex<Option<Written>>,
-}
-
-/// A rendered state, and the start of its rendering.
-struct Written {
-    begun: Instant,
-    text: Bytes,
-}
-
-impl StatusPage {
-    /// Returns the state at this moment or later; `None` if the job has ended.
-    async fn text(&self, inputs: &Inputs) -> Option<Bytes> {
-        let asked = clock::now();
-        let mut last = self.last.lock().await;
-        if let Some(written) = &*last {
-            if asked <= written.begun {
-                return Some(written.text.clone());
-            }
-            clock::until(Some(written.begun + limits::STATUS_INTERVAL)).await;
-        }
-        let begun = clock::now();
-        let snapshot = snapshot(inputs).await?;
-        let text = Bytes::from(serde_json::to_vec(&snapshot).ok()?);
-        *last = Some(Written { begun, text: text.clone() });
-        Some(text)
-    }
-}
-
-async fn status_page(State(page): State<Arc<StatusPage>>) -> HttpResponse {
-    match page.role.coordinator() {
-        Err(NotHere { endpoint, .. }) => {
-            (StatusCode::MISDIRECTED_REQUEST, format!("ask the coordinator at {endpoint}\n"))
-                .into_response()
-        }
-        Ok(inputs) => match page.text(inputs).await {
-            Some(text) => ([(CONTENT_TYPE, "application/json")], text).into_response(),
-            None => (StatusCode::SERVICE_UNAVAILABLE, "the job has ended\n").into_response(),
-        },
-    }
-}
-
-/// Reports how this agent reaches the other nodes of its job.
-async fn reach(State(role): State<Arc<Role>>) -> HttpResponse {
-    static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
-    let Ok(_turn) = ONE_AT_A_TIME.try_acquire() else {
-        return (StatusCode::TOO_MANY_REQUESTS, "another measurement is in progress\n")
-            .into_response();
-    };
-    let (snapshot, endpoint) = match role.coordinator() {
-        Ok(inputs) => (snapshot(inputs).await, Vec::new()),
-        Err(not_here) => match not_here.endpoint.parse::<Endpoint>() {
-            Ok(endpoint) => (snapshot_of(&endpoint).await, addresses_of(&endpoint).await),
-            Err(_) => (None, Vec::new()),
-        },
-    };
-    match snapshot {
-        Some(snapshot) => {
-            let reached = reach::measure(&snapshot).await;
-            Json(ReachReport { endpoint, reached }).into_response()
-        }
-        None => {
-            (StatusCode::SERVICE_UNAVAILABLE, "the coordinator does not answer\n").into_response()
-        }
-    }
-}
-
-async fn snapshot_of(endpoint: &Endpoint) -> Option<Snapshot> {
-    match client::status(endpoint).await {
-        Ok(StatusAnswer::Snapshot(snapshot)) => Some(*snapshot),
-        Ok(StatusAnswer::NotHere(_)) | Err(_) => None,
-    }
-}
-
-async fn addresses_of(endpoint: &Endpoint) -> Vec<IpAddr> {
-    let addresses = net::resolve(endpoint).await.unwrap_or_default();
-    addresses.iter().map(SocketAddr::ip).collect()
-}
-
 async fn obituary(State(role): State<Arc<Role>>, text: String) -> HttpResponse {
     let Ok(inputs) = role.coordinator() else {
         return StatusCode::MISDIRECTED_REQUEST.into_response();
@@ -322,10 +165,10 @@ async fn obituary(State(role): State<Arc<Role>>, text: String) -> HttpResponse {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use axum::{body::Body, extract::Request};
+    use ragent_proto::convert::NotHere;
     use ragent_rendezvous::ids::Term;
+    use tokio::sync::watch;
     use tower::ServiceExt;
 
     use super::*;
@@ -343,58 +186,10 @@ mod tests {
     /// An unknown path has HTTP's status, not that of an unknown gRPC call.
     #[tokio::test]
     async fn unknown_paths_are_not_found() {
-        let router = router("job", elsewhere());
+        let router = router(&RunId::new("job"), elsewhere());
         for path in ["/", "/v1", "/v2/identity", "/ragent"] {
             assert_eq!(get_status(router.clone(), path).await, StatusCode::NOT_FOUND, "{path}");
         }
         assert_eq!(get_status(router, IDENTITY_PATH).await, StatusCode::OK);
-    }
-
-    /// With any number of clients the state is rendered at most ten times a second, and an answer is
-    /// never older than its request.
-    #[tokio::test(start_paused = true)]
-    async fn status_is_written_out_rarely() {
-        let (inputs, mut asked) = mpsc::channel(limits::COORDINATOR_QUEUE);
-        let (endpoint, term) = ("10.0.0.1:1".to_owned(), Term(0));
-        let (_known, known) = watch::channel(NotHere { term, endpoint: endpoint.clone() });
-        let router = router("job", Role::Coordinator { inputs, endpoint, known });
-        let begun = clock::now();
-        let answering = tokio::spawn(async move {
-            let mut times = Vec::new();
-            while let Some(input) = asked.recv().await {
-                let Input::Snapshot(answer) = input else { panic!("{input:?}") };
-                times.push((clock::now() - begun).as_millis());
-                let _ = answer.send(snapshot_of_nothing());
-            }
-            times
-        });
-        for _ in 0..3 {
-            clock::until(Some(clock::now() + Duration::from_millis(1))).await;
-            let some = (0..50).map(|_| tokio::spawn(get_status(router.clone(), "/status")));
-            for answered in some.collect::<Vec<_>>() {
-                assert_eq!(answered.await.unwrap(), StatusCode::OK);
-            }
-        }
-        drop(router);
-        assert_eq!(answering.await.unwrap(), [1, 101, 201]);
-    }
-
-    fn snapshot_of_nothing() -> Snapshot {
-        Snapshot {
-            run_id: ragent_rendezvous::ids::RunId::new("job"),
-            job_uid: ragent_rendezvous::ids::JobUid::new("u"),
-            term: Term(0),
-            round: ragent_rendezvous::ids::Round(0),
-            phase: ragent_rendezvous::snapshot::PhaseName::Gathering,
-            min_nodes: 1,
-            max_nodes: 1,
-            restarts_used: 0,
-            max_restarts: 0,
-            world_size: 0,
-            nodes: Vec::new(),
-            incomplete: None,
-            refused_clients: Vec::new(),
-            outcome: None,
-        }
     }
 }

@@ -18,8 +18,8 @@ use crate::{
     coordinator::{
         driver::{self as coordinator_driver, Input, Inputs},
         proofs::{Key, Proofs},
-        service::{self, Role},
-        state_file,
+        role::Role,
+        service, state_file,
     },
     limits,
     net::port::{Attended, PortProtocols, StoreDoor},
@@ -84,7 +84,7 @@ pub(crate) fn host_endpoint(
     let coordinator =
         coordinator_driver::drive(rendezvous, queue, state_file, not_here, attended, proofs);
     let coordinator = tokio::spawn(coordinator);
-    let http = service::router(run_id.as_str(), role);
+    let http = service::router(&run_id, role);
     let protocols = PortProtocols { http, store: Some(store), attended: protocols_attended };
     (Hosted { inputs, coordinator }, Server::start(listener, protocols))
 }

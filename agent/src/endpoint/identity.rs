@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use tracing::warn;
 
 use crate::{
-    coordinator::service::{IDENTITY_PATH, Identity},
+    coordinator::identity::{IDENTITY_PATH, Identity},
     limits,
     net::http_client::{self, Exchange, ExchangeEnd, Page},
 };

@@ -13,7 +13,7 @@ use super::{
     server::Server,
 };
 use crate::{
-    coordinator::service::{self, Role},
+    coordinator::{role::Role, service},
     net::{
         self,
         port::{Attended, PortProtocols},
@@ -35,7 +35,7 @@ pub(super) fn join(
     let heard = Heard::default();
     let not_here = NotHere { term: heard.round.term, endpoint: endpoint.to_string() };
     let (not_here, known) = watch::channel(not_here);
-    let http = service::router(spec.run_id.as_str(), Role::Elsewhere(known));
+    let http = service::router(&spec.run_id, Role::Elsewhere(known));
     let attended = watch::channel(Attended::default()).1;
     let protocols = PortProtocols { http, store: None, attended };
     Ok(Place {

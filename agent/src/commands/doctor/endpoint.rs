@@ -11,7 +11,7 @@ use ragent_rendezvous::message::PROTOCOL_VERSION;
 
 use super::{Finding, port};
 use crate::{
-    coordinator::service::{IDENTITY_PATH, Identity},
+    coordinator::identity::{IDENTITY_PATH, Identity},
     endpoint::identity,
     limits,
     net::{

@@ -9,7 +9,7 @@ use std::{
 use ragent_proto::convert::{NotHere, StatusAnswer};
 use ragent_rendezvous::ids::RunId;
 use tokio::{
-    sync::{oneshot, watch},
+    sync::watch,
     task::{JoinHandle, JoinSet},
     time::timeout,
 };
@@ -24,7 +24,7 @@ use super::{
 use crate::{
     coordinator::{
         client,
-        driver::{Input, Inputs},
+        driver::{self as coordinator_driver, Input, Inputs},
     },
     limits, net,
     spec::{Endpoint, SearchSpec},
@@ -247,9 +247,7 @@ async fn meet(rival: SocketAddr, hosted: Inputs) -> Option<(SocketAddr, &'static
         debug!(%rival, "the other agent does not answer as the coordinator of a job");
         return None;
     };
-    let (answer, snapshot) = oneshot::channel();
-    hosted.send(Input::Snapshot(answer)).await.ok()?;
-    let own = snapshot.await.ok()?;
+    let own = coordinator_driver::snapshot(&hosted).await?;
     match rivals::verdict(&own, &theirs) {
         Verdict::Stay => None,
         Verdict::Clash(why) => Some((rival, why)),
