@@ -20,5 +20,5 @@ pub mod search;
 mod server;
 mod take;
 
-pub use self::error::LocateError;
-pub(crate) use self::{error::PlaceError, take::take_place};
+pub use self::error::{LocateError, PlaceError};
+pub(crate) use self::take::take_place;

@@ -14,7 +14,7 @@ use ragent::{
     keeper, limits,
     report::telemetry::{self, DefaultLines, Log, LogFormat},
     spec::JobSpec,
-    sys::host::ThisHost,
+    sys::{host::ThisHost, system_error::SystemError},
 };
 
 fn main() -> ExitCode {
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     // A program that replaces this process keeps the signal settings of its launcher.
     let is_passing = matches!(cli.command, Some(Command::Rank(_)));
     if !is_passing && let Err(source) = ThisHost.settle_signals() {
-        let error = LaunchError::System { attempt: "settle signals", source };
+        let error = LaunchError::from(SystemError { attempt: "settle signals", source });
         let _ = writeln!(io::stderr(), "{}", error.report());
         return error.exit_code();
     }
@@ -83,7 +83,7 @@ fn logged(
     command: impl FnOnce(&Log) -> Result<ExitCode, LaunchError>,
 ) -> Result<ExitCode, LaunchError> {
     let log = telemetry::start(format, default, &ThisHost);
-    let log = log.map_err(|source| LaunchError::System { attempt: "start a thread", source })?;
+    let log = log.map_err(|source| SystemError { attempt: "start a thread", source })?;
     let result = command(&log);
     log.flush(limits::FAREWELL_TIMEOUT);
     let code = match result {

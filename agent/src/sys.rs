@@ -8,5 +8,6 @@ pub(crate) mod private_folder;
 pub(crate) mod process_start;
 pub(crate) mod random;
 pub(crate) mod stdout;
+pub mod system_error;
 pub(crate) mod tree;
 pub(crate) mod unix;

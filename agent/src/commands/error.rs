@@ -17,23 +17,18 @@ use crate::{
     endpoint::{LocateError, PlaceError, search::sockets::SocketsError},
     report,
     spec::{Endpoint, JobSpecError, StorePorts},
+    sys::system_error::SystemError,
 };
 
 /// The reason for which a launch failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// The system refused something that every launch needs.
-    #[error("failed to {attempt}")]
-    System {
-        /// The operation that failed.
-        attempt: &'static str,
-        /// The system's error.
-        #[source]
-        source: io::Error,
-    },
-    /// No process hosts the endpoint, and this node cannot.
-    #[error("failed to find the coordinator")]
-    Locate(#[from] LocateError),
+    #[error(transparent)]
+    System(#[from] SystemError),
+    /// This node has no place at the endpoint.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
     /// The job, or this node's part in it, did not succeed.
     #[error("the job did not succeed")]
     Ended(Box<Ended>),
@@ -86,18 +81,9 @@ pub enum LaunchError {
     Usage(Vec<JobSpecError>),
 }
 
-impl From<PlaceError> for LaunchError {
-    fn from(error: PlaceError) -> Self {
-        match error {
-            PlaceError::System { attempt, source } => Self::System { attempt, source },
-            PlaceError::Locate(error) => Self::Locate(error),
-        }
-    }
-}
-
 /// Adds the attempted operation to an error of the system.
 pub(crate) fn system(attempt: &'static str) -> impl Fn(io::Error) -> LaunchError {
-    move |source| LaunchError::System { attempt, source }
+    move |source| LaunchError::System(SystemError { attempt, source })
 }
 
 /// Reports mistakes in the arguments of a command.
@@ -136,8 +122,8 @@ impl LaunchError {
             Self::Command { code, .. } => *code,
             Self::Ended(ended) => ended.ending.exit_code(),
             Self::StaysClosed { .. } => CLOSED_BEFORE,
-            Self::System { .. }
-            | Self::Locate(_)
+            Self::System(_)
+            | Self::Place(_)
             | Self::NoJob(_)
             | Self::NotMet(_)
             | Self::Status { .. }
@@ -163,8 +149,8 @@ impl LaunchError {
                     path.display()
                 )),
             ),
-            Self::System { .. }
-            | Self::Locate(_)
+            Self::System(_)
+            | Self::Place(_)
             | Self::NoJob(_)
             | Self::NotMet(_)
             | Self::Status { .. }
@@ -174,23 +160,7 @@ impl LaunchError {
 
     fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Locate(LocateError::Other { .. } | LocateError::Held { .. }) => {
-                Some("end that program, or use another port in `--rdzv-endpoint` on all nodes")
-            }
-            Self::Locate(LocateError::TimedOut { .. }) => Some(
-                "check that the agent on the endpoint's host is running, and that no firewall \
-                 blocks its port",
-            ),
-            Self::Locate(LocateError::Search(SocketsError::NoInterface { .. })) => Some(
-                "list hosts of the job in `--discover-hosts`, or give its endpoint with \
-                 `--rdzv-endpoint`",
-            ),
-            Self::Locate(LocateError::Search(SocketsError::Bind { .. })) => {
-                Some("use another port on all nodes: `--rdzv-endpoint auto:PORT`")
-            }
-            Self::Locate(LocateError::NotHere { .. }) => {
-                Some("give the first agent's host as `--rdzv-endpoint HOST:PORT` on all nodes")
-            }
+            Self::Place(error) => hint_of_place(error),
             Self::NoJob(_) => Some("give the endpoint of the job as `--rdzv-endpoint HOST:PORT`"),
             Self::Status { source: AttendError::Other { .. }, .. } => {
                 Some("check the port: `--rdzv-endpoint` must be the endpoint of the job")
@@ -205,22 +175,47 @@ impl LaunchError {
                 "check that the other agents are running with the same `--rdzv-id`; `ragent \
                  doctor --rdzv-endpoint auto` checks the network",
             ),
-            Self::Locate(LocateError::Bind { .. }) => Some(
-                "check that this user may listen on that port, and that this machine has the \
-                 address",
-            ),
             Self::WorkerStore { ports: StorePorts::Range { .. }, .. } => Some(
                 "free the ports, or give a larger range in `store_port` (`--rdzv-conf`): each \
                  agent of a machine needs its own",
             ),
             Self::WorkerStore { ports: StorePorts::Any, .. }
-            | Self::System { .. }
+            | Self::System(_)
             | Self::Ended(_)
             | Self::StaysClosed { .. }
             | Self::Command { .. }
             | Self::Usage(_) => None,
         }
     }
+}
+
+fn hint_of_place(error: &PlaceError) -> Option<&'static str> {
+    let error = match error {
+        PlaceError::System(_) => return None,
+        PlaceError::Locate(error) => error,
+    };
+    Some(match error {
+        LocateError::Other { .. } | LocateError::Held { .. } => {
+            "end that program, or use another port in `--rdzv-endpoint` on all nodes"
+        }
+        LocateError::TimedOut { .. } => {
+            "check that the agent on the endpoint's host is running, and that no firewall blocks \
+             its port"
+        }
+        LocateError::Search(SocketsError::NoInterface { .. }) => {
+            "list hosts of the job in `--discover-hosts`, or give its endpoint with \
+             `--rdzv-endpoint`"
+        }
+        LocateError::Search(SocketsError::Bind { .. }) => {
+            "use another port on all nodes: `--rdzv-endpoint auto:PORT`"
+        }
+        LocateError::NotHere { .. } => {
+            "give the first agent's host as `--rdzv-endpoint HOST:PORT` on all nodes"
+        }
+        LocateError::Bind { .. } => {
+            "check that this user may listen on that port, and that this machine has the address"
+        }
+    })
 }
 
 /// Describes the state of an agent that has not found its job.

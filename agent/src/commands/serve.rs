@@ -8,7 +8,10 @@ use std::{
 use nix::sys::signal::Signal;
 
 use super::error::{LaunchError, system};
-use crate::{endpoint::LocateError, net};
+use crate::{
+    endpoint::{LocateError, PlaceError},
+    net,
+};
 
 pub(super) const SIGNALS: [Signal; 2] = [Signal::SIGTERM, Signal::SIGINT];
 
@@ -19,7 +22,7 @@ pub(super) fn bind(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), L
         .min()
         .ok_or_else(|| system("resolve `--host`")(io::Error::other("it has no address")))?;
     let listener = net::listen_on(address)
-        .map_err(|source| LaunchError::Locate(LocateError::Bind { address, source }))?;
+        .map_err(|source| PlaceError::Locate(LocateError::Bind { address, source }))?;
     let address = listener.local_addr().map_err(system("listen"))?;
     Ok((listener, address))
 }

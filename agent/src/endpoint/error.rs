@@ -3,20 +3,14 @@
 use std::{io, net::SocketAddr, time::Duration};
 
 use super::search::sockets::SocketsError;
-use crate::scheduler::Launcher;
+use crate::{scheduler::Launcher, sys::system_error::SystemError};
 
 /// The reason for which an agent has no place at an endpoint.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PlaceError {
+pub enum PlaceError {
     /// The system refused something that every launch needs.
-    #[error("failed to {attempt}")]
-    System {
-        /// The operation that failed.
-        attempt: &'static str,
-        /// The system's error.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    System(#[from] SystemError),
     /// No process hosts the endpoint, and this node cannot.
     #[error("failed to find the coordinator")]
     Locate(#[from] LocateError),
@@ -74,9 +68,4 @@ pub enum LocateError {
         /// The last failure.
         cause: String,
     },
-}
-
-/// Adds the attempted operation to an error of the system.
-pub(super) fn system(attempt: &'static str) -> impl Fn(io::Error) -> PlaceError {
-    move |source| PlaceError::System { attempt, source }
 }

@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::{
     address::{EndpointHere, Unreachable, reachable_here},
-    error::{PlaceError, system},
+    error::PlaceError,
     hosted::{Recovered, ServedPort, host_endpoint},
     place::Place,
     plain_store::plain_store,
@@ -28,7 +28,7 @@ use crate::{
     },
     node::node_id::new_node_id,
     spec::{Endpoint, JobSpec, Meeting},
-    sys::host::ThisHost,
+    sys::{host::ThisHost, system_error::system},
 };
 
 /// Hosts the coordinator of `endpoint` on `listener`; others reach this node at `address`.

@@ -6,12 +6,7 @@ use ragent_proto::convert::NotHere;
 use ragent_rendezvous::message::Heard;
 use tokio::sync::watch;
 
-use super::{
-    address::member_reach,
-    error::{PlaceError, system},
-    place::Place,
-    server::Server,
-};
+use super::{address::member_reach, error::PlaceError, place::Place, server::Server};
 use crate::{
     coordinator::{role::Role, service},
     net::{
@@ -20,6 +15,7 @@ use crate::{
     },
     node::node_id::new_node_id,
     spec::{Endpoint, JobSpec},
+    sys::system_error::system,
 };
 
 /// Joins the job at `endpoint`, where the process at `coordinator` has answered. The agent's own

@@ -6,17 +6,17 @@ use nix::unistd::geteuid;
 use ragent_store::{Admission, Options, StoreThread};
 use tokio::sync::watch;
 
-use super::error::{PlaceError, system};
 use crate::{
     limits,
     net::port::{Attended, StoreDoor},
+    sys::system_error::{SystemError, system},
 };
 
 /// Opens a store for PyTorch clients of the job that use the endpoint as one.
 pub(crate) fn plain_store(
     stores: &StoreThread,
     attended: watch::Receiver<Attended>,
-) -> Result<StoreDoor, PlaceError> {
+) -> Result<StoreDoor, SystemError> {
     let admission = plain_admission(&attended.borrow());
     let options = Options { admission, memory_max: limits::MAX_PLAIN_STORE, ..Options::default() };
     let store = stores

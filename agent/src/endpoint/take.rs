@@ -6,7 +6,7 @@ use ragent_store::StoreThread;
 use tracing::info;
 
 use super::{
-    error::{LocateError, PlaceError, system},
+    error::{LocateError, PlaceError},
     finder::{Finder, Input, Step},
     host::{announced_address, host},
     join::join,
@@ -17,7 +17,7 @@ use super::{
 use crate::{
     net::{self, Reach},
     spec::{Endpoint, JobSpec, Meeting, Placed, SearchSpec},
-    sys::clock,
+    sys::{clock, system_error::system},
 };
 
 /// Finds the host, and takes this node's place. `waits` receives the reason for waiting whenever it
