@@ -3,6 +3,8 @@
 //! Two machines of [`ragent_core`] decide: `Link` when to send keep-alives and to dial, `Agent`
 //! when to join, start, stop and leave. [`driver`] carries out their effects.
 
+mod description;
 pub mod driver;
 pub(crate) mod node_id;
+mod proof_of_id;
 pub mod worker_stores;

@@ -32,7 +32,9 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{
+    description::describe,
     node_id::new_node_id,
+    proof_of_id::ProofOfId,
     worker_stores::{WorkerStores, admission_of},
 };
 use crate::{
@@ -114,8 +116,7 @@ pub async fn drive(
         stores,
         commands: supervisor.commands.clone(),
         streams: BTreeMap::new(),
-        proof: None,
-        shown: BTreeMap::new(),
+        proof: ProofOfId::default(),
         remotes: BTreeMap::new(),
         tasks: BTreeMap::new(),
         events: sender,
@@ -154,10 +155,7 @@ struct Driver<'a> {
     stores: WorkerStores,
     commands: mpsc::Sender<Command>,
     streams: BTreeMap<AttendNumber, mpsc::Sender<FromNode>>,
-    /// The proof of the node id; `None` until the first welcome.
-    proof: Option<Proof>,
-    /// The proof that was shown on each stream.
-    shown: BTreeMap<AttendNumber, Option<Proof>>,
+    proof: ProofOfId,
     remotes: BTreeMap<AttendNumber, SocketAddr>,
     /// The task of each stream; a stream that is dropped ends with it.
     tasks: BTreeMap<AttendNumber, AbortHandle>,
@@ -252,23 +250,14 @@ impl Driver<'_> {
     ) {
         let mut node = self.spec.node.clone();
         // IPv6 addresses may change while an agent runs.
-        node.addresses = ThisHost.addresses();
-        self.addresses.clone_from(&node.addresses);
-        let own = local.ip().to_canonical();
-        if node.address.is_empty() {
-            node.address = own.to_string();
-        }
-        // The address in use comes first, as it is known to work; a machine may have more than are
-        // accepted.
-        node.addresses.retain(|address| *address != own);
-        node.addresses.insert(0, own);
-        node.addresses.truncate(limits::MAX_ADDRESSES);
+        self.addresses = ThisHost.addresses();
+        describe(&mut node, local.ip(), self.addresses.clone());
         let Claims { job_uid, heard, restarts_used, charged_through, standing } = claims;
         let message = Attend {
             protocol_version: PROTOCOL_VERSION,
             run_id: self.spec.run_id.clone(),
             // Under a new node id, the agent is a new node to the job.
-            job_uid: job_uid.filter(|_| self.proof.is_some()),
+            job_uid: job_uid.filter(|_| self.proof.newest().is_some()),
             attend,
             node,
             settings: self.spec.shared,
@@ -278,10 +267,10 @@ impl Driver<'_> {
             standing,
         };
         let (says, queue) = mpsc::channel(limits::STREAM_QUEUE);
-        let first = FirstWords { attend: message, proof: self.proof, queue };
+        let first = FirstWords { attend: message, proof: self.proof.newest(), queue };
         if reply.send(first).is_ok() {
             self.streams.insert(attend, says);
-            self.shown.insert(attend, self.proof);
+            self.proof.handle_shown(attend);
             self.remotes.insert(attend, remote);
             self.bury(Some(remote));
         }
@@ -312,7 +301,7 @@ impl Driver<'_> {
     ) {
         let is_first = self.node.agent().job_uid().is_none();
         let counts = self.node.handle_welcome(now, attend, welcome);
-        if welcome.term >= self.node.agent().term() && self.proof.replace(proof) != Some(proof) {
+        if welcome.term >= self.node.agent().term() && self.proof.handle_welcome(proof) {
             // At once: the keeper needs it even if the agent is killed a moment later.
             self.bury(None);
         }
@@ -438,7 +427,7 @@ impl Driver<'_> {
             node_id: self.spec.node.node_id.to_string(),
             coordinators: self.coordinator.into_iter().collect(),
             round: self.node.agent().heard().round.round,
-            proof: self.proof,
+            proof: self.proof.newest(),
             state_file: self.spec.state_file.clone(),
         });
     }
@@ -447,7 +436,7 @@ impl Driver<'_> {
     fn forget(&mut self, attend: AttendNumber) {
         self.streams.remove(&attend);
         self.remotes.remove(&attend);
-        self.shown.remove(&attend);
+        self.proof.handle_ended(attend);
         if let Some(task) = self.tasks.remove(&attend) {
             task.abort();
         }
@@ -456,15 +445,13 @@ impl Driver<'_> {
     /// Registers under a new node id, because the present one belongs to another agent. If this
     /// agent's proof arrived after the registration was sent, only drops this stream.
     fn become_another(&mut self, now: Instant, attend: AttendNumber) {
-        let shown = self.shown.get(&attend).copied().flatten();
-        if shown == self.proof && !self.node.is_attended() {
+        if self.proof.handle_refused(attend, self.node.is_attended()) {
             let node_id = new_node_id();
             warn!(
                 old = %self.spec.node.node_id, new = %node_id,
                 "the node id belongs to another agent; registering under a new one"
             );
             self.spec.node.node_id = node_id;
-            self.proof = None;
             self.bury(None);
         }
         self.forget(attend);
@@ -486,7 +473,7 @@ impl Driver<'_> {
                 self.spec.not_here.send_modify(|known| known.endpoint = endpoint.to_string());
                 self.spec.endpoint = endpoint;
                 self.known = None;
-                self.proof = None;
+                self.proof.discard();
                 // The address used as a host, possibly loopback, need not lead to the new
                 // coordinator.
                 self.spec.node.address = self.spec.local_addr.clone().unwrap_or_default();

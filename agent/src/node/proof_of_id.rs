@@ -1,0 +1,105 @@
+//! The proof of this agent's node id, and on which streams it was shown.
+
+use std::collections::BTreeMap;
+
+use ragent_proto::Proof;
+use ragent_rendezvous::ids::AttendNumber;
+
+/// The proof of a node id.
+#[derive(Debug, Default)]
+pub(super) struct ProofOfId {
+    /// The newest proof; `None` until the first welcome under the node id.
+    newest: Option<Proof>,
+    /// The proof that was shown on each open stream.
+    shown: BTreeMap<AttendNumber, Option<Proof>>,
+}
+
+impl ProofOfId {
+    /// Returns the newest proof.
+    pub(super) fn newest(&self) -> Option<Proof> {
+        self.newest
+    }
+
+    /// Notes that the newest proof is shown on a stream.
+    pub(super) fn handle_shown(&mut self, attend: AttendNumber) {
+        self.shown.insert(attend, self.newest);
+    }
+
+    /// Notes that a stream has ended.
+    pub(super) fn handle_ended(&mut self, attend: AttendNumber) {
+        self.shown.remove(&attend);
+    }
+
+    /// Replaces the proof by the one of a welcome; returns true if it differs.
+    pub(super) fn handle_welcome(&mut self, proof: Proof) -> bool {
+        self.newest.replace(proof) != Some(proof)
+    }
+
+    /// Handles a refusal because the node id belongs to another agent. Returns true if this agent
+    /// must register under a new node id, for which it has no proof.
+    ///
+    /// Otherwise the refusal concerns that stream only: the agent is registered on another one, or
+    /// received its proof after it had opened this one.
+    pub(super) fn handle_refused(&mut self, attend: AttendNumber, is_attended: bool) -> bool {
+        let shown = self.shown.get(&attend).copied().flatten();
+        let is_lost = shown == self.newest && !is_attended;
+        if is_lost {
+            self.newest = None;
+        }
+        is_lost
+    }
+
+    /// Discards the proof: another coordinator does not know it.
+    pub(super) fn discard(&mut self) {
+        self.newest = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: AttendNumber = AttendNumber(1);
+    const SECOND: AttendNumber = AttendNumber(2);
+    const PROOF: Proof = Proof([1; 16]);
+
+    /// An agent whose newest proof was refused registers under a new node id, without a proof.
+    #[test]
+    fn refused_proof_needs_a_new_id() {
+        let mut without = ProofOfId::default();
+        without.handle_shown(FIRST);
+        assert!(without.handle_refused(FIRST, false));
+        let mut with = ProofOfId::default();
+        assert!(with.handle_welcome(PROOF));
+        with.handle_shown(SECOND);
+        assert!(with.handle_refused(SECOND, false));
+        assert_eq!(with.newest(), None);
+    }
+
+    /// A refusal concerns only its stream if the proof arrived after the stream was opened, or while
+    /// the agent is registered on another one.
+    #[test]
+    fn outdated_refusal_changes_nothing() {
+        let mut proof = ProofOfId::default();
+        proof.handle_shown(FIRST);
+        proof.handle_welcome(PROOF);
+        assert!(!proof.handle_refused(FIRST, false));
+        proof.handle_shown(SECOND);
+        assert!(!proof.handle_refused(SECOND, true));
+        assert_eq!(proof.newest(), Some(PROOF));
+    }
+
+    /// A repeated welcome carries no new proof; a stream that has ended has shown none.
+    #[test]
+    fn proofs_are_compared() {
+        let mut proof = ProofOfId::default();
+        assert!(proof.handle_welcome(PROOF));
+        assert!(!proof.handle_welcome(PROOF));
+        assert!(proof.handle_welcome(Proof([2; 16])));
+        proof.handle_shown(FIRST);
+        proof.handle_ended(FIRST);
+        assert!(!proof.handle_refused(FIRST, false));
+        proof.discard();
+        assert_eq!(proof.newest(), None);
+    }
+}
