@@ -148,7 +148,10 @@ impl Remembering {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use ragent_rendezvous::ids::{JobUid, Round};
+    use tokio::sync::oneshot;
 
     use super::*;
 
@@ -210,6 +213,29 @@ mod tests {
         let mut nowhere = Remembering::new(None, key());
         nowhere.remember(memory(1), KEPT);
         assert!(!nowhere.is_awaited());
+    }
+
+    /// The file of a finished job is removed only after a write under way has ended, which would
+    /// create it again.
+    #[tokio::test(start_paused = true)]
+    async fn removal_follows_the_last_write() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.json");
+        let mut file = Remembering::new(Some(path.clone()), key());
+        // A write to a disk that stalls until the test continues it.
+        let (resume, resumed) = oneshot::channel();
+        let written_to = path.clone();
+        file.writing = Some(tokio::spawn(async move {
+            let _ = resumed.await;
+            state_file::write_memory(&written_to, &memory(1), KEPT, &key())
+        }));
+        let mut forgetting = pin!(file.forget());
+        // The clock moves only when no task can continue, and no removal is in progress.
+        let early = tokio::time::timeout(limits::STATE_FILE_REMOVAL / 2, &mut forgetting).await;
+        assert!(early.is_err(), "the file is removed before the write has ended");
+        resume.send(()).unwrap();
+        forgetting.await;
+        assert!(!path.exists());
     }
 
     /// The file is rewritten at intervals, so that its age stays small; effects do not wait for
