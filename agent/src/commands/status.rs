@@ -122,17 +122,15 @@ pub(crate) async fn ask(endpoint: Endpoint) -> Result<Snapshot, LaunchError> {
     }
 }
 
-/// Asks at `endpoint`. If a process answers that does not use this protocol, it is identified.
+/// Asks at `endpoint`. A process that is silent, or does not use this protocol, is identified.
 async fn ask_at(endpoint: &Endpoint) -> Result<StatusAnswer, AttendError> {
-    match client::status(endpoint).await {
-        Err(AttendError::Protocol { address, source }) => {
-            Err(match identity::stranger(address).await {
-                Some(what) => AttendError::Other { address, what },
-                None => AttendError::Protocol { address, source },
-            })
-        }
-        answer => answer,
+    let answer = client::status(endpoint).await;
+    if let Err(AttendError::Protocol { address, .. } | AttendError::Silent { address, .. }) = answer
+        && let Some(what) = identity::stranger(address).await
+    {
+        return Err(AttendError::Other { address, what });
     }
+    answer
 }
 
 /// Returns the state as text.

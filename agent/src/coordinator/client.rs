@@ -1,6 +1,6 @@
 //! An agent's connection to the coordinator: one task for each attempt to open a stream.
 
-use std::{net::SocketAddr, pin::pin};
+use std::{net::SocketAddr, pin::pin, time::Duration};
 
 use hyper_util::rt::TokioIo;
 use ragent_proto::{
@@ -67,6 +67,14 @@ pub enum AttendError {
     /// The name has no address.
     #[error(transparent)]
     Resolve(#[from] ResolveError),
+    /// The process that listens there did not answer in time.
+    #[error("{address} accepts connections but did not answer within {} s", waited.as_secs())]
+    Silent {
+        /// The address.
+        address: SocketAddr,
+        /// The time waited.
+        waited: Duration,
+    },
     /// The stream was closed by the other side.
     #[error("the stream was closed by the other side")]
     Closed,
@@ -203,16 +211,19 @@ async fn connect_to(address: SocketAddr) -> Result<Connection, AttendError> {
     let grpc = GrpcEndpoint::from_shared(format!("http://{authority}"))
         .map_err(|source| AttendError::Protocol { address, source: Box::new(source) })?;
     let channel = grpc.connect_with_connector(connector);
-    let channel = match timeout(limits::IDENTIFY_TIMEOUT, channel).await {
-        Ok(Ok(channel)) => channel,
-        Ok(Err(source)) => {
-            return Err(AttendError::Protocol { address, source: Box::new(source) });
-        }
-        Err(silence) => {
-            return Err(AttendError::Protocol { address, source: Box::new(silence) });
-        }
-    };
+    let channel = in_time(address, channel)
+        .await?
+        .map_err(|source| AttendError::Protocol { address, source: Box::new(source) })?;
     Ok(Connection { client: CoordinationClient::new(channel), local, remote: address })
+}
+
+/// Waits for an answer of the process at `address`.
+async fn in_time<T>(
+    address: SocketAddr,
+    answer: impl Future<Output = T>,
+) -> Result<T, AttendError> {
+    let waited = limits::IDENTIFY_TIMEOUT;
+    timeout(waited, answer).await.map_err(|_| AttendError::Silent { address, waited })
 }
 
 /// Asks the process at `endpoint` for the state of its job.
@@ -227,11 +238,29 @@ pub async fn status(endpoint: &Endpoint) -> Result<StatusAnswer, AttendError> {
         address: remote,
         source,
     };
-    let reply = timeout(limits::IDENTIFY_TIMEOUT, client.status(StatusRequest {})).await;
-    let reply = reply.map_err(|silence| protocol(silence.into()))?;
+    let reply = in_time(remote, client.status(StatusRequest {})).await?;
     let reply = reply.map_err(|status| protocol(status.into()))?;
     reply
         .into_inner()
         .try_into()
         .map_err(|malformed: ragent_proto::Malformed| protocol(malformed.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A process that does not answer is reported with the time that it had.
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_reported_with_its_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let endpoint = Endpoint { host: address.ip().to_string(), port: address.port() };
+        let error = status(&endpoint).await.unwrap_err();
+        let expected = format!("{address} accepts connections but did not answer within 3 s");
+        assert_eq!(error.to_string(), expected);
+        assert!(std::error::Error::source(&error).is_none());
+    }
 }
