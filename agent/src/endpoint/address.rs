@@ -88,7 +88,7 @@ mod tests {
     }
 
     /// A host announces the address that its endpoint resolves to if other nodes may reach it, else
-    /// the lowest one that is not a loopback address. What may keep others away is reported.
+    /// its lowest address except loopback. The obstacles for other nodes are reported.
     #[test]
     fn announced_addresses() {
         let of = |(name, address): (&str, &str)| (name.to_owned(), ip(address));
