@@ -150,6 +150,8 @@ fn reasons_are_reported_once() {
 #[test]
 fn join_timeout_ends_the_search() {
     let mut t = Fixture::new(None);
+    // The interval does not divide what is left.
+    t.now += SECOND / 3;
     let (at, effects) = t.repeat(|t| {
         let effects = t.answers(&[refused()]);
         effects.into_iter().filter(|effect| effect.starts_with("GiveUp")).collect()
