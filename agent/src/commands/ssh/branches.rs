@@ -8,7 +8,7 @@ use tokio::{
     task::JoinSet,
     time::timeout,
 };
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::{
     connection::Connection,
@@ -77,16 +77,15 @@ impl Branches {
             let below = |host: &&HostJob| branch.hosts.contains(&host.number);
             let hosts: Vec<HostJob> = hosts.iter().filter(below).cloned().collect();
             if !hosts.is_empty() {
-                branch.give(Order::Start { job: job.clone(), hosts }.encode());
+                branch.give(&Order::Start { job: job.clone(), hosts });
             }
         }
     }
 
     /// Signals the agents of all hosts.
     pub(super) fn signal(&self, signal: i32) {
-        let order = Order::Signal { signal }.encode();
         for branch in &self.open {
-            branch.give(order.clone());
+            branch.give(&Order::Signal { signal });
         }
     }
 
@@ -102,7 +101,11 @@ impl Branches {
 }
 
 impl OpenBranch {
-    fn give(&self, order: Bytes) {
+    fn give(&self, order: &Order) {
+        let order = match order.encode() {
+            Ok(order) => order,
+            Err(error) => return warn!(%error, "failed to encode an order"),
+        };
         // A closed connection has been reported, and one with a full queue is not served.
         if let Err(error) = self.orders.try_send(order) {
             debug!(%error, "failed to send an order");

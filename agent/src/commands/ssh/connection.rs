@@ -112,11 +112,16 @@ impl Connection {
             below: self.branch.below.clone(),
             way: Way::clone(&self.way),
         };
+        let encoded = reach.encode().and_then(|reach| Ok((reach, Order::KeepAlive.encode()?)));
+        let (reach, keep_alive) = match encoded {
+            Ok(orders) => orders,
+            Err(error) => return format!("failed to encode an order: {error}"),
+        };
         let head = self.branch.head.number;
         let stderr = tokio::spawn(listen(stderr, head, words.clone(), self.reports.clone()));
         let listener = Listener::new(stdout, words.clone(), head, open);
         let deadline = clock::now() + self.way.greeting_timeout();
-        let writer = write(stdin, reach.encode(), &mut self.orders);
+        let writer = write(stdin, reach, keep_alive, &mut self.orders);
         let listen = listener.run(place, deadline, &self.reports);
         tokio::pin!(writer, listen);
         // The stream of orders may end first; later reports are still received.
@@ -129,7 +134,12 @@ impl Connection {
 }
 
 /// Sends orders, and keep-alives between them, until there are no more or ssh has ended.
-async fn write(mut stdin: ChildStdin, first: Bytes, orders: &mut mpsc::Receiver<Bytes>) {
+async fn write(
+    mut stdin: ChildStdin,
+    first: Bytes,
+    keep_alive: Bytes,
+    orders: &mut mpsc::Receiver<Bytes>,
+) {
     let mut next = first;
     loop {
         if stdin.write_all(&next).await.is_err() {
@@ -139,7 +149,7 @@ async fn write(mut stdin: ChildStdin, first: Bytes, orders: &mut mpsc::Receiver<
         next = match timeout(limits::ORDER_KEEP_ALIVE, orders.recv()).await {
             Ok(Some(order)) => order,
             Ok(None) => return,
-            Err(_) => Order::KeepAlive.encode(),
+            Err(_) => keep_alive.clone(),
         };
     }
 }

@@ -1,17 +1,23 @@
 //! The encoding of orders and reports: a length, a kind, and JSON or, for output, the line.
 
+use std::marker::PhantomData;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Serialize, de::DeserializeOwned};
+use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
 
 use super::order::{HostNumber, Order, Report};
 use crate::{limits, spec::Stream};
 
-/// The reason why bytes are not a valid frame.
+/// The reason why a message cannot be encoded, or why bytes are not a message.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FrameError {
     /// The length exceeds the limit.
-    #[error("a message of {0} bytes is too long")]
+    #[error("a message is longer than {0} bytes")]
     TooLong(usize),
+    /// The frame has no kind.
+    #[error("a message is empty")]
+    Empty,
     /// The kind is unknown.
     #[error("a message has the unknown kind {0}")]
     Kind(u8),
@@ -25,17 +31,17 @@ pub(super) enum FrameError {
 
 /// A message that can be sent in a frame.
 pub(super) trait Message: Sized {
-    /// The maximum length of a payload: reports are short, orders may be long.
+    /// The maximum length of a frame: reports are short, orders may be long.
     const LIMIT: usize;
 
-    fn encode(&self) -> Bytes;
+    fn encode(&self) -> Result<Bytes, FrameError>;
     fn decode(kind: u8, payload: Bytes) -> Result<Self, FrameError>;
 }
 
 impl Message for Order {
     const LIMIT: usize = limits::MAX_RELAY_FRAME;
 
-    fn encode(&self) -> Bytes {
+    fn encode(&self) -> Result<Bytes, FrameError> {
         json_frame(self)
     }
 
@@ -48,19 +54,19 @@ impl Message for Order {
 }
 
 impl Message for Report {
-    const LIMIT: usize = NUMBER + limits::MAX_RELAYED_LINE;
+    const LIMIT: usize = KIND + NUMBER + limits::MAX_RELAYED_LINE;
 
-    fn encode(&self) -> Bytes {
+    fn encode(&self) -> Result<Bytes, FrameError> {
         let Self::Line { host, stream, line } = self else { return json_frame(self) };
         let kind = match stream {
             Stream::Stdout => STDOUT,
             Stream::Stderr => STDERR,
         };
-        let mut frame = BytesMut::with_capacity(HEAD + NUMBER + line.len());
-        put_head(&mut frame, kind, NUMBER + line.len());
-        frame.put_u32(*host);
-        frame.put_slice(line);
-        frame.freeze()
+        let mut content = BytesMut::with_capacity(KIND + NUMBER + line.len());
+        content.put_u8(kind);
+        content.put_u32(*host);
+        content.put_slice(line);
+        frame::<Self>(&content)
     }
 
     fn decode(kind: u8, mut payload: Bytes) -> Result<Self, FrameError> {
@@ -75,44 +81,58 @@ impl Message for Report {
     }
 }
 
-/// Takes one message from the front of `input`, or `None` if it has not been received completely.
-///
-/// # Errors
-///
-/// Returns [`FrameError`] if no continuation of `input` could be a message.
-pub(super) fn take<M: Message>(input: &mut BytesMut) -> Result<Option<M>, FrameError> {
-    let Some(&[a, b, c, d, kind]) = input.first_chunk::<HEAD>() else { return Ok(None) };
-    let len = u32::from_be_bytes([a, b, c, d]) as usize;
-    if len > M::LIMIT {
-        return Err(FrameError::TooLong(len));
-    }
-    if input.len() < HEAD + len {
-        return Ok(None);
-    }
-    input.advance(HEAD);
-    M::decode(kind, input.split_to(len).freeze()).map(Some)
+/// The decoder of the messages of one direction.
+#[derive(Debug)]
+pub(super) struct FrameDecoder<M> {
+    frames: LengthDelimitedCodec,
+    messages: PhantomData<M>,
 }
 
-/// The length of a frame's head: the length of the payload in 4 bytes, and its kind in one.
-const HEAD: usize = 5;
+impl<M: Message> Default for FrameDecoder<M> {
+    fn default() -> Self {
+        Self { frames: frames::<M>(), messages: PhantomData }
+    }
+}
+
+impl<M: Message> FrameDecoder<M> {
+    /// Takes one message from the front of `input`, or `None` if it has not been received
+    /// completely.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FrameError`] if no continuation of `input` could be a message.
+    pub(super) fn decode(&mut self, input: &mut BytesMut) -> Result<Option<M>, FrameError> {
+        let content = self.frames.decode(input).map_err(|_| FrameError::TooLong(M::LIMIT))?;
+        let Some(mut content) = content.map(BytesMut::freeze) else { return Ok(None) };
+        let kind = content.try_get_u8().map_err(|_| FrameError::Empty)?;
+        M::decode(kind, content).map(Some)
+    }
+}
+
+/// The length of a kind.
+const KIND: usize = 1;
 /// The length of the number of the host whose line follows.
 const NUMBER: usize = size_of::<HostNumber>();
 const JSON: u8 = 0;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 
-fn put_head(frame: &mut BytesMut, kind: u8, len: usize) {
-    // The receiver refuses longer frames; `plan` ensures that there are none.
-    frame.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
-    frame.put_u8(kind);
+/// Returns the codec of frames: the length of the content in 4 bytes, and the content.
+fn frames<M: Message>() -> LengthDelimitedCodec {
+    LengthDelimitedCodec::builder().max_frame_length(M::LIMIT).new_codec()
 }
 
-fn json_frame(message: &impl Serialize) -> Bytes {
-    let json = serde_json::to_vec(message).expect("a message has no map with odd keys");
-    let mut frame = BytesMut::with_capacity(HEAD + json.len());
-    put_head(&mut frame, JSON, json.len());
-    frame.put_slice(&json);
-    frame.freeze()
+fn frame<M: Message>(content: &[u8]) -> Result<Bytes, FrameError> {
+    let mut frame = BytesMut::new();
+    let encoded = frames::<M>().encode(content, &mut frame);
+    encoded.map_err(|_| FrameError::TooLong(M::LIMIT))?;
+    Ok(frame.freeze())
+}
+
+fn json_frame<M: Message + Serialize>(message: &M) -> Result<Bytes, FrameError> {
+    let mut content = vec![JSON];
+    serde_json::to_writer(&mut content, message).map_err(FrameError::Json)?;
+    frame::<M>(&content)
 }
 
 fn from_json<T: DeserializeOwned>(payload: &[u8]) -> Result<T, FrameError> {
@@ -136,37 +156,57 @@ mod tests {
         ]
     }
 
-    /// Orders are received as they were sent, with any bytes in them.
+    fn take<M: Message>(input: &[u8]) -> Result<Option<M>, FrameError> {
+        FrameDecoder::default().decode(&mut BytesMut::from(input))
+    }
+
+    /// Orders are received as they were sent, with any bytes in them, also in the name of a folder.
     #[test]
     fn orders_arrive() {
         use std::os::unix::ffi::OsStringExt;
         let odd = std::ffi::OsString::from_vec(vec![0xff, b'=', b'\n']);
-        let job = Job { env: vec![("A".to_owned(), odd)], ..Job::default() };
+        let env = vec![("A".to_owned(), odd.clone())];
+        let job = Job { env, folder: odd.into(), ..Job::default() };
         let order = Order::Start { job, hosts: vec![HostJob::default()] };
-        let mut input = BytesMut::from(&order.encode()[..]);
-        assert_eq!(take::<Order>(&mut input).unwrap(), Some(order));
-        assert!(input.is_empty());
+        assert_eq!(take::<Order>(&order.encode().unwrap()).unwrap(), Some(order));
     }
 
-    /// A length over the limit is refused before memory is reserved for it.
+    /// A length over the limit is refused before memory is reserved for it, by both sides.
     #[test]
     fn long_messages_are_refused() {
-        let mut input = BytesMut::from(&[0, 2, 0, 0, 0][..]);
-        assert!(matches!(take::<Report>(&mut input), Err(FrameError::TooLong(_))));
-        assert!(matches!(take::<Order>(&mut input), Ok(None)));
+        let head = [0, 2, 0, 0];
+        assert!(matches!(take::<Report>(&head), Err(FrameError::TooLong(_))));
+        assert!(matches!(take::<Order>(&head), Ok(None)));
+        let report = |len| {
+            let line = Bytes::from(vec![b'x'; len]);
+            Report::Line { host: 0, stream: Stream::Stdout, line }
+        };
+        let longest = report(limits::MAX_RELAYED_LINE);
+        assert_eq!(take::<Report>(&longest.encode().unwrap()).unwrap(), Some(longest));
+        let longer = report(limits::MAX_RELAYED_LINE + 1);
+        assert!(matches!(longer.encode(), Err(FrameError::TooLong(_))));
+    }
+
+    /// A frame without content, with an unknown kind or without the number of a host is an error.
+    #[test]
+    fn short_messages_are_refused() {
+        assert!(matches!(take::<Report>(&[0, 0, 0, 0]), Err(FrameError::Empty)));
+        assert!(matches!(take::<Report>(&[0, 0, 0, 1, 9]), Err(FrameError::Kind(9))));
+        assert!(matches!(take::<Report>(&[0, 0, 0, 2, STDOUT, 0]), Err(FrameError::Line)));
     }
 
     proptest! {
         /// The same reports are received for every division of the bytes.
         #[test]
         fn cut_anywhere(cuts in proptest::collection::vec(1usize..40, 0..20)) {
-            let bytes: Vec<u8> = reports().iter().flat_map(|report| report.encode()).collect();
+            let bytes: Vec<u8> = reports().iter().flat_map(|report| report.encode().unwrap()).collect();
             let (mut input, mut rest, mut arrived) = (BytesMut::new(), &bytes[..], Vec::new());
+            let mut frames = FrameDecoder::<Report>::default();
             for cut in cuts.into_iter().chain([bytes.len()]) {
                 let (head, tail) = rest.split_at(cut.min(rest.len()));
                 input.extend_from_slice(head);
                 rest = tail;
-                while let Some(report) = take::<Report>(&mut input).unwrap() {
+                while let Some(report) = frames.decode(&mut input).unwrap() {
                     arrived.push(report);
                 }
             }
@@ -177,8 +217,9 @@ mod tests {
         #[test]
         fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let mut input = BytesMut::from(&bytes[..]);
-            while let Ok(Some(_)) = take::<Report>(&mut input) {}
-            let _ = take::<Order>(&mut input);
+            let mut reports = FrameDecoder::<Report>::default();
+            while let Ok(Some(_)) = reports.decode(&mut input) {}
+            let _ = FrameDecoder::<Order>::default().decode(&mut input);
         }
     }
 }

@@ -1,4 +1,7 @@
 //! Splits a stream into lines of limited length, each with a line feed at its end.
+//!
+//! The codecs of tokio-util lose output: `LinesCodec` requires UTF-8 and removes carriage returns,
+//! and both it and `AnyDelimiterCodec` discard the rest of a line that is too long.
 
 use bytes::{Bytes, BytesMut};
 

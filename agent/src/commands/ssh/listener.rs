@@ -10,7 +10,8 @@ use tokio::{
 };
 
 use super::{
-    frame, greeting,
+    frame::FrameDecoder,
+    greeting,
     order::{AgentEnd, HostNumber, Report},
     ssh_process::LastWords,
 };
@@ -20,6 +21,7 @@ use crate::limits;
 pub(super) struct Listener<'a> {
     stdout: ChildStdout,
     input: BytesMut,
+    frames: FrameDecoder<Report>,
     words: LastWords,
     head: HostNumber,
     open: &'a mut BTreeSet<HostNumber>,
@@ -33,7 +35,8 @@ impl<'a> Listener<'a> {
         head: HostNumber,
         open: &'a mut BTreeSet<HostNumber>,
     ) -> Self {
-        Self { stdout, input: BytesMut::new(), words, head, open }
+        let (input, frames) = (BytesMut::new(), FrameDecoder::default());
+        Self { stdout, input, frames, words, head, open }
     }
 
     /// Passes on reports until there are no more.
@@ -93,7 +96,8 @@ impl<'a> Listener<'a> {
     }
 
     fn next(&mut self) -> Result<Option<Report>, String> {
-        frame::take(&mut self.input)
+        self.frames
+            .decode(&mut self.input)
             .map_err(|error| format!("its ragent sent an invalid message: {error}"))
     }
 

@@ -58,6 +58,7 @@ pub(super) struct Job {
     /// Environment variables, in addition to those of a login on the host.
     pub(super) env: Vec<(String, OsString)>,
     /// The current folder of the agents.
+    #[serde(with = "any_path")]
     pub(super) folder: PathBuf,
     /// The flags.
     pub(super) flags: Vec<OsString>,
@@ -143,6 +144,24 @@ pub(super) enum AgentEnd {
     Signaled(i32),
     /// The agent could not be started, for this reason.
     NotStarted(String),
+}
+
+/// The encoding of paths, which need not be UTF-8, as `serde` demands of a [`PathBuf`].
+mod any_path {
+    use std::{
+        ffi::OsString,
+        path::{Path, PathBuf},
+    };
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().serialize(to)
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<PathBuf, D::Error> {
+        OsString::deserialize(from).map(PathBuf::from)
+    }
 }
 
 impl From<ProcessEnd> for AgentEnd {

@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     agent_process::AgentProcess,
     branches::Branches,
-    frame::{self, Message},
+    frame::{FrameDecoder, Message},
     greeting,
     order::{AgentEnd, HostJob, HostNumber, Job, Order, Report},
     site::site,
@@ -68,9 +68,10 @@ fn write_reports() -> io::Result<(mpsc::Sender<Report>, oneshot::Receiver<()>)> 
     thread::Builder::new().name("reports".to_owned()).spawn(move || {
         let mut is_heard = true;
         while let Some(report) = queue.blocking_recv() {
+            // A report that is too long would be refused.
+            let Ok(frame) = report.encode() else { continue };
             if is_heard {
                 let mut stdout = io::stdout().lock();
-                let frame = report.encode();
                 // Without a reader they are still taken: the agent must not block.
                 is_heard = stdout.write_all(&frame).and_then(|()| stdout.flush()).is_ok();
             }
@@ -86,9 +87,10 @@ fn read_orders() -> io::Result<mpsc::Receiver<Order>> {
     let (sender, queue) = mpsc::channel(limits::ORDER_QUEUE);
     thread::Builder::new().name("orders".to_owned()).spawn(move || {
         let (mut input, mut chunk) = (BytesMut::new(), vec![0; limits::CONSOLE_CHUNK]);
+        let mut frames = FrameDecoder::<Order>::default();
         while let Ok(len @ 1..) = io::stdin().lock().read(&mut chunk) {
             input.extend_from_slice(&chunk[..len]);
-            while let Some(order) = frame::take::<Order>(&mut input).transpose() {
+            while let Some(order) = frames.decode(&mut input).transpose() {
                 let Ok(order) = order else { return };
                 if sender.blocking_send(order).is_err() {
                     return;
