@@ -1,4 +1,7 @@
-//! Parses Slurm's compressed lists: `node[1-3,07],gpu[0-1]x[0-1]` for names, `2(x3),1` for counts.
+//! Parses compressed lists, as Slurm prints and users write them: `node[1-3,07],gpu[0-1]x[0-1]` for
+//! names, `2(x3),1` for counts.
+
+use std::ops::RangeInclusive;
 
 use crate::limits::MAX_LISTED_NODES;
 
@@ -77,18 +80,18 @@ fn expand(rest: &str, before: String, names: &mut Vec<String>) -> Result<(), Nod
         return Ok(());
     };
     let (ranges, rest) = rest.split_once(']').ok_or(NodeListError::Brackets)?;
-    for range in ranges.split(',') {
-        let (first, last, width) = bounds(range)?;
-        for number in first..=last {
+    for text in ranges.split(',') {
+        let (numbers, width) = range(text.trim())?;
+        for number in numbers {
             expand(rest, format!("{before}{plain}{number:0width$}"), names)?;
         }
     }
     Ok(())
 }
 
-/// Returns the ends of `3`, `1-3` or `007-010`, and the minimum number of digits.
-fn bounds(range: &str) -> Result<(u64, u64, usize), NodeListError> {
-    let (first, last) = range.split_once('-').unwrap_or((range, range));
+/// Returns the numbers of `3`, `1-3` or `007-010`, and the minimum number of their digits.
+pub(crate) fn range(text: &str) -> Result<(RangeInclusive<u64>, usize), NodeListError> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
     let number = |digits: &str| {
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
         is_number.then(|| digits.parse::<u64>().ok()).flatten().ok_or(NodeListError::Range)
@@ -100,7 +103,7 @@ fn bounds(range: &str) -> Result<(u64, u64, usize), NodeListError> {
     if to - from >= MAX_LISTED_NODES as u64 {
         return Err(NodeListError::TooMany);
     }
-    Ok((from, to, first.len()))
+    Ok((from..=to, first.len()))
 }
 
 /// Returns the counts of `2(x3),1`: 2, 2, 2, 1.
@@ -142,6 +145,7 @@ mod tests {
             ("a,b,c", "a b c"),
             ("node[1-3]", "node1 node2 node3"),
             ("node[1,3-4,9]", "node1 node3 node4 node9"),
+            ("node[1, 3-4]", "node1 node3 node4"),
             ("n[08-11]", "n08 n09 n10 n11"),
             ("n[098-101]", "n098 n099 n100 n101"),
             ("r[0-1]n[1-2]", "r0n1 r0n2 r1n1 r1n2"),

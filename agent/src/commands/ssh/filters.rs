@@ -12,7 +12,7 @@ use super::{
     hostfile::{HostList, ListedHost},
     mistake::Mistake,
 };
-use crate::limits;
+use crate::{limits, scheduler::node_list};
 
 /// A host that the filters have chosen.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -107,7 +107,7 @@ fn read(flag: &'static str, text: &str, list: &HostList) -> Result<Named, Mistak
             Some(slots) => Some(numbers(slots).ok_or_else(wrong)?),
             None => None,
         };
-        for name in expand(pattern).ok_or_else(wrong)? {
+        for name in node_list::names(pattern).map_err(|_| wrong())? {
             let host = listed(&name).ok_or(Mistake::UnknownHost { flag, name })?;
             check_slots(flag, host, slots.as_ref())?;
             match (named.entry(host.name.clone()).or_insert_with(|| Some(BTreeSet::new())), &slots)
@@ -168,56 +168,15 @@ fn pieces(text: &str) -> Vec<String> {
 fn numbers(text: &str) -> Option<BTreeSet<u32>> {
     let mut all = BTreeSet::new();
     for part in text.split(',') {
-        let part = part.trim();
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last) = (number(first)?, number(last)?);
-        if last < first || last >= limits::MAX_LOCAL_WORLD_SIZE {
+        let (range, _) = node_list::range(part.trim()).ok()?;
+        let (first, last) =
+            (u32::try_from(*range.start()).ok()?, u32::try_from(*range.end()).ok()?);
+        if last >= limits::MAX_LOCAL_WORLD_SIZE {
             return None;
         }
         all.extend(first..=last);
     }
     Some(all)
-}
-
-fn number(text: &str) -> Option<u32> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
-}
-
-/// The maximum number of digits of a number in the name of a host.
-const MAX_DIGITS: usize = 10;
-
-/// Expands a pattern such as `node[1-4,7]`. Numbers have at least as many digits as the first of
-/// their range.
-fn expand(pattern: &str) -> Option<Vec<String>> {
-    let mut names = vec![String::new()];
-    let mut rest = pattern;
-    while let Some((before, behind)) = rest.split_once('[') {
-        let (ranges, after) = behind.split_once(']')?;
-        let mut numbers = Vec::new();
-        for range in ranges.split(',') {
-            let range = range.trim();
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            let (from, to, width) = (number(first)?, number(last)?, first.len());
-            let many = u32::try_from(limits::MAX_HOSTS).ok()?;
-            if to < from || to - from >= many || width > MAX_DIGITS {
-                return None;
-            }
-            numbers.extend((from..=to).map(|number| format!("{number:0width$}")));
-            if numbers.len() > limits::MAX_HOSTS {
-                return None;
-            }
-        }
-        if names.len().checked_mul(numbers.len())? > limits::MAX_HOSTS {
-            return None;
-        }
-        let with = |name: &String| {
-            let ends = numbers.iter().map(|number| format!("{name}{before}{number}"));
-            ends.collect::<Vec<_>>()
-        };
-        names = names.iter().flat_map(with).collect();
-        rest = after;
-    }
-    (!rest.contains(']')).then(|| names.iter().map(|name| format!("{name}{rest}")).collect())
 }
 
 #[cfg(test)]
@@ -245,7 +204,7 @@ mod tests {
     #[test]
     fn hosts_are_included() {
         let two = Ok(vec!["me@n1/4:".to_owned(), "n3/0:".to_owned()]);
-        for text in ["n3,n1", "n3@n1", "n[1,3]", "n[3-3],n1"] {
+        for text in ["n3,n1", "n3@n1", "n[1,3]", "n[1, 3]", "n[3-3],n1"] {
             assert_eq!(chosen(text, ""), two, "{text}");
         }
         assert_eq!(chosen("gpu-a[01-01]", ""), Ok(vec!["gpu-a01/2:".to_owned()]));
@@ -285,9 +244,14 @@ mod tests {
         assert_eq!(chosen("n1,n2", "n[1-2]"), Err(Mistake::NothingLeft { hosts: 6 }));
         assert!(matches!(chosen("n1:4", ""), Err(Mistake::UnknownSlot { slot: 4, .. })));
         assert!(matches!(chosen("", "n3:0"), Err(Mistake::SlotsNotKnown { .. })));
-        for wrong in [",", "n[1-", "n1]", "n[2-1]", "n[]", "n1:", "n1:x", "n[0-99999999]"] {
-            assert!(chosen(wrong, "").is_err(), "{wrong}");
+        for wrong in
+            ["n[1-", "n1]", "n[2-1]", "n[]", "n1:", "n1:x", ":0", "n1:4096", "n[0-99999999]"]
+        {
+            let text = wrong.to_owned();
+            let mistake = Mistake::Filter { flag: "--include", text };
+            assert_eq!(chosen(wrong, ""), Err(mistake), "{wrong}");
         }
+        assert!(chosen(",", "").is_err());
     }
 
     proptest! {
