@@ -75,6 +75,11 @@ pub const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(2);
 pub const MAX_SMALL_FILE: u64 = 1024 * 1024;
 /// The number of workers on one node: more than any machine has processors.
 pub const MAX_LOCAL_WORLD_SIZE: u32 = 4096;
+/// The size of a file of `/proc` that is read: the sockets of a hundred thousand connections, or the
+/// children of a process that has as many as a system allows.
+pub const MAX_PROC_FILE: u64 = 64 * 1024 * 1024;
+/// The size of the first read of such a file: the kernel produces a page at once.
+pub const PROC_READ: usize = 4096;
 /// The number of pods of a job: no more agents are supported.
 pub const MAX_PODS: u32 = 10_000;
 /// The number of addresses of an endpoint; a round-robin name has a few.

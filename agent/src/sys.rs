@@ -5,7 +5,7 @@ pub mod clock;
 pub(crate) mod files;
 pub mod host;
 pub(crate) mod private_folder;
-pub(crate) mod process_start;
+pub(crate) mod proc;
 pub(crate) mod random;
 pub(crate) mod stdout;
 pub mod system_error;

@@ -38,7 +38,7 @@ use crate::{
         telemetry::{self, Log},
     },
     spec::{self, Endpoint, JobFiles, JobSpec, JobSpecError, LaunchMethod, Meeting, TimerFile},
-    sys::{clock, files, host::ThisHost, random::random_id, tree},
+    sys::{clock, files, host::ThisHost, proc, random::random_id},
     workers::{
         driver::{self as supervisor_driver, Command, SupervisorHandle},
         health::timers::TimerPipe,
@@ -123,7 +123,7 @@ fn launch_with_logs(spec: &JobSpec, log: &Log) -> Result<Outcome, LaunchError> {
     if limit < needed {
         return Err(LaunchError::Usage(vec![JobSpecError::OpenFiles { limit, needed }]));
     }
-    tree::check().map_err(system("list the descendants of this process"))?;
+    proc::check_children().map_err(system("list the descendants of this process"))?;
     // Orphans of a killed keeper become children of this process, and are swept.
     nix::sys::prctl::set_child_subreaper(true)
         .map_err(|errno| system("become a subreaper")(errno.into()))?;

@@ -18,7 +18,7 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{clock, process_start, unix};
+use super::{clock, proc, unix};
 use crate::limits;
 
 /// A cgroup. Dropping it removes it if it is empty.
@@ -34,7 +34,7 @@ impl Cgroup {
         let own = delegated()?;
         end_leftovers_in(&own);
         let pid = std::process::id();
-        let path = own.join(format!("{PREFIX}{pid}-{}", process_start::began(pid)?));
+        let path = own.join(format!("{PREFIX}{pid}-{}", proc::start_time(pid)?));
         fs::create_dir(&path).ok()?;
         let procs = OpenOptions::new().write(true).open(path.join("cgroup.procs"));
         match procs {
@@ -111,7 +111,7 @@ fn is_left(path: &Path) -> bool {
     let numbers = name.and_then(|name| name.strip_prefix(PREFIX)?.split_once('-'));
     let Some((pid, began)) = numbers else { return false };
     let began = began.parse::<u64>().ok();
-    began.is_some() && pid.parse().is_ok_and(|pid| process_start::began(pid) != began)
+    began.is_some() && pid.parse().is_ok_and(|pid| proc::start_time(pid) != began)
 }
 
 fn kill_all(path: &Path) {
@@ -127,10 +127,7 @@ fn kill_all(path: &Path) {
 
 /// The cgroup of this process, if systemd has marked it as delegated.
 fn delegated() -> Option<PathBuf> {
-    let own = own_path(
-        &fs::read_to_string("/proc/self/cgroup").ok()?,
-        &fs::read_to_string("/proc/self/mountinfo").ok()?,
-    )?;
+    let own = own_path(&proc::read("self/cgroup")?, &proc::read("self/mountinfo")?)?;
     let is_marked = |name| unix::extended_attribute(&own, name).is_some_and(|mark| mark == b"1");
     (is_marked(c"user.delegate") || is_marked(c"trusted.delegate")).then_some(own)
 }

@@ -32,7 +32,7 @@ use nix::{
 
 pub use self::accelerators::Gpu;
 use self::{numa::CpuSet, pmi::Pmi};
-use super::unix;
+use super::{proc, unix};
 use crate::limits;
 
 /// Queries about the machine that this process runs on.
@@ -96,12 +96,6 @@ pub trait Host {
             .map(|folder| folder.join(program))
             .find(|candidate| self.is_executable(candidate))
     }
-}
-
-/// Returns the parent of a process: the second word after the name in parentheses.
-fn parent_of(pid: u32) -> Option<u32> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 fn count(len: usize) -> Option<NonZeroU32> {
@@ -187,16 +181,11 @@ impl Host for ThisHost {
 
     fn ancestor_without(&self, variable: &str) -> u32 {
         let mut pid = unistd::getppid().as_raw().cast_unsigned();
-        let entry = format!("{variable}=");
-        let has_it = |pid: u32| {
-            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environment.split(|byte| *byte == 0).any(|pair| pair.starts_with(entry.as_bytes()))
-        };
         for _ in 0..limits::MAX_ANCESTORS {
-            if pid <= 1 || !has_it(pid) {
+            if pid <= 1 || !proc::has_variable(pid, variable) {
                 break;
             }
-            pid = parent_of(pid).unwrap_or(1);
+            pid = proc::stat(pid).map_or(1, |stat| stat.parent);
         }
         pid
     }
@@ -204,7 +193,7 @@ impl Host for ThisHost {
     fn ask_pmi(&self, rank: u32, own_host: Option<String>) -> Option<(String, String)> {
         let number: RawFd = self.env("PMI_FD")?.to_str()?.parse().ok()?;
         // The number may not be that of an open file, or not of a socket.
-        let socket = fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
+        let socket = proc::link(&format!("self/fd/{number}"))?;
         if number <= 2 || !socket.to_string_lossy().starts_with("socket:") {
             return None;
         }
@@ -217,9 +206,8 @@ impl Host for ThisHost {
 impl ThisHost {
     /// Returns true if this process was started with `signal` ignored, as `nohup` does.
     pub fn ignores(self, signal: Signal) -> bool {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        let mask = proc::field("self/status", "SigIgn");
+        let mask = mask.and_then(|mask| u64::from_str_radix(&mask, 16).ok());
         mask.is_some_and(|mask| mask >> (signal as i32 - 1) & 1 == 1)
     }
 

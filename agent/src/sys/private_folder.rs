@@ -24,6 +24,7 @@ use nix::{
 };
 use tracing::warn;
 
+use super::proc;
 use crate::limits;
 
 /// A folder that belongs to this user, and that no other user can write to.
@@ -126,7 +127,7 @@ impl PrivateFolder {
 
     /// Returns the first [`limits::MAX_STATE_ENTRIES`] names in the folder.
     pub(crate) fn names(&self) -> Vec<std::ffi::OsString> {
-        let here = format!("/proc/self/fd/{}", self.0.as_fd().as_raw_fd());
+        let here = proc::descriptor(self.0.as_fd().as_raw_fd());
         let entries = fs::read_dir(here).into_iter().flatten().flatten();
         entries.map(|entry| entry.file_name()).take(limits::MAX_STATE_ENTRIES).collect()
     }

@@ -1,8 +1,8 @@
 //! The processes below this one, as `/proc` shows them.
 
-use std::{collections::BTreeSet, fs, io};
+use std::collections::BTreeSet;
 
-use super::cgroup;
+use super::{cgroup, proc};
 use nix::{
     errno::Errno,
     sys::{
@@ -12,16 +12,6 @@ use nix::{
     unistd::{Pid, getpid},
 };
 
-/// Checks that the kernel lists child processes.
-///
-/// # Errors
-///
-/// Returns an error if the kernel was built without `CONFIG_PROC_CHILDREN`.
-pub(crate) fn check() -> io::Result<()> {
-    let own = getpid();
-    fs::read(format!("/proc/{own}/task/{own}/children")).map(drop)
-}
-
 /// Returns true if this process has no child; children that have ended but are not reaped count.
 pub(crate) fn has_no_children() -> bool {
     let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
@@ -30,16 +20,8 @@ pub(crate) fn has_no_children() -> bool {
 
 /// Returns the children of `parent`, including ended ones that are not reaped.
 pub(crate) fn children_of(parent: Pid) -> Vec<Pid> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{parent}/task")) else {
-        return Vec::new();
-    };
-    let read = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).ok();
-    let lists: Vec<String> = tasks.flatten().filter_map(read).collect();
-    lists
-        .iter()
-        .flat_map(|list| list.split_ascii_whitespace())
-        .filter_map(|pid| pid.parse().ok().map(Pid::from_raw))
-        .collect()
+    let children = proc::children(parent.as_raw().cast_unsigned()).into_iter();
+    children.map(|pid| Pid::from_raw(pid.cast_signed())).collect()
 }
 
 /// Returns all descendants of this process.

@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeSet,
     ffi::{CStr, CString},
-    fs, io,
+    io,
     os::{
         fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
         unix::{ffi::OsStrExt, net::UnixStream, process::CommandExt},
@@ -26,6 +26,8 @@ use nix::{
     unistd,
 };
 use tokio::io::{Interest, unix::AsyncFd};
+
+use super::proc;
 
 /// Takes ownership of a descriptor that `recvmsg` has just returned.
 pub(crate) fn own(fd: RawFd) -> OwnedFd {
@@ -75,8 +77,7 @@ pub(crate) fn inherit(fd: RawFd) -> OwnedFd {
 /// Sets close-on-exec on every descriptor but stdin, stdout and stderr: workers must not inherit
 /// descriptors that a parent of the agent left open.
 pub(crate) fn keep_descriptors_private() {
-    let numbers = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
+    let numbers = proc::numbers("self/fd").into_iter().map(u32::cast_signed);
     for number in numbers.filter(|number| *number > 2) {
         // SAFETY: it is borrowed for this one call, which fails if it is no longer open.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };

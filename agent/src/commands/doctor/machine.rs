@@ -15,7 +15,7 @@ use crate::{
     sys::{
         cgroup,
         host::{Host, ThisHost},
-        tree,
+        proc,
     },
 };
 
@@ -49,7 +49,7 @@ fn kernel() -> Finding {
             "Linux 5.4 or newer is required",
         );
     }
-    match tree::check() {
+    match proc::check_children() {
         Ok(()) => Finding::pass("kernel", format!("Linux {release}")),
         Err(error) => Finding::fail(
             "kernel",

@@ -1,15 +1,14 @@
 //! Finds the process that listens on a port of this machine, as `ss -ltnp` does.
 
-use std::{fs, path::Path};
+use crate::sys::proc;
 
 /// Returns the process that listens on `port`, as text; `None` if there is none, or it is another
 /// user's.
 pub(super) fn holder(port: u16) -> Option<String> {
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
+    let tables = ["net/tcp", "net/tcp6"].map(proc::read);
     let inodes: Vec<String> =
         tables.iter().flatten().flat_map(|table| listeners(table, port)).collect();
-    let processes = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
-    processes.into_iter().find(|process| has_socket(process, &inodes)).map(|process| name(&process))
+    proc::numbers("").into_iter().find(|pid| has_socket(*pid, &inodes)).map(name)
 }
 
 /// Returns the inodes of the sockets in a kernel table that listen on `port`.
@@ -24,9 +23,9 @@ fn listeners(table: &str, port: u16) -> Vec<String> {
     .collect()
 }
 
-fn has_socket(process: &Path, inodes: &[String]) -> bool {
-    let links = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-    let mut targets = links.filter_map(|link| fs::read_link(link.path()).ok());
+fn has_socket(pid: u32, inodes: &[String]) -> bool {
+    let files = proc::numbers(&format!("{pid}/fd")).into_iter();
+    let mut targets = files.filter_map(|file| proc::link(&format!("{pid}/fd/{file}")));
     targets.any(|target| {
         let target = target.to_string_lossy();
         let inode = target.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
@@ -34,9 +33,8 @@ fn has_socket(process: &Path, inodes: &[String]) -> bool {
     })
 }
 
-fn name(process: &Path) -> String {
-    let pid = process.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let command = fs::read_to_string(process.join("comm")).unwrap_or_default();
+fn name(pid: u32) -> String {
+    let command = proc::read(&format!("{pid}/comm")).unwrap_or_default();
     format!("process {pid} ({})", command.trim())
 }
 

@@ -4,7 +4,7 @@ use std::{fs, path::Path, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::sys::clock;
+use crate::sys::{clock, proc};
 
 /// The time of a write: the boot of the machine, and the time since that boot.
 ///
@@ -18,7 +18,7 @@ pub(super) struct Stamp {
 impl Stamp {
     /// Returns the stamp of the current time.
     pub(super) fn now() -> Self {
-        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot_id = proc::read("sys/kernel/random/boot_id").unwrap_or_default();
         let boot_time_ms = u64::try_from(clock::boot_time().as_millis()).unwrap_or(u64::MAX);
         Self { boot_id: boot_id.trim().to_owned(), boot_time_ms }
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::files::{folder_of, name_of, replace};
 use crate::{
     spec::Endpoint,
-    sys::{host::ThisHost, private_folder::PrivateFolder, process_start::began},
+    sys::{host::ThisHost, private_folder::PrivateFolder, proc},
 };
 
 /// The registration of a running agent, for `ragent status`.
@@ -53,11 +53,11 @@ impl RunningAgent {
     pub fn this(run_id: &RunId, endpoint: &Endpoint, stage: Stage) -> Self {
         let pid = std::process::id();
         let (run_id, endpoint) = (run_id.to_string(), endpoint.to_string());
-        Self { run_id, endpoint, pid, began: began(pid).unwrap_or(0), stage }
+        Self { run_id, endpoint, pid, began: proc::start_time(pid).unwrap_or(0), stage }
     }
 
     fn is_alive(&self) -> bool {
-        began(self.pid) == Some(self.began)
+        proc::start_time(self.pid) == Some(self.began)
     }
 }
 

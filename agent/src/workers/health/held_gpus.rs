@@ -6,7 +6,7 @@
 //! process numbers are meaningless, there is no wait.
 
 use std::{
-    fmt, fs,
+    fmt,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -21,7 +21,7 @@ use tracing::{info, warn};
 
 use crate::{
     limits,
-    sys::{clock, process_start},
+    sys::{clock, proc},
 };
 
 /// The GPUs of this node; their driver is opened on first use.
@@ -118,7 +118,7 @@ fn holders(driver: &Nvml) -> Result<Vec<Holder>, NvmlError> {
 fn has_ended(pid: u32) -> bool {
     match kill(Pid::from_raw(pid.cast_signed()), None) {
         Err(Errno::ESRCH) => true,
-        Ok(()) => process_start::began(pid).is_none(),
+        Ok(()) => proc::start_time(pid).is_none(),
         // The process of another user.
         Err(_) => false,
     }
@@ -128,7 +128,7 @@ fn has_ended(pid: u32) -> bool {
 fn is_on_the_host() -> bool {
     /// The kernel's first PID namespace: `PROC_PID_INIT_INO`.
     const FIRST: &str = "pid:[4026531836]";
-    fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == FIRST)
+    proc::link("self/ns/pid").is_some_and(|link| link.as_os_str() == FIRST)
 }
 
 impl fmt::Display for Holder {

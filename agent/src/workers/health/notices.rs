@@ -13,7 +13,7 @@ use tokio::{net::UnixDatagram, sync::mpsc, task::AbortHandle};
 
 use crate::{
     limits,
-    sys::{private_folder::PrivateFolder, process_start},
+    sys::{private_folder::PrivateFolder, proc},
 };
 
 /// The content of one datagram.
@@ -110,7 +110,7 @@ fn remove_left(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
-        let is_left = |pid: u32| pid == std::process::id() || process_start::began(pid).is_none();
+        let is_left = |pid: u32| pid == std::process::id() || proc::start_time(pid).is_none();
         if pid.is_some_and(is_left) {
             // A folder that stays is harmless.
             let _ = fs::remove_dir_all(entry.path());

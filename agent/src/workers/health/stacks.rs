@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs::File,
     io::{self, Write},
     path::{Path, PathBuf},
     process::Stdio,
@@ -22,7 +22,7 @@ use tracing::warn;
 
 use crate::{
     limits,
-    sys::{clock, files, tree, unix},
+    sys::{clock, files, proc, tree, unix},
 };
 
 /// The tools for taking stacks.
@@ -111,23 +111,18 @@ fn write_kernel_view(path: &Path, pid: u32) -> io::Result<File> {
     let mut all = tree::descendants_of(worker);
     all.insert(worker);
     for pid in all.iter().take(limits::STACK_PROCESSES) {
-        let name = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let name = String::from_utf8_lossy(&name).replace('\0', " ");
+        let name = proc::read(&format!("{pid}/cmdline")).unwrap_or_default().replace('\0', " ");
         writeln!(file, "process {pid}: {}", name.trim_end())?;
-        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let threads = proc::numbers(&format!("{pid}/task")).into_iter();
         for thread in threads.take(limits::STACK_PROCESSES) {
-            let read = |name: &str| {
-                fs::read_to_string(thread.path().join(name)).unwrap_or_default().trim().to_owned()
-            };
-            let status = read("status");
-            let state = status.lines().find_map(|line| line.strip_prefix("State:"));
-            let id = thread.file_name();
+            let path = |name: &str| format!("{pid}/task/{thread}/{name}");
+            let read = |name: &str| proc::read(&path(name)).unwrap_or_default().trim().to_owned();
+            let state = proc::field(&path("status"), "State");
             writeln!(
                 file,
-                "  thread {} {}: {}, waits in {}",
-                id.to_string_lossy(),
+                "  thread {thread} {}: {}, waits in {}",
                 read("comm"),
-                state.unwrap_or("gone").trim(),
+                state.as_deref().unwrap_or("gone"),
                 read("wchan"),
             )?;
             for frame in read("stack").lines() {
