@@ -1,4 +1,7 @@
 //! Parses the environment variables for agents: `-x NAME`, `-x NAME=VALUE`, `--env-file`.
+//!
+//! The crate `dotenvy` is not used: it expands variables in values, and its errors contain the text
+//! of a line, which may be a secret, and not its number.
 
 use std::ffi::OsString;
 

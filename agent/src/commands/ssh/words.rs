@@ -2,34 +2,11 @@
 
 use std::ffi::{OsStr, OsString};
 
-/// Splits `text` into words; quotes and backslashes keep white space. Returns `None` if a quote is
-/// not closed.
-pub(super) fn split(text: &str) -> Option<Vec<String>> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut chars = text.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            c if c.is_whitespace() => words.extend(word.take()),
-            '\\' => word.get_or_insert_default().push(chars.next()?),
-            '\'' | '"' => {
-                let word = word.get_or_insert_default();
-                loop {
-                    match chars.next()? {
-                        end if end == c => break,
-                        '\\' if c == '"' => word.push(chars.next()?),
-                        inner => word.push(inner),
-                    }
-                }
-            }
-            c => word.get_or_insert_default().push(c),
-        }
-    }
-    words.extend(word);
-    Some(words)
-}
+/// Splits a text into words as a POSIX shell does. Returns `None` if a quote is not closed.
+pub(super) use shlex::split;
 
-/// Quotes `word` so that every shell parses it as one word.
+/// Quotes `word` so that every shell parses it as one word. `shlex` would also quote words with `=`,
+/// `,` and `%`, which are most of those that `--dry-run` prints.
 pub(super) fn quote(word: &OsStr) -> String {
     let text = word.to_string_lossy();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
@@ -50,7 +27,8 @@ mod tests {
 
     use super::*;
 
-    /// Words are split as a shell splits them.
+    /// Words are split as a shell splits them: a backslash in double quotes stays before a letter,
+    /// and `#` begins a comment.
     #[test]
     fn words_are_cut() {
         let cut = |text| split(text).unwrap();
@@ -58,6 +36,7 @@ mod tests {
             cut(" ssh -F 'my conf' -p\\ 1 \"a\\\"b\"'c' '' "),
             ["ssh", "-F", "my conf", "-p 1", "a\"bc", ""]
         );
+        assert_eq!(cut("a \"\\b\" #c"), ["a", "\\b"]);
         assert_eq!(cut("  "), Vec::<String>::new());
         for open in ["'a", "\"a", "a\\", "\"a\\"] {
             assert_eq!(split(open), None, "{open}");
@@ -70,12 +49,6 @@ mod tests {
         fn quoting_is_undone(words in proptest::collection::vec("[a-c '\"\\\\$\n]{0,6}", 0..5)) {
             let quoted: Vec<OsString> = words.iter().map(OsString::from).collect();
             prop_assert_eq!(split(&join(&quoted)), Some(words));
-        }
-
-        /// Every text is either split or refused.
-        #[test]
-        fn never_panics(text in "(?s).{0,60}") {
-            let _ = split(&text);
         }
     }
 }
