@@ -13,6 +13,8 @@
 //! has succeeded, the others have a few seconds to learn of it, and are then signalled to end. The
 //! output of workers is not handled here.
 
+mod hosts;
+
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
@@ -21,6 +23,7 @@ use std::{
 use nix::sys::signal::Signal;
 use tracing::{debug, info, warn};
 
+use self::hosts::{Hosts, Standing};
 use super::{
     meeting::MeetingPlan,
     order::{AgentEnd, HostNumber, Report, Site},
@@ -58,18 +61,6 @@ pub(super) enum Effect {
     Finish(Verdict),
 }
 
-/// The state of one host.
-#[derive(Clone, Debug, Eq, PartialEq)]
-enum Standing {
-    Reaching,
-    Reached(Site),
-    Unreachable(String),
-    Running,
-    Ended(AgentEnd),
-    /// The relay of the host is gone, and its agent with it.
-    Lost(String),
-}
-
 #[derive(Debug)]
 enum Phase {
     Reaching { silent_until: Instant },
@@ -82,7 +73,7 @@ enum Phase {
 #[derive(Debug)]
 pub(super) struct Machine {
     settings: Settings,
-    hosts: Vec<Standing>,
+    hosts: Hosts,
     /// The host of the job's endpoint, if this launch has chosen it.
     coordinator: Option<HostNumber>,
     phase: Phase,
@@ -94,7 +85,7 @@ impl Machine {
     pub(super) fn new(now: Instant, settings: Settings) -> Self {
         info!(hosts = settings.names.len(), "reaching hosts");
         Self {
-            hosts: vec![Standing::Reaching; settings.names.len()],
+            hosts: Hosts::new(settings.names.clone()),
             coordinator: None,
             phase: Phase::Reaching { silent_until: now + settings.reach_silence },
             effects: VecDeque::from([Effect::Reach]),
@@ -157,7 +148,7 @@ impl Machine {
         }
         match self.phase {
             Phase::Reaching { .. } => {
-                for host in self.those(&Standing::Reaching) {
+                for host in self.hosts.those(&Standing::Reaching) {
                     self.unreachable(host, "no answer in time".to_owned());
                 }
                 self.advance(now);
@@ -180,64 +171,67 @@ impl Machine {
     }
 
     fn reached(&mut self, host: HostNumber, site: Site) {
-        if matches!(self.phase, Phase::Reaching { .. }) && *self.at(host) == Standing::Reaching {
-            debug!(host = self.name(host), "host reached");
-            *self.at_mut(host) = Standing::Reached(site);
+        let is_awaited = *self.hosts.at(host) == Standing::Reaching;
+        if matches!(self.phase, Phase::Reaching { .. }) && is_awaited {
+            debug!(host = self.hosts.name(host), "host reached");
+            self.hosts.set(host, Standing::Reached(site));
         }
     }
 
     fn gone(&mut self, host: HostNumber, why: String, is_direct: bool) {
-        match self.at(host) {
+        match self.hosts.at(host) {
             Standing::Unreachable(_) | Standing::Ended(_) | Standing::Lost(_) => {}
             Standing::Running => {
-                warn!(host = self.name(host), cause = why, "host lost");
-                *self.at_mut(host) = Standing::Lost(why);
+                warn!(host = self.hosts.name(host), cause = why, "host lost");
+                self.hosts.set(host, Standing::Lost(why));
             }
             Standing::Reaching | Standing::Reached(_) if is_direct => self.unreachable(host, why),
             Standing::Reaching | Standing::Reached(_) => {
                 info!(
-                    host = self.name(host),
+                    host = self.hosts.name(host),
                     cause = why,
                     "host not reached; connecting to it directly"
                 );
-                *self.at_mut(host) = Standing::Reaching;
+                self.hosts.set(host, Standing::Reaching);
                 self.effects.push_back(Effect::ReachDirectly(host));
             }
         }
     }
 
     fn unreachable(&mut self, host: HostNumber, why: String) {
-        warn!(host = self.name(host), cause = why, "host cannot be reached");
-        *self.at_mut(host) = Standing::Unreachable(why);
+        warn!(host = self.hosts.name(host), cause = why, "host cannot be reached");
+        self.hosts.set(host, Standing::Unreachable(why));
     }
 
     fn ended(&mut self, host: HostNumber, end: AgentEnd) {
-        if *self.at(host) != Standing::Running {
+        if *self.hosts.at(host) != Standing::Running {
             return;
         }
         if let AgentEnd::NotStarted(why) = &end {
-            warn!(host = self.name(host), cause = why, "agent not started");
+            warn!(host = self.hosts.name(host), cause = why, "agent not started");
         }
-        *self.at_mut(host) = Standing::Ended(end);
+        self.hosts.set(host, Standing::Ended(end));
     }
 
     /// Advances the phase according to the states of the hosts.
     fn advance(&mut self, now: Instant) {
         match self.phase {
             Phase::Reaching { .. } => {
-                if !self.hosts.contains(&Standing::Reaching) {
+                if !self.hosts.any(&Standing::Reaching) {
                     self.begin();
                 }
             }
-            Phase::Running { .. } | Phase::Stopping { .. } if !self.is_anybody_running() => {
+            Phase::Running { .. } | Phase::Stopping { .. }
+                if !self.hosts.any(&Standing::Running) =>
+            {
                 self.conclude();
             }
             Phase::Running { give_up_at, has_succeeded } => {
                 let due = self.gives_up_at(now);
                 // A deadline from before the success of the job is dropped once it has succeeded.
-                let before = give_up_at.filter(|_| has_succeeded || !self.has_succeeded());
+                let before = give_up_at.filter(|_| has_succeeded || !self.hosts.have_success());
                 let earliest = before.into_iter().chain(due).min();
-                let has_succeeded = self.has_succeeded();
+                let has_succeeded = self.hosts.have_success();
                 self.phase = Phase::Running { give_up_at: earliest, has_succeeded };
                 self.handle_timeout(now);
             }
@@ -247,48 +241,30 @@ impl Machine {
 
     /// Starts the agents of all reached hosts, or none if there are too few.
     fn begin(&mut self) {
-        let reached: Vec<(HostNumber, Site)> = self
-            .numbers()
-            .filter_map(|host| {
-                let Standing::Reached(site) = self.at(host) else { return None };
-                Some((host, site.clone()))
-            })
-            .collect();
+        let reached = self.hosts.reached();
         if reached.len() < self.settings.min {
-            let unreachable = self.named(|standing| match standing {
-                Standing::Unreachable(why) => Some(why.clone()),
-                Standing::Reaching
-                | Standing::Reached(_)
-                | Standing::Running
-                | Standing::Ended(_)
-                | Standing::Lost(_) => None,
-            });
             let (reached, min) = (reached.len(), self.settings.min);
+            let unreachable = self.hosts.unreachable();
             return self.finish(Verdict::TooFewHosts { reached, min, unreachable });
         }
         info!(hosts = reached.len(), of = self.hosts.len(), "starting agents");
         for (host, _) in &reached {
-            *self.at_mut(*host) = Standing::Running;
+            self.hosts.set(*host, Standing::Running);
         }
         self.coordinator = self.settings.meeting.coordinator(&reached);
         self.effects.push_back(Effect::Start(reached));
         self.phase = Phase::Running { give_up_at: None, has_succeeded: false };
     }
 
-    fn has_succeeded(&self) -> bool {
-        self.hosts.contains(&Standing::Ended(AgentEnd::Exited(0)))
-    }
-
     /// Returns the time at which the remaining agents are signalled to end, because they would wait
     /// in vain: now if a needed agent cannot return, else after the time to end by themselves.
     fn gives_up_at(&self, now: Instant) -> Option<Instant> {
-        if self.has_succeeded() {
+        if self.hosts.have_success() {
             // All agents learn of it, except agents that are cut off from the job and would wait.
             return Some(now + limits::SUCCESS_TIMEOUT);
         }
         let is_needed = |host: HostNumber| Some(host) == self.coordinator;
-        let running = self.hosts.iter().filter(|standing| **standing == Standing::Running);
-        let are_too_few = running.count() < self.settings.min;
+        let are_too_few = self.hosts.those(&Standing::Running).len() < self.settings.min;
         let gone = |standing: &Standing| {
             matches!(
                 standing,
@@ -296,8 +272,8 @@ impl Machine {
                     | Standing::Ended(AgentEnd::NotStarted(_) | AgentEnd::Exited(USAGE))
             )
         };
-        let missed = self.numbers().filter(|host| are_too_few || is_needed(*host));
-        let missed: Vec<&Standing> = missed.map(|host| self.at(host)).collect();
+        let missed = self.hosts.numbers().filter(|host| are_too_few || is_needed(*host));
+        let missed: Vec<&Standing> = missed.map(|host| self.hosts.at(host)).collect();
         if missed.iter().any(|standing| gone(standing)) {
             return Some(now);
         }
@@ -320,8 +296,8 @@ impl Machine {
 
     /// Counts the agents that still run as lost, and ends the launch.
     fn give_up(&mut self) {
-        for host in self.those(&Standing::Running) {
-            *self.at_mut(host) = Standing::Lost("its agent did not end".to_owned());
+        for host in self.hosts.those(&Standing::Running) {
+            self.hosts.set(host, Standing::Lost("its agent did not end".to_owned()));
         }
         self.conclude();
     }
@@ -332,52 +308,12 @@ impl Machine {
             Phase::Stopping { cause, .. } => cause,
             Phase::Reaching { .. } | Phase::Running { .. } | Phase::Over => None,
         };
-        let ends = self.named(|standing| match standing {
-            Standing::Ended(end) => Some(Ok(end.clone())),
-            Standing::Lost(why) => Some(Err(why.clone())),
-            Standing::Reaching
-            | Standing::Reached(_)
-            | Standing::Unreachable(_)
-            | Standing::Running => None,
-        });
-        self.finish(of_ends(&ends, cause));
+        self.finish(of_ends(&self.hosts.ends(), cause));
     }
 
     fn finish(&mut self, verdict: Verdict) {
         self.effects.push_back(Effect::Finish(verdict));
         self.phase = Phase::Over;
-    }
-
-    fn is_anybody_running(&self) -> bool {
-        self.hosts.contains(&Standing::Running)
-    }
-
-    fn numbers(&self) -> impl Iterator<Item = HostNumber> + use<> {
-        0..HostNumber::try_from(self.hosts.len()).unwrap_or(HostNumber::MAX)
-    }
-
-    /// Returns the hosts in the state `standing`.
-    fn those(&self, standing: &Standing) -> Vec<HostNumber> {
-        self.numbers().filter(|host| self.at(*host) == standing).collect()
-    }
-
-    /// Returns the results of `select` for all hosts that have one, with the names of the hosts.
-    fn named<T>(&self, select: impl Fn(&Standing) -> Option<T>) -> Vec<(String, T)> {
-        let named = self.settings.names.iter().zip(&self.hosts);
-        named.filter_map(|(name, standing)| Some((name.clone(), select(standing)?))).collect()
-    }
-
-    fn name(&self, host: HostNumber) -> &str {
-        &self.settings.names[host as usize]
-    }
-
-    /// Returns the state of a host. Connections pass on reports of known hosts only.
-    fn at(&self, host: HostNumber) -> &Standing {
-        &self.hosts[host as usize]
-    }
-
-    fn at_mut(&mut self, host: HostNumber) -> &mut Standing {
-        &mut self.hosts[host as usize]
     }
 }
 

@@ -1,0 +1,108 @@
+//! The states of the hosts of a launch.
+
+use crate::commands::ssh::order::{AgentEnd, HostNumber, Site};
+
+/// The state of one host.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Standing {
+    Reaching,
+    Reached(Site),
+    Unreachable(String),
+    Running,
+    Ended(AgentEnd),
+    /// The relay of the host is gone, and its agent with it.
+    Lost(String),
+}
+
+/// The hosts of a launch, by number. Connections pass on reports of known hosts only.
+#[derive(Debug)]
+pub(super) struct Hosts {
+    names: Vec<String>,
+    standings: Vec<Standing>,
+}
+
+impl Hosts {
+    /// Creates the hosts, which are being reached.
+    pub(super) fn new(names: Vec<String>) -> Self {
+        Self { standings: vec![Standing::Reaching; names.len()], names }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.standings.len()
+    }
+
+    pub(super) fn numbers(&self) -> impl Iterator<Item = HostNumber> + use<> {
+        0..HostNumber::try_from(self.len()).unwrap_or(HostNumber::MAX)
+    }
+
+    pub(super) fn name(&self, host: HostNumber) -> &str {
+        &self.names[host as usize]
+    }
+
+    pub(super) fn at(&self, host: HostNumber) -> &Standing {
+        &self.standings[host as usize]
+    }
+
+    pub(super) fn set(&mut self, host: HostNumber, standing: Standing) {
+        self.standings[host as usize] = standing;
+    }
+
+    /// Returns true if a host is in the state `standing`.
+    pub(super) fn any(&self, standing: &Standing) -> bool {
+        self.standings.contains(standing)
+    }
+
+    /// Returns the hosts in the state `standing`.
+    pub(super) fn those(&self, standing: &Standing) -> Vec<HostNumber> {
+        self.numbers().filter(|host| self.at(*host) == standing).collect()
+    }
+
+    /// Returns true if an agent has reported that the job has succeeded.
+    pub(super) fn have_success(&self) -> bool {
+        self.any(&Standing::Ended(AgentEnd::Exited(0)))
+    }
+
+    /// Returns the hosts that were reached, with their sites.
+    pub(super) fn reached(&self) -> Vec<(HostNumber, Site)> {
+        let site = |host| match self.at(host) {
+            Standing::Reached(site) => Some((host, site.clone())),
+            Standing::Reaching
+            | Standing::Unreachable(_)
+            | Standing::Running
+            | Standing::Ended(_)
+            | Standing::Lost(_) => None,
+        };
+        self.numbers().filter_map(site).collect()
+    }
+
+    /// Returns the names of the hosts that cannot be reached, with the reasons.
+    pub(super) fn unreachable(&self) -> Vec<(String, String)> {
+        self.named(|standing| match standing {
+            Standing::Unreachable(why) => Some(why.clone()),
+            Standing::Reaching
+            | Standing::Reached(_)
+            | Standing::Running
+            | Standing::Ended(_)
+            | Standing::Lost(_) => None,
+        })
+    }
+
+    /// Returns the names of the hosts whose agents have ended, each with the end, or with the reason
+    /// for which the host was lost.
+    pub(super) fn ends(&self) -> Vec<(String, Result<AgentEnd, String>)> {
+        self.named(|standing| match standing {
+            Standing::Ended(end) => Some(Ok(end.clone())),
+            Standing::Lost(why) => Some(Err(why.clone())),
+            Standing::Reaching
+            | Standing::Reached(_)
+            | Standing::Unreachable(_)
+            | Standing::Running => None,
+        })
+    }
+
+    /// Returns the results of `select` for all hosts that have one, with the names of the hosts.
+    fn named<T>(&self, select: impl Fn(&Standing) -> Option<T>) -> Vec<(String, T)> {
+        let named = self.names.iter().zip(&self.standings);
+        named.filter_map(|(name, standing)| Some((name.clone(), select(standing)?))).collect()
+    }
+}
