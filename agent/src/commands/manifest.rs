@@ -7,6 +7,7 @@
 mod container;
 mod error;
 mod job;
+mod metadata;
 mod method;
 mod names;
 mod objects;

@@ -11,7 +11,7 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 
-use super::{ManifestSpec, Method, ScriptKind, SharedVolume, VolumeSource};
+use super::{ManifestSpec, Method, ScriptKind, SharedVolume, VolumeSource, metadata};
 use crate::spec::DEFAULT_PORT;
 
 /// The name of the container and of its program.
@@ -159,7 +159,7 @@ pub(super) fn volumes(spec: &ManifestSpec) -> Vec<Volume> {
     let mut volumes =
         vec![Volume { name: "shm".to_owned(), empty_dir: Some(shm), ..Volume::default() }];
     if let Method::DeepSpeed { config: Some(_) } = spec.method {
-        let name = super::objects::config_name(spec);
+        let name = metadata::config_name(spec);
         let config_map = ConfigMapVolumeSource { name, ..ConfigMapVolumeSource::default() };
         volumes.push(Volume {
             name: "deepspeed".to_owned(),

@@ -14,7 +14,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use super::{ManifestSpec, container, objects};
+use super::{ManifestSpec, container, metadata};
 
 /// The time that an agent may need in addition to the stopping of its workers and of those of the
 /// nodes that it serves: leases, last messages, and a reserve.
@@ -22,7 +22,7 @@ const STOP_MARGIN: Duration = Duration::from_secs(30);
 
 pub(super) fn job(spec: &ManifestSpec) -> Job {
     let pods = count(spec.nodes.max());
-    let labels = objects::labels(spec);
+    let labels = metadata::labels(spec);
     let template = PodTemplateSpec {
         metadata: Some(ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }),
         spec: Some(pod(spec)),
@@ -39,7 +39,7 @@ pub(super) fn job(spec: &ManifestSpec) -> Job {
         template,
         ..JobSpec::default()
     };
-    Job { metadata: objects::metadata(spec, spec.name.clone()), spec: Some(job), status: None }
+    Job { metadata: metadata::metadata(spec, spec.name.clone()), spec: Some(job), status: None }
 }
 
 fn count(number: u32) -> i32 {

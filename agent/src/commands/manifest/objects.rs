@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{
     api::core::v1::{ConfigMap, Service, ServicePort, ServiceSpec},
-    apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
+    apimachinery::pkg::util::intstr::IntOrString,
 };
 use serde::Serialize;
 use serde_saphyr::ser::Error;
@@ -13,11 +13,10 @@ use super::{
     ManifestSpec, Method,
     container::{CONFIG_FILE, PORT_NAME},
     job,
+    metadata::{config_name, metadata},
 };
 use crate::spec::DEFAULT_PORT;
 
-/// The label by which users find the objects of a job.
-const LABEL: &str = "app.kubernetes.io/name";
 /// The label that Kubernetes sets on the pods of a job.
 const JOB_LABEL: &str = "batch.kubernetes.io/job-name";
 
@@ -35,24 +34,6 @@ pub(super) fn text(spec: &ManifestSpec) -> Result<String, Error> {
 fn yaml(object: &impl Serialize) -> Result<String, Error> {
     let value = serde_json::to_value(object).expect("objects have no odd keys");
     serde_saphyr::to_string(&value)
-}
-
-pub(super) fn labels(spec: &ManifestSpec) -> BTreeMap<String, String> {
-    BTreeMap::from([(LABEL.to_owned(), spec.name.clone())])
-}
-
-pub(super) fn metadata(spec: &ManifestSpec, name: String) -> ObjectMeta {
-    ObjectMeta {
-        name: Some(name),
-        namespace: spec.namespace.clone(),
-        labels: Some(labels(spec)),
-        ..ObjectMeta::default()
-    }
-}
-
-/// The name of the object with DeepSpeed's configuration.
-pub(super) fn config_name(spec: &ManifestSpec) -> String {
-    format!("{}-deepspeed", spec.name)
 }
 
 fn config_map(spec: &ManifestSpec) -> Option<ConfigMap> {
