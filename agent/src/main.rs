@@ -58,7 +58,7 @@ fn launch_here(args: LaunchArgs) -> Result<ExitCode, LaunchError> {
         (spec, format) => {
             let mut errors = spec.err().unwrap_or_default();
             errors.extend(format.err());
-            return Err(LaunchError::Usage(errors));
+            return Err(errors.into());
         }
     };
     logged(format, DefaultLines::Few, |log| run::launch(spec, log))

@@ -1,9 +1,9 @@
 //! The meaning of the flags: a [`JobSpec`] without contradictions, or every mistake at once.
 
+mod argument;
 mod command;
 mod devices;
 mod endpoint;
-mod error;
 mod events;
 mod filters;
 mod given;
@@ -18,23 +18,33 @@ mod search;
 mod signals;
 mod streams;
 mod template;
+mod usage;
 
 use std::{collections::BTreeSet, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use nix::sys::signal::Signal;
 use ragent_rendezvous::{ids::RunId, settings::SharedSettings};
 
-use self::given::{Given, MAX_NAME_LEN, Typed};
+use self::given::{Given, MAX_NAME_LEN};
+pub(crate) use self::{
+    argument::Argument,
+    command::{ScriptKind, interpreter},
+    devices::asked_workers,
+    launch_method::{MethodArguments, read_deepspeed_config},
+    meeting::one_node,
+    placed::port_of,
+    search::{AskedEndpoint, asked_endpoint},
+    usage::UsageErrors,
+};
 pub use self::{
     command::WorkerCommand,
     devices::VirtualDevices,
     endpoint::{DEFAULT_PORT, Endpoint, EndpointError},
-    error::JobSpecError,
     events::EventLog,
     filters::{LineFilters, ShownRanks},
     hang::HangSpec,
     job_files::{JobFiles, JobPath},
-    launch_method::{LaunchMethod, MethodName},
+    launch_method::LaunchMethod,
     meeting::Meeting,
     output::{Output, PrefixValues, Sink},
     placed::Placed,
@@ -43,15 +53,7 @@ pub use self::{
     signals::SignalList,
     streams::{Stream, StreamMap, Streams},
     template::substitute,
-};
-pub(crate) use self::{
-    command::interpreter,
-    devices::asked_workers,
-    given::Errors,
-    launch_method::read_deepspeed_config,
-    meeting::one_node,
-    placed::port_of,
-    search::{AskedEndpoint, asked_endpoint},
+    usage::UsageError,
 };
 use crate::{
     cli::LaunchArgs,
@@ -132,6 +134,9 @@ pub enum TimerFile {
 /// The name of a job that was given none; the same as torch's.
 pub(crate) const NO_NAME: &str = "none";
 
+/// The mistake that the command line has no script.
+pub(crate) const NO_SCRIPT: &str = "no training script is given";
+
 /// The time that workers have to end without `--shutdown-timeout`; the same as torch's.
 const DEFAULT_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -146,9 +151,9 @@ impl JobSpec {
     /// # Errors
     ///
     /// Returns every mistake, in the order of the flags.
-    pub fn resolve(args: LaunchArgs, host: &impl Host) -> Result<Self, Vec<JobSpecError>> {
+    pub fn resolve(args: LaunchArgs, host: &impl Host) -> Result<Self, Vec<UsageError>> {
         let mut given = Given { args: &args, host, placement: None };
-        let mut errors: Errors = Errors::default();
+        let mut errors = UsageErrors::default();
         given.placement = errors.or_default(given.placement());
         let conf = errors.or_default(given.rdzv_conf());
         let nodes = errors.or(given.nodes(&conf), one_node());
@@ -219,104 +224,94 @@ impl JobSpec {
                 .then_some(1),
             nccl_async_error_handling: host.env("TORCH_NCCL_ASYNC_ERROR_HANDLING").is_none(),
         };
-        if errors.0.is_empty() { Ok(spec) } else { Err(errors.0) }
+        errors.into_result(spec)
     }
 }
 
 impl<H: Host> Given<'_, H> {
-    fn rdzv_conf(&self) -> Result<RdzvConf, JobSpecError> {
+    fn rdzv_conf(&self) -> Result<RdzvConf, UsageError> {
         let text = self.text("rdzv_conf", &self.args.rdzv_conf).unwrap_or_default();
         RdzvConf::parse(&text)
     }
 
-    fn run_id(&self) -> Result<RunId, JobSpecError> {
-        let given = self.typed("rdzv_id", &self.args.rdzv_id);
-        let given = given.unwrap_or_else(|| Typed {
-            source: "--rdzv-id".to_owned(),
-            text: self.launchers_name().unwrap_or(NO_NAME).to_owned(),
-        });
+    fn run_id(&self) -> Result<RunId, UsageError> {
+        let given = self.argument("rdzv_id", &self.args.rdzv_id);
+        let assigned = || self.launchers_name().unwrap_or(NO_NAME);
+        let given = given.unwrap_or_else(|| Argument::new("--rdzv-id", assigned()));
         let sound = |c: char| !c.is_control() && c != '/';
         if given.text.is_empty()
             || given.text.len() > MAX_NAME_LEN
             || !given.text.chars().all(sound)
         {
-            return Err(JobSpecError::RunId { source_: given.source, value: given.text });
+            return Err(given.is_not(
+                "a valid name of a job: 1 to 200 bytes, without `/` and control characters",
+            ));
         }
         Ok(RunId::new(given.text))
     }
 
-    fn final_codes(&self) -> Result<BTreeSet<i32>, JobSpecError> {
+    fn final_codes(&self) -> Result<BTreeSet<i32>, UsageError> {
         let typed = &self.args.no_restart_exit_codes;
-        let Some(given) = self.typed("no_restart_exit_codes", typed) else {
+        let Some(given) = self.argument("no_restart_exit_codes", typed) else {
             return Ok(BTreeSet::new());
         };
         let code = |part: &str| part.trim().parse::<u8>().ok().filter(|code| *code > 0);
         let codes = given.text.split(',').map(|part| code(part).map(i32::from));
         codes
             .collect::<Option<_>>()
-            .ok_or(JobSpecError::ExitCodes { source_: given.source, value: given.text })
+            .ok_or_else(|| given.is_not("a list of exit codes from 1 to 255, such as 2,64"))
     }
 
-    fn monitor_interval(&self) -> Result<(), JobSpecError> {
-        match self.typed("monitor_interval", &self.args.monitor_interval) {
-            Some(given) if !given.text.trim().parse::<f64>().is_ok_and(|s| s > 0.0) => {
-                Err(JobSpecError::Seconds { source_: given.source, value: given.text })
-            }
-            Some(_) | None => Ok(()),
-        }
+    fn monitor_interval(&self) -> Result<(), UsageError> {
+        let given = self.argument("monitor_interval", &self.args.monitor_interval);
+        given.map(|given| given.seconds(|seconds| seconds > 0.0)).transpose().map(|_| ())
     }
 
-    fn start_method(&self) -> Result<(), JobSpecError> {
+    fn start_method(&self) -> Result<(), UsageError> {
         // The variable is ignored: torchrun accepts any value of it.
-        let Some(method) = &self.args.start_method else { return Ok(()) };
-        if ["spawn", "fork", "forkserver"].contains(&method.as_str()) {
-            return Ok(());
-        }
-        Err(JobSpecError::Choice {
-            source_: "--start-method".to_owned(),
-            value: method.clone(),
-            choices: "`spawn`, `fork` or `forkserver`",
+        let given = Argument::of_flag("--start-method", &self.args.start_method);
+        let choose = |text: &str| ["spawn", "fork", "forkserver"].contains(&text).then_some(());
+        let choices = "`spawn`, `fork` or `forkserver`";
+        given.map_or(Ok(()), |given| given.choice(choices, choose))
+    }
+
+    fn logs_specs(&self) -> Result<(), UsageError> {
+        let given = Argument::of_flag("--logs-specs", &self.args.logs_specs);
+        given.map_or(Ok(()), |given| {
+            let problem = "is a Python plug-in, which ragent cannot load";
+            let hint = "use `--log-dir`, `--redirects`, `--tee` and `--log-line-prefix-template` to \
+                        configure the output";
+            Err(given.invalid(problem).with_hint(hint))
         })
     }
 
-    fn logs_specs(&self) -> Result<(), JobSpecError> {
-        match &self.args.logs_specs {
-            Some(name) => Err(JobSpecError::LogsSpecs { value: name.clone() }),
-            None => Ok(()),
-        }
-    }
-
-    fn shutdown_timeout(&self) -> Result<Duration, JobSpecError> {
-        let flag = self.typed("shutdown_timeout", &self.args.shutdown_timeout);
+    fn shutdown_timeout(&self) -> Result<Duration, UsageError> {
+        let flag = self.argument("shutdown_timeout", &self.args.shutdown_timeout);
         let Some(given) = flag.or_else(|| self.variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")) else {
             return Ok(DEFAULT_SHUTDOWN_TIMEOUT);
         };
-        match given::python_int(&given.text).and_then(|digits| digits.parse::<u32>().ok()) {
-            Some(seconds) => Ok(Duration::from_secs(seconds.into())),
-            None => Err(JobSpecError::Seconds { source_: given.source, value: given.text }),
-        }
+        given.whole_seconds().map(|seconds| Duration::from_secs(seconds.into()))
     }
 
-    fn signals(&self) -> Result<SignalList, JobSpecError> {
-        let Some(given) = self.typed("signals_to_handle", &self.args.signals_to_handle) else {
+    fn signals(&self) -> Result<SignalList, UsageError> {
+        let Some(given) = self.argument("signals_to_handle", &self.args.signals_to_handle) else {
             return Ok(SignalList::default());
         };
-        given.text.parse().map_err(|signal| JobSpecError::Signal {
-            source_: given.source,
-            value: given.text,
-            signal,
+        given.text.parse().map_err(|signal: Signal| {
+            given.invalid(format_args!("contains {signal}, which cannot be handled"))
         })
     }
 
-    fn forwarded(&self, handled: &SignalList) -> Result<Vec<Signal>, JobSpecError> {
+    fn forwarded(&self, handled: &SignalList) -> Result<Vec<Signal>, UsageError> {
         let typed = &self.args.signals_to_forward;
-        let Some(given) = self.typed("signals_to_forward", typed) else {
+        let Some(given) = self.argument("signals_to_forward", typed) else {
             return Ok(Vec::new());
         };
-        let wrong = |name: &str| JobSpecError::Forwarded {
-            source_: given.source.clone(),
-            value: given.text.clone(),
-            name: name.to_owned(),
+        let wrong = |name: &str| {
+            let hint = "list signals that `--signals-to-handle` does not contain, such as SIGUSR1";
+            given
+                .invalid(format_args!("contains {name}, which cannot be forwarded"))
+                .with_hint(hint)
         };
         let list: SignalList =
             given.text.parse().map_err(|signal: Signal| wrong(signal.as_str()))?;
@@ -329,16 +324,12 @@ impl<H: Host> Given<'_, H> {
         }
     }
 
-    fn held_gpu_timeout(&self) -> Result<Duration, JobSpecError> {
-        let Some(given) = self.typed("held_gpu_timeout", &self.args.held_gpu_timeout) else {
+    fn held_gpu_timeout(&self) -> Result<Duration, UsageError> {
+        let Some(given) = self.argument("held_gpu_timeout", &self.args.held_gpu_timeout) else {
             return Ok(DEFAULT_HELD_GPU_TIMEOUT);
         };
-        match given.text.trim().parse::<f64>().map(Duration::try_from_secs_f64) {
-            Ok(Ok(timeout)) if timeout <= MAX_HELD_GPU_TIMEOUT => Ok(timeout),
-            Ok(_) | Err(_) => {
-                Err(JobSpecError::Seconds { source_: given.source, value: given.text })
-            }
-        }
+        let range = 0.0..=MAX_HELD_GPU_TIMEOUT.as_secs_f64();
+        given.seconds(|seconds| range.contains(&seconds)).map(Duration::from_secs_f64)
     }
 
     fn timers(&self) -> Option<TimerFile> {
@@ -347,18 +338,20 @@ impl<H: Host> Given<'_, H> {
         Some(path.map_or(TimerFile::Temporary, |path| TimerFile::At(path.into())))
     }
 
-    fn command(&self) -> Result<WorkerCommand, JobSpecError> {
+    fn command(&self) -> Result<WorkerCommand, UsageError> {
         let module = self.switch("module", self.args.module)?;
         let no_python = self.switch("no_python", self.args.no_python)?;
         let run_path = self.switch("run_path", self.args.run_path)?;
-        let script = self.args.script.clone().ok_or(JobSpecError::NoScript)?;
+        let none = || UsageError::new(NO_SCRIPT).with_hint("see `ragent --help`");
+        let script = self.args.script.clone().ok_or_else(none)?;
         let args = self.args.args.clone();
-        match (run_path, module, no_python) {
-            (true, _, _) => WorkerCommand::run_path(script, args, self.host),
-            (false, true, true) => Err(JobSpecError::ModuleWithoutPython),
-            (false, true, false) => WorkerCommand::module(script, args, self.host),
-            (false, false, true) => WorkerCommand::program(script, args, self.host),
-            (false, false, false) => WorkerCommand::script(script, args, self.host),
+        if run_path {
+            return WorkerCommand::run_path(script, args, self.host);
+        }
+        match ScriptKind::of(module, no_python)? {
+            ScriptKind::Module => WorkerCommand::module(script, args, self.host),
+            ScriptKind::Program => WorkerCommand::program(script, args, self.host),
+            ScriptKind::Script => WorkerCommand::script(script, args, self.host),
         }
     }
 }

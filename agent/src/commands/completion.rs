@@ -9,7 +9,7 @@ use clap::{Command, CommandFactory};
 use clap_complete::{Shell, generate};
 
 use super::error::{LaunchError, system};
-use crate::{cli::Cli, spec::JobSpecError};
+use crate::{cli::Cli, spec::Argument};
 
 /// Prints the completion script for `shell` on stdout.
 ///
@@ -17,18 +17,14 @@ use crate::{cli::Cli, spec::JobSpecError};
 ///
 /// Returns [`LaunchError`] if there is no script for that shell, or stdout cannot be written.
 pub fn print(shell: &str) -> Result<ExitCode, LaunchError> {
-    let shell = match shell {
-        "bash" => Shell::Bash,
-        "zsh" => Shell::Zsh,
-        "fish" => Shell::Fish,
-        other => {
-            return Err(LaunchError::Usage(vec![JobSpecError::Choice {
-                source_: "--print-completion".to_owned(),
-                value: other.to_owned(),
-                choices: "`bash`, `zsh` or `fish`",
-            }]));
-        }
+    let choose = |text: &str| match text {
+        "bash" => Some(Shell::Bash),
+        "zsh" => Some(Shell::Zsh),
+        "fish" => Some(Shell::Fish),
+        _ => None,
     };
+    let given = Argument::new("--print-completion", shell);
+    let shell = given.choice("`bash`, `zsh` or `fish`", choose)?;
     io::stdout().write_all(&script(shell)).map_err(system("print"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     cli::DoctorArgs,
     limits,
-    spec::{self, AskedEndpoint, JobSpecError},
+    spec::{self, AskedEndpoint, UsageError},
     sys::{host::ThisHost, stdout},
 };
 
@@ -85,10 +85,11 @@ impl Finding {
 /// Returns [`LaunchError`] if the arguments are invalid, the findings cannot be printed, or the
 /// runtime cannot be started.
 pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
-    let endpoint = spec::asked_endpoint(args.rdzv_endpoint.clone(), &ThisHost);
-    let endpoint = endpoint.map_err(|error| LaunchError::Usage(vec![error]))?;
+    let endpoint = spec::asked_endpoint(args.rdzv_endpoint.clone(), &ThisHost)?;
     if args.peers && !matches!(endpoint, AskedEndpoint::At(_)) {
-        return Err(LaunchError::Usage(vec![JobSpecError::PeersWithoutEndpoint]));
+        let message = "`--peers` needs the endpoint of a running job, but no endpoint is given";
+        let hint = "give it as `--rdzv-endpoint HOST:PORT`";
+        return Err(UsageError::new(message).with_hint(hint).into());
     }
     let mut findings = Findings::new(args.json);
     runtime::block_on(async {
@@ -108,7 +109,7 @@ async fn workers(
     let typed = args.nproc_per_node.clone();
     // For `gpu` and `auto`, the driver is asked for the number of GPUs.
     match within("gpu", || spec::asked_workers(typed, &ThisHost)).await {
-        Ok(workers) => workers.map_err(|error| LaunchError::Usage(vec![error])),
+        Ok(workers) => Ok(workers?),
         Err(silent) => {
             findings.tell(silent);
             Ok(None)

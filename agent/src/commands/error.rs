@@ -1,6 +1,11 @@
 //! Every way in which a launch can fail, with its message and exit code.
 
-use std::{fmt::Write, io, path::PathBuf, process::ExitCode};
+use std::{
+    fmt::Write,
+    io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use ragent_core::agent::{CLOSED_BEFORE, Ending};
 use ragent_proto::printable;
@@ -16,7 +21,7 @@ use crate::{
     },
     endpoint::{LocateError, PlaceError, search::sockets::SocketsError},
     report,
-    spec::{Endpoint, JobSpecError, StorePorts},
+    spec::{Argument, Endpoint, StorePorts, UsageError},
     sys::system_error::SystemError,
 };
 
@@ -78,7 +83,19 @@ pub enum LaunchError {
     },
     /// The arguments are invalid on this machine.
     #[error("the command line is invalid")]
-    Usage(Vec<JobSpecError>),
+    Usage(Vec<UsageError>),
+}
+
+impl From<UsageError> for LaunchError {
+    fn from(error: UsageError) -> Self {
+        Self::Usage(vec![error])
+    }
+}
+
+impl From<Vec<UsageError>> for LaunchError {
+    fn from(errors: Vec<UsageError>) -> Self {
+        Self::Usage(errors)
+    }
 }
 
 /// Adds the attempted operation to an error of the system.
@@ -86,12 +103,13 @@ pub(crate) fn system(attempt: &'static str) -> impl Fn(io::Error) -> LaunchError
     move |source| LaunchError::System(SystemError { attempt, source })
 }
 
-/// Reports mistakes in the arguments of a command.
-pub(crate) fn invalid<E: std::error::Error>(
-    mistakes: &[E],
-    hint: impl Fn(&E) -> Option<String>,
-) -> LaunchError {
-    LaunchError::Command { code: 2, report: usage(mistakes, hint) }
+/// Returns an error of the flag that names an output file or folder, which cannot be written.
+pub(crate) fn unwritable(flag: &str, path: &Path) -> impl FnOnce(io::Error) -> LaunchError {
+    let given = Argument::new(flag, &path.to_string_lossy());
+    move |error| {
+        let hint = "its folder must exist, and this user must be allowed to write to it";
+        given.invalid(format_args!("cannot be written: {error}")).with_hint(hint).into()
+    }
 }
 
 /// The end of a job, or of this node's part in it, other than success.
@@ -139,7 +157,7 @@ impl LaunchError {
 
     fn raw_report(&self) -> String {
         match self {
-            Self::Usage(errors) => usage(errors, JobSpecError::hint),
+            Self::Usage(errors) => usage(errors),
             Self::Command { report, .. } => report.clone(),
             Self::Ended(ended) => ended.report(),
             Self::StaysClosed { outcome, title, path } => with_hint(
@@ -269,8 +287,8 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn usage<E: std::error::Error>(errors: &[E], hint: impl Fn(&E) -> Option<String>) -> String {
-    let one = |error: &E| with_hint(format!("error: {error}"), hint(error).as_deref());
+fn usage(errors: &[UsageError]) -> String {
+    let one = |error: &UsageError| with_hint(format!("error: {error}"), error.hint());
     errors.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 

@@ -5,10 +5,8 @@
 //! file is read but DeepSpeed's configuration.
 
 mod container;
-mod error;
 mod job;
 mod metadata;
-mod method;
 mod names;
 mod objects;
 mod spec;
@@ -24,15 +22,12 @@ use std::{
 };
 
 use self::{
-    error::ManifestError,
-    method::Method,
-    spec::{ManifestSpec, ScriptKind},
+    spec::{ManifestSpec, Method},
     volume::{SharedVolume, VolumeSource},
 };
-use super::error::{LaunchError, invalid, system};
+use super::error::{LaunchError, system, unwritable};
 use crate::{
     cli::{K8sArgs, ManifestArgs, ManifestTarget},
-    spec::JobSpecError,
     sys::host::Host,
 };
 
@@ -46,7 +41,9 @@ pub fn print(args: ManifestArgs, host: &impl Host) -> Result<ExitCode, LaunchErr
     let output = args.output.clone();
     let text = k8s(*args, host)?;
     match output {
-        Some(path) => fs::write(&path, text).map_err(unwritable(&path))?,
+        Some(path) => {
+            fs::write(&path, text).map_err(unwritable("--output", Path::new(&path)))?;
+        }
         None => io::stdout().write_all(text.as_bytes()).map_err(system("print the manifest"))?,
     }
     Ok(ExitCode::SUCCESS)
@@ -54,17 +51,8 @@ pub fn print(args: ManifestArgs, host: &impl Host) -> Result<ExitCode, LaunchErr
 
 /// Returns the manifest for Kubernetes: YAML documents.
 fn k8s(args: K8sArgs, host: &impl Host) -> Result<String, LaunchError> {
-    let spec = ManifestSpec::resolve(args, host)
-        .map_err(|errors| invalid(&errors, ManifestError::hint))?;
+    let spec = ManifestSpec::resolve(args, host)?;
     objects::text(&spec).map_err(|error| system("write YAML")(io::Error::other(error)))
-}
-
-fn unwritable(path: &str) -> impl FnOnce(io::Error) -> LaunchError {
-    let path = Path::new(path).display().to_string();
-    move |error| {
-        let error = error.to_string();
-        LaunchError::Usage(vec![JobSpecError::OutputFile { source_: "--output", path, error }])
-    }
 }
 
 #[cfg(test)]

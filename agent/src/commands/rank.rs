@@ -4,7 +4,7 @@
 //! with the size of the job.
 
 use std::{
-    collections::BTreeMap, ffi::OsString, os::unix::process::CommandExt, path::Path,
+    collections::BTreeMap, ffi::OsString, io, os::unix::process::CommandExt, path::Path,
     process::Command,
 };
 
@@ -13,7 +13,7 @@ use crate::{
     cli::RankArgs,
     net,
     scheduler::{Head, Placement},
-    spec::{Endpoint, JobSpecError, port_of},
+    spec::{Argument, Endpoint, UsageError, port_of},
     sys::host::{Host, ThisHost},
 };
 
@@ -23,28 +23,33 @@ use crate::{
 ///
 /// Returns [`LaunchError`] if no launcher provides the rank, or there is no such program.
 pub fn become_program(args: &RankArgs) -> Result<std::process::ExitCode, LaunchError> {
-    let usage = |error| LaunchError::Usage(vec![error]);
-    let environment = environment(args, &ThisHost).map_err(usage)?;
+    let environment = environment(args, &ThisHost)?;
     // The user's own address is not checked: it may reach this machine by a route that is not
     // visible here.
     if args.master_addr.is_none() && set(&ThisHost, "MASTER_ADDR").is_none() {
-        check_master(&environment).map_err(usage)?;
+        check_master(&environment)?;
     }
     let Some((program, words)) = args.command.split_first() else {
-        return Err(usage(JobSpecError::NoScript));
+        return Err(UsageError::new("no program is given").into());
     };
-    let error = Command::new(program).args(words).envs(environment).exec().to_string();
-    let path = Path::new(program);
-    let is_script =
-        path.extension().is_some_and(|it| it == "py") && ThisHost.is_readable_file(path);
-    let program = program.to_string_lossy().into_owned();
-    Err(usage(JobSpecError::NotExecuted { program, error, is_script }))
+    let error = Command::new(program).args(words).envs(environment).exec();
+    Err(not_executed(Path::new(program), &error).into())
+}
+
+fn not_executed(program: &Path, error: &io::Error) -> UsageError {
+    let name = program.display();
+    let message = UsageError::new(format!("the program `{name}` cannot be executed: {error}"));
+    let is_python = program.extension().is_some_and(|it| it == "py");
+    if is_python && ThisHost.is_readable_file(program) {
+        return message.with_hint(format!("use `ragent rank -- python {name}`"));
+    }
+    message
 }
 
 /// Rank 0 serves the store at the master's address, which must therefore be this machine's:
 /// otherwise all other ranks would wait in vain. A name that does not resolve here is left to the
 /// program.
-fn check_master(environment: &BTreeMap<&'static str, OsString>) -> Result<(), JobSpecError> {
+fn check_master(environment: &BTreeMap<&'static str, OsString>) -> Result<(), UsageError> {
     if environment["RANK"] != "0" {
         return Ok(());
     }
@@ -54,16 +59,19 @@ fn check_master(environment: &BTreeMap<&'static str, OsString>) -> Result<(), Jo
     if runtime::block_on(net::may_lead_here(&endpoint)).unwrap_or(true) {
         return Ok(());
     }
-    Err(JobSpecError::MasterElsewhere { master, here: ThisHost.name() })
+    Err(UsageError::new(format!(
+        "rank 0 runs on {}, but the other ranks would connect to {master}",
+        ThisHost.name()
+    ))
+    .with_hint("give its host as `--master-addr` or in MASTER_ADDR"))
 }
 
 /// Returns the variables for PyTorch and its libraries.
 fn environment(
     args: &RankArgs,
     host: &impl Host,
-) -> Result<BTreeMap<&'static str, OsString>, JobSpecError> {
-    let placement = Placement::find(host).map_err(JobSpecError::RankPlacement)?;
-    let mut placement = placement.ok_or(JobSpecError::NoLauncher)?;
+) -> Result<BTreeMap<&'static str, OsString>, UsageError> {
+    let mut placement = placement(host)?;
     let port = given_port(args, host)?;
     let master = match given_master(args, host)? {
         Some(address) => address,
@@ -103,52 +111,68 @@ fn environment(
     Ok(variables)
 }
 
-/// Returns the value of a flag, else that of its variable, with the name of either.
-fn given(
-    typed: &Option<String>,
-    names: [&'static str; 2],
-    host: &impl Host,
-) -> Option<(&'static str, OsString)> {
-    let [flag, variable] = names;
-    let typed = typed.as_deref().map(|text| (flag, text.into()));
-    typed.or_else(|| Some((variable, set(host, variable)?)))
+/// Returns the place of this rank, as the launcher's variables describe it.
+fn placement(host: &impl Host) -> Result<Placement, UsageError> {
+    let found = Placement::find(host).map_err(|error| {
+        UsageError::new(error.to_string()).with_hint(
+            "start it directly with `mpirun` or `srun`; a wrapper in between must not change the \
+             variables that they set",
+        )
+    });
+    found?.ok_or_else(|| {
+        UsageError::new("this process was not started by a supported launcher").with_hint(
+            "start it with `mpirun` or `srun`; without these, `ragent --nproc-per-node N SCRIPT` \
+             starts N workers on this node",
+        )
+    })
 }
 
 /// Returns the address of rank 0, if the user has given it.
-fn given_master(args: &RankArgs, host: &impl Host) -> Result<Option<OsString>, JobSpecError> {
-    let Some((source_, address)) = given(&args.master_addr, ["--master-addr", "MASTER_ADDR"], host)
-    else {
-        return Ok(None);
+fn given_master(args: &RankArgs, host: &impl Host) -> Result<Option<OsString>, UsageError> {
+    let (source, address) = match &args.master_addr {
+        Some(typed) => ("--master-addr", typed.into()),
+        None => match set(host, "MASTER_ADDR") {
+            Some(address) => ("MASTER_ADDR", address),
+            None => return Ok(None),
+        },
     };
     let is_sound =
         |text: &str| !text.is_empty() && !text.chars().any(|c| c.is_whitespace() || c.is_control());
     if address.to_str().is_some_and(is_sound) {
         return Ok(Some(address));
     }
-    let value = address.to_string_lossy().into_owned();
-    Err(JobSpecError::MasterAddress { source_, value })
+    Err(Argument::new(source, &address.to_string_lossy())
+        .is_not("a valid address of rank 0")
+        .with_hint("give the name or the address of a host"))
 }
 
 /// Returns the port of rank 0, if the user has given it.
-fn given_port(args: &RankArgs, host: &impl Host) -> Result<Option<u16>, JobSpecError> {
-    let Some((source_, port)) = given(&args.master_port, ["--master-port", "MASTER_PORT"], host)
-    else {
-        return Ok(None);
+fn given_port(args: &RankArgs, host: &impl Host) -> Result<Option<u16>, UsageError> {
+    let variable = || {
+        let port = set(host, "MASTER_PORT")?;
+        Some(Argument::new("MASTER_PORT", &port.to_string_lossy()))
     };
-    let value = port.to_string_lossy().into_owned();
+    let flag = Argument::of_flag("--master-port", &args.master_port);
+    let Some(given) = flag.or_else(variable) else { return Ok(None) };
     // As Python's `int`, PyTorch ignores surrounding white space.
-    match value.trim().parse() {
+    match given.text.trim().parse() {
         Ok(port @ 1..) => Ok(Some(port)),
-        Ok(0) | Err(_) => Err(JobSpecError::MasterPort { source_, value }),
+        Ok(0) | Err(_) => Err(given
+            .is_not("a valid port of rank 0: it must be a number from 1 to 65535")
+            .with_hint("without it, the port is derived from the job's name")),
     }
 }
 
 /// Returns the address of rank 0 that follows from the launcher.
-fn implied_master(placement: &Placement) -> Result<OsString, JobSpecError> {
+fn implied_master(placement: &Placement) -> Result<OsString, UsageError> {
     match &placement.head {
         Head::Here => Ok("127.0.0.1".into()),
         Head::There(head) => Ok(head.into()),
-        Head::Unknown => Err(JobSpecError::NoMaster { launcher: placement.launcher }),
+        Head::Unknown => Err(UsageError::new(format!(
+            "{} has started this rank, but does not provide the host of rank 0",
+            placement.launcher
+        ))
+        .with_hint("give it as `--master-addr` or in MASTER_ADDR")),
     }
 }
 
@@ -161,7 +185,7 @@ mod tests {
     use super::*;
     use crate::sys::host::MadeUpHost;
 
-    fn environment_of(env: &[(&str, &str)], line: &str) -> Result<Vec<String>, JobSpecError> {
+    fn environment_of(env: &[(&str, &str)], line: &str) -> Result<Vec<String>, UsageError> {
         let mut host = MadeUpHost::default();
         host.env.extend(env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())));
         let words = line.split_whitespace().map(OsString::from);
@@ -215,8 +239,10 @@ mod tests {
     fn master_is_given_or_known() {
         let mut env = LAST_OF_MANY.to_vec();
         let unknown = environment_of(&env, "ragent rank true");
-        let launcher = crate::scheduler::Launcher::OpenMpi;
-        assert_eq!(unknown, Err(JobSpecError::NoMaster { launcher }));
+        assert_eq!(
+            unknown.unwrap_err().to_string(),
+            "Open MPI has started this rank, but does not provide the host of rank 0"
+        );
         env.extend([("MASTER_ADDR", "n1"), ("MASTER_PORT", "4000"), ("OMP_NUM_THREADS", "4")]);
         let set = environment_of(&env, "ragent rank true").unwrap();
         assert!(set.contains(&"MASTER_ADDR=n1".to_owned()), "{set:?}");
@@ -224,6 +250,9 @@ mod tests {
         assert!(!set.iter().any(|pair| pair.starts_with("OMP_")), "{set:?}");
         let typed = environment_of(&env, "ragent rank --master-port 5000 true").unwrap();
         assert!(typed.contains(&"MASTER_PORT=5000".to_owned()), "{typed:?}");
-        assert_eq!(environment_of(&[], "ragent rank true"), Err(JobSpecError::NoLauncher));
+        assert_eq!(
+            environment_of(&[], "ragent rank true").unwrap_err().to_string(),
+            "this process was not started by a supported launcher"
+        );
     }
 }

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, info, warn};
 
 use super::{
-    error::{Ended, LaunchError, system},
+    error::{Ended, LaunchError, system, unwritable},
     runtime::{block_on, watch_signals},
 };
 use crate::{
@@ -37,7 +37,9 @@ use crate::{
         service_manager::ServiceManager,
         telemetry::{self, Log},
     },
-    spec::{self, Endpoint, JobFiles, JobSpec, JobSpecError, LaunchMethod, Meeting, TimerFile},
+    spec::{
+        self, Argument, Endpoint, JobFiles, JobSpec, LaunchMethod, Meeting, TimerFile, UsageError,
+    },
     sys::{clock, files, host::ThisHost, proc, random::random_id},
     workers::{
         driver::{self as supervisor_driver, Command, SupervisorHandle},
@@ -63,10 +65,10 @@ pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
         spec.run_id = own_id;
     }
     for (flag, folder) in spec.files.folders(&spec.launch_method) {
-        files::make_folder(&folder).map_err(output_file(flag, &folder))?;
+        files::make_folder(&folder).map_err(unwritable(flag, &folder))?;
     }
     if let Some(path) = &spec.report {
-        result_file::prepare(path).map_err(output_file("--report", path))?;
+        result_file::prepare(path).map_err(unwritable("--report", path))?;
     }
     let result = match closed.as_ref().and_then(|closed| closed.outcome().zip(Some(closed))) {
         Some((outcome, closed)) => {
@@ -121,7 +123,9 @@ fn launch_with_logs(spec: &JobSpec, log: &Log) -> Result<Outcome, LaunchError> {
     let workers = u64::from(spec.local_world_size.get());
     let needed = limits::MIN_OPEN_FILES + limits::OPEN_FILES_PER_WORKER * workers;
     if limit < needed {
-        return Err(LaunchError::Usage(vec![JobSpecError::OpenFiles { limit, needed }]));
+        let message = format!("this process may open {limit} files, but needs {needed}");
+        let hint = "raise the hard limit of `ulimit -n`, or `LimitNOFILE=` of the unit";
+        return Err(UsageError::new(message).with_hint(hint).into());
     }
     proc::check_children().map_err(system("list the descendants of this process"))?;
     // Orphans of a killed keeper become children of this process, and are swept.
@@ -140,8 +144,10 @@ fn launch_with_logs(spec: &JobSpec, log: &Log) -> Result<Outcome, LaunchError> {
             LogFolder::Nowhere
         }
         Err((path, error)) => {
-            let (path, error) = (path.display().to_string(), error.to_string());
-            return Err(LaunchError::Usage(vec![JobSpecError::LogDir { path, error }]));
+            return Err(Argument::new("--log-dir", &path.to_string_lossy())
+                .invalid(format_args!("cannot be used: {error}"))
+                .with_hint("give a folder that this user may write to")
+                .into());
         }
     };
     if let Some(folder) = logs.run()
@@ -160,14 +166,6 @@ fn launch_with_logs(spec: &JobSpec, log: &Log) -> Result<Outcome, LaunchError> {
 struct GivenLimits {
     open_files: u64,
     core_dump: u64,
-}
-
-fn output_file(source_: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LaunchError {
-    let path = path.display().to_string();
-    move |error| {
-        let error = error.to_string();
-        LaunchError::Usage(vec![JobSpecError::OutputFile { source_, path, error }])
-    }
 }
 
 async fn launch_on_runtime(
@@ -394,7 +392,7 @@ fn supervisor_spec(
             spec::EventLog::File(path) => path.as_path(),
             spec::EventLog::Null | spec::EventLog::Console => Path::new(""),
         };
-        output_file("--event-log-handler", path)(error)
+        unwritable("--event-log-handler", path)(error)
     })?;
     Ok(SupervisorSpec {
         command: spec.command.clone(),
@@ -437,5 +435,5 @@ fn timer_pipe(file: Option<&TimerFile>) -> Result<Option<TimerPipe>, LaunchError
             ThisHost.temp_dir().join(format!("watchdog_timer_{}", random_id()))
         }
     };
-    TimerPipe::make(&path).map(Some).map_err(output_file("TORCHELASTIC_TIMER_FILE", &path))
+    TimerPipe::make(&path).map(Some).map_err(unwritable("TORCHELASTIC_TIMER_FILE", &path))
 }

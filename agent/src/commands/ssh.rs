@@ -28,8 +28,6 @@ mod lines;
 mod listener;
 mod machine;
 mod meeting;
-mod mistake;
-mod numbers;
 mod order;
 mod output;
 mod plan;
@@ -55,18 +53,18 @@ use tracing::info;
 
 pub use self::relay::run as relay;
 use self::{
-    mistake::Mistake,
     plan::{Here, Plan},
     verdict::Verdict,
 };
 use super::{
-    error::{LaunchError, invalid, system},
+    error::{LaunchError, system},
     runtime,
 };
 use crate::{
     cli::LaunchOverSshArgs,
     limits,
     report::telemetry,
+    spec::{Argument, UsageError, UsageErrors},
     sys::{
         host::{Host, ThisHost},
         random::random_id,
@@ -79,9 +77,7 @@ use crate::{
 ///
 /// Returns [`LaunchError`] unless the job has succeeded.
 pub fn launch(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {
-    let plan = read(&args)
-        .and_then(|here| Plan::resolve(&args, &here, &ThisHost))
-        .map_err(|mistakes| invalid(&mistakes, Mistake::hint))?;
+    let plan = Plan::resolve(&args, &read(&args)?, &ThisHost)?;
     if args.dry_run {
         io::stdout().write_all(dry_run::text(&plan).as_bytes()).map_err(system("print"))?;
         return Ok(ExitCode::SUCCESS);
@@ -98,23 +94,17 @@ pub fn launch(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {
 }
 
 /// Reads the input of the plan on this host: the given files, the folder and the program's path.
-fn read(args: &LaunchOverSshArgs) -> Result<Here, Vec<Mistake>> {
-    let mut mistakes = Vec::new();
+fn read(args: &LaunchOverSshArgs) -> Result<Here, Vec<UsageError>> {
+    let mut errors = UsageErrors::default();
     let mut text = |flag, path: &String| {
-        let text = read_list(path);
-        text.unwrap_or_else(|error| {
-            let error = error.to_string();
-            mistakes.push(Mistake::File { flag, path: path.clone(), error });
-            String::new()
-        })
+        let unreadable =
+            |error| Argument::new(flag, path).invalid(format_args!("cannot be read: {error}"));
+        errors.or_default(read_list(path).map_err(unreadable))
     };
     let hostfile = text("--hostfile", &args.hostfile);
     let env_files =
         args.env_file.iter().map(|path| (path.clone(), text("--env-file", path))).collect();
-    if !mistakes.is_empty() {
-        return Err(mistakes);
-    }
-    Ok(Here {
+    errors.into_result(Here {
         hostfile,
         env_files,
         folder: current_folder(),

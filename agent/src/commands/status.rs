@@ -40,8 +40,7 @@ pub fn print(args: &StatusArgs) -> Result<ExitCode, LaunchError> {
 }
 
 fn find(args: &StatusArgs) -> Result<Endpoint, LaunchError> {
-    let asked = spec::asked_endpoint(args.rdzv_endpoint.clone(), &ThisHost);
-    match asked.map_err(|error| LaunchError::Usage(vec![error]))? {
+    match spec::asked_endpoint(args.rdzv_endpoint.clone(), &ThisHost)? {
         AskedEndpoint::At(endpoint) => Ok(endpoint),
         AskedEndpoint::Found | AskedEndpoint::NotGiven => {
             of_this_machine(state_file::running_agents())

@@ -36,7 +36,7 @@ use self::recent::Recent;
 use crate::{
     cli::LaunchArgs,
     limits,
-    spec::JobSpecError,
+    spec::{Argument, UsageError},
     sys::{clock, files, host::Host},
 };
 
@@ -54,12 +54,13 @@ impl LogFormat {
     ///
     /// # Errors
     ///
-    /// Returns the value if it is not a known format.
-    pub fn of(args: &LaunchArgs) -> Result<Self, JobSpecError> {
-        match args.log_format.as_deref() {
-            None | Some("text") => Ok(Self::Text),
-            Some("json") => Ok(Self::Json),
-            Some(value) => Err(JobSpecError::LogFormat { value: value.to_owned() }),
+    /// Returns [`UsageError`] if the value is not a known format.
+    pub fn of(args: &LaunchArgs) -> Result<Self, UsageError> {
+        let given = Argument::of_flag("--log-format", &args.log_format);
+        match given.as_ref().map(|given| (given, given.text.as_str())) {
+            None | Some((_, "text")) => Ok(Self::Text),
+            Some((_, "json")) => Ok(Self::Json),
+            Some((given, _)) => Err(given.invalid("is neither `text` nor `json`")),
         }
     }
 }

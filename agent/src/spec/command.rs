@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::JobSpecError;
+use super::UsageError;
 use crate::sys::host::Host;
 
 /// The command of each worker.
@@ -21,24 +21,45 @@ pub struct WorkerCommand {
     pub title: String,
 }
 
+/// The kind of a script: the way in which it is run.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum ScriptKind {
+    /// A Python module: `--module`.
+    Module,
+    /// A program: `--no-python`.
+    Program,
+    /// A Python file.
+    #[default]
+    Script,
+}
+
+impl ScriptKind {
+    /// Returns the kind that the two flags select.
+    pub(crate) fn of(module: bool, no_python: bool) -> Result<Self, UsageError> {
+        match (module, no_python) {
+            (true, true) => {
+                Err(UsageError::new("`--module` and `--no-python` cannot be used together"))
+            }
+            (true, false) => Ok(Self::Module),
+            (false, true) => Ok(Self::Program),
+            (false, false) => Ok(Self::Script),
+        }
+    }
+}
+
 impl WorkerCommand {
     /// Returns `python -u script args…`.
     pub(super) fn script(
         script: OsString,
         args: Vec<OsString>,
         host: &impl Host,
-    ) -> Result<Self, JobSpecError> {
+    ) -> Result<Self, UsageError> {
         let path = Path::new(&script);
         // Python runs a file of any kind, a folder with a main module, or its stdin.
         let main = path.join("__main__.py");
         let runs = |path: &Path| host.is_readable_file(path);
         if script != "-" && !runs(path) && !runs(&main) {
-            let state = match (host.exists(path), host.exists(&path.join("."))) {
-                (_, true) => "is a folder without a `__main__.py`",
-                (true, false) => "cannot be read",
-                (false, false) => "does not exist",
-            };
-            return Err(JobSpecError::Script { path: path.to_owned(), state });
+            return Err(missing_script(path, host));
         }
         Self::python(&[], script, args, host)
     }
@@ -48,7 +69,7 @@ impl WorkerCommand {
         module: OsString,
         args: Vec<OsString>,
         host: &impl Host,
-    ) -> Result<Self, JobSpecError> {
+    ) -> Result<Self, UsageError> {
         Self::python(&["-m"], module, args, host)
     }
 
@@ -57,7 +78,7 @@ impl WorkerCommand {
         script: OsString,
         args: Vec<OsString>,
         host: &impl Host,
-    ) -> Result<Self, JobSpecError> {
+    ) -> Result<Self, UsageError> {
         let plain = Self::script(script, args, host)?;
         let head = ["-u", "-c", RUN_PATH].map(OsString::from);
         // `plain` already begins with `-u`.
@@ -71,20 +92,21 @@ impl WorkerCommand {
         program: OsString,
         args: Vec<OsString>,
         host: &impl Host,
-    ) -> Result<Self, JobSpecError> {
+    ) -> Result<Self, UsageError> {
         let title = program.to_string_lossy().into_owned();
         let found = host.find_program(&program);
         let program = found.ok_or_else(|| {
             let path = PathBuf::from(program);
-            let state = match (host.exists(&path), path.components().count()) {
+            let problem = match (host.exists(&path), path.components().count()) {
                 (true, _) => "is not an executable file",
                 (false, 1) => "is not found in PATH",
                 (false, _) => "does not exist",
             };
-            JobSpecError::Program { path, state }
+            UsageError::new(format!("the program `{}` {problem}", path.display()))
+                .with_hint("without `--no-python`, Python runs it")
         })?;
         if let Some(interpreter) = missing_interpreter(&program, host) {
-            return Err(JobSpecError::Interpreter { path: program, interpreter });
+            return Err(no_interpreter(&program, &interpreter));
         }
         Ok(Self { program, args, own_args_at: 0, title })
     }
@@ -94,7 +116,7 @@ impl WorkerCommand {
         script: OsString,
         args: Vec<OsString>,
         host: &impl Host,
-    ) -> Result<Self, JobSpecError> {
+    ) -> Result<Self, UsageError> {
         let program = interpreter(host)?;
         let title = script.to_string_lossy().into_owned();
         let own_args_at = flags.len() + 2;
@@ -102,6 +124,29 @@ impl WorkerCommand {
         let args = flags.chain([script]).chain(args).collect();
         Ok(Self { program, args, own_args_at, title })
     }
+}
+
+fn missing_script(path: &Path, host: &impl Host) -> UsageError {
+    let problem = match (host.exists(path), host.exists(&path.join("."))) {
+        (_, true) => "is a folder without a `__main__.py`",
+        (true, false) => "cannot be read",
+        (false, false) => "does not exist",
+    };
+    UsageError::new(format!("the script `{}` {problem}", path.display()))
+        .with_hint("use `-m` for a module, and `--no-python` for a program that is not Python")
+}
+
+fn no_interpreter(script: &Path, interpreter: &Path) -> UsageError {
+    let hint = if interpreter.as_os_str().as_encoded_bytes().ends_with(b"\r") {
+        "it has Windows line endings: remove them with `sed -i 's/\\r$//'`"
+    } else {
+        "install it, or correct the line"
+    };
+    UsageError::new(format!(
+        "the first line of `{}` requests {interpreter:?}, which does not exist",
+        script.display()
+    ))
+    .with_hint(hint)
 }
 
 /// Returns the interpreter in the first line of a script if it does not exist. The system's error
@@ -129,11 +174,14 @@ record(main)()
 ";
 
 /// Finds the Python that users expect: `PYTHON_EXEC`, the active environment, `python3`, `python`.
-pub(crate) fn interpreter(host: &impl Host) -> Result<PathBuf, JobSpecError> {
+pub(crate) fn interpreter(host: &impl Host) -> Result<PathBuf, UsageError> {
     let named = |variable: &str| host.env(variable).filter(|value| !value.is_empty());
     if let Some(program) = named("PYTHON_EXEC") {
         let found = host.find_program(&program);
-        return found.ok_or_else(|| JobSpecError::Python { named: Some(program.into()) });
+        let path = Path::new(&program).display();
+        return found.ok_or_else(|| {
+            no_python(format!("PYTHON_EXEC is `{path}`, which cannot be executed"))
+        });
     }
     for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
         let program = named(variable).map(|folder| PathBuf::from(folder).join("bin/python"));
@@ -144,5 +192,10 @@ pub(crate) fn interpreter(host: &impl Host) -> Result<PathBuf, JobSpecError> {
     ["python3", "python"]
         .iter()
         .find_map(|name| host.find_program(name.as_ref()))
-        .ok_or(JobSpecError::Python { named: None })
+        .ok_or_else(|| no_python("no Python is found: neither `python3` nor `python` is in PATH"))
+}
+
+fn no_python(message: impl Into<String>) -> UsageError {
+    UsageError::new(message)
+        .with_hint("activate an environment, or set PYTHON_EXEC to an interpreter")
 }

@@ -2,13 +2,9 @@
 
 use std::num::NonZeroU32;
 
-use super::{
-    JobSpecError,
-    given::{Given, python_int},
-};
+use super::{Argument, UsageError, given::Given};
 use crate::{
     cli::LaunchArgs,
-    limits,
     sys::host::{
         Host,
         numa::{self, CpuSet, NumaBinding},
@@ -29,25 +25,29 @@ pub struct VirtualDevices {
 ///
 /// # Errors
 ///
-/// Returns [`JobSpecError`] if it is not a number of workers, or accelerators do not exist.
+/// Returns [`UsageError`] if it is not a number of workers, or accelerators do not exist.
 pub(crate) fn asked_workers(
     typed: Option<String>,
     host: &impl Host,
-) -> Result<Option<NonZeroU32>, JobSpecError> {
+) -> Result<Option<NonZeroU32>, UsageError> {
     let args = LaunchArgs { nproc_per_node: typed, ..LaunchArgs::default() };
     let given = Given { args: &args, host, placement: None };
-    let is_given = given.typed("nproc_per_node", &args.nproc_per_node).is_some();
+    let is_given = given.argument("nproc_per_node", &args.nproc_per_node).is_some();
     is_given.then(|| given.local_world_size()).transpose()
 }
 
 impl<H: Host> Given<'_, H> {
-    pub(super) fn local_world_size(&self) -> Result<NonZeroU32, JobSpecError> {
-        let Some(given) = self.typed("nproc_per_node", &self.args.nproc_per_node) else {
+    pub(super) fn local_world_size(&self) -> Result<NonZeroU32, UsageError> {
+        let Some(given) = self.argument("nproc_per_node", &self.args.nproc_per_node) else {
             return Ok(self.default_workers());
         };
         let counted = |count: Option<NonZeroU32>| {
-            let (source_, value) = (given.source.clone(), given.text.clone());
-            count.ok_or(JobSpecError::NoAccelerator { source_, value })
+            count.ok_or_else(|| {
+                given.invalid("needs a GPU, but this machine has none that is visible").with_hint(
+                    "check variables such as CUDA_VISIBLE_DEVICES, which may hide it; `auto` \
+                     falls back to processors",
+                )
+            })
         };
         match given.text.as_str() {
             "cpu" => Ok(self.host.cpus()),
@@ -57,10 +57,7 @@ impl<H: Host> Given<'_, H> {
                 let accelerators = self.host.gpu_count().or_else(|| self.host.xpu_count());
                 Ok(accelerators.unwrap_or_else(|| self.host.cpus()))
             }
-            number => python_int(number)
-                .and_then(|digits| digits.parse::<NonZeroU32>().ok())
-                .filter(|n| n.get() <= limits::MAX_LOCAL_WORLD_SIZE)
-                .ok_or(JobSpecError::WorkersPerNode { source_: given.source, value: given.text }),
+            _ => given.workers(),
         }
     }
 
@@ -76,7 +73,7 @@ impl<H: Host> Given<'_, H> {
     pub(super) fn virtual_devices(
         &self,
         workers: NonZeroU32,
-    ) -> Result<Option<VirtualDevices>, JobSpecError> {
+    ) -> Result<Option<VirtualDevices>, UsageError> {
         if !self.switch("virtual_local_rank", self.args.virtual_local_rank)? {
             return Ok(None);
         }
@@ -89,25 +86,25 @@ impl<H: Host> Given<'_, H> {
         let devices = given.text.split(',').take(workers.get() as usize);
         let visible: Vec<String> = devices.map(|device| device.trim().to_owned()).collect();
         if visible.len() < workers.get() as usize {
-            return Err(JobSpecError::TooFewDevices {
-                variable: given.source,
-                value: given.text,
-                workers: workers.get(),
-            });
+            let Argument { source, text } = given;
+            return Err(UsageError::new(format!(
+                "`--virtual-local-rank` needs a device for each of {workers} workers, but {source} \
+                 is `{text}`"
+            ))
+            .with_hint("start fewer workers, or list more devices"));
         }
         Ok(Some(VirtualDevices { visible, hip: is_hip }))
     }
 
     /// Returns the processors of each worker; none if workers are not bound.
-    pub(super) fn cpus_by_rank(&self, workers: NonZeroU32) -> Result<Vec<CpuSet>, JobSpecError> {
+    pub(super) fn cpus_by_rank(&self, workers: NonZeroU32) -> Result<Vec<CpuSet>, UsageError> {
         // torchrun has no variable for this flag.
-        let Some(text) = &self.args.numa_binding else { return Ok(Vec::new()) };
-        let binding: NumaBinding = text.parse().map_err(|()| JobSpecError::Choice {
-            source_: "--numa-binding".to_owned(),
-            value: text.clone(),
-            choices: "`node`, `socket`, `exclusive` or `core-complex`",
-        })?;
+        let Some(given) = Argument::of_flag("--numa-binding", &self.args.numa_binding) else {
+            return Ok(Vec::new());
+        };
+        let choices = "`node`, `socket`, `exclusive` or `core-complex`";
+        let binding: NumaBinding = given.choice(choices, |text| text.parse().ok())?;
         numa::bind(binding, workers.get() as usize, &self.host.gpus(), self.host)
-            .map_err(|error| JobSpecError::Numa { value: text.clone(), error })
+            .map_err(|error| given.invalid(format_args!("is not possible: {error}")))
     }
 }

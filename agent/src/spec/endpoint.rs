@@ -2,6 +2,8 @@
 
 use std::{fmt, net::Ipv6Addr, str::FromStr};
 
+use super::{Argument, UsageError};
+
 /// The port of an endpoint that names none; the same as torch's.
 pub const DEFAULT_PORT: u16 = 29400;
 
@@ -49,6 +51,30 @@ pub enum EndpointError {
     #[error("it contains a port, which has its own flag")]
     PortInAddress,
 }
+
+impl Argument {
+    /// Reads an endpoint.
+    pub(super) fn endpoint(&self) -> Result<Endpoint, UsageError> {
+        self.text.parse().map_err(|error| self.not_an_endpoint(error))
+    }
+
+    /// Reads a host, and a port if there is one.
+    pub(super) fn host_and_port(&self) -> Result<(String, Option<u16>), UsageError> {
+        Endpoint::split(&self.text).map_err(|error| self.not_an_endpoint(error))
+    }
+
+    pub(super) fn not_an_endpoint(&self, error: EndpointError) -> UsageError {
+        let hint = match error {
+            EndpointError::NoPort => "with `static`, give the endpoint as `HOST:PORT`",
+            EndpointError::PortInAddress => "give the port as `--master-port`",
+            EndpointError::Host | EndpointError::NoHost | EndpointError::Port => ADDRESS_HINT,
+        };
+        self.is_not(format_args!("a valid endpoint: {error}")).with_hint(hint)
+    }
+}
+
+/// The hint for an endpoint that is not the address of a node.
+pub(super) const ADDRESS_HINT: &str = "give the address of one node, such as `node0:29400`";
 
 impl FromStr for Endpoint {
     type Err = EndpointError;

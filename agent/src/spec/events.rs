@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, str::FromStr};
 
-use super::{JobSpecError, given::Given};
+use super::{UsageError, given::Given};
 use crate::sys::host::Host;
 
 /// The destination of events.
@@ -33,11 +33,9 @@ impl FromStr for EventLog {
 }
 
 impl<H: Host> Given<'_, H> {
-    pub(super) fn event_log(&self) -> Result<EventLog, JobSpecError> {
+    pub(super) fn event_log(&self) -> Result<EventLog, UsageError> {
         let choices = "`null`, `console` or `file:PATH`";
         let read = |text: &str| text.parse().ok();
-        let given =
-            self.choice("event_log_handler", &self.args.event_log_handler, choices, read)?;
-        Ok(given.unwrap_or_default())
+        self.choice("event_log_handler", &self.args.event_log_handler, choices, read)
     }
 }

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use nix::sys::signal::Signal;
 
-use super::{JobSpecError, WorkerCommand, given::Given};
+use super::{UsageError, WorkerCommand, given::Given};
 use crate::sys::host::Host;
 
 /// The time after which workers count as hung, and the means to take their stacks.
@@ -22,7 +22,7 @@ pub struct HangSpec {
 const MAX_SECONDS: f64 = 366.0 * 24.0 * 3600.0;
 
 impl<H: Host> Given<'_, H> {
-    pub(super) fn hang(&self, command: &WorkerCommand) -> Result<Option<HangSpec>, JobSpecError> {
+    pub(super) fn hang(&self, command: &WorkerCommand) -> Result<Option<HangSpec>, UsageError> {
         let timeout = self.hang_timeout()?;
         let signal = self.hang_signal()?;
         let beside = command.program.parent().map(|folder| folder.join("py-spy"));
@@ -31,31 +31,16 @@ impl<H: Host> Given<'_, H> {
         Ok(timeout.map(|timeout| HangSpec { timeout, py_spy: py_spy(), signal }))
     }
 
-    fn hang_timeout(&self) -> Result<Option<Duration>, JobSpecError> {
-        let Some(given) = self.typed("hang_timeout", &self.args.hang_timeout) else {
-            return Ok(None);
-        };
-        match given.text.trim().parse::<f64>() {
-            Ok(seconds) if seconds > 0.0 && seconds <= MAX_SECONDS => {
-                Ok(Some(Duration::from_secs_f64(seconds)))
-            }
-            Ok(_) | Err(_) => {
-                Err(JobSpecError::Seconds { source_: given.source, value: given.text })
-            }
-        }
+    fn hang_timeout(&self) -> Result<Option<Duration>, UsageError> {
+        let given = self.argument("hang_timeout", &self.args.hang_timeout);
+        let is_allowed = |seconds| seconds > 0.0 && seconds <= MAX_SECONDS;
+        let seconds = given.map(|given| given.seconds(is_allowed)).transpose()?;
+        Ok(seconds.map(Duration::from_secs_f64))
     }
 
-    fn hang_signal(&self) -> Result<Option<Signal>, JobSpecError> {
-        let Some(given) = self.typed("hang_signal", &self.args.hang_signal) else {
-            return Ok(None);
-        };
-        match given.text.trim().parse::<Signal>() {
-            Ok(signal) => Ok(Some(signal)),
-            Err(_) => Err(JobSpecError::Choice {
-                source_: given.source,
-                value: given.text,
-                choices: "a signal such as `SIGQUIT`",
-            }),
-        }
+    fn hang_signal(&self) -> Result<Option<Signal>, UsageError> {
+        let given = self.argument("hang_signal", &self.args.hang_signal);
+        let choose = |text: &str| text.trim().parse().ok();
+        given.map(|given| given.choice("a signal such as `SIGQUIT`", choose)).transpose()
     }
 }

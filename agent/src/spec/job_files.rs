@@ -4,10 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ragent_rendezvous::ids::RunId;
 
-use super::{
-    JobSpecError, LaunchMethod,
-    given::{Errors, Given, Typed},
-};
+use super::{Argument, LaunchMethod, UsageError, UsageErrors, given::Given};
 use crate::sys::host::Host;
 
 /// A path of the job.
@@ -104,11 +101,11 @@ impl<H: Host> Given<'_, H> {
         &self,
         run_id: &RunId,
         is_named: bool,
-        errors: &mut Errors,
+        errors: &mut UsageErrors,
     ) -> JobFiles {
         let mut path = |name, typed| {
-            let given = self.typed(name, typed).filter(|given| !given.text.is_empty());
-            errors.or_default(given.map(|given| self.job_path(given, is_named)).transpose())
+            let given = self.not_empty(name, typed);
+            errors.or_default(given.map(|given| self.job_path(&given, is_named)).transpose())
         };
         JobFiles {
             save: path("save_path", &self.args.save_path),
@@ -117,11 +114,12 @@ impl<H: Host> Given<'_, H> {
         }
     }
 
-    pub(super) fn job_path(&self, given: Typed, is_named: bool) -> Result<JobPath, JobSpecError> {
-        let Typed { source: source_, text: value } = given;
-        let path = JobPath::parse(&value, &self.host.current_dir());
+    pub(super) fn job_path(&self, given: &Argument, is_named: bool) -> Result<JobPath, UsageError> {
+        let path = JobPath::parse(&given.text, &self.host.current_dir());
         if path.is_auto() && !is_named {
-            return Err(JobSpecError::AutoWithoutId { source_, value });
+            return Err(given
+                .invalid("derives a name from `--rdzv-id`, which is not given")
+                .with_hint("give `--rdzv-id NAME`, the same on all nodes"));
         }
         Ok(path)
     }

@@ -1,66 +1,85 @@
 //! Reads what workers receive in addition to their environment.
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{
-    JobPath, JobSpecError,
-    given::{Errors, Given, Typed},
-};
+use super::{Argument, JobPath, UsageError, UsageErrors, given::Given};
 use crate::sys::host::Host;
 
-/// The arguments and variables that workers receive in addition to their environment.
+/// The arguments and variables that workers receive in addition to their environment. `F` is the
+/// form of a path, `C` that of DeepSpeed's configuration.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub enum LaunchMethod {
+pub enum LaunchMethod<F = JobPath, C = PathBuf> {
     /// `--rank` and `--world_size`.
     Basic {
         /// The prefix of the files by which they meet, if they do: `--init_method`.
-        shared_file: Option<JobPath>,
+        shared_file: Option<F>,
     },
     /// The same as from DeepSpeed's launcher: `--local_rank`, and a few more variables.
     DeepSpeed {
         /// `--deepspeed_config`.
-        config: Option<PathBuf>,
+        config: Option<C>,
     },
     /// Nothing more.
     #[default]
     Torchrun,
 }
 
-/// The name of a launch method: `--launch-method`.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum MethodName {
-    /// `basic`.
-    Basic,
-    /// `deepspeed`.
-    DeepSpeed,
-    /// `torchrun`.
-    #[default]
-    Torchrun,
+const BASIC: &str = "basic";
+const DEEPSPEED: &str = "deepspeed";
+const TORCHRUN: &str = "torchrun";
+
+/// The flags that define a launch method.
+pub(crate) struct MethodArguments {
+    /// `--launch-method`.
+    pub(crate) name: Option<Argument>,
+    /// `--shared-file`.
+    pub(crate) shared_file: Option<Argument>,
+    /// `--deepspeed-config`.
+    pub(crate) config: Option<Argument>,
 }
 
-impl MethodName {
-    /// All names, as errors show them.
-    pub(crate) const CHOICES: &'static str = "`basic`, `torchrun` or `deepspeed`";
-
-    /// Returns the method of this name.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let all = [Self::Basic, Self::DeepSpeed, Self::Torchrun];
-        all.into_iter().find(|name| name.to_string() == text)
+impl<F, C> LaunchMethod<F, C> {
+    /// Reads the launch method; the two functions read its files.
+    pub(crate) fn read(
+        given: MethodArguments,
+        errors: &mut UsageErrors,
+        shared_file: impl FnOnce(&Argument) -> Result<F, UsageError>,
+        config: impl FnOnce(&Argument) -> Result<C, UsageError>,
+    ) -> Self {
+        let choose = |text: &str| [BASIC, DEEPSPEED, TORCHRUN].into_iter().find(|it| *it == text);
+        let choices = "`basic`, `torchrun` or `deepspeed`";
+        let name = given.name.map_or(Ok(TORCHRUN), |name| name.choice(choices, choose));
+        // Without a method, flags cannot be checked against it.
+        let Some(name) = errors.ok(name) else { return Self::Torchrun };
+        for (file, method) in [(&given.shared_file, BASIC), (&given.config, DEEPSPEED)] {
+            if let Some(file) = file.as_ref().filter(|_| method != name) {
+                let problem = format!("requires `--launch-method {method}`");
+                let hint = format!("add `--launch-method {method}`, or omit the flag");
+                errors.add(file.invalid(problem).with_hint(hint));
+            }
+        }
+        match name {
+            BASIC => {
+                let file = given.shared_file.as_ref().map(shared_file);
+                Self::Basic { shared_file: errors.ok(file.transpose()).flatten() }
+            }
+            DEEPSPEED => {
+                let file = given.config.as_ref().map(config);
+                Self::DeepSpeed { config: errors.ok(file.transpose()).flatten() }
+            }
+            _ => Self::Torchrun,
+        }
     }
-}
 
-impl fmt::Display for MethodName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Basic => "basic",
-            Self::DeepSpeed => "deepspeed",
-            Self::Torchrun => "torchrun",
-        })
+    /// Returns the name of the method: `--launch-method`.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Basic { .. } => BASIC,
+            Self::DeepSpeed { .. } => DEEPSPEED,
+            Self::Torchrun => TORCHRUN,
+        }
     }
 }
 
@@ -71,53 +90,29 @@ impl<H: Host> Given<'_, H> {
         &self,
         folder_name: &str,
         is_named: bool,
-        errors: &mut Errors,
+        errors: &mut UsageErrors,
     ) -> LaunchMethod {
         let args = self.args;
-        let choose = MethodName::parse;
-        let name = self.choice("launch_method", &args.launch_method, MethodName::CHOICES, choose);
-        let name = match name {
-            Ok(name) => name.unwrap_or_default(),
-            Err(error) => {
-                // Without a method, flags cannot be checked against it.
-                errors.0.push(error);
-                return LaunchMethod::Torchrun;
-            }
+        let given = MethodArguments {
+            name: self.argument("launch_method", &args.launch_method),
+            shared_file: self.not_empty("shared_file", &args.shared_file),
+            config: self.not_empty("deepspeed_config", &args.deepspeed_config),
         };
-        let shared_file = self.typed("shared_file", &args.shared_file);
-        let shared_file = shared_file.filter(|given| !given.text.is_empty());
-        let config = self.typed("deepspeed_config", &args.deepspeed_config);
-        let config = config.filter(|given| !given.text.is_empty());
-        for (given, method) in [(&shared_file, MethodName::Basic), (&config, MethodName::DeepSpeed)]
-        {
-            if let Some(Typed { source, text }) = given
-                && method != name
-            {
-                let (source_, value) = (source.clone(), text.clone());
-                errors.0.push(JobSpecError::OnlyWith { source_, value, method });
-            }
-        }
-        match name {
-            MethodName::Basic => {
-                let shared_file =
-                    shared_file.map(|given| self.shared_file(given, folder_name, is_named));
-                LaunchMethod::Basic { shared_file: errors.or_default(shared_file.transpose()) }
-            }
-            MethodName::DeepSpeed => {
-                let config = config.map(|given| self.deepspeed_config(given));
-                LaunchMethod::DeepSpeed { config: errors.or_default(config.transpose()) }
-            }
-            MethodName::Torchrun => LaunchMethod::Torchrun,
-        }
+        let shared_file = |given: &Argument| self.shared_file(given, folder_name, is_named);
+        let config = |given: &Argument| {
+            let hint = "it must be one JSON object without comments; see docs/launch-methods.md";
+            read_deepspeed_config(self.host, given).map_err(|error| error.with_hint(hint))?;
+            Ok(PathBuf::from(&given.text))
+        };
+        LaunchMethod::read(given, errors, shared_file, config)
     }
 
     fn shared_file(
         &self,
-        given: Typed,
+        given: &Argument,
         folder_name: &str,
         is_named: bool,
-    ) -> Result<JobPath, JobSpecError> {
-        let source_ = given.source.clone();
+    ) -> Result<JobPath, UsageError> {
         let file = match self.job_path(given, is_named)? {
             // Workers may have a different working directory.
             JobPath::At(path) => JobPath::At(self.host.current_dir().join(path)),
@@ -125,36 +120,31 @@ impl<H: Host> Given<'_, H> {
         };
         let path = file.path(folder_name, "").display().to_string();
         if path.contains(['?', '#']) {
-            return Err(JobSpecError::SharedFile { source_, path });
+            let problem = "cannot be used in a `file://` address: it contains `?` or `#`";
+            let given = Argument::new(&given.source, &path);
+            return Err(given.invalid(problem).with_hint("give a path without these characters"));
         }
         Ok(file)
     }
-
-    fn deepspeed_config(&self, given: Typed) -> Result<PathBuf, JobSpecError> {
-        let path = PathBuf::from(&given.text);
-        match read_deepspeed_config(self.host, &path) {
-            Ok(_) => Ok(path),
-            Err(state) => {
-                let (source_, value) = (given.source, given.text);
-                Err(JobSpecError::DeepSpeedConfig { source_, value, state })
-            }
-        }
-    }
 }
 
-/// Returns the text of DeepSpeed's configuration at `path`, or the problem with it.
-pub(crate) fn read_deepspeed_config(host: &impl Host, path: &Path) -> Result<String, String> {
+/// Returns the text of DeepSpeed's configuration.
+pub(crate) fn read_deepspeed_config(
+    host: &impl Host,
+    given: &Argument,
+) -> Result<String, UsageError> {
+    let path = Path::new(&given.text);
     if !host.is_readable_file(path) {
-        let state = if host.exists(path) { "cannot be read" } else { "does not exist" };
-        return Err(state.to_owned());
+        let problem = if host.exists(path) { "cannot be read" } else { "does not exist" };
+        return Err(given.invalid(problem));
     }
     let Some(text) = host.read(path) else {
-        return Err("is not UTF-8 text, or is larger than 1 MiB".to_owned());
+        return Err(given.invalid("is not UTF-8 text, or is larger than 1 MiB"));
     };
     match serde_json::from_str(&text) {
         Ok(Value::Object(_)) => Ok(text),
-        Ok(_) => Err("is JSON, but not an object".to_owned()),
-        Err(error) => Err(format!("is not valid JSON: {error}")),
+        Ok(_) => Err(given.invalid("is JSON, but not an object")),
+        Err(error) => Err(given.invalid(format_args!("is not valid JSON: {error}"))),
     }
 }
 
@@ -163,13 +153,21 @@ mod tests {
     use super::*;
     use crate::sys::host::MadeUpHost;
 
-    /// Every name is parsed as the method that prints it.
+    /// Every name is read as the method that has it.
     #[test]
     fn names() {
+        let read = |name: &str| {
+            let name = Some(Argument::new("--launch-method", name));
+            let given = MethodArguments { name, shared_file: None, config: None };
+            let mut errors = UsageErrors::default();
+            let method: LaunchMethod<(), ()> =
+                LaunchMethod::read(given, &mut errors, |_| Ok(()), |_| Ok(()));
+            errors.into_result(method.name())
+        };
         for name in ["basic", "deepspeed", "torchrun"] {
-            assert_eq!(MethodName::parse(name).unwrap().to_string(), name);
+            assert_eq!(read(name), Ok(name));
         }
-        assert_eq!(MethodName::parse("Basic"), None);
+        assert!(read("Basic").is_err());
     }
 
     /// A configuration is a JSON object; the error for any other text contains the line.
@@ -179,13 +177,17 @@ mod tests {
         host.put("good.json", "{\"train_batch_size\": 8}\n");
         host.put("list.json", "[]");
         host.put("bad.json", "{\n  \"a\": 1,\n}");
-        let read = |name| read_deepspeed_config(&host, Path::new(name));
+        let read = |name| {
+            let text = read_deepspeed_config(&host, &Argument::new("--c", name));
+            text.map_err(|error| error.to_string())
+        };
         assert_eq!(read("good.json").as_deref(), Ok("{\"train_batch_size\": 8}\n"));
-        assert_eq!(read("list.json").unwrap_err(), "is JSON, but not an object");
-        assert_eq!(
-            read("bad.json").unwrap_err(),
-            "is not valid JSON: trailing comma at line 3 column 1"
-        );
-        assert_eq!(read("none.json").unwrap_err(), "does not exist");
+        for (name, error) in [
+            ("list.json", "`--c list.json` is JSON, but not an object"),
+            ("bad.json", "`--c bad.json` is not valid JSON: trailing comma at line 3 column 1"),
+            ("none.json", "`--c none.json` does not exist"),
+        ] {
+            assert_eq!(read(name).unwrap_err(), error);
+        }
     }
 }

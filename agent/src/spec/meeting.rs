@@ -5,8 +5,8 @@ use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 use ragent_rendezvous::settings::{NodeRange, NodeRangeError, Timeouts};
 
 use super::{
-    Endpoint, EndpointError, JobSpecError, RdzvConf, SearchSpec,
-    given::{Given, Typed, python_int},
+    Argument, Endpoint, EndpointError, RdzvConf, SearchSpec, UsageError, endpoint::ADDRESS_HINT,
+    given::Given,
 };
 use crate::sys::host::Host;
 
@@ -81,52 +81,36 @@ impl Meeting {
 }
 
 impl<H: Host> Given<'_, H> {
-    pub(super) fn nodes(&self, conf: &RdzvConf) -> Result<NodeRange, JobSpecError> {
-        let given = self.typed("nnodes", &self.args.nnodes);
+    pub(super) fn nodes(&self, conf: &RdzvConf) -> Result<NodeRange, UsageError> {
+        let given = self.argument("nnodes", &self.args.nnodes);
         let nodes = self.placement.as_ref().map_or(1, |placement| placement.size);
-        let given = given
-            .unwrap_or_else(|| Typed { source: "--nnodes".to_owned(), text: nodes.to_string() });
-        let parts: Vec<String> = given
-            .text
-            .split(':')
-            .map(|part| python_int(part).unwrap_or_else(|| part.to_owned()))
-            .collect();
-        let wrong = |error| JobSpecError::Nodes {
-            source_: given.source.clone(),
-            value: given.text.clone(),
-            error,
-        };
-        let nodes: NodeRange = parts.join(":").parse().map_err(wrong)?;
-        let nodes = self.started(nodes)?;
+        let given = given.unwrap_or_else(|| Argument::new("--nnodes", &nodes.to_string()));
+        let nodes = self.started(given.nodes()?)?;
         let Some(unit) = conf.node_unit.map(NonZeroU32::get) else { return Ok(nodes) };
         if nodes.unit() != 1 && nodes.unit() != unit {
-            return Err(JobSpecError::TwoUnits { nodes, unit });
+            let message =
+                format!("`--nnodes {nodes}` and `node_unit={unit}` contradict each other");
+            return Err(UsageError::new(message));
         }
         let (min, max) = (nodes.min(), nodes.max());
         let none = NodeRangeError::NoMultiple { min, max, unit };
-        NodeRange::in_units(min, max, unit).ok_or_else(|| wrong(none))
+        NodeRange::in_units(min, max, unit).ok_or_else(|| given.invalid(none))
     }
 
     /// Returns the backend that is named, or `static` if a flag is given that only `static` has.
-    pub(super) fn backend(&self) -> Result<Option<Backend>, JobSpecError> {
+    pub(super) fn backend(&self) -> Result<Option<Backend>, UsageError> {
         let args = self.args;
-        match self.typed("rdzv_backend", &args.rdzv_backend) {
-            Some(given) => match given.text.as_str() {
-                "c10d" => Ok(Some(Backend::C10d)),
-                "static" => Ok(Some(Backend::Static)),
-                _ => Err(JobSpecError::Backend { source_: given.source, value: given.text }),
-            },
-            None => {
-                let endpoint = self.typed("rdzv_endpoint", &args.rdzv_endpoint);
-                if endpoint.is_some_and(|given| Self::search_port(&given).is_some()) {
-                    return Ok(Some(Backend::C10d));
-                }
-                let is_static = self.typed("node_rank", &args.node_rank).is_some()
-                    || self.typed("master_addr", &args.master_addr).is_some()
-                    || self.typed("master_port", &args.master_port).is_some();
-                Ok(is_static.then_some(Backend::Static))
-            }
+        if let Some(given) = self.argument("rdzv_backend", &args.rdzv_backend) {
+            return given.backend().map(Some);
         }
+        let endpoint = self.argument("rdzv_endpoint", &args.rdzv_endpoint);
+        if endpoint.is_some_and(|given| given.search_port().is_some()) {
+            return Ok(Some(Backend::C10d));
+        }
+        let is_static = self.argument("node_rank", &args.node_rank).is_some()
+            || self.argument("master_addr", &args.master_addr).is_some()
+            || self.argument("master_port", &args.master_port).is_some();
+        Ok(is_static.then_some(Backend::Static))
     }
 
     pub(super) fn meeting(
@@ -134,90 +118,92 @@ impl<H: Host> Given<'_, H> {
         nodes: NodeRange,
         backend: Option<Backend>,
         conf: &RdzvConf,
-    ) -> Result<Meeting, JobSpecError> {
+    ) -> Result<Meeting, UsageError> {
         if let Some(placement) = &self.placement {
             return self.placed_meeting(placement, conf);
         }
         let is_single = nodes.max() == 1;
         if self.switch("standalone", self.args.standalone)? {
-            return if is_single {
-                Ok(Meeting::Standalone)
-            } else {
-                Err(JobSpecError::StandaloneNodes { nodes })
-            };
+            return if is_single { Ok(Meeting::Standalone) } else { Err(standalone_nodes(nodes)) };
         }
-        let endpoint = self.typed("rdzv_endpoint", &self.args.rdzv_endpoint);
-        let endpoint = endpoint.filter(|given| !given.text.is_empty());
-        let search_port = endpoint.as_ref().and_then(Self::search_port).transpose()?;
+        let endpoint = self.not_empty("rdzv_endpoint", &self.args.rdzv_endpoint);
+        let search_port = endpoint.as_ref().and_then(Argument::search_port).transpose()?;
         if search_port.is_none()
-            && self.typed("discover_hosts", &self.args.discover_hosts).is_some()
+            && self.argument("discover_hosts", &self.args.discover_hosts).is_some()
         {
-            return Err(JobSpecError::HostsWithoutSearch);
+            return Err(UsageError::new("`--discover-hosts` requires `--rdzv-endpoint auto`")
+                .with_hint("give both flags, or an endpoint without `--discover-hosts`"));
         }
-        if backend == Some(Backend::Static) {
-            if search_port.is_some() {
-                return Err(JobSpecError::StaticSearch);
+        match (backend, search_port) {
+            (Some(Backend::Static), Some(_)) => Err(static_search()),
+            (Some(Backend::Static), None) => self.static_meeting(nodes, endpoint),
+            (Some(Backend::C10d) | None, Some(port)) => {
+                Ok(Meeting::Search(self.search(port, conf)?))
             }
-            return self.static_meeting(nodes, endpoint);
-        }
-        if let Some(port) = search_port {
-            return Ok(Meeting::Search(self.search(port, conf)?));
-        }
-        let is_host = conf.is_host;
-        let Some(given) = endpoint else {
-            if is_single && backend.is_none() {
-                return Ok(Meeting::Standalone);
+            (None, None) if is_single && endpoint.is_none() => Ok(Meeting::Standalone),
+            (Some(Backend::C10d) | None, None) => {
+                let endpoint = match endpoint {
+                    Some(given) => checked(given.endpoint()?, &given.source, is_single)?,
+                    None => Endpoint::default(),
+                };
+                Ok(Meeting::Endpoint { endpoints: vec![endpoint], is_host: conf.is_host })
             }
-            return Ok(Meeting::Endpoint { endpoints: vec![Endpoint::default()], is_host });
-        };
-        let endpoint: Endpoint = given.text.parse().map_err(no_endpoint(&given))?;
-        check(&endpoint, &given.source, is_single)?;
-        Ok(Meeting::Endpoint { endpoints: vec![endpoint], is_host })
+        }
     }
 
     fn static_meeting(
         &self,
         nodes: NodeRange,
-        endpoint: Option<Typed>,
-    ) -> Result<Meeting, JobSpecError> {
+        endpoint: Option<Argument>,
+    ) -> Result<Meeting, UsageError> {
         let is_single = nodes.max() == 1;
-        let port = self.typed("master_port", &self.args.master_port);
+        let port = self.argument("master_port", &self.args.master_port);
         if is_single && endpoint.is_none() && port.is_none() {
             return Ok(Meeting::Standalone);
         }
         let (master, source) = match endpoint {
             Some(given) => {
-                let (host, port) = Endpoint::split(&given.text).map_err(no_endpoint(&given))?;
-                let port = port.ok_or(EndpointError::NoPort).map_err(no_endpoint(&given))?;
+                let (host, port) = given.host_and_port()?;
+                let port = port.ok_or_else(|| given.not_an_endpoint(EndpointError::NoPort))?;
                 (Endpoint { host, port }, given.source)
             }
             None => (self.master(port)?, "--master-addr".to_owned()),
         };
-        check(&master, &source, is_single)?;
+        let master = checked(master, &source, is_single)?;
         let node_rank = self.number("node_rank", &self.args.node_rank, 0)?;
         if node_rank >= nodes.max() {
-            return Err(JobSpecError::NodeRank { node_rank, nodes: nodes.max() });
+            return Err(UsageError::new(format!(
+                "`--node-rank {node_rank}` is out of range: the job has {} nodes, and ranks begin \
+                 at 0",
+                nodes.max()
+            )));
         }
         Ok(Meeting::Static { master, node_rank })
     }
 
     /// Reads `--master-addr` and `--master-port`.
-    fn master(&self, port: Option<Typed>) -> Result<Endpoint, JobSpecError> {
-        let address = self.typed("master_addr", &self.args.master_addr);
-        let address = address.unwrap_or_else(|| Typed {
-            source: "--master-addr".to_owned(),
-            text: "127.0.0.1".to_owned(),
-        });
-        let (host, None) = Endpoint::split(&address.text).map_err(no_endpoint(&address))? else {
-            return Err(no_endpoint(&address)(EndpointError::PortInAddress));
+    fn master(&self, port: Option<Argument>) -> Result<Endpoint, UsageError> {
+        let address = self.argument("master_addr", &self.args.master_addr);
+        let address = address.unwrap_or_else(|| Argument::new("--master-addr", "127.0.0.1"));
+        let (host, None) = address.host_and_port()? else {
+            return Err(address.not_an_endpoint(EndpointError::PortInAddress));
         };
-        let port = match port {
-            None => DEFAULT_MASTER_PORT,
-            Some(given) => python_int(&given.text)
-                .and_then(|digits| digits.parse().ok())
-                .ok_or(JobSpecError::Port { source_: given.source, value: given.text, least: 0 })?,
-        };
+        let port = port.map_or(Ok(DEFAULT_MASTER_PORT), |given| given.port(&given.text, 0))?;
         Ok(Endpoint { host, port })
+    }
+}
+
+impl Argument {
+    fn backend(&self) -> Result<Backend, UsageError> {
+        let hint = match self.text.as_str() {
+            "c10d" => return Ok(Backend::C10d),
+            "static" => return Ok(Backend::Static),
+            etcd if etcd.starts_with("etcd") => {
+                "use `c10d`, which needs no separate server; the endpoint is one of the nodes"
+            }
+            _ => "supported backends: `c10d` and `static`",
+        };
+        Err(self.is_not("supported").with_hint(hint))
     }
 }
 
@@ -225,19 +211,27 @@ pub(crate) fn one_node() -> NodeRange {
     NodeRange::new(1, 1).expect("one node is a range")
 }
 
-pub(super) fn no_endpoint(given: &Typed) -> impl FnOnce(EndpointError) -> JobSpecError {
-    let (source_, value) = (given.source.clone(), given.text.clone());
-    move |error| JobSpecError::Endpoint { source_, value, error }
+fn standalone_nodes(nodes: NodeRange) -> UsageError {
+    UsageError::new(format!("`--standalone` runs one node, but `--nnodes` is {nodes}"))
+        .with_hint("for several nodes, give `--rdzv-endpoint HOST:PORT` instead")
 }
 
-/// Returns an error unless `endpoint` means the same on all nodes.
-fn check(endpoint: &Endpoint, source: &str, is_single: bool) -> Result<(), JobSpecError> {
-    let (source_, value) = (source.to_owned(), endpoint.to_string());
+fn static_search() -> UsageError {
+    UsageError::new("`--rdzv-endpoint auto` requires the backend `c10d`, not `static`").with_hint(
+        "use `c10d`: with `--rdzv-endpoint auto`, `--node-rank 0` hosts the coordinator there too",
+    )
+}
+
+/// Returns `endpoint` if it means the same on all nodes.
+fn checked(endpoint: Endpoint, source: &str, is_single: bool) -> Result<Endpoint, UsageError> {
+    let given = Argument::new(source, &endpoint.to_string());
     if !is_single && endpoint.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified()) {
-        return Err(JobSpecError::Unspecified { source_, value });
+        let problem = "refers to a different machine on each node, but the job has several nodes";
+        return Err(given.invalid(problem).with_hint(ADDRESS_HINT));
     }
     if !is_single && endpoint.port == 0 {
-        return Err(JobSpecError::FreePort { source_, value });
+        let problem = "selects a free port, which the other nodes cannot know";
+        return Err(given.invalid(problem).with_hint("use the same fixed port on all nodes"));
     }
-    Ok(())
+    Ok(endpoint)
 }

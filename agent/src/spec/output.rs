@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use ragent_rendezvous::ids::LocalRank;
 
 use super::{
-    JobSpecError, LineFilters, ShownRanks, Stream, StreamMap, Streams, given::Given, substitute,
+    LineFilters, ShownRanks, Stream, StreamMap, Streams, UsageError, given::Given, substitute,
 };
 use crate::sys::host::Host;
 
@@ -106,7 +106,7 @@ impl Output {
 }
 
 impl<H: Host> Given<'_, H> {
-    pub(super) fn output(&self) -> Result<Output, JobSpecError> {
+    pub(super) fn output(&self) -> Result<Output, UsageError> {
         let args = self.args;
         let redirects = self.streams("redirects", &args.redirects)?;
         let tee = self.streams("tee", &args.tee)?;
@@ -130,27 +130,26 @@ impl<H: Host> Given<'_, H> {
         };
         let copies = !(output.stdout_filters.is_empty() && output.stderr_filters.is_empty());
         if copies && self.text("log_dir", &args.log_dir).as_deref() == Some("/dev/null") {
-            return Err(JobSpecError::FiltersWithoutFolder);
+            return Err(UsageError::new(
+                "`--duplicate-stdout-filters` and `--duplicate-stderr-filters` write to the log \
+                 folder, but `--log-dir /dev/null` disables it",
+            ));
         }
         Ok(output)
     }
 
-    fn streams(&self, name: &str, typed: &Option<String>) -> Result<Streams, JobSpecError> {
-        let Some(given) = self.typed(name, typed) else {
-            return Ok(Streams::default());
-        };
-        given
-            .text
-            .parse()
-            .map_err(|()| JobSpecError::Streams { source_: given.source, value: given.text })
+    fn streams(&self, name: &str, typed: &Option<String>) -> Result<Streams, UsageError> {
+        let Some(given) = self.argument(name, typed) else { return Ok(Streams::default()) };
+        let problem = "is neither a number from 0 to 3 nor `RANK:N,…`";
+        given.text.parse().map_err(|()| given.invalid(problem))
     }
 
-    fn shown_ranks(&self) -> Result<ShownRanks, JobSpecError> {
-        let Some(given) = self.typed("local_ranks_filter", &self.args.local_ranks_filter) else {
+    fn shown_ranks(&self) -> Result<ShownRanks, UsageError> {
+        let Some(given) = self.argument("local_ranks_filter", &self.args.local_ranks_filter) else {
             return Ok(ShownRanks::default());
         };
         ShownRanks::parse(&given.text)
-            .map_err(|_| JobSpecError::Ranks { source_: given.source, value: given.text })
+            .map_err(|_| given.is_not("a list of local ranks, such as `0,1`"))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use ragent_rendezvous::settings::NodeRange;
 
-use super::{Endpoint, JobSpecError, Meeting, RdzvConf, given::Given};
+use super::{Endpoint, Meeting, RdzvConf, UsageError, given::Given};
 use crate::{
     scheduler::{Head, Launcher, Placement},
     sys::host::Host,
@@ -23,16 +23,20 @@ pub struct Placed {
 impl<H: Host> Given<'_, H> {
     /// Returns the place that a launcher has given to this agent. Returns `None` if flags determine
     /// how nodes meet: scripts for torchrun have such flags even under a launcher.
-    pub(super) fn placement(&self) -> Result<Option<Placement>, JobSpecError> {
+    pub(super) fn placement(&self) -> Result<Option<Placement>, UsageError> {
         if self.says_how_to_meet() {
             return Ok(None);
         }
-        let Some(placement) = Placement::find(self.host).map_err(JobSpecError::Placement)? else {
-            return Ok(None);
-        };
+        let found = Placement::find(self.host).map_err(|error| {
+            UsageError::new(error.to_string()).with_hint(
+                "use `--standalone` for this node alone, or `--rdzv-endpoint` and `--nnodes`, \
+                 which replace the launcher's values",
+            )
+        });
+        let Some(placement) = found? else { return Ok(None) };
         let Placement { launcher, local_size, .. } = placement;
         if local_size > 1 {
-            return Err(JobSpecError::SeveralAgents { launcher, local_size });
+            return Err(several_agents(launcher, local_size));
         }
         Ok(Some(placement.ask_launcher(self.host)))
     }
@@ -47,17 +51,21 @@ impl<H: Host> Given<'_, H> {
             ("master_port", &args.master_port),
         ];
         let is_standalone = self.switch("standalone", args.standalone).unwrap_or(true);
-        is_standalone || flags.iter().any(|(name, typed)| self.typed(name, typed).is_some())
+        is_standalone || flags.iter().any(|(name, typed)| self.argument(name, typed).is_some())
     }
 
     /// Limits `nodes` to the agents that a launcher has started, as no further ones can follow.
-    pub(super) fn started(&self, nodes: NodeRange) -> Result<NodeRange, JobSpecError> {
+    pub(super) fn started(&self, nodes: NodeRange) -> Result<NodeRange, UsageError> {
         let Some(Placement { launcher, size, .. }) = self.placement else { return Ok(nodes) };
         let max = nodes.max().min(size);
-        NodeRange::in_units(nodes.min(), max, nodes.unit()).ok_or(JobSpecError::TooFewAgents {
-            launcher,
-            agents: size,
-            nodes,
+        NodeRange::in_units(nodes.min(), max, nodes.unit()).ok_or_else(|| {
+            UsageError::new(format!(
+                "{launcher} has started {size} agents, but `--nnodes` is {nodes}"
+            ))
+            .with_hint(
+                "lower MIN in `--nnodes`, or give `--rdzv-endpoint`, so that other agents can \
+                     join",
+            )
         })
     }
 
@@ -68,7 +76,7 @@ impl<H: Host> Given<'_, H> {
     }
 
     fn is_named(&self) -> bool {
-        self.typed("rdzv_id", &self.args.rdzv_id).is_some()
+        self.argument("rdzv_id", &self.args.rdzv_id).is_some()
     }
 
     /// Returns the launcher's name for this start.
@@ -81,7 +89,7 @@ impl<H: Host> Given<'_, H> {
         &self,
         placement: &Placement,
         conf: &RdzvConf,
-    ) -> Result<Meeting, JobSpecError> {
+    ) -> Result<Meeting, UsageError> {
         match &placement.head {
             Head::Here => Ok(Meeting::Standalone),
             Head::There(host) => {
@@ -92,9 +100,30 @@ impl<H: Host> Given<'_, H> {
             Head::Unknown if placement.name.is_some() || self.is_named() => {
                 Ok(Meeting::Search(self.search(port_of(placement), conf)?))
             }
-            Head::Unknown => Err(JobSpecError::NoHead { launcher: placement.launcher }),
+            Head::Unknown => Err(UsageError::new(format!(
+                "{} has started this agent, but does not provide the host of the first agent",
+                placement.launcher
+            ))
+            .with_hint("give it as `--rdzv-endpoint HOST:PORT`, the same on all nodes")),
         }
     }
+}
+
+fn several_agents(launcher: Launcher, local_size: u32) -> UsageError {
+    let hint = match launcher {
+        Launcher::Slurm => {
+            "`srun --ntasks-per-node=1 ragent …` starts one agent per node; `srun ragent rank -- \
+             …` makes each task one rank"
+        }
+        Launcher::Hydra | Launcher::Mvapich | Launcher::OpenMpi | Launcher::Pals => {
+            "`mpirun -npernode 1 ragent …` (`-ppn 1`) starts one agent per node; `mpirun ragent \
+             rank -- …` makes each process one rank"
+        }
+    };
+    UsageError::new(format!(
+        "{launcher} has started {local_size} agents on this node, but a node runs only one"
+    ))
+    .with_hint(hint)
 }
 
 /// The first of the [`PORTS`] that are assigned to jobs by name. They are below the

@@ -7,7 +7,7 @@ use std::{
 
 use ragent_rendezvous::settings::Timeouts;
 
-use super::JobSpecError;
+use super::UsageError;
 use crate::limits;
 
 /// Ports on which a node may serve the workers' store.
@@ -88,18 +88,21 @@ enum Key {
 
 impl RdzvConf {
     /// Reads `key=value,key=value`; white space around either is ignored.
-    pub(super) fn parse(text: &str) -> Result<Self, JobSpecError> {
+    pub(super) fn parse(text: &str) -> Result<Self, UsageError> {
         let mut conf = Self::default();
         for entry in text.split(',').filter(|_| !text.trim().is_empty()) {
             let pair = entry.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
             let Some((key, value)) =
                 pair.filter(|(key, value)| !key.is_empty() && !value.is_empty())
             else {
-                return Err(JobSpecError::ConfEntry { entry: entry.to_owned() });
+                return Err(UsageError::new(format!(
+                    "`--rdzv-conf` has the entry `{entry}`, which is not `key=value`"
+                )));
             };
             let Some((_, meaning)) = KEYS.iter().find(|(known, _)| *known == key) else {
                 let known = KEYS.map(|(key, _)| key).join(", ");
-                return Err(JobSpecError::ConfKey { key: key.to_owned(), known });
+                return Err(UsageError::new(format!("`--rdzv-conf` has the unknown key `{key}`"))
+                    .with_hint(format!("the keys are {known}")));
             };
             conf.has_join_timeout |= key == "join_timeout";
             conf.set(key, value, *meaning)?;
@@ -107,11 +110,9 @@ impl RdzvConf {
         Ok(conf)
     }
 
-    fn set(&mut self, key: &str, value: &str, meaning: Key) -> Result<(), JobSpecError> {
-        let wrong = |expected| JobSpecError::ConfValue {
-            key: key.to_owned(),
-            value: value.to_owned(),
-            expected,
+    fn set(&mut self, key: &str, value: &str, meaning: Key) -> Result<(), UsageError> {
+        let wrong = |expected| {
+            UsageError::new(format!("`--rdzv-conf` has `{key}={value}`, which is not {expected}"))
         };
         match meaning {
             Key::NotNeeded => {}

@@ -1,15 +1,7 @@
 //! Reads how agents find each other without an address: `--rdzv-endpoint auto`.
 
-use super::{
-    DEFAULT_PORT, Endpoint, JobSpecError, RdzvConf,
-    given::{Given, Typed},
-    meeting::no_endpoint,
-};
-use crate::{
-    cli::LaunchArgs,
-    limits,
-    sys::host::{Host, ThisHost},
-};
+use super::{Argument, DEFAULT_PORT, Endpoint, RdzvConf, UsageError, given::Given};
+use crate::{cli::LaunchArgs, limits, sys::host::Host};
 
 /// The permission of an agent to host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -44,20 +36,19 @@ pub struct SearchSpec {
 ///
 /// # Errors
 ///
-/// Returns [`JobSpecError`] if it is not an endpoint.
+/// Returns [`UsageError`] if it is not an endpoint.
 pub(crate) fn asked_endpoint(
     typed: Option<String>,
     host: &impl Host,
-) -> Result<AskedEndpoint, JobSpecError> {
+) -> Result<AskedEndpoint, UsageError> {
     let args = LaunchArgs { rdzv_endpoint: typed, ..LaunchArgs::default() };
     let given = Given { args: &args, host, placement: None };
-    let endpoint = given.typed("rdzv_endpoint", &args.rdzv_endpoint);
-    let Some(endpoint) = endpoint.filter(|given| !given.text.is_empty()) else {
+    let Some(endpoint) = given.not_empty("rdzv_endpoint", &args.rdzv_endpoint) else {
         return Ok(AskedEndpoint::NotGiven);
     };
-    match Given::<'_, ThisHost>::search_port(&endpoint) {
+    match endpoint.search_port() {
         Some(port) => port.map(|_| AskedEndpoint::Found),
-        None => endpoint.text.parse().map(AskedEndpoint::At).map_err(no_endpoint(&endpoint)),
+        None => endpoint.endpoint().map(AskedEndpoint::At),
     }
 }
 
@@ -72,25 +63,26 @@ pub(crate) enum AskedEndpoint {
     NotGiven,
 }
 
-impl<H: Host> Given<'_, H> {
+impl Argument {
     /// Returns the port of `auto` or `auto:PORT`, or `None` if the endpoint is an address.
-    pub(super) fn search_port(endpoint: &Typed) -> Option<Result<u16, JobSpecError>> {
-        let rest = endpoint.text.trim().strip_prefix("auto")?;
+    pub(super) fn search_port(&self) -> Option<Result<u16, UsageError>> {
+        let rest = self.text.trim().strip_prefix("auto")?;
         if rest.is_empty() {
             return Some(Ok(DEFAULT_PORT));
         }
-        let port = rest.strip_prefix(':')?.parse().ok().filter(|port| *port > 0);
-        Some(port.ok_or_else(|| JobSpecError::Port {
-            source_: endpoint.source.clone(),
-            value: endpoint.text.clone(),
-            least: 1,
-        }))
+        Some(self.port(rest.strip_prefix(':')?, 1))
     }
+}
 
+impl<H: Host> Given<'_, H> {
     /// Returns the method by which this agent searches for the others at `port`.
-    pub(super) fn search(&self, port: u16, conf: &RdzvConf) -> Result<SearchSpec, JobSpecError> {
-        if self.typed("rdzv_id", &self.args.rdzv_id).is_none() && self.launchers_name().is_none() {
-            return Err(JobSpecError::SearchWithoutName);
+    pub(super) fn search(&self, port: u16, conf: &RdzvConf) -> Result<SearchSpec, UsageError> {
+        let is_named = self.argument("rdzv_id", &self.args.rdzv_id).is_some();
+        if !is_named && self.launchers_name().is_none() {
+            return Err(UsageError::new(
+                "`--rdzv-endpoint auto` finds agents by `--rdzv-id`, which is not given",
+            )
+            .with_hint("give the same `--rdzv-id NAME` on all nodes"));
         }
         let node_rank = self.optional_number("node_rank", &self.args.node_rank)?;
         let node_rank =
@@ -103,7 +95,11 @@ impl<H: Host> Given<'_, H> {
         if let Some(name) = &conf.discover_interface
             && !self.host.exists(&std::path::Path::new("/sys/class/net").join(name))
         {
-            return Err(JobSpecError::Interface { name: name.clone() });
+            return Err(UsageError::new(format!(
+                "`--rdzv-conf` has `discover_interface={name}`, but this machine has no such \
+                 interface"
+            ))
+            .with_hint("`ip -brief address` lists the interfaces"));
         }
         Ok(SearchSpec {
             port,
@@ -117,20 +113,23 @@ impl<H: Host> Given<'_, H> {
     }
 
     /// Reads the hosts of `--discover-hosts`.
-    pub(super) fn discover_hosts(&self, port: u16) -> Result<Vec<Endpoint>, JobSpecError> {
-        let Some(given) = self.typed("discover_hosts", &self.args.discover_hosts) else {
+    pub(super) fn discover_hosts(&self, port: u16) -> Result<Vec<Endpoint>, UsageError> {
+        let Some(given) = self.argument("discover_hosts", &self.args.discover_hosts) else {
             return Ok(Vec::new());
         };
         let mut hosts = Vec::new();
         for part in given.text.split(',') {
-            let (host, own_port) = Endpoint::split(part).map_err(|error| {
-                let (source_, value) = (given.source.clone(), given.text.clone());
-                JobSpecError::Endpoint { source_, value, error }
-            })?;
+            let (host, own_port) =
+                Endpoint::split(part).map_err(|error| given.not_an_endpoint(error))?;
             hosts.push(Endpoint { host, port: own_port.unwrap_or(port) });
         }
         if hosts.len() > limits::MAX_DISCOVER_HOSTS {
-            return Err(JobSpecError::ManyHosts { hosts: hosts.len() });
+            return Err(UsageError::new(format!(
+                "`--discover-hosts` lists {} hosts, but at most {} are allowed",
+                hosts.len(),
+                limits::MAX_DISCOVER_HOSTS
+            ))
+            .with_hint("list fewer hosts: one host of a running agent is enough"));
         }
         Ok(hosts)
     }

@@ -24,11 +24,20 @@ fn read(line: &str) -> Result<Cli, clap::Error> {
     Cli::read(line.split_whitespace().map(OsString::from))
 }
 
-fn resolve_on(host: &MadeUpHost, line: &str) -> Result<JobSpec, Vec<JobSpecError>> {
+/// Returns the texts of all mistakes.
+fn mistakes_on(host: &MadeUpHost, line: &str) -> Vec<String> {
+    resolve_on(host, line).unwrap_err().iter().map(ToString::to_string).collect()
+}
+
+fn mistakes(line: &str) -> Vec<String> {
+    mistakes_on(&machine(&[]), line)
+}
+
+fn resolve_on(host: &MadeUpHost, line: &str) -> Result<JobSpec, Vec<UsageError>> {
     JobSpec::resolve(read(line).unwrap().launch, host)
 }
 
-fn resolve(line: &str) -> Result<JobSpec, Vec<JobSpecError>> {
+fn resolve(line: &str) -> Result<JobSpec, Vec<UsageError>> {
     resolve_on(&machine(&[]), line)
 }
 
@@ -92,17 +101,14 @@ fn pet_variables_are_defaults() {
     let endpoint = Endpoint { host: "node0".into(), port: 7 };
     assert_eq!(spec.meeting, Meeting::Endpoint { endpoints: vec![endpoint], is_host: None });
     let host = machine(&[("PET_STANDALONE", "true")]);
-    let wrong = JobSpecError::Switch { source_: "PET_STANDALONE".into(), value: "true".into() };
-    assert_eq!(resolve_on(&host, "ragent t.py"), Err(vec![wrong]));
+    assert_eq!(mistakes_on(&host, "ragent t.py"), ["`PET_STANDALONE=true` is neither 0 nor 1"]);
 }
 
 /// All mistakes are reported at once, with the words that were typed.
 #[test]
 fn all_mistakes_at_once() {
-    let errors = resolve("ragent --nnodes 4:2 --nproc-per-node gpu --rdzv-endpoint :1 x.py");
-    let texts: Vec<String> = errors.unwrap_err().iter().map(ToString::to_string).collect();
     assert_eq!(
-        texts,
+        mistakes("ragent --nnodes 4:2 --nproc-per-node gpu --rdzv-endpoint :1 x.py"),
         [
             "`--nnodes 4:2` must satisfy 1 <= MIN <= MAX, but is 4:2",
             "`--nproc-per-node gpu` needs a GPU, but this machine has none that is visible",
@@ -120,8 +126,8 @@ fn interpreter_is_found() {
     assert_eq!(spec.command.program, PathBuf::from("/v/bin/python"));
     assert_eq!(args(&spec), ["-u", "-m", "pkg.train"]);
     let host = machine(&[("PYTHON_EXEC", "/no/python"), ("VIRTUAL_ENV", "/v")]);
-    let wrong = JobSpecError::Python { named: Some("/no/python".into()) };
-    assert_eq!(resolve_on(&host, "ragent t.py"), Err(vec![wrong]));
+    let wrong = "PYTHON_EXEC is `/no/python`, which cannot be executed";
+    assert_eq!(mistakes_on(&host, "ragent t.py"), [wrong]);
 }
 
 /// `--no-python` runs a program that is found as a shell would find it.
@@ -130,14 +136,12 @@ fn programs_without_python() {
     let spec = resolve("ragent --no-python true -x").unwrap();
     assert_eq!(spec.command.program, PathBuf::from("/usr/bin/true"));
     assert_eq!(args(&spec), ["-x"]);
-    assert_eq!(
-        resolve("ragent --no-python t.py"),
-        Err(vec![JobSpecError::Program {
-            path: "t.py".into(),
-            state: "is not an executable file"
-        }])
-    );
-    assert_eq!(resolve("ragent --no-python -m true"), Err(vec![JobSpecError::ModuleWithoutPython]));
+    for (line, error) in [
+        ("ragent --no-python t.py", "the program `t.py` is not an executable file"),
+        ("ragent --no-python -m true", "`--module` and `--no-python` cannot be used together"),
+    ] {
+        assert_eq!(mistakes(line), [error]);
+    }
 }
 
 /// `auto` is the number of accelerators, else that of processors.
@@ -150,9 +154,11 @@ fn workers_per_node() {
     assert_eq!(resolve("ragent --nproc-per-node 1_2 t.py").unwrap().local_world_size.get(), 12);
     for wrong in ["0", "-1", "1.5", "CPU", "1000000", "1__2", " gpu"] {
         let host = machine(&[("PET_NPROC_PER_NODE", wrong)]);
-        let source_ = "PET_NPROC_PER_NODE".to_owned();
-        let wrong = JobSpecError::WorkersPerNode { source_, value: wrong.to_owned() };
-        assert_eq!(resolve_on(&host, "ragent t.py"), Err(vec![wrong]));
+        let error = format!(
+            "`PET_NPROC_PER_NODE {wrong}` is neither a positive number nor `auto`, `cpu`, `gpu` \
+             or `xpu`"
+        );
+        assert_eq!(mistakes_on(&host, "ragent t.py"), [error]);
     }
 }
 
@@ -478,6 +484,8 @@ fn agents_of_a_silent_launcher() {
     assert_eq!((spec.shared.nodes.min(), spec.node_rank), (4, Some(1)));
     let Meeting::Search(search) = spec.meeting else { panic!("{:?}", spec.meeting) };
     assert_eq!(search.eligible, Eligible::Never);
-    let launcher = crate::scheduler::Launcher::Mvapich;
-    assert_eq!(resolve_on(&host, "ragent t.py"), Err(vec![JobSpecError::NoHead { launcher }]));
+    assert_eq!(
+        mistakes_on(&host, "ragent t.py"),
+        ["MVAPICH has started this agent, but does not provide the host of the first agent"]
+    );
 }

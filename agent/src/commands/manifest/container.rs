@@ -11,8 +11,8 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 
-use super::{ManifestSpec, Method, ScriptKind, SharedVolume, VolumeSource, metadata};
-use crate::spec::DEFAULT_PORT;
+use super::{ManifestSpec, Method, SharedVolume, VolumeSource, metadata};
+use crate::spec::{DEFAULT_PORT, ScriptKind};
 
 /// The name of the container and of its program.
 pub(super) const AGENT: &str = "ragent";
@@ -58,6 +58,7 @@ pub(super) fn agent_flags(spec: &ManifestSpec) -> Vec<(&'static str, String)> {
         }
         Method::Torchrun => (None, None),
     };
+    let method = Some(spec.method.name()).filter(|_| spec.method != Method::Torchrun);
     let flags = [
         ("nnodes", Some(nodes.to_string())),
         ("nproc-per-node", Some(spec.workers_per_pod.clone())),
@@ -66,7 +67,7 @@ pub(super) fn agent_flags(spec: &ManifestSpec) -> Vec<(&'static str, String)> {
         ("rdzv-id", Some(name.clone())),
         ("max-restarts", Some(spec.max_restarts.to_string())),
         ("shutdown-timeout", Some(spec.shutdown_timeout.as_secs().to_string())),
-        ("launch-method", method_name(&spec.method).map(str::to_owned)),
+        ("launch-method", method.map(str::to_owned)),
         ("shared-file", shared_file),
         ("deepspeed-config", config),
         ("save-path", spec.save_path.clone()),
@@ -86,14 +87,6 @@ pub(super) fn agent_args(spec: &ManifestSpec) -> Vec<String> {
     // After `--`, the agent takes no argument as its own flag.
     let rest = switch.into_iter().chain(["--"]).map(str::to_owned);
     flags.chain(rest).chain(spec.script.iter().cloned()).collect()
-}
-
-fn method_name(method: &Method) -> Option<&'static str> {
-    match method {
-        Method::Basic { .. } => Some("basic"),
-        Method::DeepSpeed { .. } => Some("deepspeed"),
-        Method::Torchrun => None,
-    }
 }
 
 /// Escapes a text in which Kubernetes would replace `$(NAME)`, and `$$` by a dollar sign.

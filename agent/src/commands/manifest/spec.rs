@@ -6,16 +6,18 @@ use std::{collections::BTreeMap, ffi::OsString, time::Duration};
 use ragent_rendezvous::settings::NodeRange;
 
 use super::{
-    ManifestError, Method, SharedVolume,
-    method::{job_path, method},
+    SharedVolume,
     names::{self, Rule},
-    typed::{check, checked, number, pairs, required, wrong},
+    typed::{HELP, check, checked, missing, number, pairs, required, twice},
     variables,
 };
 use crate::{
     cli::K8sArgs,
     limits,
-    spec::{Errors, one_node},
+    spec::{
+        Argument, LaunchMethod, MethodArguments, NO_SCRIPT, ScriptKind, UsageError, UsageErrors,
+        one_node, read_deepspeed_config,
+    },
     sys::host::Host,
 };
 
@@ -64,17 +66,8 @@ pub(crate) struct ManifestSpec {
     pub ragent: String,
 }
 
-/// The kind of a script.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) enum ScriptKind {
-    /// `--module`.
-    Module,
-    /// `--no-python`.
-    Program,
-    /// A Python file.
-    #[default]
-    Script,
-}
+/// The launch method, with paths in ragent's form and the text of DeepSpeed's configuration.
+pub(crate) type Method = LaunchMethod<String, String>;
 
 /// The pull policies of Kubernetes.
 const PULL_POLICY: Rule = Rule {
@@ -100,12 +93,12 @@ impl ManifestSpec {
     /// # Errors
     ///
     /// Returns all mistakes, in the order of the flags.
-    pub(crate) fn resolve(args: K8sArgs, host: &impl Host) -> Result<Self, Vec<ManifestError>> {
-        let mut errors: Errors<ManifestError> = Errors::default();
+    pub(crate) fn resolve(args: K8sArgs, host: &impl Host) -> Result<Self, Vec<UsageError>> {
+        let mut errors = UsageErrors::default();
         let nodes = errors.or(nodes(&args), one_node());
         let name = errors.or_default(name(&args, nodes));
         let image = checked("--image", &args.image, &names::IMAGE);
-        let image = errors.or_default(image.and_then(required("--image")));
+        let image = errors.or_default(image.and_then(|image| required("--image", image)));
         let namespace = checked("--namespace", &args.namespace, &names::NAMESPACE);
         let policy = checked("--image-pull-policy", &args.image_pull_policy, &PULL_POLICY);
         let secrets = args.image_pull_secret.iter().map(|name| {
@@ -122,6 +115,9 @@ impl ManifestSpec {
         let node_selector = errors.or_default(node_selector);
         let volumes = errors.or_default(SharedVolume::parse_all(&args.volume));
         let env = pairs("--env", &args.env, [&names::VARIABLE, &names::ANYTHING]);
+        let path = |flag, typed, errors: &mut UsageErrors| {
+            errors.ok(job_path(&not_empty(flag, typed)?, &volumes))
+        };
         let spec = Self {
             name,
             namespace,
@@ -139,54 +135,49 @@ impl ManifestSpec {
                 errors.or_default(number("--shutdown-timeout", &args.shutdown_timeout, 30)).into(),
             ),
             method: method(&args, &volumes, host, &mut errors),
-            save_path: errors.or_default(job_path("--save-path", &args.save_path, &volumes)),
-            checkpoint_path: errors.or_default(job_path(
-                "--checkpoint-path",
-                &args.checkpoint_path,
-                &volumes,
-            )),
-            volumes,
-            kind: errors.or_default(kind(&args)),
+            save_path: path("--save-path", &args.save_path, &mut errors),
+            checkpoint_path: path("--checkpoint-path", &args.checkpoint_path, &mut errors),
+            kind: errors.or_default(ScriptKind::of(args.module, args.no_python)),
             ragent: errors
                 .or_default(checked("--ragent", &args.ragent, &PATH))
                 .unwrap_or_else(|| "ragent".to_owned()),
             script: errors.or_default(script(args.script, args.args)),
+            volumes,
         };
         // The mistakes in variables depend on all other flags.
-        if errors.0.is_empty() {
-            errors.0 = variables::mistakes(&spec);
+        if errors.is_empty() {
+            variables::mistakes(&spec).into_iter().for_each(|error| errors.add(error));
         }
-        if errors.0.is_empty() { Ok(spec) } else { Err(errors.0) }
+        errors.into_result(spec)
     }
 }
 
-fn nodes(args: &K8sArgs) -> Result<NodeRange, ManifestError> {
-    let Some(text) = &args.nnodes else { return Ok(one_node()) };
-    let nodes: NodeRange =
-        text.parse().map_err(|error| ManifestError::Nodes { value: text.clone(), error })?;
+fn nodes(args: &K8sArgs) -> Result<NodeRange, UsageError> {
+    let Some(given) = Argument::of_flag("--nnodes", &args.nnodes) else { return Ok(one_node()) };
+    let nodes = given.nodes()?;
     if nodes.max() > limits::MAX_PODS {
-        return Err(wrong("--nnodes", text, "a number of pods up to 10000"));
+        return Err(given.is_not("a number of pods up to 10000"));
     }
     Ok(nodes)
 }
 
 /// Returns the name of the job. Pods use it with their number appended, also as host names; the
 /// service uses it as a domain.
-fn name(args: &K8sArgs, nodes: NodeRange) -> Result<String, ManifestError> {
+fn name(args: &K8sArgs, nodes: NodeRange) -> Result<String, UsageError> {
     const EXPECTED: &str = "a valid name of pods and of a service: lowercase letters, digits and \
                             `-`, beginning with a letter, not ending with `-`, at most 63 \
                             characters with the number of the pod";
-    let name = required("--name")(args.name.clone())?;
+    let name = required("--name", args.name.clone())?;
     let longest = format!("{name}-{}", nodes.max() - 1);
     if names::is_service(&name) && longest.len() <= names::MAX_LABEL {
         Ok(name)
     } else {
-        Err(wrong("--name", &name, EXPECTED))
+        Err(Argument::new("--name", &name).is_not(EXPECTED))
     }
 }
 
 /// Returns the number of whole GPUs per pod, and all resources of a pod.
-fn resources(args: &K8sArgs) -> Result<(Option<String>, BTreeMap<String, String>), ManifestError> {
+fn resources(args: &K8sArgs) -> Result<(Option<String>, BTreeMap<String, String>), UsageError> {
     let flag = "--resource";
     let mut resources = pairs(flag, &args.resource, [&names::RESOURCE, &names::QUANTITY])?;
     for (_, amount) in resources.iter().filter(|(name, _)| name.contains('/')) {
@@ -197,31 +188,61 @@ fn resources(args: &K8sArgs) -> Result<(Option<String>, BTreeMap<String, String>
     let gpus = gpus.and_then(|gpus| Some(gpus.parse::<u32>().ok()?.to_string()));
     let name = checked("--gpu-resource", &args.gpu_resource, &names::RESOURCE)?;
     if gpus.is_none() && name.is_some() {
-        return Err(ManifestError::Missing { flag: "--gpus-per-pod" });
+        return Err(missing("--gpus-per-pod"));
     }
     let name = name.unwrap_or_else(|| "nvidia.com/gpu".to_owned());
     if let Some(gpus) = &gpus
         && resources.insert(name.clone(), gpus.clone()).is_some()
     {
-        return Err(ManifestError::Twice { flag, name });
+        return Err(twice(flag, &name));
     }
     Ok((gpus, resources))
 }
 
-fn kind(args: &K8sArgs) -> Result<ScriptKind, ManifestError> {
-    match (args.module, args.no_python) {
-        (true, true) => Err(ManifestError::ModuleWithoutPython),
-        (true, false) => Ok(ScriptKind::Module),
-        (false, true) => Ok(ScriptKind::Program),
-        (false, false) => Ok(ScriptKind::Script),
+/// Returns a path in ragent's form; `auto` alone would be in the image of the pod, so it becomes a
+/// path on the first volume.
+fn job_path(given: &Argument, volumes: &[SharedVolume]) -> Result<String, UsageError> {
+    match (given.text.as_str(), volumes.first()) {
+        ("auto", Some(volume)) => Ok(format!("auto:{}", volume.mount_path)),
+        ("auto", None) => Err(given
+            .invalid("needs a volume that all pods share")
+            .with_hint("add a volume with `--volume pvc:CLAIM:/PATH`, or give a path")),
+        (path, _) => Ok(path.to_owned()),
     }
 }
 
-fn script(script: Option<OsString>, args: Vec<OsString>) -> Result<Vec<String>, ManifestError> {
-    let script = script.ok_or(ManifestError::NoScript)?;
-    let text = |word: OsString| {
-        word.into_string()
-            .map_err(|word| ManifestError::NotText { word: word.to_string_lossy().into_owned() })
+/// Returns the value of a flag, unless it is empty.
+fn not_empty(flag: &str, typed: &Option<String>) -> Option<Argument> {
+    Argument::of_flag(flag, typed).filter(|given| !given.text.is_empty())
+}
+
+fn method(
+    args: &K8sArgs,
+    volumes: &[SharedVolume],
+    host: &impl Host,
+    errors: &mut UsageErrors,
+) -> Method {
+    let given = MethodArguments {
+        name: Argument::of_flag("--launch-method", &args.launch_method),
+        shared_file: not_empty("--shared-file", &args.shared_file),
+        config: not_empty("--deepspeed-config", &args.deepspeed_config),
     };
+    let config = |given: &Argument| {
+        let hint = "the flag takes a file of this machine; for a file of the image, give `--env \
+                    PET_DEEPSPEED_CONFIG=/PATH`";
+        read_deepspeed_config(host, given).map_err(|error| error.with_hint(hint))
+    };
+    Method::read(given, errors, |given| job_path(given, volumes), config)
+}
+
+fn script(script: Option<OsString>, args: Vec<OsString>) -> Result<Vec<String>, UsageError> {
+    let script = script.ok_or_else(|| UsageError::new(NO_SCRIPT).with_hint(HELP))?;
+    let not_text = |word: OsString| {
+        UsageError::new(format!(
+            "`{}` is not valid UTF-8, which a manifest requires",
+            word.display()
+        ))
+    };
+    let text = |word: OsString| word.into_string().map_err(not_text);
     [script].into_iter().chain(args).map(text).collect()
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use super::*;
-use crate::{cli::Cli, sys::host::MadeUpHost};
+use crate::{cli::Cli, spec::UsageError, sys::host::MadeUpHost};
 
 fn args(line: &str) -> K8sArgs {
     let words = format!("ragent manifest k8s {line}");
@@ -13,7 +13,7 @@ fn args(line: &str) -> K8sArgs {
     *args
 }
 
-fn resolve(line: &str) -> Result<ManifestSpec, Vec<ManifestError>> {
+fn resolve(line: &str) -> Result<ManifestSpec, Vec<UsageError>> {
     let mut host = MadeUpHost::default();
     host.put("ds.json", "{}");
     ManifestSpec::resolve(args(line), &host)

@@ -2,56 +2,58 @@
 
 use std::collections::BTreeMap;
 
-use super::{ManifestError, names::Rule};
+use super::names::Rule;
+use crate::spec::{Argument, UsageError};
 
-pub(super) fn wrong(flag: &'static str, value: &str, expected: &'static str) -> ManifestError {
-    ManifestError::Value { flag, value: value.to_owned(), expected }
-}
-
-pub(super) fn check(flag: &'static str, value: &str, rule: &Rule) -> Result<(), ManifestError> {
-    if (rule.holds)(value) { Ok(()) } else { Err(wrong(flag, value, rule.expected)) }
+pub(super) fn check(flag: &str, value: &str, rule: &Rule) -> Result<(), UsageError> {
+    if (rule.holds)(value) { Ok(()) } else { Err(Argument::new(flag, value).is_not(rule.expected)) }
 }
 
 /// Returns the valid value of a flag, if one was given.
 pub(super) fn checked(
-    flag: &'static str,
+    flag: &str,
     typed: &Option<String>,
     rule: &Rule,
-) -> Result<Option<String>, ManifestError> {
+) -> Result<Option<String>, UsageError> {
     typed.as_deref().map(|value| check(flag, value, rule)).transpose()?;
     Ok(typed.clone())
 }
 
-pub(super) fn required(
-    flag: &'static str,
-) -> impl FnOnce(Option<String>) -> Result<String, ManifestError> {
-    move |given| given.ok_or(ManifestError::Missing { flag })
+pub(super) fn required(flag: &str, given: Option<String>) -> Result<String, UsageError> {
+    given.ok_or_else(|| missing(flag))
 }
 
-pub(super) fn number(
-    flag: &'static str,
-    typed: &Option<String>,
-    default: u32,
-) -> Result<u32, ManifestError> {
-    let Some(text) = typed else { return Ok(default) };
+pub(super) fn missing(flag: &str) -> UsageError {
+    UsageError::new(format!("`{flag}` is not given")).with_hint(HELP)
+}
+
+/// The hint for a missing argument.
+pub(super) const HELP: &str = "see `ragent manifest k8s --help`";
+
+pub(super) fn twice(flag: &str, name: &str) -> UsageError {
+    UsageError::new(format!("`{flag}` gives `{name}` twice"))
+}
+
+pub(super) fn number(flag: &str, typed: &Option<String>, default: u32) -> Result<u32, UsageError> {
     // Kubernetes uses signed numbers.
-    let number = text.parse::<u32>().ok().filter(|number| i32::try_from(*number).is_ok());
-    number.ok_or_else(|| wrong(flag, text, "a whole number, 0 or greater"))
+    const MAX: u32 = i32::MAX as u32;
+    Argument::of_flag(flag, typed).map_or(Ok(default), |given| given.number(0..=MAX))
 }
 
 /// Parses `NAME=VALUE` pairs; each name may occur once.
 pub(super) fn pairs(
-    flag: &'static str,
+    flag: &str,
     typed: &[String],
     [key, value]: [&Rule; 2],
-) -> Result<BTreeMap<String, String>, ManifestError> {
+) -> Result<BTreeMap<String, String>, UsageError> {
     let mut pairs = BTreeMap::new();
     for text in typed {
-        let pair = text.split_once('=').ok_or_else(|| wrong(flag, text, "`NAME=VALUE`"))?;
+        let wrong = || Argument::new(flag, text).is_not("`NAME=VALUE`");
+        let pair = text.split_once('=').ok_or_else(wrong)?;
         check(flag, pair.0, key)?;
         check(flag, pair.1, value)?;
         if pairs.insert(pair.0.to_owned(), pair.1.to_owned()).is_some() {
-            return Err(ManifestError::Twice { flag, name: pair.0.to_owned() });
+            return Err(twice(flag, pair.0));
         }
     }
     Ok(pairs)

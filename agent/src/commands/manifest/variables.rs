@@ -3,25 +3,39 @@
 
 use std::ffi::OsString;
 
-use super::{ManifestError, ManifestSpec, container};
-use crate::{cli::Cli, commands::anywhere::Anywhere, spec::JobSpec};
+use super::{ManifestSpec, container};
+use crate::{
+    cli::Cli,
+    commands::anywhere::Anywhere,
+    spec::{JobSpec, UsageError},
+};
 
 /// Returns an error for every variable that the agents of `spec` would ignore, and for every
 /// mistake in the others.
 ///
 /// Unknown variables are accepted, as agents accept them: the script may use them.
-pub(super) fn mistakes(spec: &ManifestSpec) -> Vec<ManifestError> {
+pub(super) fn mistakes(spec: &ManifestSpec) -> Vec<UsageError> {
     let mut mistakes = without_effect(spec);
     mistakes.extend(meaningless(spec));
     mistakes
 }
 
 /// Finds variables that the manifest's own flags for agents override.
-fn without_effect(spec: &ManifestSpec) -> Vec<ManifestError> {
+fn without_effect(spec: &ManifestSpec) -> Vec<UsageError> {
     let variable = |flag: &str| format!("PET_{}", flag.replace('-', "_").to_ascii_uppercase());
     let flags = container::agent_flags(spec).into_iter().map(|(flag, _)| flag);
     let given = flags.filter(|flag| spec.env.contains_key(&variable(flag)));
-    given.map(|flag| ManifestError::NoEffect { name: variable(flag), flag: own(flag) }).collect()
+    given.map(|flag| no_effect(&variable(flag), own(flag))).collect()
+}
+
+fn no_effect(variable: &str, flag: Option<&'static str>) -> UsageError {
+    UsageError::new(format!(
+        "`--env {variable}` would have no effect: the manifest passes the flag to agents"
+    ))
+    .with_hint(match flag {
+        Some(flag) => format!("give `--{flag}` instead"),
+        None => "omit it: the first pod hosts the coordinator".to_owned(),
+    })
 }
 
 /// Returns the manifest's flag for this flag of the agents, if there is one.
@@ -35,7 +49,7 @@ fn own(flag: &'static str) -> Option<&'static str> {
 }
 
 /// Finds the mistakes that agents would report in the other variables, with the agents' own parser.
-fn meaningless(spec: &ManifestSpec) -> Vec<ManifestError> {
+fn meaningless(spec: &ManifestSpec) -> Vec<UsageError> {
     let mut words = container::agent_args(spec);
     let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
     let script = words.split_off(end);
@@ -53,6 +67,5 @@ fn meaningless(spec: &ManifestSpec) -> Vec<ManifestError> {
         .collect();
     // All of these are flags of agents. Otherwise it would not be the fault of a variable.
     let Ok(cli) = Cli::read(words.map(OsString::from)) else { return Vec::new() };
-    let errors = JobSpec::resolve(cli.launch, &Anywhere(&env)).err().unwrap_or_default();
-    errors.into_iter().map(ManifestError::Variable).collect()
+    JobSpec::resolve(cli.launch, &Anywhere(&env)).err().unwrap_or_default()
 }

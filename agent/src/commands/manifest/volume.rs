@@ -1,6 +1,7 @@
 //! Reads volumes that all pods share.
 
-use super::{ManifestError, names};
+use super::{names, typed::twice};
+use crate::spec::{Argument, UsageError};
 
 /// A volume that all pods share, and the path at which it is mounted.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -26,9 +27,9 @@ const EXPECTED: &str = "`pvc:CLAIM:/PATH` or `host:/FOLDER:/PATH`";
 const TAKEN: [&str; 3] = ["/", "/dev/shm", super::container::CONFIG_FOLDER];
 
 impl SharedVolume {
-    pub(super) fn parse(text: &str) -> Result<Self, ManifestError> {
-        let wrong =
-            || ManifestError::Value { flag: FLAG, value: text.to_owned(), expected: EXPECTED };
+    pub(super) fn parse(text: &str) -> Result<Self, UsageError> {
+        let given = Argument::new(FLAG, text);
+        let wrong = || given.is_not(EXPECTED);
         let mut parts = text.split(':');
         let (Some(kind), Some(source), Some(path), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
@@ -44,22 +45,21 @@ impl SharedVolume {
             return Err(wrong());
         }
         if TAKEN.contains(&path) {
-            let (value, path) = (text.to_owned(), path.to_owned());
-            return Err(ManifestError::Taken { flag: FLAG, value, path });
+            return Err(given
+                .invalid(format_args!("uses the path `{path}`, which pods need for other files"))
+                .with_hint("mount the volume at another folder, such as `/data`"));
         }
         Ok(Self { source, mount_path: path.to_owned() })
     }
 
     /// Parses all volumes; their paths must differ.
-    pub(super) fn parse_all(texts: &[String]) -> Result<Vec<Self>, ManifestError> {
+    pub(super) fn parse_all(texts: &[String]) -> Result<Vec<Self>, UsageError> {
         let volumes = texts.iter().map(|text| Self::parse(text)).collect::<Result<Vec<_>, _>>()?;
         let is_first = |(at, volume): (usize, &Self)| {
             volumes[..at].iter().all(|other| other.mount_path != volume.mount_path)
         };
         match volumes.iter().enumerate().find(|&(at, volume)| !is_first((at, volume))) {
-            Some((_, volume)) => {
-                Err(ManifestError::Twice { flag: FLAG, name: volume.mount_path.clone() })
-            }
+            Some((_, volume)) => Err(twice(FLAG, &volume.mount_path)),
             None => Ok(volumes),
         }
     }
@@ -98,12 +98,11 @@ mod tests {
             "pvc:a:/b:ro",
             "pvc:a:/b/",
         ] {
-            let value = wrong.to_owned();
-            let error = ManifestError::Value { flag: FLAG, value, expected: EXPECTED };
-            assert_eq!(SharedVolume::parse(wrong), Err(error));
+            let error = format!("`--volume {wrong}` is not {EXPECTED}");
+            assert_eq!(SharedVolume::parse(wrong).unwrap_err().to_string(), error);
         }
         let twice = ["pvc:a:/x", "pvc:b:/y", "pvc:c:/x"].map(str::to_owned);
-        let error = ManifestError::Twice { flag: FLAG, name: "/x".into() };
-        assert_eq!(SharedVolume::parse_all(&twice), Err(error));
+        let error = SharedVolume::parse_all(&twice).unwrap_err();
+        assert_eq!(error.to_string(), "`--volume` gives `/x` twice");
     }
 }

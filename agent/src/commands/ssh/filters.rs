@@ -8,11 +8,8 @@ use std::{
     num::NonZeroU32,
 };
 
-use super::{
-    hostfile::{HostList, ListedHost},
-    mistake::Mistake,
-};
-use crate::{limits, scheduler::node_list};
+use super::hostfile::{HostList, ListedHost};
+use crate::{limits, scheduler::node_list, spec::UsageError};
 
 /// A host that the filters have chosen.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -31,12 +28,12 @@ pub(super) struct ChosenHost {
 ///
 /// # Errors
 ///
-/// Returns [`Mistake`] if a filter is invalid, names an unknown host or slot, or leaves no host.
+/// Returns [`UsageError`] if a filter is invalid, names an unknown host or slot, or leaves no host.
 pub(super) fn choose(
     list: &HostList,
     include: Option<&str>,
     exclude: Option<&str>,
-) -> Result<Vec<ChosenHost>, Mistake> {
+) -> Result<Vec<ChosenHost>, UsageError> {
     let include = include.map(|text| read("--include", text, list)).transpose()?;
     let exclude = exclude.map(|text| read("--exclude", text, list)).transpose()?;
     let (include, exclude) = (include.as_ref(), exclude.unwrap_or_default());
@@ -58,7 +55,11 @@ pub(super) fn choose(
         chosen.push(chosen_host(host, devices));
     }
     if chosen.is_empty() {
-        return Err(Mistake::NothingLeft { hosts: list.hosts().len() });
+        return Err(UsageError::new(format!(
+            "`--include` and `--exclude` leave none of the {} hosts",
+            list.hosts().len()
+        ))
+        .with_hint("keep at least one host"));
     }
     Ok(chosen)
 }
@@ -78,8 +79,14 @@ fn rest(
     host: &ListedHost,
     devices: Option<BTreeSet<u32>>,
     without: &BTreeSet<u32>,
-) -> Result<BTreeSet<u32>, Mistake> {
-    let not_known = || Mistake::SlotsNotKnown { flag: "--exclude", name: host.name.clone() };
+) -> Result<BTreeSet<u32>, UsageError> {
+    let not_known = || {
+        UsageError::new(format!(
+            "`--exclude` selects slots of `{}`, but the hostfile does not give its number of slots",
+            host.name
+        ))
+        .with_hint("write `slots=N` after the host in the hostfile")
+    };
     let all = match devices {
         Some(devices) => devices,
         None => (0..host.slots.ok_or_else(not_known)?.get()).collect(),
@@ -91,14 +98,14 @@ fn rest(
 /// whole host.
 type Named = BTreeMap<String, Option<BTreeSet<u32>>>;
 
-fn read(flag: &'static str, text: &str, list: &HostList) -> Result<Named, Mistake> {
+fn read(flag: &'static str, text: &str, list: &HostList) -> Result<Named, UsageError> {
     // As in the list, names are compared without case.
     let hosts: BTreeMap<String, &ListedHost> =
         list.hosts().iter().map(|host| (host.name.to_ascii_lowercase(), host)).collect();
     let listed = |name: &str| hosts.get(&name.to_ascii_lowercase()).copied();
     let mut named = Named::new();
     for part in text.split('@').flat_map(pieces).filter(|part| !part.trim().is_empty()) {
-        let wrong = || Mistake::Filter { flag, text: part.to_owned() };
+        let wrong = || not_hosts(flag, &part);
         let (pattern, slots) = match part.trim().rsplit_once(':') {
             Some((name, slots)) if listed(part.trim()).is_none() => (name, Some(slots)),
             Some(_) | None => (part.trim(), None),
@@ -108,7 +115,10 @@ fn read(flag: &'static str, text: &str, list: &HostList) -> Result<Named, Mistak
             None => None,
         };
         for name in node_list::names(pattern).map_err(|_| wrong())? {
-            let host = listed(&name).ok_or(Mistake::UnknownHost { flag, name })?;
+            let host = listed(&name).ok_or_else(|| {
+                UsageError::new(format!("`{flag}` contains `{name}`, which is not in the hostfile"))
+                    .with_hint("use the names of the hostfile, without a user")
+            })?;
             check_slots(flag, host, slots.as_ref())?;
             match (named.entry(host.name.clone()).or_insert_with(|| Some(BTreeSet::new())), &slots)
             {
@@ -118,18 +128,26 @@ fn read(flag: &'static str, text: &str, list: &HostList) -> Result<Named, Mistak
             }
         }
     }
-    if named.is_empty() { Err(Mistake::Filter { flag, text: text.to_owned() }) } else { Ok(named) }
+    if named.is_empty() { Err(not_hosts(flag, text)) } else { Ok(named) }
+}
+
+fn not_hosts(flag: &str, text: &str) -> UsageError {
+    UsageError::new(format!("`{flag}` contains `{text}`, which is not a list of hosts"))
+        .with_hint("examples: `node1,node2`, `node[1-4]`, or `node1:0,2@node2` for slots of a host")
 }
 
 fn check_slots(
     flag: &'static str,
     host: &ListedHost,
     named: Option<&BTreeSet<u32>>,
-) -> Result<(), Mistake> {
+) -> Result<(), UsageError> {
     let highest = named.and_then(|slots| slots.last()).copied();
     match (highest, host.slots.map(NonZeroU32::get)) {
         (Some(slot), Some(slots)) if slot >= slots => {
-            Err(Mistake::UnknownSlot { flag, name: host.name.clone(), slot, slots })
+            let name = &host.name;
+            let message =
+                format!("`{flag}` contains slot {slot} of `{name}`, which has {slots} slots");
+            Err(UsageError::new(message).with_hint("slots are counted from 0"))
         }
         (_, _) => Ok(()),
     }
@@ -189,9 +207,10 @@ mod tests {
         "me@n1 slots=4\nn2 slots=4\nn3\nn10 slots=8\ngpu-a01 slots=2\nfd00::1".parse().unwrap()
     }
 
-    fn chosen(include: &str, exclude: &str) -> Result<Vec<String>, Mistake> {
+    fn chosen(include: &str, exclude: &str) -> Result<Vec<String>, String> {
         let given = |text| Some(text).filter(|text: &&str| !text.is_empty());
-        let hosts = choose(&list(), given(include), given(exclude))?;
+        let hosts = choose(&list(), given(include), given(exclude));
+        let hosts = hosts.map_err(|error| error.to_string())?;
         let text = |host: &ChosenHost| {
             let devices = host.devices.iter().flatten().map(u32::to_string);
             let devices: Vec<String> = devices.collect();
@@ -237,21 +256,25 @@ mod tests {
     /// A filter that names an unknown host or slot, or leaves no host, is refused.
     #[test]
     fn mistakes() {
-        let unknown =
-            |name: &str| Err(Mistake::UnknownHost { flag: "--include", name: name.to_owned() });
-        assert_eq!(chosen("n1,n7", ""), unknown("n7"));
-        assert_eq!(chosen("n[1-3],n[4-5]", ""), unknown("n4"));
-        assert_eq!(chosen("n1,n2", "n[1-2]"), Err(Mistake::NothingLeft { hosts: 6 }));
-        assert!(matches!(chosen("n1:4", ""), Err(Mistake::UnknownSlot { slot: 4, .. })));
-        assert!(matches!(chosen("", "n3:0"), Err(Mistake::SlotsNotKnown { .. })));
-        for wrong in
-            ["n[1-", "n1]", "n[2-1]", "n[]", "n1:", "n1:x", ":0", "n1:4096", "n[0-99999999]"]
-        {
-            let text = wrong.to_owned();
-            let mistake = Mistake::Filter { flag: "--include", text };
-            assert_eq!(chosen(wrong, ""), Err(mistake), "{wrong}");
+        for (include, exclude, error) in [
+            ("n1,n7", "", "`--include` contains `n7`, which is not in the hostfile"),
+            ("n[1-3],n[4-5]", "", "`--include` contains `n4`, which is not in the hostfile"),
+            ("n1,n2", "n[1-2]", "`--include` and `--exclude` leave none of the 6 hosts"),
+            ("n1:4", "", "`--include` contains slot 4 of `n1`, which has 4 slots"),
+            (
+                "",
+                "n3:0",
+                "`--exclude` selects slots of `n3`, but the hostfile does not give its number of \
+                 slots",
+            ),
+        ] {
+            assert_eq!(chosen(include, exclude), Err(error.to_owned()));
         }
-        assert!(chosen(",", "").is_err());
+        for wrong in
+            [",", "n[1-", "n1]", "n[2-1]", "n[]", "n1:", "n1:x", ":0", "n1:4096", "n[0-99999999]"]
+        {
+            assert!(chosen(wrong, "").is_err(), "{wrong}");
+        }
     }
 
     proptest! {

@@ -8,17 +8,19 @@ use ragent_rendezvous::settings::NodeRange;
 
 use super::{
     filters::{self, ChosenHost},
-    hostfile::HostList,
+    hostfile::{HostList, HostListError},
     meeting::MeetingPlan,
-    mistake::Mistake,
-    numbers,
     order::{Destination, HostJob, HostNumber, Job, Site},
     output,
     ssh_command::Way,
     variables, words,
 };
 use crate::{
-    cli::LaunchOverSshArgs, commands::anywhere::Anywhere, limits, spec::JobSpec, sys::host::Host,
+    cli::LaunchOverSshArgs,
+    commands::anywhere::Anywhere,
+    limits,
+    spec::{Argument, JobSpec, UsageError, UsageErrors},
+    sys::host::Host,
 };
 
 /// The input of a plan in addition to the command line.
@@ -73,35 +75,24 @@ impl Plan {
         args: &LaunchOverSshArgs,
         here: &Here,
         host: &impl Host,
-    ) -> Result<Self, Vec<Mistake>> {
-        let mut mistakes = Vec::new();
-        let hosts = keep(&mut mistakes, chosen_hosts(args, here)).unwrap_or_default();
-        let way = keep(&mut mistakes, way(args, here, host));
-        let env = variables_of(args, here, host, &mut mistakes);
-        let (spec, errors) = match job_spec(args, here, &env, hosts.len()) {
-            Ok(spec) => (Some(spec), Vec::new()),
-            Err(errors) => (None, errors),
-        };
-        mistakes.extend(errors);
-        if args.launch.node_rank.is_some() {
-            mistakes.push(Mistake::NodeRank);
-        }
-        if args.launch.print_completion.is_some() {
-            mistakes.push(Mistake::Completion);
-        }
-        if args.launch.standalone && hosts.len() > 1 {
-            mistakes.push(Mistake::Standalone { hosts: hosts.len() });
-        }
+    ) -> Result<Self, Vec<UsageError>> {
+        let mut errors = UsageErrors::default();
+        let hosts = errors.or_default(chosen_hosts(args, here));
+        let way = errors.ok(way(args, here, host));
+        let env = variables_of(args, here, host, &mut errors);
+        let spec = errors.all_ok(job_spec(args, here, &env, hosts.len()));
+        check_meaning(args, hosts.len(), &mut errors);
         if let Some(spec) = &spec {
             let (hosts, min) = (hosts.len(), spec.shared.nodes.min());
             // Without any host, a mistake in the list is already reported.
             if hosts > 0 && hosts < min as usize {
-                mistakes.push(Mistake::TooFewHosts { hosts, min });
+                let message =
+                    format!("{hosts} hosts are fewer than the {min} that `--nnodes` needs");
+                let hint = "list more hosts, or lower MIN in `--nnodes`";
+                errors.add(UsageError::new(message).with_hint(hint));
             }
         }
-        let (Some(way), Some(spec), true) = (way, spec, mistakes.is_empty()) else {
-            return Err(mistakes);
-        };
+        let (way, spec) = errors.into_result(way.zip(spec))?.ok_or_else(Vec::new)?;
         let plan = Self::new(args, here, (hosts, way, env), &spec);
         // The order to the first relay of a branch: the job, and a few flags for each host below.
         let below = plan.hosts.len().div_ceil(plan.way.fanout as usize);
@@ -109,7 +100,7 @@ impl Plan {
         let len = plan.job.len() + below * (HOST_WORDS + conf);
         // Each byte may take four bytes in JSON.
         if len > limits::MAX_RELAY_FRAME / 4 {
-            return Err(vec![Mistake::TooLong { len }]);
+            return Err(vec![too_long(len)]);
         }
         Ok(plan)
     }
@@ -233,66 +224,80 @@ impl Job {
     }
 }
 
-fn keep<T>(mistakes: &mut Vec<Mistake>, result: Result<T, Mistake>) -> Option<T> {
-    result.map_err(|mistake| mistakes.push(mistake)).ok()
+fn too_long(len: usize) -> UsageError {
+    UsageError::new(format!(
+        "the environment and the arguments have {len} bytes, more than can be sent to a host"
+    ))
+    .with_hint("pass fewer variables, or let the program read them from a file on each host")
 }
 
-fn chosen_hosts(args: &LaunchOverSshArgs, here: &Here) -> Result<Vec<ChosenHost>, Mistake> {
-    let list: HostList = here.hostfile.parse().map_err(|error| {
-        let path = args.hostfile.clone();
-        Mistake::Hosts { path, error }
+/// Reports flags of a job that have no meaning for `hosts` hosts.
+fn check_meaning(args: &LaunchOverSshArgs, hosts: usize, errors: &mut UsageErrors) {
+    if args.launch.node_rank.is_some() {
+        let message = "`--node-rank` cannot be used with `ragent launch`: each host gets its own \
+                       rank";
+        let hint = "omit the flag: ranks follow the order of the hostfile";
+        errors.add(UsageError::new(message).with_hint(hint));
+    }
+    if args.launch.print_completion.is_some() {
+        let message = "`--print-completion` cannot be used with `ragent launch`";
+        let hint = "use `ragent --print-completion SHELL`";
+        errors.add(UsageError::new(message).with_hint(hint));
+    }
+    if args.launch.standalone && hosts > 1 {
+        let message = format!("`--standalone` runs one node, but there are {hosts} hosts");
+        errors.add(UsageError::new(message).with_hint("omit the flag"));
+    }
+}
+
+fn chosen_hosts(args: &LaunchOverSshArgs, here: &Here) -> Result<Vec<ChosenHost>, UsageError> {
+    let list: HostList = here.hostfile.parse().map_err(|error: HostListError| {
+        UsageError::new(format!("`--hostfile {}`: {error}", args.hostfile)).with_hint(error.hint())
     })?;
     filters::choose(&list, args.include.as_deref(), args.exclude.as_deref())
 }
 
-fn way(args: &LaunchOverSshArgs, here: &Here, host: &impl Host) -> Result<Way, Mistake> {
+fn way(args: &LaunchOverSshArgs, here: &Here, host: &impl Host) -> Result<Way, UsageError> {
     let text = args.ssh.as_deref().unwrap_or("ssh");
-    let open = || Mistake::OpenQuote { source_: "--ssh".to_owned(), text: text.to_owned() };
-    let ssh = words::split(text).ok_or_else(open)?;
-    let program = ssh.first().ok_or(Mistake::NoSsh)?;
+    let ssh = words::split(text).ok_or_else(|| variables::open_quote("--ssh", text))?;
+    let program = ssh.first().ok_or_else(|| UsageError::new("`--ssh` is empty"))?;
     if host.find_program(program.as_ref()).is_none() {
-        return Err(Mistake::SshNotFound { program: program.clone() });
+        let hint = "install OpenSSH's client, or give another one with `--ssh`";
+        let message = format!("`{program}` is not found in PATH");
+        return Err(UsageError::new(message).with_hint(hint));
     }
-    let default = limits::DEFAULT_FANOUT.into();
-    let fanout = numbers::from_one("--fanout", &args.fanout, limits::MAX_FANOUT.into(), default)?;
-    let connect_timeout_s = numbers::from_one(
-        "--connect-timeout",
-        &args.connect_timeout,
-        MAX_CONNECT_TIMEOUT_S,
-        limits::DEFAULT_CONNECT_TIMEOUT.as_secs(),
-    )?;
+    let fanout = Argument::of_flag("--fanout", &args.fanout);
+    let fanout = fanout.map(|given| given.number(1..=limits::MAX_FANOUT)).transpose()?;
+    let timeout = Argument::of_flag("--connect-timeout", &args.connect_timeout);
+    let timeout = timeout.map(|given| given.number(1..=MAX_CONNECT_TIMEOUT_S)).transpose()?;
     let here = || here.program.to_string_lossy().into_owned();
     Ok(Way {
         ssh,
         ragent: args.remote_ragent.clone().unwrap_or_else(here),
-        connect_timeout_s,
-        fanout: u32::try_from(fanout).unwrap_or(limits::MAX_FANOUT),
+        connect_timeout_s: timeout.map_or(limits::DEFAULT_CONNECT_TIMEOUT.as_secs(), u64::from),
+        fanout: fanout.unwrap_or(limits::DEFAULT_FANOUT),
     })
 }
 
 /// The maximum number of bytes that are specific to a host, without `--rdzv-conf`.
 const HOST_WORDS: usize = 512;
 /// The maximum of `--connect-timeout`, in seconds.
-const MAX_CONNECT_TIMEOUT_S: u64 = 3600;
+const MAX_CONNECT_TIMEOUT_S: u32 = 3600;
 
 /// Returns the variables of the files, followed by those of flags, which take precedence.
 fn variables_of(
     args: &LaunchOverSshArgs,
     here: &Here,
     host: &impl Host,
-    mistakes: &mut Vec<Mistake>,
+    errors: &mut UsageErrors,
 ) -> Vec<variables::Variable> {
     // The lines of the agents are those that the user has selected here.
     let log = host.env("RAGENT_LOG").map(|levels| ("RAGENT_LOG".to_owned(), levels));
-    let files = here.env_files.iter().map(|(path, text)| variables::of_file(path, text, host));
-    let all = files.chain([variables::of_flags(&args.export, host)]);
     let mut variables: Vec<_> = log.into_iter().collect();
-    for result in all {
-        match result {
-            Ok(some) => variables.extend(some),
-            Err(some) => mistakes.extend(some),
-        }
+    for (path, text) in &here.env_files {
+        variables.extend(variables::of_file(path, text, host, errors));
     }
+    variables.extend(variables::of_flags(&args.export, host, errors));
     variables
 }
 
@@ -302,7 +307,7 @@ fn job_spec(
     here: &Here,
     env: &[variables::Variable],
     hosts: usize,
-) -> Result<JobSpec, Vec<Mistake>> {
+) -> Result<JobSpec, Vec<UsageError>> {
     let mut launch = args.launch.clone();
     // The name that agents get if the user has given none.
     launch.rdzv_id.get_or_insert_with(|| here.fresh_id.clone());
@@ -322,7 +327,6 @@ fn job_spec(
         launch.nproc_per_node = None;
     }
     JobSpec::resolve(launch, &Anywhere(env))
-        .map_err(|errors| errors.into_iter().map(Mistake::Job).collect())
 }
 
 #[cfg(test)]

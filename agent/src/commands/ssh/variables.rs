@@ -5,8 +5,11 @@
 
 use std::ffi::OsString;
 
-use super::mistake::Mistake;
-use crate::{limits, sys::host::Host};
+use crate::{
+    limits,
+    spec::{UsageError, UsageErrors},
+    sys::host::Host,
+};
 
 /// The name and value of a variable for agents.
 pub(crate) type Variable = (String, OsString);
@@ -14,45 +17,46 @@ pub(crate) type Variable = (String, OsString);
 /// Parses a file of variables: lines `NAME=VALUE`, with or without `export`; `NAME` alone takes the
 /// value of this process. Values may be quoted as in a shell; nothing in them is expanded. `#`
 /// begins a comment.
-///
-/// # Errors
-///
-/// Returns a mistake for every invalid line.
 pub(super) fn of_file(
     path: &str,
     text: &str,
     host: &impl Host,
-) -> Result<Vec<Variable>, Vec<Mistake>> {
+    errors: &mut UsageErrors,
+) -> Vec<Variable> {
     let lines = (1..).zip(text.trim_start_matches('\u{feff}').lines());
     let lines = lines.filter(|(_, line)| !matches!(line.trim().chars().next(), None | Some('#')));
-    let variables: Vec<_> = lines
-        .map(|(number, line)| {
-            let source = format!("--env-file {path}:{number}");
-            let line = line.trim();
-            let line = line.strip_prefix("export ").unwrap_or(line).trim_start();
-            let Some((name, value)) = line.split_once('=') else {
-                return taken_from_here(&source, line, host);
-            };
-            let value = unquoted(value.trim()).ok_or_else(|| Mistake::OpenQuote {
-                source_: source.clone(),
-                text: name.to_owned(),
-            })?;
-            let name = checked(&source, name)?;
-            if value.contains('\0') || value.len() > limits::MAX_VARIABLE {
-                return Err(Mistake::VariableValue { source_: source, name });
-            }
-            Ok((name, value.into()))
-        })
-        .collect();
-    all(variables)
+    let variable = |(number, line): (u32, &str)| {
+        let source = format!("--env-file {path}:{number}");
+        let line = line.trim();
+        let line = line.strip_prefix("export ").unwrap_or(line).trim_start();
+        let Some((name, value)) = line.split_once('=') else {
+            return taken_from_here(&source, line, host);
+        };
+        let value = unquoted(value.trim()).ok_or_else(|| open_quote(&source, name))?;
+        let name = checked(&source, name)?;
+        if value.contains('\0') || value.len() > limits::MAX_VARIABLE {
+            return Err(UsageError::new(format!(
+                "`{source}` gives `{name}` a value that contains a NUL or is longer than 127 KiB"
+            ))
+            .with_hint("let the program read it from a file on each host"));
+        }
+        Ok((name, value.into()))
+    };
+    lines.filter_map(|line| errors.ok(variable(line))).collect()
+}
+
+/// Returns the error of a quote that is not closed in `text`.
+pub(super) fn open_quote(source: &str, text: &str) -> UsageError {
+    UsageError::new(format!("`{source}`: a quote is not closed in `{text}`"))
+        .with_hint("close it, or write a backslash before it")
 }
 
 /// Parses the variables of `-x`.
-///
-/// # Errors
-///
-/// Returns a mistake for every variable that is not set in this process or has an invalid name.
-pub(super) fn of_flags(flags: &[String], host: &impl Host) -> Result<Vec<Variable>, Vec<Mistake>> {
+pub(super) fn of_flags(
+    flags: &[String],
+    host: &impl Host,
+    errors: &mut UsageErrors,
+) -> Vec<Variable> {
     let variable = |flag: &String| {
         let source = format!("-x {flag}");
         match flag.split_once('=') {
@@ -60,37 +64,27 @@ pub(super) fn of_flags(flags: &[String], host: &impl Host) -> Result<Vec<Variabl
             None => taken_from_here(&source, flag, host),
         }
     };
-    all(flags.iter().map(variable).collect())
+    flags.iter().filter_map(|flag| errors.ok(variable(flag))).collect()
 }
 
-/// Returns all variables, or all mistakes if there are any.
-fn all(results: Vec<Result<Variable, Mistake>>) -> Result<Vec<Variable>, Vec<Mistake>> {
-    let (mut variables, mut mistakes) = (Vec::new(), Vec::new());
-    for result in results {
-        match result {
-            Ok(variable) => variables.push(variable),
-            Err(mistake) => mistakes.push(mistake),
-        }
-    }
-    if mistakes.is_empty() { Ok(variables) } else { Err(mistakes) }
-}
-
-fn taken_from_here(source: &str, name: &str, host: &impl Host) -> Result<Variable, Mistake> {
+fn taken_from_here(source: &str, name: &str, host: &impl Host) -> Result<Variable, UsageError> {
     let name = checked(source, name)?;
     match host.env(&name) {
         Some(value) => Ok((name, value)),
-        None => Err(Mistake::NotSet { source_: source.to_owned(), name }),
+        None => Err(UsageError::new(format!("`{source}`: {name} is not set on this host"))
+            .with_hint("set it, or give a value as NAME=VALUE")),
     }
 }
 
-fn checked(source: &str, name: &str) -> Result<String, Mistake> {
+fn checked(source: &str, name: &str) -> Result<String, UsageError> {
     let name = name.trim();
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     if begins && name.chars().all(fits) {
         return Ok(name.to_owned());
     }
-    Err(Mistake::VariableName { source_: source.to_owned(), name: name.to_owned() })
+    let message = format!("`{source}`: `{name}` is not a valid name of a variable");
+    Err(UsageError::new(message).with_hint("give NAME, or NAME=VALUE"))
 }
 
 /// Returns a value without its quotes and without a trailing comment; `None` if a quote is not
@@ -146,10 +140,11 @@ mod tests {
         host
     }
 
-    fn file(text: &str) -> Result<Vec<(String, String)>, Vec<Mistake>> {
-        let variables = of_file("env", text, &host())?;
+    fn file(text: &str) -> Result<Vec<(String, String)>, Vec<UsageError>> {
+        let mut errors = UsageErrors::default();
+        let variables = of_file("env", text, &host(), &mut errors);
         let text = |(name, value): Variable| (name, value.into_string().unwrap());
-        Ok(variables.into_iter().map(text).collect())
+        errors.into_result(variables.into_iter().map(text).collect())
     }
 
     /// A file is parsed as a shell would parse it, except that nothing is expanded.
@@ -173,13 +168,16 @@ mod tests {
     /// Every invalid line is reported with its number.
     #[test]
     fn lines_that_mean_nothing() {
-        let source = |line: u32| format!("--env-file env:{line}");
-        let expected = [
-            Mistake::VariableName { source_: source(1), name: "1A".to_owned() },
-            Mistake::OpenQuote { source_: source(3), text: "B".to_owned() },
-            Mistake::NotSet { source_: source(4), name: "THERE".to_owned() },
-        ];
-        assert_eq!(file("1A=x\nOK=1\nB='x\nTHERE").unwrap_err(), expected);
+        let errors = file("1A=x\nOK=1\nB='x\nTHERE").unwrap_err();
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                "`--env-file env:1`: `1A` is not a valid name of a variable",
+                "`--env-file env:3`: a quote is not closed in `B`",
+                "`--env-file env:4`: THERE is not set on this host",
+            ]
+        );
     }
 
     /// A flag gives a value, or takes it from this process; an error does not contain the value.
@@ -187,22 +185,25 @@ mod tests {
     fn flags() {
         let given = ["HERE", "A=b=c"].map(str::to_owned);
         let pair = |name: &str, value: &str| (name.to_owned(), OsString::from(value));
-        assert_eq!(of_flags(&given, &host()).unwrap(), [pair("HERE", "yes"), pair("A", "b=c")]);
-        let mistakes = of_flags(&["A B=secret".to_owned()], &host()).unwrap_err();
-        assert!(!mistakes[0].to_string().contains("secret"));
+        let mut errors = UsageErrors::default();
+        let variables = of_flags(&given, &host(), &mut errors);
+        assert_eq!(variables, [pair("HERE", "yes"), pair("A", "b=c")]);
+        of_flags(&["A B=secret".to_owned()], &host(), &mut errors);
+        let error = errors.into_result(()).unwrap_err().remove(0).to_string();
+        assert!(error.contains("`A B`") && !error.contains("secret"), "{error}");
     }
 
     proptest! {
         /// Every text of a file is either accepted or refused.
         #[test]
         fn never_panics(text in "(?s).{0,200}") {
-            let _ = of_file("env", &text, &host());
+            let _ = file(&text);
         }
 
         /// Text that resembles a file of variables never causes a panic.
         #[test]
         fn never_panics_on_likely_text(text in "([A-C=#'\"\\\\ \nn]|export ){0,40}") {
-            let _ = of_file("env", &text, &host());
+            let _ = file(&text);
         }
     }
 }

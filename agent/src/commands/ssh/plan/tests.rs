@@ -4,7 +4,7 @@ use crate::{
     sys::host::MadeUpHost,
 };
 
-fn plan(words: &str) -> Result<Plan, Vec<Mistake>> {
+fn plan(words: &str) -> Result<Plan, Vec<UsageError>> {
     let line = format!("ragent launch --hostfile hosts {words}");
     let cli = Cli::read(line.split_ascii_whitespace().map(OsString::from)).unwrap();
     let Some(Command::Launch(args)) = cli.command else { panic!("{line} launches nothing") };
@@ -126,20 +126,27 @@ fn devices() {
 /// All mistakes that are found without network access are reported at once.
 #[test]
 fn mistakes_are_told_at_once() {
-    let mistakes = plan("-x UNSET --fanout 0 --nnodes 4 --node-rank 1 --ssh ' ").unwrap_err();
-    let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+    let mistakes = |words| -> Vec<String> {
+        plan(words).unwrap_err().iter().map(ToString::to_string).collect()
+    };
+    let texts = mistakes("-x UNSET --fanout 0 --nnodes 4 --node-rank 1 --ssh ' ");
     let parts = ["a quote is not closed", "UNSET is not set", "no training script", "--node-rank"];
     for part in parts {
         assert!(texts.iter().any(|text| text.contains(part)), "{part}: {texts:?}");
     }
-    let no_ssh = Mistake::SshNotFound { program: "rsh".to_owned() };
-    assert_eq!(plan("--ssh rsh t.py").unwrap_err(), [no_ssh]);
-    let few = plan("--nnodes 4:8 t.py").unwrap_err();
-    assert_eq!(few, [Mistake::TooFewHosts { hosts: 3, min: 4 }]);
-    assert_eq!(plan("--exclude n[1-3] t.py").unwrap_err(), [Mistake::NothingLeft { hosts: 3 }]);
-    let fanout = plan("--fanout 0 t.py").unwrap_err();
-    assert!(matches!(fanout[..], [Mistake::Number { flag: "--fanout", .. }]));
-    assert!(matches!(plan("--nnodes 3:2 t.py").unwrap_err()[..], [Mistake::Job(_)]));
+    for (words, text) in [
+        ("--ssh rsh t.py", "`rsh` is not found in PATH"),
+        ("--nnodes 4:8 t.py", "3 hosts are fewer than the 4 that `--nnodes` needs"),
+        ("--exclude n[1-3] t.py", "`--include` and `--exclude` leave none of the 3 hosts"),
+        ("--fanout 0 t.py", "`--fanout 0` is not a number from 1 to 1024"),
+        ("--nnodes 3:2 t.py", "`--nnodes 3:2` must satisfy 1 <= MIN <= MAX, but is 3:2"),
+        (
+            "--print-completion bash t.py",
+            "`--print-completion` cannot be used with `ragent launch`",
+        ),
+    ] {
+        assert_eq!(mistakes(words), [text], "{words}");
+    }
 }
 
 /// Defaults that depend on the job's name use the name that the launch assigns, and files on the
@@ -183,10 +190,4 @@ fn signals_of_the_user() {
     let plan = plan("--signals-to-handle SIGUSR2 --signals-to-forward SIGUSR1 t.py").unwrap();
     assert_eq!(plan.forwarded, [Signal::SIGUSR1]);
     assert!(plan.signals.contains(&Signal::SIGUSR2) && plan.signals.contains(&Signal::SIGINT));
-}
-
-/// Completion scripts are refused, because each agent would print one and succeed.
-#[test]
-fn completions_are_refused() {
-    assert_eq!(plan("--print-completion bash t.py").unwrap_err(), [Mistake::Completion]);
 }
