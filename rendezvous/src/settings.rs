@@ -90,7 +90,7 @@ impl FromStr for NodeRange {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NodeRangeError {
     /// The numbers are valid, but no number of nodes satisfies them.
-    #[error("must satisfy 1 <= MIN <= MAX, but is {min}:{max}")]
+    #[error("must satisfy 1 <= MIN <= MAX")]
     Empty {
         /// The lower bound as given.
         min: u32,

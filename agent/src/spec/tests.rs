@@ -110,7 +110,7 @@ fn all_mistakes_at_once() {
     assert_eq!(
         mistakes("ragent --nnodes 4:2 --nproc-per-node gpu --rdzv-endpoint :1 x.py"),
         [
-            "`--nnodes 4:2` must satisfy 1 <= MIN <= MAX, but is 4:2",
+            "`--nnodes 4:2` must satisfy 1 <= MIN <= MAX",
             "`--nproc-per-node gpu` needs a GPU, but this machine has none that is visible",
             "`--rdzv-endpoint :1` is not a valid endpoint: it has no host",
             "the script `x.py` does not exist",

@@ -135,7 +135,7 @@ fn variables_of_the_user_win() {
 fn mistakes() {
     let long = "x".repeat(62);
     for (line, error) in [
-        ("--nnodes 4:2", "`--nnodes 4:2` must satisfy 1 <= MIN <= MAX, but is 4:2"),
+        ("--nnodes 4:2", "`--nnodes 4:2` must satisfy 1 <= MIN <= MAX"),
         ("--nnodes 20000", "`--nnodes 20000` is not a number of pods up to 10000"),
         (
             "--namespace A",
