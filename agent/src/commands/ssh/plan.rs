@@ -19,6 +19,7 @@ use crate::{
     cli::LaunchOverSshArgs,
     commands::anywhere::Anywhere,
     limits,
+    report::telemetry::LogFormat,
     spec::{Argument, JobSpec, UsageError, UsageErrors},
     sys::host::Host,
 };
@@ -82,6 +83,7 @@ impl Plan {
         let env = variables_of(args, here, host, &mut errors);
         let spec = errors.all_ok(job_spec(args, here, &env, hosts.len()));
         check_meaning(args, hosts.len(), &mut errors);
+        errors.ok(LogFormat::of(&args.launch));
         if let Some(spec) = &spec {
             let (hosts, min) = (hosts.len(), spec.shared.nodes.min());
             // Without any host, a mistake in the list is already reported.

@@ -138,6 +138,7 @@ fn mistakes_are_told_at_once() {
         ("--ssh rsh t.py", "`rsh` is not found in PATH"),
         ("--nnodes 4:8 t.py", "3 hosts are fewer than the 4 that `--nnodes` needs"),
         ("--exclude n[1-3] t.py", "`--include` and `--exclude` leave none of the 3 hosts"),
+        ("--log-format xml t.py", "`--log-format xml` is neither `text` nor `json`"),
         ("--fanout 0 t.py", "`--fanout 0` is not a number from 1 to 1024"),
         ("--nnodes 3:2 t.py", "`--nnodes 3:2` must satisfy 1 <= MIN <= MAX"),
         (
