@@ -8,7 +8,10 @@ mod words;
 
 use std::ffi::OsString;
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{
+    Args, CommandFactory, FromArgMatches, Parser, Subcommand,
+    error::{ContextKind, ContextValue},
+};
 
 pub use self::k8s::{K8sArgs, ManifestArgs, ManifestTarget};
 
@@ -26,9 +29,16 @@ pub use self::k8s::{K8sArgs, ManifestArgs, ManifestTarget};
     override_usage = "ragent [OPTIONS] SCRIPT [ARGS]...\n       ragent COMMAND [OPTIONS]",
     max_term_width = 100,
     after_help = "Use --help for all flags.",
-    after_long_help = "Each flag can also be written with underscores (--nproc_per_node). A flag \
-                       that is not given is read from PET_<NAME> (PET_NPROC_PER_NODE). Logs are \
-                       written to stderr; RAGENT_LOG sets their level."
+    after_long_help = "\
+Examples:
+  ragent --nproc-per-node 8 train.py
+  ragent --nnodes 2 --rdzv-endpoint node0 --rdzv-id run7 train.py   (on both nodes)
+  ragent launch --hostfile hosts --nproc-per-node 8 train.py        (over ssh)
+
+Each flag can also be written with underscores (--nproc_per_node). A flag that is not given is \
+read from PET_<NAME> (PET_NPROC_PER_NODE). Scripts are run by the interpreter in PYTHON_EXEC, else \
+by that of the active environment, else by python3. Logs are written to stderr; RAGENT_LOG sets \
+their level."
 )]
 pub struct Cli {
     /// The subcommand, which must be the first word; None for a launch.
@@ -48,7 +58,7 @@ impl Cli {
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command();
         let words = words::mark_script(&command, words.into_iter().collect());
-        let matches = command.try_get_matches_from_mut(words)?;
+        let matches = command.try_get_matches_from_mut(words).map_err(without_wrong_tip)?;
         let mut cli =
             Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         if let (Some(Command::Launch(args)), Some((_, matches))) =
@@ -58,6 +68,28 @@ impl Cli {
         }
         Ok(cli)
     }
+}
+
+/// Removes clap's suggestion to write an unknown flag after `--`: there it would be the script.
+fn without_wrong_tip(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
+        tips.retain(|tip| !tip.to_string().contains("as a value"));
+        if !tips.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        }
+    }
+    error
+}
+
+/// Returns the name of the subcommand that `word` resembles, if there is one.
+pub(crate) fn similar_command(word: &str) -> Option<String> {
+    let command = Cli::command();
+    let names = command.get_subcommands().filter(|it| !it.is_hide_set()).map(|it| it.get_name());
+    names
+        .map(|name| (strsim::osa_distance(word, name), name))
+        .filter(|(distance, name)| *distance <= name.len() / 3)
+        .min()
+        .map(|(_, name)| name.to_owned())
 }
 
 /// A subcommand.
@@ -514,7 +546,29 @@ pub struct DoctorArgs {
     after_long_help = "Without --nnodes, the job needs all hosts. Without --rdzv-endpoint, the \
                        first host coordinates the job. Without --rdzv-id, the job gets a unique \
                        name. The lines of workers begin with host and rank, unless -t, -r or a \
-                       template changes that."
+                       template changes that.",
+    // What holds for a single node does not hold for a list of hosts.
+    mut_arg("nnodes", |arg| arg.help(
+        "Number of nodes: N, or MIN:MAX for an elastic job, or MIN:MAX:UNIT for a number that is \
+         always a multiple of UNIT [default: all hosts]"
+    )),
+    mut_arg("rdzv_endpoint", |arg| arg.help(
+        "Address of the coordinator; with `auto`, nodes find each other on the local network by \
+         the name of the job [default: the first host that is reached]"
+    )),
+    mut_arg("rdzv_id", |arg| arg.help(
+        "Name of the job, the same on all of its nodes [default: a unique name]"
+    )),
+    mut_arg("master_addr", |arg| arg.help(
+        "Address of node 0, for `static` [default: the first host that is reached]"
+    )),
+    mut_arg("nproc_per_node", |arg| arg.help(
+        "Number of workers on each host: a number, `auto`, `cpu`, `gpu` or `xpu` [default: its \
+         number of slots, else 1]"
+    )),
+    // Each host gets its own rank, and completion scripts are those of `ragent`.
+    mut_arg("node_rank", |arg| arg.hide(true)),
+    mut_arg("print_completion", |arg| arg.hide(true)),
 )]
 pub struct LaunchOverSshArgs {
     /// List of hosts, one per line: `node1`, `node1:8`, `me@node1 slots=8`; slots are the number of
@@ -627,3 +681,6 @@ pub struct StoreArgs {
     #[arg(long, alias = "exit_with_parent")]
     pub exit_with_parent: bool,
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::UsageError;
-use crate::sys::host::Host;
+use crate::{cli, sys::host::Host};
 
 /// The command of each worker.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -127,13 +127,17 @@ impl WorkerCommand {
 }
 
 fn missing_script(path: &Path, host: &impl Host) -> UsageError {
-    let problem = match (host.exists(path), host.exists(&path.join("."))) {
-        (_, true) => "is a folder without a `__main__.py`",
-        (true, false) => "cannot be read",
-        (false, false) => "does not exist",
-    };
-    UsageError::new(format!("the script `{}` {problem}", path.display()))
-        .with_hint("use `-m` for a module, and `--no-python` for a program that is not Python")
+    let error = |problem| UsageError::new(format!("the script `{}` {problem}", path.display()));
+    let hint = "use `-m` for a module, and `--no-python` for a program that is not Python";
+    match (host.exists(path), host.exists(&path.join("."))) {
+        (_, true) => error("is a folder without a `__main__.py`").with_hint(hint),
+        (true, false) => error("cannot be read").with_hint(hint),
+        (false, false) => {
+            let command = path.to_str().and_then(cli::similar_command);
+            let command = command.map(|it| format!("a similar command exists: `ragent {it}`"));
+            error("does not exist").with_hint(command.unwrap_or_else(|| hint.to_owned()))
+        }
+    }
 }
 
 fn no_interpreter(script: &Path, interpreter: &Path) -> UsageError {

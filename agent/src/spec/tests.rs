@@ -130,6 +130,14 @@ fn interpreter_is_found() {
     assert_eq!(mistakes_on(&host, "ragent t.py"), [wrong]);
 }
 
+/// The hint for a script that does not exist is the command that was probably meant.
+#[test]
+fn mistyped_commands() {
+    let hint = |line| resolve(line).unwrap_err()[0].hint().unwrap().to_owned();
+    assert_eq!(hint("ragent staus"), "a similar command exists: `ragent status`");
+    assert!(hint("ragent train").contains("`-m` for a module"));
+}
+
 /// `--no-python` runs a program that is found as a shell would find it.
 #[test]
 fn programs_without_python() {

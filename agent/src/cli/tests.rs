@@ -1,0 +1,63 @@
+//! Tests of the texts that users see.
+
+use super::*;
+
+/// Returns the text that is printed for a command line that starts nothing.
+fn printed(line: &str) -> String {
+    let words = line.split_whitespace().map(OsString::from);
+    Cli::read(words).unwrap_err().to_string()
+}
+
+/// The help of `ragent launch` shows the defaults for a list of hosts, and no flag that is always
+/// refused.
+#[test]
+fn defaults_of_a_list_of_hosts() {
+    let text = printed("ragent launch --help");
+    let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in ["UNIT [default: all hosts]", "[default: a unique name]", "slots, else 1]"] {
+        assert!(joined.contains(part), "no `{part}` in:\n{text}");
+    }
+    for part in ["UNIT [default: 1]", "localhost:29400", "--node-rank <", "--print-completion"] {
+        assert!(!joined.contains(part), "`{part}` in:\n{text}");
+    }
+    let text = printed("ragent --help");
+    for part in ["[default: localhost:29400]", "--node-rank <N>", "--print-completion"] {
+        assert!(text.contains(part), "no `{part}` in:\n{text}");
+    }
+}
+
+/// The help shows how to start a job, each example on one line.
+#[test]
+fn examples() {
+    let text = printed("ragent --help");
+    let examples: Vec<&str> =
+        text.lines().skip_while(|line| *line != "Examples:").skip(1).take(3).collect();
+    assert_eq!(examples.len(), 3, "{text}");
+    for example in examples {
+        assert!(example.starts_with("  ragent ") && example.contains("train.py"), "{example}");
+    }
+    assert!(text.contains("PYTHON_EXEC"), "{text}");
+    assert!(!printed("ragent -h").contains("Examples:"));
+}
+
+/// An unknown flag is not suggested as a script; similar flags are suggested.
+#[test]
+fn tips_for_unknown_flags() {
+    for line in ["ragent --bogus t.py", "ragent launch --hostfile h --bogus t.py"] {
+        let text = printed(line);
+        assert!(text.contains("'--bogus'") && !text.contains("-- --bogus"), "{text}");
+    }
+    let text = printed("ragent --max-restart-s 3 t.py");
+    assert!(text.contains("--max-restarts") && !text.contains("as a value"), "{text}");
+}
+
+/// A command with a few wrong letters is recognized, and other words are not.
+#[test]
+fn similar_commands() {
+    for (word, command) in [("staus", "status"), ("lanuch", "launch"), ("doctr", "doctor")] {
+        assert_eq!(similar_command(word).as_deref(), Some(command), "{word}");
+    }
+    for word in ["train", "x", "", "__keepe", "rankings"] {
+        assert_eq!(similar_command(word), None, "{word}");
+    }
+}
