@@ -24,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+mod departures;
 pub mod effect;
 mod flapping;
 mod group;

@@ -13,6 +13,13 @@ pub const NODES_MAX: usize = 16_384;
 /// time.
 pub(crate) const FORMER_MAX: usize = NODES_MAX;
 
+/// The most departed nodes that are remembered until the next round is formed: as many as can be
+/// known at once.
+pub(crate) const DEPARTURES_MAX: usize = NODES_MAX;
+
+/// The most gone nodes that an outcome names: with their reasons, these fill two lines of a terminal.
+pub const GONE_NODES_MAX: usize = 4;
+
 /// The most tallies kept for former agents, until an agent of the same machine inherits them.
 pub(crate) const HEIRLOOMS_MAX: usize = 1_024;
 

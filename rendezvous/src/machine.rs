@@ -24,6 +24,7 @@ use std::{collections::VecDeque, mem, time::Instant};
 use tracing::{debug, info};
 
 use crate::{
+    departures::Departures,
     effect::Effect,
     flapping::Pace,
     group::{Fate, Group},
@@ -42,6 +43,7 @@ pub struct Rendezvous {
     tenure: Tenure,
     phase: Phase,
     roster: Roster,
+    departures: Departures,
     pace: Pace,
     effects: VecDeque<Effect>,
     has_news: bool,
@@ -85,6 +87,7 @@ impl Rendezvous {
             tenure: Tenure::Stays,
             phase,
             roster: Roster::default(),
+            departures: Departures::default(),
             pace: Pace::default(),
             effects: VecDeque::new(),
             has_news: false,

@@ -15,7 +15,7 @@ use std::{net::IpAddr, num::NonZeroU32};
 pub use self::{
     assignment::{Admission, Assignment, EvictReason, RestartReason, WaitReason},
     failure::{WorkerEnd, WorkerFailure},
-    outcome::{JobResult, Outcome},
+    outcome::{Departure, GoneNode, GoneNodes, JobResult, Outcome},
     refusal::RefuseReason,
     standing::{NodeState, Standing},
 };

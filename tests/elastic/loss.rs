@@ -29,6 +29,27 @@ fn killed_agent_is_lost_by_its_obituary() {
     assert_eq!(job.status()["restarts_used"], 0);
 }
 
+/// If a lost node is not replaced in time, the error of every other node names it with the reason.
+#[test]
+fn lost_node_is_named_when_the_job_ends() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 3 --rdzv-conf join_timeout=2");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    let mut lost = job.guest("--no-python stay.sh");
+    workers([&mut host, &mut guest, &mut lost]);
+    lost.signal(Signal::SIGKILL);
+    for agent in [host, guest] {
+        let end = agent.end();
+        end.assert_code(1);
+        end.assert_stderr(&[
+            "only 2 of at least 3 nodes had joined after 2 s; 1 missing",
+            "caused by: nodes that were lost or left: ",
+            " (its agent ended 2 s ago)",
+        ]);
+    }
+}
+
 /// If no process is left to send the obituary, the end of the lease proves the loss.
 #[test]
 fn node_without_agent_and_keeper_is_lost_by_its_lease() {

@@ -20,7 +20,7 @@ use crate::{
         state_file::{RunningAgent, Stage},
     },
     endpoint::{LocateError, PlaceError, search::sockets::SocketsError},
-    report,
+    report::{self, news},
     spec::{Argument, Endpoint, StorePorts, UsageError},
     sys::system_error::SystemError,
 };
@@ -323,14 +323,20 @@ pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
     match &outcome.result {
         JobResult::Succeeded => "ragent: the job has succeeded".to_owned(),
         JobResult::BudgetSpent | JobResult::FinalFailure => report::failure(outcome, title),
-        JobResult::JoinTimeout { present, min, waited } => with_hint(
-            format!(
+        JobResult::JoinTimeout { present, min, waited, gone } => {
+            let mut what = format!(
                 "error: only {present} of at least {min} nodes had joined after {} s; {} missing",
                 waited.as_secs(),
                 min.saturating_sub(*present)
-            ),
-            Some("start the missing nodes, lower MIN in `--nnodes`, or raise `join_timeout`"),
-        ),
+            );
+            if !gone.first.is_empty() {
+                let gone = news::gone(gone);
+                // Writing to a string does not fail.
+                let _ = write!(what, "\n  caused by: nodes that were lost or left: {gone}");
+            }
+            let hint = "start the missing nodes, lower MIN in `--nnodes`, or raise `join_timeout`";
+            with_hint(what, Some(hint))
+        }
         JobResult::RecoveryTimeout { present, needed, waited } => with_hint(
             format!(
                 "error: the coordinator was started without the job's state, and only {present} \

@@ -6,7 +6,9 @@ pub mod round_lines;
 use std::{error::Error, fmt::Write};
 
 use ragent_core::{agent::News, signal::Signal};
-use ragent_rendezvous::message::{EvictReason, RestartReason, WaitReason, WorkerEnd};
+use ragent_rendezvous::message::{
+    Departure, EvictReason, GoneNode, GoneNodes, RestartReason, WaitReason, WorkerEnd,
+};
 use tracing::{error, info, warn};
 
 use crate::spec::Endpoint;
@@ -116,6 +118,26 @@ pub fn evicted(reason: EvictReason) -> &'static str {
     }
 }
 
+/// Describes nodes that were lost or have left.
+pub fn gone(nodes: &GoneNodes) -> String {
+    let describe = |node: &GoneNode| {
+        let (host, seconds) = (&node.host_name, node.ago.as_secs());
+        match node.how {
+            Departure::AgentEnded => format!("{host} (its agent ended {seconds} s ago)"),
+            Departure::Silent => format!("{host} (silent for {seconds} s)"),
+            Departure::NotReady => {
+                format!("{host} (evicted {seconds} s ago: not ready for the next round in time)")
+            }
+            Departure::Left => format!("{host} (left {seconds} s ago)"),
+        }
+    };
+    let mut text = nodes.first.iter().map(describe).collect::<Vec<_>>().join(", ");
+    if nodes.more > 0 {
+        text.push_str(&format!(" and {} more", nodes.more));
+    }
+    text
+}
+
 /// Describes why a round has ended.
 pub fn restarting(reason: &RestartReason) -> String {
     match reason {
@@ -165,7 +187,32 @@ pub fn with_causes(error: &dyn Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    /// Gone nodes are listed with the way and the time of each, and the number of the others.
+    #[test]
+    fn gone_nodes_are_described() {
+        let node = |host_name: &str, how, seconds| GoneNode {
+            host_name: host_name.to_owned(),
+            how,
+            ago: Duration::from_secs(seconds),
+        };
+        let first = vec![
+            node("b", Departure::Silent, 603),
+            node("c", Departure::AgentEnded, 601),
+            node("d", Departure::NotReady, 600),
+            node("e", Departure::Left, 600),
+        ];
+        assert_eq!(
+            gone(&GoneNodes { first: first.clone(), more: 14 }),
+            "b (silent for 603 s), c (its agent ended 601 s ago), d (evicted 600 s ago: not ready \
+             for the next round in time), e (left 600 s ago) and 14 more"
+        );
+        let one = GoneNodes { first: first[..1].to_vec(), more: 0 };
+        assert_eq!(gone(&one), "b (silent for 603 s)");
+    }
 
     /// Every signal has a well-known name.
     #[test]

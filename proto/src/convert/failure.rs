@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ragent_rendezvous::{
     ids::{GlobalRank, LocalRank},
-    message::{JobResult, Outcome, WorkerEnd, WorkerFailure},
+    message::{Departure, GoneNode, GoneNodes, JobResult, Outcome, WorkerEnd, WorkerFailure},
 };
 
 use super::{list, millis, name, printable, required, round, text, to_millis, to_round};
@@ -102,15 +102,42 @@ impl TryFrom<v1::WorkerFailure> for WorkerFailure {
     }
 }
 
+enumeration!(Departure, Departure, "gone_node.how", [AgentEnded, Silent, NotReady, Left]);
+
+impl From<GoneNode> for v1::GoneNode {
+    fn from(node: GoneNode) -> Self {
+        Self {
+            host_name: node.host_name,
+            how: v1::Departure::from(node.how).into(),
+            ago_ms: to_millis(node.ago),
+        }
+    }
+}
+
+impl TryFrom<v1::GoneNode> for GoneNode {
+    type Error = Malformed;
+
+    fn try_from(node: v1::GoneNode) -> Result<Self, Malformed> {
+        Ok(Self {
+            how: node.how().try_into()?,
+            host_name: name(node.host_name, "gone_node.host_name")?,
+            ago: millis(node.ago_ms, "gone_node.ago_ms")?,
+        })
+    }
+}
+
 impl From<Outcome> for v1::Outcome {
     fn from(outcome: Outcome) -> Self {
         use outcome::Result;
         let result = match outcome.result {
             JobResult::Succeeded => Result::Succeeded(outcome::Succeeded {}),
             JobResult::BudgetSpent => Result::BudgetSpent(outcome::BudgetSpent {}),
-            JobResult::JoinTimeout { present, min, waited } => {
+            JobResult::JoinTimeout { present, min, waited, gone } => {
                 let waited_ms = to_millis(waited);
-                Result::JoinTimeout(outcome::JoinTimeout { present, min, waited_ms })
+                let gone_more = gone.more;
+                let gone = gone.first.into_iter().map(Into::into).collect();
+                let timeout = outcome::JoinTimeout { present, min, waited_ms, gone, gone_more };
+                Result::JoinTimeout(timeout)
             }
             JobResult::RecoveryTimeout { present, needed, waited } => {
                 let waited_ms = to_millis(waited);
@@ -144,9 +171,22 @@ impl TryFrom<v1::Outcome> for Outcome {
         let result = match required(outcome.result, "outcome.result")? {
             Wire::Succeeded(outcome::Succeeded {}) => JobResult::Succeeded,
             Wire::BudgetSpent(outcome::BudgetSpent {}) => JobResult::BudgetSpent,
-            Wire::JoinTimeout(outcome::JoinTimeout { present, min, waited_ms }) => {
+            Wire::JoinTimeout(outcome::JoinTimeout {
+                present,
+                min,
+                waited_ms,
+                gone,
+                gone_more,
+            }) => {
                 let waited = millis(waited_ms, "outcome.waited_ms")?;
-                JobResult::JoinTimeout { present, min, waited }
+                let first = list(
+                    gone,
+                    "outcome.gone",
+                    ragent_rendezvous::limits::GONE_NODES_MAX,
+                    TryInto::try_into,
+                )?;
+                let gone = Box::new(GoneNodes { first, more: gone_more });
+                JobResult::JoinTimeout { present, min, waited, gone }
             }
             Wire::RecoveryTimeout(outcome::RecoveryTimeout { present, needed, waited_ms }) => {
                 let waited = millis(waited_ms, "outcome.waited_ms")?;

@@ -10,9 +10,9 @@ use ragent_rendezvous::{
         RunId, Term,
     },
     message::{
-        Admission, Assignment, Attend, EvictReason, FromNode, Heard, JobResult, NodeDescription,
-        NodeState, Outcome, RefuseReason, RefusedClients, RestartReason, Standing, ToNode,
-        WaitReason, Welcome, WorkerEnd, WorkerFailure,
+        Admission, Assignment, Attend, Departure, EvictReason, FromNode, GoneNode, GoneNodes,
+        Heard, JobResult, NodeDescription, NodeState, Outcome, RefuseReason, RefusedClients,
+        RestartReason, Standing, ToNode, WaitReason, Welcome, WorkerEnd, WorkerFailure,
     },
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName},
@@ -62,11 +62,23 @@ fn failure(end: WorkerEnd) -> WorkerFailure {
     }
 }
 
+fn gone_nodes() -> GoneNodes {
+    let ways = [Departure::AgentEnded, Departure::Silent, Departure::NotReady, Departure::Left];
+    let ago = Duration::from_millis(602_500);
+    let gone = ways.map(|how| GoneNode { host_name: "node2".to_owned(), how, ago });
+    GoneNodes { first: gone.to_vec(), more: 3 }
+}
+
 fn outcomes() -> Vec<Outcome> {
     let results = [
         JobResult::Succeeded,
         JobResult::BudgetSpent,
-        JobResult::JoinTimeout { present: 1, min: 2, waited: Duration::from_secs(600) },
+        JobResult::JoinTimeout {
+            present: 1,
+            min: 2,
+            waited: Duration::from_secs(600),
+            gone: Box::new(gone_nodes()),
+        },
         JobResult::RecoveryTimeout { present: 1, needed: 3, waited: Duration::from_secs(600) },
         JobResult::AllLeft,
         JobResult::LoopbackMaster { address: "::1".to_owned(), host_name: "a".to_owned() },

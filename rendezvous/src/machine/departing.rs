@@ -7,7 +7,7 @@ use tracing::{debug, info};
 use super::{Rendezvous, Tenure};
 use crate::{
     ids::NodeId,
-    message::{Assignment, EvictReason, ToNode},
+    message::{Assignment, Departure, EvictReason, ToNode},
     phase::Phase,
     roster::Told,
 };
@@ -20,6 +20,13 @@ impl Rendezvous {
             return;
         };
         info!(node = %id, host = %node.description.host_name, reason = how.kind(), "node lost");
+        let (departure, since) = match how {
+            _ if node.is_leaving() => (Departure::Left, node.last_seen),
+            EvictReason::Obituary => (Departure::AgentEnded, now),
+            EvictReason::Silent => (Departure::Silent, node.last_seen),
+            EvictReason::NotBack | EvictReason::Quarantined => (Departure::NotReady, now),
+        };
+        self.departures.add(&node, departure, since);
         // An obituary may be wrong, by mistake or malice: an agent that is alive must stop its
         // workers.
         if how == EvictReason::Silent || how == EvictReason::Obituary && node.attached {
@@ -45,7 +52,9 @@ impl Rendezvous {
             }
         }
         info!(node = %id, "node has left");
-        self.roster.bury(now, id);
+        if let Some(node) = self.roster.bury(now, id) {
+            self.departures.add(&node, Departure::Left, now);
+        }
         if let Phase::Recovering(recovering) = &mut self.phase {
             recovering.let_go(id);
         }

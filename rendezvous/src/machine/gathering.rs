@@ -13,7 +13,7 @@ use crate::{
     ids::{GroupRank, NodeId, RoundId},
     limits::after,
     machine::{Rendezvous, Tenure, closing::Failures, is_enough},
-    message::{JobResult, NodeDescription},
+    message::{Departure, GoneNodes, JobResult, NodeDescription},
     phase::{Gathering, Phase, Running},
     ranks::{place, sort_newcomers},
     settings::{HostSeat, SharedSettings},
@@ -89,10 +89,23 @@ impl Rendezvous {
                 present: u32::try_from(present).unwrap_or(u32::MAX),
                 min: shared.nodes.min(),
                 waited: now.saturating_duration_since(since),
+                gone: Box::new(self.gone(now)),
             }
         };
         self.close(result, Failures::default());
         true
+    }
+
+    /// Returns the nodes that have departed since the last round was formed, and are missing.
+    fn gone(&self, now: Instant) -> GoneNodes {
+        let is_back = |id: &NodeId, how: Departure| match how {
+            Departure::NotReady => self.roster.ready().contains(id),
+            Departure::AgentEnded | Departure::Silent | Departure::Left => self.knows(id),
+        };
+        let group = self.phase.group();
+        let is_newcomer = |id: &NodeId| group.is_none_or(|group| group.seat(id).is_none());
+        let nodes = self.roster.iter().filter(|(id, _)| is_newcomer(id)).map(|(_, node)| node);
+        self.departures.gone(now, is_back, nodes)
     }
 
     /// Completes a round of the ready nodes.
@@ -130,6 +143,7 @@ impl Rendezvous {
         }
         let nodes = placed.len();
         info!(%round, nodes, workers = table.world_size(), "round admitted");
+        self.departures.clear();
         self.memory.round = round.round;
         self.memory.is_adopted = false;
         self.memory.is_early = true;

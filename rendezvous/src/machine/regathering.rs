@@ -9,7 +9,7 @@ use crate::{
     ids::NodeId,
     limits::after,
     machine::{Rendezvous, Tenure, closing::Failures, fate_by_standing, is_enough},
-    message::{EvictReason, JobResult, NodeState},
+    message::{Departure, EvictReason, JobResult, NodeState},
     phase::{Phase, Regathering},
     settings::{Leases, SharedSettings},
 };
@@ -190,6 +190,9 @@ impl Rendezvous {
         for id in &overdue {
             warn!(node = %id, "member was not ready for the next round in time");
             self.count_loss(now, id);
+            if let Some(node) = self.roster.get(id) {
+                self.departures.add(node, Departure::NotReady, now);
+            }
             if let Some(group) = self.phase.group_mut() {
                 group.set_fate(id, Fate::Lost(EvictReason::NotBack));
             }

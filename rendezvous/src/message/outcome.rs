@@ -23,6 +23,40 @@ pub struct Outcome {
     pub restarts_used: u32,
 }
 
+/// Nodes that were lost or have left.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct GoneNodes {
+    /// The first few, in the order in which they departed.
+    pub first: Vec<GoneNode>,
+    /// The number of the others.
+    pub more: u32,
+}
+
+/// A node that was lost or has left.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct GoneNode {
+    /// Its host name.
+    pub host_name: String,
+    /// The way in which it departed.
+    pub how: Departure,
+    /// The time since then; for a silent node, since its last message.
+    pub ago: Duration,
+}
+
+/// The way in which a node departed.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Departure {
+    /// Its keeper reported that the agent is gone.
+    AgentEnded,
+    /// It was silent for longer than its lease.
+    Silent,
+    /// It was not ready for the next round in time.
+    NotReady,
+    /// It left in order.
+    Left,
+}
+
 /// The way in which a job ended.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -41,6 +75,10 @@ pub enum JobResult {
         min: u32,
         /// The time for which they waited.
         waited: Duration,
+        /// The nodes that were lost or have left since the last round was formed, and have not been
+        /// replaced.
+        #[serde(default)]
+        gone: Box<GoneNodes>,
     },
     /// A coordinator that was started without the state of the last round found too few of its
     /// nodes in time to rule out that the others continue it elsewhere.
