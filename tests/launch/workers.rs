@@ -107,6 +107,26 @@ fn error_file_is_in_the_report() {
     assert!(report.contains("attempt_0/0/error.json"), "{report}");
 }
 
+/// A traceback that the script has written both to its error file and to stderr, as torch's `@record`
+/// does, is in the report once; other output on stderr is not omitted.
+#[test]
+fn traceback_is_in_the_report_once() {
+    let sandbox = Sandbox::new();
+    let script = r#"
+        echo '{"message": {"message": "ValueError: x", "extraInfo": {"py_callstack":
+        "Traceback (most recent call last):\n  File \"a.py\", line 7, in step\nValueError: x\n"}}}' \
+            >"$TORCHELASTIC_ERROR_FILE"
+        printf '%s\n' >&2 'step 1' 'Traceback (most recent call last):' \
+            '  File "a.py", line 9, in <module>' '  File "a.py", line 7, in step' 'ValueError: x'
+        exit 1"#;
+    let end = sandbox.ragent("--no-python bash -c").arg(script).run();
+    end.assert_code(1);
+    let report = end.report();
+    assert_eq!(report.matches("ValueError: x").count(), 1, "{report}");
+    assert_eq!(report.matches("Traceback").count(), 1, "{report}");
+    assert!(report.contains("    step 1\n"), "{report}");
+}
+
 /// A program that the kernel cannot execute fails with the kernel's reason.
 #[test]
 fn program_that_cannot_be_executed() {

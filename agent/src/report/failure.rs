@@ -63,9 +63,37 @@ fn first_failure(text: &mut String, failure: &WorkerFailure) {
     if let Some(message) = &failure.message {
         block(text, "message", message);
     }
-    if !failure.stderr_tail.is_empty() {
-        block(text, "its last lines on stderr", &failure.stderr_tail);
+    let tail = &failure.stderr_tail;
+    let rest = failure.message.as_deref().and_then(|message| without_message(tail, message));
+    match rest {
+        Some(rest) if rest.is_empty() => {}
+        Some(rest) => block(text, "its last lines on stderr, without that message", &rest),
+        None if tail.is_empty() => {}
+        None => block(text, "its last lines on stderr", tail),
     }
+}
+
+/// Returns the last lines on stderr without the traceback that `message` repeats; `None` if they do
+/// not contain it.
+///
+/// Python prints the traceback of an exception that torch's `@record` writes to the error file, with
+/// further frames: in stderr's copy, lines of the message are in order, but not adjacent.
+fn without_message(tail: &str, message: &str) -> Option<String> {
+    let tail: Vec<&str> = tail.lines().collect();
+    // The first line of a message that was cut off is incomplete.
+    let mut lines: Vec<&str> = message.lines().filter(|line| !line.starts_with('…')).collect();
+    // A single line is not a traceback.
+    let last = lines.pop().filter(|_| !lines.is_empty())?;
+    let end = tail.iter().rposition(|line| *line == last)?;
+    let (mut begin, mut found) = (end, 0);
+    for (index, line) in tail[..end].iter().enumerate().rev() {
+        if lines.pop_if(|wanted| wanted == line).is_some() {
+            (begin, found) = (index, found + 1);
+        }
+    }
+    // The beginning of the traceback may be missing in stderr's copy, which is cut off as well.
+    let is_found = lines.is_empty() || found > 1;
+    is_found.then(|| [&tail[..begin], &tail[end + 1..]].concat().join("\n"))
 }
 
 fn row(text: &mut String, label: &str, value: &str) {
@@ -90,6 +118,27 @@ mod tests {
     };
 
     use super::*;
+
+    /// A traceback in the message is not repeated from stderr, where Python prints it with further
+    /// frames; all other lines of stderr are.
+    #[test]
+    fn traceback_is_printed_once() {
+        let message = "Traceback (most recent call last):\n  File \"t/__init__.py\"\n    result = f()\n  File \"a.py\"\n    raise x\nValueError: x";
+        let tail = "step 1\nTraceback (most recent call last):\n  File \"a.py\"\n    main()\n  File \
+                    \"t/__init__.py\"\n    result = f()\n  File \"a.py\"\n    raise \
+                    x\nValueError: x\nbye";
+        assert_eq!(without_message(tail, message).as_deref(), Some("step 1\nbye"));
+        let frame = "  File \"a.py\"\n    main()";
+        let begin = "Traceback (most recent call last):\n";
+        let cut = format!("…call last):\n{}", message.strip_prefix(begin).unwrap());
+        let rest = format!("step 1\n{begin}{frame}\nbye");
+        assert_eq!(without_message(tail, &cut), Some(rest));
+        let cut = tail.strip_prefix(&format!("step 1\n{begin}")).unwrap();
+        assert_eq!(without_message(cut, message), Some(format!("{frame}\nbye")));
+        assert_eq!(without_message("step 1\nValueError: x", message), None);
+        assert_eq!(without_message("ValueError: x", "ValueError: x"), None);
+        assert_eq!(without_message("", message), None);
+    }
 
     /// The report names the first failure with everything that is known about it.
     #[test]
