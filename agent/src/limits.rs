@@ -138,6 +138,11 @@ pub const KEPT_ATTEMPTS: u32 = 16;
 pub const MAX_TEMP_ENTRIES: usize = 4096;
 /// Age at which an unused temporary folder is removed: a younger one may not be locked yet.
 pub const UNUSED_AFTER: Duration = Duration::from_secs(60);
+/// The number of temporary folders that are kept for nothing but the log of a failed agent: those of the
+/// failures that a user may still compare.
+pub const KEPT_AGENT_LOGS: usize = 8;
+/// The time for which such a folder is kept: a weekend passes before a failure is examined.
+pub const AGENT_LOG_KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The size of an error file that is read; a traceback has a few KiB.
 pub const MAX_ERROR_FILE: u64 = 1024 * 1024;
 /// The size of the pieces in which a line without an end is printed if it has a prefix.

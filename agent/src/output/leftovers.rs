@@ -1,13 +1,14 @@
-//! Removes temporary log folders that are no longer needed: those of killed agents, and of old
-//! rounds.
+//! Removes temporary log folders that are no longer needed: those of killed agents, of old rounds, and
+//! of old failures.
 //!
-//! Only empty folders are removed, so no data is ever lost.
+//! No output of workers is ever lost: only empty folders are removed, and folders with an outdated
+//! `agent.log` and no other file.
 
 use std::{
     fs::{self, File},
     io,
     os::unix::fs::MetadataExt,
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -18,6 +19,9 @@ use crate::{limits, sys::clock};
 /// The prefix of the names of temporary log folders.
 pub(super) const PREFIX: &str = "ragent_";
 
+/// The file with the log of an agent that has failed.
+pub(crate) const AGENT_LOG: &str = "agent.log";
+
 /// Locks a folder as long as the returned file is open. Children do not inherit it.
 pub(super) fn lock(folder: &Path) -> io::Result<File> {
     let lock = File::open(folder)?;
@@ -25,9 +29,10 @@ pub(super) fn lock(folder: &Path) -> io::Result<File> {
     Ok(lock)
 }
 
-/// Removes the temporary log folders in `temp_dir` that killed agents of this user left and that
-/// contain no files.
+/// Removes the temporary log folders in `temp_dir` that earlier agents of this user left and that
+/// contain no files, or only an outdated log of the agent.
 pub(crate) fn clean(temp_dir: &Path) {
+    let mut logs = Vec::new();
     for entry in fs::read_dir(temp_dir).into_iter().flatten().take(limits::MAX_TEMP_ENTRIES) {
         let Ok(entry) = entry else { continue };
         let folder = entry.path();
@@ -36,9 +41,32 @@ pub(crate) fn clean(temp_dir: &Path) {
         if is_own(&entry)
             && let Ok(_lock) = lock(&folder)
         {
-            remove_unused(&folder);
+            match contents(&folder) {
+                Contents::Folders => remove_folders(&folder),
+                Contents::Log(age) => logs.push((age, folder)),
+                Contents::Files => {}
+            }
         }
     }
+    for folder in outdated(logs) {
+        // Another agent may have removed it meanwhile.
+        if let Ok(_lock) = lock(&folder)
+            && matches!(contents(&folder), Contents::Log(_))
+        {
+            remove_logs(&folder);
+            remove_folders(&folder);
+        }
+    }
+}
+
+/// Returns the folders of logs that are no longer kept, given the age of each log.
+fn outdated(mut logs: Vec<(Duration, PathBuf)>) -> Vec<PathBuf> {
+    logs.sort();
+    let is_kept = |index: usize, age: Duration| {
+        index < limits::KEPT_AGENT_LOGS && age <= limits::AGENT_LOG_KEPT_FOR
+    };
+    let logs = logs.into_iter().enumerate().filter(|(index, (age, _))| !is_kept(*index, *age));
+    logs.map(|(_, (_, folder))| folder).collect()
 }
 
 /// Returns true if an entry is a temporary log folder of this user, and an old one.
@@ -65,8 +93,9 @@ fn age(data: &fs::Metadata) -> Duration {
 
 /// Removes a folder that contains only folders.
 pub(super) fn remove_unused(folder: &Path) {
-    if !holds_files(folder) {
-        remove_folders(folder);
+    match contents(folder) {
+        Contents::Folders => remove_folders(folder),
+        Contents::Log(_) | Contents::Files => {}
     }
 }
 
@@ -81,18 +110,50 @@ pub(super) fn remove_attempts(run: &Path, first: u32) {
     }
 }
 
-/// Returns true if `folder` contains anything but folders, or if that is unknown.
-fn holds_files(folder: &Path) -> bool {
+/// The contents of a folder and of the folders in it.
+enum Contents {
+    /// No file.
+    Folders,
+    /// Files named [`AGENT_LOG`], and the age of the newest one.
+    Log(Duration),
+    /// Other files, or unknown.
+    Files,
+}
+
+fn contents(folder: &Path) -> Contents {
     let Ok(entries) = fs::read_dir(folder) else {
-        return true;
+        return Contents::Files;
     };
-    entries.into_iter().any(|entry| {
-        let Ok(entry) = entry else { return true };
-        match entry.file_type() {
-            Ok(kind) if kind.is_dir() => holds_files(&entry.path()),
-            Ok(_) | Err(_) => true,
+    let mut newest: Option<Duration> = None;
+    for entry in entries {
+        // The data of a symbolic link is its own.
+        let Ok(entry) = entry else { return Contents::Files };
+        let Ok(data) = entry.metadata() else { return Contents::Files };
+        let age = match (data.is_dir(), data.is_file() && entry.file_name() == AGENT_LOG) {
+            (true, _) => match contents(&entry.path()) {
+                Contents::Folders => continue,
+                Contents::Log(age) => age,
+                Contents::Files => return Contents::Files,
+            },
+            (false, true) => age(&data),
+            (false, false) => return Contents::Files,
+        };
+        newest = Some(newest.map_or(age, |newest| newest.min(age)));
+    }
+    newest.map_or(Contents::Folders, Contents::Log)
+}
+
+/// Removes the files named [`AGENT_LOG`] in a folder and in the folders in it.
+fn remove_logs(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Ok(kind) = entry.file_type() else { continue };
+        if kind.is_dir() {
+            remove_logs(&entry.path());
+        } else if kind.is_file() && entry.file_name() == AGENT_LOG {
+            // A folder that stays is harmless.
+            let _ = fs::remove_file(entry.path());
         }
-    })
+    }
 }
 
 fn remove_folders(folder: &Path) {
@@ -159,6 +220,40 @@ mod tests {
         drop(held);
         clean(temp.path());
         assert!(!path("ragent_BBBBBBBB").exists());
+    }
+
+    /// Logs of failed agents are kept: the newest few, for a few days, and every log next to another
+    /// file.
+    #[test]
+    fn outdated_logs_are_removed() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = |number: usize| temp.path().join(format!("ragent_{number:08}/run"));
+        let hour = Duration::from_secs(3600);
+        let put = |number: usize, name: &str, age: Duration| {
+            make(&run(number).join("attempt_0/0"));
+            let file = File::create(run(number).join(name)).unwrap();
+            file.set_modified(UNIX_EPOCH + clock::wall_time() - age).unwrap();
+            make_old(&temp.path().join(format!("ragent_{number:08}")));
+        };
+        let kept = limits::KEPT_AGENT_LOGS;
+        // The newest have the highest numbers.
+        for number in 0..kept + 3 {
+            put(number, AGENT_LOG, hour * u32::try_from(100 - number).unwrap());
+        }
+        put(100, AGENT_LOG, limits::AGENT_LOG_KEPT_FOR + hour);
+        put(101, AGENT_LOG, limits::AGENT_LOG_KEPT_FOR + hour);
+        put(101, "stderr.log", hour);
+        put(102, AGENT_LOG, limits::AGENT_LOG_KEPT_FOR + hour);
+        symlink(run(0), run(102).join("attempt_0/agent.log")).unwrap();
+        put(103, AGENT_LOG, limits::AGENT_LOG_KEPT_FOR + hour);
+        let held = lock(&temp.path().join("ragent_00000103")).unwrap();
+        clean(temp.path());
+        let left: Vec<usize> = (0..200).filter(|number| run(*number).exists()).collect();
+        assert_eq!(left, (3..kept + 3).chain([101, 102, 103]).collect::<Vec<_>>());
+        assert!(!temp.path().join("ragent_00000000").exists());
+        drop(held);
+        clean(temp.path());
+        assert!(!run(103).exists());
     }
 
     /// The newest attempts are kept, and all attempts that contain files.

@@ -36,6 +36,7 @@ use self::recent::Recent;
 use crate::{
     cli::LaunchArgs,
     limits,
+    output::leftovers::AGENT_LOG,
     spec::{Argument, UsageError},
     sys::{clock, files, host::Host},
 };
@@ -261,7 +262,7 @@ impl Log {
     /// Sets the folder in which [`Log::keep`] writes `agent.log`.
     pub(crate) fn set_folder(&self, folder: &Path) {
         // The folder is set once in the life of a process.
-        let _ = self.file.set(folder.join("agent.log"));
+        let _ = self.file.set(folder.join(AGENT_LOG));
     }
 
     /// Writes the recent lines to `agent.log`, replacing earlier ones: something has failed. Does not wait
