@@ -1,6 +1,11 @@
 //! The lines that the agents of several nodes print by default.
 
-use crate::{job::Job, support::Sandbox};
+use nix::sys::signal::Signal;
+
+use crate::{
+    job::{Job, workers},
+    support::Sandbox,
+};
 
 /// The lines of an agent without their times; warnings and workers' lines are not among them.
 fn lines(stderr: &str) -> Vec<&str> {
@@ -41,4 +46,33 @@ fn rounds_have_few_lines() {
     let of_guest = lines(&guest.stderr);
     assert!(of_guest[2].starts_with("error: worker failed "), "{}", guest.stderr);
     assert_eq!(of_guest.len(), expected.len(), "{}", guest.stderr);
+}
+
+/// The lines that a guest prints when its host receives `signal` and does not come back.
+fn lines_after(signal: Signal) -> Vec<String> {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2 --rdzv-conf join_timeout=4");
+    let start = || job.agent("--no-python stay.sh").default_lines().start();
+    let mut host = start();
+    host.logs("ragent: registered at ");
+    let mut guest = start();
+    workers([&mut host, &mut guest]);
+    host.signal(signal);
+    let end = guest.end();
+    end.assert_code(3);
+    let own = end.stderr.lines().filter_map(|line| line.split_once("Z ragent: "));
+    own.skip(2).map(|(_, line)| line.to_owned()).collect()
+}
+
+/// A host that is killed, or leaves, is reported by one line on each other node, although its stream
+/// breaks, attempts to connect fail, and the lease ends.
+#[test]
+fn lost_host_is_one_line() {
+    let killed = lines_after(Signal::SIGKILL);
+    let [line] = killed.as_slice() else { panic!("{killed:#?}") };
+    let expected = ["warning: cannot reach the coordinator; retrying", "Connection refused"];
+    assert!(expected.iter().all(|part| line.contains(part)), "{line}");
+    let left = lines_after(Signal::SIGTERM);
+    let [line] = left.as_slice() else { panic!("{left:#?}") };
+    assert!(line.starts_with("warning: the coordinator's host is leaving"), "{line}");
 }

@@ -18,6 +18,7 @@ pub mod keeper_watch;
 pub mod limits;
 pub mod link;
 pub mod node;
+pub mod outage;
 pub mod process_end;
 pub mod reported_causes;
 pub mod signal;

@@ -1,6 +1,8 @@
 //! Drives the agent machine and its link: one task that owns both, the node's worker stores, and
 //! the streams to the coordinator.
 
+mod outage;
+
 use std::{
     collections::BTreeMap,
     io,
@@ -13,7 +15,7 @@ use nix::sys::signal::Signal;
 use ragent_core::{
     agent::{AgentSettings, Ending, News},
     node::{Claims, Effect, Node},
-    reported_causes::ReportedCauses,
+    outage::Outage,
     signal,
 };
 use ragent_proto::{
@@ -38,7 +40,7 @@ use super::{
     worker_stores::{WorkerStores, admission_of},
 };
 use crate::{
-    coordinator::client::{self, AttendError, FirstWords, StreamEvent},
+    coordinator::client::{self, FirstWords, StreamEvent},
     limits,
     report::{
         news::{self, round_lines::RoundLines},
@@ -122,7 +124,7 @@ pub async fn drive(
         events: sender,
         known: None,
         coordinator: None,
-        causes: ReportedCauses::default(),
+        outage: Outage::default(),
         workers_succeeded: false,
         addresses: Vec::new(),
         service_manager,
@@ -164,8 +166,7 @@ struct Driver<'a> {
     known: Option<SocketAddr>,
     /// The address to which the keeper sends an obituary.
     coordinator: Option<SocketAddr>,
-    /// The causes for which the coordinator could not be reached since the last success.
-    causes: ReportedCauses,
+    outage: Outage,
     /// True if the workers of the last round that ran here have succeeded.
     workers_succeeded: bool,
     /// This machine's addresses at the last registration.
@@ -217,26 +218,13 @@ impl Driver<'_> {
             // The stream was dropped in the meantime.
             StreamEvent::Message(..) => {}
             StreamEvent::Ended(attend, error) => {
+                let was_attended = self.node.is_attended();
                 self.forget(attend);
                 self.node.handle_ended(now, attend);
                 if !self.node.is_attended() {
-                    self.tell_cause(&error);
+                    self.report_outage(&error, was_attended);
                 }
             }
-        }
-    }
-
-    fn tell_cause(&mut self, error: &AttendError) {
-        if self.node.agent().is_leaving() {
-            return;
-        }
-        let cause = news::with_causes(error);
-        if self.causes.insert(&cause) {
-            let seconds = self.spec.shared.timeouts.join.as_secs();
-            warn!(
-                endpoint = %self.spec.endpoint, cause, give_up_after_s = seconds,
-                "cannot reach the coordinator; retrying"
-            );
         }
     }
 
@@ -308,7 +296,7 @@ impl Driver<'_> {
         if !counts {
             return debug!(term = welcome.term.0, "outdated welcome ignored");
         }
-        if is_first || !self.causes.is_empty() {
+        if self.outage.handle_registered() || is_first {
             info!(
                 endpoint = %self.spec.endpoint, run_id = %self.spec.run_id,
                 term = welcome.term.0, "registered"
@@ -319,7 +307,6 @@ impl Driver<'_> {
             }
             self.service_manager.tell_attending(&self.spec.endpoint.to_string());
         }
-        self.causes.clear();
         self.known = self.remotes.get(&attend).copied();
         self.spec.not_here.send_modify(|not_here| not_here.term = welcome.term);
     }
@@ -349,10 +336,7 @@ impl Driver<'_> {
             Effect::Send { attend, message } => self.say_on(attend, message),
             Effect::Drop(attend) => self.forget(attend),
             Effect::Renew(until) => self.order(Command::Renew(until)).await,
-            Effect::LeaseLost => {
-                warn!("the lease has ended: the coordinator has not answered in time");
-                self.spec.log.keep();
-            }
+            Effect::LeaseLost => self.report_lost_lease(),
             Effect::OpenStore => {
                 self.refresh_addresses();
                 let port = self.stores.open().await.map_err(DriveError::Store)?;
@@ -371,6 +355,9 @@ impl Driver<'_> {
             Effect::Kill => self.order(Command::Kill).await,
             Effect::Announce(news) => {
                 self.workers_succeeded |= matches!(news, News::Succeeded(_));
+                if news == News::HostLeaving {
+                    self.outage.handle_host_leaving();
+                }
                 news::log(&news);
                 self.spec.lines.line(&news).iter().for_each(|line| telemetry::line(line));
                 if news::is_failure(&news) {

@@ -307,7 +307,8 @@ impl Driver {
             // A sweep that the keeper began by itself; the sweep ordered since is reported as well.
             Report::Reaped { .. } => {}
             Report::LeaseOver => {
-                warn!("the lease has ended; the keeper kills the workers");
+                // The agent warns of the outage.
+                info!("the lease has ended; the keeper kills the workers");
                 self.tell(Told::CutOff).await;
                 self.input(Input::Kill);
             }

@@ -5,7 +5,7 @@
 
 use ragent_core::agent::News;
 use ragent_rendezvous::{
-    message::{Admission, WaitReason},
+    message::{Admission, RestartReason, WaitReason},
     settings::{NodeRange, SharedSettings},
 };
 
@@ -52,6 +52,11 @@ impl RoundLines {
     pub fn line(&mut self, news: &News) -> Option<String> {
         match news {
             News::Admitted(admission) => self.admitted(admission),
+            // A warning has announced it.
+            News::Restarting(_, reason @ RestartReason::HostLeft) => {
+                self.reason = Some(news::restarting(reason));
+                None
+            }
             News::Restarting(round, reason) => {
                 let reason = news::restarting(reason);
                 let text = format!("round {} ended: {reason}", round.round);
@@ -128,7 +133,7 @@ mod tests {
 
     use ragent_rendezvous::{
         ids::{GlobalRank, GroupRank, LocalRank, RoleRank, Round, RoundId, Term},
-        message::{EvictReason, RestartReason, WorkerEnd, WorkerFailure},
+        message::{EvictReason, WorkerEnd, WorkerFailure},
         settings::{StoreAccess, Timeouts},
     };
 
@@ -224,6 +229,16 @@ mod tests {
         assert!(back.ends_with(":41000 (this node was evicted from round 2)"), "{back}");
         assert!(lines.line(&News::Waiting(round(3), WaitReason::Spare)).is_some());
         assert_eq!(lines.line(&News::Waiting(round(3), WaitReason::Gathering)), None);
+    }
+
+    /// The leave of the host is announced by a warning, not by a line for the round's end.
+    #[test]
+    fn leave_of_the_host_has_no_line() {
+        let mut lines = lines(8, false);
+        lines.line(&admitted(1, 3, 1, 0));
+        assert_eq!(lines.line(&News::Restarting(round(1), RestartReason::HostLeft)), None);
+        let next = lines.line(&admitted(2, 3, 1, 0)).unwrap();
+        assert!(next.ends_with(":41000 (the coordinator's host is leaving)"), "{next}");
     }
 
     /// A node that joins a job does not print earlier restarts as its own.

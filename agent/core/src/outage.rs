@@ -1,0 +1,113 @@
+//! The reports about one outage: the time from the loss of the coordinator until this node registers
+//! again.
+//!
+//! A lost coordinator has several signs in a few seconds: the stream breaks, attempts to connect fail,
+//! the lease ends. Only the first report is for people; the others are for the log.
+
+use std::mem;
+
+use crate::reported_causes::ReportedCauses;
+
+/// The outage of an agent's coordinator, if there is one.
+#[derive(Clone, Debug, Default)]
+pub struct Outage {
+    causes: ReportedCauses,
+    is_reported: bool,
+}
+
+/// A report about an outage.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Report {
+    /// The first report, for people.
+    First,
+    /// A further report, for the log.
+    Further,
+}
+
+impl Outage {
+    /// Notes that the coordinator's host has announced its leave, which was reported.
+    pub fn handle_host_leaving(&mut self) {
+        self.is_reported = true;
+    }
+
+    /// Notes that the stream to the coordinator has ended. The next attempt follows at once, and
+    /// finds either the coordinator or the cause.
+    pub fn handle_stream_ended(&mut self, cause: &str) -> Option<Report> {
+        self.causes.insert(cause).then_some(Report::Further)
+    }
+
+    /// Notes that an attempt to reach the coordinator has failed. Before the first registration every
+    /// new cause is for people: nothing else happens on this node.
+    pub fn handle_unreachable(&mut self, cause: &str, is_registered: bool) -> Option<Report> {
+        let is_new = self.causes.insert(cause);
+        let is_first = !mem::replace(&mut self.is_reported, true) || !is_registered && is_new;
+        if is_first { Some(Report::First) } else { is_new.then_some(Report::Further) }
+    }
+
+    /// Notes that the lease has ended.
+    pub fn handle_lease_lost(&mut self) -> Report {
+        if mem::replace(&mut self.is_reported, true) { Report::Further } else { Report::First }
+    }
+
+    /// Notes that this node has registered. Returns true if there was an outage.
+    pub fn handle_registered(&mut self) -> bool {
+        let outage = mem::take(self);
+        outage.is_reported || !outage.causes.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BROKE: &str = "the connection broke";
+    const REFUSED: &str = "connection refused";
+
+    /// A coordinator that is gone is reported once, with the cause of the first failed attempt; a stream
+    /// that is replaced at once is not reported.
+    #[test]
+    fn lost_coordinator_is_reported_once() {
+        let mut outage = Outage::default();
+        assert_eq!(outage.handle_stream_ended(BROKE), Some(Report::Further));
+        assert!(outage.handle_registered());
+        assert!(!outage.handle_registered());
+        assert_eq!(outage.handle_stream_ended(BROKE), Some(Report::Further));
+        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(Report::First));
+        assert_eq!(outage.handle_unreachable(REFUSED, true), None);
+        assert_eq!(outage.handle_lease_lost(), Report::Further);
+        assert_eq!(outage.handle_unreachable("no route to host", true), Some(Report::Further));
+        assert!(outage.handle_registered());
+        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(Report::First));
+    }
+
+    /// If nothing but the end of the lease shows the outage, that is reported; after the announcement of
+    /// the host nothing is.
+    #[test]
+    fn first_sign_is_reported() {
+        let mut outage = Outage::default();
+        assert_eq!(outage.handle_lease_lost(), Report::First);
+        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(Report::Further));
+        let mut outage = Outage::default();
+        outage.handle_host_leaving();
+        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(Report::Further));
+        assert_eq!(outage.handle_lease_lost(), Report::Further);
+    }
+
+    /// The attempt after a stream has ended is reported even if it fails for the same cause.
+    #[test]
+    fn repeated_cause_is_reported() {
+        let mut outage = Outage::default();
+        outage.handle_stream_ended(BROKE);
+        assert_eq!(outage.handle_unreachable(BROKE, true), Some(Report::First));
+        assert_eq!(outage.handle_unreachable(BROKE, true), None);
+    }
+
+    /// Before the first registration every new cause is reported.
+    #[test]
+    fn causes_before_the_first_registration_are_reported() {
+        let mut outage = Outage::default();
+        assert_eq!(outage.handle_unreachable(REFUSED, false), Some(Report::First));
+        assert_eq!(outage.handle_unreachable(REFUSED, false), None);
+        assert_eq!(outage.handle_unreachable("no answer", false), Some(Report::First));
+    }
+}

@@ -1,0 +1,57 @@
+//! Reports that the coordinator is lost: one warning for each outage, and log lines.
+
+use ragent_core::outage::Report;
+use tracing::{info, warn};
+
+use super::Driver;
+use crate::{coordinator::client::AttendError, report::news};
+
+impl Driver<'_> {
+    /// Reports that a stream, or an attempt to open one, has ended with `error`.
+    pub(super) fn report_outage(&mut self, error: &AttendError, was_attended: bool) {
+        if self.node.agent().is_leaving() {
+            return;
+        }
+        let cause = news::with_causes(error);
+        let is_registered = self.node.agent().job_uid().is_some();
+        let report = if was_attended {
+            self.outage.handle_stream_ended(&cause)
+        } else {
+            self.outage.handle_unreachable(&cause, is_registered)
+        };
+        let (endpoint, settings) = (&self.spec.endpoint, &self.spec.settings);
+        let give_up_after_s = settings.join_timeout.as_secs();
+        let lease = settings.leases.agent.as_secs_f64();
+        match report {
+            Some(Report::First) if is_registered && !settings.runs_unleased => warn!(
+                %endpoint, cause, give_up_after_s,
+                "cannot reach the coordinator; retrying (workers are stopped if it stays \
+                 unreachable for {lease:.1} s)"
+            ),
+            Some(Report::First) => {
+                warn!(%endpoint, cause, give_up_after_s, "cannot reach the coordinator; retrying");
+            }
+            Some(Report::Further) => {
+                info!(%endpoint, cause, give_up_after_s, "cannot reach the coordinator; retrying");
+            }
+            None => {}
+        }
+    }
+
+    /// Reports that the lease has ended.
+    pub(super) fn report_lost_lease(&mut self) {
+        let (endpoint, settings) = (&self.spec.endpoint, &self.spec.settings);
+        let give_up_after_s = settings.join_timeout.as_secs();
+        match self.outage.handle_lease_lost() {
+            Report::First => warn!(
+                %endpoint, give_up_after_s,
+                "the lease has ended: the coordinator has not answered in time; stopping the \
+                 workers and retrying"
+            ),
+            Report::Further => {
+                info!("the lease has ended: the coordinator has not answered in time");
+            }
+        }
+        self.spec.log.keep();
+    }
+}
