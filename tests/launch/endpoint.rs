@@ -137,11 +137,12 @@ fn endpoint_that_nobody_serves() {
     let end = agent.end();
     end.assert_code(1);
     let what = format!("no agent served 127.0.0.1:{port} within 1 s");
-    end.assert_stderr(&[&what, "Connection refused", "hint: "]);
+    end.assert_stderr(&[&what, "Connection refused", "hint: ", "no firewall blocks its port"]);
     assert_eq!(end.stdout, "");
 }
 
-/// A name that does not resolve is logged while the agent waits, and named at the end.
+/// A name that does not resolve is logged while the agent waits, and named at the end, with a hint about
+/// names instead of firewalls.
 #[test]
 fn name_that_does_not_resolve() {
     let sandbox = Sandbox::new();
@@ -150,7 +151,14 @@ fn name_that_does_not_resolve() {
     assert!(line.contains("no-such-host.invalid"), "{line}");
     let end = agent.end();
     end.assert_code(1);
-    end.assert_stderr(&["no agent served no-such-host.invalid:29400", "resolve", "hint: "]);
+    end.assert_stderr(&[
+        "no agent served no-such-host.invalid:29400",
+        "resolve",
+        "hint: check the host name in `--rdzv-endpoint`",
+    ]);
+    assert!(!end.stderr.contains("firewall"), "{}", end.stderr);
+    let status = sandbox.ragent("status --rdzv-endpoint no-such-host.invalid:29400").run();
+    status.assert_stderr(&["hint: check the host name in `--rdzv-endpoint`"]);
 }
 
 /// If packets are dropped, the agent logs it after the timeout of one attempt, not after the join

@@ -179,6 +179,7 @@ impl LaunchError {
     fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Place(error) => hint_of_place(error),
+            Self::Status { source: AttendError::Resolve(_), .. } => Some(CHECK_NAME),
             Self::NoJob(_) => Some("give the endpoint of the job as `--rdzv-endpoint HOST:PORT`"),
             Self::Status { source: AttendError::Other { .. }, .. } => {
                 Some("check the port: `--rdzv-endpoint` must be the endpoint of the job")
@@ -207,6 +208,10 @@ impl LaunchError {
     }
 }
 
+/// The hint for a host name without an address.
+const CHECK_NAME: &str = "check the host name in `--rdzv-endpoint`, and that this machine can \
+                          resolve it: `getent hosts NAME` uses /etc/hosts and DNS as ragent does";
+
 fn hint_of_place(error: &PlaceError) -> Option<&'static str> {
     let error = match error {
         PlaceError::System(_) => return None,
@@ -220,6 +225,7 @@ fn hint_of_place(error: &PlaceError) -> Option<&'static str> {
             "check that the agent on the endpoint's host is running, and that no firewall blocks \
              its port"
         }
+        LocateError::Unresolved { .. } => CHECK_NAME,
         LocateError::Search(SocketsError::NoInterface { .. }) => {
             "list hosts of the job in `--discover-hosts`, or give its endpoint with \
              `--rdzv-endpoint`"

@@ -58,6 +58,16 @@ pub enum LocateError {
     /// The search for the other agents failed.
     #[error("failed to search for the job's other agents")]
     Search(#[source] SocketsError),
+    /// The endpoint's name did not resolve for as long as nodes wait for each other.
+    #[error("no agent served {endpoint} within {} s: {cause}", waited.as_secs())]
+    Unresolved {
+        /// The endpoint.
+        endpoint: String,
+        /// The time waited.
+        waited: Duration,
+        /// The last failure.
+        cause: String,
+    },
     /// No process answered for as long as nodes wait for each other.
     #[error("no agent served {endpoint} within {} s: {cause}", waited.as_secs())]
     TimedOut {

@@ -95,6 +95,8 @@ pub(super) struct Locator {
     silent_since: Option<Instant>,
     /// The number of attempts in which the port was in use.
     binds: u32,
+    /// True if the endpoint's name had an address in the last attempt.
+    is_resolved: bool,
     /// The reason that was reported last.
     reported: String,
     warned: ReportedCauses,
@@ -114,6 +116,7 @@ impl Locator {
             state: State::Asking(now),
             silent_since: None,
             binds: 0,
+            is_resolved: true,
             reported: String::new(),
             warned: ReportedCauses::default(),
             effects: VecDeque::from([Effect::Ask]),
@@ -123,8 +126,12 @@ impl Locator {
     /// Handles the result of an attempt, known at `now`.
     pub(super) fn handle(&mut self, now: Instant, input: Input) {
         match (input, self.state) {
-            (Input::Unresolved(cause), State::Asking(_)) => self.not_found(now, cause),
+            (Input::Unresolved(cause), State::Asking(_)) => {
+                self.is_resolved = false;
+                self.not_found(now, cause);
+            }
             (Input::Answered { lowest, answers }, State::Asking(since)) => {
+                self.is_resolved = true;
                 self.handle_answers(now, since, lowest, answers);
             }
             (Input::NotBound(error), State::Binding(address)) => {
@@ -217,7 +224,11 @@ impl Locator {
         let deadline = self.begun + waited;
         if now >= deadline {
             let endpoint = self.settings.endpoint.to_string();
-            return self.end(Effect::GiveUp(LocateError::TimedOut { endpoint, waited, cause }));
+            return self.end(Effect::GiveUp(if self.is_resolved {
+                LocateError::TimedOut { endpoint, waited, cause }
+            } else {
+                LocateError::Unresolved { endpoint, waited, cause }
+            }));
         }
         if cause != self.reported && self.binds == 0 {
             self.effects.push_back(Effect::Report(cause.clone()));
