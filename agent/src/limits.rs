@@ -143,6 +143,9 @@ pub const UNUSED_AFTER: Duration = Duration::from_secs(60);
 pub const KEPT_AGENT_LOGS: usize = 8;
 /// The time for which such a folder is kept: a weekend passes before a failure is examined.
 pub const AGENT_LOG_KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The time within which workers may stop after a signal without a line for people: most do, and a reader
+/// waits longer only with an explanation.
+pub const QUICK_STOP: Duration = Duration::from_secs(1);
 /// The size of an error file that is read; a traceback has a few KiB.
 pub const MAX_ERROR_FILE: u64 = 1024 * 1024;
 /// The size of the pieces in which a line without an end is printed if it has a prefix.

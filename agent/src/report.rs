@@ -5,6 +5,7 @@ pub mod event_log;
 mod failure;
 pub mod news;
 pub mod service_manager;
+pub(crate) mod stopping_line;
 pub mod telemetry;
 
 pub(crate) use self::failure::failure;

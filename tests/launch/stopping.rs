@@ -74,6 +74,23 @@ fn second_ctrl_c_kills_at_once() {
     sandbox.assert_nothing_left();
 }
 
+/// While workers take their time to stop after a signal, one line reports what happens.
+#[test]
+fn slow_stop_is_one_line() {
+    let sandbox = Sandbox::new();
+    let words = "--nproc-per-node 2 --shutdown-timeout 300 --no-python stubborn.sh";
+    let mut agent = sandbox.ragent(words).default_lines().start();
+    agent.workers(2);
+    agent.signal(Signal::SIGINT);
+    agent.logs(
+        "SIGINT received: stopping 2 workers (at most 300 s; a second Ctrl-C kills them at once)",
+    );
+    agent.signal(Signal::SIGINT);
+    let end = agent.end();
+    assert_eq!(end.stderr.matches("SIGINT received").count(), 1, "{}", end.stderr);
+    sandbox.assert_nothing_left();
+}
+
 /// A service manager that repeats its signal does not shorten the grace period.
 #[test]
 fn second_sigterm_does_not_shorten_the_grace() {

@@ -45,6 +45,7 @@ use crate::{
     report::{
         news::{self, round_lines::RoundLines},
         service_manager::ServiceManager,
+        stopping_line::StoppingLine,
         telemetry::{self, Log},
     },
     spec::Endpoint,
@@ -112,6 +113,8 @@ pub async fn drive(
 ) -> Result<End, DriveError> {
     let (sender, mut events) = mpsc::channel(limits::TASK_QUEUE);
     let now = clock::now();
+    let workers = spec.node.local_world_size.get();
+    let stopping = StoppingLine::new(workers, spec.settings.stop_grace);
     let mut driver = Driver {
         node: Node::new(now, spec.settings.clone()),
         spec,
@@ -125,6 +128,7 @@ pub async fn drive(
         known: None,
         coordinator: None,
         outage: Outage::default(),
+        stopping,
         workers_succeeded: false,
         addresses: Vec::new(),
         service_manager,
@@ -167,6 +171,7 @@ struct Driver<'a> {
     /// The address to which the keeper sends an obituary.
     coordinator: Option<SocketAddr>,
     outage: Outage,
+    stopping: StoppingLine,
     /// True if the workers of the last round that ran here have succeeded.
     workers_succeeded: bool,
     /// This machine's addresses at the last registration.
@@ -177,18 +182,22 @@ struct Driver<'a> {
 impl Driver<'_> {
     fn poll_timeout(&self) -> Option<Instant> {
         let of_manager = self.service_manager.poll_timeout();
-        [self.node.poll_timeout(), of_manager].into_iter().flatten().min()
+        let of_line = self.stopping.poll_timeout();
+        [self.node.poll_timeout(), of_manager, of_line].into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self) {
         let now = clock::now();
         self.node.handle_timeout(now);
         self.service_manager.handle_timeout(now);
+        self.stopping.handle_timeout(now).iter().for_each(|line| telemetry::line(line));
     }
 
     fn handle_signal(&mut self, signal: Signal) {
         info!(%signal, "signal received; leaving the job");
-        self.node.handle_signal(clock::now(), signal::Signal(signal as i32));
+        let (now, signal) = (clock::now(), signal::Signal(signal as i32));
+        self.stopping.handle_signal(now, signal);
+        self.node.handle_signal(now, signal);
     }
 
     fn handle_told(&mut self, told: Told) {
@@ -197,7 +206,10 @@ impl Driver<'_> {
         match told {
             Told::Failed(failure) => self.node.handle_failed(now, *failure),
             Told::Cause(cause) => self.node.handle_cause(now, *cause),
-            Told::Finished(end) => self.node.handle_finished(now, end),
+            Told::Finished(end) => {
+                self.stopping.handle_ended();
+                self.node.handle_finished(now, end);
+            }
             Told::CutOff => self.node.handle_cut_off(now),
             Told::Said(text) => self.node.handle_said(now, text),
         }
@@ -344,6 +356,9 @@ impl Driver<'_> {
             }
             Effect::Start(admission) => {
                 self.workers_succeeded = false;
+                if self.spec.lines.is_shown(admission.group_rank) {
+                    self.stopping.handle_started();
+                }
                 self.bury(None);
                 self.serve_store(&admission).await;
                 // An admitted node has been welcomed, so it knows the job uid.

@@ -5,6 +5,7 @@
 
 use ragent_core::agent::News;
 use ragent_rendezvous::{
+    ids::GroupRank,
     message::{Admission, RestartReason, WaitReason},
     settings::{NodeRange, SharedSettings},
 };
@@ -46,6 +47,11 @@ impl RoundLines {
     pub fn succeeded(&self) -> Option<String> {
         let is_shown = self.has_several_nodes() && !self.is_first_only;
         is_shown.then(|| "the job has succeeded".to_owned())
+    }
+
+    /// Returns true if this agent prints lines while it has this rank.
+    pub(crate) fn is_shown(&self, group_rank: GroupRank) -> bool {
+        !self.is_first_only || group_rank.0 == 0
     }
 
     /// The line for a piece of news.
@@ -92,8 +98,7 @@ impl RoundLines {
         let before = self.restarts.replace(admission.restart_count);
         // A node that joins did not see the restarts before.
         let is_charged = before.is_some_and(|before| before < admission.restart_count);
-        let is_hidden = self.is_first_only && admission.group_rank.0 != 0;
-        if is_hidden || !self.has_several_nodes() && reason.is_none() {
+        if !self.is_shown(admission.group_rank) || !self.has_several_nodes() && reason.is_none() {
             return None;
         }
         let Admission { round, group_world_size: nodes, world_size: workers, .. } = admission;
@@ -132,7 +137,7 @@ mod tests {
     use std::time::Duration;
 
     use ragent_rendezvous::{
-        ids::{GlobalRank, GroupRank, LocalRank, RoleRank, Round, RoundId, Term},
+        ids::{GlobalRank, LocalRank, RoleRank, Round, RoundId, Term},
         message::{EvictReason, WorkerEnd, WorkerFailure},
         settings::{StoreAccess, Timeouts},
     };
