@@ -7,7 +7,7 @@ use nix::sys::{
     statvfs::statvfs,
     utsname::uname,
 };
-use nvml_wrapper::Nvml;
+use nvml_wrapper::{Nvml, error::NvmlError};
 
 use super::{Finding, Findings, python, within};
 use crate::{
@@ -147,8 +147,9 @@ fn gpu() -> Finding {
             if others > 0 {
                 return Finding::pass("gpu", format!("{others} GPUs, which NVML does not list"));
             }
-            let hint = "check that the driver is loaded and that the container has the device";
-            return Finding::warn("gpu", format!("no GPU found: {error}"), hint);
+            let hint = "expected without NVIDIA GPUs; otherwise check that the driver is installed \
+                        and loaded, and that the container has the device";
+            return Finding::warn("gpu", format!("no GPU found: {}", without_driver(&error)), hint);
         }
     };
     let driver = nvml.sys_driver_version().unwrap_or_else(|_| "unknown".to_owned());
@@ -161,6 +162,16 @@ fn gpu() -> Finding {
         return Finding::warn("gpu", text, hint);
     }
     Finding::pass("gpu", text)
+}
+
+/// Describes why the driver's library cannot be used.
+fn without_driver(error: &NvmlError) -> String {
+    match error {
+        NvmlError::LibloadingError(_) => {
+            "the library of the NVIDIA driver (libnvidia-ml.so.1) is not installed".to_owned()
+        }
+        error => error.to_string(),
+    }
 }
 
 fn cgroup() -> Finding {
@@ -202,8 +213,22 @@ fn size(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
     use crate::commands::doctor::Verdict;
+
+    /// A missing driver is described in plain words, without the error of the loader.
+    #[test]
+    fn missing_driver_is_described() {
+        let nowhere = OsStr::new("/nonexistent/libnvidia-ml.so.1");
+        let error = Nvml::builder().lib_path(nowhere).init().unwrap_err();
+        assert_eq!(
+            without_driver(&error),
+            "the library of the NVIDIA driver (libnvidia-ml.so.1) is not installed"
+        );
+        assert!(without_driver(&NvmlError::DriverNotLoaded).contains("driver"));
+    }
 
     /// A limit that is too small for the workers fails; a tight one is a warning.
     #[test]
