@@ -14,24 +14,7 @@ pub(crate) fn failure(outcome: &Outcome, title: &str) -> String {
         Some(failure) => first_failure(&mut text, failure),
         None => text.push_str("No worker failure was recorded.\n"),
     }
-    let left = match outcome.result {
-        JobResult::FinalFailure => "its exit code forbids restarts",
-        JobResult::Succeeded
-        | JobResult::BudgetSpent
-        | JobResult::JoinTimeout { .. }
-        | JobResult::RecoveryTimeout { .. }
-        | JobResult::AllLeft
-        | JobResult::LoopbackMaster { .. }
-        | JobResult::AllQuarantined
-        | JobResult::RestartLoop { .. } => "none is left",
-    };
-    let restarts = match outcome.restarts_used {
-        0 if outcome.result == JobResult::FinalFailure => left.to_owned(),
-        0 => "no restart was left".to_owned(),
-        1 => format!("1 restart was used, {left}"),
-        used => format!("{used} restarts were used, {left}"),
-    };
-    row(&mut text, "restarts", &restarts);
+    row(&mut text, "restarts", &restarts(outcome));
     if outcome.other_failures > 0 {
         let others = format!("{} more failed by themselves in that round", outcome.other_failures);
         row(&mut text, "others", &others);
@@ -43,6 +26,29 @@ pub(crate) fn failure(outcome: &Outcome, title: &str) -> String {
     }
     text.push_str(RULE);
     printable(&text)
+}
+
+/// Describes the restarts that were used, and why no further one followed.
+fn restarts(outcome: &Outcome) -> String {
+    let (left, without_any) = match outcome.result {
+        JobResult::FinalFailure => {
+            ("its exit code forbids restarts", "its exit code forbids restarts")
+        }
+        // The first failure ends the job only if none is allowed.
+        JobResult::BudgetSpent => ("none is left", "not enabled (`--max-restarts` is 0)"),
+        JobResult::Succeeded
+        | JobResult::JoinTimeout { .. }
+        | JobResult::RecoveryTimeout { .. }
+        | JobResult::AllLeft
+        | JobResult::LoopbackMaster { .. }
+        | JobResult::AllQuarantined
+        | JobResult::RestartLoop { .. } => ("none is left", "none was used"),
+    };
+    match outcome.restarts_used {
+        0 => without_any.to_owned(),
+        1 => format!("1 restart was used, {left}"),
+        used => format!("{used} restarts were used, {left}"),
+    }
 }
 
 const RULE: &str = "============================================================";
@@ -189,5 +195,11 @@ Root cause (first observed failure):
   also      : rank 9 on node2: exited with code 1
 ============================================================";
         assert_eq!(super::failure(&outcome, "train.py"), expected);
+        let line =
+            |result, restarts_used| restarts(&Outcome { result, restarts_used, ..outcome.clone() });
+        assert_eq!(line(JobResult::BudgetSpent, 0), "not enabled (`--max-restarts` is 0)");
+        assert_eq!(line(JobResult::BudgetSpent, 3), "3 restarts were used, none is left");
+        assert_eq!(line(JobResult::FinalFailure, 0), "its exit code forbids restarts");
+        assert_eq!(line(JobResult::AllQuarantined, 0), "none was used");
     }
 }
