@@ -92,6 +92,9 @@ pub const RESOLVE_TIMEOUT: Duration = Duration::from_secs(6);
 /// The time for which an endpoint may accept connections without answering: a coordinator may be
 /// suspended, or busy with a flood of connections. After that it is another program.
 pub const SILENT_TIMEOUT: Duration = Duration::from_secs(20);
+/// The time between lines of an agent that searches for its job's host: a user who looks at the console
+/// sees the last one.
+pub const SEARCH_NOTICE_INTERVAL: Duration = Duration::from_secs(60);
 /// The time after which an agent warns that it has not reached its coordinator.
 pub const WAIT_WARNING: Duration = Duration::from_secs(5);
 /// The time for the process at the endpoint to identify itself.

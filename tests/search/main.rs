@@ -39,6 +39,24 @@ fn agents_find_each_other() {
     assert_eq!(hosts.count(), 1);
 }
 
+/// An agent that finds no other one prints that by default: one that may host, once it hosts, and one
+/// that may not, after a few seconds.
+#[test]
+fn lonely_agent_is_reported() {
+    if !may_make_networks() {
+        return;
+    }
+    let (network, sandbox) = (Network::new("lone", 2), Sandbox::new());
+    let start =
+        |node, name, words| agent(&network, &sandbox, node, name, words).default_lines().start();
+    let mut host = start(1, "one", "--nnodes 2");
+    let mut guest = start(2, "other", "--nnodes 2 --rdzv-conf is_host=0");
+    let line = host.logs("no other agent of job one found yet");
+    assert!(line.contains("hosting the job here"), "{line}");
+    let line = guest.logs("waiting for the host of job other");
+    assert!(line.contains("no other agent of this job found yet; searching on "), "{line}");
+}
+
 /// Jobs with different names on the same nodes do not affect each other.
 #[test]
 fn jobs_do_not_meet() {

@@ -8,5 +8,6 @@
 pub(crate) mod datagram;
 pub(crate) mod driver;
 pub(crate) mod election;
+mod notice;
 pub(crate) mod rivals;
 pub mod sockets;

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     net::{self, Reach},
+    report::telemetry,
     spec::{Endpoint, JobSpec, Meeting, Placed, SearchSpec},
     sys::{clock, system_error::system},
 };
@@ -64,7 +65,16 @@ async fn find(
     let mut place = loop {
         let input = match step {
             Step::Search(limit) => search.find(limit).await.map_or(Input::NotFound, Input::Found),
-            Step::Host(address) => break host_at(spec, stores, address, port)?,
+            Step::Host(address) => {
+                if search.is_alone() && spec.shared.nodes.max() > 1 {
+                    telemetry::line(&format!(
+                        "no other agent of job {} found yet (searched on {}); hosting the job here",
+                        spec.run_id,
+                        search.interfaces()
+                    ));
+                }
+                break host_at(spec, stores, address, port)?;
+            }
             Step::Locate(at, limit) => {
                 info!(endpoint = %at, "found the coordinator");
                 let endpoint = Endpoint { host: at.ip().to_string(), port: at.port() };

@@ -18,6 +18,7 @@ use tracing::{debug, info, warn};
 use super::{
     datagram::{Candidate, Datagram, JobDigest, Saying},
     election::{Effect, Election, Pace},
+    notice::Notice,
     rivals::{self, Verdict},
     sockets::{Sockets, SocketsError},
 };
@@ -27,6 +28,7 @@ use crate::{
         driver::{self as coordinator_driver, Input, Inputs},
     },
     limits, net,
+    report::telemetry,
     spec::{Endpoint, SearchSpec},
     sys::{clock, host::ThisHost},
 };
@@ -55,6 +57,8 @@ pub(crate) struct Search {
     /// if there will be two.
     meetings: JoinSet<Option<(SocketAddr, &'static str)>>,
     has_warned: bool,
+    run_id: RunId,
+    notice: Notice,
 }
 
 /// A search that continues for other agents, until this value is dropped.
@@ -88,6 +92,8 @@ impl Search {
             hosted: None,
             meetings: JoinSet::new(),
             has_warned: false,
+            run_id: run_id.clone(),
+            notice: Notice::new(clock::now()),
         })
     }
 
@@ -98,9 +104,23 @@ impl Search {
             if let Some(found) = self.carry_out_all() {
                 return Some(found);
             }
-            self.wait(Some(deadline)).await;
+            self.wait(Some(deadline.min(self.notice.poll_timeout()))).await;
+            let (run_id, is_alone) = (self.run_id.as_str(), self.is_alone());
+            let interfaces = self.interfaces();
+            let line = self.notice.handle_timeout(clock::now(), run_id, &interfaces, is_alone);
+            line.iter().for_each(|line| telemetry::line(line));
         }
         None
+    }
+
+    /// Returns true if no other agent of the job was found.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.election.is_alone()
+    }
+
+    /// Returns the names of the interfaces on which it searches.
+    pub(crate) fn interfaces(&self) -> String {
+        self.sockets.interfaces().join(",")
     }
 
     /// Notes that no coordinator was at the address found; the agent looks again.

@@ -203,6 +203,11 @@ impl Election {
         }
     }
 
+    /// Returns true if no other agent that searches is known.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.heard.is_empty()
+    }
+
     /// Notes that this agent now hosts, at this address.
     pub(crate) fn handle_hosting(&mut self, now: Instant, at: SocketAddr) {
         self.state = State::Found { at, is_host: true, next_answer: Some(now), may_answer: now };

@@ -1,0 +1,77 @@
+//! The line for a search that takes long.
+
+use std::time::Instant;
+
+use crate::limits;
+
+/// The line for people, at most one in [`limits::SEARCH_NOTICE_INTERVAL`].
+#[derive(Debug)]
+pub(super) struct Notice {
+    due: Instant,
+}
+
+impl Notice {
+    /// The first line after [`limits::WAIT_WARNING`]: agents of a job rarely start in the same second.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { due: now + limits::WAIT_WARNING }
+    }
+
+    /// Returns the time of the next line.
+    pub(super) fn poll_timeout(&self) -> Instant {
+        self.due
+    }
+
+    /// Returns the line if it is due: for the job `run_id`, on these interfaces. `is_alone` is true if no
+    /// other agent of the job was found.
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Instant,
+        run_id: &str,
+        interfaces: &str,
+        is_alone: bool,
+    ) -> Option<String> {
+        if now < self.due {
+            return None;
+        }
+        self.due = now + limits::SEARCH_NOTICE_INTERVAL;
+        Some(if is_alone {
+            format!(
+                "waiting for the host of job {run_id}: no other agent of this job found yet; \
+                 searching on {interfaces}"
+            )
+        } else {
+            format!(
+                "waiting for the host of job {run_id}: none of the agents found may host \
+                 (`--node-rank`, `is_host`); searching on {interfaces}"
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A search has a line after a few seconds, and then one a minute.
+    #[test]
+    fn long_search_has_a_line_a_minute() {
+        let start = crate::sys::clock::now();
+        let mut notice = Notice::new(start);
+        let mut lines = Vec::new();
+        for second in 0..200 {
+            let now = start + Duration::from_secs(second);
+            let line = notice.handle_timeout(now, "run7", "eth0,eth1", second < 60);
+            lines.extend(line.map(|line| (second, line)));
+        }
+        let seconds: Vec<u64> = lines.iter().map(|(second, _)| *second).collect();
+        assert_eq!(seconds, [5, 65, 125, 185]);
+        assert_eq!(
+            lines[0].1,
+            "waiting for the host of job run7: no other agent of this job found yet; searching on \
+             eth0,eth1"
+        );
+        assert!(lines[1].1.contains("none of the agents found may host"), "{}", lines[1].1);
+    }
+}
