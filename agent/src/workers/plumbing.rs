@@ -1,5 +1,7 @@
 //! Connects the streams of workers to their destinations: pipes, files, the agent's own streams.
 
+mod route;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{File, OpenOptions},
@@ -14,10 +16,12 @@ use std::{
 use ragent_rendezvous::{ids::LocalRank, message::Admission};
 use tracing::warn;
 
+use self::route::{LogFile, Route, route};
 use super::spec::SupervisorSpec;
 use crate::{
     output::{
         capture::{self, Drain},
+        console::Console,
         flow::{Destination, FlowOrder},
         lines::Choice,
         logs::{LogFolder, WorkerFolder},
@@ -88,17 +92,6 @@ pub(super) fn prepare(
     prepared
 }
 
-/// The form in which a copied stream is shown on the console.
-#[derive(Clone, Copy, Debug)]
-enum Shown {
-    /// Not shown.
-    Nothing,
-    /// Unchanged.
-    Bytes,
-    /// Line by line.
-    Lines,
-}
-
 /// A worker's connected streams.
 pub(super) struct Plumbing {
     pub(super) fds: [OwnedFd; 3],
@@ -120,72 +113,109 @@ pub(super) fn plumb(
     local_rank: LocalRank,
     files: &WorkerFiles,
 ) -> io::Result<Plumbing> {
-    let (mut drains, mut flows) = (Vec::new(), Vec::new());
-    let stdin = io::stdin().as_fd().try_clone_to_owned()?;
     let prefix = spec.output.prefix(PrefixValues {
         role: &spec.environment.role,
         local_rank,
         global_rank: admission.first_global_rank.0.saturating_add(local_rank.0),
         host_name: &spec.host_name,
     });
-    let mut captured = |stream, shown, file: Option<&Arc<File>>, tail| {
-        let file = file.map(|file| file.as_fd().try_clone_to_owned()).transpose()?;
-        let console = match stream {
-            Stream::Stdout => io::stdout().as_fd().try_clone_to_owned()?,
-            Stream::Stderr => io::stderr().as_fd().try_clone_to_owned()?,
-        };
-        let destination = match (shown, file) {
-            (Shown::Nothing, Some(file)) => Destination::File(file),
-            (Shown::Nothing | Shown::Bytes, _) => Destination::Console(console),
-            (Shown::Lines, file) => {
-                let [stdout, stderr] = choices;
-                let choice = match stream {
-                    Stream::Stdout => stdout.clone(),
-                    Stream::Stderr => stderr.clone(),
-                };
-                let (staged, prefix) = (spec.console.staged(stream), prefix.as_bytes().to_vec());
-                Destination::Lines { console, staged, prefix, choice, file }
-            }
-        };
-        let capture = capture::start(spec.console.clone(), destination, tail)?;
-        drains.push(capture.drain);
-        flows.push(capture.handed_over);
-        io::Result::Ok(capture.fd)
+    let connector = Connector { console: &spec.console, prefix: prefix.as_bytes(), choices };
+    let is_terminal = io::stderr().is_terminal();
+    let connect = |stream, tail| {
+        let sink = spec.output.sink(local_rank, stream);
+        connector.connect(
+            stream,
+            route(stream, sink, files.log(&spec.logs, stream), is_terminal),
+            tail,
+        )
     };
-    let null = || OpenOptions::new().write(true).open("/dev/null").map(OwnedFd::from);
-    let sink = |stream, file: &Option<Arc<File>>| match spec.output.sink(local_rank, stream) {
-        Sink::Lines => Sink::Lines,
-        // As in torchrun.
-        _ if matches!(*spec.logs, LogFolder::Nowhere) => Sink::Console,
-        // Without a file, output goes to the console.
-        Sink::File if file.is_none() => Sink::Console,
-        Sink::Tee if files.folder.is_none() => Sink::Console,
-        sink => sink,
-    };
-    let stdout = match sink(Stream::Stdout, &files.stdout) {
-        Sink::File => captured(Stream::Stdout, Shown::Nothing, files.stdout.as_ref(), None)?,
-        Sink::Tee | Sink::Lines => {
-            captured(Stream::Stdout, Shown::Lines, files.stdout.as_ref(), None)?
-        }
-        Sink::Null => null()?,
-        Sink::Console => io::stdout().as_fd().try_clone_to_owned()?,
-    };
+    let stdin = io::stdin().as_fd().try_clone_to_owned()?;
+    let stdout = connect(Stream::Stdout, None)?;
     let tail = SharedTail::default();
-    let shown = match sink(Stream::Stderr, &files.stderr) {
-        Sink::File => Some(Shown::Nothing),
-        Sink::Tee | Sink::Lines => Some(Shown::Lines),
-        Sink::Console if !io::stderr().is_terminal() => Some(Shown::Bytes),
-        Sink::Null | Sink::Console => None,
+    let stderr = connect(Stream::Stderr, Some(tail.clone()))?;
+    let stderr_tail = match &stderr.copy {
+        Some(_) => StderrTail::Captured(tail),
+        None => StderrTail::NotCaptured,
     };
-    let (stderr, stderr_tail) = match shown {
-        Some(shown) => {
-            let fd = captured(Stream::Stderr, shown, files.stderr.as_ref(), Some(tail.clone()))?;
-            (fd, StderrTail::Captured(tail))
+    let (drains, flows) = [stdout.copy, stderr.copy].into_iter().flatten().unzip();
+    Ok(Plumbing { fds: [stdin, stdout.fd, stderr.fd], flows, drains, stderr: stderr_tail })
+}
+
+impl WorkerFiles {
+    fn log(&self, logs: &LogFolder, stream: Stream) -> LogFile<&File> {
+        let file = match stream {
+            Stream::Stdout => &self.stdout,
+            Stream::Stderr => &self.stderr,
+        };
+        match (logs, file) {
+            (LogFolder::Nowhere, _) => LogFile::Disabled,
+            (LogFolder::Kept(_) | LogFolder::Temporary { .. }, Some(file)) => LogFile::Open(file),
+            (LogFolder::Kept(_) | LogFolder::Temporary { .. }, None) => match &self.folder {
+                Some(_) => LogFile::NoFile,
+                None => LogFile::NoFolder,
+            },
         }
-        None if sink(Stream::Stderr, &files.stderr) == Sink::Null => {
-            (null()?, StderrTail::NotCaptured)
-        }
-        None => (io::stderr().as_fd().try_clone_to_owned()?, StderrTail::NotCaptured),
-    };
-    Ok(Plumbing { fds: [stdin, stdout, stderr], flows, drains, stderr: stderr_tail })
+    }
+}
+
+/// Opens the destinations of one worker's streams.
+struct Connector<'a> {
+    console: &'a Console,
+    /// The prefix of the worker's lines.
+    prefix: &'a [u8],
+    /// The filters for lines of stdout and of stderr.
+    choices: &'a [Option<Choice>; 2],
+}
+
+/// A connected stream.
+struct Connected {
+    /// The worker's descriptor.
+    fd: OwnedFd,
+    /// The copying of the stream, unless the worker writes to its destination directly.
+    copy: Option<(Drain, (FlowOrder, Vec<OwnedFd>))>,
+}
+
+impl Connector<'_> {
+    fn connect(
+        &self,
+        stream: Stream,
+        route: Route<&File>,
+        tail: Option<SharedTail>,
+    ) -> io::Result<Connected> {
+        let destination = match route {
+            Route::Inherited => return Ok(Connected { fd: own_stream(stream)?, copy: None }),
+            Route::Null => {
+                let null = OpenOptions::new().write(true).open("/dev/null")?;
+                return Ok(Connected { fd: null.into(), copy: None });
+            }
+            Route::Console => Destination::Console(own_stream(stream)?),
+            Route::File(file) => Destination::File(file.try_clone()?.into()),
+            Route::Lines(file) => self.lines(stream, file)?,
+        };
+        let capture = capture::start(self.console.clone(), destination, tail)?;
+        Ok(Connected { fd: capture.fd, copy: Some((capture.drain, capture.handed_over)) })
+    }
+
+    fn lines(&self, stream: Stream, file: Option<&File>) -> io::Result<Destination> {
+        let [stdout, stderr] = self.choices;
+        let choice = match stream {
+            Stream::Stdout => stdout.clone(),
+            Stream::Stderr => stderr.clone(),
+        };
+        Ok(Destination::Lines {
+            console: own_stream(stream)?,
+            staged: self.console.staged(stream),
+            prefix: self.prefix.to_vec(),
+            choice,
+            file: file.map(|file| file.try_clone().map(OwnedFd::from)).transpose()?,
+        })
+    }
+}
+
+/// Returns a descriptor of the agent's own stream.
+fn own_stream(stream: Stream) -> io::Result<OwnedFd> {
+    match stream {
+        Stream::Stdout => io::stdout().as_fd().try_clone_to_owned(),
+        Stream::Stderr => io::stderr().as_fd().try_clone_to_owned(),
+    }
 }
