@@ -2,6 +2,7 @@
 //! the streams to the coordinator.
 
 mod outage;
+mod streams;
 
 use std::{
     collections::BTreeMap,
@@ -14,33 +15,28 @@ use std::{
 use nix::sys::signal::Signal;
 use ragent_core::{
     agent::{AgentSettings, Ending, News},
-    node::{Claims, Effect, Node},
+    node::{Effect, Node},
     outage::Outage,
     signal,
 };
-use ragent_proto::{
-    Proof,
-    convert::{FromCoordinator, NotHere},
-};
+use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{AttendNumber, JobUid, RunId},
-    message::{Admission, Attend, FromNode, NodeDescription, PROTOCOL_VERSION, ToNode, Welcome},
+    message::{Admission, FromNode, NodeDescription},
     settings::SharedSettings,
 };
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     task::AbortHandle,
 };
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use super::{
-    description::describe,
-    node_id::new_node_id,
     proof_of_id::ProofOfId,
     worker_stores::{WorkerStores, admission_of},
 };
 use crate::{
-    coordinator::client::{self, FirstWords, StreamEvent},
+    coordinator::client::{self, StreamEvent},
     limits,
     report::{
         news::{self, round_lines::RoundLines},
@@ -215,114 +211,6 @@ impl Driver<'_> {
         }
     }
 
-    fn handle_event(&mut self, event: StreamEvent) {
-        let now = clock::now();
-        match event {
-            StreamEvent::Connected { attend, local, remote, reply } => {
-                if let Some(claims) = self.node.handle_connected(now, attend) {
-                    self.attend(attend, claims, local, remote, reply);
-                }
-            }
-            StreamEvent::Message(attend, message) if self.streams.contains_key(&attend) => {
-                debug!(attend = attend.0, ?message, "coordinator");
-                self.handle_message(now, attend, message);
-            }
-            // The stream was dropped in the meantime.
-            StreamEvent::Message(..) => {}
-            StreamEvent::Ended(attend, error) => {
-                let was_attended = self.node.is_attended();
-                self.forget(attend);
-                self.node.handle_ended(now, attend);
-                if !self.node.is_attended() {
-                    self.report_outage(&error, was_attended);
-                }
-            }
-        }
-    }
-
-    fn attend(
-        &mut self,
-        attend: AttendNumber,
-        claims: Claims,
-        local: SocketAddr,
-        remote: SocketAddr,
-        reply: oneshot::Sender<FirstWords>,
-    ) {
-        let mut node = self.spec.node.clone();
-        // IPv6 addresses may change while an agent runs.
-        self.addresses = ThisHost.addresses();
-        describe(&mut node, local.ip(), self.addresses.clone());
-        let Claims { job_uid, heard, restarts_used, charged_through, standing } = claims;
-        let message = Attend {
-            protocol_version: PROTOCOL_VERSION,
-            run_id: self.spec.run_id.clone(),
-            // Under a new node id, the agent is a new node to the job.
-            job_uid: job_uid.filter(|_| self.proof.newest().is_some()),
-            attend,
-            node,
-            settings: self.spec.shared,
-            heard,
-            restarts_used,
-            charged_through,
-            standing,
-        };
-        let (says, queue) = mpsc::channel(limits::STREAM_QUEUE);
-        let first = FirstWords { attend: message, proof: self.proof.newest(), queue };
-        if reply.send(first).is_ok() {
-            self.streams.insert(attend, says);
-            self.proof.handle_shown(attend);
-            self.remotes.insert(attend, remote);
-            self.bury(Some(remote));
-        }
-    }
-
-    fn handle_message(&mut self, now: Instant, attend: AttendNumber, message: FromCoordinator) {
-        let message = match message {
-            FromCoordinator::Message(message) => message,
-            FromCoordinator::NotHere(not_here) => return self.go_elsewhere(now, attend, &not_here),
-            FromCoordinator::OtherAgent => return self.become_another(now, attend),
-            FromCoordinator::Welcomed(welcome, proof) => {
-                return self.handle_welcome(now, attend, &welcome, proof);
-            }
-        };
-        match message {
-            // A welcome is handled above, with its proof.
-            ToNode::Welcome(_) => {}
-            message => self.node.handle_message(now, attend, message),
-        }
-    }
-
-    fn handle_welcome(
-        &mut self,
-        now: Instant,
-        attend: AttendNumber,
-        welcome: &Welcome,
-        proof: Proof,
-    ) {
-        let is_first = self.node.agent().job_uid().is_none();
-        let counts = self.node.handle_welcome(now, attend, welcome);
-        if welcome.term >= self.node.agent().term() && self.proof.handle_welcome(proof) {
-            // At once: the keeper needs it even if the agent is killed a moment later.
-            self.bury(None);
-        }
-        if !counts {
-            return debug!(term = welcome.term.0, "outdated welcome ignored");
-        }
-        if self.outage.handle_registered() || is_first {
-            info!(
-                endpoint = %self.spec.endpoint, run_id = %self.spec.run_id,
-                term = welcome.term.0, "registered"
-            );
-            if is_first {
-                let line = self.spec.lines.registered(&self.spec.endpoint);
-                line.iter().for_each(|line| telemetry::line(line));
-            }
-            self.service_manager.tell_attending(&self.spec.endpoint.to_string());
-        }
-        self.known = self.remotes.get(&attend).copied();
-        self.spec.not_here.send_modify(|not_here| not_here.term = welcome.term);
-    }
-
     /// Carries out the effects of the machines; returns the ending once it is reached.
     async fn carry_out_all(&mut self) -> Result<Option<Ending>, DriveError> {
         let mut ending = None;
@@ -385,21 +273,6 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Registers again if the coordinator does not know this machine's present addresses. It must
-    /// have them before this node is ready for the next round, whose store refuses all others.
-    ///
-    /// A registration carries everything that a coordinator needs to know of a node, so no other
-    /// message has to carry the addresses; the old stream has ended before this node reports ready
-    /// on any.
-    fn refresh_addresses(&mut self) {
-        let Some(attend) = self.node.current().filter(|_| self.node.is_attended()) else { return };
-        if ThisHost.addresses() != self.addresses {
-            info!("the addresses of this machine have changed; registering again");
-            self.forget(attend);
-            self.node.handle_ended(clock::now(), attend);
-        }
-    }
-
     async fn serve_store(&mut self, admission: &Admission) {
         if admission.group_rank.0 == 0 {
             let (members, world_size) = (&admission.store_clients, admission.world_size);
@@ -408,17 +281,6 @@ impl Driver<'_> {
             self.stores.serve(admission.round.round, access).await;
         } else {
             self.stores.close_all().await;
-        }
-    }
-
-    fn say_on(&mut self, attend: AttendNumber, message: FromNode) {
-        let Some(says) = self.streams.get(&attend) else {
-            return;
-        };
-        if says.try_send(message).is_err() {
-            debug!(attend = attend.0, "stream dropped: its queue is full or closed");
-            self.forget(attend);
-            self.node.handle_ended(clock::now(), attend);
         }
     }
 
@@ -432,59 +294,6 @@ impl Driver<'_> {
             proof: self.proof.newest(),
             state_file: self.spec.state_file.clone(),
         });
-    }
-
-    /// Ends a stream, or the attempt to open it.
-    fn forget(&mut self, attend: AttendNumber) {
-        self.streams.remove(&attend);
-        self.remotes.remove(&attend);
-        self.proof.handle_ended(attend);
-        if let Some(task) = self.tasks.remove(&attend) {
-            task.abort();
-        }
-    }
-
-    /// Registers under a new node id, because the present one belongs to another agent. If this
-    /// agent's proof arrived after the registration was sent, only drops this stream.
-    fn become_another(&mut self, now: Instant, attend: AttendNumber) {
-        if self.proof.handle_refused(attend, self.node.is_attended()) {
-            let node_id = new_node_id();
-            warn!(
-                old = %self.spec.node.node_id, new = %node_id,
-                "the node id belongs to another agent; registering under a new one"
-            );
-            self.spec.node.node_id = node_id;
-            self.bury(None);
-        }
-        self.forget(attend);
-        self.node.handle_ended(now, attend);
-    }
-
-    /// Follows a redirect from an agent that does not coordinate, or no longer does.
-    fn go_elsewhere(&mut self, now: Instant, attend: AttendNumber, not_here: &NotHere) {
-        let endpoint = not_here.endpoint.parse::<Endpoint>().ok();
-        let elsewhere = endpoint.filter(|endpoint| *endpoint != self.spec.endpoint);
-        let is_new = elsewhere.is_some();
-        let follows = self.node.handle_sent_elsewhere(now, attend, not_here.term, is_new);
-        match elsewhere {
-            Some(endpoint) if follows => {
-                info!(
-                    from = %self.spec.endpoint, to = %endpoint,
-                    "redirected to another endpoint of the coordinator"
-                );
-                self.spec.not_here.send_modify(|known| known.endpoint = endpoint.to_string());
-                self.spec.endpoint = endpoint;
-                self.known = None;
-                self.proof.discard();
-                // The address used as a host, possibly loopback, need not lead to the new
-                // coordinator.
-                self.spec.node.address = self.spec.local_addr.clone().unwrap_or_default();
-                self.spec.state_file = None;
-            }
-            Some(_) | None => {
-                debug!(endpoint = not_here.endpoint, "redirect ignored");
-            }
-        }
     }
 
     async fn order(&self, command: Command) {

@@ -1,112 +1,43 @@
 //! Drives the supervisor machine: one task, which owns the keeper and the local worker group.
 
 mod failure;
+mod group;
+mod keeper;
+mod messages;
 mod starting;
 mod watching;
 
-use std::{
-    collections::BTreeMap,
-    io,
-    os::fd::OwnedFd,
-    path::PathBuf,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, time::Instant};
 
-use nix::sys::signal::Signal;
 use ragent_core::{
-    hang::{Activity, Hang, HangWatch},
-    keeper_watch::KeeperWatch,
-    process_end::{self, ProcessEnd},
-    signal,
-    supervisor::{Effect, GroupEnd, Input, Supervisor},
+    hang::{Activity, Hang},
+    process_end,
+    supervisor::{Effect, GroupEnd, Input},
 };
 use ragent_rendezvous::{
-    ids::{JobUid, LocalRank, Round, RoundId},
-    message::{Admission, WorkerEnd, WorkerFailure},
+    ids::{LocalRank, RoundId},
+    message::WorkerFailure,
 };
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
-use self::watching::{next_notice, next_timer, open_notices};
+pub use self::messages::{Command, SupervisorHandle, Told};
+use self::{
+    group::{Fate, Group, Worker},
+    watching::{next_notice, next_timer, open_notices},
+};
 use super::{
     health::{held_gpus::HeldGpus, notices::NoticeSockets, timers::Timers},
     keeper_link::{Drains, FromKeeper, KeeperLink},
-    plumbing::{Prepared, StderrTail},
+    plumbing::Prepared,
     spec::SupervisorSpec,
 };
 use crate::{
-    keeper::order::{Order, Report},
+    keeper::order::Order,
     limits,
-    output::{lines::Choice, logs::WorkerFolder},
     report::event_log::{AgentEvent, WorkerEvent},
     sys::clock,
 };
-
-/// A command to the supervisor.
-#[derive(Debug)]
-pub enum Command {
-    /// Start the workers of a round; the previous group has finished.
-    Start {
-        /// The admission of the node.
-        admission: Box<Admission>,
-        /// The run to which the round belongs.
-        job_uid: JobUid,
-    },
-    /// End the group; its workers have `grace` to end.
-    Stop {
-        /// The signal for its workers.
-        signal: signal::Signal,
-        /// The time that they have.
-        grace: Duration,
-    },
-    /// Forward a signal to the workers, which go on.
-    Forward(Signal),
-    /// End the group at once.
-    Kill,
-    /// Let workers run until this time unless it is renewed; without a limit if they need no lease.
-    Renew(Option<Instant>),
-    /// Set the obituary that the keeper sends if the agent dies, and its destinations.
-    Bury {
-        /// The id of the agent's node.
-        node_id: String,
-        /// The addresses of the coordinator.
-        coordinators: Vec<std::net::SocketAddr>,
-        /// The newest round that ran here.
-        round: Round,
-        /// The proof of the agent's node id; `None` until the first welcome.
-        proof: Option<ragent_proto::Proof>,
-        /// The state file of the coordinator that this agent hosts, if it does.
-        state_file: Option<PathBuf>,
-    },
-}
-
-/// A report of the supervisor.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Told {
-    /// The group's first failure; the other workers are being stopped.
-    Failed(Box<WorkerFailure>),
-    /// The failure with the oldest error file of all workers in the group; sent before the end of
-    /// the group.
-    Cause(Box<WorkerFailure>),
-    /// The group has ended, and none of its processes is left.
-    Finished(GroupEnd),
-    /// The keeper kills the workers because their lease has expired.
-    CutOff,
-    /// The status line of a worker.
-    Said(String),
-}
-
-/// A running supervisor.
-#[derive(Debug)]
-pub struct SupervisorHandle {
-    /// Commands; dropping this ends the supervisor, its keeper and everything below.
-    pub commands: mpsc::Sender<Command>,
-    /// Reports of the supervisor.
-    pub told: mpsc::Receiver<Told>,
-    /// Its task, which ends when no process is left.
-    pub task: tokio::task::JoinHandle<()>,
-}
 
 /// Starts a supervisor with its keeper.
 ///
@@ -176,48 +107,6 @@ enum Done {
     Stacks(Hang, BTreeMap<LocalRank, PathBuf>),
 }
 
-/// The workers of one round.
-struct Group {
-    machine: Supervisor,
-    admission: Admission,
-    job_uid: JobUid,
-    workers: BTreeMap<LocalRank, Worker>,
-    /// The filters for lines of all workers, and their files: of stdout, of stderr.
-    choices: [Option<Choice>; 2],
-    hang: Option<HangWatch>,
-    is_looking: bool,
-    keeper: KeeperWatch,
-    /// The time at which it began to stop.
-    stopped: Option<Instant>,
-}
-
-/// The state of one worker.
-#[derive(Default)]
-struct Worker {
-    pid: u32,
-    fate: Fate,
-    /// Its end, and the time at which that was reported.
-    end: Option<(WorkerEnd, Instant)>,
-    folder: Option<WorkerFolder>,
-    stderr: StderrTail,
-    /// The last status line that it sent.
-    said: Option<String>,
-    /// The file with its stack, if it hung.
-    stack: Option<PathBuf>,
-}
-
-/// The state of a worker, for events.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum Fate {
-    #[default]
-    Running,
-    Succeeded,
-    /// The worker was the first to fail.
-    Failed,
-    /// The worker has ended in another way.
-    Ended,
-}
-
 impl Driver {
     async fn drive(
         mut self,
@@ -255,65 +144,6 @@ impl Driver {
             self.spec.events.flush();
         }
         self.end(from_keeper).await;
-    }
-
-    async fn handle_keeper(&mut self, report: FromKeeper) {
-        debug!(?report, "keeper");
-        if let Some(group) = &mut self.group {
-            match report {
-                FromKeeper::Report(Report::Pong) => group.keeper.handle_pong(),
-                FromKeeper::Report(_) | FromKeeper::Lost => {
-                    group.keeper.handle_report(clock::now());
-                }
-            }
-        }
-        let report = match report {
-            FromKeeper::Report(report) => report,
-            FromKeeper::Lost => {
-                warn!("the keeper has ended, and the workers with it; starting another keeper");
-                self.keeper = None;
-                return self.input(Input::KeeperLost);
-            }
-        };
-        match report {
-            Report::Spawned { local_rank, pid } => {
-                let local_rank = LocalRank(local_rank);
-                if let Some(group) = &mut self.group {
-                    group.workers.entry(local_rank).or_default().pid = pid;
-                    let event = WorkerEvent::Started;
-                    self.spec.events.worker(&group.admission, local_rank, pid, event);
-                }
-            }
-            Report::NotSpawned { local_rank, reason } => {
-                self.input(Input::Ended(LocalRank(local_rank), WorkerEnd::NotStarted(reason)));
-            }
-            Report::Ended { local_rank, end } => {
-                let worker = self
-                    .group
-                    .as_mut()
-                    .and_then(|group| group.workers.get_mut(&LocalRank(local_rank)));
-                if let Some(worker) = worker {
-                    worker.end = Some((end.into(), clock::now()));
-                    worker.fate =
-                        if end == ProcessEnd::Exited(0) { Fate::Succeeded } else { Fate::Ended };
-                }
-                if let Some(hang) = self.group.as_mut().and_then(|group| group.hang.as_mut()) {
-                    hang.handle_ended(LocalRank(local_rank));
-                }
-                self.input(Input::Ended(LocalRank(local_rank), end.into()));
-            }
-            Report::Quiet => self.input(Input::Quiet),
-            Report::Reaped { number } if number == self.sweeps => self.input(Input::Reaped),
-            // A sweep that the keeper began by itself; the sweep ordered since is reported as well.
-            Report::Reaped { .. } => {}
-            Report::LeaseOver => {
-                // The agent warns of the outage.
-                info!("the lease has ended; the keeper kills the workers");
-                self.tell(Told::CutOff).await;
-                self.input(Input::Kill);
-            }
-            Report::Pong => {}
-        }
     }
 
     fn handle_timeout(&mut self) {
@@ -354,39 +184,6 @@ impl Driver {
         }
     }
 
-    async fn watch_keeper(&mut self) {
-        if let Some(group) = &mut self.group {
-            group.keeper.handle_timeout(clock::now());
-        }
-        self.carry_out_keeper().await;
-    }
-
-    async fn carry_out_keeper(&mut self) {
-        use ragent_core::keeper_watch::Effect;
-        while let Some(effect) = self.group.as_mut().and_then(|group| group.keeper.poll_effect()) {
-            let pid = self.keeper.as_ref().map(KeeperLink::pid).unwrap_or_default();
-            match effect {
-                Effect::Ping => self.order(Order::Ping, Vec::new()).await,
-                Effect::ReportSilence => warn!(
-                    pid,
-                    "the keeper of the workers does not answer; until it does, ends of workers \
-                     are not detected (check for a stopped process or a file system that hangs)"
-                ),
-                Effect::ReportAnswer => warn!(pid, "the keeper of the workers answers again"),
-                Effect::Kill => {
-                    warn!(
-                        pid,
-                        "the lease has ended and the keeper does not react; killing the keeper"
-                    );
-                    self.input(Input::Kill);
-                    if let Some(keeper) = &self.keeper {
-                        keeper.kill();
-                    }
-                }
-            }
-        }
-    }
-
     fn input(&mut self, input: Input) {
         if let Some(group) = &mut self.group {
             group.machine.handle(clock::now(), input);
@@ -403,22 +200,7 @@ impl Driver {
                 }
             }
             Command::Kill => self.input(Input::Kill),
-            Command::Renew(until) => {
-                // The boot clock first: a pause between the two must not lengthen the lease.
-                let boot = clock::boot_time();
-                let left = until.map(|until| until.saturating_duration_since(clock::now()));
-                let until_ns = left.map(|left| boot.saturating_add(left).as_nanos());
-                let until_ns = until_ns.map(|ns| u64::try_from(ns).unwrap_or(u64::MAX));
-                self.lease = until;
-                if let (Some(group), Some(until)) = (&mut self.group, until) {
-                    group.keeper.handle_renewed(until);
-                }
-                let order = Order::Renew { until_ns };
-                self.renewed = Some(order.clone());
-                if let Some(keeper) = &self.keeper {
-                    keeper.renew(order);
-                }
-            }
+            Command::Renew(until) => self.renew(until),
             Command::Bury { node_id, coordinators, round, proof, state_file } => {
                 let proof = proof.map(|proof| proof.to_string()).unwrap_or_default();
                 let round = round.0;
@@ -426,12 +208,6 @@ impl Driver {
                 self.bury = Some(order.clone());
                 self.order(order, Vec::new()).await;
             }
-        }
-    }
-
-    async fn order(&mut self, order: Order, fds: Vec<OwnedFd>) {
-        if let Some(keeper) = &self.keeper {
-            keeper.order(order, fds).await;
         }
     }
 

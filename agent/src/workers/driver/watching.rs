@@ -1,6 +1,6 @@
 //! Watches running workers: their activity, heartbeats and timers.
 
-use std::{collections::BTreeMap, future, time::Instant};
+use std::future;
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -11,7 +11,7 @@ use ragent_rendezvous::ids::LocalRank;
 use tokio::task::spawn_blocking;
 use tracing::{error, warn};
 
-use super::{Done, Driver, Fate, Group, Told, Worker};
+use super::{Done, Driver, Told};
 use crate::{
     output::logs::WorkerFolder,
     sys::clock,
@@ -103,21 +103,6 @@ impl Driver {
         self.in_background(group.admission.round, async move {
             Done::Stacks(hang, stacks::take(tools, workers).await)
         });
-    }
-}
-
-impl Group {
-    /// Returns the time of the next look at the workers' activity.
-    pub(super) fn next_look(&self) -> Option<Instant> {
-        let watch = self.hang.as_ref().filter(|_| !self.is_looking)?;
-        watch.poll_timeout().filter(|_| self.machine.is_running())
-    }
-
-    /// Returns the processes of the workers that still run.
-    pub(super) fn running(&self) -> BTreeMap<LocalRank, u32> {
-        let running = |worker: &Worker| worker.fate == Fate::Running && worker.pid != 0;
-        let workers = self.workers.iter().filter(|(_, worker)| running(worker));
-        workers.map(|(&local_rank, worker)| (local_rank, worker.pid)).collect()
     }
 }
 

@@ -1,0 +1,71 @@
+//! The workers of one round, and the state of each.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Instant};
+
+use ragent_core::{hang::HangWatch, keeper_watch::KeeperWatch, supervisor::Supervisor};
+use ragent_rendezvous::{
+    ids::{JobUid, LocalRank},
+    message::{Admission, WorkerEnd},
+};
+
+use crate::{
+    output::{lines::Choice, logs::WorkerFolder},
+    workers::plumbing::StderrTail,
+};
+
+/// The workers of one round.
+pub(super) struct Group {
+    pub(super) machine: Supervisor,
+    pub(super) admission: Admission,
+    pub(super) job_uid: JobUid,
+    pub(super) workers: BTreeMap<LocalRank, Worker>,
+    /// The filters for lines of all workers, and their files: of stdout, of stderr.
+    pub(super) choices: [Option<Choice>; 2],
+    pub(super) hang: Option<HangWatch>,
+    pub(super) is_looking: bool,
+    pub(super) keeper: KeeperWatch,
+    /// The time at which it began to stop.
+    pub(super) stopped: Option<Instant>,
+}
+
+/// The state of one worker.
+#[derive(Default)]
+pub(super) struct Worker {
+    pub(super) pid: u32,
+    pub(super) fate: Fate,
+    /// Its end, and the time at which that was reported.
+    pub(super) end: Option<(WorkerEnd, Instant)>,
+    pub(super) folder: Option<WorkerFolder>,
+    pub(super) stderr: StderrTail,
+    /// The last status line that it sent.
+    pub(super) said: Option<String>,
+    /// The file with its stack, if it hung.
+    pub(super) stack: Option<PathBuf>,
+}
+
+/// The state of a worker, for events.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum Fate {
+    #[default]
+    Running,
+    Succeeded,
+    /// The worker was the first to fail.
+    Failed,
+    /// The worker has ended in another way.
+    Ended,
+}
+
+impl Group {
+    /// Returns the time of the next look at the workers' activity.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        let watch = self.hang.as_ref().filter(|_| !self.is_looking)?;
+        watch.poll_timeout().filter(|_| self.machine.is_running())
+    }
+
+    /// Returns the processes of the workers that still run.
+    pub(super) fn running(&self) -> BTreeMap<LocalRank, u32> {
+        let running = |worker: &Worker| worker.fate == Fate::Running && worker.pid != 0;
+        let workers = self.workers.iter().filter(|(_, worker)| running(worker));
+        workers.map(|(&local_rank, worker)| (local_rank, worker.pid)).collect()
+    }
+}

@@ -1,0 +1,136 @@
+//! The keeper of the workers: handles its reports, sends it orders, and watches that it answers.
+
+use std::{os::fd::OwnedFd, time::Instant};
+
+use ragent_core::{keeper_watch::Effect, process_end::ProcessEnd, supervisor::Input};
+use ragent_rendezvous::{ids::LocalRank, message::WorkerEnd};
+use tracing::{debug, info, warn};
+
+use super::{Driver, Fate, Told};
+use crate::{
+    keeper::order::{Order, Report},
+    report::event_log::WorkerEvent,
+    sys::clock,
+    workers::keeper_link::{FromKeeper, KeeperLink},
+};
+
+impl Driver {
+    pub(super) async fn handle_keeper(&mut self, report: FromKeeper) {
+        debug!(?report, "keeper");
+        if let Some(group) = &mut self.group {
+            match report {
+                FromKeeper::Report(Report::Pong) => group.keeper.handle_pong(),
+                FromKeeper::Report(_) | FromKeeper::Lost => {
+                    group.keeper.handle_report(clock::now());
+                }
+            }
+        }
+        let report = match report {
+            FromKeeper::Report(report) => report,
+            FromKeeper::Lost => {
+                warn!("the keeper has ended, and the workers with it; starting another keeper");
+                self.keeper = None;
+                return self.input(Input::KeeperLost);
+            }
+        };
+        self.handle_report(report).await;
+    }
+
+    async fn handle_report(&mut self, report: Report) {
+        match report {
+            Report::Spawned { local_rank, pid } => {
+                let local_rank = LocalRank(local_rank);
+                if let Some(group) = &mut self.group {
+                    group.workers.entry(local_rank).or_default().pid = pid;
+                    let event = WorkerEvent::Started;
+                    self.spec.events.worker(&group.admission, local_rank, pid, event);
+                }
+            }
+            Report::NotSpawned { local_rank, reason } => {
+                self.input(Input::Ended(LocalRank(local_rank), WorkerEnd::NotStarted(reason)));
+            }
+            Report::Ended { local_rank, end } => {
+                let worker = self
+                    .group
+                    .as_mut()
+                    .and_then(|group| group.workers.get_mut(&LocalRank(local_rank)));
+                if let Some(worker) = worker {
+                    worker.end = Some((end.into(), clock::now()));
+                    worker.fate =
+                        if end == ProcessEnd::Exited(0) { Fate::Succeeded } else { Fate::Ended };
+                }
+                if let Some(hang) = self.group.as_mut().and_then(|group| group.hang.as_mut()) {
+                    hang.handle_ended(LocalRank(local_rank));
+                }
+                self.input(Input::Ended(LocalRank(local_rank), end.into()));
+            }
+            Report::Quiet => self.input(Input::Quiet),
+            Report::Reaped { number } if number == self.sweeps => self.input(Input::Reaped),
+            // A sweep that the keeper began by itself; the sweep ordered since is reported as well.
+            Report::Reaped { .. } => {}
+            Report::LeaseOver => {
+                // The agent warns of the outage.
+                info!("the lease has ended; the keeper kills the workers");
+                self.tell(Told::CutOff).await;
+                self.input(Input::Kill);
+            }
+            Report::Pong => {}
+        }
+    }
+
+    pub(super) async fn watch_keeper(&mut self) {
+        if let Some(group) = &mut self.group {
+            group.keeper.handle_timeout(clock::now());
+        }
+        self.carry_out_keeper().await;
+    }
+
+    pub(super) async fn carry_out_keeper(&mut self) {
+        while let Some(effect) = self.group.as_mut().and_then(|group| group.keeper.poll_effect()) {
+            let pid = self.keeper.as_ref().map(KeeperLink::pid).unwrap_or_default();
+            match effect {
+                Effect::Ping => self.order(Order::Ping, Vec::new()).await,
+                Effect::ReportSilence => warn!(
+                    pid,
+                    "the keeper of the workers does not answer; until it does, ends of workers \
+                     are not detected (check for a stopped process or a file system that hangs)"
+                ),
+                Effect::ReportAnswer => warn!(pid, "the keeper of the workers answers again"),
+                Effect::Kill => {
+                    warn!(
+                        pid,
+                        "the lease has ended and the keeper does not react; killing the keeper"
+                    );
+                    self.input(Input::Kill);
+                    if let Some(keeper) = &self.keeper {
+                        keeper.kill();
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) async fn order(&mut self, order: Order, fds: Vec<OwnedFd>) {
+        if let Some(keeper) = &self.keeper {
+            keeper.order(order, fds).await;
+        }
+    }
+
+    /// Lets the keeper's workers run until this time.
+    pub(super) fn renew(&mut self, until: Option<Instant>) {
+        // The boot clock first: a pause between the two must not lengthen the lease.
+        let boot = clock::boot_time();
+        let left = until.map(|until| until.saturating_duration_since(clock::now()));
+        let until_ns = left.map(|left| boot.saturating_add(left).as_nanos());
+        let until_ns = until_ns.map(|ns| u64::try_from(ns).unwrap_or(u64::MAX));
+        self.lease = until;
+        if let (Some(group), Some(until)) = (&mut self.group, until) {
+            group.keeper.handle_renewed(until);
+        }
+        let order = Order::Renew { until_ns };
+        self.renewed = Some(order.clone());
+        if let Some(keeper) = &self.keeper {
+            keeper.renew(order);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The messages between the supervisor and the agent.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+use ragent_core::{signal, supervisor::GroupEnd};
+use ragent_rendezvous::{
+    ids::{JobUid, Round},
+    message::{Admission, WorkerFailure},
+};
+use tokio::sync::mpsc;
+
+/// A command to the supervisor.
+#[derive(Debug)]
+pub enum Command {
+    /// Start the workers of a round; the previous group has finished.
+    Start {
+        /// The admission of the node.
+        admission: Box<Admission>,
+        /// The run to which the round belongs.
+        job_uid: JobUid,
+    },
+    /// End the group; its workers have `grace` to end.
+    Stop {
+        /// The signal for its workers.
+        signal: signal::Signal,
+        /// The time that they have.
+        grace: Duration,
+    },
+    /// Forward a signal to the workers, which go on.
+    Forward(Signal),
+    /// End the group at once.
+    Kill,
+    /// Let workers run until this time unless it is renewed; without a limit if they need no lease.
+    Renew(Option<Instant>),
+    /// Set the obituary that the keeper sends if the agent dies, and its destinations.
+    Bury {
+        /// The id of the agent's node.
+        node_id: String,
+        /// The addresses of the coordinator.
+        coordinators: Vec<std::net::SocketAddr>,
+        /// The newest round that ran here.
+        round: Round,
+        /// The proof of the agent's node id; `None` until the first welcome.
+        proof: Option<ragent_proto::Proof>,
+        /// The state file of the coordinator that this agent hosts, if it does.
+        state_file: Option<PathBuf>,
+    },
+}
+
+/// A report of the supervisor.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Told {
+    /// The group's first failure; the other workers are being stopped.
+    Failed(Box<WorkerFailure>),
+    /// The failure with the oldest error file of all workers in the group; sent before the end of
+    /// the group.
+    Cause(Box<WorkerFailure>),
+    /// The group has ended, and none of its processes is left.
+    Finished(GroupEnd),
+    /// The keeper kills the workers because their lease has expired.
+    CutOff,
+    /// The status line of a worker.
+    Said(String),
+}
+
+/// A running supervisor.
+#[derive(Debug)]
+pub struct SupervisorHandle {
+    /// Commands; dropping this ends the supervisor, its keeper and everything below.
+    pub commands: mpsc::Sender<Command>,
+    /// Reports of the supervisor.
+    pub told: mpsc::Receiver<Told>,
+    /// Its task, which ends when no process is left.
+    pub task: tokio::task::JoinHandle<()>,
+}
