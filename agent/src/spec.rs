@@ -169,7 +169,8 @@ impl JobSpec {
                 .or_default(given.optional_number("node_rank", &args.node_rank))
                 .or_else(|| placed.as_ref().map(|placed| placed.node_rank)),
         };
-        let max_restarts = errors.or_default(given.number("max_restarts", &args.max_restarts, 0));
+        let max_restarts =
+            errors.or_default(given.number("max_restarts", &args.job.max_restarts, 0));
         let run_id = errors.or(given.run_id(), RunId::new(NO_NAME));
         let is_named = nodes.max() == 1 || run_id.as_str() != NO_NAME;
         let final_codes = errors.or_default(given.final_codes());
@@ -286,7 +287,7 @@ impl<H: Host> Given<'_, H> {
     }
 
     fn shutdown_timeout(&self) -> Result<Duration, UsageError> {
-        let flag = self.argument("shutdown_timeout", &self.args.shutdown_timeout);
+        let flag = self.argument("shutdown_timeout", &self.args.job.shutdown_timeout);
         let Some(given) = flag.or_else(|| self.variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")) else {
             return Ok(DEFAULT_SHUTDOWN_TIMEOUT);
         };
@@ -339,12 +340,12 @@ impl<H: Host> Given<'_, H> {
     }
 
     fn command(&self) -> Result<WorkerCommand, UsageError> {
-        let module = self.switch("module", self.args.module)?;
-        let no_python = self.switch("no_python", self.args.no_python)?;
+        let module = self.switch("module", self.args.job.module)?;
+        let no_python = self.switch("no_python", self.args.job.no_python)?;
         let run_path = self.switch("run_path", self.args.run_path)?;
         let none = || UsageError::new(NO_SCRIPT).with_hint("see `ragent --help`");
-        let script = self.args.script.clone().ok_or_else(none)?;
-        let args = self.args.args.clone();
+        let script = self.args.job.script.clone().ok_or_else(none)?;
+        let args = self.args.job.args.clone();
         if run_path {
             return WorkerCommand::run_path(script, args, self.host);
         }

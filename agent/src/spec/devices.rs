@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use super::{Argument, UsageError, given::Given};
 use crate::{
-    cli::LaunchArgs,
+    cli::{JobArgs, LaunchArgs},
     sys::host::{
         Host,
         numa::{self, CpuSet, NumaBinding},
@@ -30,15 +30,16 @@ pub(crate) fn asked_workers(
     typed: Option<String>,
     host: &impl Host,
 ) -> Result<Option<NonZeroU32>, UsageError> {
-    let args = LaunchArgs { nproc_per_node: typed, ..LaunchArgs::default() };
+    let job = JobArgs { nproc_per_node: typed, ..JobArgs::default() };
+    let args = LaunchArgs { job, ..LaunchArgs::default() };
     let given = Given { args: &args, host, placement: None };
-    let is_given = given.argument("nproc_per_node", &args.nproc_per_node).is_some();
+    let is_given = given.argument("nproc_per_node", &args.job.nproc_per_node).is_some();
     is_given.then(|| given.local_world_size()).transpose()
 }
 
 impl<H: Host> Given<'_, H> {
     pub(super) fn local_world_size(&self) -> Result<NonZeroU32, UsageError> {
-        let Some(given) = self.argument("nproc_per_node", &self.args.nproc_per_node) else {
+        let Some(given) = self.argument("nproc_per_node", &self.args.job.nproc_per_node) else {
             return Ok(self.default_workers());
         };
         let counted = |count: Option<NonZeroU32>| {

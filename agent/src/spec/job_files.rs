@@ -108,8 +108,8 @@ impl<H: Host> Given<'_, H> {
             errors.or_default(given.map(|given| self.job_path(&given, is_named)).transpose())
         };
         JobFiles {
-            save: path("save_path", &self.args.save_path),
-            checkpoint: path("checkpoint_path", &self.args.checkpoint_path),
+            save: path("save_path", &self.args.job.save_path),
+            checkpoint: path("checkpoint_path", &self.args.job.checkpoint_path),
             folder_name: JobFiles::folder_name(run_id),
         }
     }

@@ -94,9 +94,9 @@ impl<H: Host> Given<'_, H> {
     ) -> LaunchMethod {
         let args = self.args;
         let given = MethodArguments {
-            name: self.argument("launch_method", &args.launch_method),
-            shared_file: self.not_empty("shared_file", &args.shared_file),
-            config: self.not_empty("deepspeed_config", &args.deepspeed_config),
+            name: self.argument("launch_method", &args.job.launch_method),
+            shared_file: self.not_empty("shared_file", &args.job.shared_file),
+            config: self.not_empty("deepspeed_config", &args.job.deepspeed_config),
         };
         let shared_file = |given: &Argument| self.shared_file(given, folder_name, is_named);
         let config = |given: &Argument| {

@@ -82,7 +82,7 @@ impl Meeting {
 
 impl<H: Host> Given<'_, H> {
     pub(super) fn nodes(&self, conf: &RdzvConf) -> Result<NodeRange, UsageError> {
-        let given = self.argument("nnodes", &self.args.nnodes);
+        let given = self.argument("nnodes", &self.args.job.nnodes);
         let nodes = self.placement.as_ref().map_or(1, |placement| placement.size);
         let given = given.unwrap_or_else(|| Argument::new("--nnodes", &nodes.to_string()));
         let nodes = self.started(given.nodes()?)?;

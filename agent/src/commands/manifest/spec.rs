@@ -109,7 +109,7 @@ impl ManifestSpec {
             (errors.or_default(namespace), errors.or_default(policy));
         let image_pull_secrets = errors.or_default(secrets.collect());
         let (gpus, resources) = errors.or_default(resources(&args));
-        let workers = checked("--nproc-per-node", &args.nproc_per_node, &WORKERS);
+        let workers = checked("--nproc-per-node", &args.job.nproc_per_node, &WORKERS);
         let labels = [&names::LABEL, &names::LABEL_VALUE];
         let node_selector = pairs("--node-selector", &args.node_selector, labels);
         let node_selector = errors.or_default(node_selector);
@@ -129,19 +129,21 @@ impl ManifestSpec {
             resources,
             node_selector,
             env: errors.or_default(env),
-            max_restarts: errors.or_default(number("--max-restarts", &args.max_restarts, 0)),
+            max_restarts: errors.or_default(number("--max-restarts", &args.job.max_restarts, 0)),
             pod_restarts: errors.or_default(number("--pod-restarts", &args.pod_restarts, 3)),
             shutdown_timeout: Duration::from_secs(
-                errors.or_default(number("--shutdown-timeout", &args.shutdown_timeout, 30)).into(),
+                errors
+                    .or_default(number("--shutdown-timeout", &args.job.shutdown_timeout, 30))
+                    .into(),
             ),
             method: method(&args, &volumes, host, &mut errors),
-            save_path: path("--save-path", &args.save_path, &mut errors),
-            checkpoint_path: path("--checkpoint-path", &args.checkpoint_path, &mut errors),
-            kind: errors.or_default(ScriptKind::of(args.module, args.no_python)),
+            save_path: path("--save-path", &args.job.save_path, &mut errors),
+            checkpoint_path: path("--checkpoint-path", &args.job.checkpoint_path, &mut errors),
+            kind: errors.or_default(ScriptKind::of(args.job.module, args.job.no_python)),
             ragent: errors
                 .or_default(checked("--ragent", &args.ragent, &PATH))
                 .unwrap_or_else(|| "ragent".to_owned()),
-            script: errors.or_default(script(args.script, args.args)),
+            script: errors.or_default(script(args.job.script, args.job.args)),
             volumes,
         };
         // The mistakes in variables depend on all other flags.
@@ -153,7 +155,9 @@ impl ManifestSpec {
 }
 
 fn nodes(args: &K8sArgs) -> Result<NodeRange, UsageError> {
-    let Some(given) = Argument::of_flag("--nnodes", &args.nnodes) else { return Ok(one_node()) };
+    let Some(given) = Argument::of_flag("--nnodes", &args.job.nnodes) else {
+        return Ok(one_node());
+    };
     let nodes = given.nodes()?;
     if nodes.max() > limits::MAX_PODS {
         return Err(given.is_not("a number of pods up to 10000"));
@@ -223,9 +227,9 @@ fn method(
     errors: &mut UsageErrors,
 ) -> Method {
     let given = MethodArguments {
-        name: Argument::of_flag("--launch-method", &args.launch_method),
-        shared_file: not_empty("--shared-file", &args.shared_file),
-        config: not_empty("--deepspeed-config", &args.deepspeed_config),
+        name: Argument::of_flag("--launch-method", &args.job.launch_method),
+        shared_file: not_empty("--shared-file", &args.job.shared_file),
+        config: not_empty("--deepspeed-config", &args.job.deepspeed_config),
     };
     let config = |given: &Argument| {
         let hint = "the flag takes a file of this machine; for a file of the image, give `--env \

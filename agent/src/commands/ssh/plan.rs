@@ -125,7 +125,7 @@ impl Plan {
             && is_default(&launch.redirects)
             && is_default(&launch.log_line_prefix_template);
         let mut flags = args.passed.clone();
-        if launch.nnodes.is_none() {
+        if launch.job.nnodes.is_none() {
             flags.push(format!("--nnodes={nodes}").into());
         }
         flags.push("--first-node-lines".into());
@@ -133,7 +133,7 @@ impl Plan {
             flags.push("--mark-lines".into());
         }
         flags.extend(meeting.common_flags());
-        let script = launch.script.iter().chain(&launch.args).cloned().collect();
+        let script = launch.job.script.iter().chain(&launch.job.args).cloned().collect();
         let handled = spec.signals.signals.iter().chain(&SIGNALS).copied();
         let signals: BTreeSet<Signal> =
             handled.filter(|signal| !spec.forwarded.contains(signal)).collect();
@@ -156,7 +156,7 @@ impl Plan {
             },
             nodes,
             meeting,
-            counts_slots: launch.nproc_per_node.is_none(),
+            counts_slots: launch.job.nproc_per_node.is_none(),
             marks_workers,
             signals: signals.into_iter().collect(),
             forwarded: spec.forwarded.clone(),
@@ -314,10 +314,10 @@ fn job_spec(
     // The name that agents get if the user has given none.
     launch.rdzv_id.get_or_insert_with(|| here.fresh_id.clone());
     // A file on the hosts.
-    if launch.launch_method.as_deref() == Some("deepspeed") {
-        launch.deepspeed_config = None;
+    if launch.job.launch_method.as_deref() == Some("deepspeed") {
+        launch.job.deepspeed_config = None;
     }
-    launch.nnodes.get_or_insert_with(|| hosts.max(1).to_string());
+    launch.job.nnodes.get_or_insert_with(|| hosts.max(1).to_string());
     // Mistakes in these two are reported separately.
     launch.standalone = false;
     launch.node_rank = None;
@@ -325,8 +325,8 @@ fn job_spec(
     launch.numa_binding = None;
     launch.virtual_local_rank = false;
     let is_gpu = |text: &String| ["gpu", "xpu", "auto", "cpu"].contains(&text.as_str());
-    if launch.nproc_per_node.as_ref().is_some_and(is_gpu) {
-        launch.nproc_per_node = None;
+    if launch.job.nproc_per_node.as_ref().is_some_and(is_gpu) {
+        launch.job.nproc_per_node = None;
     }
     JobSpec::resolve(launch, &Anywhere(env))
 }

@@ -36,7 +36,7 @@ fn agents(plan: &Plan, reached: &[HostNumber]) -> Vec<String> {
 #[test]
 fn words_of_agents() {
     let plan = plan("-x SECRET --max_restarts 3 -m -r 0 train --lr 3 --hostfile x").unwrap();
-    let common = "--module --redirects=0 --max-restarts=3 --nnodes=3 --first-node-lines --rdzv-id=fresh \
+    let common = "--module --max-restarts=3 --redirects=0 --nnodes=3 --first-node-lines --rdzv-id=fresh \
                   --rdzv-backend=c10d";
     let script = "-- train --lr 3 --hostfile x";
     let own = |rank, is_host, slots: &str| {

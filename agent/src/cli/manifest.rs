@@ -1,8 +1,8 @@
-//! The flags of `ragent manifest k8s`.
-
-use std::ffi::OsString;
+//! The flags of `ragent manifest`.
 
 use clap::{Args, Subcommand};
+
+use super::JobArgs;
 
 /// Flags of `ragent manifest`.
 #[derive(Args, Clone, Debug)]
@@ -25,6 +25,20 @@ pub enum ManifestTarget {
 
 /// Flags of `ragent manifest k8s`.
 #[derive(Args, Clone, Debug, Default)]
+#[command(
+    after_help = "With `auto`, --shared-file, --save-path and --checkpoint-path are on the first \
+                  volume.",
+    mut_args(|arg| arg.help_heading(None::<&str>).hide_short_help(false)),
+    mut_arg("nnodes", |arg| arg.help(
+        "Number of pods: N, or MIN:MAX for an elastic job, or MIN:MAX:UNIT [default: 1]"
+    )),
+    mut_arg("nproc_per_node", |arg| arg.help(
+        "Number of workers of each pod [default: its number of whole GPUs, else 1]"
+    )),
+    mut_arg("deepspeed_config", |arg| arg.help(
+        "JSON file of this machine for `deepspeed`, which becomes part of the manifest"
+    )),
+)]
 pub struct K8sArgs {
     /// Name of the job and of its objects
     #[arg(long, value_name = "NAME")]
@@ -41,12 +55,6 @@ pub struct K8sArgs {
     /// Secret for pulling the image; may be repeated
     #[arg(long, alias = "image_pull_secret", value_name = "NAME")]
     pub image_pull_secret: Vec<String>,
-    /// Number of pods: N, or MIN:MAX for an elastic job, or MIN:MAX:UNIT [default: 1]
-    #[arg(long, value_name = "N|MIN:MAX[:UNIT]")]
-    pub nnodes: Option<String>,
-    /// Number of workers of each pod [default: its number of whole GPUs, else 1]
-    #[arg(long, alias = "nproc_per_node", allow_negative_numbers = true, value_name = "N")]
-    pub nproc_per_node: Option<String>,
     /// Number of whole GPUs of each pod [default: none]
     #[arg(long, alias = "gpus_per_pod", allow_negative_numbers = true, value_name = "N")]
     pub gpus_per_pod: Option<String>,
@@ -66,48 +74,16 @@ pub struct K8sArgs {
     /// Environment variable of the pods, including PET_ variables of ragent; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
-    /// Maximum number of failures after which a new round is started [default: 0]
-    #[arg(long, alias = "max_restarts", allow_negative_numbers = true, value_name = "N")]
-    pub max_restarts: Option<String>,
+    /// The job.
+    #[command(flatten)]
+    pub job: JobArgs,
     /// Number of times that a pod is replaced after its agent has failed [default: 3]
     #[arg(long, alias = "pod_restarts", allow_negative_numbers = true, value_name = "N")]
     pub pod_restarts: Option<String>,
-    /// Seconds for workers to end after a signal, before they are killed [default: 30]
-    #[arg(long, alias = "shutdown_timeout", allow_negative_numbers = true, value_name = "SECONDS")]
-    pub shutdown_timeout: Option<String>,
-    /// Launch method: `torchrun`, `basic` or `deepspeed`, as for `ragent` [default: torchrun]
-    #[arg(long, alias = "launch_method", value_name = "METHOD")]
-    pub launch_method: Option<String>,
-    /// Rendezvous file of the workers with `basic`; `auto` puts it on the first volume
-    #[arg(long, alias = "shared_file", value_name = "PATH|auto[:FOLDER]")]
-    pub shared_file: Option<String>,
-    /// JSON file of this machine for `deepspeed`, which becomes part of the manifest
-    #[arg(long, alias = "deepspeed_config", value_name = "FILE")]
-    pub deepspeed_config: Option<String>,
-    /// Folder of the job, passed to all workers as --save_path; `auto` creates one on the first
-    /// volume
-    #[arg(long, alias = "save_path", value_name = "PATH|auto[:FOLDER]")]
-    pub save_path: Option<String>,
-    /// File of the job, passed to all workers as --checkpoint_path; `auto` chooses a name on the
-    /// first volume
-    #[arg(long, alias = "checkpoint_path", value_name = "PATH|auto[:FOLDER]")]
-    pub checkpoint_path: Option<String>,
-    /// Run SCRIPT as a Python module, as `python -m` does
-    #[arg(short, long)]
-    pub module: bool,
-    /// Run SCRIPT as a program, without Python
-    #[arg(long, alias = "no_python")]
-    pub no_python: bool,
     /// Path of ragent in the image [default: from PATH]
     #[arg(long, value_name = "PATH")]
     pub ragent: Option<String>,
     /// Output file [default: stdout]
     #[arg(long, value_name = "FILE")]
     pub output: Option<String>,
-    /// Path of the training script in the image
-    #[arg(value_name = "SCRIPT")]
-    pub script: Option<OsString>,
-    /// Arguments of the script, passed unchanged
-    #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
-    pub args: Vec<OsString>,
 }

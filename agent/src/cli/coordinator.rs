@@ -1,0 +1,17 @@
+//! The flags of `ragent coordinator`.
+
+use clap::Args;
+
+/// Flags of `ragent coordinator`.
+#[derive(Args, Clone, Debug)]
+pub struct CoordinatorArgs {
+    /// Address to listen on
+    #[arg(long, value_name = "ADDR", default_value = "::")]
+    pub host: String,
+    /// Port to listen on; 0 selects a free port
+    #[arg(long, value_name = "PORT", default_value_t = 29400)]
+    pub port: u16,
+    /// Name of the job
+    #[arg(long, alias = "rdzv_id", value_name = "ID", default_value = "none")]
+    pub rdzv_id: String,
+}

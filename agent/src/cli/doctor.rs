@@ -1,0 +1,20 @@
+//! The flags of `ragent doctor`.
+
+use clap::Args;
+
+/// Flags of `ragent doctor`.
+#[derive(Args, Clone, Debug)]
+pub struct DoctorArgs {
+    /// Endpoint of the job, as given to its agents [default: check this machine only]
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]|auto[:PORT]")]
+    pub rdzv_endpoint: Option<String>,
+    /// Let the nodes of the running job measure the connections between them
+    #[arg(long)]
+    pub peers: bool,
+    /// Number of workers on this node, as for a launch [default: one for each GPU]
+    #[arg(long, alias = "nproc_per_node", allow_negative_numbers = true, value_name = "N")]
+    pub nproc_per_node: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}

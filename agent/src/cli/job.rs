@@ -1,0 +1,109 @@
+//! The flags of a job that all commands that start one have.
+
+use std::ffi::OsString;
+
+use clap::Args;
+
+/// Flags that have the same meaning wherever a job runs.
+#[derive(Args, Clone, Debug, Default)]
+pub struct JobArgs {
+    /// Number of nodes: N, or MIN:MAX for an elastic job, or MIN:MAX:UNIT for a number that is
+    /// always a multiple of UNIT [default: 1]
+    #[arg(long, value_name = "N|MIN:MAX[:UNIT]", help_heading = NODES)]
+    pub nnodes: Option<String>,
+    /// Number of workers on this node: a number, `auto`, `cpu`, `gpu` or `xpu` [default: 1]
+    #[arg(
+        long,
+        alias = "nproc_per_node",
+        allow_negative_numbers = true,
+        value_name = "N",
+        help_heading = WORKERS
+    )]
+    pub nproc_per_node: Option<String>,
+    /// Run SCRIPT as a program, without Python
+    #[arg(long, alias = "no_python", help_heading = WORKERS)]
+    pub no_python: bool,
+    /// Run SCRIPT as a Python module, as `python -m` does
+    #[arg(short, long, help_heading = WORKERS)]
+    pub module: bool,
+    /// Additional arguments and variables of workers: none (`torchrun`), rank and world size as
+    /// arguments (`basic`), or those of DeepSpeed's launcher (`deepspeed`) [default: torchrun]
+    #[arg(
+        long,
+        alias = "launch_method",
+        value_name = "METHOD",
+        help_heading = WORKERS,
+        hide_short_help = true
+    )]
+    pub launch_method: Option<String>,
+    /// Rendezvous file of the workers with `basic`, a new one for each round, whose name begins
+    /// with PATH; passed to them as --init_method
+    #[arg(
+        long,
+        alias = "shared_file",
+        value_name = "PATH|auto[:FOLDER]",
+        help_heading = WORKERS,
+        hide_short_help = true
+    )]
+    pub shared_file: Option<String>,
+    /// JSON file for `deepspeed`, passed to all workers as --deepspeed_config
+    #[arg(
+        long,
+        alias = "deepspeed_config",
+        value_name = "FILE",
+        help_heading = WORKERS,
+        hide_short_help = true
+    )]
+    pub deepspeed_config: Option<String>,
+    /// Folder of the job, passed to all workers as --save_path; `auto` creates one
+    #[arg(
+        long,
+        alias = "save_path",
+        value_name = "PATH|auto[:FOLDER]",
+        help_heading = WORKERS,
+        hide_short_help = true
+    )]
+    pub save_path: Option<String>,
+    /// File of the job, passed to all workers as --checkpoint_path; `auto` chooses a name
+    #[arg(
+        long,
+        alias = "checkpoint_path",
+        value_name = "PATH|auto[:FOLDER]",
+        help_heading = WORKERS,
+        hide_short_help = true
+    )]
+    pub checkpoint_path: Option<String>,
+    /// Seconds for workers to end after a signal, before they are killed [default: 30]
+    #[arg(
+        long,
+        alias = "shutdown_timeout",
+        allow_negative_numbers = true,
+        value_name = "SECONDS",
+        help_heading = WORKERS,
+        hide_short_help = true
+    )]
+    pub shutdown_timeout: Option<String>,
+    /// Maximum number of failures after which a new round is started [default: 0]
+    #[arg(
+        long,
+        alias = "max_restarts",
+        allow_negative_numbers = true,
+        value_name = "N",
+        help_heading = FAILURES
+    )]
+    pub max_restarts: Option<String>,
+    /// Training script
+    #[arg(value_name = "SCRIPT")]
+    pub script: Option<OsString>,
+    /// Arguments of the script, passed unchanged
+    #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub args: Vec<OsString>,
+}
+
+/// The headings in the help for the flags of a job.
+pub(super) const NODES: &str = "Nodes and rendezvous";
+pub(super) const WORKERS: &str = "Workers";
+pub(super) const OUTPUT: &str = "Output";
+pub(super) const FAILURES: &str = "Failures";
+pub(super) const PLACEMENT: &str = "Placement";
+pub(super) const OTHER: &str = "Other";

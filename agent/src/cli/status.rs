@@ -1,0 +1,14 @@
+//! The flags of `ragent status`.
+
+use clap::Args;
+
+/// Flags of `ragent status`.
+#[derive(Args, Clone, Debug)]
+pub struct StatusArgs {
+    /// Endpoint of the job or of one of its agents [default: the running job of this user]
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]|auto[:PORT]")]
+    pub rdzv_endpoint: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
