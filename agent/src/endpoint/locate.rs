@@ -87,10 +87,17 @@ pub(super) async fn locate(
                 waits(&cause);
                 info!(%endpoint, cause, "waiting for the coordinator; is the agent on that host up?");
             }
-            Effect::Warn(cause) => warn!(
-                %endpoint, cause, give_up_after_s = join_timeout.as_secs(),
-                "the coordinator has not been reached yet; is the agent on that host running?"
-            ),
+            Effect::Warn { cause, is_resolved } => {
+                let advice = if is_resolved {
+                    "is the agent on that host running?"
+                } else {
+                    "check the host name, /etc/hosts and DNS"
+                };
+                warn!(
+                    %endpoint, cause, give_up_after_s = join_timeout.as_secs(),
+                    "the coordinator has not been reached yet; {advice}"
+                );
+            }
             Effect::GiveUp(error) => return Err(error),
         }
     }

@@ -57,8 +57,13 @@ pub(super) enum Effect {
     Join(SocketAddr),
     /// Report the reason for waiting, which has changed.
     Report(String),
-    /// Warn that the coordinator was not reached for this reason.
-    Warn(String),
+    /// Warn that the coordinator was not reached.
+    Warn {
+        /// The reason.
+        cause: String,
+        /// True if the endpoint's name has an address.
+        is_resolved: bool,
+    },
     /// End the search.
     GiveUp(LocateError),
 }
@@ -237,7 +242,7 @@ impl Locator {
         // Agents of a job rarely start in the same second.
         let is_late = now.saturating_duration_since(self.begun) >= limits::WAIT_WARNING;
         if is_late && self.warned.insert(&cause) {
-            self.effects.push_back(Effect::Warn(cause));
+            self.effects.push_back(Effect::Warn { cause, is_resolved: self.is_resolved });
         }
         self.state = State::Pausing((now + limits::LOCATE_INTERVAL).min(deadline));
     }

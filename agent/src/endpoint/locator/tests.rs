@@ -29,6 +29,8 @@ impl Fixture {
         while let Some(effect) = self.machine.poll_effect() {
             effects.push(match effect {
                 Effect::GiveUp(error) => format!("GiveUp({error})"),
+                Effect::Warn { cause, is_resolved: true } => format!("Warn({cause})"),
+                Effect::Warn { cause, is_resolved: false } => format!("WarnOfName({cause})"),
                 effect => format!("{effect:?}").replace('"', ""),
             });
         }
@@ -137,7 +139,7 @@ fn reasons_are_reported_once() {
     assert_eq!(t.handle(Input::Unresolved("no name".to_owned())), ["Report(no name)"]);
     t.next();
     let (at, effects) = t.repeat(|t| t.handle(Input::Unresolved("no name".to_owned())));
-    assert_eq!((at, effects), (5 * SECOND, vec!["Warn(no name)".to_owned()]));
+    assert_eq!((at, effects), (5 * SECOND, vec!["WarnOfName(no name)".to_owned()]));
     t.next();
     let again = ["Report(10.0.0.1:29400: refused)", "Warn(10.0.0.1:29400: refused)"];
     assert_eq!(t.answers(&[refused()]), again);
