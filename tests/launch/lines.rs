@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use nix::sys::signal::Signal;
+
 use crate::support::Sandbox;
 
 /// The path of the agent's log that the last line of `stderr` names.
@@ -55,6 +57,19 @@ fn failed_job_keeps_its_log() {
         assert!(log.contains(part), "no `{part}` in:\n{log}");
     }
     assert!(!end.stderr.contains("starting workers"), "{}", end.stderr);
+}
+
+/// A job that is stopped by Ctrl-C leaves no file and names none.
+#[test]
+fn stopped_job_keeps_no_log() {
+    let sandbox = Sandbox::new();
+    let mut agent = sandbox.ragent("--standalone --no-python polite.sh").default_lines().start();
+    agent.worker();
+    agent.signal(Signal::SIGINT);
+    let end = agent.end();
+    end.assert_code(1);
+    assert!(!end.stderr.contains("the log of this agent"), "{}", end.stderr);
+    assert_eq!(sandbox.files_below("tmp"), Vec::<String>::new());
 }
 
 /// With a level in the environment, and in JSON, log lines are printed and no file is written.

@@ -208,14 +208,20 @@ async fn launch_on_runtime(
     }
 }
 
-/// Writes the recent log lines to a file unless the job has succeeded or this node left on a signal:
+/// Writes the recent log lines to a file unless the job has succeeded or was stopped by signals:
 /// before the end of the supervisor, which removes a temporary folder without files.
 async fn keep_log(
     spec: &JobSpec,
     log: &Log,
     outcome: &Result<(agent_driver::End, Endpoint), LaunchError>,
 ) {
-    let is_well = |ending: &Ending| ending.is_success() || matches!(ending, Ending::Left(_));
+    let is_well = |ending: &Ending| match ending {
+        Ending::Closed(outcome) => {
+            matches!(outcome.result, JobResult::Succeeded | JobResult::AllLeft)
+        }
+        Ending::Left(_) => true,
+        Ending::Refused(_) | Ending::Unreachable { .. } => false,
+    };
     if !matches!(outcome, Ok((end, _)) if is_well(&end.ending)) {
         log.keep();
     } else if spec.log_dir.is_none() {
