@@ -1,6 +1,8 @@
 //! The output of all hosts on one console.
 
-use crate::cluster::Cluster;
+use nix::sys::signal::Signal;
+
+use crate::{cluster::Cluster, support::Network};
 
 /// Under a flood from all hosts, each line is complete and has its host and rank.
 #[test]
@@ -21,6 +23,28 @@ fn lines_stay_whole() {
         }
     }
     assert!(end.stdout.lines().all(|line| line.starts_with("[node")), "{}", end.stdout);
+}
+
+/// A client that the store of a round refuses is one warning on the console; the other agents only
+/// log it.
+#[test]
+fn refused_client_is_one_warning() {
+    let Some(cluster) = Cluster::new("client", 2) else { return };
+    let mut launch = cluster.launch("--no-python stay.sh").start();
+    let admitted = launch.logs("admitted; starting workers");
+    let master = admitted.split(' ').find_map(|word| word.strip_prefix("master=")).unwrap();
+    let (host, port) = master.rsplit_once(':').unwrap();
+    for rank in 0..2 {
+        launch.says(&format!("worker rank={rank} "));
+    }
+    // The launching host is not a member.
+    let script = format!("exec 3<>/dev/tcp/{host}/{port}; printf '\\0' >&3; cat <&3");
+    cluster.network.program(&cluster.sandbox, 3, "bash").arg("-c").arg(script).run();
+    let refused = format!("the store of round 1 refused a connection from {}", Network::address(3));
+    assert!(launch.logs(&format!("WARN {refused}")).starts_with("[node1] "));
+    assert!(launch.logs(&format!("INFO {refused}")).starts_with("[node2] "));
+    launch.signal_group(Signal::SIGINT);
+    launch.end().assert_code(1);
 }
 
 /// Prefixes that the user has set are kept, after the host.

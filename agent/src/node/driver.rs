@@ -261,7 +261,7 @@ impl Driver<'_> {
                 if news == News::HostLeaving {
                     self.outage.handle_host_leaving();
                 }
-                news::log(&news);
+                news::log(&news, self.spec.lines.are_repeated());
                 self.spec.lines.line(&news).iter().for_each(|line| telemetry::line(line));
                 if news::is_failure(&news) {
                     self.spec.log.keep();

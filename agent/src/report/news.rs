@@ -33,8 +33,9 @@ pub fn is_failure(news: &News) -> bool {
     }
 }
 
-/// Logs one piece of news.
-pub fn log(news: &News) {
+/// Logs one piece of news. If another agent on the same console warns of something that all agents
+/// of a round report, `is_repeated` is true, and this one does not.
+pub fn log(news: &News, is_repeated: bool) {
     match news {
         News::Admitted(admission) => info!(
             round = %admission.round,
@@ -69,13 +70,16 @@ pub fn log(news: &News) {
             end = ended(&failure.end),
             "worker failed"
         ),
-        News::ClientRefused(round, address) => warn!(
-            "the store of round {} refused a connection from {address}, which is neither an \
-             address of a member nor, on the store's own machine, a socket of the job's user; if it \
-             was a worker of this job, give its address with `--local-addr` on its node, or \
-             `--store-access any` on all nodes",
-            round.round
-        ),
+        News::ClientRefused(round, address) => {
+            let text = format!(
+                "the store of round {} refused a connection from {address}, which is neither an \
+                 address of a member nor, on the store's own machine, a socket of the job's user; \
+                 if it was a worker of this job, give its address with `--local-addr` on its node, \
+                 or `--store-access any` on all nodes",
+                round.round
+            );
+            if is_repeated { info!("{text}") } else { warn!("{text}") }
+        }
         News::Cause(failure) => error!(
             round = %failure.round,
             rank = failure.global_rank.0,

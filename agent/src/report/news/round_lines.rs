@@ -19,6 +19,8 @@ pub struct RoundLines {
     max_restarts: u32,
     /// Prints the lines of group rank 0 only.
     is_first_only: bool,
+    /// True if this node had group rank 0 at the last admission.
+    is_first: bool,
     /// The reason for which the last round has ended.
     reason: Option<String>,
     /// The number of restarts at the last admission.
@@ -32,6 +34,7 @@ impl RoundLines {
             nodes: shared.nodes,
             max_restarts: shared.max_restarts,
             is_first_only,
+            is_first: false,
             reason: None,
             restarts: None,
         }
@@ -52,6 +55,11 @@ impl RoundLines {
     /// Returns true if this agent prints lines while it has this rank.
     pub(crate) fn is_shown(&self, group_rank: GroupRank) -> bool {
         !self.is_first_only || group_rank.0 == 0
+    }
+
+    /// Returns true if another agent on the same console prints the lines of its round.
+    pub fn are_repeated(&self) -> bool {
+        self.is_first_only && !self.is_first
     }
 
     /// The line for a piece of news.
@@ -98,6 +106,7 @@ impl RoundLines {
         let before = self.restarts.replace(admission.restart_count);
         // A node that joins did not see the restarts before.
         let is_charged = before.is_some_and(|before| before < admission.restart_count);
+        self.is_first = admission.group_rank.0 == 0;
         if !self.is_shown(admission.group_rank) || !self.has_several_nodes() && reason.is_none() {
             return None;
         }
@@ -259,6 +268,8 @@ mod tests {
         let mut lines = lines(8, true);
         assert_eq!(lines.line(&admitted(1, 3, 1, 0)), None);
         assert_eq!(lines.line(&restarting()), None);
+        assert!(lines.are_repeated());
         assert!(lines.line(&admitted(2, 3, 0, 1)).is_some_and(|line| line.ends_with("code 1)")));
+        assert!(!lines.are_repeated());
     }
 }
