@@ -308,6 +308,9 @@ pub const PLAIN_CONNECTIONS: usize = 256;
 pub const SSH_ATTEMPTS: u32 = 4;
 /// The unit of the increasing pauses between these attempts.
 pub const SSH_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The number of hosts for which a launch warns that another host could not reach them: further
+/// ones usually have the same cause.
+pub const DETOUR_WARNINGS: usize = 16;
 /// The time for connections to end after the last order.
 pub const HANG_UP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time for which agents may stay after one of them has reported that the job has succeeded:

@@ -19,7 +19,7 @@ fn hosts_reach_others() {
 }
 
 /// A host that cannot be reached through another one is reached directly, and so are the hosts
-/// below it.
+/// below it. By default, the cause is a warning.
 #[test]
 fn direct_way_is_the_second_one() {
     let Some(cluster) = Cluster::new("second", 4) else { return };
@@ -29,9 +29,12 @@ fn direct_way_is_the_second_one() {
         Network::address(1)
     );
     cluster.write_client_config(&from_first);
-    let end = cluster.launch("--fanout 1 --no-python environment.sh").run();
+    let launch = cluster.launch("--fanout 1 --no-python environment.sh");
+    let end = launch.default_lines().run();
     end.assert_code(0);
-    end.assert_stderr(&["connecting to it directly", "Connection refused"]);
+    let warning = "ragent: warning: host not reached; connecting to it directly host=\"node2\"";
+    end.assert_stderr(&[warning, "Connection refused (exit status: 255)"]);
+    assert_eq!(end.stderr.matches(warning).count(), 1, "{}", end.stderr);
     for rank in 0..4 {
         let line = format!("[node{}:{rank}] env rank={rank} WORLD_SIZE=4\n", rank + 1);
         assert!(end.stdout.contains(&line), "{}", end.stdout);

@@ -122,15 +122,17 @@ fn launch_by(ssh: &str, words: &str) -> End {
 fn refusal_on_stdout() {
     let end = launch_by("echo This account is currently not available.; exit 1", "x.py");
     end.assert_code(1);
-    end.assert_stderr(&["\n  node1: This account is currently not available.\nhint: "]);
+    end.assert_stderr(&[
+        "\n  node1: This account is currently not available. (exit status: 1)\nhint: ",
+    ]);
     assert!(!end.stderr.contains("--nnodes"), "{}", end.stderr);
     let much = "i=0; while [ $i -lt 999 ]; do i=$((i+1)); echo line $i; done; printf last; exit 1";
     let end = launch_by(much, "x.py");
-    end.assert_stderr(&["\n  node1: line 998; line 999; last\n"]);
+    end.assert_stderr(&["\n  node1: line 998; line 999; last (exit status: 1)\n"]);
     assert!(!end.stderr.contains("line 90"), "{}", end.stderr);
     // The stderr of ssh is nearer to the cause.
     let end = launch_by("echo welcome; echo cause >&2; exit 1", "x.py");
-    end.assert_stderr(&["\n  node1: cause\n"]);
+    end.assert_stderr(&["\n  node1: cause (exit status: 1)\n"]);
     assert!(!end.stderr.contains("welcome"), "{}", end.stderr);
 }
 

@@ -77,6 +77,8 @@ pub(super) struct Machine {
     /// The host of the job's endpoint, if this launch has chosen it.
     coordinator: Option<HostNumber>,
     phase: Phase,
+    /// The number of hosts that another host could not reach.
+    detours: usize,
     effects: VecDeque<Effect>,
 }
 
@@ -88,6 +90,7 @@ impl Machine {
             hosts: Hosts::new(settings.names.clone()),
             coordinator: None,
             phase: Phase::Reaching { silent_until: now + settings.reach_silence },
+            detours: 0,
             effects: VecDeque::from([Effect::Reach]),
             settings,
         }
@@ -186,16 +189,25 @@ impl Machine {
                 self.hosts.set(host, Standing::Lost(why));
             }
             Standing::Reaching | Standing::Reached(_) if is_direct => self.unreachable(host, why),
-            Standing::Reaching | Standing::Reached(_) => {
-                info!(
-                    host = self.hosts.name(host),
-                    cause = why,
-                    "host not reached; connecting to it directly"
-                );
-                self.hosts.set(host, Standing::Reaching);
-                self.effects.push_back(Effect::ReachDirectly(host));
-            }
+            Standing::Reaching | Standing::Reached(_) => self.reach_directly(host, &why),
         }
+    }
+
+    /// Reaches a host directly that another host could not reach. All such hosts may have the same
+    /// cause, so the number of warnings is limited.
+    fn reach_directly(&mut self, host: HostNumber, why: &str) {
+        let name = self.hosts.name(host);
+        self.detours += 1;
+        if self.detours <= limits::DETOUR_WARNINGS {
+            warn!(host = name, cause = why, "host not reached; connecting to it directly");
+        } else {
+            info!(host = name, cause = why, "host not reached; connecting to it directly");
+        }
+        if self.detours == limits::DETOUR_WARNINGS + 1 {
+            warn!("further hosts are connected to directly; `RAGENT_LOG=info` prints the causes");
+        }
+        self.hosts.set(host, Standing::Reaching);
+        self.effects.push_back(Effect::ReachDirectly(host));
     }
 
     fn unreachable(&mut self, host: HostNumber, why: String) {

@@ -59,13 +59,12 @@ impl Way {
 /// Returns the reason for the end of a connection, as far as it is known.
 pub(super) fn why(status: Option<ExitStatus>, last_words: &str) -> String {
     let words: Vec<&str> = last_words.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
-    if !words.is_empty() {
-        let last = words.len().saturating_sub(LAST_LINES);
-        return words[last..].join("; ");
-    }
+    let last = words[words.len().saturating_sub(LAST_LINES)..].join("; ");
     match status {
-        Some(status) => format!("ssh has ended without output ({status})"),
-        None => "ssh did not end".to_owned(),
+        Some(status) if last.is_empty() => format!("ssh has ended without output ({status})"),
+        Some(status) => format!("{last} ({status})"),
+        None if last.is_empty() => "ssh did not end".to_owned(),
+        None => last,
     }
 }
 
@@ -122,6 +121,8 @@ const LAST_LINES: usize = 3;
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     /// ssh never prompts, the user's options take precedence, and the command on the host is short and
@@ -139,11 +140,14 @@ mod tests {
         assert!(command.ends_with(" -- me@node1 'exec '\\''/opt/my tools/ragent'\\'' __relay'"));
     }
 
-    /// The reason is ssh's output, else its exit status; known failures have a hint.
+    /// The reason is ssh's output and its exit status; known failures have a hint.
     #[test]
     fn words_of_ssh() {
         let denied = why(None, "Warning: x\r\n\nme@a: Permission denied (publickey,password).\r\n");
         assert_eq!(denied, "Warning: x; me@a: Permission denied (publickey,password).");
+        let failed = Some(ExitStatus::from_raw(255 << 8));
+        assert_eq!(why(failed, "a\nb\nc\nd\n"), "b; c; d (exit status: 255)");
+        assert_eq!(why(failed, "\n"), "ssh has ended without output (exit status: 255)");
         assert!(hint(&denied).unwrap().contains("ssh-copy-id"));
         assert_eq!(hint(&why(None, "")), None);
         assert!(may_pass("kex_exchange_identification: Connection closed by remote host"));
