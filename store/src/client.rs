@@ -81,7 +81,7 @@ impl Client {
     ///
     /// Returns [`RequestError`] if it cannot be sent.
     pub async fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), RequestError> {
-        self.tell(Query::Set { key, value }).await
+        self.execute(Query::Set { key, value }).await
     }
 
     /// Returns the value under `key`, empty if there is none; call [`wait`](Self::wait) first.
@@ -171,7 +171,7 @@ impl Client {
     ///
     /// Returns [`RequestError`] if it cannot be sent.
     pub async fn append(&mut self, key: &[u8], value: &[u8]) -> Result<(), RequestError> {
-        self.tell(Query::Append { key, value }).await
+        self.execute(Query::Append { key, value }).await
     }
 
     /// Returns the value of each of `keys`, empty for a key that is absent.
@@ -192,7 +192,7 @@ impl Client {
     ///
     /// Returns [`RequestError`] if it cannot be sent.
     pub async fn multi_set(&mut self, pairs: &[(&[u8], &[u8])]) -> Result<(), RequestError> {
-        self.tell(Query::MultiSet { pairs: pairs.to_vec() }).await
+        self.execute(Query::MultiSet { pairs: pairs.to_vec() }).await
     }
 
     /// Returns the number of keys.
@@ -223,7 +223,7 @@ impl Client {
     ///
     /// Returns [`RequestError`] if it cannot be sent.
     pub async fn queue_push(&mut self, queue: &[u8], value: &[u8]) -> Result<(), RequestError> {
-        self.tell(Query::QueuePush { queue, value }).await
+        self.execute(Query::QueuePush { queue, value }).await
     }
 
     /// Removes and returns the first value of `queue`, if there is one.

@@ -11,7 +11,7 @@ use crate::limits::{ANSWER_LEN_MAX, READ_LEN};
 use crate::wire::{Query, STOP_WAITING, WAIT_CANCELED};
 
 impl Client {
-    pub(super) async fn tell(&mut self, query: Query<'_>) -> Result<(), RequestError> {
+    pub(super) async fn execute(&mut self, query: Query<'_>) -> Result<(), RequestError> {
         self.ask(query, async |_| Ok(())).await
     }
 

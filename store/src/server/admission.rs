@@ -30,7 +30,7 @@ pub enum Admission {
 
 /// The decision on a connection by its address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Verdict {
+pub(super) enum Access {
     /// The connection is accepted.
     Admitted,
     /// The connection is refused.
@@ -54,12 +54,12 @@ impl Admission {
     }
 
     /// Decides on a connection from `peer` by its address.
-    pub(super) fn of_address(&self, peer: IpAddr) -> Verdict {
+    pub(super) fn of_address(&self, peer: IpAddr) -> Access {
         match self {
-            Self::Nobody => Verdict::Refused,
-            Self::Anybody => Verdict::Admitted,
-            Self::Only { addresses, .. } if addresses.contains(&peer) => Verdict::Admitted,
-            Self::Only { .. } => Verdict::DependsOnOwner,
+            Self::Nobody => Access::Refused,
+            Self::Anybody => Access::Admitted,
+            Self::Only { addresses, .. } if addresses.contains(&peer) => Access::Admitted,
+            Self::Only { .. } => Access::DependsOnOwner,
         }
     }
 
@@ -100,15 +100,15 @@ mod tests {
     fn spelling_does_not_matter() {
         let plain = only(&["10.0.0.1", "2001:db8::1"]);
         let mapped = only(&["::ffff:10.0.0.1"]);
-        assert_eq!(plain.of_address(ip("10.0.0.1")), Verdict::Admitted);
-        assert_eq!(mapped.of_address(ip("10.0.0.1")), Verdict::Admitted);
-        assert_eq!(plain.of_address(ip("2001:db8::1")), Verdict::Admitted);
+        assert_eq!(plain.of_address(ip("10.0.0.1")), Access::Admitted);
+        assert_eq!(mapped.of_address(ip("10.0.0.1")), Access::Admitted);
+        assert_eq!(plain.of_address(ip("2001:db8::1")), Access::Admitted);
         for peer in ["10.0.0.2", "127.0.0.1", "::1", "2001:db8::2"] {
             for some in [&plain, &mapped] {
-                assert_eq!(some.of_address(ip(peer)), Verdict::DependsOnOwner);
+                assert_eq!(some.of_address(ip(peer)), Access::DependsOnOwner);
             }
-            assert_eq!(Admission::Anybody.of_address(ip(peer)), Verdict::Admitted);
-            assert_eq!(Admission::Nobody.of_address(ip(peer)), Verdict::Refused);
+            assert_eq!(Admission::Anybody.of_address(ip(peer)), Access::Admitted);
+            assert_eq!(Admission::Nobody.of_address(ip(peer)), Access::Refused);
         }
         assert!(plain.of_user(7) && !plain.of_user(0) && !Admission::Nobody.of_user(7));
     }
@@ -118,7 +118,7 @@ mod tests {
     fn loopback_is_no_address() {
         let lax = only(&["127.0.0.1", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::"]);
         for peer in ["127.0.0.1", "::1", "0.0.0.0", "::"] {
-            assert_eq!(lax.of_address(ip(peer)), Verdict::DependsOnOwner);
+            assert_eq!(lax.of_address(ip(peer)), Access::DependsOnOwner);
         }
     }
 }

@@ -28,8 +28,8 @@ use crate::wire::STOP_WAITING;
 
 /// The clients of a store.
 ///
-/// Invariant: `output` is empty between two turns; a connection is in `line`, once, if its
-/// `in_line` is true; `silent` contains the connections that have not sent `VALIDATE`; `buffered`
+/// Invariant: `output` is empty between two turns; a connection is in `ready`, once, if its
+/// `is_queued` is true; `silent` contains the connections that have not sent `VALIDATE`; `buffered`
 /// is the sum of the `buffered` of all backlogs.
 #[derive(Debug)]
 pub(super) struct Clients {
@@ -39,7 +39,7 @@ pub(super) struct Clients {
     scratch: Box<[u8]>,
     /// The answers to the connection whose turn it is.
     output: Output,
-    line: VecDeque<usize>,
+    ready: VecDeque<usize>,
     /// The deadlines of silent connections. Names grow, and so do their deadlines.
     silent: BTreeMap<ClientId, Instant>,
     pub(super) buffered: usize,
@@ -69,7 +69,7 @@ impl Clients {
             connections: Slab::new(),
             scratch: vec![0; READ_LEN].into(),
             output: Output::default(),
-            line: VecDeque::new(),
+            ready: VecDeque::new(),
             silent: BTreeMap::new(),
             buffered: 0,
             buffered_max,
@@ -120,18 +120,18 @@ impl Clients {
 
     /// Returns true if there is work without an event.
     pub(super) fn is_busy(&self) -> bool {
-        !self.line.is_empty()
+        !self.ready.is_empty()
     }
 
     /// Gives a turn to each connection that is in line now.
-    pub(super) fn go_on(&mut self) {
-        for _ in 0..self.line.len() {
-            let Some(place) = self.line.pop_front() else {
+    pub(super) fn run_ready(&mut self) {
+        for _ in 0..self.ready.len() {
+            let Some(place) = self.ready.pop_front() else {
                 return;
             };
             // A connection that left may still be in line, and another may have its place.
             if let Some(connection) = self.connections.get_mut(place)
-                && mem::take(&mut connection.in_line)
+                && mem::take(&mut connection.is_queued)
             {
                 self.serve(place);
             }
@@ -151,7 +151,7 @@ impl Clients {
     fn serve(&mut self, place: usize) {
         match self.turn(place) {
             Ok(Next::Event) => {}
-            Ok(Next::Again) => self.stand_in_line(place),
+            Ok(Next::Again) => self.enqueue(place),
             Err(end) => return self.leave(place, end),
         }
         if let Some(connection) = self.connections.get_mut(place)
@@ -168,23 +168,23 @@ impl Clients {
             return Ok(Next::Event);
         };
         let Some(mut backlog) = connection.backlog.take() else {
-            return self.turn_afresh(place);
+            return self.turn_without_backlog(place);
         };
         mem::swap(&mut self.output, &mut backlog.output);
-        let result = self.turn_behind(place, &mut backlog);
+        let result = self.turn_with_backlog(place, &mut backlog);
         mem::swap(&mut self.output, &mut backlog.output);
         self.keep(place, backlog, result)
     }
 
     /// Runs the turn of a connection without a backlog.
-    fn turn_afresh(&mut self, place: usize) -> Result<Next, End> {
+    fn turn_without_backlog(&mut self, place: usize) -> Result<Next, End> {
         let mut scratch = mem::take(&mut self.scratch);
-        let result = self.read_afresh(place, &mut scratch);
+        let result = self.read_without_backlog(place, &mut scratch);
         self.scratch = scratch;
         result
     }
 
-    fn read_afresh(&mut self, place: usize, scratch: &mut [u8]) -> Result<Next, End> {
+    fn read_without_backlog(&mut self, place: usize, scratch: &mut [u8]) -> Result<Next, End> {
         let Some(connection) = self.connections.get_mut(place) else {
             return Ok(Next::Event);
         };
@@ -209,7 +209,7 @@ impl Clients {
     }
 
     /// Runs the turn of a connection with a backlog, whose output is in `self`.
-    fn turn_behind(&mut self, place: usize, backlog: &mut Backlog) -> Result<Sent, End> {
+    fn turn_with_backlog(&mut self, place: usize, backlog: &mut Backlog) -> Result<Sent, End> {
         let sent = self.write(place)?;
         if is_paused(&self.output) {
             return Ok(sent);
@@ -315,16 +315,16 @@ impl Clients {
             };
             if !connection.write_byte(STOP_WAITING) {
                 connection.backlog.get_or_insert_default().output.put_u8(STOP_WAITING);
-                self.stand_in_line(woken);
+                self.enqueue(woken);
             }
         }
     }
 
-    fn stand_in_line(&mut self, place: usize) {
+    fn enqueue(&mut self, place: usize) {
         if let Some(connection) = self.connections.get_mut(place)
-            && !mem::replace(&mut connection.in_line, true)
+            && !mem::replace(&mut connection.is_queued, true)
         {
-            self.line.push_back(place);
+            self.ready.push_back(place);
         }
     }
 

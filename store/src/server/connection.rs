@@ -28,7 +28,7 @@ pub(super) struct Connection {
     /// True if the peer will send nothing further, so that the end of its stream can be read.
     pub(super) finished: bool,
     /// True if it is in the line of connections that are served without an event.
-    pub(super) in_line: bool,
+    pub(super) is_queued: bool,
     pub(super) peer: SocketAddr,
 }
 
@@ -81,7 +81,7 @@ impl Connection {
             backlog: None,
             readable: false,
             finished: false,
-            in_line: false,
+            is_queued: false,
             peer,
         }
     }

@@ -53,15 +53,15 @@ impl Driver {
             for event in &events {
                 count += 1;
                 match Source::from(event.token()) {
-                    Source::Handle => self.hear(),
-                    Source::Listener(id) => self.tell(id, Store::handle_arrival),
+                    Source::Handle => self.poll_handles(),
+                    Source::Listener(id) => self.dispatch(id, Store::handle_arrival),
                     Source::Connection(id, place) => {
                         let readiness = Readiness::from(event);
-                        self.tell(id, |store| store.handle_readiness(place, readiness));
+                        self.dispatch(id, |store| store.handle_readiness(place, readiness));
                     }
                 }
             }
-            self.go_on(count);
+            self.run_ready(count);
         }
     }
 
@@ -75,19 +75,19 @@ impl Driver {
     }
 
     /// Handles new stores, and changes that handles made.
-    fn hear(&mut self) {
+    fn poll_handles(&mut self) {
         while let Ok(opened) = self.opened.try_recv() {
             self.stores.insert(opened.id, Store::new(opened));
         }
-        self.stores.retain(|_, store| attempt(store, Store::hear) == State::Open);
+        self.stores.retain(|_, store| catch_panic(store, Store::on_policy_changed) == State::Open);
     }
 
-    fn tell(&mut self, id: StoreId, what: impl FnOnce(&mut Store)) {
+    fn dispatch(&mut self, id: StoreId, what: impl FnOnce(&mut Store)) {
         // An event may still arrive for a store that was closed.
         let Some(store) = self.stores.get_mut(&id) else {
             return;
         };
-        let state = attempt(store, |store| {
+        let state = catch_panic(store, |store| {
             what(store);
             State::Open
         });
@@ -98,16 +98,16 @@ impl Driver {
 
     /// Does work that no event announces. The more events a turn has, the more connections it
     /// accepts: if all clients connect at once, the kernel's backlog must not fill up meanwhile.
-    fn go_on(&mut self, served: usize) {
+    fn run_ready(&mut self, served: usize) {
         if !self.stores.values().any(|store| store.is_busy() || store.poll_timeout().is_some()) {
             return;
         }
         let (now, registry) = (now(), self.poll.registry());
         self.stores.retain(|_, store| {
-            attempt(store, |store| {
+            catch_panic(store, |store| {
                 store.handle_timeout(now);
                 store.accept(registry, now, (served / 4).max(ACCEPTED_MIN));
-                store.go_on();
+                store.run_ready();
                 State::Open
             }) == State::Open
         });
@@ -115,7 +115,7 @@ impl Driver {
 }
 
 /// Runs `what` on `store`. If it panics, only this store is closed.
-fn attempt(store: &mut Store, what: impl FnOnce(&mut Store) -> State) -> State {
+fn catch_panic(store: &mut Store, what: impl FnOnce(&mut Store) -> State) -> State {
     catch_unwind(AssertUnwindSafe(|| what(store))).unwrap_or_else(|_| {
         error!("a store failed and was closed");
         State::Closed
@@ -184,8 +184,8 @@ mod tests {
             memory_max: usize::MAX,
             refusals: None,
         });
-        assert_eq!(attempt(&mut store, Store::hear), State::Open);
-        assert_eq!(attempt(&mut store, |_| unreachable!("but it happens")), State::Closed);
+        assert_eq!(catch_panic(&mut store, Store::on_policy_changed), State::Open);
+        assert_eq!(catch_panic(&mut store, |_| unreachable!("but it happens")), State::Closed);
     }
 
     /// Every source has a token of its own.

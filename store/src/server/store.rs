@@ -12,7 +12,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, warn};
 
-use super::admission::{Admission, Verdict};
+use super::admission::{Access, Admission};
 use super::clients::Clients;
 use super::connection::Readiness;
 use super::driver::{Source, StoreId};
@@ -62,7 +62,7 @@ pub(super) struct Store {
     clients: Clients,
     taken_over: mpsc::Receiver<net::TcpStream>,
     /// True if there may be connections in `taken_over`.
-    hears: bool,
+    has_arrivals: bool,
     refused: Refused,
     /// Receives the first refusal of each address; if `None`, they are logged.
     refusals: Option<mpsc::Sender<IpAddr>>,
@@ -85,7 +85,7 @@ impl Store {
             entrance: Entrance::new(listener),
             clients: Clients::with_memory_max(memory_max),
             taken_over,
-            hears: false,
+            has_arrivals: false,
             refused: Refused::default(),
             refusals,
             owners: None,
@@ -97,7 +97,7 @@ impl Store {
 
     /// Returns true if there is work without an event.
     pub(super) fn is_busy(&self) -> bool {
-        self.clients.is_busy() || self.held.is_none() && (self.hears || self.may_accept())
+        self.clients.is_busy() || self.held.is_none() && (self.has_arrivals || self.may_accept())
     }
 
     /// Returns the time at which there is work without an event.
@@ -124,8 +124,8 @@ impl Store {
     }
 
     /// Handles a change that the handle made.
-    pub(super) fn hear(&mut self) -> State {
-        self.hears = true;
+    pub(super) fn on_policy_changed(&mut self) -> State {
+        self.has_arrivals = true;
         match &*self.policy.borrow() {
             Policy::Open(_) => State::Open,
             Policy::Closed => State::Closed,
@@ -133,25 +133,25 @@ impl Store {
     }
 
     /// Serves the connections in line.
-    pub(super) fn go_on(&mut self) {
-        self.clients.go_on();
+    pub(super) fn run_ready(&mut self) {
+        self.clients.run_ready();
     }
 
     /// Accepts at most `most` connections from the listener, and as many that were handed over.
     pub(super) fn accept(&mut self, registry: &Registry, now: Instant, most: usize) {
         if let Some((_, stream, peer)) = self.held.take_if(|(until, ..)| *until <= now) {
-            self.take_in(registry, now, stream, peer);
+            self.admit_or_refuse(registry, now, stream, peer);
         }
         for _ in 0..most {
             if self.held.is_some() {
                 return;
             }
             let Ok(stream) = self.taken_over.try_recv() else {
-                self.hears = false;
+                self.has_arrivals = false;
                 break;
             };
             match take_over(&stream) {
-                Ok(peer) => self.take_in(registry, now, TcpStream::from_std(stream), peer),
+                Ok(peer) => self.admit_or_refuse(registry, now, TcpStream::from_std(stream), peer),
                 // The connection was reset meanwhile.
                 Err(cause) => debug!(
                     %cause,
@@ -164,7 +164,7 @@ impl Store {
                 break;
             }
             if let Some((stream, peer)) = self.entrance.accept(now) {
-                self.take_in(registry, now, stream, peer);
+                self.admit_or_refuse(registry, now, stream, peer);
             }
         }
     }
@@ -175,7 +175,13 @@ impl Store {
         self.entrance.is_ready() && self.policy.borrow().admits_some()
     }
 
-    fn take_in(&mut self, registry: &Registry, now: Instant, stream: TcpStream, peer: SocketAddr) {
+    fn admit_or_refuse(
+        &mut self,
+        registry: &Registry,
+        now: Instant,
+        stream: TcpStream,
+        peer: SocketAddr,
+    ) {
         match self.decide(now, &stream, peer) {
             None => {}
             Some(Decision::Admit) => self.enter(registry, now, stream, peer),
@@ -190,9 +196,9 @@ impl Store {
         let Policy::Open(admission) = &*policy else { return None };
         let ip = peer.ip().to_canonical();
         let is_admitted = match admission.of_address(ip) {
-            Verdict::Admitted => true,
-            Verdict::Refused => false,
-            Verdict::DependsOnOwner => {
+            Access::Admitted => true,
+            Access::Refused => false,
+            Access::DependsOnOwner => {
                 // A connection that was reset meanwhile has no address.
                 let Ok(local) = stream.local_addr() else { return Some(Decision::Refuse) };
                 let owners = self.owners.get_or_insert_with(Owners::new);

@@ -64,7 +64,7 @@ impl Fixture {
                         Token(place) => clients.handle_readiness(place, event.into()),
                     }
                 }
-                clients.go_on();
+                clients.run_ready();
             }
             client.join().unwrap()
         })
