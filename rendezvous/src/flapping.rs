@@ -166,11 +166,11 @@ impl Heirlooms {
 
 /// The spacing of voluntary rounds: each round doubles it, a quiet time resets it.
 #[derive(Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct RestartSpacing {
     last: Option<(Instant, Duration)>,
 }
 
-impl Pace {
+impl RestartSpacing {
     /// Returns the earliest time at which nodes that wait since `waiting_since` may cause a round.
     pub(crate) fn earliest(&self, waiting_since: Instant, settle: Duration) -> Instant {
         let settled = after(waiting_since, settle);
@@ -222,7 +222,7 @@ mod tests {
     fn voluntary_rounds_are_spaced() {
         let start = Instant::now();
         let settle = 3 * SECOND;
-        let mut pace = Pace::default();
+        let mut pace = RestartSpacing::default();
         let mut now = start;
         let mut spacings = Vec::new();
         for _ in 0..9 {

@@ -1,4 +1,4 @@
-//! The members of the newest round and the fate of each.
+//! The members of the newest round and the state of each.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,8 +15,8 @@ use crate::{
 
 /// The members of the newest round.
 ///
-/// Invariant: `pending`, `unstopped` and `leavers` hold exactly the members whose [`Fate`] requires
-/// it (see [`Fate::is_pending`] and the functions after it), `unstopped` without members that have
+/// Invariant: `pending`, `unstopped` and `leavers` hold exactly the members whose [`SeatState`] requires
+/// it (see [`SeatState::is_pending`] and the functions after it), `unstopped` without members that have
 /// succeeded, so that most inputs do not visit all seats.
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -43,13 +43,13 @@ pub(crate) struct Group {
 pub(crate) struct Seat {
     /// Its rank.
     pub(crate) rank: GroupRank,
-    /// Its fate.
-    pub(crate) fate: Fate,
+    /// Its state.
+    pub(crate) state: SeatState,
 }
 
 /// The state of a member with regard to the next round.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Fate {
+pub(crate) enum SeatState {
     /// The member's workers run, have succeeded, or are being stopped.
     Active,
     /// The member's last process is reaped, and it prepares for the next round.
@@ -64,8 +64,8 @@ pub(crate) enum Fate {
     Lost(EvictReason),
 }
 
-impl Fate {
-    /// Returns the fate of a member in `state`.
+impl SeatState {
+    /// Returns the state of a member in `state`.
     pub(crate) fn of(state: NodeState) -> Self {
         match state {
             NodeState::Running | NodeState::Stopping | NodeState::Succeeded => Self::Active,
@@ -134,7 +134,7 @@ impl Group {
         members: BTreeMap<GroupRank, NodeId>,
     ) -> Self {
         let ids: BTreeSet<NodeId> = members.values().cloned().collect();
-        let seat = |rank| Seat { rank, fate: Fate::Active };
+        let seat = |rank| Seat { rank, state: SeatState::Active };
         Self {
             round,
             size,
@@ -180,7 +180,7 @@ impl Group {
 
     /// Returns the seat of `node`, if it is still a member.
     pub(crate) fn held(&self, node: &NodeId) -> Option<Seat> {
-        self.seat(node).filter(|seat| !matches!(seat.fate, Fate::Lost(_)))
+        self.seat(node).filter(|seat| !matches!(seat.state, SeatState::Lost(_)))
     }
 
     /// Returns all members at the start of the round.
@@ -188,19 +188,19 @@ impl Group {
         self.seats.iter().map(|(node, seat)| (node, *seat))
     }
 
-    /// Sets the fate of `node`, if it is still a member.
-    pub(crate) fn set_fate(&mut self, node: &NodeId, fate: Fate) {
+    /// Sets the state of `node`, if it is still a member.
+    pub(crate) fn set_state(&mut self, node: &NodeId, state: SeatState) {
         let Some(seat) = self.seats.get_mut(node) else {
             return;
         };
-        if matches!(seat.fate, Fate::Lost(_)) {
+        if matches!(seat.state, SeatState::Lost(_)) {
             return;
         }
-        seat.fate = fate;
-        let unstopped = fate.is_unstopped() && !self.succeeded.contains(node);
-        keep(&mut self.pending, node, fate.is_pending());
+        seat.state = state;
+        let unstopped = state.is_unstopped() && !self.succeeded.contains(node);
+        keep(&mut self.pending, node, state.is_pending());
         keep(&mut self.unstopped, node, unstopped);
-        keep(&mut self.leavers, node, fate.is_leaver());
+        keep(&mut self.leavers, node, state.is_leaver());
     }
 
     /// Records that all workers of `node` exited with 0.
@@ -218,8 +218,9 @@ impl Group {
 
     /// Returns true if a member timed out after it had succeeded.
     pub(crate) fn has_lost_success(&self) -> bool {
-        let is_silent =
-            |id: &NodeId| self.seat(id).is_some_and(|s| s.fate == Fate::Lost(EvictReason::Silent));
+        let is_silent = |id: &NodeId| {
+            self.seat(id).is_some_and(|s| s.state == SeatState::Lost(EvictReason::Silent))
+        };
         self.succeeded.iter().any(is_silent)
     }
 

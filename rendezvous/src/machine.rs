@@ -26,8 +26,8 @@ use tracing::{debug, info};
 use crate::{
     departures::Departures,
     effect::Effect,
-    flapping::Pace,
-    group::{Fate, Group},
+    flapping::RestartSpacing,
+    group::{Group, SeatState},
     ids::{JobUid, NodeId, Peer, Round, RoundId, Term},
     message::{Attend, EvictReason, FromNode, NodeState, RestartReason, ToNode},
     phase::{Gathering, Phase, Recovering},
@@ -44,7 +44,7 @@ pub struct Rendezvous {
     phase: Phase,
     roster: Roster,
     departures: Departures,
-    pace: Pace,
+    spacing: RestartSpacing,
     effects: VecDeque<Effect>,
     has_news: bool,
     clock: Instant,
@@ -88,7 +88,7 @@ impl Rendezvous {
             phase,
             roster: Roster::default(),
             departures: Departures::default(),
-            pace: Pace::default(),
+            spacing: RestartSpacing::default(),
             effects: VecDeque::new(),
             has_news: false,
             clock: now,
@@ -143,9 +143,9 @@ impl Rendezvous {
             self.claim(&id, heard);
         }
         if counts {
-            self.heed(now, &id);
+            self.on_standing(now, &id);
         } else {
-            self.give_sign_by_standing(&id);
+            self.record_sign_of_life_by_standing(&id);
         }
         self.advance(now);
         self.sync(&id);
@@ -170,23 +170,23 @@ impl Rendezvous {
                 return;
             }
             FromNode::Said { text } => {
-                self.roster.note(&from.node, text);
+                self.roster.record_progress(&from.node, text);
                 return;
             }
             FromNode::RefusedClients(refused) => {
                 self.note_refused_clients(&from.node, &refused);
                 return;
             }
-            FromNode::Alive { round } => self.give_sign(&from.node, round),
+            FromNode::Alive { round } => self.record_sign_of_life(&from.node, round),
             FromNode::Standing(standing) => {
                 debug!(node = %from.node, round = %standing.round, state = ?standing.state, "standing");
-                if !self.roster.stand_on_stream(&from.node, standing) {
+                if !self.roster.record_standing_on_stream(&from.node, standing) {
                     debug!(node = %from.node, "standing of an older round dropped");
                     return;
                 }
-                self.heed(now, &from.node);
+                self.on_standing(now, &from.node);
             }
-            FromNode::Goodbye => self.part(now, &from.node),
+            FromNode::Goodbye => self.on_goodbye(now, &from.node),
         }
         self.advance(now);
         self.sync(&from.node);
@@ -217,7 +217,7 @@ impl Rendezvous {
         }
         debug!(%node, "obituary");
         self.bury_predecessor(node, round);
-        self.lose(now, node, EvictReason::Obituary);
+        self.on_lost(now, node, EvictReason::Obituary);
         self.advance(now);
     }
 
@@ -241,7 +241,7 @@ impl Rendezvous {
             return;
         }
         while let Some(node) = self.roster.expired(now) {
-            self.lose(now, &node, EvictReason::Silent);
+            self.on_lost(now, &node, EvictReason::Silent);
         }
         self.forgive(now);
         self.advance(now);
@@ -269,13 +269,13 @@ impl Rendezvous {
     }
 
     /// Applies the state that a node has reported.
-    fn heed(&mut self, now: Instant, id: &NodeId) {
+    fn on_standing(&mut self, now: Instant, id: &NodeId) {
         match &self.phase {
             Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => {}
-            Phase::Running(_) => self.heed_in_running(now, id),
-            Phase::Regathering(_) => self.heed_in_regathering(id),
+            Phase::Running(_) => self.on_standing_in_running(now, id),
+            Phase::Regathering(_) => self.on_standing_in_regathering(id),
         }
-        self.sort(id);
+        self.index_readiness(id);
         if !self.is_host(id) || matches!(self.phase, Phase::Closed(_)) {
             return;
         }
@@ -333,7 +333,7 @@ impl Rendezvous {
     }
 
     /// Updates the sets of ready and quarantined nodes for a node.
-    fn sort(&mut self, id: &NodeId) {
+    fn index_readiness(&mut self, id: &NodeId) {
         let is_running_member = match &self.phase {
             Phase::Running(running) => running.group.held(id).is_some(),
             Phase::Recovering(_)
@@ -341,7 +341,7 @@ impl Rendezvous {
             | Phase::Regathering(_)
             | Phase::Closed(_) => false,
         };
-        self.roster.sort(id, is_running_member);
+        self.roster.index_readiness(id, is_running_member);
     }
 
     fn state(&self, id: &NodeId) -> Option<NodeState> {
@@ -363,15 +363,15 @@ impl Rendezvous {
     }
 }
 
-/// Returns the fate of a member by its own report; `None` if that does not refer to this round.
-fn fate_by_standing(group: &Group, node: &Node) -> Option<Fate> {
+/// Returns the state of a member by its own report; `None` if that does not refer to this round.
+fn state_by_standing(group: &Group, node: &Node) -> Option<SeatState> {
     // In a recovery, the new agent of a machine whose old agent was a member takes over its seat,
     // and has no round of its own to report about.
     let speaks_of_it = node.standing.round == group.round
         || group.started.is_none()
         || node.is_leaving()
         || node.missed_its_admission;
-    speaks_of_it.then(|| Fate::of(node.standing.state))
+    speaks_of_it.then(|| SeatState::of(node.standing.state))
 }
 
 /// Returns true if `ready` nodes are enough for a round.

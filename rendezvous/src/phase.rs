@@ -96,7 +96,7 @@ pub(crate) struct Regathering {
     /// The time at which a member was last lost or quarantined.
     pub(crate) loss: Option<Instant>,
     /// The failure that has not been judged yet.
-    pub(crate) verdict: Option<Verdict>,
+    pub(crate) verdict: Option<PendingVerdict>,
 }
 
 /// A failed round, until it is known whether its failure or its membership ended it, and which
@@ -105,7 +105,7 @@ pub(crate) struct Regathering {
 /// Once no sign of life is awaited, no member was lost; the failures are complete when all members
 /// have stopped.
 #[derive(Debug, Default)]
-pub(crate) struct Verdict {
+pub(crate) struct PendingVerdict {
     /// The failure with the oldest event on each node, with its time.
     pub(crate) failures: BTreeMap<NodeId, (Instant, WorkerFailure)>,
     /// Members that have not given a sign of life since the failure.

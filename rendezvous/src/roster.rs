@@ -11,7 +11,7 @@ use std::{
 };
 
 use self::former::Former;
-pub(crate) use self::node::{Node, Told};
+pub(crate) use self::node::{Node, SentAssignment};
 use crate::{
     flapping::{Heirlooms, Tally},
     ids::{AttendNumber, NodeId, Peer, RoundId},
@@ -44,7 +44,7 @@ impl Roster {
         self.nodes.get(node)
     }
 
-    /// Returns the node, if it is known, for changes that do not concern [`Roster::sort`].
+    /// Returns the node, if it is known, for changes that do not concern [`Roster::index_readiness`].
     pub(crate) fn get_mut(&mut self, node: &NodeId) -> Option<&mut Node> {
         self.nodes.get_mut(node)
     }
@@ -115,9 +115,9 @@ impl Roster {
                 admitted_on: AttendNumber::default(),
                 missed_its_admission: false,
                 standing: standing.clone(),
-                said: String::new(),
+                progress: String::new(),
                 last_seen: now,
-                told: None,
+                sent: None,
                 tally,
                 lease,
             }
@@ -128,18 +128,18 @@ impl Roster {
         node.description = NodeDescription { node_rank, ..description };
         node.attend = attend;
         node.attached = true;
-        node.told = None;
+        node.sent = None;
         node.last_seen = now;
         node.lease = lease;
         self.leases.insert((after(now, lease), id.clone()));
         // The node may have been admitted since it sent this.
-        self.stand(&id, standing, false)
+        self.record_standing(&id, standing, false)
     }
 
     /// Records the progress report of a node's workers.
-    pub(crate) fn note(&mut self, id: &NodeId, said: String) {
+    pub(crate) fn record_progress(&mut self, id: &NodeId, progress: String) {
         if let Some(node) = self.nodes.get_mut(id) {
-            node.said = said;
+            node.progress = progress;
         }
     }
 
@@ -163,12 +163,12 @@ impl Roster {
     ///
     /// Once welcomed, a node reads nothing from earlier streams. If it then reports about a round
     /// older than its admission on an earlier stream, the admission was lost.
-    pub(crate) fn stand_on_stream(&mut self, id: &NodeId, standing: Standing) -> bool {
+    pub(crate) fn record_standing_on_stream(&mut self, id: &NodeId, standing: Standing) -> bool {
         let is_later = self.nodes.get(id).is_some_and(|node| node.attend > node.admitted_on);
-        self.stand(id, standing, is_later)
+        self.record_standing(id, standing, is_later)
     }
 
-    fn stand(&mut self, id: &NodeId, standing: Standing, is_final: bool) -> bool {
+    fn record_standing(&mut self, id: &NodeId, standing: Standing, is_final: bool) -> bool {
         let Some(node) = self.nodes.get_mut(id) else {
             return false;
         };
@@ -190,13 +190,13 @@ impl Roster {
     }
 
     /// Sorts `id` into the ready or the quarantined nodes, or into neither.
-    pub(crate) fn sort(&mut self, id: &NodeId, is_running_member: bool) {
+    pub(crate) fn index_readiness(&mut self, id: &NodeId, is_running_member: bool) {
         let Some(node) = self.nodes.get(id) else {
             return;
         };
         let (is_ready, quarantined_until) = (node.is_ready(), node.tally.quarantined_until());
         let node_rank = node.description.node_rank;
-        self.unsort(id, node_rank);
+        self.unindex_readiness(id, node_rank);
         if !is_ready || is_running_member {
             return;
         }
@@ -213,8 +213,8 @@ impl Roster {
         }
     }
 
-    /// Removes `id` from where [`Roster::sort`] has put it.
-    fn unsort(&mut self, id: &NodeId, node_rank: Option<u32>) {
+    /// Removes `id` from where [`Roster::index_readiness`] has put it.
+    fn unindex_readiness(&mut self, id: &NodeId, node_rank: Option<u32>) {
         self.quarantined.retain(|(_, node)| node != id);
         if !self.ready.remove(id) {
             return;
@@ -240,7 +240,7 @@ impl Roster {
     }
 
     /// Removes a node that may register again.
-    pub(crate) fn lose(&mut self, now: Instant, id: &NodeId) -> Option<Node> {
+    pub(crate) fn remove_lost(&mut self, now: Instant, id: &NodeId) -> Option<Node> {
         let mut node = self.remove(id)?;
         self.former.insert(id, node.attend);
         if !node.tally.is_clean() {
@@ -251,8 +251,8 @@ impl Roster {
     }
 
     /// Removes a node that is gone for good.
-    pub(crate) fn bury(&mut self, now: Instant, id: &NodeId) -> Option<Node> {
-        let node = self.lose(now, id);
+    pub(crate) fn remove_for_good(&mut self, now: Instant, id: &NodeId) -> Option<Node> {
+        let node = self.remove_lost(now, id);
         self.former.insert(id, AttendNumber(u64::MAX));
         node
     }
@@ -279,7 +279,7 @@ impl Roster {
             node.tally.forgive();
         }
         for (_, id) in mem::take(&mut self.quarantined) {
-            self.sort(&id, false);
+            self.index_readiness(&id, false);
         }
     }
 
@@ -295,14 +295,14 @@ impl Roster {
         if let Some(tally) = self.heirlooms.inherit(now, description) {
             heir.tally = tally;
             let id = heir.description.node_id.clone();
-            self.sort(&id, false);
+            self.index_readiness(&id, false);
         }
     }
 
     fn remove(&mut self, id: &NodeId) -> Option<Node> {
         let node = self.nodes.remove(id)?;
         self.leases.remove(&(after(node.last_seen, node.lease), id.clone()));
-        self.unsort(id, node.description.node_rank);
+        self.unindex_readiness(id, node.description.node_rank);
         self.leaving.remove(id);
         Some(node)
     }

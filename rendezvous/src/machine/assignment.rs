@@ -3,12 +3,12 @@
 use tracing::info;
 
 use crate::{
-    group::{Fate, Seat},
+    group::{Seat, SeatState},
     ids::NodeId,
     machine::{Rendezvous, Tenure},
     message::{Assignment, EvictReason, NodeState, ToNode, WaitReason},
     phase::Phase,
-    roster::{Node, Told},
+    roster::{Node, SentAssignment},
 };
 
 impl Rendezvous {
@@ -20,15 +20,15 @@ impl Rendezvous {
         let Some(assignment) = self.assignment(id) else {
             return;
         };
-        let told = Told::from(&assignment);
+        let sent = SentAssignment::from(&assignment);
         let Some(node) = self.roster.get_mut(id) else {
             return;
         };
-        if node.told == Some(told) {
+        if node.sent == Some(sent) {
             return;
         }
-        node.told = Some(told);
-        if let Told::Admit(_) = told {
+        node.sent = Some(sent);
+        if let SentAssignment::Admit(_) = sent {
             node.admitted_on = node.attend;
         }
         let peer = node.peer();
@@ -63,14 +63,15 @@ impl Rendezvous {
                 None => Some(self.outsider(id, node)),
             },
             Phase::Regathering(regathering) => match regathering.group.held(id) {
-                Some(Seat { fate: Fate::Active | Fate::Stopped, .. }) => {
+                Some(Seat { state: SeatState::Active | SeatState::Stopped, .. }) => {
                     Some(Assignment::Restart {
                         round: regathering.group.round,
                         reason: regathering.reason.clone(),
                     })
                 }
                 Some(Seat {
-                    fate: Fate::Back | Fate::Leaving | Fate::Left | Fate::Lost(_),
+                    state:
+                        SeatState::Back | SeatState::Leaving | SeatState::Left | SeatState::Lost(_),
                     ..
                 })
                 | None => Some(self.outsider(id, node)),
@@ -95,9 +96,14 @@ impl Rendezvous {
 
     fn why_not_member(&self, id: &NodeId) -> EvictReason {
         match self.phase.group().and_then(|group| group.seat(id)) {
-            Some(Seat { fate: Fate::Lost(reason), .. }) => reason,
+            Some(Seat { state: SeatState::Lost(reason), .. }) => reason,
             Some(Seat {
-                fate: Fate::Active | Fate::Stopped | Fate::Back | Fate::Leaving | Fate::Left,
+                state:
+                    SeatState::Active
+                    | SeatState::Stopped
+                    | SeatState::Back
+                    | SeatState::Leaving
+                    | SeatState::Left,
                 ..
             })
             | None => EvictReason::Silent,

@@ -6,7 +6,7 @@ use tracing::info;
 
 use crate::{
     effect::Effect,
-    group::{Fate, Group},
+    group::{Group, SeatState},
     ids::{Round, Term},
     limits::{FURTHER_FAILURES_MAX, FURTHER_MESSAGE_MAX, SAME_TIME, after},
     machine::{Rendezvous, Tenure},
@@ -125,7 +125,7 @@ impl Rendezvous {
         };
         (self.roster.is_empty() || self.roster.all_leaving())
             && !group.leavers().is_empty()
-            && !group.seats().any(|(_, seat)| matches!(seat.fate, Fate::Lost(_)))
+            && !group.seats().any(|(_, seat)| matches!(seat.state, SeatState::Lost(_)))
     }
 }
 

@@ -9,14 +9,14 @@ use crate::{
     ids::NodeId,
     message::{Assignment, Departure, EvictReason, ToNode},
     phase::Phase,
-    roster::Told,
+    roster::SentAssignment,
 };
 
 impl Rendezvous {
     /// Removes a lost node, if it is known: nothing that it started runs any more.
-    pub(super) fn lose(&mut self, now: Instant, id: &NodeId, how: EvictReason) {
+    pub(super) fn on_lost(&mut self, now: Instant, id: &NodeId, how: EvictReason) {
         self.count_loss(now, id);
-        let Some(node) = self.roster.lose(now, id) else {
+        let Some(node) = self.roster.remove_lost(now, id) else {
             return;
         };
         info!(node = %id, host = %node.description.host_name, reason = how.kind(), "node lost");
@@ -36,23 +36,29 @@ impl Rendezvous {
         match &mut self.phase {
             Phase::Recovering(recovering) => recovering.unseat(id),
             Phase::Gathering(_) | Phase::Closed(_) => {}
-            Phase::Running(_) => self.lose_from_running(now, &node, how),
-            Phase::Regathering(_) => self.lose_from_regathering(now, id, how),
+            Phase::Running(_) => self.on_lost_in_running(now, &node, how),
+            Phase::Regathering(_) => self.on_lost_in_regathering(now, id, how),
         }
         self.follow_host(id);
     }
 
     /// Removes a node that has sent a goodbye, if it was dismissed or the job is closed.
-    pub(super) fn part(&mut self, now: Instant, id: &NodeId) {
-        match self.roster.get(id).and_then(|node| node.told) {
-            Some(Told::Dismiss | Told::Close) => {}
-            Some(Told::Wait(..) | Told::Admit(_) | Told::Restart(_) | Told::Evict(_)) | None => {
+    pub(super) fn on_goodbye(&mut self, now: Instant, id: &NodeId) {
+        match self.roster.get(id).and_then(|node| node.sent) {
+            Some(SentAssignment::Dismiss | SentAssignment::Close) => {}
+            Some(
+                SentAssignment::Wait(..)
+                | SentAssignment::Admit(_)
+                | SentAssignment::Restart(_)
+                | SentAssignment::Evict(_),
+            )
+            | None => {
                 debug!(node = %id, "goodbye of a node that was not dismissed dropped");
                 return;
             }
         }
         info!(node = %id, "node has left");
-        if let Some(node) = self.roster.bury(now, id) {
+        if let Some(node) = self.roster.remove_for_good(now, id) {
             self.departures.add(&node, Departure::Left, now);
         }
         if let Phase::Recovering(recovering) = &mut self.phase {

@@ -9,7 +9,7 @@ use std::{
 use tracing::info;
 
 use crate::{
-    group::{Fate, Group},
+    group::{Group, SeatState},
     ids::{GroupRank, NodeId, RoundId},
     limits::after,
     machine::{Rendezvous, Tenure, closing::Failures, is_enough},
@@ -162,7 +162,7 @@ impl Rendezvous {
                 node.floor = round;
                 node.missed_its_admission = false;
             }
-            self.sort(id);
+            self.index_readiness(id);
         }
         true
     }
@@ -172,7 +172,7 @@ impl Rendezvous {
     fn survivors(&self, seats: usize) -> BTreeMap<GroupRank, NodeId> {
         let members = self.phase.group().into_iter().flat_map(Group::seats);
         let mut survivors: BTreeMap<GroupRank, NodeId> = members
-            .filter(|(id, seat)| seat.fate == Fate::Back && self.roster.ready().contains(*id))
+            .filter(|(id, seat)| seat.state == SeatState::Back && self.roster.ready().contains(*id))
             .map(|(id, seat)| (seat.rank, id.clone()))
             .collect();
         while survivors.len() > seats {

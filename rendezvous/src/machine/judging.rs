@@ -20,8 +20,8 @@ use crate::{
     limits::EARLY,
     machine::{Rendezvous, closing::Failures},
     message::{JobResult, RestartReason, ToNode, WorkerFailure},
-    phase::{Phase, Verdict},
-    roster::Told,
+    phase::{PendingVerdict, Phase},
+    roster::SentAssignment,
     settings::SharedSettings,
 };
 
@@ -40,22 +40,22 @@ impl Rendezvous {
             return;
         };
         // The node stops by itself and needs no restart message.
-        node.told = Some(Told::Restart(group.round));
+        node.sent = Some(SentAssignment::Restart(group.round));
         // No worker depends on a member that had succeeded, so its loss does not explain a failure;
         // unless it served the round's store, as group rank 0 does.
         let is_missed = |other: &NodeId, seat: &Seat| {
             let serves_store = seat.rank == GroupRank(0);
-            !seat.fate.stays() && (serves_store || !group.has_succeeded(other))
+            !seat.state.stays() && (serves_store || !group.has_succeeded(other))
         };
         let by_membership = group.seats().any(|(other, seat)| is_missed(other, &seat));
         let round = group.round;
         let awaited: BTreeSet<NodeId> = group
             .seats()
-            .filter(|(other, seat)| *other != id && seat.fate.stays())
+            .filter(|(other, seat)| *other != id && seat.state.stays())
             .map(|(other, _)| other.clone())
             .collect();
-        let verdict =
-            (!by_membership).then(|| Verdict { failures: [].into(), awaited: awaited.clone() });
+        let verdict = (!by_membership)
+            .then(|| PendingVerdict { failures: [].into(), awaited: awaited.clone() });
         self.restart(now, reason, None, verdict);
         self.record(id, Some(failure));
         if by_membership {
@@ -93,14 +93,14 @@ impl Rendezvous {
     }
 
     /// Records a sign of life of `id`: its answer to a probe about `round`.
-    pub(super) fn give_sign(&mut self, id: &NodeId, round: RoundId) {
+    pub(super) fn record_sign_of_life(&mut self, id: &NodeId, round: RoundId) {
         if self.phase.group().is_some_and(|group| group.round == round) {
-            self.give_sign_by_standing(id);
+            self.record_sign_of_life_by_standing(id);
         }
     }
 
     /// Records a sign of life of `id`: its report of its state.
-    pub(super) fn give_sign_by_standing(&mut self, id: &NodeId) {
+    pub(super) fn record_sign_of_life_by_standing(&mut self, id: &NodeId) {
         if let Phase::Regathering(regathering) = &mut self.phase
             && let Some(verdict) = &mut regathering.verdict
         {
@@ -112,7 +112,7 @@ impl Rendezvous {
     ///
     /// Keeps it if every member has given a sign of life since the failure: a member that is lost
     /// now, while the members stop, did not cause it.
-    pub(super) fn acquit(&mut self) {
+    pub(super) fn drop_verdict(&mut self) {
         if let Phase::Regathering(regathering) = &mut self.phase
             && regathering.verdict.take_if(|verdict| !verdict.awaited.is_empty()).is_some()
         {
@@ -186,7 +186,7 @@ impl Rendezvous {
             return;
         };
         let Some(started) = group.started else { return };
-        let is_lost = group.held(id).is_some_and(|seat| seat.fate.stays());
+        let is_lost = group.held(id).is_some_and(|seat| seat.state.stays());
         let Some(node) = self.roster.get_mut(id).filter(|_| is_lost) else {
             return;
         };
@@ -222,7 +222,7 @@ impl Rendezvous {
         };
         let members = group
             .seats()
-            .filter(|(other, seat)| *other != id && seat.fate.stays() && !is_quarantined(other));
+            .filter(|(other, seat)| *other != id && seat.state.stays() && !is_quarantined(other));
         let others = self.roster.ready().iter().filter(|other| group.held(other).is_none());
         members.count() + others.count() >= shared.nodes.min() as usize
     }
@@ -235,7 +235,7 @@ impl Rendezvous {
         if let Phase::Regathering(regathering) = &mut self.phase {
             regathering.loss = Some(now);
         }
-        self.sort(id);
+        self.index_readiness(id);
         self.sync(id);
     }
 
@@ -254,7 +254,7 @@ impl Rendezvous {
             if let Some(node) = self.roster.get_mut(id) {
                 node.tally.recall();
             }
-            self.sort(id);
+            self.index_readiness(id);
         }
     }
 
@@ -266,7 +266,7 @@ impl Rendezvous {
             if let Some(node) = self.roster.get_mut(&id) {
                 node.tally.forgive();
             }
-            self.sort(&id);
+            self.index_readiness(&id);
             self.sync(&id);
         }
     }

@@ -5,10 +5,10 @@ use std::time::Instant;
 use tracing::warn;
 
 use crate::{
-    group::Fate,
+    group::SeatState,
     ids::NodeId,
     limits::after,
-    machine::{Rendezvous, Tenure, closing::Failures, fate_by_standing, is_enough},
+    machine::{Rendezvous, Tenure, closing::Failures, is_enough, state_by_standing},
     message::{Departure, EvictReason, JobResult, NodeState},
     phase::{Phase, Regathering},
     settings::{Leases, SharedSettings},
@@ -43,7 +43,7 @@ impl Regathering {
 
 impl Rendezvous {
     /// Applies the state that a member has reported.
-    pub(super) fn heed_in_regathering(&mut self, id: &NodeId) {
+    pub(super) fn on_standing_in_regathering(&mut self, id: &NodeId) {
         let Phase::Regathering(regathering) = &mut self.phase else {
             return;
         };
@@ -52,22 +52,22 @@ impl Rendezvous {
             return;
         };
         if node.standing.round > group.round {
-            group.set_fate(id, Fate::Lost(EvictReason::Silent));
+            group.set_state(id, SeatState::Lost(EvictReason::Silent));
             regathering.loss = Some(self.clock);
-            self.acquit();
+            self.drop_verdict();
             return;
         }
         let was_cut_off = node.standing.was_cut_off && node.standing.round == group.round;
         if was_cut_off {
             group.note_cut_off(id, self.clock);
         }
-        if let Some(fate) = fate_by_standing(group, node) {
-            group.set_fate(id, fate);
+        if let Some(state) = state_by_standing(group, node) {
+            group.set_state(id, state);
         }
         match (&node.standing.state, node.standing.failure.clone()) {
-            (NodeState::Leaving { .. }, _) => self.acquit(),
+            (NodeState::Leaving { .. }, _) => self.drop_verdict(),
             // A member that was cut off counts like a lost one.
-            _ if was_cut_off => self.acquit(),
+            _ if was_cut_off => self.drop_verdict(),
             (
                 NodeState::Preparing
                 | NodeState::Ready { .. }
@@ -77,13 +77,13 @@ impl Rendezvous {
                 failure,
             ) => {
                 self.record(id, failure);
-                self.give_sign_by_standing(id);
+                self.record_sign_of_life_by_standing(id);
             }
         }
     }
 
     /// Applies the loss of `id`.
-    pub(super) fn lose_from_regathering(&mut self, now: Instant, id: &NodeId, how: EvictReason) {
+    pub(super) fn on_lost_in_regathering(&mut self, now: Instant, id: &NodeId, how: EvictReason) {
         let Phase::Regathering(regathering) = &mut self.phase else {
             return;
         };
@@ -92,12 +92,12 @@ impl Rendezvous {
             return;
         }
         if group.leavers().contains(id) {
-            group.set_fate(id, Fate::Left);
+            group.set_state(id, SeatState::Left);
         } else {
-            group.set_fate(id, Fate::Lost(how));
+            group.set_state(id, SeatState::Lost(how));
             regathering.loss = Some(now);
         }
-        self.acquit();
+        self.drop_verdict();
     }
 
     /// Completes the next round as soon as possible: when every member is back, or no other one
@@ -194,11 +194,11 @@ impl Rendezvous {
                 self.departures.add(node, Departure::NotReady, now);
             }
             if let Some(group) = self.phase.group_mut() {
-                group.set_fate(id, Fate::Lost(EvictReason::NotBack));
+                group.set_state(id, SeatState::Lost(EvictReason::NotBack));
             }
-            self.sort(id);
+            self.index_readiness(id);
             self.sync(id);
         }
-        self.acquit();
+        self.drop_verdict();
     }
 }

@@ -5,18 +5,18 @@ use std::time::Instant;
 use tracing::info;
 
 use crate::{
-    group::{Fate, Group},
+    group::{Group, SeatState},
     ids::NodeId,
-    machine::{Rendezvous, Tenure, closing::Failures, fate_by_standing},
+    machine::{Rendezvous, Tenure, closing::Failures, state_by_standing},
     message::{EvictReason, JobResult, NodeState, RestartReason},
-    phase::{Phase, Regathering, Running, Verdict},
+    phase::{PendingVerdict, Phase, Regathering, Running},
     roster::Node,
     settings::SharedSettings,
 };
 
 impl Rendezvous {
     /// Applies the state that a member has reported.
-    pub(super) fn heed_in_running(&mut self, now: Instant, id: &NodeId) {
+    pub(super) fn on_standing_in_running(&mut self, now: Instant, id: &NodeId) {
         let Phase::Running(Running { group, .. }) = &mut self.phase else {
             return;
         };
@@ -28,13 +28,13 @@ impl Rendezvous {
         let has_succeeded = group.has_succeeded(id);
         if round > group.round {
             // Another coordinator has admitted the node: here it counts as silent.
-            group.set_fate(id, Fate::Lost(EvictReason::Silent));
+            group.set_state(id, SeatState::Lost(EvictReason::Silent));
             let reason = RestartReason::NodeLost { host_name, how: EvictReason::Silent };
             self.restart(now, reason, Some(now), None);
             return;
         }
         if let NodeState::Leaving { reaped } = state {
-            group.set_fate(id, Fate::of(state));
+            group.set_state(id, SeatState::of(state));
             if reaped && !has_succeeded && !self.is_host(id) {
                 self.restart(now, RestartReason::NodeLeft { host_name }, None, None);
             }
@@ -64,7 +64,7 @@ impl Rendezvous {
     /// Applies the loss of `node`.
     ///
     /// A member that has succeeded is not waited for, and a leaver counts as having left.
-    pub(super) fn lose_from_running(&mut self, now: Instant, node: &Node, how: EvictReason) {
+    pub(super) fn on_lost_in_running(&mut self, now: Instant, node: &Node, how: EvictReason) {
         let Phase::Running(Running { group, .. }) = &mut self.phase else {
             return;
         };
@@ -74,7 +74,7 @@ impl Rendezvous {
         }
         let host_name = node.description.host_name.clone();
         let is_leaver = group.leavers().contains(id);
-        group.set_fate(id, if is_leaver { Fate::Left } else { Fate::Lost(how) });
+        group.set_state(id, if is_leaver { SeatState::Left } else { SeatState::Lost(how) });
         if group.has_succeeded(id) {
             return;
         }
@@ -115,7 +115,7 @@ impl Rendezvous {
         if self.voluntary_at(running, shared).is_none_or(|at| now < at) {
             return false;
         }
-        self.pace.note(now, shared.timeouts.join_settle);
+        self.spacing.note(now, shared.timeouts.join_settle);
         let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
         self.restart(now, RestartReason::NodesWaiting { waiting }, None, None);
         true
@@ -147,7 +147,7 @@ impl Rendezvous {
             && !running.group.any_succeeded()
             && running.group.leavers().is_empty();
         let waiting_since = running.waiting_since.filter(|_| may)?;
-        Some(self.pace.earliest(waiting_since, shared.timeouts.join_settle))
+        Some(self.spacing.earliest(waiting_since, shared.timeouts.join_settle))
     }
 
     /// Returns true if a round with the waiting nodes would be larger.
@@ -163,7 +163,7 @@ impl Rendezvous {
         now: Instant,
         reason: RestartReason,
         loss: Option<Instant>,
-        verdict: Option<Verdict>,
+        verdict: Option<PendingVerdict>,
     ) {
         if let Some(group) = self.phase.take_group() {
             info!(
@@ -180,13 +180,14 @@ impl Rendezvous {
         let held: Vec<NodeId> =
             group.seats().map(|(id, _)| id.clone()).filter(|id| group.held(id).is_some()).collect();
         for id in &held {
-            if let Some(fate) = self.roster.get(id).and_then(|node| fate_by_standing(group, node)) {
-                group.set_fate(id, fate);
+            if let Some(state) = self.roster.get(id).and_then(|node| state_by_standing(group, node))
+            {
+                group.set_state(id, state);
             }
         }
         self.enter(Phase::Regathering(regathering));
         for id in &held {
-            self.sort(id);
+            self.index_readiness(id);
         }
     }
 }

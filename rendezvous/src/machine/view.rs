@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    group::{Fate, Group, Seat},
+    group::{Group, Seat, SeatState},
     ids::{GlobalRank, GroupRank, JobUid, NodeId, RoundId},
     incomplete::Incomplete,
     limits::{after, leases},
@@ -235,14 +235,21 @@ impl Rendezvous {
 
     fn member_snapshot(&self, now: Instant, rank: GroupRank, place: &Place) -> NodeSnapshot {
         let id = &place.node.node_id;
-        let fate = self.phase.group().and_then(|group| group.seat(id)).map(|seat| seat.fate);
+        let state = self.phase.group().and_then(|group| group.seat(id)).map(|seat| seat.state);
         let node = self.roster.get(id);
-        let (standing, reason) = match (node, fate) {
+        let (standing, reason) = match (node, state) {
             (Some(node), _) => self.standing_of(id, node),
-            (None, Some(Fate::Lost(how))) => (StandingName::Lost, Some(lost_because(how))),
+            (None, Some(SeatState::Lost(how))) => (StandingName::Lost, Some(lost_because(how))),
             (
                 None,
-                Some(Fate::Left | Fate::Leaving | Fate::Active | Fate::Stopped | Fate::Back) | None,
+                Some(
+                    SeatState::Left
+                    | SeatState::Leaving
+                    | SeatState::Active
+                    | SeatState::Stopped
+                    | SeatState::Back,
+                )
+                | None,
             ) => (StandingName::Lost, Some("it has left the job".to_owned())),
         };
         let seat = self.phase.group().and_then(|group| group.held(id));
@@ -281,7 +288,7 @@ fn member_standing(group: &Group, seat: Seat, node: &Node) -> StandingName {
     }
     match node.standing.state {
         NodeState::Preparing => StandingName::Preparing,
-        NodeState::Ready { .. } if seat.fate == Fate::Back => StandingName::Joined,
+        NodeState::Ready { .. } if seat.state == SeatState::Back => StandingName::Joined,
         NodeState::Ready { .. } => StandingName::Preparing,
         NodeState::Running => StandingName::Running,
         NodeState::Stopping if node.standing.failure.is_some() => StandingName::Failed,
@@ -314,7 +321,7 @@ fn node_snapshot(
         last_seen_ms: silence
             .map_or(0, |silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
         reason: reason.or_else(detached),
-        progress: node.map(|node| node.said.clone()).filter(|said| !said.is_empty()),
+        progress: node.map(|node| node.progress.clone()).filter(|progress| !progress.is_empty()),
     }
 }
 

@@ -28,11 +28,11 @@ pub(crate) struct Node {
     /// True if it has reported, on a later stream than that, that it never was in that round.
     pub(crate) missed_its_admission: bool,
     /// The latest progress report of its workers.
-    pub(crate) said: String,
+    pub(crate) progress: String,
     /// The time of its last message.
     pub(crate) last_seen: Instant,
     /// The assignment that was last sent on its newest stream.
-    pub(crate) told: Option<Told>,
+    pub(crate) sent: Option<SentAssignment>,
     /// Its early failures and losses.
     pub(crate) tally: Tally,
     pub(super) lease: Duration,
@@ -40,7 +40,7 @@ pub(crate) struct Node {
 
 /// The part of an [`Assignment`] that decides whether another one must be sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Told {
+pub(crate) enum SentAssignment {
     /// The node waits.
     Wait(RoundId, WaitReason),
     /// The node runs that round.
@@ -55,7 +55,7 @@ pub(crate) enum Told {
     Close,
 }
 
-impl From<&Assignment> for Told {
+impl From<&Assignment> for SentAssignment {
     fn from(assignment: &Assignment) -> Self {
         match assignment {
             Assignment::Wait { round, reason } => Self::Wait(*round, *reason),
