@@ -12,7 +12,6 @@ mod rank;
 mod ssh;
 mod status;
 mod store;
-mod words;
 
 use std::ffi::OsString;
 
@@ -74,9 +73,9 @@ impl Cli {
     ///
     /// Returns clap's message to the user, which may also be the help or the version.
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let words: Vec<OsString> = words.into_iter().collect();
         let mut command = Self::command();
-        let words = words::mark_script(&command, words.into_iter().collect());
-        let matches = command.try_get_matches_from_mut(words).map_err(without_wrong_tip)?;
+        let matches = command.try_get_matches_from_mut(&words).map_err(without_wrong_tip)?;
         let mut cli =
             Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         if let (Some(Command::Launch(args)), Some((_, matches))) =
@@ -84,7 +83,39 @@ impl Cli {
         {
             args.passed = passed::flags(matches);
         }
+        if let Some(script) = cli.script_mut() {
+            drop_separator(script, &words);
+        }
         Ok(cli)
+    }
+
+    /// Returns the script with its arguments, if the command has one.
+    fn script_mut(&mut self) -> Option<&mut Vec<OsString>> {
+        match &mut self.command {
+            None => Some(&mut self.launch.job.script),
+            Some(Command::Launch(args)) => Some(&mut args.launch.job.script),
+            Some(Command::Manifest(ManifestArgs { target: ManifestTarget::K8s(args) })) => {
+                Some(&mut args.job.script)
+            }
+            Some(
+                Command::Coordinator(_)
+                | Command::Doctor(_)
+                | Command::Keeper
+                | Command::Rank(_)
+                | Command::Relay
+                | Command::Status(_)
+                | Command::Store(_),
+            ) => None,
+        }
+    }
+}
+
+/// Removes a `--` directly after the script. argparse removes the first one of a command line, also
+/// there; in `words`, the whole command line, the script and its arguments come last.
+fn drop_separator(script: &mut Vec<OsString>, words: &[OsString]) {
+    let before = words.len().checked_sub(script.len() + 1).and_then(|at| words.get(at));
+    if before.is_some_and(|word| word != "--") && script.get(1).is_some_and(|word| word == "--") {
+        script.remove(1);
     }
 }
 

@@ -343,9 +343,10 @@ impl<H: Host> Given<'_, H> {
         let module = self.switch("module", self.args.job.module)?;
         let no_python = self.switch("no_python", self.args.job.no_python)?;
         let run_path = self.switch("run_path", self.args.run_path)?;
-        let none = || UsageError::new(NO_SCRIPT).with_hint("see `ragent --help`");
-        let script = self.args.job.script.clone().ok_or_else(none)?;
-        let args = self.args.job.args.clone();
+        let Some((script, args)) = self.args.job.script.split_first() else {
+            return Err(UsageError::new(NO_SCRIPT).with_hint("see `ragent --help`"));
+        };
+        let (script, args) = (script.clone(), args.to_vec());
         if run_path {
             return WorkerCommand::run_path(script, args, self.host);
         }

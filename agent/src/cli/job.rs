@@ -92,12 +92,11 @@ pub struct JobArgs {
         help_heading = FAILURES
     )]
     pub max_restarts: Option<String>,
-    /// Training script
-    #[arg(value_name = "SCRIPT")]
-    pub script: Option<OsString>,
-    /// Arguments of the script, passed unchanged
-    #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
-    pub args: Vec<OsString>,
+    /// Training script, and its arguments, which are passed unchanged
+    // All words from the script on are its own. Without `allow_hyphen_values`, a mistyped flag
+    // before it is refused, and not taken for the script.
+    #[arg(value_names = ["SCRIPT", "ARGS"], trailing_var_arg = true)]
+    pub script: Vec<OsString>,
 }
 
 /// The headings in the help for the flags of a job.

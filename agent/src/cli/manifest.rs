@@ -38,6 +38,9 @@ pub enum ManifestTarget {
     mut_arg("deepspeed_config", |arg| arg.help(
         "JSON file of this machine for `deepspeed`, which becomes part of the manifest"
     )),
+    mut_arg("script", |arg| arg.help(
+        "Path of the training script in the image, and its arguments, which are passed unchanged"
+    )),
 )]
 pub struct K8sArgs {
     /// Name of the job and of its objects

@@ -14,8 +14,7 @@ pub struct RankArgs {
     #[arg(long, alias = "master_port", allow_negative_numbers = true, value_name = "PORT")]
     pub master_port: Option<String>,
     /// Program and its arguments
-    // Their beginning is marked before clap parses them, so that a mistyped flag is not taken for
-    // the program.
+    // As for a script, see `JobArgs`.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub command: Vec<OsString>,
 }

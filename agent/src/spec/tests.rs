@@ -68,8 +68,8 @@ fn words_behind_the_script_are_its_own() {
         ("--max-restarts -0 t.py", vec![]),
     ] {
         let launch = read(&format!("ragent {line}")).unwrap().launch;
-        assert_eq!(launch.job.script, Some("t.py".into()), "{line}");
-        assert_eq!(launch.job.args, expected, "{line}");
+        assert_eq!(launch.job.script[0], "t.py", "{line}");
+        assert_eq!(launch.job.script[1..], expected, "{line}");
     }
 }
 
@@ -233,7 +233,11 @@ fn unknown_flags_are_refused() {
 fn subcommands_are_first_words() {
     let cli = read("ragent --standalone status x").unwrap();
     assert!(cli.command.is_none());
-    assert_eq!(cli.launch.job.script, Some("status".into()));
+    assert_eq!(cli.launch.job.script, ["status", "x"]);
+    for line in ["ragent -- status", "ragent t.py status", "ragent --nnodes 1 help"] {
+        assert!(read(line).unwrap().command.is_none(), "{line}");
+    }
+    assert!(read("ragent status").unwrap().command.is_some());
 }
 
 fn static_at(host: &str, port: u16, node_rank: u32) -> Meeting {

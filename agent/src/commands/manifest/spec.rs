@@ -143,7 +143,7 @@ impl ManifestSpec {
             ragent: errors
                 .or_default(checked("--ragent", &args.ragent, &PATH))
                 .unwrap_or_else(|| "ragent".to_owned()),
-            script: errors.or_default(script(args.job.script, args.job.args)),
+            script: errors.or_default(script(args.job.script)),
             volumes,
         };
         // The mistakes in variables depend on all other flags.
@@ -239,8 +239,10 @@ fn method(
     Method::read(given, errors, |given| job_path(given, volumes), config)
 }
 
-fn script(script: Option<OsString>, args: Vec<OsString>) -> Result<Vec<String>, UsageError> {
-    let script = script.ok_or_else(|| UsageError::new(NO_SCRIPT).with_hint(HELP))?;
+fn script(words: Vec<OsString>) -> Result<Vec<String>, UsageError> {
+    if words.is_empty() {
+        return Err(UsageError::new(NO_SCRIPT).with_hint(HELP));
+    }
     let not_text = |word: OsString| {
         UsageError::new(format!(
             "`{}` is not valid UTF-8, which a manifest requires",
@@ -248,5 +250,5 @@ fn script(script: Option<OsString>, args: Vec<OsString>) -> Result<Vec<String>, 
         ))
     };
     let text = |word: OsString| word.into_string().map_err(not_text);
-    [script].into_iter().chain(args).map(text).collect()
+    words.into_iter().map(text).collect()
 }

@@ -133,7 +133,7 @@ impl Plan {
             flags.push("--mark-lines".into());
         }
         flags.extend(meeting.common_flags());
-        let script = launch.job.script.iter().chain(&launch.job.args).cloned().collect();
+        let script = launch.job.script.clone();
         let handled = spec.signals.signals.iter().chain(&SIGNALS).copied();
         let signals: BTreeSet<Signal> =
             handled.filter(|signal| !spec.forwarded.contains(signal)).collect();
