@@ -1,6 +1,6 @@
 //! The flags of `ragent manifest`.
 
-use clap::{Args, Subcommand};
+use clap::{Arg, Args, Subcommand};
 
 use super::JobArgs;
 
@@ -28,19 +28,7 @@ pub enum ManifestTarget {
 #[command(
     after_help = "With `auto`, --shared-file, --save-path and --checkpoint-path are on the first \
                   volume.",
-    mut_args(|arg| arg.help_heading(None::<&str>).hide_short_help(false)),
-    mut_arg("nnodes", |arg| arg.help(
-        "Number of pods: N, or MIN:MAX for an elastic job, or MIN:MAX:UNIT [default: 1]"
-    )),
-    mut_arg("nproc_per_node", |arg| arg.help(
-        "Number of workers of each pod [default: its number of whole GPUs, else 1]"
-    )),
-    mut_arg("deepspeed_config", |arg| arg.help(
-        "JSON file of this machine for `deepspeed`, which becomes part of the manifest"
-    )),
-    mut_arg("script", |arg| arg.help(
-        "Path of the training script in the image, and its arguments, which are passed unchanged"
-    )),
+    mut_args(for_pods)
 )]
 pub struct K8sArgs {
     /// Name of the job and of its objects
@@ -89,4 +77,26 @@ pub struct K8sArgs {
     /// Output file [default: stdout]
     #[arg(long, value_name = "FILE")]
     pub output: Option<String>,
+}
+
+/// Corrects the help of flags of a job for pods. All flags are shown in one list.
+fn for_pods(arg: Arg) -> Arg {
+    let arg = arg.help_heading(None::<&str>).hide_short_help(false);
+    let help = match arg.get_id().as_str() {
+        "deepspeed_config" => {
+            "JSON file of this machine for `deepspeed`, which becomes part of the manifest"
+        }
+        "nnodes" => {
+            "Number of pods: N, or MIN:MAX for an elastic job, or MIN:MAX:UNIT [default: 1]"
+        }
+        "nproc_per_node" => {
+            "Number of workers of each pod [default: its number of whole GPUs, else 1]"
+        }
+        "script" => {
+            "Path of the training script in the image, and its arguments, which are passed \
+             unchanged"
+        }
+        _ => return arg,
+    };
+    arg.help(help)
 }

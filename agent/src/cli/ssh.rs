@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use clap::Args;
+use clap::{Arg, Args};
 
 use super::LaunchArgs;
 
@@ -15,28 +15,7 @@ use super::LaunchArgs;
                        first host coordinates the job. Without --rdzv-id, the job gets a unique \
                        name. The lines of workers begin with host and rank, unless -t, -r or a \
                        template changes that.",
-    // What holds for a single node does not hold for a list of hosts.
-    mut_arg("nnodes", |arg| arg.help(
-        "Number of nodes: N, or MIN:MAX for an elastic job, or MIN:MAX:UNIT for a number that is \
-         always a multiple of UNIT [default: all hosts]"
-    )),
-    mut_arg("rdzv_endpoint", |arg| arg.help(
-        "Address of the coordinator; with `auto`, nodes find each other on the local network by \
-         the name of the job [default: the first host that is reached]"
-    )),
-    mut_arg("rdzv_id", |arg| arg.help(
-        "Name of the job, the same on all of its nodes [default: a unique name]"
-    )),
-    mut_arg("master_addr", |arg| arg.help(
-        "Address of node 0, for `static` [default: the first host that is reached]"
-    )),
-    mut_arg("nproc_per_node", |arg| arg.help(
-        "Number of workers on each host: a number, `auto`, `cpu`, `gpu` or `xpu` [default: its \
-         number of slots, else 1]"
-    )),
-    // Each host gets its own rank, and completion scripts are those of `ragent`.
-    mut_arg("node_rank", |arg| arg.hide(true)),
-    mut_arg("print_completion", |arg| arg.hide(true)),
+    mut_args(for_hosts)
 )]
 pub struct LaunchOverSshArgs {
     /// List of hosts, one per line: `node1`, `node1:8`, `me@node1 slots=8`; slots are the number of
@@ -108,3 +87,33 @@ pub struct LaunchOverSshArgs {
 
 /// The heading in the help for the flags of `ragent launch` that are not flags of the job.
 const OVER_SSH: &str = "Hosts";
+
+/// Corrects the help of flags of a job for a list of hosts.
+fn for_hosts(arg: Arg) -> Arg {
+    let help = match arg.get_id().as_str() {
+        // Each host gets its own rank, and completion scripts are those of `ragent`.
+        "node_rank" | "print_completion" => return arg.hide(true),
+        "master_addr" => {
+            "Address of node 0, for `static` [default: the first host that is reached]"
+        }
+        "nnodes" => {
+            "Number of nodes: N, or MIN:MAX for an elastic job, or MIN:MAX:UNIT for a number that \
+             is always a multiple of UNIT [default: all hosts]"
+        }
+        "nproc_per_node" => {
+            "Number of workers on each host: a number, `auto`, `cpu`, `gpu` or `xpu` [default: its \
+             number of slots, else 1]"
+        }
+        "rdzv_backend" => {
+            "Rendezvous backend: `c10d`, or `static` with fixed ranks [default: static if \
+             --master-addr or --master-port is given, else c10d]"
+        }
+        "rdzv_endpoint" => {
+            "Address of the coordinator; with `auto`, nodes find each other on the local network \
+             by the name of the job [default: the first host that is reached]"
+        }
+        "rdzv_id" => "Name of the job, the same on all of its nodes [default: a unique name]",
+        _ => return arg,
+    };
+    arg.help(help)
+}

@@ -17,6 +17,8 @@ fn defaults_of_a_list_of_hosts() {
     for part in ["UNIT [default: all hosts]", "[default: a unique name]", "slots, else 1]"] {
         assert!(joined.contains(part), "no `{part}` in:\n{text}");
     }
+    let headings = ["Hosts:", "Nodes and rendezvous:", "Workers:"].map(|it| text.find(it).unwrap());
+    assert!(headings.is_sorted(), "{text}");
     for part in ["UNIT [default: 1]", "localhost:29400", "--node-rank <", "--print-completion"] {
         assert!(!joined.contains(part), "`{part}` in:\n{text}");
     }
