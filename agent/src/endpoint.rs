@@ -2,8 +2,8 @@
 //!
 //! `take` finds the host and takes the place: `locate` asks an address who hosts there (`locator`
 //! decides, `identity` recognises the answer), and [`search`] finds the host without an address
-//! (`finder` decides what follows). Then `host` or `join` makes the `Place`;
-//! `hosted` is a coordinator with its port, with or without an agent.
+//! (`finder` decides what follows). Then `host` or `join` makes the `Place`. `hosted` is a
+//! coordinator with its port, with or without an agent.
 
 mod address;
 mod error;

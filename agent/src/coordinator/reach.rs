@@ -83,7 +83,7 @@ async fn addresses_of(endpoint: &Endpoint) -> Vec<IpAddr> {
 }
 
 /// Opens connections to all nodes of `snapshot`.
-pub(crate) async fn measure(snapshot: &Snapshot) -> Vec<Reached> {
+async fn measure(snapshot: &Snapshot) -> Vec<Reached> {
     let places = Arc::new(Semaphore::new(limits::REACH_AT_ONCE));
     let nodes = snapshot.nodes.iter().take(limits::MAX_REACHED);
     let tried: JoinSet<Reached> = nodes

@@ -1,8 +1,8 @@
 //! Recognises that the process was stalled, so that received messages are handled before any node
 //! times out.
 //!
-//! A stalled coordinator finds the messages of all nodes in its queues, and their deadlines passed.
-//! A deadline that is long past is therefore postponed once; what was received moves it on.
+//! After a stall, the messages of all nodes are in the queues of the coordinator, and their deadlines
+//! have passed. A deadline that is long past is therefore postponed once: the messages renew it.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,8 @@ pub(super) struct StallGuard {
 }
 
 impl StallGuard {
-    /// Returns the time at which `deadline` is to be applied. A deadline in the future ends the
-    /// catching up.
+    /// Returns the time at which `deadline` is to be applied. A deadline in the future shows that
+    /// the messages were handled.
     pub(super) fn due(&mut self, now: Instant, deadline: Option<Instant>) -> Option<Instant> {
         if deadline.is_none_or(|deadline| now < deadline) {
             self.until = None;
