@@ -36,7 +36,7 @@ use ragent_rendezvous::{
     settings::Leases,
 };
 
-pub use self::effect::{CLOSED_BEFORE, Effect, Ending, News};
+pub use self::effect::{Action, CLOSED_BEFORE, Effect, Ending, News};
 use self::reports::Said;
 use crate::signal::Signal;
 
@@ -124,7 +124,7 @@ impl Agent {
             is_leased: false,
             said: Said::default(),
             refused_clients: Vec::new(),
-            effects: VecDeque::from([Effect::OpenStore]),
+            effects: VecDeque::from([Effect::Local(Action::OpenStore)]),
             settings,
         }
     }
@@ -226,7 +226,7 @@ impl Agent {
             | State::Running
             | State::Stopping
             | State::Succeeded => {
-                self.effects.push_back(Effect::Kill);
+                self.act(Action::Kill);
                 self.finish(Ending::Refused(reason));
             }
         }
@@ -276,14 +276,14 @@ impl Agent {
                 self.state = State::Leaving { signal, reaped: false };
                 self.say_standing(now);
                 let grace = self.settings.stop_grace;
-                self.effects.push_back(Effect::Stop { signal, grace });
+                self.act(Action::Stop { signal, grace });
             }
             State::Preparing | State::Ready { .. } | State::Succeeded => {
                 self.reaped_to_leave(now, signal);
             }
             // A second Ctrl-C means that the user does not want to wait.
             State::Leaving { reaped: false, .. } | State::Closing(_) if signal == Signal::INT => {
-                self.effects.push_back(Effect::Kill);
+                self.act(Action::Kill);
             }
             State::Leaving { .. } | State::Closing(_) | State::Finished => {}
         }
@@ -307,7 +307,7 @@ impl Agent {
         if !self.is_finished() && gives_up.is_some_and(|at| at <= now) {
             let was_attended = self.job_uid.is_some();
             let waited = self.settings.join_timeout;
-            self.effects.push_back(Effect::Kill);
+            self.act(Action::Kill);
             self.finish(Ending::Unreachable { waited, was_attended });
         }
     }
@@ -324,7 +324,7 @@ impl Agent {
             self.pass_on(now);
         }
         self.say_standing(now);
-        self.effects.push_back(Effect::OpenStore);
+        self.act(Action::OpenStore);
     }
 
     fn reaped_to_leave(&mut self, now: Instant, signal: Signal) {
@@ -346,13 +346,17 @@ impl Agent {
         self.effects.push_back(Effect::Say(FromNode::Standing(standing)));
     }
 
+    fn act(&mut self, action: Action) {
+        self.effects.push_back(Effect::Local(action));
+    }
+
     fn announce(&mut self, news: News) {
-        self.effects.push_back(Effect::Announce(news));
+        self.act(Action::Announce(news));
     }
 
     fn finish(&mut self, ending: Ending) {
         self.state = State::Finished;
-        self.effects.push_back(Effect::Finish(ending));
+        self.act(Action::Finish(ending));
     }
 }
 

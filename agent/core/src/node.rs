@@ -4,19 +4,15 @@
 //! [`Effect`]s. Which stream a message counts on, and in which order a lease ends and a message is
 //! read, is decided here, so that `tests/simulation` runs the same rules as the program.
 
-use std::{
-    collections::VecDeque,
-    net::IpAddr,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, net::IpAddr, time::Instant};
 
 use ragent_rendezvous::{
     ids::{AttendNumber, JobUid, Round, Term},
-    message::{Admission, FromNode, Heard, Standing, ToNode, Welcome, WorkerFailure},
+    message::{FromNode, Heard, Standing, ToNode, Welcome, WorkerFailure},
 };
 
 use crate::{
-    agent::{self, Agent, AgentSettings, Ending, News},
+    agent::{self, Action, Agent, AgentSettings},
     link::{self, Link},
     signal::Signal,
     supervisor::GroupEnd,
@@ -40,23 +36,8 @@ pub enum Effect {
     Renew(Option<Instant>),
     /// Report that the lease is over; its consequences have effects of their own.
     LeaseLost,
-    /// Open a fresh worker store, in addition to the one in service.
-    OpenStore,
-    /// Start the workers of a round; group rank 0 serves the store opened last.
-    Start(Box<Admission>),
-    /// End the workers.
-    Stop {
-        /// The signal to send them.
-        signal: Signal,
-        /// The time that they have to end.
-        grace: Duration,
-    },
-    /// Kill the workers.
-    Kill,
-    /// Report news to the user.
-    Announce(News),
-    /// End this node's part, in this way.
-    Finish(Ending),
+    /// Carry out this action on the node.
+    Local(Action),
 }
 
 /// The claims of a node that registers on a new stream.
@@ -335,12 +316,7 @@ impl Node {
                 // The next stream starts with the state at that time.
                 None => return,
             },
-            agent::Effect::OpenStore => Effect::OpenStore,
-            agent::Effect::Start(admission) => Effect::Start(admission),
-            agent::Effect::Stop { signal, grace } => Effect::Stop { signal, grace },
-            agent::Effect::Kill => Effect::Kill,
-            agent::Effect::Announce(news) => Effect::Announce(news),
-            agent::Effect::Finish(ending) => Effect::Finish(ending),
+            agent::Effect::Local(action) => Effect::Local(action),
         });
     }
 }

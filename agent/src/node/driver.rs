@@ -14,7 +14,7 @@ use std::{
 
 use nix::sys::signal::Signal;
 use ragent_core::{
-    agent::{AgentSettings, Ending, News},
+    agent::{Action, AgentSettings, Ending, News},
     node::{Effect, Node},
     outage::Outage,
     signal,
@@ -219,7 +219,7 @@ impl Driver<'_> {
                 debug!(?effect, "agent");
             }
             match effect {
-                Effect::Finish(how) => ending = Some(how),
+                Effect::Local(Action::Finish(how)) => ending = Some(how),
                 effect => self.carry_out(effect).await?,
             }
         }
@@ -237,12 +237,20 @@ impl Driver<'_> {
             Effect::Drop(attend) => self.forget(attend),
             Effect::Renew(until) => self.order(Command::Renew(until)).await,
             Effect::LeaseLost => self.report_lost_lease(),
-            Effect::OpenStore => {
+            Effect::Local(action) => self.act(action).await?,
+        }
+        Ok(())
+    }
+
+    /// Carries out an action on this node.
+    async fn act(&mut self, action: Action) -> Result<(), DriveError> {
+        match action {
+            Action::OpenStore => {
                 self.refresh_addresses();
                 let port = self.stores.open().await.map_err(DriveError::Store)?;
                 self.node.handle_store_open(clock::now(), port);
             }
-            Effect::Start(admission) => {
+            Action::Start(admission) => {
                 self.workers_succeeded = false;
                 if self.spec.lines.is_shown(admission.group_rank) {
                     self.stopping.handle_started();
@@ -254,9 +262,9 @@ impl Driver<'_> {
                 let job_uid = job_uid.unwrap_or_else(|| JobUid::new(""));
                 self.order(Command::Start { admission, job_uid }).await;
             }
-            Effect::Stop { signal, grace } => self.order(Command::Stop { signal, grace }).await,
-            Effect::Kill => self.order(Command::Kill).await,
-            Effect::Announce(news) => {
+            Action::Stop { signal, grace } => self.order(Command::Stop { signal, grace }).await,
+            Action::Kill => self.order(Command::Kill).await,
+            Action::Announce(news) => {
                 self.workers_succeeded |= matches!(news, News::Succeeded(_));
                 if news == News::HostLeaving {
                     self.outage.handle_host_leaving();
@@ -268,7 +276,7 @@ impl Driver<'_> {
                 }
                 self.service_manager.tell_news(&news);
             }
-            Effect::Finish(_) => debug_assert!(false, "handled by the caller"),
+            Action::Finish(_) => debug_assert!(false, "handled by the caller"),
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ragent_core::{
-    agent::{AgentSettings, Ending, News},
+    agent::{Action, AgentSettings, Ending, News},
     node::{Claims, Effect, Node},
     signal::Signal,
     supervisor::{self, GroupEnd, Supervisor},
@@ -256,32 +256,32 @@ impl World {
                 }
             }
             Effect::LeaseLost => {}
-            Effect::OpenStore => {
+            Effect::Local(Action::OpenStore) => {
                 let takes = self.random.millis(1, 300);
                 self.wake(id, takes, Input::StoreOpen);
             }
-            Effect::Start(admission) => {
+            Effect::Local(Action::Start(admission)) => {
                 let (round, size) = (admission.round, agent.description.local_world_size.get());
                 let supervisor = Supervisor::new(size, self.shared.timeouts.stop_grace);
                 agent.group = Some(Group { round, supervisor });
                 let takes = self.random.millis(0, 100);
                 self.wake(id, takes, Input::Prepared(round));
             }
-            Effect::Stop { signal, grace } => {
+            Effect::Local(Action::Stop { signal, grace }) => {
                 if let Some(group) = &mut agent.group {
                     group.supervisor.handle(now, supervisor::Input::Stop { signal, grace });
                 }
             }
-            Effect::Kill => {
+            Effect::Local(Action::Kill) => {
                 if let Some(group) = &mut agent.group {
                     group.supervisor.handle(now, supervisor::Input::Kill);
                 }
             }
-            Effect::Announce(News::WorkerFailed(failure) | News::Cause(failure)) => {
+            Effect::Local(Action::Announce(News::WorkerFailed(failure) | News::Cause(failure))) => {
                 self.chronicle.failed_rounds.insert(failure.round.round);
             }
-            Effect::Announce(_) => {}
-            Effect::Finish(ending) => self.end_agent(id, &ending),
+            Effect::Local(Action::Announce(_)) => {}
+            Effect::Local(Action::Finish(ending)) => self.end_agent(id, &ending),
         }
     }
 

@@ -10,7 +10,7 @@ use ragent_rendezvous::{
     },
 };
 
-use super::{Agent, Effect, Ending, News, State};
+use super::{Action, Agent, Effect, Ending, News, State};
 use crate::signal::Signal;
 
 impl Agent {
@@ -56,7 +56,7 @@ impl Agent {
                 self.state = State::Running;
                 self.announce(News::Admitted(Box::new(admission.clone())));
                 self.say_standing(now);
-                self.effects.push_back(Effect::Start(Box::new(admission)));
+                self.act(Action::Start(Box::new(admission)));
             }
             // Either a repetition, or it was sent before this node's last standing was received; a
             // repeated standing resolves both.
@@ -80,7 +80,7 @@ impl Agent {
                 self.state = State::Stopping;
                 self.say_standing(now);
                 let grace = self.settings.stop_grace;
-                self.effects.push_back(Effect::Stop { signal: Signal::TERM, grace });
+                self.act(Action::Stop { signal: Signal::TERM, grace });
             }
             State::Succeeded if concerns_this => {
                 self.announce(News::Restarting(round, reason));
@@ -101,15 +101,15 @@ impl Agent {
             State::Running => {
                 self.announce(News::Evicted(round, reason));
                 self.state = State::Stopping;
-                self.effects.push_back(Effect::Kill);
+                self.act(Action::Kill);
                 self.say_standing(now);
             }
-            State::Stopping => self.effects.push_back(Effect::Kill),
+            State::Stopping => self.act(Action::Kill),
             State::Succeeded => {
                 self.announce(News::Evicted(round, reason));
                 self.prepare(now);
             }
-            State::Leaving { reaped: false, .. } => self.effects.push_back(Effect::Kill),
+            State::Leaving { reaped: false, .. } => self.act(Action::Kill),
             // No worker runs, and the coordinator has been informed.
             State::Preparing
             | State::Ready { .. }
@@ -123,7 +123,7 @@ impl Agent {
         match self.state {
             State::Running => {
                 let grace = self.settings.stop_grace;
-                self.effects.push_back(Effect::Stop { signal: Signal::TERM, grace });
+                self.act(Action::Stop { signal: Signal::TERM, grace });
                 self.state = State::Closing(Box::new(outcome));
             }
             State::Stopping | State::Leaving { reaped: false, .. } => {

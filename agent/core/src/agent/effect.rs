@@ -12,12 +12,19 @@ use ragent_rendezvous::{
 
 use crate::signal::Signal;
 
-/// An action for the driver.
+/// An effect of an [`Agent`](super::Agent).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {
     /// Send this message on the current stream. It is not kept while there is none: each new stream
     /// begins with the state at that time.
     Say(FromNode),
+    /// Carry out this action on the node.
+    Local(Action),
+}
+
+/// An action for the driver, on this node.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Action {
     /// Open a fresh worker store, in addition to the one in service, and report its port.
     OpenStore,
     /// Start the workers of a round; group rank 0 serves the store opened last.

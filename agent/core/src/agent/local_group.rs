@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use ragent_rendezvous::message::{Outcome, WorkerFailure};
 
-use super::{Agent, Effect, Ending, News, State};
+use super::{Action, Agent, Effect, Ending, News, State};
 use crate::supervisor::GroupEnd;
 
 impl Agent {
@@ -72,9 +72,9 @@ impl Agent {
         match self.state {
             State::Running | State::Stopping => {
                 self.state = State::Stopping;
-                self.effects.push_back(Effect::Kill);
+                self.act(Action::Kill);
             }
-            State::Leaving { reaped: false, .. } => self.effects.push_back(Effect::Kill),
+            State::Leaving { reaped: false, .. } => self.act(Action::Kill),
             State::Leaving { signal, reaped: true } => self.finish(Ending::Left(signal)),
             State::Preparing
             | State::Ready { .. }

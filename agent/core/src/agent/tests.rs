@@ -32,7 +32,7 @@ impl Fixture {
             seed: 7,
         };
         let mut t = Self { agent: Agent::new(now, settings), now };
-        assert_eq!(t.effects(), [Effect::OpenStore]);
+        assert_eq!(t.effects(), [OPEN_STORE]);
         t
     }
 
@@ -53,7 +53,7 @@ impl Fixture {
 
     fn effects(&mut self) -> Vec<Effect> {
         std::iter::from_fn(|| self.agent.poll_effect())
-            .filter(|effect| !matches!(effect, Effect::Announce(_)))
+            .filter(|effect| !matches!(effect, Effect::Local(Action::Announce(_))))
             .collect()
     }
 
@@ -156,14 +156,16 @@ fn outcome() -> Outcome {
     }
 }
 
-const TERM: Effect = Effect::Stop { signal: Signal::TERM, grace: GRACE };
+const OPEN_STORE: Effect = Effect::Local(Action::OpenStore);
+const KILL: Effect = Effect::Local(Action::Kill);
+const TERM: Effect = Effect::Local(Action::Stop { signal: Signal::TERM, grace: GRACE });
 
 /// A ready node starts the workers of its admission once, even if the admission is repeated.
 #[test]
 fn admission_starts_workers_once() {
     let mut t = Fixture::ready();
     let effects = t.assign(Assignment::Admit(admission(1, 1)));
-    let start = Effect::Start(Box::new(admission(1, 1)));
+    let start = Effect::Local(Action::Start(Box::new(admission(1, 1))));
     assert_eq!(effects, [t.says(NodeState::Running), start]);
     assert_eq!(t.assign(Assignment::Admit(admission(1, 1))), []);
     assert_eq!(t.agent.heard().round, round(1, 1));
@@ -185,7 +187,7 @@ fn old_admission_starts_nothing() {
 fn ready_comes_after_the_last_process() {
     let mut t = Fixture::running();
     assert_eq!(t.restart(round(1, 1)), [t.says(NodeState::Stopping), TERM]);
-    assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Preparing), Effect::OpenStore]);
+    assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Preparing), OPEN_STORE]);
     assert_eq!(t.store_open(), [t.says(NodeState::Ready { store_port: PORT })]);
 }
 
@@ -233,7 +235,7 @@ fn restart_of_another_round_changes_nothing() {
 fn succeeded_node_takes_part_again() {
     let mut t = Fixture::running();
     assert_eq!(t.finished(GroupEnd::Succeeded), [t.says(NodeState::Succeeded)]);
-    assert_eq!(t.restart(round(1, 1)), [t.says(NodeState::Preparing), Effect::OpenStore]);
+    assert_eq!(t.restart(round(1, 1)), [t.says(NodeState::Preparing), OPEN_STORE]);
 }
 
 /// A node that is no longer a member kills its workers without grace and registers as a newcomer.
@@ -241,8 +243,8 @@ fn succeeded_node_takes_part_again() {
 fn evicted_node_kills_and_comes_back() {
     let mut t = Fixture::running();
     let evict = Assignment::Evict { round: round(1, 1), reason: EvictReason::Silent };
-    assert_eq!(t.assign(evict), [Effect::Kill, t.says(NodeState::Stopping)]);
-    assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Preparing), Effect::OpenStore]);
+    assert_eq!(t.assign(evict), [KILL, t.says(NodeState::Stopping)]);
+    assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Preparing), OPEN_STORE]);
 }
 
 /// Without a lease no worker may run.
@@ -250,8 +252,8 @@ fn evicted_node_kills_and_comes_back() {
 fn lost_lease_kills() {
     let mut t = Fixture::running();
     t.agent.handle_lease_lost();
-    assert_eq!(t.effects(), [Effect::Kill]);
-    assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Preparing), Effect::OpenStore]);
+    assert_eq!(t.effects(), [KILL]);
+    assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Preparing), OPEN_STORE]);
 }
 
 /// A signal is reported to the coordinator first, then sent to the workers, which have the whole
@@ -260,11 +262,11 @@ fn lost_lease_kills() {
 #[test]
 fn leaving_is_told_first_and_waits_to_be_dismissed() {
     let mut t = Fixture::running();
-    let stop = Effect::Stop { signal: Signal::TERM, grace: GRACE };
+    let stop = Effect::Local(Action::Stop { signal: Signal::TERM, grace: GRACE });
     assert_eq!(t.signal(), [t.says(NodeState::Leaving { reaped: false }), stop]);
     assert_eq!(t.signal(), []);
     assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Leaving { reaped: true })]);
-    let left = Effect::Finish(Ending::Left(Signal::TERM));
+    let left = Effect::Local(Action::Finish(Ending::Left(Signal::TERM)));
     assert_eq!(t.assign(Assignment::Dismiss), [Effect::Say(FromNode::Goodbye), left]);
 }
 
@@ -272,13 +274,13 @@ fn leaving_is_told_first_and_waits_to_be_dismissed() {
 #[test]
 fn leaving_unattended_waits_for_nobody() {
     let mut t = Fixture::new();
-    assert_eq!(t.signal(), [Effect::Finish(Ending::Left(Signal::TERM))]);
+    assert_eq!(t.signal(), [Effect::Local(Action::Finish(Ending::Left(Signal::TERM)))]);
     let mut t = Fixture::running();
     t.signal();
     t.agent.handle_unattended(t.now);
     t.agent.handle_lease_lost();
-    assert_eq!(t.effects(), [Effect::Kill]);
-    let left = Effect::Finish(Ending::Left(Signal::TERM));
+    assert_eq!(t.effects(), [KILL]);
+    let left = Effect::Local(Action::Finish(Ending::Left(Signal::TERM)));
     assert_eq!(t.finished(GroupEnd::Stopped), [left]);
 }
 
@@ -300,7 +302,7 @@ fn second_interrupt_kills() {
     t.signal();
     assert_eq!(t.signal(), []);
     t.agent.handle_signal(t.now, Signal::INT);
-    assert_eq!(t.effects(), [Effect::Kill]);
+    assert_eq!(t.effects(), [KILL]);
 }
 
 /// A change between an attend and its welcome is reported after the welcome.
@@ -319,7 +321,7 @@ fn leaving_node_outlives_no_lease() {
     t.finished(GroupEnd::Stopped);
     t.agent.handle_unattended(t.now);
     t.agent.handle_lease_lost();
-    assert_eq!(t.effects(), [Effect::Finish(Ending::Left(Signal::TERM))]);
+    assert_eq!(t.effects(), [Effect::Local(Action::Finish(Ending::Left(Signal::TERM)))]);
 }
 
 /// If the job closes, workers are ended first, and the outcome is acknowledged when none is left.
@@ -327,7 +329,8 @@ fn leaving_node_outlives_no_lease() {
 fn close_ends_workers_first() {
     let mut t = Fixture::running();
     assert_eq!(t.assign(Assignment::Close(outcome())), [TERM]);
-    let end = [Effect::Say(FromNode::Goodbye), Effect::Finish(Ending::Closed(outcome()))];
+    let end =
+        [Effect::Say(FromNode::Goodbye), Effect::Local(Action::Finish(Ending::Closed(outcome())))];
     assert_eq!(t.finished(GroupEnd::Stopped), end);
     let mut t = Fixture::ready();
     assert_eq!(t.assign(Assignment::Close(outcome())), end);
@@ -343,7 +346,7 @@ fn coordinator_is_waited_for_as_long_as_nodes_are() {
     assert_eq!(t.agent.poll_timeout(), Some(t.now));
     t.agent.handle_timeout(t.now);
     let ending = Ending::Unreachable { waited: 600 * SECOND, was_attended: true };
-    assert_eq!(t.effects(), [Effect::Kill, Effect::Finish(ending)]);
+    assert_eq!(t.effects(), [KILL, Effect::Local(Action::Finish(ending))]);
     assert_eq!(t.agent.poll_timeout(), None);
 }
 
@@ -367,20 +370,20 @@ fn sent_elsewhere() {
 fn refusals_are_final() {
     let mut t = Fixture::new();
     t.agent.handle_refused(RefuseReason::EarlierRun);
-    let refused = Effect::Finish(Ending::Refused(RefuseReason::EarlierRun));
-    assert_eq!(t.effects(), [Effect::Kill, refused]);
+    let refused = Effect::Local(Action::Finish(Ending::Refused(RefuseReason::EarlierRun)));
+    assert_eq!(t.effects(), [KILL, refused]);
     let mut t = Fixture::new();
     t.agent.handle_refused(RefuseReason::Closed(outcome()));
-    let late = Effect::Finish(Ending::Refused(RefuseReason::Closed(outcome())));
-    assert_eq!(t.effects(), [Effect::Kill, late]);
+    let late = Effect::Local(Action::Finish(Ending::Refused(RefuseReason::Closed(outcome()))));
+    assert_eq!(t.effects(), [KILL, late]);
     let mut t = Fixture::new();
     let succeeded = Outcome { result: JobResult::Succeeded, ..outcome() };
     t.agent.handle_refused(RefuseReason::Closed(succeeded.clone()));
-    let closed = Effect::Finish(Ending::Closed(succeeded));
+    let closed = Effect::Local(Action::Finish(Ending::Closed(succeeded)));
     assert_eq!(t.effects(), [Effect::Say(FromNode::Goodbye), closed]);
     let mut t = Fixture::ready();
     t.agent.handle_refused(RefuseReason::Closed(outcome()));
-    let closed = Effect::Finish(Ending::Closed(outcome()));
+    let closed = Effect::Local(Action::Finish(Ending::Closed(outcome())));
     assert_eq!(t.effects(), [Effect::Say(FromNode::Goodbye), closed]);
 }
 
@@ -501,7 +504,11 @@ fn refused_clients_are_announced_once() {
     let refused = RefusedClients { round: round(1, 1), addresses: vec![address] };
     let news = |t: &mut Fixture| {
         let effects = std::iter::from_fn(|| t.agent.poll_effect());
-        effects.filter(|effect| matches!(effect, Effect::Announce(News::ClientRefused(..)))).count()
+        effects
+            .filter(|effect| {
+                matches!(effect, Effect::Local(Action::Announce(News::ClientRefused(..))))
+            })
+            .count()
     };
     let mut t = Fixture::running();
     for _ in 0..2 {

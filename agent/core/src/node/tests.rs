@@ -1,6 +1,8 @@
+use std::time::Duration;
+
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, RoleRank, RoundId},
-    message::{Assignment, NodeState},
+    message::{Admission, Assignment, NodeState},
     settings::Leases,
 };
 
@@ -67,7 +69,7 @@ fn ready() -> (Node, Instant) {
 }
 
 fn admits(effects: &[Effect]) -> bool {
-    effects.iter().any(|effect| matches!(effect, Effect::Start(_)))
+    effects.iter().any(|effect| matches!(effect, Effect::Local(Action::Start(_))))
 }
 
 /// An admission that is read after the lease has ended starts nothing, even if no timer fired.
@@ -105,7 +107,10 @@ fn unleased_workers_run_on() {
     effects(&mut node);
     node.handle_timeout(now + 60_000 * MS);
     let late = effects(&mut node);
-    assert!(late.contains(&Effect::LeaseLost) && !late.contains(&Effect::Kill), "{late:?}");
+    assert!(
+        late.contains(&Effect::LeaseLost) && !late.contains(&Effect::Local(Action::Kill)),
+        "{late:?}"
+    );
     assert!(!node.agent().standing(now).was_cut_off);
 }
 
