@@ -169,7 +169,7 @@ impl Rendezvous {
                 self.send(from, ToNode::Echo { sequence });
                 return;
             }
-            FromNode::Said { text } => {
+            FromNode::Progress { text } => {
                 self.roster.record_progress(&from.node, text);
                 return;
             }

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The longest progress report of workers that is passed on, in bytes: one line.
-pub const SAID_MAX: usize = 200;
+pub const PROGRESS_MAX: usize = 200;
 
 /// The most addresses refused by a round's store that are reported.
 pub const REFUSED_CLIENTS_MAX: usize = 16;
@@ -122,8 +122,8 @@ pub enum FromNode {
         round: RoundId,
     },
     /// The latest progress report of the node's workers, for people; empty if none in this round.
-    Said {
-        /// At most [`SAID_MAX`] bytes, without control characters.
+    Progress {
+        /// At most [`PROGRESS_MAX`] bytes, without control characters.
         text: String,
     },
     /// The store of the round, which this node serves, has refused clients.

@@ -37,7 +37,7 @@ use ragent_rendezvous::{
 };
 
 pub use self::effect::{Action, CLOSED_BEFORE, Effect, Ending, News};
-use self::reports::Said;
+use self::reports::Progress;
 use crate::signal::Signal;
 
 /// The state of the node.
@@ -100,7 +100,7 @@ pub struct Agent {
     unattended: Option<Instant>,
     /// True if the coordinator may still count this node as alive.
     is_leased: bool,
-    said: Said,
+    progress: Progress,
     /// Addresses that the store of `round` has refused, as far as this node knows.
     refused_clients: Vec<IpAddr>,
     effects: VecDeque<Effect>,
@@ -122,7 +122,7 @@ impl Agent {
             waiting: None,
             unattended: Some(now),
             is_leased: false,
-            said: Said::default(),
+            progress: Progress::default(),
             refused_clients: Vec::new(),
             effects: VecDeque::from([Effect::Local(Action::OpenStore)]),
             settings,
@@ -193,12 +193,12 @@ impl Agent {
         self.job_uid = Some(welcome.job_uid.clone());
         self.unattended = None;
         self.is_leased = true;
-        self.say_standing(now);
-        if !self.said.text.is_empty() {
-            self.pass_on(now);
+        self.send_standing(now);
+        if !self.progress.text.is_empty() {
+            self.send_progress(now);
         }
         if !self.refused_clients.is_empty() && self.serves_the_store() {
-            self.say_refused_clients();
+            self.send_refused_clients();
         }
     }
 
@@ -251,7 +251,7 @@ impl Agent {
 
     /// Notes that the coordinator asks for a sign of life.
     pub fn handle_probe(&mut self, round: RoundId) {
-        self.effects.push_back(Effect::Say(FromNode::Alive { round }));
+        self.effects.push_back(Effect::Send(FromNode::Alive { round }));
     }
 
     /// Notes that the coordinator's host is about to leave.
@@ -265,7 +265,7 @@ impl Agent {
     pub fn handle_store_open(&mut self, now: Instant, store_port: u16) {
         if self.state == State::Preparing {
             self.state = State::Ready { store_port };
-            self.say_standing(now);
+            self.send_standing(now);
         }
     }
 
@@ -274,7 +274,7 @@ impl Agent {
         match self.state {
             State::Running | State::Stopping => {
                 self.state = State::Leaving { signal, reaped: false };
-                self.say_standing(now);
+                self.send_standing(now);
                 let grace = self.settings.stop_grace;
                 self.act(Action::Stop { signal, grace });
             }
@@ -295,13 +295,16 @@ impl Agent {
             return None;
         }
         let gives_up = self.unattended.map(|since| since + self.settings.join_timeout);
-        [gives_up, self.said.quiet_until.filter(|_| self.said.is_due)].into_iter().flatten().min()
+        [gives_up, self.progress.quiet_until.filter(|_| self.progress.is_due)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Applies every deadline that has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
-        if self.said.is_due && self.said.quiet_until.is_none_or(|until| until <= now) {
-            self.pass_on(now);
+        if self.progress.is_due && self.progress.quiet_until.is_none_or(|until| until <= now) {
+            self.send_progress(now);
         }
         let gives_up = self.unattended.map(|since| since + self.settings.join_timeout);
         if !self.is_finished() && gives_up.is_some_and(|at| at <= now) {
@@ -319,11 +322,11 @@ impl Agent {
 
     fn prepare(&mut self, now: Instant) {
         self.state = State::Preparing;
-        if !self.said.text.is_empty() {
-            self.said.text.clear();
-            self.pass_on(now);
+        if !self.progress.text.is_empty() {
+            self.progress.text.clear();
+            self.send_progress(now);
         }
-        self.say_standing(now);
+        self.send_standing(now);
         self.act(Action::OpenStore);
     }
 
@@ -333,17 +336,17 @@ impl Agent {
             return self.finish(Ending::Left(signal));
         }
         self.state = State::Leaving { signal, reaped: true };
-        self.say_standing(now);
+        self.send_standing(now);
     }
 
-    fn say_goodbye(&mut self, outcome: Outcome) {
-        self.effects.push_back(Effect::Say(FromNode::Goodbye));
+    fn finish_closed(&mut self, outcome: Outcome) {
+        self.effects.push_back(Effect::Send(FromNode::Goodbye));
         self.finish(Ending::Closed(outcome));
     }
 
-    fn say_standing(&mut self, now: Instant) {
+    fn send_standing(&mut self, now: Instant) {
         let standing = self.standing(now);
-        self.effects.push_back(Effect::Say(FromNode::Standing(standing)));
+        self.effects.push_back(Effect::Send(FromNode::Standing(standing)));
     }
 
     fn act(&mut self, action: Action) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Minimum interval between a node's progress messages to the coordinator: 10,000
 /// nodes stay below 5,000 messages a second.
-pub const SAID_INTERVAL: Duration = Duration::from_secs(2);
+pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 /// Minimum interval at which a group that may hang is examined: long enough that reading three
 /// small files per process costs nothing, short enough that a hang is reported in time.
 pub const HANG_LOOK_MIN: Duration = Duration::from_millis(250);

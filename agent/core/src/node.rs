@@ -236,9 +236,9 @@ impl Node {
     }
 
     /// Notes the workers' progress text.
-    pub fn handle_said(&mut self, now: Instant, text: String) {
+    pub fn handle_progress(&mut self, now: Instant, text: String) {
         self.begin(now);
-        self.agent.handle_said(now, text);
+        self.agent.handle_progress(now, text);
         self.collect(now);
     }
 
@@ -311,7 +311,7 @@ impl Node {
 
     fn take_agent(&mut self, effect: agent::Effect) {
         self.effects.push_back(match effect {
-            agent::Effect::Say(message) => match self.link.current() {
+            agent::Effect::Send(message) => match self.link.current() {
                 Some(attend) => Effect::Send { attend, message },
                 // The next stream starts with the state at that time.
                 None => return,

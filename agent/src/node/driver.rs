@@ -207,7 +207,7 @@ impl Driver<'_> {
                 self.node.handle_finished(now, end);
             }
             Told::CutOff => self.node.handle_cut_off(now),
-            Told::Said(text) => self.node.handle_said(now, text),
+            Told::Progress(text) => self.node.handle_progress(now, text),
         }
     }
 

@@ -5,8 +5,8 @@ use std::{net::IpAddr, num::NonZeroU32};
 use ragent_rendezvous::{
     ids::{AttendNumber, GroupRank, JobUid, NodeId, Round, RunId},
     message::{
-        Attend, FromNode, Heard, NodeDescription, NodeState, REFUSED_CLIENTS_MAX, RefusedClients,
-        SAID_MAX, Standing,
+        Attend, FromNode, Heard, NodeDescription, NodeState, PROGRESS_MAX, REFUSED_CLIENTS_MAX,
+        RefusedClients, Standing,
     },
 };
 
@@ -50,8 +50,8 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
                 Self::Message(FromNode::RefusedClients(refused.try_into()?))
             }
             Message::Said(v1::Said { text: said }) => {
-                let text = text(said, "said.text", SAID_MAX)?;
-                Self::Message(FromNode::Said { text })
+                let text = text(said, "said.text", PROGRESS_MAX)?;
+                Self::Message(FromNode::Progress { text })
             }
         })
     }
@@ -76,7 +76,7 @@ impl From<FromAgent> for v1::AgentMessage {
                 Message::RefusedClients(refused.into())
             }
             FromAgent::Message(FromNode::Goodbye) => Message::Goodbye(v1::Goodbye {}),
-            FromAgent::Message(FromNode::Said { text }) => {
+            FromAgent::Message(FromNode::Progress { text }) => {
                 Message::Said(v1::Said { text: printable(&text) })
             }
         };

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, JobUid, NodeId, RunId},
-    message::SAID_MAX,
+    message::PROGRESS_MAX,
     snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName},
 };
 
@@ -148,7 +148,7 @@ impl TryFrom<v1::NodeStatus> for NodeSnapshot {
                 .transpose()?,
             progress: node
                 .progress
-                .map(|progress| text(progress, "node.progress", SAID_MAX))
+                .map(|progress| text(progress, "node.progress", PROGRESS_MAX))
                 .transpose()?,
         })
     }

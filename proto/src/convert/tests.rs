@@ -148,7 +148,7 @@ fn from_agent() -> Vec<FromAgent> {
         FromNode::Alive { round: round() },
         FromNode::Goodbye,
         FromNode::RefusedClients(refused_clients()),
-        FromNode::Said { text: "step 120".to_owned() },
+        FromNode::Progress { text: "step 120".to_owned() },
     ];
     attends.chain(standings).chain(others.map(FromAgent::Message)).collect()
 }
@@ -349,9 +349,9 @@ fn terminals_are_left_alone() {
         let mut status = v1::Snapshot::from(snapshot());
         status.nodes[0].reason = Some(bad.to_owned());
         assert_eq!(Snapshot::try_from(status), Err(Malformed::OutOfRange("node.reason")));
-        let said = FromAgent::Message(FromNode::Said { text: format!("a{bad}b") });
+        let said = FromAgent::Message(FromNode::Progress { text: format!("a{bad}b") });
         let heard = FromAgent::try_from(v1::AgentMessage::from(said)).unwrap();
-        let FromAgent::Message(FromNode::Said { text }) = heard else { panic!("{heard:?}") };
+        let FromAgent::Message(FromNode::Progress { text }) = heard else { panic!("{heard:?}") };
         assert!(text.starts_with('a') && text.ends_with('b') && !text.contains(bad));
     }
     assert_eq!(text("a\tb\n".to_owned(), "x", 9), Ok("a\tb\n".to_owned()));

@@ -23,7 +23,7 @@ impl Agent {
             Assignment::Evict { round, reason } => self.evict(now, round, reason),
             Assignment::Dismiss => {
                 if let State::Leaving { signal, reaped: true } = self.state {
-                    self.effects.push_back(Effect::Say(FromNode::Goodbye));
+                    self.effects.push_back(Effect::Send(FromNode::Goodbye));
                     self.finish(Ending::Left(signal));
                 }
             }
@@ -55,13 +55,13 @@ impl Agent {
                 };
                 self.state = State::Running;
                 self.announce(News::Admitted(Box::new(admission.clone())));
-                self.say_standing(now);
+                self.send_standing(now);
                 self.act(Action::Start(Box::new(admission)));
             }
             // Either a repetition, or it was sent before this node's last standing was received; a
             // repeated standing resolves both.
             State::Ready { .. } | State::Preparing | State::Leaving { .. } => {
-                self.say_standing(now)
+                self.send_standing(now)
             }
             State::Running
             | State::Stopping
@@ -78,7 +78,7 @@ impl Agent {
             State::Running if concerns_this => {
                 self.announce(News::Restarting(round, reason));
                 self.state = State::Stopping;
-                self.say_standing(now);
+                self.send_standing(now);
                 let grace = self.settings.stop_grace;
                 self.act(Action::Stop { signal: Signal::TERM, grace });
             }
@@ -91,7 +91,7 @@ impl Agent {
             | State::Running
             | State::Stopping
             | State::Succeeded
-            | State::Leaving { .. } => self.say_standing(now),
+            | State::Leaving { .. } => self.send_standing(now),
             State::Closing(_) | State::Finished => {}
         }
     }
@@ -102,7 +102,7 @@ impl Agent {
                 self.announce(News::Evicted(round, reason));
                 self.state = State::Stopping;
                 self.act(Action::Kill);
-                self.say_standing(now);
+                self.send_standing(now);
             }
             State::Stopping => self.act(Action::Kill),
             State::Succeeded => {
@@ -132,7 +132,7 @@ impl Agent {
             State::Preparing
             | State::Ready { .. }
             | State::Succeeded
-            | State::Leaving { reaped: true, .. } => self.say_goodbye(outcome),
+            | State::Leaving { reaped: true, .. } => self.finish_closed(outcome),
             State::Closing(_) | State::Finished => {}
         }
     }

@@ -17,7 +17,7 @@ use crate::signal::Signal;
 pub enum Effect {
     /// Send this message on the current stream. It is not kept while there is none: each new stream
     /// begins with the state at that time.
-    Say(FromNode),
+    Send(FromNode),
     /// Carry out this action on the node.
     Local(Action),
 }

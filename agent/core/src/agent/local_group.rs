@@ -18,7 +18,7 @@ impl Agent {
             self.announce(News::WorkerFailed(Box::new(failure.clone())));
             self.failure = Some((failure, now));
             self.state = State::Stopping;
-            self.say_standing(now);
+            self.send_standing(now);
         }
     }
 
@@ -50,13 +50,13 @@ impl Agent {
             (State::Running, GroupEnd::Succeeded) => {
                 self.state = State::Succeeded;
                 self.announce(News::Succeeded(self.round));
-                self.say_standing(now);
+                self.send_standing(now);
             }
             (State::Running | State::Stopping, _) => self.prepare(now),
             (&State::Leaving { signal, .. }, _) => self.reaped_to_leave(now, signal),
             (State::Closing(outcome), _) => {
                 let outcome = Outcome::clone(outcome);
-                self.say_goodbye(outcome);
+                self.finish_closed(outcome);
             }
             (State::Preparing | State::Ready { .. } | State::Succeeded | State::Finished, _) => {}
         }

@@ -13,7 +13,7 @@ use crate::limits;
 
 /// The progress text of the workers.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct Progress {
     pub(super) text: String,
     /// True if the coordinator has not received the text yet.
     pub(super) is_due: bool,
@@ -24,7 +24,7 @@ impl Agent {
     /// Notes that the store that this node serves to `round` has refused a client.
     pub fn handle_client_refused(&mut self, round: Round, address: IpAddr) {
         if round == self.round.round && self.add_refused_client(address) {
-            self.say_refused_clients();
+            self.send_refused_clients();
         }
     }
 
@@ -38,22 +38,22 @@ impl Agent {
     }
 
     /// Notes the workers' progress text. Only the newest text is sent, at intervals.
-    pub fn handle_said(&mut self, now: Instant, text: String) {
-        if self.state == State::Running && self.said.text != text {
-            self.said.text = text;
-            if self.said.quiet_until.is_none_or(|until| until <= now) {
-                self.pass_on(now);
+    pub fn handle_progress(&mut self, now: Instant, text: String) {
+        if self.state == State::Running && self.progress.text != text {
+            self.progress.text = text;
+            if self.progress.quiet_until.is_none_or(|until| until <= now) {
+                self.send_progress(now);
             } else {
-                self.said.is_due = true;
+                self.progress.is_due = true;
             }
         }
     }
 
-    pub(super) fn pass_on(&mut self, now: Instant) {
-        self.said.is_due = false;
-        self.said.quiet_until = Some(now + limits::SAID_INTERVAL);
-        let text = self.said.text.clone();
-        self.effects.push_back(Effect::Say(FromNode::Said { text }));
+    pub(super) fn send_progress(&mut self, now: Instant) {
+        self.progress.is_due = false;
+        self.progress.quiet_until = Some(now + limits::PROGRESS_INTERVAL);
+        let text = self.progress.text.clone();
+        self.effects.push_back(Effect::Send(FromNode::Progress { text }));
     }
 
     /// Returns true if this node is group rank 0 of its newest round.
@@ -72,9 +72,9 @@ impl Agent {
         is_new
     }
 
-    pub(super) fn say_refused_clients(&mut self) {
+    pub(super) fn send_refused_clients(&mut self) {
         let addresses = self.refused_clients.clone();
         let refused = RefusedClients { round: self.round, addresses };
-        self.effects.push_back(Effect::Say(FromNode::RefusedClients(refused)));
+        self.effects.push_back(Effect::Send(FromNode::RefusedClients(refused)));
     }
 }

@@ -60,7 +60,7 @@ impl Fixture {
     fn says(&self, state: NodeState) -> Effect {
         let standing = self.agent.standing(self.now);
         assert_eq!(standing.state, state);
-        Effect::Say(FromNode::Standing(standing))
+        Effect::Send(FromNode::Standing(standing))
     }
 
     fn welcome(&mut self, term: u64) -> Vec<Effect> {
@@ -267,7 +267,7 @@ fn leaving_is_told_first_and_waits_to_be_dismissed() {
     assert_eq!(t.signal(), []);
     assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Leaving { reaped: true })]);
     let left = Effect::Local(Action::Finish(Ending::Left(Signal::TERM)));
-    assert_eq!(t.assign(Assignment::Dismiss), [Effect::Say(FromNode::Goodbye), left]);
+    assert_eq!(t.assign(Assignment::Dismiss), [Effect::Send(FromNode::Goodbye), left]);
 }
 
 /// A node that cannot reach a coordinator leaves at once on a signal.
@@ -330,7 +330,7 @@ fn close_ends_workers_first() {
     let mut t = Fixture::running();
     assert_eq!(t.assign(Assignment::Close(outcome())), [TERM]);
     let end =
-        [Effect::Say(FromNode::Goodbye), Effect::Local(Action::Finish(Ending::Closed(outcome())))];
+        [Effect::Send(FromNode::Goodbye), Effect::Local(Action::Finish(Ending::Closed(outcome())))];
     assert_eq!(t.finished(GroupEnd::Stopped), end);
     let mut t = Fixture::ready();
     assert_eq!(t.assign(Assignment::Close(outcome())), end);
@@ -380,11 +380,11 @@ fn refusals_are_final() {
     let succeeded = Outcome { result: JobResult::Succeeded, ..outcome() };
     t.agent.handle_refused(RefuseReason::Closed(succeeded.clone()));
     let closed = Effect::Local(Action::Finish(Ending::Closed(succeeded)));
-    assert_eq!(t.effects(), [Effect::Say(FromNode::Goodbye), closed]);
+    assert_eq!(t.effects(), [Effect::Send(FromNode::Goodbye), closed]);
     let mut t = Fixture::ready();
     t.agent.handle_refused(RefuseReason::Closed(outcome()));
     let closed = Effect::Local(Action::Finish(Ending::Closed(outcome())));
-    assert_eq!(t.effects(), [Effect::Say(FromNode::Goodbye), closed]);
+    assert_eq!(t.effects(), [Effect::Send(FromNode::Goodbye), closed]);
 }
 
 /// A probe is answered in every state.
@@ -392,7 +392,7 @@ fn refusals_are_final() {
 fn probe_is_answered() {
     let mut t = Fixture::running();
     t.agent.handle_probe(round(1, 1));
-    assert_eq!(t.effects(), [Effect::Say(FromNode::Alive { round: round(1, 1) })]);
+    assert_eq!(t.effects(), [Effect::Send(FromNode::Alive { round: round(1, 1) })]);
 }
 
 /// Workers that were killed at the end of the lease are reported as such, until the next round.
@@ -413,15 +413,15 @@ fn end_of_the_lease_is_told() {
 /// is cleared when the round has ended.
 #[test]
 fn progress_is_passed_on_at_intervals() {
-    let said = |text: &str| Effect::Say(FromNode::Said { text: text.to_owned() });
+    let said = |text: &str| Effect::Send(FromNode::Progress { text: text.to_owned() });
     let mut t = Fixture::running();
-    t.agent.handle_said(t.now, "step 1".to_owned());
+    t.agent.handle_progress(t.now, "step 1".to_owned());
     assert_eq!(t.effects(), [said("step 1")]);
     for step in ["step 2", "step 3"] {
-        t.agent.handle_said(t.now, step.to_owned());
+        t.agent.handle_progress(t.now, step.to_owned());
     }
     assert_eq!(t.effects(), []);
-    t.now += limits::SAID_INTERVAL;
+    t.now += limits::PROGRESS_INTERVAL;
     assert_eq!(t.agent.poll_timeout(), Some(t.now));
     t.agent.handle_timeout(t.now);
     assert_eq!(t.effects(), [said("step 3")]);
@@ -490,7 +490,7 @@ fn stopped_node_may_have_the_cause() {
     t.agent.handle_cause(t.now, cause);
     let effects = t.finished(GroupEnd::Stopped);
     let said = |effect: &Effect| match effect {
-        Effect::Say(FromNode::Standing(standing)) => standing.failure.is_some(),
+        Effect::Send(FromNode::Standing(standing)) => standing.failure.is_some(),
         _ => false,
     };
     assert!(effects.iter().any(said), "{effects:?}");
@@ -517,7 +517,7 @@ fn refused_clients_are_announced_once() {
     t.agent.handle_refused_clients(RefusedClients { round: round(1, 2), ..refused.clone() });
     assert_eq!(news(&mut t), 1);
 
-    let said = Effect::Say(FromNode::RefusedClients(refused));
+    let said = Effect::Send(FromNode::RefusedClients(refused));
     let mut t = Fixture::running();
     t.agent.handle_client_refused(Round(1), address);
     assert_eq!(t.effects(), std::slice::from_ref(&said));

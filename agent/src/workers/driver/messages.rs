@@ -64,7 +64,7 @@ pub enum Told {
     /// The keeper kills the workers because their lease has expired.
     CutOff,
     /// The status line of a worker.
-    Said(String),
+    Progress(String),
 }
 
 /// A running supervisor.

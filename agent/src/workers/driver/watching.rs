@@ -75,7 +75,7 @@ impl Driver {
             let first = group.workers.iter().find(|(_, worker)| worker.said.is_some());
             if first.is_some_and(|(first, _)| *first == local_rank) {
                 // If the queue is full, a later line suffices.
-                let _ = self.tell.try_send(Told::Said(text));
+                let _ = self.tell.try_send(Told::Progress(text));
             }
         }
         self.take_stacks(hang);

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ragent_rendezvous::{ids::LocalRank, message::SAID_MAX};
+use ragent_rendezvous::{ids::LocalRank, message::PROGRESS_MAX};
 use tokio::{net::UnixDatagram, sync::mpsc, task::AbortHandle};
 
 use crate::{
@@ -43,7 +43,7 @@ impl Notice {
 fn short(text: &str) -> String {
     let mut short = String::new();
     for c in text.chars().filter(|c| !c.is_control()) {
-        if short.len() + c.len_utf8() > SAID_MAX {
+        if short.len() + c.len_utf8() > PROGRESS_MAX {
             break;
         }
         short.push(c);
@@ -156,6 +156,6 @@ mod tests {
     fn status_is_bounded() {
         let notice = Notice::parse(format!("STATUS=\u{1b}[2J{}", "ä".repeat(4000)).as_bytes());
         let status = notice.status.expect("it was given");
-        assert!(status.len() <= SAID_MAX && status.starts_with("[2Jä"), "{status}");
+        assert!(status.len() <= PROGRESS_MAX && status.starts_with("[2Jä"), "{status}");
     }
 }
