@@ -46,7 +46,7 @@ use crate::{
     },
     spec::Endpoint,
     sys::{clock, host::ThisHost},
-    workers::driver::{Command, SupervisorHandle, Told},
+    workers::driver::{Command, SupervisorEvent, SupervisorHandle},
 };
 
 /// The driver's configuration: the job and the node.
@@ -132,7 +132,7 @@ pub async fn drive(
     loop {
         if let Some(ending) = driver.carry_out_all().await? {
             let workers_succeeded = driver.workers_succeeded;
-            driver.say_farewell(&mut events).await;
+            driver.flush_streams(&mut events).await;
             return Ok(End { ending, workers_succeeded });
         }
         let deadline = driver.poll_timeout();
@@ -141,7 +141,9 @@ pub async fn drive(
             // stall to the coordinator.
             biased;
             Some(signal) = signals.recv() => driver.handle_signal(signal),
-            told = supervisor.told.recv() => driver.handle_told(told.ok_or(DriveError::Supervisor)?),
+            event = supervisor.events.recv() => {
+                driver.handle_supervisor_event(event.ok_or(DriveError::Supervisor)?);
+            }
             Some(event) = events.recv() => driver.handle_event(event),
             (round, address) = driver.stores.client_refused() => {
                 driver.node.handle_client_refused(clock::now(), round, address);
@@ -196,18 +198,18 @@ impl Driver<'_> {
         self.node.handle_signal(now, signal);
     }
 
-    fn handle_told(&mut self, told: Told) {
+    fn handle_supervisor_event(&mut self, event: SupervisorEvent) {
         let now = clock::now();
-        debug!(?told, "message from the supervisor");
-        match told {
-            Told::Failed(failure) => self.node.handle_failed(now, *failure),
-            Told::Cause(cause) => self.node.handle_cause(now, *cause),
-            Told::Finished(end) => {
+        debug!(?event, "message from the supervisor");
+        match event {
+            SupervisorEvent::Failed(failure) => self.node.handle_failed(now, *failure),
+            SupervisorEvent::Cause(cause) => self.node.handle_cause(now, *cause),
+            SupervisorEvent::Finished(end) => {
                 self.stopping.handle_ended();
                 self.node.handle_finished(now, end);
             }
-            Told::CutOff => self.node.handle_cut_off(now),
-            Told::Progress(text) => self.node.handle_progress(now, text),
+            SupervisorEvent::CutOff => self.node.handle_cut_off(now),
+            SupervisorEvent::Progress(text) => self.node.handle_progress(now, text),
         }
     }
 
@@ -233,7 +235,7 @@ impl Driver<'_> {
                 let task = tokio::spawn(client::attend(endpoint, self.known, attend, events));
                 self.tasks.insert(attend, task.abort_handle());
             }
-            Effect::Send { attend, message } => self.say_on(attend, message),
+            Effect::Send { attend, message } => self.send_on(attend, message),
             Effect::Drop(attend) => self.forget(attend),
             Effect::Renew(until) => self.order(Command::Renew(until)).await,
             Effect::LeaseLost => self.report_lost_lease(),
@@ -315,7 +317,7 @@ impl Driver<'_> {
     }
 
     /// Flushes the last messages: closing this side of the streams ends them on the other.
-    async fn say_farewell(mut self, events: &mut mpsc::Receiver<StreamEvent>) {
+    async fn flush_streams(mut self, events: &mut mpsc::Receiver<StreamEvent>) {
         let current = self.node.current();
         self.streams.clear();
         let ended = async {

@@ -21,9 +21,9 @@ use ragent_rendezvous::{
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
-pub use self::messages::{Command, SupervisorHandle, Told};
+pub use self::messages::{Command, SupervisorEvent, SupervisorHandle};
 use self::{
-    group::{Fate, Group, Worker},
+    group::{Group, Worker, WorkerState},
     watching::{next_notice, next_timer, open_notices},
 };
 use super::{
@@ -46,7 +46,7 @@ use crate::{
 /// Returns the system's refusal to start the keeper.
 pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
     let (commands, received) = mpsc::channel(limits::TASK_QUEUE);
-    let (tell, told) = mpsc::channel(limits::TASK_QUEUE);
+    let (reports_to_agent, events) = mpsc::channel(limits::TASK_QUEUE);
     let (reports, from_keeper) = mpsc::channel(limits::TASK_QUEUE);
     let (background, done) = mpsc::channel(limits::TASK_QUEUE);
     let notices = open_notices(&spec);
@@ -58,7 +58,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
         keeper: Some(keeper),
         drains,
         reports,
-        tell,
+        reports_to_agent,
         group: None,
         bury: None,
         renewed: None,
@@ -71,7 +71,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
         background,
     };
     let task = tokio::spawn(driver.drive(received, from_keeper, done));
-    Ok(SupervisorHandle { commands, told, task })
+    Ok(SupervisorHandle { commands, events, task })
 }
 
 struct Driver {
@@ -79,7 +79,7 @@ struct Driver {
     keeper: Option<KeeperLink>,
     drains: Drains,
     reports: mpsc::Sender<FromKeeper>,
-    tell: mpsc::Sender<Told>,
+    reports_to_agent: mpsc::Sender<SupervisorEvent>,
     group: Option<Group>,
     /// The latest orders of these kinds, which a new keeper needs.
     bury: Option<Order>,
@@ -221,8 +221,8 @@ impl Driver {
             match effect {
                 Effect::Failed(local_rank, end) => {
                     let failure = self.failure(local_rank, end).await;
-                    self.tell_failed(&failure);
-                    self.tell(Told::Failed(Box::new(failure))).await;
+                    self.record_failed(&failure);
+                    self.report(SupervisorEvent::Failed(Box::new(failure))).await;
                 }
                 Effect::Signal(signal) => {
                     self.order(Order::Signal { signal: signal.0 }, Vec::new()).await;
@@ -238,34 +238,34 @@ impl Driver {
                     }
                 }
                 Effect::Finish(end) => {
-                    self.tell_cause(end).await;
-                    self.tell_finished(end);
+                    self.report_cause(end).await;
+                    self.record_finished(end);
                     self.group = None;
                     self.timers.clear();
                     self.idle_since = clock::now();
-                    self.tell(Told::Finished(end)).await;
+                    self.report(SupervisorEvent::Finished(end)).await;
                 }
             }
         }
     }
 
-    fn tell_failed(&mut self, failure: &WorkerFailure) {
+    fn record_failed(&mut self, failure: &WorkerFailure) {
         let Some(group) = &mut self.group else { return };
         if let Some(worker) = group.workers.get_mut(&failure.local_rank) {
-            worker.fate = Fate::Failed;
+            worker.state = WorkerState::Failed;
         }
         let exit_code = process_end::exit_code(&failure.end);
         let event = WorkerEvent::Failed { exit_code, message: failure.message.clone() };
         self.spec.events.worker(&group.admission, failure.local_rank, failure.pid, event);
     }
 
-    fn tell_finished(&mut self, end: GroupEnd) {
+    fn record_finished(&mut self, end: GroupEnd) {
         let Some(Group { admission, workers, .. }) = &self.group else { return };
         for (local_rank, worker) in workers {
-            let event = match worker.fate {
-                Fate::Failed => continue,
-                Fate::Succeeded => WorkerEvent::Succeeded,
-                Fate::Running | Fate::Ended => WorkerEvent::Terminated,
+            let event = match worker.state {
+                WorkerState::Failed => continue,
+                WorkerState::Succeeded => WorkerEvent::Succeeded,
+                WorkerState::Running | WorkerState::Ended => WorkerEvent::Terminated,
             };
             self.spec.events.worker(admission, *local_rank, worker.pid, event);
         }
@@ -276,9 +276,9 @@ impl Driver {
         self.spec.events.agent(admission, event);
     }
 
-    async fn tell(&self, told: Told) {
+    async fn report(&self, event: SupervisorEvent) {
         // An agent that no longer listens is about to drop its commands too.
-        let _ = self.tell.send(told).await;
+        let _ = self.reports_to_agent.send(event).await;
     }
 
     /// Ends the keeper, which ends everything below it, and waits until no process is left.

@@ -76,10 +76,10 @@ impl Driver<'_> {
             charged_through,
             standing,
         };
-        let (says, queue) = mpsc::channel(limits::STREAM_QUEUE);
+        let (sender, queue) = mpsc::channel(limits::STREAM_QUEUE);
         let first = FirstWords { attend: message, proof: self.proof.newest(), queue };
         if reply.send(first).is_ok() {
-            self.streams.insert(attend, says);
+            self.streams.insert(attend, sender);
             self.proof.handle_shown(attend);
             self.remotes.insert(attend, remote);
             self.bury(Some(remote));
@@ -153,11 +153,11 @@ impl Driver<'_> {
         }
     }
 
-    pub(super) fn say_on(&mut self, attend: AttendNumber, message: FromNode) {
-        let Some(says) = self.streams.get(&attend) else {
+    pub(super) fn send_on(&mut self, attend: AttendNumber, message: FromNode) {
+        let Some(sender) = self.streams.get(&attend) else {
             return;
         };
-        if says.try_send(message).is_err() {
+        if sender.try_send(message).is_err() {
             debug!(attend = attend.0, "stream dropped: its queue is full or closed");
             self.forget(attend);
             self.node.handle_ended(clock::now(), attend);

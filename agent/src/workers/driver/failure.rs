@@ -9,7 +9,7 @@ use ragent_rendezvous::{
 };
 use tokio::{task::spawn_blocking, time::timeout};
 
-use super::{Driver, Told, Worker};
+use super::{Driver, SupervisorEvent, Worker};
 use crate::{
     limits,
     output::logs::WorkerFolder,
@@ -58,7 +58,7 @@ impl Driver {
     ///
     /// A file counts only if it was written before the group began to stop: later ones are
     /// consequences of that.
-    pub(super) async fn tell_cause(&self, end: GroupEnd) {
+    pub(super) async fn report_cause(&self, end: GroupEnd) {
         let Some(group) = self.group.as_ref().filter(|_| end == GroupEnd::Stopped) else {
             return;
         };
@@ -80,7 +80,7 @@ impl Driver {
         let mut cause = self.failure(local_rank, end).await;
         cause.age = now.saturating_duration_since(at);
         cause.error_file_age = Some(file_age);
-        self.tell(Told::Cause(Box::new(cause))).await;
+        self.report(SupervisorEvent::Cause(Box::new(cause))).await;
     }
 }
 

@@ -32,20 +32,20 @@ pub(super) struct Group {
 #[derive(Default)]
 pub(super) struct Worker {
     pub(super) pid: u32,
-    pub(super) fate: Fate,
+    pub(super) state: WorkerState,
     /// Its end, and the time at which that was reported.
     pub(super) end: Option<(WorkerEnd, Instant)>,
     pub(super) folder: Option<WorkerFolder>,
     pub(super) stderr: StderrTail,
     /// The last status line that it sent.
-    pub(super) said: Option<String>,
+    pub(super) status: Option<String>,
     /// The file with its stack, if it hung.
     pub(super) stack: Option<PathBuf>,
 }
 
 /// The state of a worker, for events.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(super) enum Fate {
+pub(super) enum WorkerState {
     #[default]
     Running,
     Succeeded,
@@ -64,7 +64,7 @@ impl Group {
 
     /// Returns the processes of the workers that still run.
     pub(super) fn running(&self) -> BTreeMap<LocalRank, u32> {
-        let running = |worker: &Worker| worker.fate == Fate::Running && worker.pid != 0;
+        let running = |worker: &Worker| worker.state == WorkerState::Running && worker.pid != 0;
         let workers = self.workers.iter().filter(|(_, worker)| running(worker));
         workers.map(|(&local_rank, worker)| (local_rank, worker.pid)).collect()
     }

@@ -6,7 +6,7 @@ use ragent_core::{keeper_watch::Effect, process_end::ProcessEnd, supervisor::Inp
 use ragent_rendezvous::{ids::LocalRank, message::WorkerEnd};
 use tracing::{debug, info, warn};
 
-use super::{Driver, Fate, Told};
+use super::{Driver, SupervisorEvent, WorkerState};
 use crate::{
     keeper::order::{Order, Report},
     report::event_log::WorkerEvent,
@@ -56,8 +56,11 @@ impl Driver {
                     .and_then(|group| group.workers.get_mut(&LocalRank(local_rank)));
                 if let Some(worker) = worker {
                     worker.end = Some((end.into(), clock::now()));
-                    worker.fate =
-                        if end == ProcessEnd::Exited(0) { Fate::Succeeded } else { Fate::Ended };
+                    worker.state = if end == ProcessEnd::Exited(0) {
+                        WorkerState::Succeeded
+                    } else {
+                        WorkerState::Ended
+                    };
                 }
                 if let Some(hang) = self.group.as_mut().and_then(|group| group.hang.as_mut()) {
                     hang.handle_ended(LocalRank(local_rank));
@@ -71,7 +74,7 @@ impl Driver {
             Report::LeaseOver => {
                 // The agent warns of the outage.
                 info!("the lease has ended; the keeper kills the workers");
-                self.tell(Told::CutOff).await;
+                self.report(SupervisorEvent::CutOff).await;
                 self.input(Input::Kill);
             }
             Report::Pong => {}

@@ -53,7 +53,7 @@ pub enum Command {
 
 /// A report of the supervisor.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Told {
+pub enum SupervisorEvent {
     /// The group's first failure; the other workers are being stopped.
     Failed(Box<WorkerFailure>),
     /// The failure with the oldest error file of all workers in the group; sent before the end of
@@ -73,7 +73,7 @@ pub struct SupervisorHandle {
     /// Commands; dropping this ends the supervisor, its keeper and everything below.
     pub commands: mpsc::Sender<Command>,
     /// Reports of the supervisor.
-    pub told: mpsc::Receiver<Told>,
+    pub events: mpsc::Receiver<SupervisorEvent>,
     /// Its task, which ends when no process is left.
     pub task: tokio::task::JoinHandle<()>,
 }

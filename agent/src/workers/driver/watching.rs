@@ -11,7 +11,7 @@ use ragent_rendezvous::ids::LocalRank;
 use tokio::task::spawn_blocking;
 use tracing::{error, warn};
 
-use super::{Done, Driver, Told};
+use super::{Done, Driver, SupervisorEvent};
 use crate::{
     output::logs::WorkerFolder,
     sys::clock,
@@ -70,12 +70,12 @@ impl Driver {
         }
         let hang = notice.is_trigger.then(|| watch.handle_trigger(local_rank)).flatten();
         if let Some(text) = notice.status {
-            group.workers.entry(local_rank).or_default().said = Some(text.clone());
+            group.workers.entry(local_rank).or_default().status = Some(text.clone());
             // One line per node: that of the first worker that has one.
-            let first = group.workers.iter().find(|(_, worker)| worker.said.is_some());
+            let first = group.workers.iter().find(|(_, worker)| worker.status.is_some());
             if first.is_some_and(|(first, _)| *first == local_rank) {
                 // If the queue is full, a later line suffices.
-                let _ = self.tell.try_send(Told::Progress(text));
+                let _ = self.reports_to_agent.try_send(SupervisorEvent::Progress(text));
             }
         }
         self.take_stacks(hang);
