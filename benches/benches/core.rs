@@ -7,7 +7,7 @@ use ragent_benches::now;
 use ragent_rendezvous::{
     Rendezvous,
     ids::{AttendNumber, JobUid, NodeId, Round, RoundId, RunId},
-    message::{Attend, Heard, NodeDescription, NodeState, PROTOCOL_VERSION, Standing},
+    message::{Attend, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing},
     settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
 };
 use ragent_store::{
@@ -96,7 +96,7 @@ fn attend(number: u32, nodes: u32) -> Attend {
             fixed_ranks: false,
             store_access: StoreAccess::Members,
         },
-        heard: Heard::default(),
+        known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),
         standing: Standing {

@@ -126,7 +126,7 @@ impl Rendezvous {
         if is_of_this_run {
             self.learn(now, &attend);
         }
-        let heard = attend.heard;
+        let known_round = attend.known_round;
         let leases = self.leases();
         let counts = self.roster.attend(now, attend, leases.coordinator);
         let id = peer.node.clone();
@@ -140,7 +140,7 @@ impl Rendezvous {
         }
         // The agent of this process has read the state file, and learns the run from the welcome.
         if is_of_this_run || self.is_host(&id) {
-            self.claim(&id, heard);
+            self.claim(&id, known_round);
         }
         if counts {
             self.on_standing(now, &id);

@@ -49,7 +49,7 @@ pub struct Attend {
     /// The agent's settings that all nodes must share.
     pub settings: SharedSettings,
     /// The newest round that the node knows, with its size and the node's rank in it.
-    pub heard: Heard,
+    pub known_round: KnownRound,
     /// The number of failures charged to the job, as far as the agent knows.
     pub restarts_used: u32,
     /// The last round charged, as far as the agent knows.
@@ -88,7 +88,7 @@ pub struct NodeDescription {
 
 /// The newest round that a node knows.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Heard {
+pub struct KnownRound {
     /// The round; zero if none.
     pub round: RoundId,
     /// The number of nodes in it.
@@ -97,7 +97,7 @@ pub struct Heard {
     pub group_rank: Option<GroupRank>,
 }
 
-impl Heard {
+impl KnownRound {
     /// Returns the number of nodes in the round, if this comes from one of its members: others may
     /// not know it. Returns `None` if the number is above `max`, which no round of the job exceeds.
     pub(crate) fn size_by_member(&self, max: u32) -> Option<u32> {

@@ -11,7 +11,7 @@ use ragent_rendezvous::{
     effect::Effect,
     ids::{AttendNumber, GlobalRank, JobUid, LocalRank, NodeId, Peer, Round, RoundId, RunId},
     message::{
-        Assignment, Attend, FromNode, Heard, NodeDescription, NodeState, PROTOCOL_VERSION,
+        Assignment, Attend, FromNode, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION,
         Standing, ToNode, WorkerEnd, WorkerFailure,
     },
     settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
@@ -51,7 +51,7 @@ fn attend(n: u32) -> Attend {
             node_rank: None,
         },
         settings: shared(),
-        heard: Heard::default(),
+        known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),
         standing: standing(RoundId::default(), NodeState::Ready { store_port: 1 }),

@@ -14,7 +14,7 @@ use std::{
 use ragent_rendezvous::{
     Rendezvous,
     ids::{JobUid, NodeId, Peer, Round, RoundId, RunId, Term},
-    message::{Heard, JobResult, NodeDescription, NodeState, ToNode},
+    message::{JobResult, KnownRound, NodeDescription, NodeState, ToNode},
     settings::{Leases, Memory, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{PhaseName, Snapshot},
 };
@@ -48,7 +48,7 @@ pub struct World {
     descriptions: BTreeMap<NodeId, NodeDescription>,
     /// The fixed rank of each machine, if ranks are fixed.
     node_ranks: BTreeMap<u64, u32>,
-    machines: BTreeMap<u64, Heard>,
+    machines: BTreeMap<u64, KnownRound>,
     streams: BTreeMap<Peer, Stream>,
     processes: BTreeMap<NodeId, Processes>,
     /// The newest round that ran on each node.

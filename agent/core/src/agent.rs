@@ -30,7 +30,7 @@ use std::{
 use ragent_rendezvous::{
     ids::{JobUid, Round, RoundId, Term},
     message::{
-        FromNode, Heard, JobResult, NodeState, Outcome, RefuseReason, Standing, WaitReason,
+        FromNode, JobResult, KnownRound, NodeState, Outcome, RefuseReason, Standing, WaitReason,
         Welcome, WorkerFailure,
     },
     settings::Leases,
@@ -69,7 +69,7 @@ pub struct AgentSettings {
     /// The time for which nodes wait for each other, and so for their coordinator.
     pub join_timeout: Duration,
     /// The newest round known to an earlier process of this node, from its state file.
-    pub heard: Heard,
+    pub known_round: KnownRound,
     /// Exempts workers from the lease: nothing can start a second group, because this process
     /// hosts the coordinator of a job of one node.
     pub runs_unleased: bool,
@@ -90,7 +90,7 @@ pub struct Agent {
     failure: Option<(WorkerFailure, Instant)>,
     /// True if the lease ended while workers of that round ran.
     was_cut_off: bool,
-    heard: Heard,
+    known_round: KnownRound,
     term: Term,
     job_uid: Option<JobUid>,
     restarts_used: u32,
@@ -114,8 +114,8 @@ impl Agent {
             round: RoundId::default(),
             failure: None,
             was_cut_off: false,
-            heard: settings.heard,
-            term: settings.heard.round.term,
+            known_round: settings.known_round,
+            term: settings.known_round.round.term,
             job_uid: None,
             restarts_used: 0,
             charged_through: Round(0),
@@ -130,8 +130,8 @@ impl Agent {
     }
 
     /// Returns the newest round that this node knows of.
-    pub fn heard(&self) -> Heard {
-        self.heard
+    pub fn known_round(&self) -> KnownRound {
+        self.known_round
     }
 
     /// Returns the newest term that this node knows of.
@@ -238,7 +238,7 @@ impl Agent {
     /// A node that was in no round is bound to no run and no term. Other nodes do not follow a
     /// process whose term has been replaced.
     pub fn handle_sent_elsewhere(&mut self, now: Instant, term: Term) -> bool {
-        if self.heard.round.round == Round(0) {
+        if self.known_round.round.round == Round(0) {
             self.term = Term::default();
             self.job_uid = None;
             self.waiting = None;

@@ -8,7 +8,7 @@ use std::{collections::VecDeque, net::IpAddr, time::Instant};
 
 use ragent_rendezvous::{
     ids::{AttendNumber, JobUid, Round, Term},
-    message::{FromNode, Heard, Standing, ToNode, Welcome, WorkerFailure},
+    message::{FromNode, KnownRound, Standing, ToNode, Welcome, WorkerFailure},
 };
 
 use crate::{
@@ -46,7 +46,7 @@ pub struct Claims {
     /// The run of the node, if it was in one.
     pub job_uid: Option<JobUid>,
     /// The newest round that the node knows of.
-    pub heard: Heard,
+    pub known_round: KnownRound,
     /// Failures charged to the job, as far as the node knows.
     pub restarts_used: u32,
     /// The last round that was charged, as far as the node knows.
@@ -101,7 +101,7 @@ impl Node {
         let (restarts_used, charged_through) = self.agent.charges();
         let claims = Claims {
             job_uid: self.agent.job_uid().cloned(),
-            heard: self.agent.heard(),
+            known_round: self.agent.known_round(),
             restarts_used,
             charged_through,
             standing: self.agent.standing(now),

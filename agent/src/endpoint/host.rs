@@ -6,7 +6,7 @@ use std::net::{IpAddr, TcpListener};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{NodeId, RoundId},
-    message::Heard,
+    message::KnownRound,
     settings::{Leases, Memory, Settings},
 };
 use ragent_store::{StoreHandle, StoreThread};
@@ -43,10 +43,10 @@ pub(super) fn host(
     let node_id = new_node_id();
     // Read after the port is bound: see `Obituary::deliver`.
     let recovered = recover(spec, &endpoint);
-    let heard = recovered.memory.as_ref().map_or_else(Heard::default, seat_of);
+    let known_round = recovered.memory.as_ref().map_or_else(KnownRound::default, seat_of);
     let (attended, registered) = watch::channel(Attended::default());
     let (door, store) = open_store(spec, stores, registered)?;
-    let not_here = NotHere { term: heard.round.term, endpoint: endpoint.to_string() };
+    let not_here = NotHere { term: known_round.round.term, endpoint: endpoint.to_string() };
     let (not_here, _) = watch::channel(not_here);
     let state_file = recovered.state_file.clone();
     let port = ServedPort { listener, store, attended };
@@ -60,7 +60,7 @@ pub(super) fn host(
         address: Some(address),
         port: bound.port(),
         node_id,
-        heard,
+        known_round,
         state_file,
         not_here,
         hosted: Some(hosted),
@@ -126,9 +126,9 @@ fn mark_buried(memory: &mut Memory) -> Option<NodeId> {
 }
 
 /// Returns the newest round that this agent's host is known to have run, and its rank in it.
-fn seat_of(memory: &Memory) -> Heard {
-    let Some(seat) = &memory.host else { return Heard::default() };
-    Heard {
+fn seat_of(memory: &Memory) -> KnownRound {
+    let Some(seat) = &memory.host else { return KnownRound::default() };
+    KnownRound {
         round: RoundId { term: memory.term, round: memory.round },
         size: memory.round_size,
         group_rank: Some(seat.rank),
@@ -188,13 +188,13 @@ mod tests {
     /// A host that ran a round continues in its seat; without a round, it is new to the job.
     #[test]
     fn seat_is_recovered() {
-        let expected = Heard {
+        let expected = KnownRound {
             round: RoundId { term: Term(3), round: Round(7) },
             size: 4,
             group_rank: Some(GroupRank(2)),
         };
         assert_eq!(seat_of(&memory(Some(seat(false)))), expected);
-        assert_eq!(seat_of(&memory(None)), Heard::default());
+        assert_eq!(seat_of(&memory(None)), KnownRound::default());
     }
 
     /// An obituary counts once, and only if there was a host.

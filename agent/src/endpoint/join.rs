@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use ragent_proto::convert::NotHere;
-use ragent_rendezvous::message::Heard;
+use ragent_rendezvous::message::KnownRound;
 use tokio::sync::watch;
 
 use super::{address::member_reach, error::PlaceError, place::Place, server::Server};
@@ -28,8 +28,8 @@ pub(super) fn join(
     let reach = member_reach(coordinator.ip());
     let listener = net::listen(reach, 0).map_err(system("listen"))?;
     let port = listener.local_addr().map_err(system("listen"))?.port();
-    let heard = Heard::default();
-    let not_here = NotHere { term: heard.round.term, endpoint: endpoint.to_string() };
+    let known_round = KnownRound::default();
+    let not_here = NotHere { term: known_round.round.term, endpoint: endpoint.to_string() };
     let (not_here, known) = watch::channel(not_here);
     let http = service::router(&spec.run_id, Role::Elsewhere(known));
     let attended = watch::channel(Attended::default()).1;
@@ -41,7 +41,7 @@ pub(super) fn join(
         reach,
         port,
         node_id: new_node_id(),
-        heard,
+        known_round,
         state_file: None,
         not_here,
         hosted: None,

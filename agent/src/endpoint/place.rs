@@ -6,7 +6,7 @@ use ragent_core::agent::AgentSettings;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::NodeId,
-    message::{Heard, NodeDescription},
+    message::{KnownRound, NodeDescription},
     settings::Leases,
 };
 use ragent_store::StoreHandle;
@@ -39,7 +39,7 @@ pub(crate) struct Place {
     pub(super) address: Option<IpAddr>,
     pub(super) port: u16,
     pub(crate) node_id: NodeId,
-    pub(super) heard: Heard,
+    pub(super) known_round: KnownRound,
     pub(super) state_file: Option<PathBuf>,
     pub(super) not_here: watch::Sender<NotHere>,
     pub(super) hosted: Option<Hosted>,
@@ -87,7 +87,7 @@ impl Place {
             settings: AgentSettings {
                 stop_grace: spec.shared.timeouts.stop_grace,
                 join_timeout: spec.shared.timeouts.join,
-                heard: self.heard,
+                known_round: self.known_round,
                 runs_unleased: self.runs_unleased(spec),
                 leases: Leases::default().for_nodes(spec.shared.nodes),
                 seed: rand::random(),

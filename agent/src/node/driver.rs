@@ -300,7 +300,7 @@ impl Driver<'_> {
         self.command(Command::Bury {
             node_id: self.spec.node.node_id.to_string(),
             coordinators: self.coordinator.into_iter().collect(),
-            round: self.node.agent().heard().round.round,
+            round: self.node.agent().known_round().round.round,
             proof: self.proof.newest(),
             state_file: self.spec.state_file.clone(),
         });

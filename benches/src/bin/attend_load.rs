@@ -45,7 +45,7 @@ use ragent_core::{agent::AgentSettings, supervisor::GroupEnd};
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
     ids::{LocalRank, NodeId, RoundId, RunId, Term},
-    message::{Admission, Heard, NodeDescription, WorkerEnd, WorkerFailure},
+    message::{Admission, KnownRound, NodeDescription, WorkerEnd, WorkerFailure},
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
 };
 use ragent_store::StoreThread;
@@ -387,7 +387,7 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
         settings: AgentSettings {
             stop_grace: shared.timeouts.stop_grace,
             join_timeout: shared.timeouts.join,
-            heard: Heard::default(),
+            known_round: KnownRound::default(),
             runs_unleased: false,
             leases: Leases::default().for_nodes(shared.nodes),
             seed: u64::from(number),

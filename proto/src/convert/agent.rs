@@ -5,8 +5,8 @@ use std::{net::IpAddr, num::NonZeroU32};
 use ragent_rendezvous::{
     ids::{AttendNumber, GroupRank, JobUid, NodeId, Round, RunId},
     message::{
-        Attend, FromNode, Heard, NodeDescription, NodeState, PROGRESS_MAX, REFUSED_CLIENTS_MAX,
-        RefusedClients, Standing,
+        Attend, FromNode, KnownRound, NodeDescription, NodeState, PROGRESS_MAX,
+        REFUSED_CLIENTS_MAX, RefusedClients, Standing,
     },
 };
 
@@ -118,9 +118,9 @@ impl From<Attend> for v1::Attend {
             node: Some(attend.node.into()),
             settings: Some(attend.settings.into()),
             heard: Some(v1::Heard {
-                round: to_round(attend.heard.round),
-                size: attend.heard.size,
-                group_rank: attend.heard.group_rank.map(|rank| rank.0),
+                round: to_round(attend.known_round.round),
+                size: attend.known_round.size,
+                group_rank: attend.known_round.group_rank.map(|rank| rank.0),
             }),
             restarts_used: attend.restarts_used,
             charged_through: attend.charged_through.0,
@@ -143,7 +143,7 @@ impl TryFrom<v1::Attend> for Attend {
             attend: AttendNumber(attend.attend),
             node: required(attend.node, "attend.node")?.try_into()?,
             settings: required(attend.settings, "attend.settings")?.try_into()?,
-            heard: Heard {
+            known_round: KnownRound {
                 round: round(heard.round, "heard.round")?,
                 size: heard.size,
                 group_rank: heard.group_rank.map(GroupRank),

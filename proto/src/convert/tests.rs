@@ -11,7 +11,7 @@ use ragent_rendezvous::{
     },
     message::{
         Admission, Assignment, Attend, Departure, EvictReason, FromNode, GoneNode, GoneNodes,
-        Heard, JobResult, NodeDescription, NodeState, Outcome, RefuseReason, RefusedClients,
+        JobResult, KnownRound, NodeDescription, NodeState, Outcome, RefuseReason, RefusedClients,
         RestartReason, Standing, ToNode, WaitReason, Welcome, WorkerEnd, WorkerFailure,
     },
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
@@ -113,7 +113,7 @@ fn attend(state: NodeState) -> Attend {
             node_rank: Some(0),
         },
         settings: settings(),
-        heard: Heard { round: round(), size: 4, group_rank: Some(GroupRank(0)) },
+        known_round: KnownRound { round: round(), size: 4, group_rank: Some(GroupRank(0)) },
         restarts_used: 1,
         charged_through: Round(40),
         standing: Standing { round: round(), state, failure: None, was_cut_off: false },
@@ -277,8 +277,8 @@ fn snapshot() -> Snapshot {
 fn agents_are_understood() {
     for said in from_agent() {
         let bytes = v1::AgentMessage::from(said.clone()).encode_to_vec();
-        let heard = v1::AgentMessage::decode(bytes.as_slice()).unwrap();
-        assert_eq!(FromAgent::try_from(heard), Ok(said));
+        let received = v1::AgentMessage::decode(bytes.as_slice()).unwrap();
+        assert_eq!(FromAgent::try_from(received), Ok(sent));
     }
 }
 
@@ -287,8 +287,8 @@ fn agents_are_understood() {
 fn coordinators_are_understood() {
     for said in from_coordinator() {
         let bytes = v1::CoordinatorMessage::from(said.clone()).encode_to_vec();
-        let heard = v1::CoordinatorMessage::decode(bytes.as_slice()).unwrap();
-        assert_eq!(FromCoordinator::try_from(heard), Ok(said));
+        let received = v1::CoordinatorMessage::decode(bytes.as_slice()).unwrap();
+        assert_eq!(FromCoordinator::try_from(received), Ok(sent));
     }
 }
 
@@ -350,8 +350,10 @@ fn terminals_are_left_alone() {
         status.nodes[0].reason = Some(bad.to_owned());
         assert_eq!(Snapshot::try_from(status), Err(Malformed::OutOfRange("node.reason")));
         let said = FromAgent::Message(FromNode::Progress { text: format!("a{bad}b") });
-        let heard = FromAgent::try_from(v1::AgentMessage::from(said)).unwrap();
-        let FromAgent::Message(FromNode::Progress { text }) = heard else { panic!("{heard:?}") };
+        let received = FromAgent::try_from(v1::AgentMessage::from(sent)).unwrap();
+        let FromAgent::Message(FromNode::Progress { text }) = known_round else {
+            panic!("{known_round:?}")
+        };
         assert!(text.starts_with('a') && text.ends_with('b') && !text.contains(bad));
     }
     assert_eq!(text("a\tb\n".to_owned(), "x", 9), Ok("a\tb\n".to_owned()));

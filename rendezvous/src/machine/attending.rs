@@ -104,8 +104,8 @@ impl Rendezvous {
             && self.given_before.is_none()
             && matches!(self.phase, Phase::Gathering(_))
             && self.tenure == Tenure::Stays;
-        let heard = attend.heard.round.max(attend.standing.round);
-        is_unbound && heard.round != Round(0) && self.is_credible(heard)
+        let known_round = attend.known_round.round.max(attend.standing.round);
+        is_unbound && known_round.round != Round(0) && self.is_credible(known_round)
     }
 
     /// Adopts the run of `attend` if this coordinator has none yet. The first one counts; its
@@ -117,7 +117,7 @@ impl Rendezvous {
             return;
         };
         warn!(
-            node = %attend.node.node_id, round = %attend.heard.round, job_uid = %uid,
+            node = %attend.node.node_id, round = %attend.known_round.round, job_uid = %uid,
             "adopted the run of a node: this coordinator was started without state"
         );
         self.given_before = Some(mem::replace(&mut self.memory.job_uid, uid));
@@ -130,8 +130,8 @@ impl Rendezvous {
     /// Learns round and charges of an earlier coordinator from a node of this run.
     pub(super) fn learn(&mut self, now: Instant, attend: &Attend) {
         let before = self.memory.clone();
-        let heard = attend.heard.round.max(attend.standing.round);
-        if !self.is_credible(heard) {
+        let known_round = attend.known_round.round.max(attend.standing.round);
+        if !self.is_credible(known_round) {
             return;
         }
         match self.phase {
@@ -140,21 +140,21 @@ impl Rendezvous {
             // registers, which may be a stranger that was welcomed before.
             Phase::Running(_) | Phase::Regathering(_) | Phase::Closed(_) => return,
         }
-        if heard > (RoundId { term: self.memory.term, round: self.memory.round }) {
-            self.memory.term = heard.term.next();
+        if known_round > (RoundId { term: self.memory.term, round: self.memory.round }) {
+            self.memory.term = known_round.term.next();
         }
-        if heard.round > self.memory.round {
+        if known_round.round > self.memory.round {
             // A node that was not a member may not know the size: the largest possible one is
             // assumed.
             let max = attend.settings.nodes.max();
-            let size = attend.heard.size_by_member(max).unwrap_or(max);
-            self.memory.round = heard.round;
+            let size = attend.known_round.size_by_member(max).unwrap_or(max);
+            self.memory.round = known_round.round;
             self.memory.round_size = size;
             self.memory.is_adopted = true;
             self.memory.host = None;
             match &mut self.phase {
                 Phase::Gathering(_) => {
-                    self.enter(Phase::Recovering(Recovering::new(now, heard, size)));
+                    self.enter(Phase::Recovering(Recovering::new(now, known_round, size)));
                 }
                 Phase::Recovering(recovering) => recovering.size = size,
                 Phase::Running(_) | Phase::Regathering(_) | Phase::Closed(_) => {}
@@ -176,11 +176,12 @@ impl Rendezvous {
     }
 
     /// Returns true if a claimed round is not implausibly far ahead of the known one.
-    pub(super) fn is_credible(&self, heard: RoundId) -> bool {
+    pub(super) fn is_credible(&self, known_round: RoundId) -> bool {
         let fits = |number: u64, known: u64| {
             number <= known.saturating_add(AHEAD_MAX) && number <= NUMBER_MAX
         };
-        fits(heard.term.0, self.memory.term.0) && fits(heard.round.0, self.memory.round.0)
+        fits(known_round.term.0, self.memory.term.0)
+            && fits(known_round.round.0, self.memory.round.0)
     }
 
     /// Returns true if `attend` comes from an agent of this run, so that its claims count.

@@ -18,7 +18,7 @@ use crate::{
     ids::{GroupRank, NodeId, Round, RoundId},
     limits::{RECOVERY_MARGIN, after},
     machine::{Rendezvous, Tenure, closing::Failures},
-    message::{Assignment, Attend, Heard, JobResult, NodeState, RestartReason, WaitReason},
+    message::{Assignment, Attend, JobResult, KnownRound, NodeState, RestartReason, WaitReason},
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering},
     roster::Node,
     settings::{Leases, SharedSettings},
@@ -165,8 +165,8 @@ impl Rendezvous {
     ///
     /// A node that was a member itself takes precedence over a new agent of the same machine, which
     /// knows the rank only from its state file.
-    pub(super) fn claim(&mut self, id: &NodeId, heard: Heard) {
-        let is_credible = self.is_credible(heard.round);
+    pub(super) fn claim(&mut self, id: &NodeId, known_round: KnownRound) {
+        let is_credible = self.is_credible(known_round.round);
         let nodes_max = self.settings.shared.map_or(0, |shared| shared.nodes.max());
         let Phase::Recovering(recovering) = &mut self.phase else {
             return;
@@ -175,17 +175,18 @@ impl Rendezvous {
             // Only agents of that run can recover it, and they receive its outcome instead.
             return;
         }
-        let is_member = self.roster.get(id).is_some_and(|node| node.standing.round == heard.round);
-        if !is_credible || !recovering.takes(heard.round, is_member) {
+        let is_member =
+            self.roster.get(id).is_some_and(|node| node.standing.round == known_round.round);
+        if !is_credible || !recovering.takes(known_round.round, is_member) {
             return;
         }
-        let size = heard.size_by_member(nodes_max);
+        let size = known_round.size_by_member(nodes_max);
         if let Some(size) = size.filter(|_| recovering.accounted_for() == 0) {
             recovering.size = size;
         }
         // A claim from a state file does not come from a member.
         recovering.is_heard |= is_member;
-        let Some(rank) = heard.group_rank.filter(|rank| rank.0 < recovering.size) else {
+        let Some(rank) = known_round.group_rank.filter(|rank| rank.0 < recovering.size) else {
             return;
         };
         let is_free = match recovering.members.get(&rank) {
@@ -234,9 +235,10 @@ impl Rendezvous {
         let Phase::Gathering(gathering) = &mut self.phase else {
             return;
         };
-        let (heard, round) = (attend.heard, attend.standing.round);
+        let (known_round, round) = (attend.known_round, attend.standing.round);
         let nodes_max = attend.settings.nodes.max();
-        let is_member = round == heard.round && heard.size_by_member(nodes_max).is_some();
+        let is_member =
+            round == known_round.round && known_round.size_by_member(nodes_max).is_some();
         if !is_member || round.round == Round(0) || round.round != self.memory.round {
             return;
         }

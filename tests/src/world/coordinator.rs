@@ -4,7 +4,7 @@ use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
     ids::{NodeId, Peer},
-    message::{Admission, Assignment, Heard, ToNode, WaitReason},
+    message::{Admission, Assignment, KnownRound, ToNode, WaitReason},
     settings::{Memory, Settings},
 };
 
@@ -175,12 +175,12 @@ impl World {
         if self.host_node.as_ref() == Some(node)
             && let Some(machine) = self.host
         {
-            let heard = Heard {
+            let known_round = KnownRound {
                 round: admission.round,
                 size: admission.group_world_size,
                 group_rank: Some(admission.group_rank),
             };
-            self.machines.insert(machine, heard);
+            self.machines.insert(machine, known_round);
         }
     }
 }

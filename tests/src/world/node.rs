@@ -15,8 +15,8 @@ use ragent_core::{
 use ragent_rendezvous::{
     ids::{AttendNumber, GlobalRank, LocalRank, NodeId, Peer, RoundId},
     message::{
-        Attend, Heard, NodeDescription, NodeState, PROTOCOL_VERSION, Standing, ToNode, WorkerEnd,
-        WorkerFailure,
+        Attend, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing, ToNode,
+        WorkerEnd, WorkerFailure,
     },
 };
 
@@ -112,7 +112,7 @@ impl World {
         let settings = AgentSettings {
             stop_grace: self.shared.timeouts.stop_grace,
             join_timeout: self.shared.timeouts.join,
-            heard: self.machines.get(&machine).copied().unwrap_or_default(),
+            known_round: self.machines.get(&machine).copied().unwrap_or_default(),
             runs_unleased: false,
             leases: LEASES,
             seed: self.random.between(0, u64::MAX - 1),
@@ -324,7 +324,7 @@ impl World {
         let Some(agent) = self.agents.get(id) else {
             return;
         };
-        let Claims { job_uid, heard, restarts_used, charged_through, standing } = claims;
+        let Claims { job_uid, known_round, restarts_used, charged_through, standing } = claims;
         let mut message = Attend {
             protocol_version: PROTOCOL_VERSION,
             run_id: Self::run_id(),
@@ -332,14 +332,14 @@ impl World {
             attend,
             node: agent.description.clone(),
             settings: self.shared,
-            heard,
+            known_round,
             restarts_used,
             charged_through,
             standing,
         };
         match self.sabotage {
             Sabotage::Amnesia => {
-                message.heard = Heard::default();
+                message.known_round = KnownRound::default();
                 message.standing.round = RoundId::default();
             }
             Sabotage::ForgottenCharges => message.restarts_used = 0,

@@ -6,7 +6,8 @@ use std::time::Instant;
 use ragent_rendezvous::{
     ids::RoundId,
     message::{
-        Admission, Assignment, EvictReason, FromNode, Heard, Outcome, RestartReason, WaitReason,
+        Admission, Assignment, EvictReason, FromNode, KnownRound, Outcome, RestartReason,
+        WaitReason,
     },
 };
 
@@ -48,7 +49,7 @@ impl Agent {
                 self.waiting = None;
                 self.restarts_used = admission.restart_count;
                 self.charged_through = admission.charged_through;
-                self.heard = Heard {
+                self.known_round = KnownRound {
                     round: admission.round,
                     size: admission.group_world_size,
                     group_rank: Some(admission.group_rank),

@@ -58,7 +58,7 @@ impl Agent {
 
     /// Returns true if this node is group rank 0 of its newest round.
     pub(super) fn serves_the_store(&self) -> bool {
-        self.heard.round == self.round && self.heard.group_rank == Some(GroupRank(0))
+        self.known_round.round == self.round && self.known_round.group_rank == Some(GroupRank(0))
     }
 
     /// Adds a refused client; returns true if its address is new.

@@ -26,7 +26,7 @@ impl Fixture {
         let settings = AgentSettings {
             stop_grace: GRACE,
             join_timeout: 600 * SECOND,
-            heard: Heard::default(),
+            known_round: KnownRound::default(),
             runs_unleased: false,
             leases: Leases::default(),
             seed: 7,
@@ -168,7 +168,7 @@ fn admission_starts_workers_once() {
     let start = Effect::Local(Action::Start(Box::new(admission(1, 1))));
     assert_eq!(effects, [t.says(NodeState::Running), start]);
     assert_eq!(t.assign(Assignment::Admit(admission(1, 1))), []);
-    assert_eq!(t.agent.heard().round, round(1, 1));
+    assert_eq!(t.agent.known_round().round, round(1, 1));
 }
 
 /// An admission to a round in which the node was a member before starts nothing.

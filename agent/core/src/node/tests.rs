@@ -15,7 +15,7 @@ fn node() -> (Node, Instant) {
     let settings = AgentSettings {
         stop_grace: 1000 * MS,
         join_timeout: 600_000 * MS,
-        heard: Heard::default(),
+        known_round: KnownRound::default(),
         runs_unleased: false,
         leases: Leases::default(),
         seed: 7,
@@ -91,7 +91,7 @@ fn unleased_workers_run_on() {
     let settings = AgentSettings {
         stop_grace: 1000 * MS,
         join_timeout: 600_000 * MS,
-        heard: Heard::default(),
+        known_round: KnownRound::default(),
         runs_unleased: true,
         leases: Leases::default(),
         seed: 7,

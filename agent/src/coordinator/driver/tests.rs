@@ -7,7 +7,7 @@ use std::{net::IpAddr, time::Duration};
 use ragent_rendezvous::{
     ids::{AttendNumber, JobUid, NodeId, Round, RoundId, RunId, Term},
     message::{
-        Assignment, Heard, NodeDescription, NodeState, PROTOCOL_VERSION, Standing, WaitReason,
+        Assignment, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing, WaitReason,
     },
     settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     snapshot::{NodeSnapshot, StandingName},
@@ -108,7 +108,7 @@ pub(crate) fn attend(name: &str) -> Attend {
             fixed_ranks: false,
             store_access: StoreAccess::Members,
         },
-        heard: Heard::default(),
+        known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),
         standing: Standing {
@@ -276,11 +276,11 @@ async fn slow_reader_is_dropped() {
     }
     t.keep_alive("quick", 7).await;
     while hear(&mut quick).await != (ToNode::Echo { sequence: 7 }) {}
-    let mut heard = 0;
+    let mut known_round = 0;
     while slow.recv().await.is_some() {
-        heard += 1;
+        known_round += 1;
     }
-    assert_eq!(heard, limits::STREAM_QUEUE);
+    assert_eq!(known_round, limits::STREAM_QUEUE);
 }
 
 /// A coordinator that gives way sends the new endpoint to all agents, and ends.

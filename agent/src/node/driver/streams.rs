@@ -62,7 +62,7 @@ impl Driver<'_> {
         // IPv6 addresses may change while an agent runs.
         self.addresses = ThisHost.addresses();
         describe(&mut node, local.ip(), self.addresses.clone());
-        let Claims { job_uid, heard, restarts_used, charged_through, standing } = claims;
+        let Claims { job_uid, known_round, restarts_used, charged_through, standing } = claims;
         let message = Attend {
             protocol_version: PROTOCOL_VERSION,
             run_id: self.spec.run_id.clone(),
@@ -71,7 +71,7 @@ impl Driver<'_> {
             attend,
             node,
             settings: self.spec.shared,
-            heard,
+            known_round,
             restarts_used,
             charged_through,
             standing,

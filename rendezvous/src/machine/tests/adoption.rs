@@ -1,7 +1,7 @@
 //! The claims of nodes about earlier rounds and runs: a coordinator adopts some and ignores others.
 
 use super::{
-    fixture::{Did, Fixture, SECOND, heard, ready},
+    fixture::{Did, Fixture, SECOND, known_round, ready},
     recovery::restarted,
 };
 use crate::{
@@ -14,7 +14,7 @@ fn adopted() -> Fixture {
     let mut t = Fixture::new(1, 3);
     let mut attend = t.attend_of("a", ready());
     let round = RoundId { term: Term(1), round: Round(1) };
-    attend.heard = heard(round, 3, 0);
+    attend.known_round = known_round(round, 3, 0);
     attend.standing.round = round;
     t.rounds.insert("a".to_owned(), round);
     t.attend_with(attend);
@@ -33,7 +33,7 @@ fn recovery_of_an_adopted_round_needs_a_majority() {
     assert_eq!(t.why(), why);
     t.restart_coordinator();
     let mut attend = t.attend_of("a", ready());
-    attend.heard = heard(t.rounds["a"], 3, 0);
+    attend.known_round = known_round(t.rounds["a"], 3, 0);
     t.attend_with(attend);
     t.live(&["a"], 600 * SECOND);
     let result = t.outcome().expect("closed").result;
@@ -60,7 +60,7 @@ fn higher_round_is_learned() {
     let mut t = restarted(&["a"]);
     let mut attend = t.attend_of("a", NodeState::Running);
     let round = RoundId { term: Term(7), round: Round(9) };
-    attend.heard = heard(round, 1, 0);
+    attend.known_round = known_round(round, 1, 0);
     attend.standing.round = round;
     attend.charged_through = Round(8);
     attend.restarts_used = 2;
@@ -77,7 +77,7 @@ fn round_that_is_only_heard_of_is_recovered() {
     let mut t = Fixture::new(1, 2);
     let mut attend = t.attend_of("a", NodeState::Running);
     let round = RoundId { term: Term(1), round: Round(1) };
-    attend.heard = heard(round, 2, 0);
+    attend.known_round = known_round(round, 2, 0);
     attend.standing.round = round;
     t.rounds.insert("a".to_owned(), round);
     assert_eq!(
@@ -93,7 +93,7 @@ fn absurd_numbers_are_not_believed() {
     let mut t = Fixture::new(1, 1);
     let mut attend = t.attend_of("a", ready());
     let round = RoundId { term: Term(u64::MAX), round: Round(u64::MAX) };
-    attend.heard = heard(round, u32::MAX, u32::MAX);
+    attend.known_round = known_round(round, u32::MAX, u32::MAX);
     attend.attend = AttendNumber(1);
     let did = t.attend_with(attend);
     assert_eq!(did, [Did::Welcome("a"), Did::Remember(1, 0), Did::Admit("a", 1, 0)]);
@@ -106,7 +106,7 @@ fn claims_of_strangers_do_not_count() {
     t.run(&["a"]);
     t.restart_coordinator();
     let mut attend = t.attend_of("x", ready());
-    attend.heard = heard(RoundId { term: Term(9), round: Round(99) }, 1, 0);
+    attend.known_round = known_round(RoundId { term: Term(9), round: Round(99) }, 1, 0);
     attend.restarts_used = 3;
     attend.charged_through = Round(99);
     t.machine.handle_attend(t.now, attend);
@@ -124,7 +124,7 @@ fn claims_do_not_count_in_a_running_round() {
     t.run(&["a"]);
     let mut attend = t.attend_of("x", ready());
     attend.job_uid = Some(t.memory.job_uid.clone());
-    attend.heard = heard(RoundId { term: Term(1), round: Round(99) }, 1, 0);
+    attend.known_round = known_round(RoundId { term: Term(1), round: Round(99) }, 1, 0);
     attend.restarts_used = 3;
     attend.charged_through = Round(99);
     t.machine.handle_attend(t.now, attend);
@@ -139,7 +139,7 @@ fn far_rounds_are_not_believed() {
     for (ahead, is_believed) in [(1 << 20, true), ((1 << 20) + 1, false)] {
         let mut t = restarted(&["a"]);
         let mut attend = t.attend_of("x", ready());
-        attend.heard = heard(RoundId { term: Term(1), round: Round(1 + ahead) }, 1, 0);
+        attend.known_round = known_round(RoundId { term: Term(1), round: Round(1 + ahead) }, 1, 0);
         t.attend_with(attend);
         assert_eq!(t.memory.round != Round(1), is_believed);
     }
@@ -150,7 +150,7 @@ fn attend_from(t: &mut Fixture, name: &'static str, uid: &str, rank: u32) -> Vec
     let mut attend = t.attend_of(name, ready());
     let round = RoundId { term: Term(3), round: Round(8) };
     attend.job_uid = Some(JobUid::new(uid));
-    attend.heard = heard(round, 2, rank);
+    attend.known_round = known_round(round, 2, rank);
     attend.standing.round = round;
     attend.restarts_used = 2;
     attend.charged_through = Round(7);
@@ -195,7 +195,7 @@ fn claimed_size_is_bounded() {
     let mut attend = t.attend_of("a", ready());
     let round = RoundId { term: Term(3), round: Round(8) };
     attend.job_uid = Some(JobUid::new("earlier"));
-    attend.heard = heard(round, 1000, 0);
+    attend.known_round = known_round(round, 1000, 0);
     attend.standing.round = round;
     t.rounds.insert("a".to_owned(), round);
     t.attend_with(attend);

@@ -14,9 +14,9 @@ use crate::{
     },
     machine::Rendezvous,
     message::{
-        Admission, Assignment, Attend, EvictReason, FromNode, Heard, NodeDescription, NodeState,
-        Outcome, PROTOCOL_VERSION, RefuseReason, Standing, ToNode, WaitReason, WorkerEnd,
-        WorkerFailure,
+        Admission, Assignment, Attend, EvictReason, FromNode, KnownRound, NodeDescription,
+        NodeState, Outcome, PROTOCOL_VERSION, RefuseReason, Standing, ToNode, WaitReason,
+        WorkerEnd, WorkerFailure,
     },
     settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
 };
@@ -147,7 +147,7 @@ impl Fixture {
             attend,
             node: describe(name),
             settings: self.shared,
-            heard: Heard {
+            known_round: KnownRound {
                 round,
                 size: admission.map_or(0, |admission| admission.group_world_size),
                 group_rank: admission.map(|admission| admission.group_rank),
@@ -166,7 +166,7 @@ impl Fixture {
 
     /// Opens a stream. An agent that knows of a round also knows the run.
     pub(super) fn attend_with(&mut self, mut attend: Attend) -> Vec<Did> {
-        if attend.heard.round.round > Round(0) && attend.job_uid.is_none() {
+        if attend.known_round.round.round > Round(0) && attend.job_uid.is_none() {
             attend.job_uid = Some(self.memory.job_uid.clone());
         }
         self.machine.handle_attend(self.now, attend);
@@ -395,6 +395,6 @@ pub(super) fn failure(name: &str, age: Duration) -> WorkerFailure {
 }
 
 /// Returns the claim of a member of `round`.
-pub(super) fn heard(round: RoundId, size: u32, rank: u32) -> Heard {
-    Heard { round, size, group_rank: Some(GroupRank(rank)) }
+pub(super) fn known_round(round: RoundId, size: u32, rank: u32) -> KnownRound {
+    KnownRound { round, size, group_rank: Some(GroupRank(rank)) }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::fixture::{Did, Fixture, SECOND, heard, ready};
+use super::fixture::{Did, Fixture, SECOND, known_round, ready};
 use crate::{
     ids::{JobUid, Round},
     message::{FromNode, JobResult, NodeState, RefuseReason, WaitReason},
@@ -81,7 +81,7 @@ fn killed_as_a_whole(keeps_charges: bool) -> Fixture {
     t.back("a");
     t.restart_coordinator();
     let mut attend = t.attend_of("x", ready());
-    attend.heard = heard(t.rounds["a"], 1, 0);
+    attend.known_round = known_round(t.rounds["a"], 1, 0);
     t.attend_with(attend);
     t.live(&["x"], 6 * SECOND);
     t

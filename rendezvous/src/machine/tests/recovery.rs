@@ -1,9 +1,9 @@
 //! The coordinator's process is killed and started again.
 
-use super::fixture::{Did, Fixture, SECOND, heard, ready};
+use super::fixture::{Did, Fixture, SECOND, known_round, ready};
 use crate::{
     ids::{NodeId, Round, RoundId, Term},
-    message::{FromNode, Heard, JobResult, NodeState, WaitReason},
+    message::{FromNode, JobResult, KnownRound, NodeState, WaitReason},
 };
 
 /// Creates a coordinator that was restarted while `names` ran a round.
@@ -89,7 +89,7 @@ fn new_agent_of_the_host_claims_its_rank() {
     let mut t = restarted(&["a", "b"]);
     t.attend("b", NodeState::Running);
     let mut attend = t.attend_of("a2", ready());
-    attend.heard = heard(t.rounds["a"], 2, 0);
+    attend.known_round = known_round(t.rounds["a"], 2, 0);
     let wait = Did::Wait("a2", WaitReason::Recovering);
     assert_eq!(t.attend_with(attend), [Did::Welcome("a2"), wait]);
     t.back("b");
@@ -108,7 +108,7 @@ fn buried_host_may_be_the_first_to_come() {
     t.settings.host = Some(NodeId::new("a2"));
     t.restart_coordinator();
     let mut attend = t.attend_of("a2", ready());
-    attend.heard = heard(t.rounds["a"], 2, 0);
+    attend.known_round = known_round(t.rounds["a"], 2, 0);
     t.attend_with(attend);
     t.attend("b", NodeState::Running);
     let did = t.back("b");
@@ -125,7 +125,7 @@ fn claim_under_a_later_term_is_of_the_same_round() {
         let round = RoundId { term: Term(2), round: Round(1) };
         assert!(t.rounds["a"] < round);
         let mut attend = t.attend_of("a2", ready());
-        attend.heard = heard(round, 3, 0);
+        attend.known_round = known_round(round, 3, 0);
         if is_first {
             t.attend_with(attend.clone());
         }
@@ -156,7 +156,7 @@ fn buried_host_is_not_waited_for() {
         t.settings.host = Some(NodeId::new("a2"));
         t.restart_coordinator();
         let mut attend = t.attend_of("a2", ready());
-        attend.heard = heard(t.rounds["a"], 2, 0);
+        attend.known_round = known_round(t.rounds["a"], 2, 0);
         let mut did = Vec::new();
         if is_first {
             did.extend(t.attend_with(attend.clone()));
@@ -185,7 +185,7 @@ fn word_about_a_later_round_is_no_proof() {
     t.settings.host = Some(NodeId::new("a2"));
     t.restart_coordinator();
     let mut attend = t.attend_of("a2", ready());
-    attend.heard = heard(t.rounds["a"], 1, 0);
+    attend.known_round = known_round(t.rounds["a"], 1, 0);
     t.attend_with(attend);
     let round = t.rounds["a"];
     t.rounds.insert("a".to_owned(), RoundId { round: Round(2), ..round });
@@ -200,7 +200,7 @@ fn word_about_a_later_round_is_no_proof() {
 fn member_comes_before_a_claimant() {
     let mut t = restarted(&["a", "b"]);
     let mut attend = t.attend_of("x", ready());
-    attend.heard = heard(t.rounds["a"], 2, 0);
+    attend.known_round = known_round(t.rounds["a"], 2, 0);
     t.attend_with(attend);
     t.attend("a", NodeState::Running);
     t.attend("b", NodeState::Running);
@@ -259,7 +259,7 @@ fn failure_before_a_restart_is_free() {
 fn spare_does_not_know_the_size() {
     let mut t = restarted(&["a", "b", "c"]);
     let mut attend = t.attend_of("x", ready());
-    attend.heard = Heard { round: t.rounds["a"], size: 0, group_rank: None };
+    attend.known_round = KnownRound { round: t.rounds["a"], size: 0, group_rank: None };
     t.attend_with(attend);
     t.join("a");
     assert_eq!(t.why(), "recovering: 1 of 3 members of the last round have registered, 5 s left");
@@ -274,7 +274,7 @@ fn unknown_size_is_the_largest() {
     let mut t = Fixture::new(1, 3);
     let mut attend = t.attend_of("x", ready());
     let round = RoundId { term: Term(1), round: Round(4) };
-    attend.heard = Heard { round, size: 0, group_rank: None };
+    attend.known_round = KnownRound { round, size: 0, group_rank: None };
     t.attend_with(attend);
     assert_eq!(t.memory.round_size, 3);
     assert_eq!(t.why(), "recovering: 0 of 3 members of the last round have registered, 5 s left");
@@ -337,7 +337,7 @@ fn late_member_waits_for_the_others() {
 fn claim_outlives_a_forgotten_round() {
     let mut t = restarted(&["a", "b"]);
     let mut attend = t.attend_of("a2", ready());
-    attend.heard = heard(t.rounds["a"], 2, 0);
+    attend.known_round = known_round(t.rounds["a"], 2, 0);
     t.attend_with(attend);
     t.rounds.remove("a2");
     let forgotten = t.live(&["a2"], 6 * SECOND);

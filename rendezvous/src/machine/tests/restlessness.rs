@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::fixture::{Did, Fixture, SECOND, heard, ready};
+use super::fixture::{Did, Fixture, SECOND, known_round, ready};
 use crate::{
     ids::NodeId,
     message::{FromNode, JobResult, NodeState, Standing},
@@ -114,7 +114,7 @@ fn host_that_keeps_being_lost_is_quarantined() {
         let (round, rank) = (t.rounds[old], t.admissions[old].group_rank.0);
         t.restart_coordinator();
         let mut attend = t.attend_of(new, ready());
-        attend.heard = heard(round, 2, rank);
+        attend.known_round = known_round(round, 2, rank);
         t.attend_with(attend);
         t.attend("a", NodeState::Running);
         t.back("a");
