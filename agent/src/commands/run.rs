@@ -186,8 +186,8 @@ async fn launch_on_runtime(
     // Otherwise it would keep the supervisor running.
     forwarding.abort();
     // Ends the keeper, and with it all remaining processes.
-    let SupervisorHandle { commands, told, task } = supervisor;
-    drop((commands, told));
+    let SupervisorHandle { commands, events, task } = supervisor;
+    drop((commands, events));
     if tokio::time::timeout(limits::KEEPER_TIMEOUT, task).await.is_err() {
         warn!("the keeper process did not end in time; processes of this node may remain");
     }

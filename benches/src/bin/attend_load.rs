@@ -38,7 +38,7 @@ use ragent::{
     },
     report::{news::round_lines::RoundLines, service_manager::ServiceManager, telemetry::Log},
     spec::{Endpoint, StorePorts},
-    workers::driver::{Command, SupervisorHandle, Told},
+    workers::driver::{Command, SupervisorEvent, SupervisorHandle},
 };
 use ragent_benches::{cpu_time, now};
 use ragent_core::{agent::AgentSettings, supervisor::GroupEnd};
@@ -292,11 +292,11 @@ async fn attend(
     mut blows: mpsc::Receiver<Blow>,
 ) -> Result<()> {
     let (commands, orders) = mpsc::channel(QUEUE);
-    let (tell, told) = mpsc::channel(QUEUE);
+    let (reports, events) = mpsc::channel(QUEUE);
     let (fail, failures) = mpsc::channel(1);
     let (_send_signal, mut signals) = mpsc::channel(1);
-    let task = tokio::spawn(supervise(orders, failures, tell, crowd));
-    let mut supervisor = SupervisorHandle { commands, told, task };
+    let task = tokio::spawn(supervise(orders, failures, reports, crowd));
+    let mut supervisor = SupervisorHandle { commands, events, task };
     let mut nobody = ServiceManager::default();
     let mut agent = pin!(driver::drive(spec, stores, &mut supervisor, &mut signals, &mut nobody));
     loop {
@@ -315,7 +315,7 @@ async fn attend(
 async fn supervise(
     mut orders: mpsc::Receiver<Command>,
     mut failures: mpsc::Receiver<()>,
-    tell: mpsc::Sender<Told>,
+    reports: mpsc::Sender<SupervisorEvent>,
     (admitted, renewed, number): ToCrowd,
 ) {
     let mut group = None;
@@ -329,7 +329,7 @@ async fn supervise(
                     group = Some(admission);
                 }
                 Some(Command::Stop { .. } | Command::Kill) if group.take().is_some() => {
-                    let _ = tell.send(Told::Finished(GroupEnd::Stopped)).await;
+                    let _ = reports.send(SupervisorEvent::Finished(GroupEnd::Stopped)).await;
                 }
                 Some(Command::Renew(_)) => {
                     // Used by the stall measurement only; the next renewal follows soon.
@@ -338,8 +338,8 @@ async fn supervise(
                 Some(_) => {}
             },
             Some(()) = failures.recv() => if let Some(admission) = group.take() {
-                let _ = tell.send(Told::Failed(Box::new(failure(&admission)))).await;
-                let _ = tell.send(Told::Finished(GroupEnd::Stopped)).await;
+                let _ = reports.send(SupervisorEvent::Failed(Box::new(failure(&admission)))).await;
+                let _ = reports.send(SupervisorEvent::Finished(GroupEnd::Stopped)).await;
             },
         }
     }

@@ -275,8 +275,8 @@ fn snapshot() -> Snapshot {
 /// Every message of an agent is received as it was sent.
 #[test]
 fn agents_are_understood() {
-    for said in from_agent() {
-        let bytes = v1::AgentMessage::from(said.clone()).encode_to_vec();
+    for sent in from_agent() {
+        let bytes = v1::AgentMessage::from(sent.clone()).encode_to_vec();
         let received = v1::AgentMessage::decode(bytes.as_slice()).unwrap();
         assert_eq!(FromAgent::try_from(received), Ok(sent));
     }
@@ -285,8 +285,8 @@ fn agents_are_understood() {
 /// Every message of a coordinator is received as it was sent.
 #[test]
 fn coordinators_are_understood() {
-    for said in from_coordinator() {
-        let bytes = v1::CoordinatorMessage::from(said.clone()).encode_to_vec();
+    for sent in from_coordinator() {
+        let bytes = v1::CoordinatorMessage::from(sent.clone()).encode_to_vec();
         let received = v1::CoordinatorMessage::decode(bytes.as_slice()).unwrap();
         assert_eq!(FromCoordinator::try_from(received), Ok(sent));
     }
@@ -296,9 +296,9 @@ fn coordinators_are_understood() {
 #[test]
 fn status_is_understood() {
     let not_here = NotHere { term: Term(1), endpoint: "h:1".to_owned() };
-    for said in [StatusAnswer::Snapshot(Box::new(snapshot())), StatusAnswer::NotHere(not_here)] {
-        let reply = v1::StatusReply::from(said.clone());
-        assert_eq!(StatusAnswer::try_from(reply), Ok(said));
+    for sent in [StatusAnswer::Snapshot(Box::new(snapshot())), StatusAnswer::NotHere(not_here)] {
+        let reply = v1::StatusReply::from(sent.clone());
+        assert_eq!(StatusAnswer::try_from(reply), Ok(sent));
     }
 }
 
@@ -349,10 +349,10 @@ fn terminals_are_left_alone() {
         let mut status = v1::Snapshot::from(snapshot());
         status.nodes[0].reason = Some(bad.to_owned());
         assert_eq!(Snapshot::try_from(status), Err(Malformed::OutOfRange("node.reason")));
-        let said = FromAgent::Message(FromNode::Progress { text: format!("a{bad}b") });
+        let sent = FromAgent::Message(FromNode::Progress { text: format!("a{bad}b") });
         let received = FromAgent::try_from(v1::AgentMessage::from(sent)).unwrap();
-        let FromAgent::Message(FromNode::Progress { text }) = known_round else {
-            panic!("{known_round:?}")
+        let FromAgent::Message(FromNode::Progress { text }) = received else {
+            panic!("{received:?}")
         };
         assert!(text.starts_with('a') && text.ends_with('b') && !text.contains(bad));
     }
@@ -367,7 +367,7 @@ fn terminals_are_left_alone() {
 fn endless_leases_are_refused() {
     let welcome = |agent: u64, coordinator: u64| {
         let from = from_coordinator().into_iter();
-        let welcome = from.filter(|said| matches!(said, FromCoordinator::Welcomed(..)));
+        let welcome = from.filter(|sent| matches!(sent, FromCoordinator::Welcomed(..)));
         let mut message = v1::CoordinatorMessage::from(welcome.last().unwrap());
         let Some(v1::coordinator_message::Message::Welcome(welcome)) = &mut message.message else {
             panic!("{message:?}")

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use ragent_rendezvous::message::{Outcome, WorkerFailure};
 
-use super::{Action, Agent, Effect, Ending, News, State};
+use super::{Action, Agent, Ending, News, State};
 use crate::supervisor::GroupEnd;
 
 impl Agent {
