@@ -10,6 +10,7 @@ pub mod client;
 pub(crate) mod driver;
 mod guard;
 pub(crate) mod identity;
+mod limits;
 mod observed;
 pub(crate) mod proofs;
 pub(crate) mod reach;

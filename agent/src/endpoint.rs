@@ -12,6 +12,7 @@ mod host;
 pub(crate) mod hosted;
 pub(crate) mod identity;
 mod join;
+mod limits;
 mod locate;
 mod locator;
 mod place;

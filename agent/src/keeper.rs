@@ -12,6 +12,7 @@
 //!
 //! It makes no other decisions, and it has no runtime: one thread, one `poll`.
 
+mod limits;
 mod obituary;
 pub(crate) mod order;
 mod socket;
@@ -44,13 +45,10 @@ use self::{
     socket::{OrderSocket, Streams},
     workers::Workers,
 };
-use crate::{
-    limits,
-    sys::{
-        cgroup::Cgroup,
-        clock,
-        unix::{self, Disposition},
-    },
+use crate::sys::{
+    cgroup::Cgroup,
+    clock,
+    unix::{self, Disposition},
 };
 
 /// Runs the keeper until its agent and every process that it started are gone.

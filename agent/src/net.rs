@@ -8,6 +8,7 @@ pub(crate) mod connection;
 mod door;
 pub(crate) mod http;
 pub(crate) mod http_client;
+mod limits;
 pub(crate) mod port;
 
 use std::{
@@ -20,7 +21,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{limits, spec::Endpoint, sys::host::ThisHost};
+use crate::{spec::Endpoint, sys::host::ThisHost};
 
 /// The connections that a listener of this program accepts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

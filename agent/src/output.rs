@@ -6,6 +6,7 @@ pub mod console;
 pub(crate) mod flow;
 mod journal;
 pub(crate) mod leftovers;
+pub(crate) mod limits;
 pub(crate) mod lines;
 pub mod logs;
 mod pipes;

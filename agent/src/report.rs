@@ -3,6 +3,7 @@
 
 pub mod event_log;
 mod failure;
+mod limits;
 pub mod news;
 pub mod service_manager;
 pub(crate) mod stopping_line;

@@ -4,6 +4,7 @@ pub(crate) mod cgroup;
 pub mod clock;
 pub(crate) mod files;
 pub mod host;
+mod limits;
 pub(crate) mod private_folder;
 pub(crate) mod proc;
 pub(crate) mod random;

@@ -7,5 +7,6 @@ pub mod driver;
 pub mod health;
 mod keeper_link;
 pub mod launch;
+mod limits;
 mod plumbing;
 pub mod spec;

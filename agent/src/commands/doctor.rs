@@ -5,6 +5,7 @@
 //! check has a timeout, because a component that does not answer is one of the problems.
 
 mod endpoint;
+mod limits;
 mod loopback;
 mod machine;
 mod peers;
@@ -22,7 +23,6 @@ use super::{
 };
 use crate::{
     cli::DoctorArgs,
-    limits,
     spec::{self, AskedEndpoint, UsageError},
     sys::{host::ThisHost, stdout},
 };

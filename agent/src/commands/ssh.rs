@@ -24,6 +24,7 @@ mod filters;
 mod frame;
 mod greeting;
 mod hostfile;
+mod limits;
 mod lines;
 mod listener;
 mod machine;
@@ -62,7 +63,6 @@ use super::{
 };
 use crate::{
     cli::LaunchOverSshArgs,
-    limits,
     report::telemetry,
     spec::{Argument, UsageError, UsageErrors},
     sys::{

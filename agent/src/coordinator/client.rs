@@ -24,7 +24,7 @@ use tonic::{
 };
 
 use crate::{
-    limits,
+    coordinator::limits,
     net::{self, ResolveError},
     spec::Endpoint,
 };

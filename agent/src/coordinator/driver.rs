@@ -28,7 +28,7 @@ use super::{
     streams::{Stream, Streams},
 };
 use crate::{
-    limits,
+    coordinator::limits,
     net::{connection::PeerAddress, port::Attended},
     spec::Endpoint,
     sys::{clock, host::ThisHost},

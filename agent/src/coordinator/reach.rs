@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::{client, driver, role::Role};
-use crate::{limits, net, spec::Endpoint, sys::clock};
+use crate::{coordinator::limits, net, spec::Endpoint, sys::clock};
 
 /// The path at which an agent reports how it reaches the others.
 pub(crate) const REACH_PATH: &str = "/v1/reach";

@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::warn;
 
 use super::{proofs::Key, state_file};
-use crate::{limits, sys::clock};
+use crate::{coordinator::limits, sys::clock};
 
 /// The state file of one coordinator, if it has one.
 #[derive(Debug)]

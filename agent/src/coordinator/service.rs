@@ -33,7 +33,7 @@ use super::{
     status_page::{StatusPage, status_page},
 };
 use crate::{
-    limits,
+    coordinator::limits,
     net::{connection::PeerAddress, http::BodyRead},
 };
 

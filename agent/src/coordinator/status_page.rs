@@ -15,7 +15,7 @@ use super::{
     driver::{self, Inputs},
     role::Role,
 };
-use crate::{limits, sys::clock};
+use crate::{coordinator::limits, sys::clock};
 
 /// The job's state as JSON, rendered at most ten times a second for all clients.
 pub(super) struct StatusPage {
@@ -90,7 +90,7 @@ mod tests {
     /// never older than its request.
     #[tokio::test(start_paused = true)]
     async fn status_is_written_out_rarely() {
-        let (inputs, mut asked) = mpsc::channel(limits::COORDINATOR_QUEUE);
+        let (inputs, mut asked) = mpsc::channel(crate::limits::COORDINATOR_QUEUE);
         let (endpoint, term) = ("10.0.0.1:1".to_owned(), Term(0));
         let (_known, known) = watch::channel(NotHere { term, endpoint: endpoint.clone() });
         let page =

@@ -14,7 +14,7 @@ use tracing::debug;
 
 use super::proofs::Proofs;
 use crate::{
-    limits,
+    coordinator::limits,
     net::{connection::PeerAddress, port::Attended},
 };
 

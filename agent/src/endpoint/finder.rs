@@ -19,7 +19,7 @@ use std::{
 };
 
 use super::{error::LocateError, search::driver::Found};
-use crate::limits;
+use crate::endpoint::limits;
 
 /// The result of a step.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -21,7 +21,7 @@ use crate::{
         role::Role,
         service, state_file,
     },
-    limits,
+    endpoint::limits,
     net::port::{Attended, PortProtocols, StoreDoor},
     sys::{clock, random::random_id},
 };

@@ -7,7 +7,7 @@ use tracing::warn;
 
 use crate::{
     coordinator::identity::{IDENTITY_PATH, Identity},
-    limits,
+    endpoint::limits,
     net::http_client::{self, Exchange, ExchangeEnd, Page},
 };
 

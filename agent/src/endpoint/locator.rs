@@ -28,7 +28,7 @@ use super::{
     error::LocateError,
     identity::{Answer, looks_like},
 };
-use crate::{limits, spec::Endpoint};
+use crate::{endpoint::limits, spec::Endpoint};
 
 /// The result of an attempt.
 #[derive(Debug)]

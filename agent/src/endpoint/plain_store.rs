@@ -7,7 +7,7 @@ use ragent_store::{Admission, Options, StoreThread};
 use tokio::sync::watch;
 
 use crate::{
-    limits,
+    endpoint::limits,
     net::port::{Attended, StoreDoor},
     sys::system_error::{SystemError, system},
 };

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     coordinator::{service::OBITUARY_PATH, state_file},
-    limits,
+    keeper::limits,
 };
 
 /// One small message, and its recipients.

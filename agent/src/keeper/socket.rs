@@ -16,7 +16,7 @@ use nix::{
 
 use super::order::{Order, Report};
 use crate::{
-    limits,
+    keeper::limits,
     output::flow::{Flow, FlowOrder, HandedOver},
     sys::unix,
 };

@@ -19,7 +19,7 @@ use super::{
     socket::Streams,
 };
 use crate::{
-    limits,
+    keeper::limits,
     output::flow::{self, HandedOver},
     sys::{
         cgroup::Cgroup,

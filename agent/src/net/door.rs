@@ -15,7 +15,7 @@ use std::{
     time::Instant,
 };
 
-use crate::limits;
+use crate::net::limits;
 
 /// A connection of one port; numbers increase in the order of arrival.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]

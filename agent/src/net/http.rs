@@ -31,7 +31,7 @@ use tower::ServiceExt;
 use tracing::debug;
 
 use super::connection::{PeerAddress, Progress};
-use crate::limits;
+use crate::net::limits;
 
 /// Serves a connection until it ends or is idle for too long.
 pub(super) async fn serve(

@@ -32,7 +32,7 @@ use super::{
     door::{Door, Origin, Quotas, Visitor},
     http,
 };
-use crate::{limits, sys::clock};
+use crate::{net::limits, sys::clock};
 
 /// The store for new connections; while there is none, they wait.
 pub(crate) type StoreDoor = watch::Receiver<Option<StoreHandle>>;

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
 use super::{flow::Flow, pipes::Pipe};
-use crate::{limits, spec::Stream};
+use crate::{output::limits, spec::Stream};
 
 /// The queues of the writing threads; clones share them.
 #[derive(Clone, Debug)]

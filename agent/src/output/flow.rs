@@ -30,7 +30,7 @@ use super::{
     pipes::{Pipe, Progress, Target, Tools, enlarge},
     tail::SharedTail,
 };
-use crate::limits;
+use crate::output::limits;
 
 /// The destination of a stream.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::{
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use crate::limits;
+use crate::output::limits;
 
 /// A file in memory with one [`Record`] and the start of a line.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use std::{
 
 use nix::unistd::geteuid;
 
-use crate::{limits, sys::clock};
+use crate::{output::limits, sys::clock};
 
 /// The prefix of the names of temporary log folders.
 pub(super) const PREFIX: &str = "ragent_";

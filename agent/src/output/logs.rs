@@ -12,7 +12,7 @@ use ragent_rendezvous::ids::{LocalRank, RunId};
 use rand::{RngExt, distr::Alphanumeric};
 
 use super::leftovers;
-use crate::{limits, spec::Stream, sys::files};
+use crate::{output::limits, spec::Stream, sys::files};
 
 /// The folder for the files of the workers of one agent process.
 #[derive(Debug)]

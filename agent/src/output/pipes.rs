@@ -15,7 +15,7 @@ use nix::{
 
 use super::tail::SharedTail;
 use crate::{
-    limits,
+    output::limits,
     sys::{clock, unix},
 };
 

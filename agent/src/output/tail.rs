@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use crate::limits;
+use crate::output::limits;
 
 /// The last lines of a stream that is being copied.
 #[derive(Clone, Debug, Default)]

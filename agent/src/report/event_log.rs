@@ -17,8 +17,8 @@ use serde_json::json;
 use tracing::warn;
 
 use crate::{
-    limits,
     output::console::Console,
+    report::limits,
     spec::{self, Stream},
     sys::{clock, files},
 };

@@ -13,7 +13,7 @@ use tracing::debug;
 
 use super::news;
 use crate::{
-    limits,
+    report::limits,
     sys::host::{Host, ThisHost},
 };
 

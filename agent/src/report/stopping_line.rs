@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ragent_core::signal::Signal;
 
-use crate::limits;
+use crate::report::limits;
 
 /// The line of one agent: none if the workers stop within [`limits::QUICK_STOP`].
 #[derive(Debug)]

@@ -35,8 +35,8 @@ use tracing_subscriber::{
 use self::recent::Recent;
 use crate::{
     cli::LaunchArgs,
-    limits,
     output::leftovers::AGENT_LOG,
+    report::limits,
     spec::{Argument, UsageError},
     sys::{clock, files, host::Host},
 };

@@ -19,7 +19,7 @@ use nix::{
 };
 
 use super::{clock, proc, unix};
-use crate::limits;
+use crate::sys::limits;
 
 /// A cgroup. Dropping it removes it if it is empty.
 #[derive(Debug)]

@@ -29,7 +29,7 @@ pub(crate) use self::made_up::MadeUpHost;
 pub use self::{accelerators::Gpu, interfaces::Interface};
 use self::{numa::CpuSet, pmi::Pmi};
 use super::{proc, unix};
-use crate::limits;
+use crate::sys::limits;
 
 /// Queries about the machine that this process runs on.
 pub trait Host {

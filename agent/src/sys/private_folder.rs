@@ -25,7 +25,7 @@ use nix::{
 use tracing::warn;
 
 use super::proc;
-use crate::limits;
+use crate::sys::limits;
 
 /// A folder that belongs to this user, and that no other user can write to.
 #[derive(Debug)]

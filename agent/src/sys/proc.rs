@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::limits;
+use crate::sys::limits;
 
 /// The fields of `/proc/PID/stat` that are used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -34,9 +34,9 @@ use super::{
 };
 use crate::{
     keeper::order::Order,
-    limits,
     report::event_log::{AgentEvent, WorkerEvent},
     sys::clock,
+    workers::limits,
 };
 
 /// Starts a supervisor with its keeper.

@@ -30,9 +30,9 @@ use tokio::{
 
 use crate::{
     keeper::order::{Order, Report},
-    limits,
     output::capture::Drain,
     sys::{tree, unix},
+    workers::limits,
 };
 
 /// An event from the keeper.

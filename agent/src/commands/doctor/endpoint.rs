@@ -11,9 +11,9 @@ use ragent_rendezvous::message::PROTOCOL_VERSION;
 
 use super::{Finding, port};
 use crate::{
+    commands::doctor::limits,
     coordinator::identity::{IDENTITY_PATH, Identity},
     endpoint::identity,
-    limits,
     net::{
         self,
         http_client::{self, Exchange, ExchangeEnd},

@@ -11,7 +11,7 @@ use nvml_wrapper::{Nvml, error::NvmlError};
 
 use super::{Finding, Findings, python, within};
 use crate::{
-    limits,
+    commands::doctor::limits,
     sys::{
         cgroup,
         host::{Host, ThisHost},

@@ -8,9 +8,9 @@ use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::Finding;
 use crate::{
+    commands::doctor::limits,
     commands::status,
     coordinator::reach::{REACH_PATH, ReachReport, Reached},
-    limits,
     net::http_client::{self, Exchange, ExchangeEnd, Page},
     spec::Endpoint,
     sys::clock,

@@ -19,7 +19,8 @@ use tokio::{
 
 use super::{Finding, Findings, within};
 use crate::{
-    limits, spec,
+    commands::doctor::limits,
+    spec,
     sys::{clock, host::ThisHost, tree},
 };
 

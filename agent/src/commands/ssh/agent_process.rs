@@ -24,7 +24,7 @@ use super::{
     order::{AgentEnd, HostJob, HostNumber, Job, Report},
 };
 use crate::{
-    limits,
+    commands::ssh::limits,
     spec::Stream,
     sys::{clock, unix},
 };

@@ -17,7 +17,7 @@ use super::{
     ssh_command::Way,
     tree,
 };
-use crate::limits;
+use crate::commands::ssh::limits;
 
 /// The connections of one host. Dropping them ends every ssh process.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use super::{
     ssh_process::{LastWords, SshProcess, listen},
     tree::Branch,
 };
-use crate::{limits, sys::clock};
+use crate::{commands::ssh::limits, sys::clock};
 
 /// A connection to one host, and through it to the hosts below.
 #[derive(Debug)]

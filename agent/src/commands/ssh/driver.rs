@@ -16,11 +16,11 @@ use super::{
     verdict::Verdict,
 };
 use crate::{
+    commands::ssh::limits,
     commands::{
         error::{LaunchError, system},
         runtime,
     },
-    limits,
     output::console::Console,
     spec::Stream,
     sys::clock,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::hostfile::{HostList, ListedHost};
-use crate::{limits, scheduler::node_list, spec::UsageError};
+use crate::{commands::ssh::limits, scheduler::node_list, spec::UsageError};
 
 /// A host that the filters have chosen.
 #[derive(Clone, Debug, Eq, PartialEq)]

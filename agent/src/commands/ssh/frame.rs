@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
 
 use super::order::{HostNumber, Order, Report};
-use crate::{limits, spec::Stream};
+use crate::{commands::ssh::limits, spec::Stream};
 
 /// The reason why a message cannot be encoded, or why bytes are not a message.
 #[derive(Debug, thiserror::Error)]

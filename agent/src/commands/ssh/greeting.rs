@@ -3,7 +3,7 @@
 
 use bytes::{Buf, BytesMut};
 
-use crate::limits;
+use crate::commands::ssh::limits;
 
 /// The beginning of the line; no start-up file of a shell prints a zero byte.
 const MARK: &[u8] = b"\0ragent-relay ";

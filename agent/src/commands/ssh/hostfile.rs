@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, num::NonZeroU32, str::FromStr};
 
-use crate::limits;
+use crate::commands::ssh::limits;
 
 /// The hosts of a list.
 ///

@@ -5,7 +5,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::limits;
+use crate::commands::ssh::limits;
 
 /// The bytes that have been read and not yet taken.
 #[derive(Debug, Default)]

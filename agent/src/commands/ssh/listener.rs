@@ -15,7 +15,7 @@ use super::{
     order::{AgentEnd, HostNumber, Report},
     ssh_process::LastWords,
 };
-use crate::limits;
+use crate::commands::ssh::limits;
 
 /// The receiver of a relay's reports.
 pub(super) struct Listener<'a> {

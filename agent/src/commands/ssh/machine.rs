@@ -29,7 +29,7 @@ use super::{
     order::{AgentEnd, HostNumber, Report, Site},
     verdict::{Verdict, of_ends},
 };
-use crate::limits;
+use crate::commands::ssh::limits;
 
 /// The settings of a launch, which do not change.
 #[derive(Clone, Debug)]

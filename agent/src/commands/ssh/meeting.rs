@@ -8,7 +8,7 @@ use ragent_rendezvous::settings::NodeRange;
 use super::order::{HostNumber, Site};
 use crate::{
     cli::LaunchArgs,
-    limits,
+    commands::ssh::limits,
     spec::{Endpoint, Meeting},
 };
 

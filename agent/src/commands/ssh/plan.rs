@@ -18,7 +18,7 @@ use super::{
 use crate::{
     cli::LaunchOverSshArgs,
     commands::anywhere::Anywhere,
-    limits,
+    commands::ssh::limits,
     report::telemetry::LogFormat,
     spec::{Argument, JobSpec, UsageError, UsageErrors},
     sys::host::Host,

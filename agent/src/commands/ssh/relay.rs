@@ -26,11 +26,11 @@ use super::{
     site::site,
 };
 use crate::{
+    commands::ssh::limits,
     commands::{
         error::{LaunchError, system},
         runtime,
     },
-    limits,
     sys::{clock, host::ThisHost},
 };
 

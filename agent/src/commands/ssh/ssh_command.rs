@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::words;
-use crate::limits;
+use crate::commands::ssh::limits;
 
 /// The way in which hosts are reached.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]

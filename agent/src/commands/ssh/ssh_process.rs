@@ -21,7 +21,7 @@ use super::{
     lines::Lines,
     order::{HostNumber, Report},
 };
-use crate::{limits, spec::Stream, sys::unix};
+use crate::{commands::ssh::limits, spec::Stream, sys::unix};
 
 /// ssh and the processes that it has started to reach a host. Dropping it kills them.
 #[derive(Debug)]

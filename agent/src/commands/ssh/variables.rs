@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 
 use crate::{
-    limits,
+    commands::ssh::limits,
     spec::{UsageError, UsageErrors},
     sys::host::Host,
 };

@@ -40,7 +40,7 @@ impl Fixture {
         };
         let memory = Memory::fresh(JobUid::new("uid"));
         let rendezvous = Rendezvous::new(clock::now(), settings, memory);
-        let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
+        let (inputs, queue) = mpsc::channel(crate::limits::COORDINATOR_QUEUE);
         let here = NotHere { term: Term(0), endpoint: "here:1".to_owned() };
         let (not_here, known) = watch::channel(here);
         let (attended, port_knows) = watch::channel(Attended::default());

@@ -14,7 +14,7 @@ use super::{
     age::{self, Stamp},
     files::{folder_of, name_of, read},
 };
-use crate::{coordinator::proofs::Key, limits, sys::private_folder::PrivateFolder};
+use crate::{coordinator::limits, coordinator::proofs::Key, sys::private_folder::PrivateFolder};
 
 /// The content of a coordinator's state file.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]

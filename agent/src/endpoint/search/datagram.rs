@@ -9,7 +9,7 @@ use ragent_rendezvous::ids::RunId;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::limits;
+use crate::endpoint::limits;
 
 /// The digest that identifies a job in datagrams.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]

@@ -23,7 +23,7 @@ use std::{
 };
 
 use super::datagram::{Candidate, Saying};
-use crate::{limits, spec::Eligible};
+use crate::{endpoint::limits, spec::Eligible};
 
 /// The intervals and time limits of an election.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::limits;
+use crate::endpoint::limits;
 
 /// The line for people, at most one in [`limits::SEARCH_NOTICE_INTERVAL`].
 #[derive(Debug)]

@@ -11,7 +11,8 @@ use tokio::{net::UdpSocket, sync::watch, task::JoinSet};
 use tracing::debug;
 
 use crate::{
-    limits, net,
+    endpoint::limits,
+    net,
     spec::{Endpoint, SearchSpec},
     sys::{
         clock,

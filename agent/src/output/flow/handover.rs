@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Flow, Lines, Route};
 use crate::{
-    limits,
+    output::limits,
     output::{
         journal::Journal,
         lines::Cutter,

@@ -14,7 +14,7 @@ use nix::{
 };
 
 use crate::{
-    limits,
+    output::limits,
     output::{
         journal::{Journal, Pending, Record},
         lines::{Cut, Cutter},

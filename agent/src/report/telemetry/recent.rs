@@ -8,7 +8,7 @@ use std::{
 
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::limits;
+use crate::report::limits;
 
 /// The newest lines, as many as fit into [`limits::RECENT_LINES`] bytes.
 #[derive(Clone, Debug, Default)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd;
 
 use super::{Host, ThisHost};
-use crate::limits;
+use crate::sys::limits;
 
 /// The length of `/sockets-4194304/4095` with its terminator.
 const SOCKET_NAME: usize = 24;

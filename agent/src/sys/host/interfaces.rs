@@ -11,7 +11,7 @@ use nix::{
 };
 
 use super::ThisHost;
-use crate::limits;
+use crate::sys::limits;
 
 /// An interface of this machine.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -9,7 +9,7 @@ use std::{
     os::unix::net::UnixStream,
 };
 
-use crate::limits;
+use crate::sys::limits;
 
 /// The rank's socket to its launcher.
 #[derive(Debug)]

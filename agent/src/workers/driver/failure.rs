@@ -11,9 +11,9 @@ use tokio::{task::spawn_blocking, time::timeout};
 
 use super::{Driver, SupervisorEvent, Worker};
 use crate::{
-    limits,
     output::logs::WorkerFolder,
     sys::clock,
+    workers::limits,
     workers::{launch::error_file, plumbing::StderrTail},
 };
 

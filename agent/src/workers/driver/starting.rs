@@ -17,11 +17,11 @@ use tracing::warn;
 use super::{Done, Driver, Group, Worker};
 use crate::{
     keeper::order::{Order, Program},
-    limits,
     output::{lines::Choice, logs::WorkerFolder},
     report::event_log::AgentEvent,
     spec::Stream,
     sys::clock,
+    workers::limits,
     workers::{
         keeper_link::KeeperLink,
         launch::{

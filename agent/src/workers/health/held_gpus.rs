@@ -20,8 +20,8 @@ use tokio::{task::spawn_blocking, time::timeout};
 use tracing::{info, warn};
 
 use crate::{
-    limits,
     sys::{clock, proc},
+    workers::limits,
 };
 
 /// The GPUs of this node; their driver is opened on first use.

@@ -12,8 +12,8 @@ use ragent_rendezvous::{ids::LocalRank, message::PROGRESS_MAX};
 use tokio::{net::UnixDatagram, sync::mpsc, task::AbortHandle};
 
 use crate::{
-    limits,
     sys::{private_folder::PrivateFolder, proc},
+    workers::limits,
 };
 
 /// The content of one datagram.

@@ -21,8 +21,8 @@ use tokio::{
 use tracing::warn;
 
 use crate::{
-    limits,
     sys::{clock, files, proc, tree, unix},
+    workers::limits,
 };
 
 /// The tools for taking stacks.

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use tokio::{io::AsyncReadExt, net::unix::pipe};
 use tracing::{debug, warn};
 
-use crate::limits;
+use crate::workers::limits;
 
 /// A worker's request, in torch's format.
 #[derive(Clone, Debug, Deserialize, PartialEq)]

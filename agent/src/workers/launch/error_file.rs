@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{limits, output::tail::last_bytes, sys::clock};
+use crate::{output::tail::last_bytes, sys::clock, workers::limits};
 
 /// Reads the message in the error file at `path`; `None` if it cannot be read.
 pub(crate) fn message(path: &Path) -> Option<String> {

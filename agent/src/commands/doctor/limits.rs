@@ -1,0 +1,25 @@
+//! The limits of `ragent doctor`, each with its reason. Sizes are in bytes; times, sizes and numbers are
+//! maxima unless stated otherwise.
+
+use std::time::Duration;
+
+pub(crate) use crate::limits::{
+    IDENTIFY_TIMEOUT, MAX_IDENTITY_LEN, MAX_REACHED, MIN_OPEN_FILES, OPEN_FILES_PER_WORKER,
+    REACH_AT_ONCE,
+};
+
+/// The time for one check of `ragent doctor`: an interpreter on a cold network file system takes
+/// seconds, and so does a GPU driver at its first use since the machine was started.
+pub(crate) const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time for a killed process to be reaped, if nothing depends on it.
+pub(crate) const REAP_TIMEOUT: Duration = Duration::from_secs(1);
+/// The size of an interpreter's answer: two words, or a traceback.
+pub(crate) const MAX_ANSWER: u64 = 64 * 1024;
+/// Pause before a node that is measuring for another client is asked again.
+pub(crate) const REACH_PAUSE: Duration = Duration::from_millis(500);
+/// The time for a node to try all others, some of which may drop packets.
+pub(crate) const REACH_TIMEOUT: Duration = Duration::from_secs(60);
+/// The size of its report about them: some hundred bytes for each.
+pub(crate) const MAX_REACH_LEN: usize = 256 * 1024;
+/// The number of findings about peers; further ones usually have the same cause.
+pub(crate) const MAX_PEER_LINES: usize = 32;

@@ -1,0 +1,64 @@
+//! The limits of `ragent launch`, each with its reason. Sizes are in bytes; times, sizes and numbers are
+//! maxima unless stated otherwise.
+
+use std::time::Duration;
+
+pub(crate) use crate::limits::{
+    CONSOLE_CHUNK, FAREWELL_TIMEOUT, LAST_WORDS_TIMEOUT, MAX_LOCAL_WORLD_SIZE, SEE_OFF_MARGIN,
+    SWEEP_TIMEOUT,
+};
+
+/// The size of a variable's value; Linux allows no longer arguments.
+pub(crate) const MAX_VARIABLE: usize = 128 * 1024 - 1024;
+/// The number of hosts of one `ragent launch`: more agents than a coordinator accepts.
+pub(crate) const MAX_HOSTS: usize = 16_384;
+/// The size of a hostfile or a file of variables that is read.
+pub(crate) const MAX_LIST_FILE: u64 = 4 * 1024 * 1024;
+/// The number of ssh connections that one process opens at once without `--fanout`: an sshd with
+/// more refuses some (`MaxStartups`), and each costs a process here.
+pub(crate) const DEFAULT_FANOUT: u32 = 32;
+/// The maximum of `--fanout`.
+pub(crate) const MAX_FANOUT: u32 = 1024;
+/// The time for ssh to reach a host without `--connect-timeout`.
+pub(crate) const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time for a host to start ragent once it is reached: a login shell with its home on a slow
+/// disk takes seconds.
+pub(crate) const GREETING_TIMEOUT: Duration = Duration::from_secs(30);
+/// The number of bytes that the shell of a host may print before ragent starts.
+pub(crate) const MAX_BANNER: usize = 64 * 1024;
+/// The size of a message between `ragent launch` and its relays: the environment and the arguments
+/// of a job, or all hosts of a tree, with each byte encoded in up to four.
+pub(crate) const MAX_RELAY_FRAME: usize = 16 * 1024 * 1024;
+/// The length of a forwarded line of an agent: a line of a worker as the agent cuts it, with its
+/// prefix.
+pub(crate) const MAX_RELAYED_LINE: usize = crate::output::limits::MAX_CONSOLE_LINE + 4096;
+/// Messages that wait for a relay, a connection or the console; senders wait while it is full.
+pub(crate) const RELAY_QUEUE: usize = 64;
+/// Orders that wait for one connection: a handful in all. Further ones are dropped.
+pub(crate) const ORDER_QUEUE: usize = 64;
+/// The size of the end of ssh's output that the report of its failure contains.
+pub(crate) const SSH_LAST_WORDS: usize = 1024;
+/// Interval of keep-alives to a relay from the process that sends its orders.
+pub(crate) const ORDER_KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// Silence after which a relay considers the launching host lost: long enough for a user who has
+/// stopped `ragent launch` with Ctrl-Z to continue it.
+pub(crate) const ORDER_SILENCE: Duration = Duration::from_secs(300);
+/// The number of connections for which the usual limit of 1024 open files is enough: each has
+/// three.
+pub(crate) const PLAIN_CONNECTIONS: usize = 256;
+/// The number of attempts for a connection that was refused for a reason that may pass: by an sshd,
+/// especially of a jump host, that is busy with others (`MaxStartups`).
+pub(crate) const SSH_ATTEMPTS: u32 = 4;
+/// The unit of the increasing pauses between these attempts.
+pub(crate) const SSH_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The number of hosts for which a launch warns that another host could not reach them: further
+/// ones usually have the same cause.
+pub(crate) const DETOUR_WARNINGS: usize = 16;
+/// The time for connections to end after the last order.
+pub(crate) const HANG_UP_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time for which agents may stay after one of them has reported that the job has succeeded:
+/// they learn it at once, or are evicted within a lease (3 s), and have nothing left to do.
+pub(crate) const SUCCESS_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time for which started hosts wait for each other if some were not reached: all of them start
+/// at the same moment.
+pub(crate) const LAUNCH_LAST_CALL: Duration = Duration::from_secs(5);

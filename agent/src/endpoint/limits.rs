@@ -1,0 +1,35 @@
+//! The limits of `endpoint`, each with its reason. Sizes are in bytes; times, sizes and numbers are
+//! maxima unless stated otherwise.
+
+use std::time::Duration;
+
+pub(crate) use crate::limits::{
+    COORDINATOR_QUEUE, IDENTIFY_TIMEOUT, MAX_IDENTITY_LEN, RETRY_INTERVAL, silent_store_clients,
+};
+
+/// Interval between attempts to find a coordinator at an endpoint.
+pub(crate) const LOCATE_INTERVAL: Duration = Duration::from_millis(500);
+/// The time for which an endpoint may accept connections without answering: a coordinator may be
+/// suspended, or busy with a flood of connections. After that it is another program.
+pub(crate) const SILENT_TIMEOUT: Duration = Duration::from_secs(20);
+/// The time between lines of an agent that searches for its job's host: a user who looks at the console
+/// sees the last one.
+pub(crate) const SEARCH_NOTICE_INTERVAL: Duration = Duration::from_secs(60);
+/// The time after which an agent warns that it has not reached its coordinator.
+pub(crate) const WAIT_WARNING: Duration = Duration::from_secs(5);
+/// The size of a datagram between agents that search for each other; theirs has some two hundred
+/// bytes.
+pub(crate) const MAX_DATAGRAM: usize = 1024;
+/// The number of names of `--discover-hosts` that are looked up at once.
+pub(crate) const LOOK_UPS_AT_ONCE: usize = 64;
+/// Interval between two lookups of these names.
+pub(crate) const LOOK_UP_INTERVAL: Duration = Duration::from_secs(10);
+/// The time for which an agent waits for the coordinator at an address that a search has returned,
+/// before it searches again: a host restarts in less.
+pub(crate) const SENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The number of other hosts of its job that a host, or a member of it, remembers at once.
+pub(crate) const MAX_RIVALS: usize = 8;
+/// The number of agents that one agent remembers while it searches for a coordinator.
+pub(crate) const MAX_CANDIDATES: usize = 20_000;
+/// The memory of the store on the endpoint's port: enough for a few keys of clients that probe it.
+pub(crate) const MAX_PLAIN_STORE: usize = 64 * 1024 * 1024;

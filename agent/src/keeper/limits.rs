@@ -1,0 +1,20 @@
+//! The limits of `keeper`, each with its reason. Sizes are in bytes; times, sizes and numbers are
+//! maxima unless stated otherwise.
+
+use std::time::Duration;
+
+pub(crate) use crate::limits::{MAX_ENDPOINT_ADDRESSES, MAX_KEEPER_FRAME};
+
+/// Number of times per round that a fork is repeated if the system lacks memory or process ids. A
+/// system that lacks them for longer than a second is overloaded.
+pub(crate) const FORK_ATTEMPTS: u32 = 10;
+/// Interval between these attempts.
+pub(crate) const FORK_INTERVAL: Duration = Duration::from_millis(100);
+/// Descriptors that are sent with one order to start a worker: three, and at most ten for each of
+/// two streams.
+pub(crate) const SPAWN_FDS: usize = 32;
+/// The total time for which a keeper waits for consoles that accept no output.
+pub(crate) const SPILLED_TIMEOUT: Duration = Duration::from_millis(500);
+/// The time for which a keeper tries to deliver its obituary: less than the lease that proves the
+/// same.
+pub(crate) const OBITUARY_TIMEOUT: Duration = Duration::from_millis(500);

@@ -1,0 +1,46 @@
+//! The limits of `net`, each with its reason. Sizes are in bytes; times, sizes and numbers are
+//! maxima unless stated otherwise.
+
+use std::time::Duration;
+
+pub(crate) use crate::limits::{
+    FAREWELL_TIMEOUT, MAX_ENDPOINT_ADDRESSES, RETRY_INTERVAL, silent_store_clients,
+};
+
+/// The time for one attempt to open a connection. A reachable host answers in less than a round
+/// trip; one lost SYN is sent again after 1 s.
+pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_millis(1800);
+/// The time for one lookup of a name; libc's resolver gives up after 5 s for each server.
+pub(crate) const RESOLVE_TIMEOUT: Duration = Duration::from_secs(6);
+/// The time from the beginning of a connection to its first whole request, body included: enough
+/// for a few lost packets.
+pub(crate) const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same for a client of a store: torch resolves the names of both ends before it sends a byte,
+/// and a resolver that does not answer takes 6 s or more for each.
+pub(crate) const STORE_SILENCE: Duration = Duration::from_secs(60);
+/// The time for each later request, body included.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time for which a connection may be open without a request.
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval of pings to an HTTP/2 peer.
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(10);
+/// The time for an HTTP/2 peer to answer a ping: as long as the longest lease, which must not end
+/// because of this.
+pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time after which an unknown connection counts towards the quotas: a new member sends its
+/// request at once.
+pub(crate) const STRANGER_GRACE: Duration = Duration::from_secs(1);
+/// Unknown connections without a request, in total: more than occur by accident, and a small part
+/// of [`MAX_CONNECTIONS`].
+pub(crate) const MAX_STRANGERS: usize = 512;
+/// The same per address, or IPv6 network: one host must not use up the quota of all.
+pub(crate) const MAX_STRANGERS_PER_ADDRESS: usize = 64;
+/// File descriptors reserved for uses other than connections, if the limit allows it.
+pub(crate) const SPARE_FILES: usize = 1024;
+/// Queued progress reports of connections to their port; connections wait while it is full.
+pub(crate) const PROGRESS_QUEUE: usize = 256;
+/// The time for which a client of the store waits for it, on a port that serves a new one in each
+/// round: workers of other nodes may be faster than the node that serves it.
+pub(crate) const STORE_DOOR_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections to the agent's port in total: 10,000 agents with a spare connection each.
+pub(crate) const MAX_CONNECTIONS: usize = 20_480;

@@ -1,0 +1,27 @@
+//! The limits of `sys`, each with its reason. Sizes are in bytes; times, sizes and numbers are
+//! maxima unless stated otherwise.
+
+use std::time::Duration;
+
+pub(crate) use crate::limits::{MAX_STATE_ENTRIES, MAX_STATE_FILE};
+
+/// The length of the longest path that a Unix socket can have, including the terminating NUL.
+pub(crate) const MAX_SOCKET_PATH: usize = 108;
+/// The time for a killed cgroup to become empty: less than a lease.
+pub(crate) const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(2);
+/// The size of a file that is read whole: those in `/sys` have a page, configurations a few. A
+/// ConfigMap of Kubernetes has the same limit.
+pub(crate) const MAX_SMALL_FILE: u64 = 1024 * 1024;
+/// The size of a file of `/proc` that is read: the sockets of a hundred thousand connections, or the
+/// children of a process that has as many as a system allows.
+pub(crate) const MAX_PROC_FILE: u64 = 64 * 1024 * 1024;
+/// The size of the first read of such a file: the kernel produces a page at once.
+pub(crate) const PROC_READ: usize = 4096;
+/// The number of interfaces on which agents look for each other.
+pub(crate) const MAX_INTERFACES: usize = 64;
+/// The time for all ranks of one start to appear; a launcher starts thousands in less.
+pub(crate) const PMI_TIMEOUT: Duration = Duration::from_secs(120);
+/// The length of one line from a launcher; PMI-1 allows 1 KiB.
+pub(crate) const MAX_PMI_LINE: usize = 4096;
+/// The number of scripts between a launcher and a rank.
+pub(crate) const MAX_ANCESTORS: u32 = 32;
