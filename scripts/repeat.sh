@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests with real processes repeatedly on a busy machine, to find rare failures.
 #
-# Usage: scripts/repeat.sh N [TEST...]      scripts/repeat.sh 20      scripts/repeat.sh 50 elastic
+# Usage: scripts/repeat.sh N [TEST...]      scripts/repeat.sh 20      scripts/repeat.sh 50 multi_node
 #
 # Builds once, then runs the test binaries N times next to two processes that only use CPU time.
 # Stops at the first failure and prints the name of the test, with all of its output.
@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 runs=${1:?how often? usage: scripts/repeat.sh N [TEST...]}
 shift
-[ $# -gt 0 ] || set -- launch elastic partition ssh
+[ $# -gt 0 ] || set -- single_node multi_node partition ssh
 
 folder=$(mktemp -d)
 hogs=()
@@ -25,7 +25,7 @@ trap 'exit 143' TERM
 
 binaries=()
 for test in "$@"; do
-    # The path is in the messages of Cargo: "executable":"…/launch-0123456789abcdef".
+    # The path is in the messages of Cargo: "executable":"…/ssh-0123456789abcdef".
     cargo test --locked -p ragent --test "$test" --no-run --message-format json >"$folder/built"
     binaries+=("$(sed -n 's/.*"name":"'"$test"'".*"executable":"\([^"]*\)".*/\1/p' "$folder/built")")
 done

@@ -1,5 +1,5 @@
-//! The limits of the agent, each with its reason. Sizes are in bytes; times, sizes and numbers are
-//! maxima unless stated otherwise.
+//! The limits of the agent, each with its reason. Sizes are in bytes; times, sizes and numbers
+//! are maxima unless stated otherwise.
 
 use std::time::Duration;
 
