@@ -21,5 +21,6 @@ pub mod search;
 mod server;
 mod take;
 
+pub(crate) use self::error::CHECK_NAME;
 pub use self::error::{LocateError, PlaceError};
 pub(crate) use self::take::take_place;

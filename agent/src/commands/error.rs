@@ -19,7 +19,7 @@ use crate::{
         client::AttendError,
         state_file::{RunningAgent, Stage},
     },
-    endpoint::{LocateError, PlaceError, search::sockets::SocketsError},
+    endpoint::{CHECK_NAME, PlaceError},
     report::{self, news},
     spec::{Argument, Endpoint, StorePorts, UsageError},
     sys::system_error::SystemError,
@@ -178,7 +178,8 @@ impl LaunchError {
 
     fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Place(error) => hint_of_place(error),
+            Self::Place(PlaceError::System(_)) => None,
+            Self::Place(PlaceError::Locate(error)) => Some(error.hint()),
             Self::Status { source: AttendError::Resolve(_), .. } => Some(CHECK_NAME),
             Self::NoJob(_) => Some("give the endpoint of the job as `--rdzv-endpoint HOST:PORT`"),
             Self::Status { source: AttendError::Other { .. }, .. } => {
@@ -206,40 +207,6 @@ impl LaunchError {
             | Self::Usage(_) => None,
         }
     }
-}
-
-/// The hint for a host name without an address.
-const CHECK_NAME: &str = "check the host name in `--rdzv-endpoint`, and that this machine can \
-                          resolve it: `getent hosts NAME` uses /etc/hosts and DNS as ragent does";
-
-fn hint_of_place(error: &PlaceError) -> Option<&'static str> {
-    let error = match error {
-        PlaceError::System(_) => return None,
-        PlaceError::Locate(error) => error,
-    };
-    Some(match error {
-        LocateError::Other { .. } | LocateError::Held { .. } => {
-            "end that program, or use another port in `--rdzv-endpoint` on all nodes"
-        }
-        LocateError::TimedOut { .. } => {
-            "check that the agent on the endpoint's host is running, and that no firewall blocks \
-             its port"
-        }
-        LocateError::Unresolved { .. } => CHECK_NAME,
-        LocateError::Search(SocketsError::NoInterface { .. }) => {
-            "list hosts of the job in `--discover-hosts`, or give its endpoint with \
-             `--rdzv-endpoint`"
-        }
-        LocateError::Search(SocketsError::Bind { .. }) => {
-            "use another port on all nodes: `--rdzv-endpoint auto:PORT`"
-        }
-        LocateError::NotHere { .. } => {
-            "give the first agent's host as `--rdzv-endpoint HOST:PORT` on all nodes"
-        }
-        LocateError::Bind { .. } => {
-            "check that this user may listen on that port, and that this machine has the address"
-        }
-    })
 }
 
 /// Describes the state of an agent that has not found its job.

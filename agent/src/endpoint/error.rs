@@ -58,6 +58,14 @@ pub enum LocateError {
     /// The search for the other agents failed.
     #[error("failed to search for the job's other agents")]
     Search(#[source] SocketsError),
+    /// The search found no host for as long as nodes wait for each other.
+    #[error("no host of the job was found within {} s: {cause}", waited.as_secs())]
+    NotFound {
+        /// The time waited.
+        waited: Duration,
+        /// The last failure.
+        cause: String,
+    },
     /// The endpoint's name did not resolve for as long as nodes wait for each other.
     #[error("no agent served {endpoint} within {} s: {cause}", waited.as_secs())]
     Unresolved {
@@ -78,4 +86,42 @@ pub enum LocateError {
         /// The last failure.
         cause: String,
     },
+}
+
+/// The hint for a host name without an address.
+pub(crate) const CHECK_NAME: &str = "check the host name in `--rdzv-endpoint`, and that this machine can resolve it: `getent hosts \
+     NAME` uses /etc/hosts and DNS as ragent does";
+
+impl LocateError {
+    /// Returns the hint for the user.
+    pub(crate) fn hint(&self) -> &'static str {
+        match self {
+            Self::Other { .. } | Self::Held { .. } => {
+                "end that program, or use another port in `--rdzv-endpoint` on all nodes"
+            }
+            Self::TimedOut { .. } => {
+                "check that the agent on the endpoint's host is running, and that no firewall \
+                 blocks its port"
+            }
+            Self::Unresolved { .. } => CHECK_NAME,
+            Self::NotFound { .. } => {
+                "check that the other agents are running with the same `--rdzv-id`; `ragent doctor \
+                 --rdzv-endpoint auto` checks the network"
+            }
+            Self::Search(SocketsError::NoInterface { .. }) => {
+                "list hosts of the job in `--discover-hosts`, or give its endpoint with \
+                 `--rdzv-endpoint`"
+            }
+            Self::Search(SocketsError::Bind { .. }) => {
+                "use another port on all nodes: `--rdzv-endpoint auto:PORT`"
+            }
+            Self::NotHere { .. } => {
+                "give the first agent's host as `--rdzv-endpoint HOST:PORT` on all nodes"
+            }
+            Self::Bind { .. } => {
+                "check that this user may listen on that port, and that this machine has the \
+                 address"
+            }
+        }
+    }
 }

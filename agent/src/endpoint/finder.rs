@@ -49,8 +49,6 @@ pub(super) enum Step {
 /// One agent's search for the host of its job.
 #[derive(Debug)]
 pub(super) struct Finder {
-    /// The endpoint as the user gave it, for messages.
-    endpoint: String,
     join_timeout: Duration,
     deadline: Instant,
     /// The reason for which the last step has failed.
@@ -59,9 +57,9 @@ pub(super) struct Finder {
 
 impl Finder {
     /// Begins a search.
-    pub(super) fn new(now: Instant, endpoint: String, join_timeout: Duration) -> Self {
+    pub(super) fn new(now: Instant, join_timeout: Duration) -> Self {
         let cause = "no agent that may host the job answered".to_owned();
-        Self { endpoint, join_timeout, deadline: now + join_timeout, cause }
+        Self { join_timeout, deadline: now + join_timeout, cause }
     }
 
     /// Returns the first step.
@@ -84,8 +82,8 @@ impl Finder {
     }
 
     fn give_up(&self) -> Step {
-        let (endpoint, cause) = (self.endpoint.clone(), self.cause.clone());
-        Step::GiveUp(LocateError::TimedOut { endpoint, waited: self.join_timeout, cause })
+        let (waited, cause) = (self.join_timeout, self.cause.clone());
+        Step::GiveUp(LocateError::NotFound { waited, cause })
     }
 }
 
@@ -105,7 +103,7 @@ mod tests {
     impl Fixture {
         fn new() -> Self {
             let begun = crate::sys::clock::now();
-            Self { machine: Finder::new(begun, "auto".to_owned(), JOIN_TIMEOUT), begun }
+            Self { machine: Finder::new(begun, JOIN_TIMEOUT), begun }
         }
 
         /// Returns the step that follows `input`, received this many seconds after the begin.
@@ -139,7 +137,7 @@ mod tests {
     /// No step lasts longer than the join timeout, and its end is reported with the last reason.
     #[test]
     fn join_timeout_ends_the_search() {
-        let given_up = |cause: &str| format!("no agent served auto within 60 s: {cause}");
+        let given_up = |cause: &str| format!("no host of the job was found within 60 s: {cause}");
         let nobody = given_up("no agent that may host the job answered");
         assert_eq!(Fixture::new().at(60, Input::NotFound), nobody);
         let mut t = Fixture::new();

@@ -57,8 +57,7 @@ async fn find(
     search: &SearchSpec,
     stores: &StoreThread,
 ) -> Result<Place, PlaceError> {
-    let endpoint = spec.meeting.endpoint().to_string();
-    let mut finder = Finder::new(clock::now(), endpoint, spec.shared.timeouts.join);
+    let mut finder = Finder::new(clock::now(), spec.shared.timeouts.join);
     let port = search.port;
     let mut search = Search::begin(search, &spec.run_id).map_err(LocateError::Search)?;
     let mut step = finder.first();
