@@ -9,7 +9,7 @@ mod launch;
 mod manifest;
 mod passed;
 mod rank;
-mod ssh;
+mod run;
 mod status;
 mod store;
 
@@ -24,10 +24,10 @@ pub use self::{
     coordinator::CoordinatorArgs,
     doctor::DoctorArgs,
     job::JobArgs,
-    launch::LaunchArgs,
+    launch::LaunchOverSshArgs,
     manifest::{K8sArgs, ManifestArgs, ManifestTarget},
     rank::RankArgs,
-    ssh::LaunchOverSshArgs,
+    run::LaunchArgs,
     status::StatusArgs,
     store::StoreArgs,
 };
@@ -110,8 +110,8 @@ impl Cli {
     }
 }
 
-/// Removes a `--` directly after the script. argparse removes the first one of a command line, also
-/// there; in `words`, the whole command line, the script and its arguments come last.
+/// Removes a `--` directly after the script, as argparse does. `words` is the whole command line,
+/// which ends with the script and its arguments.
 fn drop_separator(script: &mut Vec<OsString>, words: &[OsString]) {
     let before = words.len().checked_sub(script.len() + 1).and_then(|at| words.get(at));
     if before.is_some_and(|word| word != "--") && script.get(1).is_some_and(|word| word == "--") {
@@ -119,7 +119,8 @@ fn drop_separator(script: &mut Vec<OsString>, words: &[OsString]) {
     }
 }
 
-/// Removes clap's suggestion to write an unknown flag after `--`: there it would be the script.
+/// Removes clap's suggestion to write an unknown flag after `--`, where it would be taken for the
+/// script.
 fn without_wrong_tip(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
         tips.retain(|tip| !tip.to_string().contains("as a value"));

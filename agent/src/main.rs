@@ -22,7 +22,8 @@ fn main() -> ExitCode {
     // A program that replaces this process keeps the signal settings of its launcher.
     let is_passing = matches!(cli.command, Some(Command::Rank(_)));
     if !is_passing && let Err(source) = ThisHost.settle_signals() {
-        let error = LaunchError::from(SystemError { attempt: "settle signals", source });
+        let error =
+            LaunchError::from(SystemError { attempt: "set the dispositions of signals", source });
         let _ = writeln!(io::stderr(), "{}", error.report());
         return error.exit_code();
     }

@@ -134,7 +134,7 @@ pub enum TimerFile {
 /// The name of a job that was given none; the same as torch's.
 pub(crate) const NO_NAME: &str = "none";
 
-/// The mistake that the command line has no script.
+/// The error for a command line without a script.
 pub(crate) const NO_SCRIPT: &str = "no training script is given";
 
 /// The time that workers have to end without `--shutdown-timeout`; the same as torch's.
@@ -244,9 +244,8 @@ impl<H: Host> Given<'_, H> {
             || given.text.len() > MAX_NAME_LEN
             || !given.text.chars().all(sound)
         {
-            return Err(given.is_not(
-                "a valid name of a job: 1 to 200 bytes, without `/` and control characters",
-            ));
+            return Err(given
+                .is_not("a valid job name: 1 to 200 bytes, without `/` and control characters"));
         }
         Ok(RunId::new(given.text))
     }

@@ -8,12 +8,12 @@ mod assignment;
 mod attending;
 mod closing;
 mod departing;
+mod free_rounds;
 mod gathering;
 mod judging;
 mod recovering;
 mod refused_clients;
 mod regathering;
-mod restlessness;
 mod running;
 #[cfg(test)]
 mod tests;

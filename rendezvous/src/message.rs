@@ -137,7 +137,7 @@ pub enum FromNode {
 pub enum ToNode {
     /// The stream is accepted; the node's assignment follows.
     Welcome(Welcome),
-    /// The stream is refused for good.
+    /// The stream is refused permanently.
     Refuse(RefuseReason),
     /// Echoes a keep-alive.
     Echo {

@@ -213,7 +213,7 @@ impl Roster {
         }
     }
 
-    /// Removes `id` from where [`Roster::index_readiness`] has put it.
+    /// Removes `id` from the index of [`Roster::index_readiness`].
     fn unindex_readiness(&mut self, id: &NodeId, node_rank: Option<u32>) {
         self.quarantined.retain(|(_, node)| node != id);
         if !self.ready.remove(id) {
@@ -250,7 +250,7 @@ impl Roster {
         Some(node)
     }
 
-    /// Removes a node that is gone for good.
+    /// Removes a node that is lost or has left permanently.
     pub(crate) fn remove_for_good(&mut self, now: Instant, id: &NodeId) -> Option<Node> {
         let node = self.remove_lost(now, id);
         self.former.insert(id, AttendNumber(u64::MAX));

@@ -92,7 +92,7 @@ fn variables_of_agents() {
     }
     refused("--env PET_RDZV_ENDPOINT=h:1 t.py", &["`--env PET_RDZV_ENDPOINT`", "the first pod"]);
     for (words, part) in [
-        ("--env PET_HANG_TIMEOUT=abc t.py", "`PET_HANG_TIMEOUT abc`"),
+        ("--env PET_HANG_TIMEOUT=abc t.py", "`PET_HANG_TIMEOUT=abc`"),
         ("--env PET_RDZV_CONF=foo=1 t.py", "unknown key `foo`"),
         ("--env PET_NO_PYTHON=x t.py", "`PET_NO_PYTHON=x` is neither 0 nor 1"),
         ("--env PET_SHARED_FILE=/x t.py", "requires `--launch-method basic`"),
@@ -101,7 +101,7 @@ fn variables_of_agents() {
     }
     // All mistakes are reported at once.
     let words = "manifest k8s --name a --image b --env PET_TEE=x --env PET_NNODES=2 t.py";
-    sandbox.ragent(words).run().assert_stderr(&["`PET_TEE x`", "`--env PET_NNODES`"]);
+    sandbox.ragent(words).run().assert_stderr(&["`PET_TEE=x`", "`--env PET_NNODES`"]);
 }
 
 /// Variables that have an effect are passed on, and so are variables unknown to the agent.

@@ -44,7 +44,10 @@ fn exit_code_asks_for_no_restart() {
     orders[1].give("exit 65");
     let (host, guest) = (host.end(), guest.end());
     assert_eq!(host.report(), guest.report());
-    for part in ["exited with code 65", "1 restart was used, its exit code forbids restarts"] {
+    for part in [
+        "exited with code 65",
+        "1 restart was used, its exit code is listed in `--no-restart-exit-codes`",
+    ] {
         assert!(host.report().contains(part), "no `{part}` in:\n{}", host.report());
     }
     host.assert_code(1);

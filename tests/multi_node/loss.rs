@@ -44,7 +44,7 @@ fn lost_node_is_named_when_the_job_ends() {
         end.assert_code(1);
         end.assert_stderr(&[
             "only 2 of at least 3 nodes had joined after 2 s; 1 missing",
-            "caused by: nodes that were lost or left: ",
+            "nodes that were lost or have left: ",
             " (its agent ended ",
         ]);
     }

@@ -51,8 +51,8 @@ fn lonely_agent_is_reported() {
         |node, name, words| agent(&network, &sandbox, node, name, words).default_lines().start();
     let mut host = start(1, "one", "--nnodes 2");
     let mut guest = start(2, "other", "--nnodes 2 --rdzv-conf is_host=0,join_timeout=8");
-    let line = host.logs("no other agent of job one found yet");
-    assert!(line.contains("hosting the job here"), "{line}");
+    let line = host.logs("no other agent of job one was found on ");
+    assert!(line.contains("this agent hosts the coordinator"), "{line}");
     let line = guest.logs("waiting for the host of job other");
     assert!(line.contains("no other agent of this job found yet; searching on "), "{line}");
     let end = guest.end();

@@ -56,7 +56,7 @@ fn endpoint_without_a_host() {
 fn mistake_in_a_variable() {
     let sandbox = Sandbox::new();
     let end = refused(sandbox.ragent("--no-python stay.sh").env("PET_NNODES", "many"));
-    end.assert_stderr(&["`PET_NNODES many`"]);
+    end.assert_stderr(&["`PET_NNODES=many`"]);
 }
 
 /// A script that does not exist is reported by the agent, not by Python in the first round.
@@ -73,7 +73,7 @@ fn no_python() {
     let sandbox = Sandbox::new();
     fs::write(sandbox.path("train.py"), "").unwrap();
     let end = refused(sandbox.ragent("train.py").env("PATH", sandbox.path("run")));
-    end.assert_stderr(&["no Python is found", "python3", "PYTHON_EXEC"]);
+    end.assert_stderr(&["no Python was found", "python3", "PYTHON_EXEC"]);
 }
 
 /// A named interpreter that cannot be executed is named in the message.
@@ -110,7 +110,7 @@ fn program_that_is_not_in_path() {
     }
     refused(sandbox.ragent(".")).assert_stderr(&["the script `.` is a folder without"]);
     let end = refused(sandbox.ragent("--no-python no-such-program"));
-    end.assert_stderr(&["`no-such-program` is not found in PATH"]);
+    end.assert_stderr(&["`no-such-program` was not found in PATH"]);
 }
 
 /// A log folder that cannot be made is reported before the keeper is started.

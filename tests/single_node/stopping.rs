@@ -83,7 +83,7 @@ fn slow_stop_is_one_line() {
     agent.workers(2);
     agent.signal(Signal::SIGINT);
     agent.logs(
-        "SIGINT received: stopping 2 workers (at most 300 s; a second Ctrl-C kills them at once)",
+        "SIGINT received; waiting up to 300 s for 2 workers to stop (a second Ctrl-C kills them)",
     );
     agent.signal(Signal::SIGINT);
     let end = agent.end();

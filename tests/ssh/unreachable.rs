@@ -91,7 +91,7 @@ fn host_lacks_something() {
     let end = cluster.launch("--no-python nothing.sh").run();
     end.assert_code(1);
     end.assert_stderr(&[
-        "] error: the program `nothing.sh` is not found in PATH",
+        "] error: the program `nothing.sh` was not found in PATH",
         "its agent exited with 2",
     ]);
     cluster.wait_until_nothing_left();

@@ -1,8 +1,8 @@
 //! The reports about one outage: the time from the loss of the coordinator until this node registers
 //! again.
 //!
-//! A lost coordinator has several signs in a few seconds: the stream breaks, attempts to connect fail,
-//! the lease ends. Only the first report is for people; the others are for the log.
+//! A lost coordinator causes several errors in a few seconds: the stream breaks, attempts to connect fail,
+//! the lease ends. Only the first report is a warning; the others are logged at `info`.
 
 use std::mem;
 
@@ -18,9 +18,9 @@ pub struct Outage {
 /// A report about an outage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Report {
-    /// The first report, for people.
+    /// The first report: a warning.
     First,
-    /// A further report, for the log.
+    /// A further report, logged at `info`.
     Further,
 }
 
@@ -37,7 +37,7 @@ impl Outage {
     }
 
     /// Notes that an attempt to reach the coordinator has failed. Before the first registration every
-    /// new cause is for people: nothing else happens on this node.
+    /// new cause is a warning: nothing else happens on this node.
     pub fn handle_unreachable(&mut self, cause: &str, is_registered: bool) -> Option<Report> {
         let is_new = self.causes.insert(cause);
         let is_first = !mem::replace(&mut self.is_reported, true) || !is_registered && is_new;

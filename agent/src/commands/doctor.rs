@@ -225,15 +225,14 @@ mod tests {
     /// Each finding is a line with its hint; the JSON has the worst verdict in addition.
     #[test]
     fn findings_are_lines() {
-        let findings =
-            [Finding::pass("one", "all well"), Finding::fail("two", "broken", "mend it")];
+        let findings = [Finding::pass("one", "all well"), Finding::fail("two", "broken", "fix it")];
         let lines = findings.each_ref().map(line);
         assert_eq!(
             lines,
-            ["pass  one           all well\n", "FAIL  two           broken -- mend it\n"]
+            ["pass  one           all well\n", "FAIL  two           broken -- fix it\n"]
         );
         let json: serde_json::Value = serde_json::from_str(&json(&findings)).unwrap();
         assert_eq!(json["verdict"], "fail");
-        assert_eq!(json["checks"][1]["hint"], "mend it");
+        assert_eq!(json["checks"][1]["hint"], "fix it");
     }
 }

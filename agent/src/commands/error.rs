@@ -31,7 +31,7 @@ pub enum LaunchError {
     /// The system refused something that every launch needs.
     #[error(transparent)]
     System(#[from] SystemError),
-    /// This node has no place at the endpoint.
+    /// This node could neither host nor join the job.
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// The job, or this node's part in it, did not succeed.
@@ -305,7 +305,7 @@ pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
             if !gone.first.is_empty() {
                 let gone = news::gone(gone);
                 // Writing to a string does not fail.
-                let _ = write!(what, "\n  caused by: nodes that were lost or left: {gone}");
+                let _ = write!(what, "\n  nodes that were lost or have left: {gone}");
             }
             let hint = "start the missing nodes, lower MIN in `--nnodes`, or raise `join_timeout`";
             with_hint(what, Some(hint))

@@ -63,7 +63,7 @@ fn check_master(environment: &BTreeMap<&'static str, OsString>) -> Result<(), Us
         "rank 0 runs on {}, but the other ranks would connect to {master}",
         ThisHost.name()
     ))
-    .with_hint("give its host as `--master-addr` or in MASTER_ADDR"))
+    .with_hint("give the host of rank 0 as `--master-addr` or in MASTER_ADDR"))
 }
 
 /// Returns the variables for PyTorch and its libraries.
@@ -183,10 +183,10 @@ fn set(host: &impl Host, name: &str) -> Option<OsString> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::host::MadeUpHost;
+    use crate::sys::host::FakeHost;
 
     fn environment_of(env: &[(&str, &str)], line: &str) -> Result<Vec<String>, UsageError> {
-        let mut host = MadeUpHost::default();
+        let mut host = FakeHost::default();
         host.env.extend(env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())));
         let words = line.split_whitespace().map(OsString::from);
         let Some(crate::cli::Command::Rank(args)) = crate::cli::Cli::read(words).unwrap().command

@@ -20,11 +20,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, warn};
 
 use super::{
-    observed::{add_source, observed},
+    peer_addresses::{add_source, observed},
     proofs::Proofs,
-    remembering::Remembering,
     stall::StallGuard,
     state_file::Obituary,
+    state_writer::StateWriter,
     streams::{Stream, Streams},
 };
 use crate::{
@@ -87,7 +87,7 @@ pub(crate) async fn drive(
 ) {
     let mut driver = Driver {
         rendezvous,
-        file: Remembering::new(state_file, proofs.key().clone()),
+        file: StateWriter::new(state_file, proofs.key().clone()),
         streams: Streams::new(attended, proofs),
         effects: VecDeque::new(),
         stall: StallGuard::default(),
@@ -120,7 +120,7 @@ pub(crate) async fn drive(
 struct Driver {
     rendezvous: Rendezvous,
     streams: Streams,
-    file: Remembering,
+    file: StateWriter,
     /// Effects that wait until the state file is written.
     effects: VecDeque<Effect>,
     stall: StallGuard,
@@ -129,8 +129,8 @@ struct Driver {
 }
 
 impl Driver {
-    /// Carries out the effects of the machine, as far as they do not wait for the state file. Once
-    /// the last one is reached, returns true if the job is over.
+    /// Carries out the effects of the machine, except those that wait for the state file. Returns
+    /// `Some` after the last effect of the machine: true if the job is over.
     fn carry_out_all(&mut self) -> Option<bool> {
         while let Some(effect) = self.rendezvous.poll_effect() {
             debug!(?effect, "rendezvous");

@@ -26,8 +26,8 @@ impl StallGuard {
         deadline.map(|deadline| self.until.map_or(deadline, |until| deadline.max(until)))
     }
 
-    /// Handles a deadline that is due. Returns false if it is postponed by `catch_up` because the
-    /// process was stalled.
+    /// Returns true if a deadline that is due may be applied, and false if it is postponed by
+    /// `catch_up` because the process was stalled.
     pub(super) fn may_apply(
         &mut self,
         now: Instant,

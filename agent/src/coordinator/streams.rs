@@ -1,4 +1,4 @@
-//! The open streams of a coordinator, and what its port has to know of them.
+//! The open streams of a coordinator, and what its port needs of them.
 
 use std::{collections::BTreeMap, mem, net::IpAddr};
 
@@ -35,7 +35,7 @@ pub(super) struct Stream {
     pub answers: mpsc::Sender<FromCoordinator>,
     /// The source address of the stream.
     pub from: Option<PeerAddress>,
-    /// The address of the node according to that.
+    /// The address of the node, derived from the source address.
     pub observed: Option<IpAddr>,
 }
 

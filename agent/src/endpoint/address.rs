@@ -24,7 +24,7 @@ pub(super) enum Unreachable {
     Bridge(String),
     /// Its address is a loopback address.
     Loopback,
-    /// Its address has a meaning on this machine only, so another one is announced.
+    /// Its address is valid on this machine only, so another one is announced.
     Replaced,
 }
 

@@ -185,7 +185,7 @@ mod tests {
         HostSeat { rank: GroupRank(2), node: NodeId::new("n"), is_buried }
     }
 
-    /// A host that ran a round continues in its seat; without a round, it is new to the job.
+    /// A host that restarts keeps its rank in the last round; without a round it registers as new.
     #[test]
     fn seat_is_recovered() {
         let expected = KnownRound {

@@ -110,8 +110,8 @@ mod tests {
         assert_eq!(identity(b""), None);
     }
 
-    /// A connection that breaks within what may be our answer leaves the address unanswered; other
-    /// bytes are another program's, however the exchange ends.
+    /// A connection that breaks within the beginning of ragent's answer counts as no answer; all other
+    /// bytes identify another program, however the exchange ends.
     #[test]
     fn exchanges_are_judged() {
         let answer = |received: &[u8], end| answer_of(Exchange { received: received.into(), end });

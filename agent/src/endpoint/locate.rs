@@ -85,11 +85,11 @@ pub(super) async fn locate(
             Effect::Join(address) => return Ok(Located::There(address)),
             Effect::Report(cause) => {
                 waits(&cause);
-                info!(%endpoint, cause, "waiting for the coordinator; is the agent on that host up?");
+                info!(%endpoint, cause, "waiting for the coordinator");
             }
             Effect::Warn { cause, is_resolved } => {
                 let advice = if is_resolved {
-                    "is the agent on that host running?"
+                    "check that the agent on that host is running"
                 } else {
                     "check the host name, /etc/hosts and DNS"
                 };

@@ -67,7 +67,7 @@ async fn find(
             Step::Host(address) => {
                 if search.is_alone() && spec.shared.nodes.max() > 1 {
                     telemetry::line(&format!(
-                        "no other agent of job {} found yet (searched on {}); hosting the job here",
+                        "no other agent of job {} was found on {}; this agent hosts the coordinator",
                         spec.run_id,
                         search.interfaces()
                     ));

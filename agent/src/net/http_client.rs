@@ -1,4 +1,4 @@
-//! A small HTTP/1.1 client: one GET, whose answer may come from any program.
+//! A small HTTP/1.1 client for one GET. The program that answers need not be ragent.
 
 use std::{io, net::SocketAddr, str, time::Duration};
 

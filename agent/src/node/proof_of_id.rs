@@ -1,4 +1,4 @@
-//! The proof of this agent's node id, and on which streams it was shown.
+//! The proof of this agent's node id, and the proof that was sent on each stream.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ impl ProofOfId {
         is_lost
     }
 
-    /// Discards the proof: another coordinator does not know it.
+    /// Discards the proof: it is not valid for another coordinator.
     pub(super) fn discard(&mut self) {
         self.newest = None;
     }

@@ -31,9 +31,10 @@ pub(crate) fn failure(outcome: &Outcome, title: &str) -> String {
 /// Describes the restarts that were used, and why no further one followed.
 fn restarts(outcome: &Outcome) -> String {
     let (left, without_any) = match outcome.result {
-        JobResult::FinalFailure => {
-            ("its exit code forbids restarts", "its exit code forbids restarts")
-        }
+        JobResult::FinalFailure => (
+            "its exit code is listed in `--no-restart-exit-codes`",
+            "its exit code is listed in `--no-restart-exit-codes`",
+        ),
         // The first failure ends the job only if none is allowed.
         JobResult::BudgetSpent => ("none is left", "not enabled (`--max-restarts` is 0)"),
         JobResult::Succeeded
@@ -73,9 +74,9 @@ fn first_failure(text: &mut String, failure: &WorkerFailure) {
     let rest = failure.message.as_deref().and_then(|message| without_message(tail, message));
     match rest {
         Some(rest) if rest.is_empty() => {}
-        Some(rest) => block(text, "its last lines on stderr, without that message", &rest),
+        Some(rest) => block(text, "last lines of stderr, without that message", &rest),
         None if tail.is_empty() => {}
-        None => block(text, "its last lines on stderr", tail),
+        None => block(text, "last lines of stderr", tail),
     }
 }
 
@@ -187,7 +188,7 @@ Root cause (first observed failure):
   error_file: /l/error.json
   message:
     ValueError: x
-  its last lines on stderr:
+  last lines of stderr:
     one
     [31mtwo
   restarts  : 1 restart was used, none is left
@@ -199,7 +200,10 @@ Root cause (first observed failure):
             |result, restarts_used| restarts(&Outcome { result, restarts_used, ..outcome.clone() });
         assert_eq!(line(JobResult::BudgetSpent, 0), "not enabled (`--max-restarts` is 0)");
         assert_eq!(line(JobResult::BudgetSpent, 3), "3 restarts were used, none is left");
-        assert_eq!(line(JobResult::FinalFailure, 0), "its exit code forbids restarts");
+        assert_eq!(
+            line(JobResult::FinalFailure, 0),
+            "its exit code is listed in `--no-restart-exit-codes`"
+        );
         assert_eq!(line(JobResult::AllQuarantined, 0), "none was used");
     }
 }

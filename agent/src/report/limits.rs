@@ -11,7 +11,7 @@ pub(crate) const LOG_QUEUE: usize = 1024;
 pub(crate) const LOG_FILE_QUEUE: usize = 4;
 /// Bytes of recent log lines that are kept in memory: about a hundred rounds.
 pub(crate) const RECENT_LINES: usize = 256 * 1024;
-/// The time within which workers may stop after a signal without a line for people: most do, and a reader
+/// The time within which workers may stop after a signal without a line on the console: most do, and a reader
 /// waits longer only with an explanation.
 pub(crate) const QUICK_STOP: Duration = Duration::from_secs(1);
 /// Minimum interval between keep-alives to a service manager, even if it requests a shorter one.

@@ -195,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// Gone nodes are listed with the way and the time of each, and the number of the others.
+    /// Gone nodes are listed with the reason and the time of each, and the number of the others.
     #[test]
     fn gone_nodes_are_described() {
         let node = |host_name: &str, how, seconds| GoneNode {

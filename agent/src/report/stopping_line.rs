@@ -11,7 +11,7 @@ use crate::report::limits;
 pub(crate) struct StoppingLine {
     workers: u32,
     grace: Duration,
-    /// True while workers run whose stop is worth a line.
+    /// True while workers run.
     runs: bool,
     is_leaving: bool,
     pending: Option<(Instant, Signal)>,
@@ -60,7 +60,7 @@ impl StoppingLine {
         let kills = if signal == Signal::INT { "a second Ctrl-C" } else { "Ctrl-C (SIGINT)" };
         let grace = self.grace.as_secs_f64();
         Some(format!(
-            "{signal} received: stopping {workers} (at most {grace} s; {kills} kills {them} at once)"
+            "{signal} received; waiting up to {grace} s for {workers} to stop ({kills} kills {them})"
         ))
     }
 }
@@ -86,7 +86,7 @@ mod tests {
         let due = now + limits::QUICK_STOP;
         assert_eq!(line.poll_timeout(), Some(due));
         assert_eq!(line.handle_timeout(now), None);
-        let text = "SIGINT received: stopping 2 workers (at most 30 s; a second Ctrl-C kills them at once)";
+        let text = "SIGINT received; waiting up to 30 s for 2 workers to stop (a second Ctrl-C kills them)";
         assert_eq!(line.handle_timeout(due).as_deref(), Some(text));
         assert_eq!(line.poll_timeout(), None);
         line.handle_signal(due, Signal::TERM);

@@ -69,7 +69,7 @@ impl LogFormat {
 /// The lines that a command prints by default.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DefaultLines {
-    /// Warnings, errors and the lines for people. Lines of level `info` are kept in memory, and written
+    /// Warnings, errors and the lines for the user. Lines of level `info` are kept in memory, and written
     /// to a file when something fails.
     Few,
     /// Lines of level `info` and above.
@@ -79,7 +79,7 @@ pub enum DefaultLines {
 /// The target of lines of [`line()`].
 const LINES: &str = "ragent::lines";
 
-/// Prints a line for people, unless `RAGENT_LOG` or `LOGLEVEL` selects log lines. Control characters,
+/// Prints a line for the user, unless `RAGENT_LOG` or `LOGLEVEL` selects log lines. Control characters,
 /// which may come from other nodes, become spaces.
 pub(crate) fn line(text: &str) {
     info!(target: LINES, "{}", text.replace(char::is_control, " "));
@@ -368,7 +368,7 @@ impl Write for Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::host::MadeUpHost;
+    use crate::sys::host::FakeHost;
 
     /// A blocked console delays no caller: lines that do not fit are counted.
     #[test]
@@ -415,7 +415,7 @@ mod tests {
         }
         let host = |value: &str| {
             let env = [("RAGENT_LOG".to_owned(), value.into())].into();
-            given_filter(&MadeUpHost { env, ..MadeUpHost::default() })
+            given_filter(&FakeHost { env, ..FakeHost::default() })
         };
         assert_eq!((host(""), host(" ")), (None, None));
         assert_eq!(host("debug"), Some("debug".to_owned()));

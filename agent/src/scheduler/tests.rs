@@ -1,10 +1,10 @@
 //! Environments that launchers set, and the placements found in them.
 
 use super::*;
-use crate::sys::host::MadeUpHost;
+use crate::sys::host::FakeHost;
 
-fn machine(env: &[(&str, &str)]) -> MadeUpHost {
-    let mut host = MadeUpHost::default();
+fn machine(env: &[(&str, &str)]) -> FakeHost {
+    let mut host = FakeHost::default();
     host.env.extend(env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())));
     host
 }

@@ -26,12 +26,14 @@ impl Argument {
         typed.as_deref().map(|text| Self::new(flag, text))
     }
 
-    /// Returns the mistake "`SOURCE VALUE` `problem`".
+    /// Returns the error "`--flag VALUE` `problem`" or "`VARIABLE=VALUE` `problem`".
     pub(crate) fn invalid(&self, problem: impl fmt::Display) -> UsageError {
-        UsageError::new(format!("`{} {}` {problem}", self.source, self.text))
+        let Self { source, text } = self;
+        let sign = if source.starts_with('-') { ' ' } else { '=' };
+        UsageError::new(format!("`{source}{sign}{text}` {problem}"))
     }
 
-    /// Returns the mistake that this value is not `expected`, a description of valid values.
+    /// Returns the error that this value is not `expected`, a description of valid values.
     pub(crate) fn is_not(&self, expected: impl fmt::Display) -> UsageError {
         self.invalid(format_args!("is not {expected}"))
     }
@@ -93,9 +95,7 @@ impl Argument {
     /// Reads the integer of a variable for an on/off flag.
     pub(super) fn switch(&self) -> Result<bool, UsageError> {
         let number = python_int(&self.text).and_then(|digits| digits.parse::<i64>().ok());
-        let Self { source, text } = self;
-        let wrong = || UsageError::new(format!("`{source}={text}` is neither 0 nor 1"));
-        number.map(|number| number != 0).ok_or_else(wrong)
+        number.map(|number| number != 0).ok_or_else(|| self.invalid("is neither 0 nor 1"))
     }
 
     /// Reads one of a few words, which `choices` lists.

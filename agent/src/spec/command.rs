@@ -99,7 +99,7 @@ impl WorkerCommand {
             let path = PathBuf::from(program);
             let problem = match (host.exists(&path), path.components().count()) {
                 (true, _) => "is not an executable file",
-                (false, 1) => "is not found in PATH",
+                (false, 1) => "was not found in PATH",
                 (false, _) => "does not exist",
             };
             UsageError::new(format!("the program `{}` {problem}", path.display()))
@@ -196,7 +196,7 @@ pub(crate) fn interpreter(host: &impl Host) -> Result<PathBuf, UsageError> {
     ["python3", "python"]
         .iter()
         .find_map(|name| host.find_program(name.as_ref()))
-        .ok_or_else(|| no_python("no Python is found: neither `python3` nor `python` is in PATH"))
+        .ok_or_else(|| no_python("no Python was found: neither `python3` nor `python` is in PATH"))
 }
 
 fn no_python(message: impl Into<String>) -> UsageError {

@@ -151,7 +151,7 @@ pub(crate) fn read_deepspeed_config(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::host::MadeUpHost;
+    use crate::sys::host::FakeHost;
 
     /// Every name is read as the method that has it.
     #[test]
@@ -173,7 +173,7 @@ mod tests {
     /// A configuration is a JSON object; the error for any other text contains the line.
     #[test]
     fn deepspeed_configs() {
-        let mut host = MadeUpHost::default();
+        let mut host = FakeHost::default();
         host.put("good.json", "{\"train_batch_size\": 8}\n");
         host.put("list.json", "[]");
         host.put("bad.json", "{\n  \"a\": 1,\n}");

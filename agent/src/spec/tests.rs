@@ -5,15 +5,15 @@ use std::ffi::OsString;
 use super::*;
 use crate::{
     cli::Cli,
-    sys::host::{Gpu, MadeUpHost},
+    sys::host::{FakeHost, Gpu},
 };
 
-fn machine(env: &[(&str, &str)]) -> MadeUpHost {
-    let mut host = MadeUpHost {
+fn machine(env: &[(&str, &str)]) -> FakeHost {
+    let mut host = FakeHost {
         cpus: 6,
         programs: vec!["/usr/bin/python3".into(), "/usr/bin/true".into(), "/v/bin/python".into()],
         files: vec!["t.py".into()],
-        ..MadeUpHost::default()
+        ..FakeHost::default()
     };
     host.env.insert("PATH".into(), "/bin:/usr/bin".into());
     host.env.extend(env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())));
@@ -25,7 +25,7 @@ fn read(line: &str) -> Result<Cli, clap::Error> {
 }
 
 /// Returns the texts of all mistakes.
-fn mistakes_on(host: &MadeUpHost, line: &str) -> Vec<String> {
+fn mistakes_on(host: &FakeHost, line: &str) -> Vec<String> {
     resolve_on(host, line).unwrap_err().iter().map(ToString::to_string).collect()
 }
 
@@ -33,7 +33,7 @@ fn mistakes(line: &str) -> Vec<String> {
     mistakes_on(&machine(&[]), line)
 }
 
-fn resolve_on(host: &MadeUpHost, line: &str) -> Result<JobSpec, Vec<UsageError>> {
+fn resolve_on(host: &FakeHost, line: &str) -> Result<JobSpec, Vec<UsageError>> {
     JobSpec::resolve(read(line).unwrap().launch, host)
 }
 
@@ -156,14 +156,14 @@ fn programs_without_python() {
 #[test]
 fn workers_per_node() {
     assert_eq!(resolve("ragent --nproc-per-node auto t.py").unwrap().local_world_size.get(), 6);
-    let host = MadeUpHost { gpus: vec![Gpu::default(); 8], ..machine(&[]) };
+    let host = FakeHost { gpus: vec![Gpu::default(); 8], ..machine(&[]) };
     let spec = resolve_on(&host, "ragent --nproc-per-node auto t.py").unwrap();
     assert_eq!(spec.local_world_size.get(), 8);
     assert_eq!(resolve("ragent --nproc-per-node 1_2 t.py").unwrap().local_world_size.get(), 12);
     for wrong in ["0", "-1", "1.5", "CPU", "1000000", "1__2", " gpu"] {
         let host = machine(&[("PET_NPROC_PER_NODE", wrong)]);
         let error = format!(
-            "`PET_NPROC_PER_NODE {wrong}` is neither a positive number nor `auto`, `cpu`, `gpu` \
+            "`PET_NPROC_PER_NODE={wrong}` is neither a positive number nor `auto`, `cpu`, `gpu` \
              or `xpu`"
         );
         assert_eq!(mistakes_on(&host, "ragent t.py"), [error]);

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// A mistake in the arguments of a command: a message, and a hint for the user.
+/// An error in the arguments of a command: a message, and a hint for the user.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct UsageError {
     message: String,
@@ -11,7 +11,7 @@ pub struct UsageError {
 }
 
 impl UsageError {
-    /// Returns a mistake without a hint. A message about one value begins with that value; see
+    /// Returns an error without a hint. A message about one value begins with that value; see
     /// [`Argument::invalid`](super::Argument::invalid).
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), hint: None }
@@ -36,49 +36,49 @@ impl fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-/// Collects the mistakes of one command line.
+/// Collects the errors of one command line.
 #[derive(Debug, Default)]
 pub(crate) struct UsageErrors(Vec<UsageError>);
 
 impl UsageErrors {
-    /// Adds a mistake, unless it was added before.
+    /// Adds an error, unless it was added before.
     pub(crate) fn add(&mut self, error: UsageError) {
         if !self.0.contains(&error) {
             self.0.push(error);
         }
     }
 
-    /// Returns the value, or adds the mistake.
+    /// Returns the value, or adds the error.
     pub(crate) fn ok<T>(&mut self, result: Result<T, UsageError>) -> Option<T> {
         result.map_err(|error| self.add(error)).ok()
     }
 
-    /// Returns the value, or adds all mistakes.
+    /// Returns the value, or adds all errors.
     pub(crate) fn all_ok<T>(&mut self, result: Result<T, Vec<UsageError>>) -> Option<T> {
         result.map_err(|errors| errors.into_iter().for_each(|error| self.add(error))).ok()
     }
 
-    /// Returns the value, or adds the mistake and returns `fallback`, which only serves to find
-    /// further mistakes.
+    /// Returns the value, or adds the error and returns `fallback`, which only serves to find
+    /// further errors.
     pub(crate) fn or<T>(&mut self, result: Result<T, UsageError>, fallback: T) -> T {
         self.ok(result).unwrap_or(fallback)
     }
 
-    /// Returns the value, or adds the mistake and returns the default value.
+    /// Returns the value, or adds the error and returns the default value.
     pub(crate) fn or_default<T: Default>(&mut self, result: Result<T, UsageError>) -> T {
         self.ok(result).unwrap_or_default()
     }
 
-    /// Returns true if there is no mistake so far.
+    /// Returns true if there is no error so far.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns `value`, or all mistakes if there are any.
+    /// Returns `value`, or all errors if there are any.
     ///
     /// # Errors
     ///
-    /// Returns the mistakes in the order in which they were added.
+    /// Returns the errors in the order in which they were added.
     pub(crate) fn into_result<T>(self, value: T) -> Result<T, Vec<UsageError>> {
         if self.is_empty() { Ok(value) } else { Err(self.0) }
     }
@@ -88,9 +88,9 @@ impl UsageErrors {
 mod tests {
     use super::*;
 
-    /// Every mistake is kept once, in order; values are kept only without mistakes.
+    /// Every error is kept once, in order; values are kept only without errors.
     #[test]
-    fn mistakes_are_collected_once() {
+    fn errors_are_collected_once() {
         let wrong = |text: &str| UsageError::new(text).with_hint("h");
         let mut errors = UsageErrors::default();
         assert_eq!(errors.ok(Ok(1)), Some(1));

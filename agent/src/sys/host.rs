@@ -5,10 +5,10 @@
 
 mod accelerators;
 pub(crate) mod bridges;
+#[cfg(test)]
+mod fake;
 mod folders;
 mod interfaces;
-#[cfg(test)]
-mod made_up;
 pub mod numa;
 mod pmi;
 mod process;
@@ -25,7 +25,7 @@ use std::{
 use nix::{sched, unistd};
 
 #[cfg(test)]
-pub(crate) use self::made_up::MadeUpHost;
+pub(crate) use self::fake::FakeHost;
 pub use self::{accelerators::Gpu, interfaces::Interface};
 use self::{numa::CpuSet, pmi::Pmi};
 use super::{proc, unix};

@@ -138,8 +138,8 @@ mod tests {
         assert_eq!(Stat::parse("4 (a) S 7 4"), None);
     }
 
-    /// This process, its environment and its files are read; a process that does not exist has
-    /// nothing.
+    /// The environment and the files of this process can be read; for a process that does not exist,
+    /// reads return nothing.
     #[test]
     fn own_process() {
         let own = std::process::id();

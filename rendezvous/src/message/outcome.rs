@@ -37,13 +37,13 @@ pub struct GoneNodes {
 pub struct GoneNode {
     /// Its host name.
     pub host_name: String,
-    /// The way in which it departed.
+    /// The reason.
     pub how: Departure,
     /// The time since then; for a silent node, since its last message.
     pub ago: Duration,
 }
 
-/// The way in which a node departed.
+/// The reason why a node departed.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Departure {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use super::*;
-use crate::{cli::Cli, spec::UsageError, sys::host::MadeUpHost};
+use crate::{cli::Cli, spec::UsageError, sys::host::FakeHost};
 
 fn args(line: &str) -> K8sArgs {
     let words = format!("ragent manifest k8s {line}");
@@ -14,7 +14,7 @@ fn args(line: &str) -> K8sArgs {
 }
 
 fn resolve(line: &str) -> Result<ManifestSpec, Vec<UsageError>> {
-    let mut host = MadeUpHost::default();
+    let mut host = FakeHost::default();
     host.put("ds.json", "{}");
     ManifestSpec::resolve(args(line), &host)
 }

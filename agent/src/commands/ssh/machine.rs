@@ -199,12 +199,22 @@ impl Machine {
         let name = self.hosts.name(host);
         self.detours += 1;
         if self.detours <= limits::DETOUR_WARNINGS {
-            warn!(host = name, cause = why, "host not reached; connecting to it directly");
+            warn!(
+                host = name,
+                cause = why,
+                "host not reached through another host; connecting to it directly"
+            );
         } else {
-            info!(host = name, cause = why, "host not reached; connecting to it directly");
+            info!(
+                host = name,
+                cause = why,
+                "host not reached through another host; connecting to it directly"
+            );
         }
         if self.detours == limits::DETOUR_WARNINGS + 1 {
-            warn!("further hosts are connected to directly; `RAGENT_LOG=info` prints the causes");
+            warn!(
+                "more hosts were not reached through another host; set `RAGENT_LOG=info` to log each cause"
+            );
         }
         self.hosts.set(host, Standing::Reaching);
         self.effects.push_back(Effect::ReachDirectly(host));

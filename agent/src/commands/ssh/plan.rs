@@ -265,7 +265,7 @@ fn way(args: &LaunchOverSshArgs, here: &Here, host: &impl Host) -> Result<Way, U
     let program = ssh.first().ok_or_else(|| UsageError::new("`--ssh` is empty"))?;
     if host.find_program(program.as_ref()).is_none() {
         let hint = "install OpenSSH's client, or give another one with `--ssh`";
-        let message = format!("`{program}` is not found in PATH");
+        let message = format!("`{program}` was not found in PATH");
         return Err(UsageError::new(message).with_hint(hint));
     }
     let fanout = Argument::of_flag("--fanout", &args.fanout);

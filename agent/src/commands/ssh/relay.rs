@@ -43,7 +43,7 @@ pub fn run() -> Result<(), LaunchError> {
     io::stdout()
         .write_all(&greeting::line())
         .and_then(|()| io::stdout().flush())
-        .map_err(system("greet"))?;
+        .map_err(system("send the greeting to the launching host"))?;
     let (reports, written) = write_reports().map_err(system("start a thread"))?;
     let orders = read_orders().map_err(system("start a thread"))?;
     runtime::block_on(async {

@@ -83,7 +83,7 @@ fn checked(source: &str, name: &str) -> Result<String, UsageError> {
     if begins && name.chars().all(fits) {
         return Ok(name.to_owned());
     }
-    let message = format!("`{source}`: `{name}` is not a valid name of a variable");
+    let message = format!("`{source}`: `{name}` is not a valid variable name");
     Err(UsageError::new(message).with_hint("give NAME, or NAME=VALUE"))
 }
 
@@ -132,10 +132,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sys::host::MadeUpHost;
+    use crate::sys::host::FakeHost;
 
-    fn host() -> MadeUpHost {
-        let mut host = MadeUpHost::default();
+    fn host() -> FakeHost {
+        let mut host = FakeHost::default();
         host.env.insert("HERE".to_owned(), "yes".into());
         host
     }
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(
             texts,
             [
-                "`--env-file env:1`: `1A` is not a valid name of a variable",
+                "`--env-file env:1`: `1A` is not a valid variable name",
                 "`--env-file env:3`: a quote is not closed in `B`",
                 "`--env-file env:4`: THERE is not set on this host",
             ]

@@ -1,4 +1,4 @@
-//! The record of a job that has failed for good, for agents that a service manager restarts.
+//! The record of a job that has failed permanently, for agents that a service manager restarts.
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use ragent_rendezvous::{ids::RunId, message::Outcome};
 use super::files::{job_key, read, replace};
 use crate::{spec::Endpoint, sys::host::ThisHost};
 
-/// A file with the outcome of a job that has failed for good, in a folder that a service manager
+/// A file with the outcome of a job that has failed permanently, in a folder that a service manager
 /// keeps for as long as it restarts the agent.
 ///
 /// Without such a folder nothing is recorded: a user who starts an agent again by hand wants the
@@ -25,7 +25,7 @@ impl ClosedJob {
         Some(Self(folder.join(format!("closed-{}.json", job_key(run_id, endpoint)))))
     }
 
-    /// Returns the outcome of the job, if it has failed for good.
+    /// Returns the outcome of the job, if it has failed permanently.
     pub fn outcome(&self) -> Option<Outcome> {
         read(&self.0)
     }

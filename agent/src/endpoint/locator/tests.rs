@@ -1,4 +1,4 @@
-//! The decisions of a search at an endpoint, with a made-up clock.
+//! The decisions of a search at an endpoint, with a simulated clock.
 
 use super::*;
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::endpoint::limits;
 
-/// The line for people, at most one in [`limits::SEARCH_NOTICE_INTERVAL`].
+/// Prints the line for the user, at most one in [`limits::SEARCH_NOTICE_INTERVAL`].
 #[derive(Debug)]
 pub(super) struct Notice {
     due: Instant,
@@ -41,8 +41,8 @@ impl Notice {
             )
         } else {
             format!(
-                "waiting for the host of job {run_id}: none of the agents found may host \
-                 (`--node-rank`, `is_host`); searching on {interfaces}"
+                "waiting for the host of job {run_id}: none of the agents found may host; \
+                 start one with `--node-rank 0`, or without `is_host=0`; searching on {interfaces}"
             )
         })
     }
@@ -54,7 +54,7 @@ mod tests {
 
     use super::*;
 
-    /// A search has a line after a few seconds, and then one a minute.
+    /// A search prints a line after a few seconds, and then one a minute.
     #[test]
     fn long_search_has_a_line_a_minute() {
         let start = crate::sys::clock::now();

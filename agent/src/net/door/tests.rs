@@ -1,4 +1,4 @@
-//! The decisions about connections, with a made-up clock.
+//! The decisions about connections, with a simulated clock.
 
 use std::time::Duration;
 

@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(lines.line(&admitted(3, 1, 0, 1)), None);
     }
 
-    /// A round of several nodes has a line for its start, and one for its end with the reason.
+    /// A round of several nodes prints a line for its start, and one for its end with the reason.
     #[test]
     fn rounds_of_several_nodes_have_lines() {
         let mut lines = lines(8, false);

@@ -113,7 +113,7 @@ pub(super) fn intel(host: &impl Host) -> Option<NonZeroU32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::host::MadeUpHost;
+    use crate::sys::host::FakeHost;
 
     fn installed() -> Vec<Gpu> {
         let gpu = |number: usize| Gpu {
@@ -151,7 +151,7 @@ mod tests {
     /// AMD's and Intel's GPUs are counted in the kernel's own lists.
     #[test]
     fn gpus_of_others() {
-        let mut host = MadeUpHost::default();
+        let mut host = FakeHost::default();
         for (node, id) in [("0", "0"), ("1", "4711"), ("2", "4712")] {
             host.put(&format!("/sys/class/kfd/kfd/topology/nodes/{node}/gpu_id"), id);
         }

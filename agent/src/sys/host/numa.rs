@@ -220,12 +220,12 @@ const MAX_CPUS: usize = 65_536;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::host::MadeUpHost;
+    use crate::sys::host::FakeHost;
 
     /// Two sockets with two nodes each; a node has four cores of two threads, in pairs that share
     /// a cache: node 0 has the processors 0 to 3 and 16 to 19, node 1 4 to 7 and 20 to 23, ….
-    fn machine() -> MadeUpHost {
-        let mut host = MadeUpHost { cpus: 32, ..MadeUpHost::default() };
+    fn machine() -> FakeHost {
+        let mut host = FakeHost { cpus: 32, ..FakeHost::default() };
         for node in 0..4u32 {
             let (a, b) = (4 * node, 4 * node + 16);
             host.put(
@@ -257,7 +257,7 @@ mod tests {
     }
 
     /// GPUs on these nodes.
-    fn gpus(host: &mut MadeUpHost, nodes: &[i32]) -> Vec<Gpu> {
+    fn gpus(host: &mut FakeHost, nodes: &[i32]) -> Vec<Gpu> {
         let gpu = |(index, node): (usize, &i32)| {
             let pci_address = format!("0000:{index:02x}:00.0");
             host.put(
@@ -318,7 +318,7 @@ mod tests {
     /// Only processors that this process may use count; a worker without any is an error.
     #[test]
     fn affinity_is_respected() {
-        let mut host = MadeUpHost { cpus: 6, ..machine() };
+        let mut host = FakeHost { cpus: 6, ..machine() };
         let gpus = gpus(&mut host, &[1, 2]);
         let one = bind(NumaBinding::Node, 1, &gpus, &host).unwrap();
         assert_eq!(one, [CpuSet::from([4, 5])]);

@@ -1,4 +1,4 @@
-//! The keeper of the workers: handles its reports, sends it orders, and watches that it answers.
+//! The keeper of the workers: handles its reports, sends it orders, and checks that it responds.
 
 use std::{os::fd::OwnedFd, time::Instant};
 
@@ -72,7 +72,7 @@ impl Driver {
             // A sweep that the keeper began by itself; the sweep ordered since is reported as well.
             Report::Reaped { .. } => {}
             Report::LeaseOver => {
-                // The agent warns of the outage.
+                // The warning is the node driver's.
                 info!("the lease has ended; the keeper kills the workers");
                 self.report(SupervisorEvent::CutOff).await;
                 self.input(Input::Kill);

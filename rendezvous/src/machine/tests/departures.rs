@@ -20,7 +20,7 @@ fn node(host_name: &str, how: Departure, ago: Duration) -> GoneNode {
     GoneNode { host_name: host_name.to_owned(), how, ago }
 }
 
-/// Lost nodes and nodes that left are named with the way and time, the first to depart first.
+/// Lost nodes and nodes that left are named with the reason and the time, the first to depart first.
 #[test]
 fn gone_nodes_are_named() {
     let mut t = Fixture::new(4, 4);

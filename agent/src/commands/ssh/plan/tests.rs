@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     cli::{Cli, Command},
-    sys::host::MadeUpHost,
+    sys::host::FakeHost,
 };
 
 fn plan(words: &str) -> Result<Plan, Vec<UsageError>> {
@@ -15,7 +15,7 @@ fn plan(words: &str) -> Result<Plan, Vec<UsageError>> {
         program: "/bin/ragent".into(),
         fresh_id: "fresh".to_owned(),
     };
-    let mut host = MadeUpHost { programs: vec!["/bin/ssh".into()], ..MadeUpHost::default() };
+    let mut host = FakeHost { programs: vec!["/bin/ssh".into()], ..FakeHost::default() };
     host.env.insert("SECRET".to_owned(), "s3cret".into());
     Plan::resolve(&args, &here, &host)
 }
@@ -135,7 +135,7 @@ fn mistakes_are_told_at_once() {
         assert!(texts.iter().any(|text| text.contains(part)), "{part}: {texts:?}");
     }
     for (words, text) in [
-        ("--ssh rsh t.py", "`rsh` is not found in PATH"),
+        ("--ssh rsh t.py", "`rsh` was not found in PATH"),
         ("--nnodes 4:8 t.py", "3 hosts are fewer than the 4 that `--nnodes` needs"),
         ("--exclude n[1-3] t.py", "`--include` and `--exclude` leave none of the 3 hosts"),
         ("--log-format xml t.py", "`--log-format xml` is neither `text` nor `json`"),

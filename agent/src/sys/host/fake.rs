@@ -10,7 +10,7 @@ use super::{Gpu, Host, numa::CpuSet};
 
 /// A machine that has only what a test gives it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct MadeUpHost {
+pub(crate) struct FakeHost {
     /// Its environment.
     pub(crate) env: BTreeMap<String, OsString>,
     /// The number of its processors.
@@ -25,14 +25,14 @@ pub(crate) struct MadeUpHost {
     pub(crate) files: Vec<PathBuf>,
 }
 
-impl MadeUpHost {
+impl FakeHost {
     /// Adds a small file.
     pub(crate) fn put(&mut self, path: &str, text: &str) {
         self.contents.insert(path.into(), text.to_owned());
     }
 }
 
-impl Host for MadeUpHost {
+impl Host for FakeHost {
     fn env(&self, name: &str) -> Option<OsString> {
         self.env.get(name).cloned()
     }

@@ -19,7 +19,7 @@ use crate::{coordinator::limits, sys::clock};
 
 /// The state file of one coordinator, if it has one.
 #[derive(Debug)]
-pub(super) struct Remembering {
+pub(super) struct StateWriter {
     path: Option<PathBuf>,
     key: Key,
     writing: Option<JoinHandle<io::Result<()>>>,
@@ -37,7 +37,7 @@ pub(super) struct Remembering {
     patience: Option<Instant>,
 }
 
-impl Remembering {
+impl StateWriter {
     pub(super) fn new(path: Option<PathBuf>, key: Key) -> Self {
         Self {
             path,
@@ -170,7 +170,7 @@ mod tests {
     async fn writing_is_awaited() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run/job.json");
-        let mut file = Remembering::new(Some(path.clone()), key());
+        let mut file = StateWriter::new(Some(path.clone()), key());
         assert!(!file.is_awaited());
         file.remember(memory(1), KEPT);
         assert!(file.is_awaited() && file.poll_timeout().is_some());
@@ -187,7 +187,7 @@ mod tests {
     async fn newest_is_written_last() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.json");
-        let mut file = Remembering::new(Some(path.clone()), key());
+        let mut file = StateWriter::new(Some(path.clone()), key());
         for round in 1..=3 {
             file.remember(memory(round), KEPT);
         }
@@ -202,7 +202,7 @@ mod tests {
     /// none.
     #[tokio::test]
     async fn disk_keeps_nobody() {
-        let mut file = Remembering::new(Some("/proc/no/job.json".into()), key());
+        let mut file = StateWriter::new(Some("/proc/no/job.json".into()), key());
         file.remember(memory(1), KEPT);
         file.handle_timeout();
         assert!(!file.is_awaited());
@@ -210,7 +210,7 @@ mod tests {
         file.written().await;
         file.written().await;
         assert!(!file.is_awaited());
-        let mut nowhere = Remembering::new(None, key());
+        let mut nowhere = StateWriter::new(None, key());
         nowhere.remember(memory(1), KEPT);
         assert!(!nowhere.is_awaited());
     }
@@ -221,7 +221,7 @@ mod tests {
     async fn removal_follows_the_last_write() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.json");
-        let mut file = Remembering::new(Some(path.clone()), key());
+        let mut file = StateWriter::new(Some(path.clone()), key());
         // A write to a disk that stalls until the test continues it.
         let (resume, resumed) = oneshot::channel();
         let written_to = path.clone();
@@ -244,7 +244,7 @@ mod tests {
     async fn file_is_kept_young() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.json");
-        let mut file = Remembering::new(Some(path.clone()), key());
+        let mut file = StateWriter::new(Some(path.clone()), key());
         assert_eq!(file.touch_at(), None);
         file.remember(memory(1), KEPT);
         assert_eq!(file.touch_at(), None);

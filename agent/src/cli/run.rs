@@ -1,0 +1,293 @@
+//! The flags of a launch: `ragent SCRIPT`.
+
+use clap::Args;
+
+use super::job::{FAILURES, JobArgs, NODES, OTHER, OUTPUT, PLACEMENT, WORKERS};
+
+/// Flags for launching. Flags that most jobs do not need are listed by `--help` only, not by `-h`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct LaunchArgs {
+    /// The job.
+    #[command(flatten)]
+    pub job: JobArgs,
+    /// Address of the coordinator; the node that owns the address hosts it; with `auto`, nodes find
+    /// each other on the local network by the name of the job [default: localhost:29400]
+    #[arg(
+        long,
+        alias = "rdzv_endpoint",
+        value_name = "HOST[:PORT]|auto[:PORT]",
+        help_heading = NODES
+    )]
+    pub rdzv_endpoint: Option<String>,
+    /// Name of the job, the same on all of its nodes [default: none]
+    #[arg(long, alias = "rdzv_id", value_name = "ID", help_heading = NODES)]
+    pub rdzv_id: Option<String>,
+    /// Run the job on this node alone, with a free port of the loopback interface
+    #[arg(long, help_heading = NODES)]
+    pub standalone: bool,
+    /// Rendezvous backend: `c10d`, or `static` with fixed ranks [default: static if --node-rank,
+    /// --master-addr or --master-port is given, else c10d]
+    #[arg(
+        long,
+        alias = "rdzv_backend",
+        value_name = "NAME",
+        help_heading = NODES,
+        hide_short_help = true
+    )]
+    pub rdzv_backend: Option<String>,
+    /// Further settings of the rendezvous, such as join_timeout=600,join_settle=3
+    #[arg(
+        long,
+        alias = "rdzv_conf",
+        value_name = "KEY=VALUE,…",
+        help_heading = NODES,
+        hide_short_help = true
+    )]
+    pub rdzv_conf: Option<String>,
+    /// Rank of this node with `static`, where node 0 hosts the job; preferred position among new
+    /// nodes with `c10d` [default: 0]
+    #[arg(
+        long,
+        alias = "node_rank",
+        allow_negative_numbers = true,
+        value_name = "N",
+        help_heading = NODES,
+        hide_short_help = true
+    )]
+    pub node_rank: Option<String>,
+    /// Address of node 0, for `static` [default: 127.0.0.1]
+    #[arg(
+        long,
+        alias = "master_addr",
+        value_name = "ADDR",
+        help_heading = NODES,
+        hide_short_help = true
+    )]
+    pub master_addr: Option<String>,
+    /// Port of node 0, for `static` [default: 29500]
+    #[arg(
+        long,
+        alias = "master_port",
+        allow_negative_numbers = true,
+        value_name = "PORT",
+        help_heading = NODES,
+        hide_short_help = true
+    )]
+    pub master_port: Option<String>,
+    /// Address at which the other nodes reach this one [default: the address from which this node
+    /// reaches the endpoint]
+    #[arg(
+        long,
+        alias = "local_addr",
+        value_name = "ADDR",
+        help_heading = NODES,
+        hide_short_help = true
+    )]
+    pub local_addr: Option<String>,
+    /// Hosts to ask for the other agents of the job, in addition to the local network, with
+    /// --rdzv-endpoint auto
+    #[arg(
+        long,
+        alias = "discover_hosts",
+        value_name = "HOST[:PORT],…",
+        help_heading = NODES,
+        hide_short_help = true
+    )]
+    pub discover_hosts: Option<String>,
+    /// Clients that may connect to the workers' store: `members` (addresses of the job's nodes, and
+    /// this user on the node that serves it) or `any`; the same on all nodes [default: members]
+    #[arg(
+        long,
+        alias = "store_access",
+        value_name = "WHO",
+        help_heading = NODES,
+        hide_short_help = true
+    )]
+    pub store_access: Option<String>,
+    /// Run SCRIPT inside the interpreter, as `runpy.run_path` does
+    #[arg(long, alias = "run_path", help_heading = WORKERS, hide_short_help = true)]
+    pub run_path: bool,
+    /// Role of this node's workers [default: default]
+    #[arg(long, value_name = "NAME", help_heading = WORKERS, hide_short_help = true)]
+    pub role: Option<String>,
+    /// Signals on which this node stops its workers and leaves the job [default:
+    /// SIGTERM,SIGINT,SIGHUP,SIGQUIT]
+    #[arg(
+        long,
+        alias = "signals_to_handle",
+        value_name = "NAME,…",
+        help_heading = WORKERS,
+        hide_short_help = true
+    )]
+    pub signals_to_handle: Option<String>,
+    /// Signals to forward to the workers while the job continues [default: none]
+    #[arg(
+        long,
+        alias = "signals_to_forward",
+        value_name = "NAME,…",
+        help_heading = WORKERS,
+        hide_short_help = true
+    )]
+    pub signals_to_forward: Option<String>,
+    /// Folder for log files and error files of the workers [default: a temporary folder]
+    #[arg(long, alias = "log_dir", value_name = "DIR", help_heading = OUTPUT)]
+    pub log_dir: Option<String>,
+    /// Streams to write to a file and, with a prefix, to the console; values as for --redirects
+    /// [default: 0]
+    #[arg(short, long, value_name = "N|RANK:N,…", help_heading = OUTPUT)]
+    pub tee: Option<String>,
+    /// Streams to write to a file: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:N,… [default: 0]
+    #[arg(short, long, alias = "re", value_name = "N|RANK:N,…", help_heading = OUTPUT)]
+    pub redirects: Option<String>,
+    /// Prefix of the lines of --tee, in which ${role_name}, ${local_rank}, ${rank} and ${hostname}
+    /// are replaced [default: [${role_name}${local_rank}]:]
+    #[arg(
+        long,
+        alias = "log_line_prefix_template",
+        value_name = "TEMPLATE",
+        help_heading = OUTPUT,
+        hide_short_help = true
+    )]
+    pub log_line_prefix_template: Option<String>,
+    /// Print the prefix also before lines that go to the console only; set by `ragent launch`
+    #[arg(long, hide = true, help_heading = OUTPUT)]
+    pub mark_lines: bool,
+    /// Print lines about rounds as group rank 0 only; used by `ragent launch`
+    #[arg(long, hide = true)]
+    pub first_node_lines: bool,
+    /// Local ranks to show on the console [default: all]
+    #[arg(
+        long,
+        alias = "local_ranks_filter",
+        value_name = "RANK,…",
+        help_heading = OUTPUT,
+        hide_short_help = true
+    )]
+    pub local_ranks_filter: Option<String>,
+    /// Copy lines of --tee's stdout that contain one of these texts to filtered_stdout.log; `,,` is
+    /// a comma
+    #[arg(
+        long,
+        alias = "duplicate_stdout_filters",
+        allow_hyphen_values = true,
+        value_name = "TEXT,…",
+        help_heading = OUTPUT,
+        hide_short_help = true
+    )]
+    pub duplicate_stdout_filters: Option<String>,
+    /// Copy such lines of stderr to filtered_stderr.log
+    #[arg(
+        long,
+        alias = "duplicate_stderr_filters",
+        allow_hyphen_values = true,
+        value_name = "TEXT,…",
+        help_heading = OUTPUT,
+        hide_short_help = true
+    )]
+    pub duplicate_stderr_filters: Option<String>,
+    /// Not supported: plug-ins of torchrun that configure the output
+    #[arg(long, alias = "logs_specs", hide = true, value_name = "NAME", help_heading = OUTPUT)]
+    pub logs_specs: Option<String>,
+    /// Destination of worker events, as lines of JSON: `null`, `console` (stderr) or `file:PATH`
+    /// [default: null]
+    #[arg(
+        long,
+        alias = "event_log_handler",
+        value_name = "HANDLER",
+        help_heading = OUTPUT,
+        hide_short_help = true
+    )]
+    pub event_log_handler: Option<String>,
+    /// File for the outcome of the job, as JSON
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT, hide_short_help = true)]
+    pub report: Option<String>,
+    /// Format of log lines: `text` or `json` [default: text]
+    #[arg(
+        long,
+        alias = "log_format",
+        value_name = "FORMAT",
+        help_heading = OUTPUT,
+        hide_short_help = true
+    )]
+    pub log_format: Option<String>,
+    /// Seconds after which workers without progress are killed and count as failed: none of them
+    /// writes, computes, or sends a heartbeat (WATCHDOG=1 to NOTIFY_SOCKET) [default: never]
+    #[arg(
+        long,
+        alias = "hang_timeout",
+        allow_negative_numbers = true,
+        value_name = "SECONDS",
+        help_heading = FAILURES
+    )]
+    pub hang_timeout: Option<String>,
+    /// Signal on which hung workers print their stacks, sent before they are killed, such as
+    /// SIGQUIT with faulthandler [default: none]
+    #[arg(
+        long,
+        alias = "hang_signal",
+        value_name = "NAME",
+        help_heading = FAILURES,
+        hide_short_help = true
+    )]
+    pub hang_signal: Option<String>,
+    /// Exit codes of workers after which the job is closed as failed, without a restart
+    #[arg(
+        long,
+        alias = "no_restart_exit_codes",
+        value_name = "CODE,…",
+        help_heading = FAILURES,
+        hide_short_help = true
+    )]
+    pub no_restart_exit_codes: Option<String>,
+    /// Seconds to wait for GPUs that ended processes of the last round still hold; 0 does not wait
+    /// [default: 30]
+    #[arg(
+        long,
+        alias = "held_gpu_timeout",
+        allow_negative_numbers = true,
+        value_name = "SECONDS",
+        help_heading = FAILURES,
+        hide_short_help = true
+    )]
+    pub held_gpu_timeout: Option<String>,
+    /// Bind each worker to processors near its accelerator: `node`, `socket`, `exclusive` or
+    /// `core-complex`
+    #[arg(
+        long,
+        alias = "numa_binding",
+        value_name = "MODE",
+        help_heading = PLACEMENT,
+        hide_short_help = true
+    )]
+    pub numa_binding: Option<String>,
+    /// Make only its own accelerator visible to each worker, with local rank 0
+    #[arg(
+        long,
+        alias = "virtual_local_rank",
+        help_heading = PLACEMENT,
+        hide_short_help = true
+    )]
+    pub virtual_local_rank: bool,
+    /// Accepted for compatibility with torchrun; ragent does not poll
+    #[arg(
+        long,
+        alias = "monitor_interval",
+        allow_negative_numbers = true,
+        value_name = "SECONDS",
+        help_heading = OTHER,
+        hide_short_help = true
+    )]
+    pub monitor_interval: Option<String>,
+    /// Accepted for compatibility with torchrun; workers are always started as new processes
+    #[arg(
+        long,
+        alias = "start_method",
+        value_name = "METHOD",
+        help_heading = OTHER,
+        hide_short_help = true
+    )]
+    pub start_method: Option<String>,
+    /// Print a completion script for `bash`, `zsh` or `fish`, and exit
+    #[arg(long, value_name = "SHELL", help_heading = OTHER, hide_short_help = true)]
+    pub print_completion: Option<String>,
+}
