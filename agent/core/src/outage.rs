@@ -49,8 +49,9 @@ impl Outage {
         if mem::replace(&mut self.is_reported, true) { Report::Further } else { Report::First }
     }
 
-    /// Notes that this node has registered. Returns true if there was an outage.
-    pub fn handle_registered(&mut self) -> bool {
+    /// Notes that the coordinator was reached: this node has registered, or was admitted. Returns true if
+    /// there was an outage.
+    pub fn handle_reached(&mut self) -> bool {
         let outage = mem::take(self);
         outage.is_reported || !outage.causes.is_empty()
     }
@@ -69,14 +70,14 @@ mod tests {
     fn lost_coordinator_is_reported_once() {
         let mut outage = Outage::default();
         assert_eq!(outage.handle_stream_ended(BROKE), Some(Report::Further));
-        assert!(outage.handle_registered());
-        assert!(!outage.handle_registered());
+        assert!(outage.handle_reached());
+        assert!(!outage.handle_reached());
         assert_eq!(outage.handle_stream_ended(BROKE), Some(Report::Further));
         assert_eq!(outage.handle_unreachable(REFUSED, true), Some(Report::First));
         assert_eq!(outage.handle_unreachable(REFUSED, true), None);
         assert_eq!(outage.handle_lease_lost(), Report::Further);
         assert_eq!(outage.handle_unreachable("no route to host", true), Some(Report::Further));
-        assert!(outage.handle_registered());
+        assert!(outage.handle_reached());
         assert_eq!(outage.handle_unreachable(REFUSED, true), Some(Report::First));
     }
 

@@ -30,7 +30,9 @@ pub fn become_program(args: &RankArgs) -> Result<std::process::ExitCode, LaunchE
         check_master(&environment)?;
     }
     let Some((program, words)) = args.command.split_first() else {
-        return Err(UsageError::new("no program is given").into());
+        return Err(UsageError::new("no program is given")
+            .with_hint("see `ragent rank --help`")
+            .into());
     };
     let error = Command::new(program).args(words).envs(environment).exec();
     Err(not_executed(Path::new(program), &error).into())

@@ -83,7 +83,7 @@ async fn find(
                     }
                     Ok(Located::There(address)) => break join(spec, address, endpoint)?,
                     Err(error) => {
-                        search.in_vain();
+                        search.handle_no_coordinator(at);
                         Input::NotLocated(error.to_string())
                     }
                 }

@@ -4,6 +4,7 @@ use std::{io, net::SocketAddr, str, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
     time::timeout,
 };
 
@@ -38,8 +39,8 @@ pub(crate) struct Page<'a> {
     pub body: &'a str,
 }
 
-/// Requests the page at `path` from `address`, and reads at most `len_max` bytes of the answer, all
-/// within `limit`.
+/// Requests the page at `path` from `address`, and reads at most `len_max` bytes of the answer within
+/// `limit`. The time for the connection is that of [`dial`].
 pub(crate) async fn get(
     address: SocketAddr,
     path: &str,
@@ -47,21 +48,27 @@ pub(crate) async fn get(
     limit: Duration,
 ) -> Exchange {
     let mut received = Vec::new();
-    let end = match timeout(limit, exchange(address, path, len_max, &mut received)).await {
-        Ok(Ok(())) => ExchangeEnd::Complete,
-        Ok(Err(error)) => ExchangeEnd::Failed(error),
-        Err(_) => ExchangeEnd::TimedOut,
+    let end = match dial(address).await {
+        Ok(stream) => {
+            let exchanged = exchange(stream, address, path, len_max, &mut received);
+            match timeout(limit, exchanged).await {
+                Ok(Ok(())) => ExchangeEnd::Complete,
+                Ok(Err(error)) => ExchangeEnd::Failed(error),
+                Err(_) => ExchangeEnd::TimedOut,
+            }
+        }
+        Err(error) => ExchangeEnd::Failed(error),
     };
     Exchange { received, end }
 }
 
 async fn exchange(
+    mut stream: TcpStream,
     address: SocketAddr,
     path: &str,
     len_max: usize,
     received: &mut Vec<u8>,
 ) -> io::Result<()> {
-    let mut stream = dial(address).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     let sent = stream.write_all(request.as_bytes()).await;
     // A peer that accepts no request may have sent the reason before.

@@ -124,6 +124,7 @@ pub async fn drive(
         known: None,
         coordinator: None,
         outage: Outage::default(),
+        has_workers: false,
         stopping,
         workers_succeeded: false,
         addresses: Vec::new(),
@@ -169,6 +170,8 @@ struct Driver<'a> {
     /// The address to which the keeper sends an obituary.
     coordinator: Option<SocketAddr>,
     outage: Outage,
+    /// True while workers of this node are running.
+    has_workers: bool,
     stopping: StoppingLine,
     /// True if the workers of the last round that ran here have succeeded.
     workers_succeeded: bool,
@@ -194,8 +197,12 @@ impl Driver<'_> {
     fn handle_signal(&mut self, signal: Signal) {
         info!(%signal, "signal received; leaving the job");
         let (now, signal) = (clock::now(), signal::Signal(signal as i32));
-        self.stopping.handle_signal(now, signal);
+        let was_leaving = self.node.agent().is_leaving();
         self.node.handle_signal(now, signal);
+        // While the job closes, the workers are being stopped in any case.
+        if was_leaving || self.node.agent().is_leaving() {
+            self.stopping.handle_signal(now, signal);
+        }
     }
 
     fn handle_supervisor_event(&mut self, event: SupervisorEvent) {
@@ -205,10 +212,15 @@ impl Driver<'_> {
             SupervisorEvent::Failed(failure) => self.node.handle_failed(now, *failure),
             SupervisorEvent::Cause(cause) => self.node.handle_cause(now, *cause),
             SupervisorEvent::Finished(end) => {
+                self.has_workers = false;
                 self.stopping.handle_ended();
                 self.node.handle_finished(now, end);
             }
-            SupervisorEvent::CutOff => self.node.handle_cut_off(now),
+            SupervisorEvent::CutOff => {
+                self.node.handle_cut_off(now);
+                // The keeper's clock goes on while the machine is suspended; the agent's does not.
+                self.report_lost_lease();
+            }
             SupervisorEvent::Progress(text) => self.node.handle_progress(now, text),
         }
     }
@@ -254,6 +266,9 @@ impl Driver<'_> {
             }
             Action::Start(admission) => {
                 self.workers_succeeded = false;
+                self.has_workers = true;
+                // The coordinator was reached.
+                self.outage.handle_reached();
                 if self.spec.lines.is_shown(admission.group_rank) {
                     self.stopping.handle_started();
                 }

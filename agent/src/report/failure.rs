@@ -1,6 +1,6 @@
 //! The report that every node prints when the job has failed.
 
-use std::fmt::Write;
+use std::{collections::BTreeSet, fmt::Write};
 
 use ragent_proto::printable;
 use ragent_rendezvous::message::{JobResult, Outcome, WorkerFailure};
@@ -92,15 +92,21 @@ fn without_message(tail: &str, message: &str) -> Option<String> {
     // A single line is not a traceback.
     let last = lines.pop().filter(|_| !lines.is_empty())?;
     let end = tail.iter().rposition(|line| *line == last)?;
-    let (mut begin, mut found) = (end, 0);
+    let (mut begin, mut repeated) = (end, BTreeSet::from([end]));
     for (index, line) in tail[..end].iter().enumerate().rev() {
         if lines.pop_if(|wanted| wanted == line).is_some() {
-            (begin, found) = (index, found + 1);
+            begin = index;
+            repeated.insert(index);
         }
     }
     // The beginning of the traceback may be missing in stderr's copy, which is cut off as well.
-    let is_found = lines.is_empty() || found > 1;
-    is_found.then(|| [&tail[..begin], &tail[end + 1..]].concat().join("\n"))
+    let is_found = lines.is_empty() || repeated.len() > 2;
+    // Other processes and threads may write in between.
+    let is_rest = |index: usize, line: &str| {
+        !(begin..=end).contains(&index) || !repeated.contains(&index) && !line.starts_with(' ')
+    };
+    let rest = tail.iter().enumerate().filter(|(index, line)| is_rest(*index, line));
+    is_found.then(|| rest.map(|(_, line)| *line).collect::<Vec<_>>().join("\n"))
 }
 
 fn row(text: &mut String, label: &str, value: &str) {

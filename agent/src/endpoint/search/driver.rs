@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 use super::{
     datagram::{Candidate, Datagram, JobDigest, Saying},
     election::{Effect, Election, Pace},
-    notice::Notice,
+    notice::{Notice, Progress},
     rivals::{self, Verdict},
     sockets::{Sockets, SocketsError},
 };
@@ -60,6 +60,8 @@ pub(crate) struct Search {
     has_warned: bool,
     run_id: RunId,
     notice: Notice,
+    /// The last address found at which no coordinator answered.
+    unanswered: Option<SocketAddr>,
 }
 
 /// A search that continues for other agents, until this value is dropped.
@@ -95,6 +97,7 @@ impl Search {
             has_warned: false,
             run_id: run_id.clone(),
             notice: Notice::new(clock::now()),
+            unanswered: None,
         })
     }
 
@@ -106,17 +109,26 @@ impl Search {
                 return Some(found);
             }
             self.wait(Some(deadline.min(self.notice.poll_timeout()))).await;
-            let (run_id, is_alone) = (self.run_id.as_str(), self.is_alone());
-            let interfaces = self.interfaces();
-            let line = self.notice.handle_timeout(clock::now(), run_id, &interfaces, is_alone);
+            let (interfaces, progress) = (self.interfaces(), self.progress());
+            let run_id = self.run_id.as_str();
+            let line = self.notice.handle_timeout(clock::now(), run_id, &interfaces, progress);
             line.iter().for_each(|line| telemetry::line(line));
         }
         None
     }
 
+    fn progress(&self) -> Progress {
+        match self.unanswered {
+            Some(at) => Progress::NoCoordinator(at),
+            None if self.election.is_alone() => Progress::Alone,
+            None if self.election.has_candidate() => Progress::Candidates,
+            None => Progress::NoCandidate,
+        }
+    }
+
     /// Returns true if no other agent of the job was found.
     pub(crate) fn is_alone(&self) -> bool {
-        self.election.is_alone()
+        self.unanswered.is_none() && self.election.is_alone()
     }
 
     /// Returns the names of the interfaces on which it searches.
@@ -124,8 +136,9 @@ impl Search {
         self.sockets.interfaces().join(",")
     }
 
-    /// Notes that no coordinator was at the address found; the agent looks again.
-    pub(crate) fn in_vain(&mut self) {
+    /// Notes that no coordinator answered at the address found; the agent looks again.
+    pub(crate) fn handle_no_coordinator(&mut self, at: SocketAddr) {
+        self.unanswered = Some(at);
         self.election.handle_in_vain(clock::now());
     }
 

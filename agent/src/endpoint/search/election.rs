@@ -203,6 +203,11 @@ impl Election {
         }
     }
 
+    /// Returns true if an agent is known that may host, this one included.
+    pub(crate) fn has_candidate(&self) -> bool {
+        self.lowest().is_some()
+    }
+
     /// Returns true if no other agent that searches is known.
     pub(crate) fn is_alone(&self) -> bool {
         self.heard.is_empty()

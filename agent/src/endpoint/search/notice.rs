@@ -1,6 +1,6 @@
 //! The line for a search that takes long.
 
-use std::time::Instant;
+use std::{net::SocketAddr, time::Instant};
 
 use crate::endpoint::limits;
 
@@ -21,31 +21,41 @@ impl Notice {
         self.due
     }
 
-    /// Returns the line if it is due: for the job `run_id`, on these interfaces. `is_alone` is true if no
-    /// other agent of the job was found.
+    /// Returns the line if it is due: for the job `run_id`, on these interfaces.
     pub(super) fn handle_timeout(
         &mut self,
         now: Instant,
         run_id: &str,
         interfaces: &str,
-        is_alone: bool,
+        progress: Progress,
     ) -> Option<String> {
         if now < self.due {
             return None;
         }
         self.due = now + limits::SEARCH_NOTICE_INTERVAL;
-        Some(if is_alone {
-            format!(
-                "waiting for the host of job {run_id}: no other agent of this job found yet; \
-                 searching on {interfaces}"
-            )
-        } else {
-            format!(
-                "waiting for the host of job {run_id}: none of the agents found may host; \
-                 start one with `--node-rank 0`, or without `is_host=0`; searching on {interfaces}"
-            )
-        })
+        let progress = match progress {
+            Progress::Alone => "no other agent of this job found yet".to_owned(),
+            Progress::NoCandidate => "none of the agents found may host; start one with \
+                                      `--node-rank 0`, or without `is_host=0`"
+                .to_owned(),
+            Progress::Candidates => "none of the agents found hosts it yet".to_owned(),
+            Progress::NoCoordinator(at) => format!("no coordinator answers at {at}"),
+        };
+        Some(format!("waiting for the host of job {run_id}: {progress}; searching on {interfaces}"))
     }
+}
+
+/// The progress of a search that has found no coordinator yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Progress {
+    /// No other agent was found.
+    Alone,
+    /// Other agents were found, and none may host.
+    NoCandidate,
+    /// Agents that may host were found.
+    Candidates,
+    /// No coordinator answered at this address, which the search had found.
+    NoCoordinator(SocketAddr),
 }
 
 #[cfg(test)]
@@ -62,7 +72,13 @@ mod tests {
         let mut lines = Vec::new();
         for second in 0..200 {
             let now = start + Duration::from_secs(second);
-            let line = notice.handle_timeout(now, "run7", "eth0,eth1", second < 60);
+            let progress = match second {
+                0..60 => Progress::Alone,
+                60..120 => Progress::NoCandidate,
+                120..180 => Progress::Candidates,
+                _ => Progress::NoCoordinator(([10, 0, 0, 1], 29400).into()),
+            };
+            let line = notice.handle_timeout(now, "run7", "eth0,eth1", progress);
             lines.extend(line.map(|line| (second, line)));
         }
         let seconds: Vec<u64> = lines.iter().map(|(second, _)| *second).collect();
@@ -73,5 +89,7 @@ mod tests {
              eth0,eth1"
         );
         assert!(lines[1].1.contains("none of the agents found may host"), "{}", lines[1].1);
+        assert!(lines[2].1.contains("none of the agents found hosts it yet"), "{}", lines[2].1);
+        assert!(lines[3].1.contains("no coordinator answers at 10.0.0.1:29400"), "{}", lines[3].1);
     }
 }

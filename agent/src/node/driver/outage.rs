@@ -23,7 +23,7 @@ impl Driver<'_> {
         let give_up_after_s = settings.join_timeout.as_secs();
         let lease = settings.leases.agent.as_secs_f64();
         match report {
-            Some(Report::First) if is_registered && !settings.runs_unleased => warn!(
+            Some(Report::First) if self.has_workers && !settings.runs_unleased => warn!(
                 %endpoint, cause, give_up_after_s,
                 "cannot reach the coordinator; retrying (workers are stopped if it stays \
                  unreachable for {lease:.1} s)"
@@ -43,10 +43,14 @@ impl Driver<'_> {
         let (endpoint, settings) = (&self.spec.endpoint, &self.spec.settings);
         let give_up_after_s = settings.join_timeout.as_secs();
         match self.outage.handle_lease_lost() {
-            Report::First => warn!(
+            Report::First if self.has_workers => warn!(
                 %endpoint, give_up_after_s,
                 "the lease has ended: the coordinator has not answered in time; stopping the \
                  workers and retrying"
+            ),
+            Report::First => warn!(
+                %endpoint, give_up_after_s,
+                "the lease has ended: the coordinator has not answered in time; retrying"
             ),
             Report::Further => {
                 info!("the lease has ended: the coordinator has not answered in time");

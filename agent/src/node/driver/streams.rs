@@ -123,7 +123,7 @@ impl Driver<'_> {
         if !counts {
             return debug!(term = welcome.term.0, "outdated welcome ignored");
         }
-        if self.outage.handle_registered() || is_first {
+        if self.outage.handle_reached() || is_first {
             info!(
                 endpoint = %self.spec.endpoint, run_id = %self.spec.run_id,
                 term = welcome.term.0, "registered"
