@@ -261,8 +261,13 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 fn usage(errors: &[UsageError]) -> String {
-    let one = |error: &UsageError| with_hint(format!("error: {error}"), error.hint());
-    errors.iter().map(one).collect::<Vec<_>>().join("\n")
+    let one = |(index, error): (usize, &UsageError)| {
+        // A hint of several errors in a row follows the last one.
+        let next = errors.get(index + 1).and_then(UsageError::hint);
+        let hint = error.hint().filter(|hint| Some(*hint) != next);
+        with_hint(format!("error: {error}"), hint)
+    };
+    errors.iter().enumerate().map(one).collect::<Vec<_>>().join("\n")
 }
 
 impl Ended {
@@ -280,8 +285,8 @@ impl Ended {
                     "the workers of this node have succeeded; check on the other nodes whether \
                      the job has"
                 } else if *was_attended {
-                    "restart the coordinator's host within `join_timeout` (`--rdzv-conf`), or \
-                     raise `join_timeout`"
+                    "start ragent again on the coordinator's host within `join_timeout` \
+                     (`--rdzv-conf`), or raise `join_timeout`"
                 } else {
                     "check that this node can reach that port"
                 };

@@ -12,7 +12,7 @@ pub enum PlaceError {
     #[error(transparent)]
     System(#[from] SystemError),
     /// No process hosts the endpoint, and this node cannot.
-    #[error("failed to find the coordinator")]
+    #[error("failed to find or host the coordinator")]
     Locate(#[from] LocateError),
 }
 
@@ -97,7 +97,7 @@ impl LocateError {
     pub(crate) fn hint(&self) -> &'static str {
         match self {
             Self::Other { .. } | Self::Held { .. } => {
-                "end that program, or use another port in `--rdzv-endpoint` on all nodes"
+                "end that program, or use another port on all nodes (`--rdzv-endpoint`, or `--master-port`)"
             }
             Self::TimedOut { .. } => {
                 "check that the agent on the endpoint's host is running, and that no firewall \

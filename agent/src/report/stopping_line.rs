@@ -99,7 +99,7 @@ mod tests {
         let (mut line, now) = running(1);
         line.handle_signal(now, Signal::TERM);
         let text =
-            "SIGTERM received: stopping 1 worker (at most 30 s; Ctrl-C (SIGINT) kills it at once)";
+            "SIGTERM received; waiting up to 30 s for 1 worker to stop (Ctrl-C (SIGINT) kills it)";
         assert_eq!(line.handle_timeout(now + limits::QUICK_STOP).as_deref(), Some(text));
     }
 

@@ -320,6 +320,9 @@ fn keep_all(items: &mpsc::Receiver<ToFile>, recent: &Recent, is_kept: &AtomicBoo
         match item {
             ToFile::Keep(path) => {
                 let lines = recent.bytes();
+                if lines.is_empty() {
+                    continue;
+                }
                 let written = files::rewrite(&path).and_then(|mut file| file.write_all(&lines));
                 is_kept.store(written.is_ok(), Ordering::Release);
             }

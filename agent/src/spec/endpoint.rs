@@ -44,6 +44,9 @@ pub enum EndpointError {
     /// There is no port, and no default for it.
     #[error("it has no port")]
     NoPort,
+    /// There is a scheme, as in a URL.
+    #[error("it is a URL")]
+    Url,
     /// The port is not a number from 0 to 65535.
     #[error("its port is not a number from 0 to 65535")]
     Port,
@@ -67,7 +70,10 @@ impl Argument {
         let hint = match error {
             EndpointError::NoPort => "with `static`, give the endpoint as `HOST:PORT`",
             EndpointError::PortInAddress => "give the port as `--master-port`",
-            EndpointError::Host | EndpointError::NoHost | EndpointError::Port => ADDRESS_HINT,
+            EndpointError::Host
+            | EndpointError::NoHost
+            | EndpointError::Port
+            | EndpointError::Url => ADDRESS_HINT,
         };
         self.is_not(format_args!("a valid endpoint: {error}")).with_hint(hint)
     }
@@ -90,6 +96,9 @@ impl Endpoint {
     /// Splits a text into the host, and the port if there is one.
     pub(super) fn split(text: &str) -> Result<(String, Option<u16>), EndpointError> {
         let text = text.trim();
+        if text.contains("://") {
+            return Err(EndpointError::Url);
+        }
         if text.parse::<Ipv6Addr>().is_ok() {
             return Ok((text.to_owned(), None));
         }
@@ -145,6 +154,7 @@ mod tests {
         assert_eq!(parse(":29400"), Err(EndpointError::NoHost));
         assert_eq!(parse(""), Err(EndpointError::NoHost));
         assert_eq!(parse("a b:1"), Err(EndpointError::Host));
+        assert_eq!(parse("http://node0:1"), Err(EndpointError::Url));
         assert_eq!(parse("[nope]:1"), Err(EndpointError::Host));
         assert_eq!(parse("node0:70000"), Err(EndpointError::Port));
         assert_eq!(parse("node0:"), Err(EndpointError::Port));
