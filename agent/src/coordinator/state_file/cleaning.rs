@@ -13,8 +13,8 @@ use crate::{coordinator::limits, sys::private_folder::PrivateFolder};
 /// Removes state files of runs that no agent can be waiting for, and files without a state file,
 /// from the folder of `own`, the state file of the starting coordinator.
 ///
-/// A running coordinator rewrites its own file every [`limits::STATE_FILE_INTERVAL`], so that it is
-/// never outdated. Only the first [`crate::limits::MAX_STATE_ENTRIES`] entries are examined, and none in a
+/// A running coordinator rewrites its own file every `limits::STATE_FILE_INTERVAL`, so that it is
+/// never outdated. Only the first `limits::MAX_STATE_ENTRIES` entries are examined, and none in a
 /// folder that is not private.
 pub fn clean(own: &Path) {
     let folder = folder_of(own);
