@@ -91,13 +91,13 @@ fn master_must_mean_something() {
     };
     for port in ["abc", "99999", "0", "-1", "4000x"] {
         let by_variable = rank(&sandbox, 0, 1, "rank").env("MASTER_PORT", port);
-        refused(by_variable, &format!("`MASTER_PORT {port}` is not a valid port of rank 0"));
+        refused(by_variable, &format!("`MASTER_PORT={port}` is not a valid port of rank 0"));
         let by_flag = rank(&sandbox, 0, 1, "rank --master-port").arg(port);
         refused(by_flag, &format!("`--master-port {port}` is not a valid port of rank 0"));
     }
     for address in ["a b", "a\tb", "\u{7f}"] {
         let by_variable = rank(&sandbox, 0, 1, "rank").env("MASTER_ADDR", address);
-        refused(by_variable, "`MASTER_ADDR ");
+        refused(by_variable, "`MASTER_ADDR=");
         let by_flag = rank(&sandbox, 0, 1, "rank --master-addr").arg(address);
         refused(by_flag, "`--master-addr ");
     }

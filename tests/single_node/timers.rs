@@ -58,6 +58,6 @@ fn file_in_the_way() {
         .env("TORCHELASTIC_TIMER_FILE", sandbox.path("timer"))
         .run();
     end.assert_code(2);
-    end.assert_stderr(&["`TORCHELASTIC_TIMER_FILE ", "cannot be written: it is not a pipe"]);
+    end.assert_stderr(&["`TORCHELASTIC_TIMER_FILE=", "cannot be written: it is not a pipe"]);
     assert_eq!(fs::read_to_string(sandbox.path("timer")).unwrap(), "mine");
 }
