@@ -39,8 +39,8 @@ impl Fixture {
     /// A registered node that has reported that it is ready.
     fn ready() -> Self {
         let mut t = Self::new();
-        assert_eq!(t.welcome(1), [t.says(NodeState::Preparing)]);
-        assert_eq!(t.store_open(), [t.says(NodeState::Ready { store_port: PORT })]);
+        assert_eq!(t.welcome(1), [t.sends(NodeState::Preparing)]);
+        assert_eq!(t.store_open(), [t.sends(NodeState::Ready { store_port: PORT })]);
         t
     }
 
@@ -57,7 +57,7 @@ impl Fixture {
             .collect()
     }
 
-    fn says(&self, state: NodeState) -> Effect {
+    fn sends(&self, state: NodeState) -> Effect {
         let standing = self.agent.standing(self.now);
         assert_eq!(standing.state, state);
         Effect::Send(FromNode::Standing(standing))
@@ -166,7 +166,7 @@ fn admission_starts_workers_once() {
     let mut t = Fixture::ready();
     let effects = t.assign(Assignment::Admit(admission(1, 1)));
     let start = Effect::Local(Action::Start(Box::new(admission(1, 1))));
-    assert_eq!(effects, [t.says(NodeState::Running), start]);
+    assert_eq!(effects, [t.sends(NodeState::Running), start]);
     assert_eq!(t.assign(Assignment::Admit(admission(1, 1))), []);
     assert_eq!(t.agent.known_round().round, round(1, 1));
 }
@@ -179,16 +179,16 @@ fn old_admission_starts_nothing() {
     t.finished(GroupEnd::Stopped);
     t.store_open();
     let effects = t.assign(Assignment::Admit(admission(1, 1)));
-    assert_eq!(effects, [t.says(NodeState::Ready { store_port: PORT })]);
+    assert_eq!(effects, [t.sends(NodeState::Ready { store_port: PORT })]);
 }
 
 /// `Ready` is reported only when the last process of the round is reaped and a fresh store listens.
 #[test]
 fn ready_comes_after_the_last_process() {
     let mut t = Fixture::running();
-    assert_eq!(t.restart(round(1, 1)), [t.says(NodeState::Stopping), TERM]);
-    assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Preparing), OPEN_STORE]);
-    assert_eq!(t.store_open(), [t.says(NodeState::Ready { store_port: PORT })]);
+    assert_eq!(t.restart(round(1, 1)), [t.sends(NodeState::Stopping), TERM]);
+    assert_eq!(t.finished(GroupEnd::Stopped), [t.sends(NodeState::Preparing), OPEN_STORE]);
+    assert_eq!(t.store_open(), [t.sends(NodeState::Ready { store_port: PORT })]);
 }
 
 /// A failure is reported at once, and again with every later standing of that round, so that a
@@ -196,7 +196,7 @@ fn ready_comes_after_the_last_process() {
 #[test]
 fn failure_is_said_until_the_next_round() {
     let mut t = Fixture::running();
-    assert_eq!(t.failed(round(1, 1)), [t.says(NodeState::Stopping)]);
+    assert_eq!(t.failed(round(1, 1)), [t.sends(NodeState::Stopping)]);
     t.now += SECOND;
     t.finished(GroupEnd::Stopped);
     t.store_open();
@@ -219,7 +219,7 @@ fn victims_are_no_failures() {
 fn restart_under_a_higher_term_counts() {
     let mut t = Fixture::running();
     t.welcome(2);
-    assert_eq!(t.restart(round(2, 1)), [t.says(NodeState::Stopping), TERM]);
+    assert_eq!(t.restart(round(2, 1)), [t.sends(NodeState::Stopping), TERM]);
 }
 
 /// A restart of a round in which this node is not a member changes nothing; the standing is
@@ -227,15 +227,15 @@ fn restart_under_a_higher_term_counts() {
 #[test]
 fn restart_of_another_round_changes_nothing() {
     let mut t = Fixture::running();
-    assert_eq!(t.restart(round(1, 7)), [t.says(NodeState::Running)]);
+    assert_eq!(t.restart(round(1, 7)), [t.sends(NodeState::Running)]);
 }
 
 /// A node whose workers succeeded takes part again if the round must re-form.
 #[test]
 fn succeeded_node_takes_part_again() {
     let mut t = Fixture::running();
-    assert_eq!(t.finished(GroupEnd::Succeeded), [t.says(NodeState::Succeeded)]);
-    assert_eq!(t.restart(round(1, 1)), [t.says(NodeState::Preparing), OPEN_STORE]);
+    assert_eq!(t.finished(GroupEnd::Succeeded), [t.sends(NodeState::Succeeded)]);
+    assert_eq!(t.restart(round(1, 1)), [t.sends(NodeState::Preparing), OPEN_STORE]);
 }
 
 /// A node that is no longer a member kills its workers without grace and registers as a newcomer.
@@ -243,8 +243,8 @@ fn succeeded_node_takes_part_again() {
 fn evicted_node_kills_and_comes_back() {
     let mut t = Fixture::running();
     let evict = Assignment::Evict { round: round(1, 1), reason: EvictReason::Silent };
-    assert_eq!(t.assign(evict), [KILL, t.says(NodeState::Stopping)]);
-    assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Preparing), OPEN_STORE]);
+    assert_eq!(t.assign(evict), [KILL, t.sends(NodeState::Stopping)]);
+    assert_eq!(t.finished(GroupEnd::Stopped), [t.sends(NodeState::Preparing), OPEN_STORE]);
 }
 
 /// Without a lease no worker may run.
@@ -253,7 +253,7 @@ fn lost_lease_kills() {
     let mut t = Fixture::running();
     t.agent.handle_lease_lost();
     assert_eq!(t.effects(), [KILL]);
-    assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Preparing), OPEN_STORE]);
+    assert_eq!(t.finished(GroupEnd::Stopped), [t.sends(NodeState::Preparing), OPEN_STORE]);
 }
 
 /// A signal is reported to the coordinator first, then sent to the workers, which have the whole
@@ -263,9 +263,9 @@ fn lost_lease_kills() {
 fn leaving_is_told_first_and_waits_to_be_dismissed() {
     let mut t = Fixture::running();
     let stop = Effect::Local(Action::Stop { signal: Signal::TERM, grace: GRACE });
-    assert_eq!(t.signal(), [t.says(NodeState::Leaving { reaped: false }), stop]);
+    assert_eq!(t.signal(), [t.sends(NodeState::Leaving { reaped: false }), stop]);
     assert_eq!(t.signal(), []);
-    assert_eq!(t.finished(GroupEnd::Stopped), [t.says(NodeState::Leaving { reaped: true })]);
+    assert_eq!(t.finished(GroupEnd::Stopped), [t.sends(NodeState::Leaving { reaped: true })]);
     let left = Effect::Local(Action::Finish(Ending::Left(Signal::TERM)));
     assert_eq!(t.assign(Assignment::Dismiss), [Effect::Send(FromNode::Goodbye), left]);
 }
@@ -290,8 +290,8 @@ fn leaving_unattended_waits_for_nobody() {
 fn leaving_during_a_blip_is_told_afterwards() {
     let mut t = Fixture::ready();
     t.agent.handle_unattended(t.now);
-    assert_eq!(t.signal(), [t.says(NodeState::Leaving { reaped: true })]);
-    assert_eq!(t.welcome(1), [t.says(NodeState::Leaving { reaped: true })]);
+    assert_eq!(t.signal(), [t.sends(NodeState::Leaving { reaped: true })]);
+    assert_eq!(t.welcome(1), [t.sends(NodeState::Leaving { reaped: true })]);
 }
 
 /// A second Ctrl-C kills the workers without waiting; a second SIGTERM does not shorten the grace
@@ -310,7 +310,7 @@ fn second_interrupt_kills() {
 fn welcome_is_answered_with_what_holds() {
     let mut t = Fixture::running();
     t.finished(GroupEnd::Succeeded);
-    assert_eq!(t.welcome(1), [t.says(NodeState::Succeeded)]);
+    assert_eq!(t.welcome(1), [t.sends(NodeState::Succeeded)]);
 }
 
 /// A node that waits to be dismissed leaves when its lease is over.
@@ -358,7 +358,7 @@ fn sent_elsewhere() {
     assert!(t.agent.handle_sent_elsewhere(t.now, Term(0)));
     assert_eq!((t.agent.job_uid(), t.agent.term()), (None, Term(0)));
     assert_eq!(t.agent.poll_timeout(), Some(t.now + 600 * SECOND));
-    assert_eq!(t.welcome(1), [t.says(NodeState::Ready { store_port: PORT })]);
+    assert_eq!(t.welcome(1), [t.sends(NodeState::Ready { store_port: PORT })]);
     let mut t = Fixture::running();
     assert!(!t.agent.handle_sent_elsewhere(t.now, Term(0)));
     assert!(t.agent.handle_sent_elsewhere(t.now, Term(1)));
