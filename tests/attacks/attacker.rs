@@ -91,7 +91,7 @@ pub(crate) fn attend(node_id: &str, address: &str, agent_port: u32) -> v1::Atten
             node_unit: 1,
             store_access_any: false,
         }),
-        heard: Some(v1::Heard { round: round(), size: 0, group_rank: None }),
+        known_round: Some(v1::KnownRound { round: round(), size: 0, group_rank: None }),
         restarts_used: 0,
         charged_through: 0,
         standing: Some(v1::Standing {
@@ -124,9 +124,9 @@ pub(crate) fn attending_with<T>(
     runtime.block_on(async {
         let channel = tonic::transport::Endpoint::from_shared(format!("http://{endpoint}"));
         let channel = channel.unwrap().connect().await.unwrap();
-        let said = [Message::Attend(attend)].into_iter().chain(more);
-        let said = said.map(|message| AgentMessage { message: Some(message) });
-        let stream = tokio_stream::iter(said).chain(tokio_stream::pending());
+        let messages = [Message::Attend(attend)].into_iter().chain(more);
+        let messages = messages.map(|message| AgentMessage { message: Some(message) });
+        let stream = tokio_stream::iter(messages).chain(tokio_stream::pending());
         let mut client = CoordinationClient::new(channel);
         let answers = tokio::time::timeout(PATIENCE, client.attend(stream)).await.unwrap();
         let mut answers = answers.unwrap().into_inner();

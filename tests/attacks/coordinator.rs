@@ -59,9 +59,9 @@ impl Coordination for Fake {
         };
         let admission =
             v1::Assignment { assignment: Some(v1::assignment::Assignment::Admit(admission)) };
-        let said = [Message::Welcome(welcome), Message::Assignment(admission)];
-        let said = said.map(|message| Ok(CoordinatorMessage { message: Some(message) }));
-        let answers = tokio_stream::iter(said).chain(tokio_stream::pending());
+        let messages = [Message::Welcome(welcome), Message::Assignment(admission)];
+        let messages = messages.map(|message| Ok(CoordinatorMessage { message: Some(message) }));
+        let answers = tokio_stream::iter(messages).chain(tokio_stream::pending());
         Ok(Response::new(Box::pin(answers)))
     }
 

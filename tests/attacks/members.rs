@@ -6,7 +6,7 @@ use std::{
 };
 
 use ragent_proto::v1::{
-    self, agent_message::Message as Said, coordinator_message::Message, refusal::Reason,
+    self, agent_message::Message as AgentMessage, coordinator_message::Message, refusal::Reason,
 };
 use ragent_rendezvous::message::PROTOCOL_VERSION;
 
@@ -80,7 +80,7 @@ fn stream_of_a_member_is_not_taken_over() {
                     impostor.protocol_version = version;
                     (impostor.attend, impostor.job_uid) = (number, uid.into());
                     impostor.proof.clone_from(&proof);
-                    let goodbye = vec![Said::Goodbye(v1::Goodbye {})];
+                    let goodbye = vec![AgentMessage::Goodbye(v1::Goodbye {})];
                     attending_with(ENDPOINT, impostor, goodbye, |answer| {
                         let Some(Message::Refusal(refusal)) = answer.message else {
                             panic!("{answer:?}")
@@ -105,7 +105,7 @@ fn far_claims() {
             let mut far = attend("evil_1", "10.77.0.3", 1);
             let round = v1::RoundId { term: 1 << 61, round: 1 << 61 };
             (far.job_uid, far.attend) = (uid.into(), number);
-            far.heard.as_mut().unwrap().round = Some(round);
+            far.known_round.as_mut().unwrap().round = Some(round);
             (far.restarts_used, far.charged_through) = (99, 1 << 61);
             attending(ENDPOINT, far, |answer| match answer.message {
                 // Without the proof an agent is a newcomer: it is welcomed, and its claims are ignored.
@@ -125,7 +125,7 @@ fn far_claims() {
         let mut near = attend("evil_2", "10.77.0.3", 1);
         let round = v1::RoundId { term: 1, round: 1_000 };
         (near.job_uid, near.attend, near.proof) = (uid.clone(), 2, proof);
-        near.heard.as_mut().unwrap().round = Some(round);
+        near.known_round.as_mut().unwrap().round = Some(round);
         (near.restarts_used, near.charged_through) = (99, 1_000);
         attending(ENDPOINT, near, |answer| {
             assert!(matches!(answer.message, Some(Message::Welcome(_))), "{answer:?}");

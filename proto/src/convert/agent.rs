@@ -49,8 +49,8 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
             Message::RefusedClients(refused) => {
                 Self::Message(FromNode::RefusedClients(refused.try_into()?))
             }
-            Message::Said(v1::Said { text: said }) => {
-                let text = text(said, "said.text", PROGRESS_MAX)?;
+            Message::Progress(v1::Progress { text: progress }) => {
+                let text = text(progress, "progress.text", PROGRESS_MAX)?;
                 Self::Message(FromNode::Progress { text })
             }
         })
@@ -77,7 +77,7 @@ impl From<FromAgent> for v1::AgentMessage {
             }
             FromAgent::Message(FromNode::Goodbye) => Message::Goodbye(v1::Goodbye {}),
             FromAgent::Message(FromNode::Progress { text }) => {
-                Message::Said(v1::Said { text: printable(&text) })
+                Message::Progress(v1::Progress { text: printable(&text) })
             }
         };
         Self { message: Some(message) }
@@ -117,7 +117,7 @@ impl From<Attend> for v1::Attend {
             attend: attend.attend.0,
             node: Some(attend.node.into()),
             settings: Some(attend.settings.into()),
-            heard: Some(v1::Heard {
+            known_round: Some(v1::KnownRound {
                 round: to_round(attend.known_round.round),
                 size: attend.known_round.size,
                 group_rank: attend.known_round.group_rank.map(|rank| rank.0),
@@ -134,7 +134,7 @@ impl TryFrom<v1::Attend> for Attend {
     type Error = Malformed;
 
     fn try_from(attend: v1::Attend) -> Result<Self, Malformed> {
-        let heard = required(attend.heard, "attend.heard")?;
+        let known_round = required(attend.known_round, "attend.known_round")?;
         let job_uid = name(attend.job_uid, "attend.job_uid")?;
         Ok(Self {
             protocol_version: attend.protocol_version,
@@ -144,9 +144,9 @@ impl TryFrom<v1::Attend> for Attend {
             node: required(attend.node, "attend.node")?.try_into()?,
             settings: required(attend.settings, "attend.settings")?.try_into()?,
             known_round: KnownRound {
-                round: round(heard.round, "heard.round")?,
-                size: heard.size,
-                group_rank: heard.group_rank.map(GroupRank),
+                round: round(known_round.round, "known_round.round")?,
+                size: known_round.size,
+                group_rank: known_round.group_rank.map(GroupRank),
             },
             restarts_used: attend.restarts_used,
             charged_through: Round(attend.charged_through),
