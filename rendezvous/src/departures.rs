@@ -5,17 +5,17 @@ use std::{collections::BTreeMap, time::Instant};
 
 use crate::{
     ids::NodeId,
-    limits::{DEPARTURES_MAX, GONE_NODES_MAX},
-    message::{Departure, GoneNode, GoneNodes},
+    limits::{DEPARTED_NODES_MAX, DEPARTURES_MAX},
+    message::{DepartedNode, DepartedNodes, Departure},
     roster::Node,
 };
 
 /// The departed nodes, by id.
 #[derive(Debug, Default)]
-pub(crate) struct Departures(BTreeMap<NodeId, Departed>);
+pub(crate) struct Departures(BTreeMap<NodeId, DepartureRecord>);
 
 #[derive(Debug)]
-struct Departed {
+struct DepartureRecord {
     host_name: String,
     address: String,
     /// Its position in the order of first registrations.
@@ -27,7 +27,7 @@ struct Departed {
 /// The arrivals of newcomers, by host name and address.
 type Arrivals<'a> = BTreeMap<(&'a str, &'a str), Vec<u64>>;
 
-impl Departed {
+impl DepartureRecord {
     /// Removes the arrival of a later agent of the same machine. Returns false if there is none.
     fn take_replacement<'a>(&'a self, arrivals: &mut Arrivals<'a>) -> bool {
         let Some(later) = arrivals.get_mut(&(self.host_name.as_str(), self.address.as_str()))
@@ -44,7 +44,7 @@ impl Departures {
     pub(crate) fn add(&mut self, node: &Node, how: Departure, at: Instant) {
         let id = &node.description.node_id;
         if self.0.len() < DEPARTURES_MAX || self.0.contains_key(id) {
-            let departed = Departed {
+            let departed = DepartureRecord {
                 host_name: node.description.host_name.clone(),
                 address: node.description.address.clone(),
                 arrival: node.arrival,
@@ -62,12 +62,12 @@ impl Departures {
 
     /// Returns the departed nodes, without nodes for which `is_back` is true, and without nodes that
     /// are replaced by a newcomer: a later agent of the same machine.
-    pub(crate) fn gone<'a>(
+    pub(crate) fn departed<'a>(
         &'a self,
         now: Instant,
         is_back: impl Fn(&NodeId, Departure) -> bool,
         newcomers: impl Iterator<Item = &'a Node>,
-    ) -> GoneNodes {
+    ) -> DepartedNodes {
         let mut arrivals: Arrivals<'_> = BTreeMap::new();
         for node in newcomers {
             let machine = (node.description.host_name.as_str(), node.description.address.as_str());
@@ -77,12 +77,13 @@ impl Departures {
             self.0.iter().filter(|(id, departed)| !is_back(id, departed.how)).collect();
         nodes.sort_by_key(|(_, departed)| departed.at);
         nodes.retain(|(_, departed)| !departed.take_replacement(&mut arrivals));
-        let more = u32::try_from(nodes.len().saturating_sub(GONE_NODES_MAX)).unwrap_or(u32::MAX);
-        let first = nodes.into_iter().take(GONE_NODES_MAX).map(|(_, departed)| GoneNode {
+        let more =
+            u32::try_from(nodes.len().saturating_sub(DEPARTED_NODES_MAX)).unwrap_or(u32::MAX);
+        let first = nodes.into_iter().take(DEPARTED_NODES_MAX).map(|(_, departed)| DepartedNode {
             host_name: departed.host_name.clone(),
             how: departed.how,
             ago: now.saturating_duration_since(departed.at),
         });
-        GoneNodes { first: first.collect(), more }
+        DepartedNodes { first: first.collect(), more }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     limits::{
-        EARLY, EARLY_LOSSES_MAX, HEIRLOOMS_MAX, HOST_TALLIES_MAX, QUIET_TIME, STRIKES_MAX,
+        DEPARTED_TALLIES_MAX, EARLY, EARLY_LOSSES_MAX, HOST_TALLIES_MAX, QUIET_TIME, STRIKES_MAX,
         VOLUNTARY_SPACING_MAX, after,
     },
     message::NodeDescription,
@@ -110,13 +110,13 @@ impl Tally {
     }
 }
 
-/// The tallies of former agents, for the next agent of the same machine: a node that crashes
+/// The tallies of departed agents, for the next agent of the same machine: a node that crashes
 /// repeatedly has a new agent each time.
 ///
 /// Tallies are kept per agent, not per machine, so that several agents on one machine do not add
 /// up.
 #[derive(Debug, Default)]
-pub(crate) struct Heirlooms {
+pub(crate) struct DepartedTallies {
     left: VecDeque<(Machine, Tally)>,
 }
 
@@ -126,7 +126,7 @@ fn machine(description: &NodeDescription) -> Machine {
     (description.host_name.clone(), description.address.clone())
 }
 
-impl Heirlooms {
+impl DepartedTallies {
     /// Restores the tallies of an earlier coordinator.
     pub(crate) fn restore(&mut self, now: Instant, counted: &[HostTally]) {
         self.left = counted
@@ -136,7 +136,7 @@ impl Heirlooms {
             .collect();
     }
 
-    /// Returns the tallies of former agents, to be stored.
+    /// Returns the tallies of departed agents, to be stored.
     pub(crate) fn to_hosts(&self, now: Instant) -> impl Iterator<Item = HostTally> {
         let left = self.left.iter();
         left.filter_map(move |((host_name, address), tally)| {
@@ -144,16 +144,16 @@ impl Heirlooms {
         })
     }
 
-    /// Keeps `tally` of a former agent.
-    pub(crate) fn leave(&mut self, description: &NodeDescription, tally: Tally) {
-        if self.left.len() >= HEIRLOOMS_MAX {
+    /// Keeps `tally` of a departed agent.
+    pub(crate) fn insert(&mut self, description: &NodeDescription, tally: Tally) {
+        if self.left.len() >= DEPARTED_TALLIES_MAX {
             self.left.pop_front();
         }
         self.left.push_back((machine(description), tally));
     }
 
     /// Removes and returns the oldest tally of that machine, for its new agent.
-    pub(crate) fn inherit(&mut self, now: Instant, description: &NodeDescription) -> Option<Tally> {
+    pub(crate) fn take(&mut self, now: Instant, description: &NodeDescription) -> Option<Tally> {
         if self.left.is_empty() {
             return None;
         }

@@ -8,20 +8,20 @@ use crate::settings::{Leases, NodeRange};
 /// kilobyte.
 pub const NODES_MAX: usize = 16_384;
 
-/// The most former nodes that are remembered, so that their delayed messages cannot revive them. A
+/// The most departed nodes whose streams are remembered, so that their delayed messages cannot revive them. A
 /// late attend is late by seconds, and even the largest job does not lose all its nodes in that
 /// time.
-pub(crate) const FORMER_MAX: usize = NODES_MAX;
+pub(crate) const DEPARTED_STREAMS_MAX: usize = NODES_MAX;
 
 /// The most departed nodes that are remembered until the next round is formed: as many as can be
 /// known at once.
 pub(crate) const DEPARTURES_MAX: usize = NODES_MAX;
 
-/// The most gone nodes that an outcome names: with their reasons, these fill two lines of a terminal.
-pub const GONE_NODES_MAX: usize = 4;
+/// The most departed nodes that an outcome names: with their reasons, these fill two lines of a terminal.
+pub const DEPARTED_NODES_MAX: usize = 4;
 
-/// The most tallies kept for former agents, until an agent of the same machine inherits them.
-pub(crate) const HEIRLOOMS_MAX: usize = 1_024;
+/// The most tallies kept for departed agents, until an agent of the same machine takes them over.
+pub(crate) const DEPARTED_TALLIES_MAX: usize = 1_024;
 
 /// The highest term or round that is accepted. At one round per microsecond it is reached after
 /// 140,000 years, so a higher number is an error; accepting it would leave no number for the next.

@@ -15,7 +15,7 @@ use std::{net::IpAddr, num::NonZeroU32};
 pub use self::{
     assignment::{Admission, Assignment, EvictReason, RestartReason, WaitReason},
     failure::{WorkerEnd, WorkerFailure},
-    outcome::{Departure, GoneNode, GoneNodes, JobResult, Outcome},
+    outcome::{DepartedNode, DepartedNodes, Departure, JobResult, Outcome},
     refusal::RefuseReason,
     standing::{NodeState, Standing},
 };

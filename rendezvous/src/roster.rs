@@ -1,6 +1,6 @@
 //! All nodes that the coordinator knows, their leases, and the nodes that can take part in a round.
 
-mod former;
+mod departed_streams;
 mod node;
 
 use std::{
@@ -10,10 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::former::Former;
+use self::departed_streams::DepartedStreams;
 pub(crate) use self::node::{Node, SentAssignment};
 use crate::{
-    flapping::{Heirlooms, Tally},
+    flapping::{DepartedTallies, Tally},
     ids::{AttendNumber, NodeId, Peer, RoundId},
     limits::{HOST_TALLIES_MAX, after},
     message::{Attend, NodeDescription, NodeState, Standing},
@@ -33,8 +33,8 @@ pub(crate) struct Roster {
     ready_by_node_rank: BTreeMap<u32, u32>,
     quarantined: BTreeSet<(Instant, NodeId)>,
     leaving: BTreeSet<NodeId>,
-    former: Former,
-    heirlooms: Heirlooms,
+    departed_streams: DepartedStreams,
+    departed_tallies: DepartedTallies,
     arrivals: u64,
 }
 
@@ -90,7 +90,7 @@ impl Roster {
     pub(crate) fn is_late(&self, peer: &Peer) -> bool {
         let newest = self.nodes.get(&peer.node).map(|node| node.attend);
         newest
-            .or_else(|| self.former.newest(&peer.node))
+            .or_else(|| self.departed_streams.newest(&peer.node))
             .is_some_and(|newest| peer.attend <= newest)
     }
 
@@ -101,7 +101,7 @@ impl Roster {
         let id = description.node_id.clone();
         let tally = match self.nodes.get(&id) {
             Some(_) => Tally::default(),
-            None => self.heirlooms.inherit(now, &description).unwrap_or_default(),
+            None => self.departed_tallies.take(now, &description).unwrap_or_default(),
         };
         let arrivals = &mut self.arrivals;
         let node = self.nodes.entry(id.clone()).or_insert_with(|| {
@@ -242,9 +242,9 @@ impl Roster {
     /// Removes a node that may register again.
     pub(crate) fn remove_lost(&mut self, now: Instant, id: &NodeId) -> Option<Node> {
         let mut node = self.remove(id)?;
-        self.former.insert(id, node.attend);
+        self.departed_streams.insert(id, node.attend);
         if !node.tally.is_clean() {
-            self.heirlooms.leave(&node.description, mem::take(&mut node.tally));
+            self.departed_tallies.insert(&node.description, mem::take(&mut node.tally));
             self.pass_on(now, &node.description);
         }
         Some(node)
@@ -253,20 +253,20 @@ impl Roster {
     /// Removes a node that is lost or has left permanently.
     pub(crate) fn remove_for_good(&mut self, now: Instant, id: &NodeId) -> Option<Node> {
         let node = self.remove_lost(now, id);
-        self.former.insert(id, AttendNumber(u64::MAX));
+        self.departed_streams.insert(id, AttendNumber(u64::MAX));
         node
     }
 
     /// Restores the tallies of an earlier coordinator.
     pub(crate) fn restore_tallies(&mut self, now: Instant, counted: &[HostTally]) {
-        self.heirlooms.restore(now, counted);
+        self.departed_tallies.restore(now, counted);
     }
 
     /// Returns the tallies of machines for the next coordinator: those with the most losses.
     pub(crate) fn host_tallies(&self, now: Instant) -> Vec<HostTally> {
         let here = self.nodes.values().filter(|node| !node.tally.is_clean());
         let here = here.filter_map(|node| node.tally.to_host(now, &node.description));
-        let mut tallies: Vec<HostTally> = here.chain(self.heirlooms.to_hosts(now)).collect();
+        let mut tallies: Vec<HostTally> = here.chain(self.departed_tallies.to_hosts(now)).collect();
         tallies.sort_by_key(|tally| Reverse((tally.early_losses, tally.strikes)));
         tallies.truncate(HOST_TALLIES_MAX);
         tallies
@@ -274,7 +274,7 @@ impl Roster {
 
     /// Clears all tallies, because another run begins.
     pub(crate) fn forget_tallies(&mut self) {
-        self.heirlooms = Heirlooms::default();
+        self.departed_tallies = DepartedTallies::default();
         for node in self.nodes.values_mut() {
             node.tally.forgive();
         }
@@ -283,7 +283,7 @@ impl Roster {
         }
     }
 
-    /// Passes the tally of a former agent on to an agent of the same machine that already waits.
+    /// Passes the tally of a departed agent on to an agent of the same machine that already waits.
     fn pass_on(&mut self, now: Instant, description: &NodeDescription) {
         let heir = self.nodes.values_mut().find(|node| {
             node.floor == RoundId::default()
@@ -292,7 +292,7 @@ impl Roster {
                 && node.description.address == description.address
         });
         let Some(heir) = heir else { return };
-        if let Some(tally) = self.heirlooms.inherit(now, description) {
+        if let Some(tally) = self.departed_tallies.take(now, description) {
             heir.tally = tally;
             let id = heir.description.node_id.clone();
             self.index_readiness(&id, false);

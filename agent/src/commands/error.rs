@@ -301,16 +301,16 @@ pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
     match &outcome.result {
         JobResult::Succeeded => "ragent: the job has succeeded".to_owned(),
         JobResult::BudgetSpent | JobResult::FinalFailure => report::failure(outcome, title),
-        JobResult::JoinTimeout { present, min, waited, gone } => {
+        JobResult::JoinTimeout { present, min, waited, departed } => {
             let mut what = format!(
                 "error: only {present} of at least {min} nodes had joined after {} s; {} missing",
                 waited.as_secs(),
                 min.saturating_sub(*present)
             );
-            if !gone.first.is_empty() {
-                let gone = news::gone(gone);
+            if !departed.first.is_empty() {
+                let departed = news::departed_nodes(departed);
                 // Writing to a string does not fail.
-                let _ = write!(what, "\n  nodes that were lost or have left: {gone}");
+                let _ = write!(what, "\n  nodes that were lost or have left: {departed}");
             }
             let hint = "start the missing nodes, lower MIN in `--nnodes`, or raise `join_timeout`";
             with_hint(what, Some(hint))

@@ -7,7 +7,7 @@ use std::{error::Error, fmt::Write};
 
 use ragent_core::{agent::News, signal::Signal};
 use ragent_rendezvous::message::{
-    Departure, EvictReason, GoneNode, GoneNodes, RestartReason, WaitReason, WorkerEnd,
+    DepartedNode, DepartedNodes, Departure, EvictReason, RestartReason, WaitReason, WorkerEnd,
 };
 use tracing::{error, info, warn};
 
@@ -123,8 +123,8 @@ pub fn evicted(reason: EvictReason) -> &'static str {
 }
 
 /// Describes nodes that were lost or have left.
-pub fn gone(nodes: &GoneNodes) -> String {
-    let describe = |node: &GoneNode| {
+pub fn departed_nodes(nodes: &DepartedNodes) -> String {
+    let describe = |node: &DepartedNode| {
         let (host, seconds) = (&node.host_name, node.ago.as_secs());
         match node.how {
             Departure::AgentEnded => format!("{host} (its agent ended {seconds} s ago)"),
@@ -195,10 +195,10 @@ mod tests {
 
     use super::*;
 
-    /// Gone nodes are listed with the reason and the time of each, and the number of the others.
+    /// Departed nodes are listed with the reason and the time of each, and the number of the others.
     #[test]
-    fn gone_nodes_are_described() {
-        let node = |host_name: &str, how, seconds| GoneNode {
+    fn departed_nodes_are_described() {
+        let node = |host_name: &str, how, seconds| DepartedNode {
             host_name: host_name.to_owned(),
             how,
             ago: Duration::from_secs(seconds),
@@ -210,12 +210,12 @@ mod tests {
             node("e", Departure::Left, 600),
         ];
         assert_eq!(
-            gone(&GoneNodes { first: first.clone(), more: 14 }),
+            departed_nodes(&DepartedNodes { first: first.clone(), more: 14 }),
             "b (silent for 603 s), c (its agent ended 601 s ago), d (evicted 600 s ago: not ready \
              for the next round in time), e (left 600 s ago) and 14 more"
         );
-        let one = GoneNodes { first: first[..1].to_vec(), more: 0 };
-        assert_eq!(gone(&one), "b (silent for 603 s)");
+        let one = DepartedNodes { first: first[..1].to_vec(), more: 0 };
+        assert_eq!(departed_nodes(&one), "b (silent for 603 s)");
     }
 
     /// Every signal has a well-known name.

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use ragent_rendezvous::{
     ids::{GlobalRank, LocalRank},
-    message::{Departure, GoneNode, GoneNodes, JobResult, Outcome, WorkerEnd, WorkerFailure},
+    message::{
+        DepartedNode, DepartedNodes, Departure, JobResult, Outcome, WorkerEnd, WorkerFailure,
+    },
 };
 
 use super::{list, millis, name, printable, required, round, text, to_millis, to_round};
@@ -102,10 +104,10 @@ impl TryFrom<v1::WorkerFailure> for WorkerFailure {
     }
 }
 
-enumeration!(Departure, Departure, "gone_node.how", [AgentEnded, Silent, NotReady, Left]);
+enumeration!(Departure, Departure, "departed_node.how", [AgentEnded, Silent, NotReady, Left]);
 
-impl From<GoneNode> for v1::GoneNode {
-    fn from(node: GoneNode) -> Self {
+impl From<DepartedNode> for v1::DepartedNode {
+    fn from(node: DepartedNode) -> Self {
         Self {
             host_name: node.host_name,
             how: v1::Departure::from(node.how).into(),
@@ -114,14 +116,14 @@ impl From<GoneNode> for v1::GoneNode {
     }
 }
 
-impl TryFrom<v1::GoneNode> for GoneNode {
+impl TryFrom<v1::DepartedNode> for DepartedNode {
     type Error = Malformed;
 
-    fn try_from(node: v1::GoneNode) -> Result<Self, Malformed> {
+    fn try_from(node: v1::DepartedNode) -> Result<Self, Malformed> {
         Ok(Self {
             how: node.how().try_into()?,
-            host_name: name(node.host_name, "gone_node.host_name")?,
-            ago: millis(node.ago_ms, "gone_node.ago_ms")?,
+            host_name: name(node.host_name, "departed_node.host_name")?,
+            ago: millis(node.ago_ms, "departed_node.ago_ms")?,
         })
     }
 }
@@ -132,11 +134,12 @@ impl From<Outcome> for v1::Outcome {
         let result = match outcome.result {
             JobResult::Succeeded => Result::Succeeded(outcome::Succeeded {}),
             JobResult::BudgetSpent => Result::BudgetSpent(outcome::BudgetSpent {}),
-            JobResult::JoinTimeout { present, min, waited, gone } => {
+            JobResult::JoinTimeout { present, min, waited, departed } => {
                 let waited_ms = to_millis(waited);
-                let gone_more = gone.more;
-                let gone = gone.first.into_iter().map(Into::into).collect();
-                let timeout = outcome::JoinTimeout { present, min, waited_ms, gone, gone_more };
+                let departed_more = departed.more;
+                let departed = departed.first.into_iter().map(Into::into).collect();
+                let timeout =
+                    outcome::JoinTimeout { present, min, waited_ms, departed, departed_more };
                 Result::JoinTimeout(timeout)
             }
             JobResult::RecoveryTimeout { present, needed, waited } => {
@@ -175,18 +178,18 @@ impl TryFrom<v1::Outcome> for Outcome {
                 present,
                 min,
                 waited_ms,
-                gone,
-                gone_more,
+                departed,
+                departed_more,
             }) => {
                 let waited = millis(waited_ms, "outcome.waited_ms")?;
                 let first = list(
-                    gone,
-                    "outcome.gone",
-                    ragent_rendezvous::limits::GONE_NODES_MAX,
+                    departed,
+                    "outcome.departed",
+                    ragent_rendezvous::limits::DEPARTED_NODES_MAX,
                     TryInto::try_into,
                 )?;
-                let gone = Box::new(GoneNodes { first, more: gone_more });
-                JobResult::JoinTimeout { present, min, waited, gone }
+                let departed = Box::new(DepartedNodes { first, more: departed_more });
+                JobResult::JoinTimeout { present, min, waited, departed }
             }
             Wire::RecoveryTimeout(outcome::RecoveryTimeout { present, needed, waited_ms }) => {
                 let waited = millis(waited_ms, "outcome.waited_ms")?;

@@ -10,9 +10,10 @@ use ragent_rendezvous::{
         RunId, Term,
     },
     message::{
-        Admission, Assignment, Attend, Departure, EvictReason, FromNode, GoneNode, GoneNodes,
-        JobResult, KnownRound, NodeDescription, NodeState, Outcome, RefuseReason, RefusedClients,
-        RestartReason, Standing, ToNode, WaitReason, Welcome, WorkerEnd, WorkerFailure,
+        Admission, Assignment, Attend, DepartedNode, DepartedNodes, Departure, EvictReason,
+        FromNode, JobResult, KnownRound, NodeDescription, NodeState, Outcome, RefuseReason,
+        RefusedClients, RestartReason, Standing, ToNode, WaitReason, Welcome, WorkerEnd,
+        WorkerFailure,
     },
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName},
@@ -62,11 +63,11 @@ fn failure(end: WorkerEnd) -> WorkerFailure {
     }
 }
 
-fn gone_nodes() -> GoneNodes {
+fn departed_nodes() -> DepartedNodes {
     let ways = [Departure::AgentEnded, Departure::Silent, Departure::NotReady, Departure::Left];
     let ago = Duration::from_millis(602_500);
-    let gone = ways.map(|how| GoneNode { host_name: "node2".to_owned(), how, ago });
-    GoneNodes { first: gone.to_vec(), more: 3 }
+    let departed = ways.map(|how| DepartedNode { host_name: "node2".to_owned(), how, ago });
+    DepartedNodes { first: departed.to_vec(), more: 3 }
 }
 
 fn outcomes() -> Vec<Outcome> {
@@ -77,7 +78,7 @@ fn outcomes() -> Vec<Outcome> {
             present: 1,
             min: 2,
             waited: Duration::from_secs(600),
-            gone: Box::new(gone_nodes()),
+            departed: Box::new(departed_nodes()),
         },
         JobResult::RecoveryTimeout { present: 1, needed: 3, waited: Duration::from_secs(600) },
         JobResult::AllLeft,

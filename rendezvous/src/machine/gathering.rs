@@ -13,7 +13,7 @@ use crate::{
     ids::{GroupRank, NodeId, RoundId},
     limits::after,
     machine::{Rendezvous, Tenure, closing::Failures, is_enough},
-    message::{Departure, GoneNodes, JobResult, NodeDescription},
+    message::{DepartedNodes, Departure, JobResult, NodeDescription},
     phase::{Gathering, Phase, Running},
     ranks::{place, sort_newcomers},
     settings::{HostSeat, SharedSettings},
@@ -89,7 +89,7 @@ impl Rendezvous {
                 present: u32::try_from(present).unwrap_or(u32::MAX),
                 min: shared.nodes.min(),
                 waited: now.saturating_duration_since(since),
-                gone: Box::new(self.gone(now)),
+                departed: Box::new(self.departed(now)),
             }
         };
         self.close(result, Failures::default());
@@ -97,7 +97,7 @@ impl Rendezvous {
     }
 
     /// Returns the nodes that have departed since the last round was formed, and are missing.
-    fn gone(&self, now: Instant) -> GoneNodes {
+    fn departed(&self, now: Instant) -> DepartedNodes {
         let is_back = |id: &NodeId, how: Departure| match how {
             Departure::NotReady => self.roster.ready().contains(id),
             Departure::AgentEnded | Departure::Silent | Departure::Left => self.knows(id),
@@ -105,7 +105,7 @@ impl Rendezvous {
         let group = self.phase.group();
         let is_newcomer = |id: &NodeId| group.is_none_or(|group| group.seat(id).is_none());
         let nodes = self.roster.iter().filter(|(id, _)| is_newcomer(id)).map(|(_, node)| node);
-        self.departures.gone(now, is_back, nodes)
+        self.departures.departed(now, is_back, nodes)
     }
 
     /// Completes a round of the ready nodes.

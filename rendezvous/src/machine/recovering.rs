@@ -48,7 +48,7 @@ impl Recovering {
     }
 
     /// Returns the number of members that are back and of nodes that replace others: agents of
-    /// machines whose former agents died while there was no coordinator, and of new machines.
+    /// machines whose earlier agents died while there was no coordinator, and of new machines.
     pub(super) fn present(&self, newcomers: usize) -> u32 {
         u32::try_from(self.accounted_for() + newcomers).unwrap_or(u32::MAX)
     }

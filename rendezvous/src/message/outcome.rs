@@ -25,16 +25,16 @@ pub struct Outcome {
 
 /// Nodes that were lost or have left.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub struct GoneNodes {
+pub struct DepartedNodes {
     /// The first few, in the order in which they departed.
-    pub first: Vec<GoneNode>,
+    pub first: Vec<DepartedNode>,
     /// The number of the others.
     pub more: u32,
 }
 
 /// A node that was lost or has left.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct GoneNode {
+pub struct DepartedNode {
     /// Its host name.
     pub host_name: String,
     /// The reason.
@@ -77,8 +77,8 @@ pub enum JobResult {
         waited: Duration,
         /// The nodes that were lost or have left since the last round was formed, and have not been
         /// replaced.
-        #[serde(default)]
-        gone: Box<GoneNodes>,
+        #[serde(default, rename = "gone")]
+        departed: Box<DepartedNodes>,
     },
     /// A coordinator that was started without the state of the last round found too few of its
     /// nodes in time to rule out that the others continue it elsewhere.

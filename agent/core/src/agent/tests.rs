@@ -448,8 +448,8 @@ fn endings_worth_another_start_have_another_exit_code() {
     assert_eq!(code(JobResult::FinalFailure), 4);
     assert_eq!(code(JobResult::AllLeft), 1);
     let waited = Duration::ZERO;
-    let gone = Box::default();
-    assert_eq!(code(JobResult::JoinTimeout { present: 1, min: 2, waited, gone }), 1);
+    let departed = Box::default();
+    assert_eq!(code(JobResult::JoinTimeout { present: 1, min: 2, waited, departed }), 1);
     let unreachable = |was_attended| Ending::Unreachable { waited, was_attended }.exit_code();
     assert_eq!((unreachable(true), unreachable(false)), (3, 1));
 }

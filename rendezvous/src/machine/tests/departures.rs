@@ -3,26 +3,26 @@
 use std::time::Duration;
 
 use super::fixture::{Fixture, SECOND, ready};
-use crate::message::{Departure, FromNode, GoneNode, JobResult, NodeState};
+use crate::message::{DepartedNode, Departure, FromNode, JobResult, NodeState};
 
 const LEFT: NodeState = NodeState::Leaving { reaped: true };
 
 /// Returns the nodes that the outcome names, and the number of the others.
 #[track_caller]
-fn gone(t: &Fixture) -> (Vec<GoneNode>, u32) {
+fn departed(t: &Fixture) -> (Vec<DepartedNode>, u32) {
     match t.outcome().expect("closed").result {
-        JobResult::JoinTimeout { gone, .. } => (gone.first, gone.more),
+        JobResult::JoinTimeout { departed, .. } => (departed.first, departed.more),
         other => panic!("{other:?}"),
     }
 }
 
-fn node(host_name: &str, how: Departure, ago: Duration) -> GoneNode {
-    GoneNode { host_name: host_name.to_owned(), how, ago }
+fn node(host_name: &str, how: Departure, ago: Duration) -> DepartedNode {
+    DepartedNode { host_name: host_name.to_owned(), how, ago }
 }
 
 /// Lost nodes and nodes that left are named with the reason and the time, the first to depart first.
 #[test]
-fn gone_nodes_are_named() {
+fn departed_nodes_are_named() {
     let mut t = Fixture::new(4, 4);
     t.run(&["a", "b", "c", "d"]);
     t.keep_all_alive();
@@ -39,7 +39,7 @@ fn gone_nodes_are_named() {
         node("d", Departure::Left, 601 * SECOND),
         node("c", Departure::AgentEnded, 600 * SECOND),
     ];
-    assert_eq!(gone(&t), (expected, 0));
+    assert_eq!(departed(&t), (expected, 0));
 }
 
 /// A member that does not stop in time is named although it is still registered.
@@ -50,7 +50,7 @@ fn member_that_is_not_ready_is_named() {
     t.die("c");
     t.back("a");
     t.live(&["a", "b"], 700 * SECOND);
-    let (nodes, more) = gone(&t);
+    let (nodes, more) = departed(&t);
     let named: Vec<_> = nodes.iter().map(|node| (node.host_name.as_str(), node.how)).collect();
     assert_eq!(named, [("c", Departure::AgentEnded), ("b", Departure::NotReady)]);
     assert_eq!(more, 0);
@@ -75,14 +75,14 @@ fn nodes_that_are_back_are_not_named() {
     t.back("a");
     t.attend("c", NodeState::Preparing);
     t.live(&["a", "c", "b2"], 600 * SECOND);
-    let (nodes, more) = gone(&t);
+    let (nodes, more) = departed(&t);
     assert_eq!(nodes.iter().map(|node| node.host_name.as_str()).collect::<Vec<_>>(), ["d"]);
     assert_eq!(more, 0);
 }
 
 /// The number of named nodes is bounded; the others are counted.
 #[test]
-fn few_gone_nodes_are_named() {
+fn few_departed_nodes_are_named() {
     let names = ["a", "b", "c", "d", "e", "f", "x"];
     let mut t = Fixture::new(8, 8);
     for name in names {
@@ -92,7 +92,7 @@ fn few_gone_nodes_are_named() {
         t.die(name);
     }
     t.live(&["a"], 600 * SECOND);
-    let (nodes, more) = gone(&t);
+    let (nodes, more) = departed(&t);
     let named: Vec<_> = nodes.iter().map(|node| node.host_name.as_str()).collect();
     assert_eq!((named, more), (vec!["b", "c", "d", "e"], 2));
 }

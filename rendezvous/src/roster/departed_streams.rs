@@ -1,20 +1,20 @@
-//! The newest streams of nodes that are no longer known.
+//! The newest streams of departed nodes.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::{
     ids::{AttendNumber, NodeId},
-    limits::FORMER_MAX,
+    limits::DEPARTED_STREAMS_MAX,
 };
 
-/// The newest streams of former nodes, so that their delayed messages are ignored.
+/// The newest streams of departed nodes, so that their delayed messages are ignored.
 #[derive(Debug, Default)]
-pub(super) struct Former {
+pub(super) struct DepartedStreams {
     newest: BTreeMap<NodeId, AttendNumber>,
     order: VecDeque<NodeId>,
 }
 
-impl Former {
+impl DepartedStreams {
     pub(super) fn newest(&self, node: &NodeId) -> Option<AttendNumber> {
         self.newest.get(node).copied()
     }
@@ -23,7 +23,7 @@ impl Former {
         if self.newest.insert(node.clone(), attend).is_none() {
             self.order.push_back(node.clone());
         }
-        while self.order.len() > FORMER_MAX {
+        while self.order.len() > DEPARTED_STREAMS_MAX {
             if let Some(oldest) = self.order.pop_front() {
                 self.newest.remove(&oldest);
             }
