@@ -67,7 +67,7 @@ pub fn run() -> io::Result<()> {
     unix::keep_descriptors_private();
     let mut keeper = Keeper::new()?;
     keeper.serve()?;
-    keeper.bury()
+    keeper.end()
 }
 
 struct Keeper {
@@ -175,7 +175,7 @@ impl Keeper {
             }
             Order::Renew { until_ns } => self.renew(until_ns.map(Duration::from_nanos))?,
             Order::Ping => self.socket.send(&Report::Pong),
-            Order::Bury { node_id, coordinators, round, proof, state_file } => {
+            Order::SetObituary { node_id, coordinators, round, proof, state_file } => {
                 self.obituary = Some(Obituary { node_id, coordinators, round, proof, state_file });
             }
         }
@@ -264,7 +264,7 @@ impl Keeper {
 
     /// Kills every process that the agent started, after the agent is gone, and then delivers the
     /// obituary.
-    fn bury(mut self) -> io::Result<()> {
+    fn end(mut self) -> io::Result<()> {
         self.workers.sweep(None);
         self.reap();
         while !self.workers.is_empty() {

@@ -216,7 +216,7 @@ impl Rendezvous {
             return;
         }
         debug!(%node, "obituary");
-        self.bury_predecessor(node, round);
+        self.confirm_predecessor_dead(node, round);
         self.on_lost(now, node, EvictReason::Obituary);
         self.advance(now);
     }

@@ -282,7 +282,7 @@ pub struct HostSeat {
     /// The agent that had that rank.
     pub node: NodeId,
     /// True if it is known that no process of that agent is left.
-    pub is_buried: bool,
+    pub is_confirmed_dead: bool,
 }
 
 /// The early failures and losses of a machine, across its successive agents.

@@ -111,7 +111,7 @@ impl<'a> Node<'a> {
             Fault::KillKeeper => {
                 let Some(keeper) = find_keeper(self.agent().pid()) else { return };
                 kill(keeper, Signal::SIGKILL);
-                self.bury(Whose::Keeper(keeper));
+                self.record_death(Whose::Keeper(keeper));
             }
             Fault::KillWorker => {
                 let keeper = find_keeper(self.agent().pid());
@@ -193,11 +193,11 @@ impl<'a> Node<'a> {
     /// Waits for the agent's end, and returns its exit code.
     pub(crate) fn wait_for_end(&mut self) -> Option<i32> {
         let end = self.agent.take().expect("a node that lives has an agent").end();
-        self.bury(Whose::Agent(self.agents));
+        self.record_death(Whose::Agent(self.agents));
         end.code
     }
 
-    fn bury(&mut self, whose: Whose) {
+    fn record_death(&mut self, whose: Whose) {
         let (node, at) = (self.number, history::now());
         self.known.deaths.push(Death { node, whose, at });
         self.note(&format!("{whose:?} is dead"));

@@ -220,7 +220,7 @@ fn state_files_of_forgotten_jobs_are_removed() {
     let sandbox = Sandbox::new();
     let folder = sandbox.path("run/ragent");
     fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
-    let forgotten = folder.join("job-0123456789abcdef.buried");
+    let forgotten = folder.join("job-0123456789abcdef.obituary");
     fs::write(&forgotten, "node 1").unwrap();
     let file = fs::File::options().append(true).open(&forgotten).unwrap();
     file.set_modified(UNIX_EPOCH).unwrap();

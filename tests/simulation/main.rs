@@ -127,7 +127,7 @@ fn every_rule_notices_its_bug() {
         (Sabotage::Amnesia, "rule 3"),
         (Sabotage::FewerThanMin, "rule 4"),
         (Sabotage::NoKeeper, "rule 5"),
-        (Sabotage::FalseGrave, "rule 5"),
+        (Sabotage::FalseObituary, "rule 5"),
         (Sabotage::ForgottenCharges, "rule 7"),
         (Sabotage::NoTimeouts, "rule 8"),
         (Sabotage::OthersCharges, "rule 11"),

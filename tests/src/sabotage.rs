@@ -19,7 +19,7 @@ pub enum Sabotage {
     /// No keeper kills workers at the end of a lease. Breaks rule 5.
     NoKeeper,
     /// A keeper reports that a host's processes are dead while they are alive. Breaks rule 5.
-    FalseGrave,
+    FalseObituary,
     /// The state file and the agents lose the charges. Breaks rule 7.
     ForgottenCharges,
     /// No deadline is ever applied. Breaks rule 8.

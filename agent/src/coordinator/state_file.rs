@@ -21,19 +21,19 @@ pub use self::{
     closed_job::ClosedJob,
     files::memory_path,
     memory::read_memory,
-    obituary::{Obituary, is_buried, parse_obituary, write_grave},
+    obituary::{Obituary, has_obituary, parse_obituary, write_obituary},
     registration::{Registration, RunningAgent, Stage, running_agents},
 };
 use self::{
     files::{folder_of, name_of},
-    obituary::grave,
+    obituary::obituary_path,
 };
 use crate::sys::private_folder::PrivateFolder;
 
 /// Removes the state file of a job, if there is one.
 pub fn forget(state_file: &Path) {
     let Ok(folder) = PrivateFolder::open(folder_of(state_file)) else { return };
-    for path in [state_file, &grave(state_file)] {
+    for path in [state_file, &obituary_path(state_file)] {
         folder.remove(name_of(path));
     }
 }

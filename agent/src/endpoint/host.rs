@@ -110,8 +110,8 @@ fn recover(spec: &JobSpec, endpoint: &Endpoint) -> Recovered {
     };
     let mut recovered = Recovered::from_file(path.clone());
     if let Some(memory) = &mut recovered.memory
-        && state_file::is_buried(&path, memory)
-        && let Some(node) = mark_buried(memory)
+        && state_file::has_obituary(&path, memory)
+        && let Some(node) = confirm_dead(memory)
     {
         info!(%node, "the previous host's agent and all of its processes have ended");
     }
@@ -119,9 +119,9 @@ fn recover(spec: &JobSpec, endpoint: &Endpoint) -> Recovered {
 }
 
 /// Notes that no process of the previous host is left; returns its node id if that was not known.
-fn mark_buried(memory: &mut Memory) -> Option<NodeId> {
-    let seat = memory.host.as_mut().filter(|seat| !seat.is_buried)?;
-    seat.is_buried = true;
+fn confirm_dead(memory: &mut Memory) -> Option<NodeId> {
+    let seat = memory.host.as_mut().filter(|seat| !seat.is_confirmed_dead)?;
+    seat.is_confirmed_dead = true;
     Some(seat.node.clone())
 }
 
@@ -181,8 +181,8 @@ mod tests {
         Memory { term, round, round_size: 4, host, ..Memory::fresh(JobUid::new("u")) }
     }
 
-    fn seat(is_buried: bool) -> HostSeat {
-        HostSeat { rank: GroupRank(2), node: NodeId::new("n"), is_buried }
+    fn seat(is_confirmed_dead: bool) -> HostSeat {
+        HostSeat { rank: GroupRank(2), node: NodeId::new("n"), is_confirmed_dead }
     }
 
     /// A host that restarts keeps its rank in the last round; without a round it registers as new.
@@ -199,11 +199,11 @@ mod tests {
 
     /// An obituary counts once, and only if there was a host.
     #[test]
-    fn burial_is_noted_once() {
+    fn death_is_confirmed_once() {
         let mut with_host = memory(Some(seat(false)));
-        assert_eq!(mark_buried(&mut with_host), Some(NodeId::new("n")));
+        assert_eq!(confirm_dead(&mut with_host), Some(NodeId::new("n")));
         assert_eq!(with_host, memory(Some(seat(true))));
-        assert_eq!(mark_buried(&mut with_host), None);
-        assert_eq!(mark_buried(&mut memory(None)), None);
+        assert_eq!(confirm_dead(&mut with_host), None);
+        assert_eq!(confirm_dead(&mut memory(None)), None);
     }
 }

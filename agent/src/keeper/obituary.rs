@@ -39,7 +39,7 @@ impl Obituary {
     pub(super) fn deliver(&self) {
         if let Some(path) = &self.state_file {
             // If this fails, the end of the lease proves the same a little later.
-            let _ = state_file::write_grave(path, &self.text());
+            let _ = state_file::write_obituary(path, &self.text());
         }
         for coordinator in self.coordinators.iter().take(limits::MAX_ENDPOINT_ADDRESSES) {
             if self.deliver_to(*coordinator).is_ok() {

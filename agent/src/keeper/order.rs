@@ -38,7 +38,7 @@ pub(crate) enum Order {
     /// Requests a [`Report::Pong`] at once.
     Ping,
     /// Sets the obituary to be delivered if the agent is gone.
-    Bury {
+    SetObituary {
         /// The agent's node id.
         node_id: String,
         /// The addresses of the coordinator; empty if the agent leaves by itself.

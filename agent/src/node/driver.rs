@@ -272,7 +272,7 @@ impl Driver<'_> {
                 if self.spec.lines.is_shown(admission.group_rank) {
                     self.stopping.handle_started();
                 }
-                self.bury(None);
+                self.set_obituary(None);
                 self.serve_store(&admission).await;
                 // An admitted node has been welcomed, so it knows the job uid.
                 let job_uid = self.node.agent().job_uid().cloned();
@@ -310,9 +310,9 @@ impl Driver<'_> {
     }
 
     /// Updates the obituary that the keeper sends if this process dies, and its destination.
-    fn bury(&mut self, coordinator: Option<SocketAddr>) {
+    fn set_obituary(&mut self, coordinator: Option<SocketAddr>) {
         self.coordinator = coordinator.or(self.coordinator);
-        self.command(Command::Bury {
+        self.command(Command::SetObituary {
             node_id: self.spec.node.node_id.to_string(),
             coordinators: self.coordinator.into_iter().collect(),
             round: self.node.agent().known_round().round.round,

@@ -60,7 +60,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
         reports,
         reports_to_agent,
         group: None,
-        bury: None,
+        obituary: None,
         renewed: None,
         lease: None,
         sweeps: 0,
@@ -82,7 +82,7 @@ struct Driver {
     reports_to_agent: mpsc::Sender<SupervisorEvent>,
     group: Option<Group>,
     /// The latest orders of these kinds, which a new keeper needs.
-    bury: Option<Order>,
+    obituary: Option<Order>,
     renewed: Option<Order>,
     /// The end of the lease, if it has one.
     lease: Option<Instant>,
@@ -201,11 +201,11 @@ impl Driver {
             }
             Command::Kill => self.input(Input::Kill),
             Command::Renew(until) => self.renew(until),
-            Command::Bury { node_id, coordinators, round, proof, state_file } => {
+            Command::SetObituary { node_id, coordinators, round, proof, state_file } => {
                 let proof = proof.map(|proof| proof.to_string()).unwrap_or_default();
                 let round = round.0;
-                let order = Order::Bury { node_id, coordinators, round, proof, state_file };
-                self.bury = Some(order.clone());
+                let order = Order::SetObituary { node_id, coordinators, round, proof, state_file };
+                self.obituary = Some(order.clone());
                 self.order(order, Vec::new()).await;
             }
         }
@@ -285,9 +285,11 @@ impl Driver {
     async fn end(mut self, mut from_keeper: mpsc::Receiver<FromKeeper>) {
         self.spec.events.flush();
         // An agent that ends normally leaves the job itself: no coordinator needs an obituary.
-        if let Some(Order::Bury { node_id, round, proof, state_file, .. }) = self.bury.take() {
+        if let Some(Order::SetObituary { node_id, round, proof, state_file, .. }) =
+            self.obituary.take()
+        {
             let coordinators = Vec::new();
-            let order = Order::Bury { node_id, coordinators, round, proof, state_file };
+            let order = Order::SetObituary { node_id, coordinators, round, proof, state_file };
             self.order(order, Vec::new()).await;
         }
         if self.keeper.take().is_some() {

@@ -152,7 +152,7 @@ impl Rendezvous {
         self.memory.host = host.map(|(id, rank)| HostSeat {
             rank: GroupRank(rank),
             node: id.clone(),
-            is_buried: false,
+            is_confirmed_dead: false,
         });
         self.remember();
         let group = Group::new(now, round, table, newcomers_to_a_group);

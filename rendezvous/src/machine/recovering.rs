@@ -195,11 +195,11 @@ impl Rendezvous {
         };
         if is_free || recovering.ranks.get(id) == Some(&rank) {
             recovering.seat(rank, id, !is_member);
-            let is_buried = self.memory.host.as_ref().is_some_and(|seat| {
+            let is_confirmed_dead = self.memory.host.as_ref().is_some_and(|seat| {
                 let is_of_it = seat.rank == rank && self.memory.round == recovering.round.round;
-                is_of_it && seat.is_buried
+                is_of_it && seat.is_confirmed_dead
             });
-            if !is_member && is_buried {
+            if !is_member && is_confirmed_dead {
                 recovering.heirs.insert(id.clone());
             }
         }
@@ -209,13 +209,13 @@ impl Rendezvous {
     /// agent.
     ///
     /// Not if it ran a later round than the known one: others may still run that one.
-    pub(super) fn bury_predecessor(&mut self, id: &NodeId, round: Round) {
+    pub(super) fn confirm_predecessor_dead(&mut self, id: &NodeId, round: Round) {
         let is_host = self.is_host(id) || round > self.memory.round;
         let Some(seat) = self.memory.host.as_mut() else { return };
-        if is_host || seat.node != *id || seat.is_buried {
+        if is_host || seat.node != *id || seat.is_confirmed_dead {
             return;
         }
-        seat.is_buried = true;
+        seat.is_confirmed_dead = true;
         info!(node = %id, "the previous host's agent and all of its processes have ended");
         if let Phase::Recovering(recovering) = &mut self.phase
             && recovering.round.round == self.memory.round

@@ -41,7 +41,7 @@ impl World {
             let is_gone =
                 !self.agents.contains_key(&seat.node) && !self.processes.contains_key(&seat.node);
             let is_told = is_gone && self.random.chance(70);
-            seat.is_buried |= is_told || self.sabotage == Sabotage::FalseGrave;
+            seat.is_confirmed_dead |= is_told || self.sabotage == Sabotage::FalseObituary;
         }
         self.coordinator = Some(Rendezvous::new(self.now, settings, memory));
         self.dies_after = None;
@@ -64,7 +64,7 @@ impl World {
             self.kill_agent(&node, is_heard);
         }
         let mut down = self.random.millis(50, 5_000);
-        if self.sabotage == Sabotage::FalseGrave {
+        if self.sabotage == Sabotage::FalseObituary {
             // The bug only matters while the host's old processes are alive.
             down = down.min(std::time::Duration::from_millis(100));
         }

@@ -348,7 +348,7 @@ impl World {
             | Sabotage::WaitingMember
             | Sabotage::FewerThanMin
             | Sabotage::NoKeeper
-            | Sabotage::FalseGrave
+            | Sabotage::FalseObituary
             | Sabotage::NoTimeouts
             | Sabotage::OthersCharges => {}
         }

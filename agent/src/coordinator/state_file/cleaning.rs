@@ -6,7 +6,7 @@ use super::{
     age,
     files::{folder_of, name_of},
     memory::{Age, age_of_memory},
-    obituary::grave,
+    obituary::obituary_path,
 };
 use crate::{coordinator::limits, sys::private_folder::PrivateFolder};
 
@@ -22,12 +22,12 @@ pub fn clean(own: &Path) {
     for name in private.names() {
         let path = folder.join(&name);
         // Its own file may be outdated until the starting coordinator has written it.
-        if path == own || path == grave(own) {
+        if path == own || path == obituary_path(own) {
             continue;
         }
         let is_outdated = match kind(&path) {
             Kind::Memory => is_outdated(&path),
-            Kind::Grave => {
+            Kind::Obituary => {
                 !private.has(name_of(&path.with_extension("json"))) && is_forgotten(&path)
             }
             Kind::Draft => is_forgotten(&path),
@@ -36,7 +36,7 @@ pub fn clean(own: &Path) {
         if is_outdated {
             private.remove(&name);
             if let Kind::Memory = kind(&path) {
-                private.remove(name_of(&grave(&path)));
+                private.remove(name_of(&obituary_path(&path)));
             }
         }
     }
@@ -47,7 +47,7 @@ enum Kind {
     /// A coordinator's state file.
     Memory,
     /// An obituary next to a state file.
-    Grave,
+    Obituary,
     /// A temporary file of a process that was killed while it wrote.
     Draft,
     /// Any other file.
@@ -59,7 +59,7 @@ fn kind(path: &Path) -> Kind {
     let is_of_job = name.starts_with("job-");
     match path.extension().and_then(OsStr::to_str) {
         Some("json") if is_of_job => Kind::Memory,
-        Some("buried") if is_of_job => Kind::Grave,
+        Some("obituary") if is_of_job => Kind::Obituary,
         Some("tmp") if is_of_job || name.starts_with("agent-") => Kind::Draft,
         Some(_) | None => Kind::Other,
     }
@@ -92,13 +92,14 @@ mod tests {
         write_aged(&path("job-fresh.json"), 0, |_| {});
         write_aged(&path("job-old.json"), 620, |_| {});
         let forgotten = std::time::UNIX_EPOCH;
-        for name in ["job-fresh.buried", "job-old.buried", "job-lone.buried", "job-x.9.tmp", "else"]
+        for name in
+            ["job-fresh.obituary", "job-old.obituary", "job-lone.obituary", "job-x.9.tmp", "else"]
         {
             fs::write(path(name), "n 1").unwrap();
             let file = File::options().append(true).open(path(name)).unwrap();
             file.set_modified(forgotten).unwrap();
         }
-        fs::write(path("job-new.buried"), "n 1").unwrap();
+        fs::write(path("job-new.obituary"), "n 1").unwrap();
         fs::write(path("job-other.json"), "{}").unwrap();
         write_aged(&path("job-own.json"), 620, |_| {});
         clean(&path("job-own.json"));
@@ -109,9 +110,9 @@ mod tests {
         left.sort();
         let expected = [
             "else",
-            "job-fresh.buried",
             "job-fresh.json",
-            "job-new.buried",
+            "job-fresh.obituary",
+            "job-new.obituary",
             "job-other.json",
             "job-own.json",
         ];

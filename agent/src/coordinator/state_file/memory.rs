@@ -37,8 +37,8 @@ pub(super) struct Remembered {
     /// This field and the next one are missing in files of older builds.
     #[serde(default)]
     host_node: String,
-    #[serde(default)]
-    is_host_buried: bool,
+    #[serde(default, alias = "is_host_buried")]
+    is_host_confirmed_dead: bool,
     restarts_used: u32,
     charged_through: u64,
     #[serde(default)]
@@ -135,7 +135,7 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
         host: remembered.host_rank.map(|rank| HostSeat {
             rank: GroupRank(rank),
             node: NodeId::new(remembered.host_node),
-            is_buried: remembered.is_host_buried,
+            is_confirmed_dead: remembered.is_host_confirmed_dead,
         }),
         restarts_used: remembered.restarts_used,
         charged_through: Round(remembered.charged_through),
@@ -178,7 +178,7 @@ pub(crate) fn write_memory(
         is_adopted: memory.is_adopted,
         host_rank: memory.host.as_ref().map(|seat| seat.rank.0),
         host_node: memory.host.as_ref().map(|seat| seat.node.to_string()).unwrap_or_default(),
-        is_host_buried: memory.host.as_ref().is_some_and(|seat| seat.is_buried),
+        is_host_confirmed_dead: memory.host.as_ref().is_some_and(|seat| seat.is_confirmed_dead),
         restarts_used: memory.restarts_used,
         charged_through: memory.charged_through.0,
         host_tallies: memory.host_tallies.iter().cloned().map(Into::into).collect(),
@@ -254,7 +254,11 @@ pub(super) mod tests {
         assert_eq!(read_memory(&path), None);
         let memory = Memory {
             round: Round(7),
-            host: Some(HostSeat { rank: GroupRank(2), node: NodeId::new("n"), is_buried: true }),
+            host: Some(HostSeat {
+                rank: GroupRank(2),
+                node: NodeId::new("n"),
+                is_confirmed_dead: true,
+            }),
             host_tallies: vec![HostTally {
                 host_name: "n".into(),
                 address: "10.0.0.1".into(),

@@ -21,19 +21,19 @@ use crate::sys::private_folder::PrivateFolder;
 /// # Errors
 ///
 /// Returns the system's error.
-pub fn write_grave(state_file: &Path, obituary: &str) -> io::Result<()> {
+pub fn write_obituary(state_file: &Path, obituary: &str) -> io::Result<()> {
     let folder = PrivateFolder::open(folder_of(state_file))?;
     if !folder.has(name_of(state_file)) {
         return Ok(());
     }
-    folder.replace(name_of(&grave(state_file)), obituary.as_bytes())
+    folder.replace(name_of(&obituary_path(state_file)), obituary.as_bytes())
 }
 
 /// Returns true if there is an obituary of the host in `memory`, for the round in `memory`: a host
 /// that ran a later round may have other processes.
-pub fn is_buried(state_file: &Path, memory: &Memory) -> bool {
+pub fn has_obituary(state_file: &Path, memory: &Memory) -> bool {
     let Some(seat) = &memory.host else { return false };
-    let text = read_text(&grave(state_file)).unwrap_or_default();
+    let text = read_text(&obituary_path(state_file)).unwrap_or_default();
     // Its proof is not verified: only this user can write to the folder.
     parse_obituary(&text)
         .is_some_and(|obituary| obituary.node == seat.node && obituary.round == memory.round)
@@ -64,8 +64,8 @@ pub fn parse_obituary(text: &str) -> Option<Obituary> {
 }
 
 /// Returns the path of the obituary next to a state file.
-pub(super) fn grave(state_file: &Path) -> PathBuf {
-    state_file.with_extension("buried")
+pub(super) fn obituary_path(state_file: &Path) -> PathBuf {
+    state_file.with_extension("obituary")
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub enum Command {
     /// Let workers run until this time unless it is renewed; without a limit if they need no lease.
     Renew(Option<Instant>),
     /// Set the obituary that the keeper sends if the agent dies, and its destinations.
-    Bury {
+    SetObituary {
         /// The id of the agent's node.
         node_id: String,
         /// The addresses of the coordinator.

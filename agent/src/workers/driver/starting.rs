@@ -65,7 +65,7 @@ impl Driver {
             if let (Some(keeper), Some(order)) = (&self.keeper, self.renewed.clone()) {
                 keeper.renew(order);
             }
-            if let Some(order) = self.bury.clone() {
+            if let Some(order) = self.obituary.clone() {
                 self.order(order, Vec::new()).await;
             }
         }

@@ -101,10 +101,10 @@ fn new_agent_of_the_host_claims_its_rank() {
 /// A host's new agent keeps its seat when members register after it, and nothing is waited for if
 /// no process of its predecessor is left.
 #[test]
-fn buried_host_may_be_the_first_to_come() {
+fn dead_host_may_be_the_first_to_return() {
     let mut t = Fixture::new(1, 2).host("a");
     t.run(&["a", "b"]);
-    t.memory.host.as_mut().expect("it was a member").is_buried = true;
+    t.memory.host.as_mut().expect("it was a member").is_confirmed_dead = true;
     t.settings.host = Some(NodeId::new("a2"));
     t.restart_coordinator();
     let mut attend = t.attend_of("a2", ready());
@@ -146,12 +146,12 @@ fn claim_under_a_later_term_is_of_the_same_round() {
 /// whether that was reported before or while the coordinator recovers, and in any order of
 /// registration.
 #[test]
-fn buried_host_is_not_waited_for() {
+fn dead_host_is_not_waited_for() {
     for (is_heard, is_first) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut t = Fixture::new(1, 2).host("a");
         t.run(&["a", "b"]);
         if !is_heard {
-            t.memory.host.as_mut().expect("it was a member").is_buried = true;
+            t.memory.host.as_mut().expect("it was a member").is_confirmed_dead = true;
         }
         t.settings.host = Some(NodeId::new("a2"));
         t.restart_coordinator();
