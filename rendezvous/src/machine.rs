@@ -8,9 +8,9 @@ mod assignment;
 mod attending;
 mod closing;
 mod departing;
+mod failing;
 mod free_rounds;
 mod gathering;
-mod judging;
 mod recovering;
 mod refused_clients;
 mod regathering;
@@ -66,7 +66,7 @@ enum Tenure {
     /// stopped.
     ShutsDown,
     /// The coordinator has returned [`Effect::Finish`] and ignores all input.
-    Gone,
+    Ended,
 }
 
 impl Rendezvous {
@@ -249,7 +249,7 @@ impl Rendezvous {
 
     /// Returns the earliest deadline.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.tenure == Tenure::Gone {
+        if self.tenure == Tenure::Ended {
             return None;
         }
         let forgiven = self.roster.quarantined().first().map(|(at, _)| *at);
@@ -265,7 +265,7 @@ impl Rendezvous {
     fn begin(&mut self, now: Instant) -> bool {
         debug_assert!(self.clock <= now, "time does not go back");
         self.clock = self.clock.max(now);
-        self.tenure != Tenure::Gone
+        self.tenure != Tenure::Ended
     }
 
     /// Applies the state that a node has reported.
@@ -289,7 +289,7 @@ impl Rendezvous {
 
     /// Moves the phase as far as possible, then sends the assignments that have changed.
     fn advance(&mut self, now: Instant) {
-        while self.tenure != Tenure::Gone && self.step(now) {}
+        while self.tenure != Tenure::Ended && self.step(now) {}
         if mem::take(&mut self.has_news) {
             self.sync_all();
         }

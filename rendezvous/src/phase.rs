@@ -29,7 +29,7 @@ pub(crate) enum Phase {
 /// The members of the last round that are back after a restart of the coordinator.
 ///
 /// Invariant: `ranks` is the inverse of `members` and contains all `claimants`, which contain all
-/// `heirs`.
+/// `confirmed_claimants`.
 #[derive(Debug)]
 pub(crate) struct Recovering {
     /// The highest round known.
@@ -44,11 +44,11 @@ pub(crate) struct Recovering {
     /// old agent was the member, and may have left running workers.
     pub(crate) claimants: BTreeSet<NodeId>,
     /// The claimants whose machine's old agent is known to have left no process.
-    pub(crate) heirs: BTreeSet<NodeId>,
+    pub(crate) confirmed_claimants: BTreeSet<NodeId>,
     /// The number of other members that have left in order.
     pub(crate) left: u32,
     /// True if a member of that round has registered.
-    pub(crate) is_heard: bool,
+    pub(crate) has_member: bool,
     /// The start of the wait.
     pub(crate) since: Instant,
     /// The stage of the wait.

@@ -285,16 +285,16 @@ impl Roster {
 
     /// Passes the tally of a departed agent on to an agent of the same machine that already waits.
     fn pass_on(&mut self, now: Instant, description: &NodeDescription) {
-        let heir = self.nodes.values_mut().find(|node| {
+        let successor = self.nodes.values_mut().find(|node| {
             node.floor == RoundId::default()
                 && node.tally.is_clean()
                 && node.description.host_name == description.host_name
                 && node.description.address == description.address
         });
-        let Some(heir) = heir else { return };
+        let Some(successor) = successor else { return };
         if let Some(tally) = self.departed_tallies.take(now, description) {
-            heir.tally = tally;
-            let id = heir.description.node_id.clone();
+            successor.tally = tally;
+            let id = successor.description.node_id.clone();
             self.index_readiness(&id, false);
         }
     }

@@ -189,17 +189,17 @@ mod tests {
     #[test]
     fn ranks_are_dense_over_unequal_nodes() {
         let table = table(vec![node("a", "x", 3), node("b", "y", 1), node("c", "x", 2)]);
-        let told: Vec<_> = (0..3)
+        let ranges: Vec<_> = (0..3)
             .filter_map(|rank| table.admission(GroupRank(rank)))
             .map(|a| (a.first_global_rank.0, a.world_size, a.first_role_rank.0, a.role_world_size))
             .collect();
-        assert_eq!(told, [(0, 6, 0, 5), (3, 6, 0, 1), (4, 6, 3, 5)]);
+        assert_eq!(ranges, [(0, 6, 0, 5), (3, 6, 0, 1), (4, 6, 3, 5)]);
     }
 
     /// Only group rank 0 receives the clients that its store admits: all addresses of all members,
     /// each once.
     #[test]
-    fn master_alone_is_told_the_store_clients() {
+    fn only_the_master_receives_the_store_clients() {
         let table = table(vec![node("a", "", 3), node("b", "", 1)]);
         let clients = |rank| table.admission(GroupRank(rank)).expect("a member").store_clients;
         let addresses: Vec<String> = clients(0).iter().map(ToString::to_string).collect();

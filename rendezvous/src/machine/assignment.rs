@@ -14,7 +14,7 @@ use crate::{
 impl Rendezvous {
     /// Sends `id` its assignment, unless that was the last one sent on its stream.
     pub(super) fn sync(&mut self, id: &NodeId) {
-        if self.tenure == Tenure::Gone {
+        if self.tenure == Tenure::Ended {
             return;
         }
         let Some(assignment) = self.assignment(id) else {

@@ -64,8 +64,8 @@ impl Rendezvous {
         let node_rank = attend.node.node_rank.filter(|_| attend.settings.fixed_ranks)?;
         let overdue = self.leases().keep_alive_interval * KEEP_ALIVES_MISSED;
         let has_it = |node: &&Node| {
-            let is_heard = self.clock.saturating_duration_since(node.last_seen) <= overdue;
-            let is_there = node.attached && is_heard && !node.is_leaving();
+            let was_seen = self.clock.saturating_duration_since(node.last_seen) <= overdue;
+            let is_there = node.attached && was_seen && !node.is_leaving();
             is_there && node.description.node_rank == Some(node_rank)
         };
         let taken_by = self.roster.iter().map(|(_, node)| node).find(has_it)?;

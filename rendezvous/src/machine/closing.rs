@@ -92,9 +92,9 @@ impl Rendezvous {
 
     /// Ends this coordinator.
     pub(super) fn finish(&mut self) {
-        if self.tenure != Tenure::Gone {
+        if self.tenure != Tenure::Ended {
             info!("coordinator has finished");
-            self.tenure = Tenure::Gone;
+            self.tenure = Tenure::Ended;
             let is_over = matches!(self.phase, Phase::Closed(_));
             self.effects.push_back(Effect::Finish { is_over });
         }
@@ -111,7 +111,7 @@ impl Rendezvous {
             return None;
         }
         info!("coordinator ends in favor of another one");
-        self.tenure = Tenure::Gone;
+        self.tenure = Tenure::Ended;
         self.effects.push_back(Effect::Finish { is_over: true });
         Some(self.memory.term)
     }

@@ -25,7 +25,7 @@ impl Rendezvous {
     pub(super) fn step_in_gathering(&mut self, now: Instant, shared: SharedSettings) -> bool {
         match self.tenure {
             Tenure::Stays => {}
-            Tenure::HostLeaves | Tenure::Gone => return false,
+            Tenure::HostLeaves | Tenure::Ended => return false,
             Tenure::ShutsDown => {
                 self.finish();
                 return false;

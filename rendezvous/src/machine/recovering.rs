@@ -33,9 +33,9 @@ impl Recovering {
             members: BTreeMap::new(),
             ranks: BTreeMap::new(),
             claimants: BTreeSet::new(),
-            heirs: BTreeSet::new(),
+            confirmed_claimants: BTreeSet::new(),
             left: 0,
-            is_heard: false,
+            has_member: false,
             since: now,
             stage: RecoveryStage::Listening,
         }
@@ -76,11 +76,11 @@ impl Recovering {
             self.members.clear();
             self.ranks.clear();
             self.claimants.clear();
-            self.heirs.clear();
+            self.confirmed_claimants.clear();
             self.left = 0;
             self.round = round;
         } else if is_member && round.term != self.round.term {
-            if self.is_heard {
+            if self.has_member {
                 if round.term < self.round.term {
                     return false;
                 }
@@ -97,7 +97,7 @@ impl Recovering {
     /// at the end of all leases if every rank is taken again; a margin later if members are still
     /// missing.
     pub(super) fn goes_on_at(&self, leases: Leases) -> Instant {
-        if self.is_complete() && self.claimants == self.heirs {
+        if self.is_complete() && self.claimants == self.confirmed_claimants {
             return self.since;
         }
         let margin = if self.is_complete() { Duration::ZERO } else { RECOVERY_MARGIN };
@@ -109,7 +109,7 @@ impl Recovering {
         if let Some(other) = self.members.insert(rank, id.clone()) {
             self.ranks.remove(&other);
             self.claimants.remove(&other);
-            self.heirs.remove(&other);
+            self.confirmed_claimants.remove(&other);
         }
         self.ranks.insert(id.clone(), rank);
         if is_claimant {
@@ -128,7 +128,7 @@ impl Recovering {
     /// Gives up the seat of a node that is gone.
     pub(super) fn unseat(&mut self, id: &NodeId) {
         self.claimants.remove(id);
-        self.heirs.remove(id);
+        self.confirmed_claimants.remove(id);
         if let Some(rank) = self.ranks.remove(id) {
             self.members.remove(&rank);
         }
@@ -185,7 +185,7 @@ impl Rendezvous {
             recovering.size = size;
         }
         // A claim from a state file does not come from a member.
-        recovering.is_heard |= is_member;
+        recovering.has_member |= is_member;
         let Some(rank) = known_round.group_rank.filter(|rank| rank.0 < recovering.size) else {
             return;
         };
@@ -200,7 +200,7 @@ impl Rendezvous {
                 is_of_it && seat.is_confirmed_dead
             });
             if !is_member && is_confirmed_dead {
-                recovering.heirs.insert(id.clone());
+                recovering.confirmed_claimants.insert(id.clone());
             }
         }
     }
@@ -219,10 +219,10 @@ impl Rendezvous {
         info!(node = %id, "the previous host's agent and all of its processes have ended");
         if let Phase::Recovering(recovering) = &mut self.phase
             && recovering.round.round == self.memory.round
-            && let Some(heir) = recovering.members.get(&seat.rank)
-            && recovering.claimants.contains(heir)
+            && let Some(claimant) = recovering.members.get(&seat.rank)
+            && recovering.claimants.contains(claimant)
         {
-            recovering.heirs.insert(heir.clone());
+            recovering.confirmed_claimants.insert(claimant.clone());
         }
         self.remember();
     }
@@ -261,7 +261,7 @@ impl Rendezvous {
     pub(super) fn step_in_recovering(&mut self, now: Instant, shared: SharedSettings) -> bool {
         match self.tenure {
             Tenure::Stays => {}
-            Tenure::HostLeaves | Tenure::Gone => return false,
+            Tenure::HostLeaves | Tenure::Ended => return false,
             Tenure::ShutsDown => {
                 self.finish();
                 return false;
@@ -274,7 +274,7 @@ impl Rendezvous {
         if now < recovering.goes_on_at(leases) {
             return false;
         }
-        if !recovering.is_heard {
+        if !recovering.has_member {
             self.reopen();
             info!("no node knows the last round; forming a new one");
             let forgotten = self.phase.take_recovering();

@@ -118,7 +118,7 @@ impl Rendezvous {
                 self.finish();
                 return false;
             }
-            Tenure::HostLeaves | Tenure::ShutsDown | Tenure::Gone => return false,
+            Tenure::HostLeaves | Tenure::ShutsDown | Tenure::Ended => return false,
         }
         if self.judge(now, shared) {
             return true;

@@ -73,7 +73,7 @@ fn higher_round_is_learned() {
 
 /// A round that is missing in the state file is recovered like any other.
 #[test]
-fn round_that_is_only_heard_of_is_recovered() {
+fn round_that_is_only_reported_is_recovered() {
     let mut t = Fixture::new(1, 2);
     let mut attend = t.attend_of("a", NodeState::Running);
     let round = RoundId { term: Term(1), round: Round(1) };
@@ -101,7 +101,7 @@ fn absurd_numbers_are_not_believed() {
 
 /// The claims of an agent count only if it belongs to this run.
 #[test]
-fn claims_of_strangers_do_not_count() {
+fn claims_of_another_run_do_not_count() {
     let mut t = Fixture::new(1, 2);
     t.run(&["a"]);
     t.restart_coordinator();

@@ -29,7 +29,7 @@ fn departed_nodes_are_named() {
     t.live(&["a", "c", "d"], 10 * SECOND);
     t.back("a");
     t.back("d");
-    t.say("d", LEFT);
+    t.report("d", LEFT);
     t.message("d", FromNode::Goodbye);
     t.live(&["a", "c"], SECOND);
     t.die("c");
@@ -68,7 +68,7 @@ fn nodes_that_are_back_are_not_named() {
         t.back(name);
     }
     for name in ["a", "b", "c", "d"] {
-        t.say(name, NodeState::Running);
+        t.report(name, NodeState::Running);
     }
     t.attend("b2", NodeState::Preparing);
     t.live(&["a", "b2"], 10 * SECOND);

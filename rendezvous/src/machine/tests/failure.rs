@@ -32,10 +32,10 @@ fn charge_waits_for_every_sign_of_life() {
     assert_eq!(t.why(), "a worker failed: waiting for a response from a");
     assert_eq!(t.alive("a"), []);
     assert_eq!(t.why(), "waiting for a to stop and be ready for the next round, 35 s left");
-    assert_eq!(t.say("a", NodeState::Preparing), [Did::Remember(1, 1)]);
+    assert_eq!(t.report("a", NodeState::Preparing), [Did::Remember(1, 1)]);
     let complete = [Did::Remember(2, 1), Did::Admit("a", 2, 0), Did::Admit("b", 2, 1)];
     assert_eq!(t.back("a"), complete);
-    let counts: Vec<u32> = t.admissions.values().map(|told| told.restart_count).collect();
+    let counts: Vec<u32> = t.admissions.values().map(|admission| admission.restart_count).collect();
     assert_eq!(counts, [1, 1]);
 }
 
@@ -58,10 +58,10 @@ fn failure_with_a_lost_member_is_free() {
 fn failure_while_a_member_leaves_is_free() {
     let mut t = Fixture::new(1, 2);
     t.run(&["a", "b"]);
-    assert_eq!(t.say("a", NodeState::Leaving { reaped: false }), []);
+    assert_eq!(t.report("a", NodeState::Leaving { reaped: false }), []);
     assert_eq!(t.fail("b", Duration::ZERO), []);
     t.back("b");
-    let did = t.say("a", NodeState::Leaving { reaped: true });
+    let did = t.report("a", NodeState::Leaving { reaped: true });
     assert_eq!(did, [Did::Dismiss("a"), Did::Remember(2, 0), Did::Admit("b", 2, 0)]);
 }
 
@@ -88,8 +88,8 @@ fn spent_budget_closes_with_the_first_failure() {
     t.live(&["a", "b"], 9 * SECOND);
     t.fail("a", Duration::ZERO);
     assert_eq!(t.fail("b", 5 * SECOND), []);
-    assert_eq!(t.say("a", NodeState::Preparing), []);
-    let did = t.say("b", NodeState::Preparing);
+    assert_eq!(t.report("a", NodeState::Preparing), []);
+    let did = t.report("b", NodeState::Preparing);
     assert_eq!(did, [Did::Remember(1, 0), Did::Close("a"), Did::Close("b")]);
     let outcome = t.outcome().expect("closed");
     assert_eq!(outcome.result, JobResult::BudgetSpent);
@@ -100,7 +100,7 @@ fn spent_budget_closes_with_the_first_failure() {
 /// A failure is free if a member comes back whose workers were killed by the end of its lease,
 /// which may have caused the failure.
 #[test]
-fn failure_beside_a_member_that_was_cut_off_is_free() {
+fn failure_with_a_member_that_was_cut_off_is_free() {
     let mut t = Fixture::with(2, 2, |shared| shared.max_restarts = 0);
     t.run(&["a", "b"]);
     t.fail("a", Duration::ZERO);
@@ -124,8 +124,8 @@ fn final_failure_closes_the_job() {
         let last = WorkerFailure { is_final: true, ..failure("b", age_of_final) };
         let standing = t.standing("b", NodeState::Stopping, Some(last.clone()));
         t.message("b", standing);
-        t.say("a", NodeState::Preparing);
-        t.say("b", NodeState::Preparing);
+        t.report("a", NodeState::Preparing);
+        t.report("b", NodeState::Preparing);
         let outcome = t.outcome();
         assert_eq!(outcome.is_some(), is_closed);
         if let Some(outcome) = outcome {
@@ -138,7 +138,7 @@ fn final_failure_closes_the_job() {
 
 /// A failure that rules out a restart closes nothing if a lost node may have caused it.
 #[test]
-fn final_failure_beside_a_lost_node_closes_nothing() {
+fn final_failure_with_a_lost_node_closes_nothing() {
     let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 0);
     t.run(&["a", "b"]);
     let last = WorkerFailure { is_final: true, ..failure("a", Duration::ZERO) };
@@ -167,8 +167,8 @@ fn flapping_node_is_quarantined() {
         t.fail("b", Duration::ZERO);
         t.back("a");
         t.back("b");
-        t.say("a", NodeState::Running);
-        t.say("b", NodeState::Running);
+        t.report("a", NodeState::Running);
+        t.report("b", NodeState::Running);
     }
     t.fail("b", Duration::ZERO);
     t.back("a");
@@ -238,7 +238,7 @@ fn member_that_stopped_by_itself_restarts_the_round() {
 
 /// A restart names the worker that failed, and the way in which it ended.
 #[test]
-fn restart_says_why() {
+fn restart_has_a_reason() {
     let mut t = Fixture::new(2, 2);
     t.run(&["a", "b"]);
     let standing = Standing {
@@ -268,7 +268,7 @@ fn attend_is_a_sign_of_life() {
     t.join("a");
     t.join("b");
     t.rounds.remove("b");
-    t.say("a", NodeState::Running);
+    t.report("a", NodeState::Running);
     t.fail("a", Duration::ZERO);
     t.back("a");
     assert_eq!(t.join("b"), [Did::Welcome("b"), Did::Restart("b", 1)]);
@@ -283,7 +283,7 @@ fn failure_after_a_lost_success_is_charged() {
     for (succeeded, fails, is_charged) in [("b", "a", true), ("a", "b", false)] {
         let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 0);
         t.run(&["a", "b"]);
-        t.say(succeeded, NodeState::Succeeded);
+        t.report(succeeded, NodeState::Succeeded);
         t.die(succeeded);
         t.live(&[fails], 9 * SECOND);
         t.fail(fails, Duration::ZERO);

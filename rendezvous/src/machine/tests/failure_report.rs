@@ -29,7 +29,7 @@ fn report_names_the_oldest_event() {
             t.fail("b", Duration::ZERO);
         }
         t.alive("b");
-        t.say("a", NodeState::Preparing);
+        t.report("a", NodeState::Preparing);
         assert_eq!(t.outcome(), None);
         stop_with_error_file(&mut t, "b", 3 * SECOND);
         let outcome = t.outcome().expect("closed");
@@ -47,7 +47,7 @@ fn younger_error_file_is_an_echo() {
     t.live(&["a", "b"], 9 * SECOND);
     t.fail("a", 4 * SECOND);
     stop_with_error_file(&mut t, "b", SECOND);
-    t.say("a", NodeState::Preparing);
+    t.report("a", NodeState::Preparing);
     assert_eq!(
         t.outcome().and_then(|outcome| outcome.first_failure).map(|f| f.host_name),
         Some("a".into())
@@ -87,7 +87,7 @@ fn failures_of_the_same_second_are_listed() {
         t.message(name, standing);
     }
     for name in names {
-        t.say(name, NodeState::Preparing);
+        t.report(name, NodeState::Preparing);
     }
     let outcome = t.outcome().expect("closed");
     let further: Vec<&str> =
@@ -108,7 +108,7 @@ fn loss_after_the_sign_of_life_does_not_acquit() {
     t.run(&["a", "b"]);
     t.fail("a", Duration::ZERO);
     t.alive("b");
-    t.say("a", NodeState::Preparing);
+    t.report("a", NodeState::Preparing);
     let did = t.die("b");
     assert_eq!(did, [Did::Remember(1, 0), Did::Close("a")]);
     assert_eq!(t.outcome().expect("closed").result, JobResult::BudgetSpent);
@@ -121,7 +121,7 @@ fn overdue_member_does_not_hold_the_report() {
     t.run(&["a", "b"]);
     t.fail("a", Duration::ZERO);
     t.alive("b");
-    t.say("a", NodeState::Preparing);
+    t.report("a", NodeState::Preparing);
     assert_eq!(t.live(&["a", "b"], 34 * SECOND), []);
     t.live(&["a", "b"], SECOND);
     assert_eq!(t.outcome().expect("closed").result, JobResult::BudgetSpent);

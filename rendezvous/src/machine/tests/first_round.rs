@@ -147,7 +147,7 @@ fn loopback_address_among_others_is_refused() {
 
 /// A running job on one machine is not closed because a node of another machine registers.
 #[test]
-fn stranger_does_not_close_a_job_on_loopback() {
+fn agent_of_another_machine_does_not_close_a_job_on_loopback() {
     let mut t = Fixture::new(1, 3);
     for name in ["a", "a2"] {
         let mut attend = t.attend_of(name, ready());

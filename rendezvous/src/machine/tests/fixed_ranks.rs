@@ -52,7 +52,7 @@ fn replacement_of_a_silent_node_waits() {
     t.join_as("a", 0);
     t.join_as("b", 1);
     for name in ["a", "b"] {
-        t.say(name, NodeState::Running);
+        t.report(name, NodeState::Running);
     }
     t.live(&["a"], SECOND);
     assert_eq!(t.join_as("x", 1), [Did::Welcome("x"), Did::Wait("x", WaitReason::Spare)]);
@@ -83,11 +83,11 @@ fn successor_of_a_leaver_waits() {
     t.join_as("a", 0);
     t.join_as("b", 1);
     for name in ["a", "b"] {
-        t.say(name, NodeState::Running);
+        t.report(name, NodeState::Running);
     }
-    t.say("b", NodeState::Leaving { reaped: false });
+    t.report("b", NodeState::Leaving { reaped: false });
     assert_eq!(t.join_as("b2", 1), [Did::Welcome("b2"), Did::Wait("b2", WaitReason::Spare)]);
-    t.say("b", NodeState::Leaving { reaped: true });
+    t.report("b", NodeState::Leaving { reaped: true });
     let did = t.back("a");
     assert!(
         did.contains(&Did::Admit("a", 2, 0)) && did.contains(&Did::Admit("b2", 2, 1)),
@@ -118,7 +118,7 @@ fn replacement_has_the_same_rank() {
     t.join_as("b", 0);
     t.join_as("c", 1);
     for name in ["b", "c"] {
-        t.say(name, NodeState::Running);
+        t.report(name, NodeState::Running);
     }
     t.die("b");
     t.back("c");

@@ -192,7 +192,7 @@ impl Fixture {
         }
         assert_eq!(self.admissions.len(), names.len(), "a round of all has begun");
         for name in names {
-            self.say(name, NodeState::Running);
+            self.report(name, NodeState::Running);
         }
     }
 
@@ -218,14 +218,14 @@ impl Fixture {
     }
 
     /// Reports that `name` is now in `state`.
-    pub(super) fn say(&mut self, name: &str, state: NodeState) -> Vec<Did> {
+    pub(super) fn report(&mut self, name: &str, state: NodeState) -> Vec<Did> {
         let standing = self.standing(name, state, None);
         self.message(name, standing)
     }
 
     /// Reports that `name` is ready again.
     pub(super) fn back(&mut self, name: &str) -> Vec<Did> {
-        self.say(name, ready())
+        self.report(name, ready())
     }
 
     /// Reports that a worker of `name` failed `age` ago.

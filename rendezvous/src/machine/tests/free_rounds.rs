@@ -181,7 +181,7 @@ fn rounds_that_were_asked_for_are_not_counted() {
     t.join("b");
     t.live(&["a", "b"], 3 * SECOND);
     t.back("a");
-    t.say("b", NodeState::Leaving { reaped: true });
+    t.report("b", NodeState::Leaving { reaped: true });
     t.back("a");
     assert_eq!((t.memory.round.0, t.memory.free_rounds), (3, 0));
 }

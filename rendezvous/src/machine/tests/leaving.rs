@@ -11,9 +11,9 @@ const LEFT: NodeState = NodeState::Leaving { reaped: true };
 fn leaver_is_not_replaced() {
     let mut t = Fixture::new(1, 2);
     t.run(&["a", "b"]);
-    assert_eq!(t.say("a", LEAVING), []);
+    assert_eq!(t.report("a", LEAVING), []);
     assert_eq!(t.live(&["a", "b"], 20 * SECOND), []);
-    assert_eq!(t.say("a", LEFT), [Did::Restart("b", 1)]);
+    assert_eq!(t.report("a", LEFT), [Did::Restart("b", 1)]);
     let did = t.back("b");
     assert_eq!(did, [Did::Dismiss("a"), Did::Remember(2, 0), Did::Admit("b", 2, 0)]);
     assert_eq!(t.message("a", FromNode::Goodbye), []);
@@ -24,9 +24,9 @@ fn leaver_is_not_replaced() {
 fn leaver_stays_until_the_round_has_stopped() {
     let mut t = Fixture::new(1, 3);
     t.run(&["a", "b", "c"]);
-    t.say("a", LEFT);
-    assert_eq!(t.say("b", NodeState::Preparing), []);
-    assert_eq!(t.say("c", NodeState::Preparing), [Did::Dismiss("a")]);
+    t.report("a", LEFT);
+    assert_eq!(t.report("b", NodeState::Preparing), []);
+    assert_eq!(t.report("c", NodeState::Preparing), [Did::Dismiss("a")]);
 }
 
 /// The next round waits until the workers of a leaver have ended.
@@ -34,12 +34,12 @@ fn leaver_stays_until_the_round_has_stopped() {
 fn round_waits_for_the_workers_of_a_leaver() {
     let mut t = Fixture::new(1, 3);
     t.run(&["a", "b", "c"]);
-    t.say("a", LEAVING);
+    t.report("a", LEAVING);
     t.die("c");
     t.back("b");
     t.live(&["a", "b"], 6 * SECOND);
     assert_eq!(t.why(), "waiting for a to stop and be ready for the next round, 29 s left");
-    assert_eq!(t.say("a", LEFT).len(), 3);
+    assert_eq!(t.report("a", LEFT).len(), 3);
 }
 
 /// A node that is not a member may leave at once.
@@ -47,7 +47,7 @@ fn round_waits_for_the_workers_of_a_leaver() {
 fn waiting_node_may_go_at_once() {
     let mut t = Fixture::new(2, 2);
     t.join("a");
-    assert_eq!(t.say("a", LEFT), [Did::Dismiss("a")]);
+    assert_eq!(t.report("a", LEFT), [Did::Dismiss("a")]);
 }
 
 /// The job closes if all nodes are leaving.
@@ -55,9 +55,9 @@ fn waiting_node_may_go_at_once() {
 fn job_closes_when_all_leave() {
     let mut t = Fixture::new(1, 2);
     t.run(&["a", "b"]);
-    t.say("a", LEAVING);
+    t.report("a", LEAVING);
     let closed = [Did::Remember(1, 0), Did::Close("a"), Did::Close("b")];
-    assert_eq!(t.say("b", LEAVING), closed);
+    assert_eq!(t.report("b", LEAVING), closed);
     assert_eq!(t.outcome().expect("closed").result, JobResult::AllLeft);
 }
 
@@ -76,8 +76,8 @@ fn goodbye_counts_only_after_dismissal() {
 fn host_leaves_last() {
     let mut t = Fixture::new(1, 2).host("a");
     t.run(&["a", "b"]);
-    assert_eq!(t.say("a", LEAVING), [Did::HostLeaving("a"), Did::HostLeaving("b")]);
-    assert_eq!(t.say("a", LEFT), [Did::Restart("b", 1)]);
+    assert_eq!(t.report("a", LEAVING), [Did::HostLeaving("a"), Did::HostLeaving("b")]);
+    assert_eq!(t.report("a", LEFT), [Did::Restart("b", 1)]);
     let wait = Did::Wait("b", WaitReason::Gathering);
     assert_eq!(t.back("b"), [Did::Dismiss("a"), wait]);
     assert_eq!(t.why(), "the coordinator's host is leaving: no round follows");
@@ -91,9 +91,9 @@ fn host_leaves_last() {
 fn leaving_host_of_a_closed_job_waits_for_everyone() {
     let mut t = Fixture::new(1, 2).host("a");
     t.run(&["a", "b"]);
-    t.say("a", LEAVING);
+    t.report("a", LEAVING);
     let closed = [Did::Remember(1, 0), Did::Close("a"), Did::Close("b")];
-    assert_eq!(t.say("b", LEAVING), closed);
+    assert_eq!(t.report("b", LEAVING), closed);
     assert_eq!(t.message("a", FromNode::Goodbye), []);
     assert_eq!(t.message("b", FromNode::Goodbye), [Did::Finish]);
 }
@@ -103,7 +103,7 @@ fn leaving_host_of_a_closed_job_waits_for_everyone() {
 fn leaving_host_waits_for_the_living_only() {
     let mut t = Fixture::new(1, 2).host("a");
     t.run(&["a", "b"]);
-    t.say("a", LEFT);
+    t.report("a", LEFT);
     let did = t.live(&["a"], 3 * SECOND);
     assert_eq!(did, [Did::Evict("b", EvictReason::Silent), Did::Dismiss("a")]);
 }
@@ -135,8 +135,8 @@ fn shutdown_while_gathering_is_immediate() {
 fn leavers_do_not_lower_min() {
     let mut t = Fixture::new(2, 3);
     t.run(&["a", "b", "c"]);
-    t.say("a", LEFT);
-    t.say("b", LEFT);
+    t.report("a", LEFT);
+    t.report("b", LEFT);
     let dismissed = [Did::Dismiss("a"), Did::Dismiss("b"), Did::Wait("c", WaitReason::Gathering)];
     assert_eq!(t.back("c"), dismissed);
     t.message("a", FromNode::Goodbye);
@@ -152,9 +152,9 @@ fn leaving_crosses_the_admission() {
     t.join("a");
     let before = t.rounds.clone();
     t.join("b");
-    t.say("b", NodeState::Running);
+    t.report("b", NodeState::Running);
     t.rounds = before;
-    assert_eq!(t.say("a", LEFT), [Did::Restart("b", 1)]);
+    assert_eq!(t.report("a", LEFT), [Did::Restart("b", 1)]);
 }
 
 /// The host of a closed job waits for an agent that is alive but does not disconnect, for as long
@@ -163,8 +163,8 @@ fn leaving_crosses_the_admission() {
 fn closed_job_does_not_wait_for_ever() {
     let mut t = Fixture::new(1, 2);
     t.run(&["a", "b"]);
-    t.say("a", NodeState::Succeeded);
-    t.say("b", NodeState::Succeeded);
+    t.report("a", NodeState::Succeeded);
+    t.report("b", NodeState::Succeeded);
     t.message("a", FromNode::Goodbye);
     assert_eq!(t.live(&["b"], 34 * SECOND), []);
     assert_eq!(t.live(&["b"], SECOND), [Did::Finish]);

@@ -76,7 +76,7 @@ fn dead_node_stays_dead() {
     t.die("b");
     t.machine.handle_attend(t.now, late);
     assert_eq!(t.drain(), []);
-    assert_eq!(t.say("b", NodeState::Running), []);
+    assert_eq!(t.report("b", NodeState::Running), []);
     assert_eq!(t.join("b"), [Did::Welcome("b"), Did::Wait("b", WaitReason::Gathering)]);
 }
 
@@ -173,11 +173,11 @@ fn trickle_of_newcomers_is_spaced() {
 fn success_is_not_interrupted() {
     let mut t = Fixture::new(1, 3);
     t.run(&["a", "b"]);
-    assert_eq!(t.say("a", NodeState::Succeeded), []);
+    assert_eq!(t.report("a", NodeState::Succeeded), []);
     t.join("c");
     assert_eq!(t.live(&["a", "b", "c"], 60 * SECOND), [Did::Remember(1, 0)]);
     let close = [Did::Remember(1, 0), Did::Close("a"), Did::Close("b"), Did::Close("c")];
-    assert_eq!(t.say("b", NodeState::Succeeded), close);
+    assert_eq!(t.report("b", NodeState::Succeeded), close);
     assert_eq!(t.outcome().expect("closed").result, JobResult::Succeeded);
     assert_eq!(t.message("a", FromNode::Goodbye), []);
     assert_eq!(t.message("c", FromNode::Goodbye), []);
@@ -189,27 +189,27 @@ fn success_is_not_interrupted() {
 fn lost_success_counts() {
     let mut t = Fixture::new(2, 2);
     t.run(&["a", "b"]);
-    t.say("a", NodeState::Succeeded);
+    t.report("a", NodeState::Succeeded);
     assert_eq!(t.die("a"), []);
     let closed = [Did::Remember(1, 0), Did::Close("b")];
-    assert_eq!(t.say("b", NodeState::Succeeded), closed);
+    assert_eq!(t.report("b", NodeState::Succeeded), closed);
     assert_eq!(t.outcome().expect("closed").result, JobResult::Succeeded);
 }
 
 /// The coordinator of a job that has succeeded stays for a member that was cut off after its
 /// success, so that it receives the result when it is back.
 #[test]
-fn success_that_was_cut_off_hears_the_outcome() {
+fn success_that_was_cut_off_receives_the_outcome() {
     let mut t = Fixture::new(2, 2);
     t.run(&["a", "b"]);
-    t.say("b", NodeState::Succeeded);
+    t.report("b", NodeState::Succeeded);
     t.live(&["a"], 4 * SECOND);
-    t.say("a", NodeState::Succeeded);
+    t.report("a", NodeState::Succeeded);
     assert_eq!(t.message("a", FromNode::Goodbye), []);
     assert_eq!(t.advance(20 * SECOND), []);
     let outcome = t.outcome().expect("closed");
-    let told = Did::Refuse("b", RefuseReason::Closed(outcome));
-    assert_eq!(t.attend("b", NodeState::Succeeded), [told]);
+    let refused = Did::Refuse("b", RefuseReason::Closed(outcome));
+    assert_eq!(t.attend("b", NodeState::Succeeded), [refused]);
     assert_eq!(t.advance(15 * SECOND), [Did::Finish]);
 }
 
@@ -218,7 +218,7 @@ fn success_that_was_cut_off_hears_the_outcome() {
 fn success_is_repeated_after_a_failure() {
     let mut t = Fixture::new(2, 2);
     t.run(&["a", "b"]);
-    t.say("a", NodeState::Succeeded);
+    t.report("a", NodeState::Succeeded);
     let did = t.fail("b", Duration::ZERO);
     assert_eq!(did, [Did::Probe("a"), Did::Restart("a", 1)]);
     assert_eq!(t.back("a"), [Did::Wait("a", WaitReason::Gathering)]);
@@ -227,7 +227,7 @@ fn success_is_repeated_after_a_failure() {
 
 /// A node that runs workers in a round of which it is not a member is evicted, and joins again.
 #[test]
-fn straggler_is_evicted_and_joins_anew() {
+fn straggler_is_evicted_and_joins_again() {
     let mut t = Fixture::new(1, 2);
     t.run(&["a", "b"]);
     t.live(&["a"], 4 * SECOND);
@@ -276,8 +276,8 @@ fn lost_admission_does_not_hold_up_the_next_round() {
     t.join("b");
     t.join("c");
     t.rounds.remove("b");
-    t.say("a", NodeState::Running);
-    t.say("c", NodeState::Running);
+    t.report("a", NodeState::Running);
+    t.report("c", NodeState::Running);
     t.die("c");
     t.back("a");
     assert_eq!(t.join("b"), [Did::Welcome("b"), Did::Restart("b", 1)]);
@@ -311,8 +311,8 @@ fn refused_clients_are_reported_to_all_members() {
     let mut t = Fixture::new(3, 3);
     t.run(&["a", "b", "c"]);
     t.join("x");
-    let told = [Did::RefusedClients("b", 1), Did::RefusedClients("c", 1)];
-    assert_eq!(t.message("a", refused(&t, "a", 1)), told);
+    let forwarded = [Did::RefusedClients("b", 1), Did::RefusedClients("c", 1)];
+    assert_eq!(t.message("a", refused(&t, "a", 1)), forwarded);
     assert_eq!(t.message("a", refused(&t, "a", 1)), [], "nothing new");
     assert_eq!(t.message("b", refused(&t, "b", 2)), [], "it does not serve the store");
     let again = t.attend("c", NodeState::Running);

@@ -22,7 +22,7 @@ fn outcome_survives_a_restart() {
     let mut t = Fixture::new(1, 3);
     t.run(&["a", "b", "c"]);
     for name in ["a", "b", "c"] {
-        t.say(name, NodeState::Succeeded);
+        t.report(name, NodeState::Succeeded);
     }
     t.message("a", FromNode::Goodbye);
     t.restart_coordinator();

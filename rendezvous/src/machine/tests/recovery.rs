@@ -147,10 +147,10 @@ fn claim_under_a_later_term_is_of_the_same_round() {
 /// registration.
 #[test]
 fn dead_host_is_not_waited_for() {
-    for (is_heard, is_first) in [(false, false), (false, true), (true, false), (true, true)] {
+    for (is_reported, is_first) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut t = Fixture::new(1, 2).host("a");
         t.run(&["a", "b"]);
-        if !is_heard {
+        if !is_reported {
             t.memory.host.as_mut().expect("it was a member").is_confirmed_dead = true;
         }
         t.settings.host = Some(NodeId::new("a2"));
@@ -166,13 +166,13 @@ fn dead_host_is_not_waited_for() {
         if !is_first {
             did.extend(t.attend_with(attend));
         }
-        if is_heard {
+        if is_reported {
             assert!(did.contains(&Did::Wait("a2", WaitReason::Recovering)), "{did:?}");
             assert!(!did.iter().any(|did| matches!(did, Did::Admit(..))), "{did:?}");
             did.extend(t.die("a"));
         }
         let complete = [Did::Remember(2, 0), Did::Admit("a2", 2, 0), Did::Admit("b", 2, 1)];
-        assert_eq!(did[did.len() - 3..], complete, "{is_heard} {is_first}");
+        assert_eq!(did[did.len() - 3..], complete, "{is_reported} {is_first}");
     }
 }
 

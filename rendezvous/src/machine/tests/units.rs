@@ -49,7 +49,7 @@ fn group_grows_by_whole_units() {
     t.join("b");
     t.live(&["a", "b"], 30 * SECOND);
     for name in ["a", "b"] {
-        t.say(name, NodeState::Running);
+        t.report(name, NodeState::Running);
     }
     t.join("c");
     assert_eq!(t.live(&["a", "b", "c"], 60 * SECOND), [Did::Remember(1, 0)]);
@@ -78,7 +78,7 @@ fn group_shrinks_by_whole_units() {
     assert!(did.contains(&Did::Wait("d", WaitReason::Spare)), "{did:?}");
     assert_eq!(admitted(did), [Did::Admit("a", 2, 0), Did::Admit("c", 2, 1)]);
     for name in ["a", "c"] {
-        t.say(name, NodeState::Running);
+        t.report(name, NodeState::Running);
     }
     t.join("x");
     t.live(&["a", "c", "d", "x"], 3 * SECOND);
@@ -93,8 +93,8 @@ fn group_shrinks_by_whole_units() {
 fn leaver_shrinks_at_once() {
     let mut t = fixture(2, 4, 2);
     t.run(&["a", "b", "c", "d"]);
-    t.say("d", NodeState::Leaving { reaped: false });
-    t.say("d", NodeState::Leaving { reaped: true });
+    t.report("d", NodeState::Leaving { reaped: false });
+    t.report("d", NodeState::Leaving { reaped: true });
     t.back("a");
     t.back("b");
     let did = t.back("c");

@@ -1,4 +1,4 @@
-//! Judging a failed round: whether its failure is charged to the job, and which node is
+//! The end of a round by the failure of a worker: whether it is charged to the job, and which node is
 //! quarantined.
 //!
 //! A worker's failure may be the consequence of a lost node. So all members stop at once, but the
