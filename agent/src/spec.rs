@@ -1,19 +1,19 @@
 //! The meaning of the flags: a [`JobSpec`] without contradictions, or every mistake at once.
 
 mod argument;
+mod arguments;
 mod command;
 mod devices;
 mod endpoint;
 mod events;
 mod filters;
-mod given;
 mod hang;
 mod job_files;
 mod launch_method;
-mod meeting;
+mod launcher;
 mod output;
-mod placed;
 mod rdzv_conf;
+mod rendezvous;
 mod search;
 mod signals;
 mod streams;
@@ -25,14 +25,14 @@ use std::{collections::BTreeSet, num::NonZeroU32, path::PathBuf, time::Duration}
 use nix::sys::signal::Signal;
 use ragent_rendezvous::{ids::RunId, settings::SharedSettings};
 
-use self::given::{Given, MAX_NAME_LEN};
+use self::arguments::{Arguments, MAX_NAME_LEN};
 pub(crate) use self::{
     argument::Argument,
     command::{ScriptKind, interpreter},
     devices::asked_workers,
     launch_method::{MethodArguments, read_deepspeed_config},
-    meeting::one_node,
-    placed::port_of,
+    launcher::port_of,
+    rendezvous::one_node,
     search::{AskedEndpoint, asked_endpoint},
     usage::UsageErrors,
 };
@@ -45,10 +45,10 @@ pub use self::{
     hang::HangSpec,
     job_files::{JobFiles, JobPath},
     launch_method::LaunchMethod,
-    meeting::Meeting,
+    launcher::LauncherGroup,
     output::{Output, PrefixValues, Sink},
-    placed::Placed,
     rdzv_conf::{RdzvConf, StorePorts},
+    rendezvous::RendezvousMethod,
     search::{Eligible, SearchSpec},
     signals::SignalList,
     streams::{Stream, StreamMap, Streams},
@@ -65,12 +65,12 @@ use crate::{
 pub struct JobSpec {
     /// The job's name.
     pub run_id: RunId,
-    /// The place and the method by which the nodes meet.
-    pub meeting: Meeting,
+    /// The method by which the nodes find each other, with its endpoint.
+    pub rendezvous: RendezvousMethod,
     /// The settings that must be the same on all nodes.
     pub shared: SharedSettings,
     /// The place of this agent among the agents of a launcher, if a launcher started it.
-    pub placed: Option<Placed>,
+    pub launcher_group: Option<LauncherGroup>,
     /// The number of workers on this node.
     pub local_world_size: NonZeroU32,
     /// The role of this node's workers.
@@ -152,40 +152,42 @@ impl JobSpec {
     ///
     /// Returns every mistake, in the order of the flags.
     pub fn resolve(args: LaunchArgs, host: &impl Host) -> Result<Self, Vec<UsageError>> {
-        let mut given = Given { args: &args, host, placement: None };
+        let mut arguments = Arguments { args: &args, host, placement: None };
         let mut errors = UsageErrors::default();
-        given.placement = errors.or_default(given.placement());
-        let conf = errors.or_default(given.rdzv_conf());
-        let nodes = errors.or(given.nodes(&conf), one_node());
-        let local_world_size = errors.or(given.local_world_size(), NonZeroU32::MIN);
-        let backend = errors.or_default(given.backend());
-        let meeting = errors.or_default(given.meeting(nodes, backend, &conf));
+        arguments.placement = errors.or_default(arguments.placement());
+        let conf = errors.or_default(arguments.rdzv_conf());
+        let nodes = errors.or(arguments.nodes(&conf), one_node());
+        let local_world_size = errors.or(arguments.local_world_size(), NonZeroU32::MIN);
+        let backend = errors.or_default(arguments.backend());
+        let rendezvous = errors.or_default(arguments.rendezvous(nodes, backend, &conf));
         let mut timeouts = conf.timeouts;
-        let nodes = meeting.adapt(nodes, &conf, &mut timeouts);
-        let placed = given.placed();
-        let node_rank = match &meeting {
-            Meeting::Static { node_rank, .. } => Some(*node_rank),
-            Meeting::Standalone | Meeting::Endpoint { .. } | Meeting::Search(_) => errors
-                .or_default(given.optional_number("node_rank", &args.node_rank))
-                .or_else(|| placed.as_ref().map(|placed| placed.node_rank)),
+        let nodes = rendezvous.adapt(nodes, &conf, &mut timeouts);
+        let launcher_group = arguments.launcher_group();
+        let node_rank = match &rendezvous {
+            RendezvousMethod::Static { node_rank, .. } => Some(*node_rank),
+            RendezvousMethod::Standalone
+            | RendezvousMethod::Endpoint { .. }
+            | RendezvousMethod::Search(_) => errors
+                .or_default(arguments.optional_number("node_rank", &args.node_rank))
+                .or_else(|| launcher_group.as_ref().map(|group| group.node_rank)),
         };
         let max_restarts =
-            errors.or_default(given.number("max_restarts", &args.job.max_restarts, 0));
-        let run_id = errors.or(given.run_id(), RunId::new(NO_NAME));
+            errors.or_default(arguments.number("max_restarts", &args.job.max_restarts, 0));
+        let run_id = errors.or(arguments.run_id(), RunId::new(NO_NAME));
         let is_named = nodes.max() == 1 || run_id.as_str() != NO_NAME;
-        let final_codes = errors.or_default(given.final_codes());
-        errors.or_default(given.monitor_interval());
-        errors.or_default(given.start_method());
-        errors.or_default(given.logs_specs());
-        timeouts.stop_grace = errors.or_default(given.shutdown_timeout());
-        let role = errors.or_default(given.name("role", &args.role));
-        let local_addr = errors.or_default(given.name("local_addr", &args.local_addr));
-        let command = errors.or_default(given.command());
-        let files = given.job_files(&run_id, is_named, &mut errors);
-        let launch_method = given.launch_method(&files.folder_name, is_named, &mut errors);
-        let signals = errors.or_default(given.signals());
-        let shared_store = given.variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
-        let error_file = given.variable("TORCHELASTIC_ERROR_FILE");
+        let final_codes = errors.or_default(arguments.final_codes());
+        errors.or_default(arguments.monitor_interval());
+        errors.or_default(arguments.start_method());
+        errors.or_default(arguments.logs_specs());
+        timeouts.stop_grace = errors.or_default(arguments.shutdown_timeout());
+        let role = errors.or_default(arguments.name("role", &args.role));
+        let local_addr = errors.or_default(arguments.name("local_addr", &args.local_addr));
+        let command = errors.or_default(arguments.command());
+        let files = arguments.job_files(&run_id, is_named, &mut errors);
+        let launch_method = arguments.launch_method(&files.folder_name, is_named, &mut errors);
+        let signals = errors.or_default(arguments.signals());
+        let shared_store = arguments.variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+        let error_file = arguments.variable("TORCHELASTIC_ERROR_FILE");
         let path = |given: Option<String>| given.filter(|path| !path.is_empty()).map(PathBuf::from);
         let spec = Self {
             run_id,
@@ -193,34 +195,34 @@ impl JobSpec {
                 nodes,
                 max_restarts,
                 timeouts,
-                fixed_ranks: matches!(meeting, Meeting::Static { .. }),
-                store_access: errors.or_default(given.store_access()),
+                fixed_ranks: matches!(rendezvous, RendezvousMethod::Static { .. }),
+                store_access: errors.or_default(arguments.store_access()),
             },
-            placed,
+            launcher_group,
             local_world_size,
             role: role.unwrap_or_else(|| "default".to_owned()),
             local_addr: local_addr.filter(|address| !address.is_empty()),
             node_rank,
             store_ports: conf.store_ports,
-            shares_store: matches!(meeting, Meeting::Static { .. })
+            shares_store: matches!(rendezvous, RendezvousMethod::Static { .. })
                 || shared_store.is_none_or(|given| given.text != "1"),
-            meeting,
-            hang: errors.or_default(given.hang(&command)),
+            rendezvous,
+            hang: errors.or_default(arguments.hang(&command)),
             command,
             launch_method,
             files,
-            log_dir: path(given.text("log_dir", &args.log_dir)),
-            output: errors.or_default(given.output()),
-            event_log: errors.or_default(given.event_log()),
-            report: path(given.text("report", &args.report)),
+            log_dir: path(arguments.text("log_dir", &args.log_dir)),
+            output: errors.or_default(arguments.output()),
+            event_log: errors.or_default(arguments.event_log()),
+            report: path(arguments.text("report", &args.report)),
             error_file: path(error_file.map(|given| given.text)),
-            timers: given.timers(),
+            timers: arguments.timers(),
             final_codes,
-            held_gpu_timeout: errors.or_default(given.held_gpu_timeout()),
-            forwarded: errors.or_default(given.forwarded(&signals)),
+            held_gpu_timeout: errors.or_default(arguments.held_gpu_timeout()),
+            forwarded: errors.or_default(arguments.forwarded(&signals)),
             signals,
-            virtual_devices: errors.or_default(given.virtual_devices(local_world_size)),
-            cpus_by_rank: errors.or_default(given.cpus_by_rank(local_world_size)),
+            virtual_devices: errors.or_default(arguments.virtual_devices(local_world_size)),
+            cpus_by_rank: errors.or_default(arguments.cpus_by_rank(local_world_size)),
             omp_num_threads: (local_world_size.get() > 1 && host.env("OMP_NUM_THREADS").is_none())
                 .then_some(1),
             nccl_async_error_handling: host.env("TORCH_NCCL_ASYNC_ERROR_HANDLING").is_none(),
@@ -229,7 +231,7 @@ impl JobSpec {
     }
 }
 
-impl<H: Host> Given<'_, H> {
+impl<H: Host> Arguments<'_, H> {
     fn rdzv_conf(&self) -> Result<RdzvConf, UsageError> {
         let text = self.text("rdzv_conf", &self.args.rdzv_conf).unwrap_or_default();
         RdzvConf::parse(&text)

@@ -12,7 +12,7 @@ pub(crate) fn all() -> Vec<Case> {
         spellings(),
         variables(),
         sizes(),
-        meeting(),
+        rendezvous(),
         fixed_ranks().into_iter().map(Case::with_fixed_master).collect(),
         commands(),
         output(),
@@ -116,7 +116,7 @@ fn sizes() -> Vec<Case> {
     ]
 }
 
-fn meeting() -> Vec<Case> {
+fn rendezvous() -> Vec<Case> {
     vec![
         case("standalone", "--standalone --nproc-per-node 2 worker.py"),
         case("standalone overrides", "--standalone --rdzv-backend c10d --rdzv-endpoint nowhere:1 --rdzv-id x worker.py"),

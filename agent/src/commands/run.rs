@@ -38,7 +38,8 @@ use crate::{
         telemetry::{self, Log},
     },
     spec::{
-        self, Argument, Endpoint, JobFiles, JobSpec, LaunchMethod, Meeting, TimerFile, UsageError,
+        self, Argument, Endpoint, JobFiles, JobSpec, LaunchMethod, RendezvousMethod, TimerFile,
+        UsageError,
     },
     sys::{clock, files, host::ThisHost, proc, random::random_id},
     workers::{
@@ -55,12 +56,12 @@ use crate::{
 ///
 /// Returns [`LaunchError`] unless the job has succeeded.
 pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
-    let closed = ClosedJob::of(&spec.run_id, &spec.meeting.endpoint());
+    let closed = ClosedJob::of(&spec.run_id, &spec.rendezvous.endpoint());
     let own_id = RunId::new(random_id());
     if spec.run_id.as_str() == spec::NO_NAME {
         spec.files.folder_name = JobFiles::folder_name(&own_id);
     }
-    if spec.meeting == Meeting::Standalone {
+    if spec.rendezvous == RendezvousMethod::Standalone {
         // As torchrun does: no other node can take part, so none needs the name.
         spec.run_id = own_id;
     }
@@ -251,7 +252,7 @@ async fn take_part(
 ) -> Result<(agent_driver::End, Endpoint), LaunchError> {
     let stores = StoreThread::start("stores").map_err(system("start a thread"))?;
     let mut service_manager = ServiceManager::of_this_process(clock::now());
-    service_manager.tell_looking(&spec.meeting.endpoint().to_string());
+    service_manager.tell_looking(&spec.rendezvous.endpoint().to_string());
     let registration = Registration::new(&looking(spec, None))
         .inspect_err(|error| {
             warn!(
@@ -321,13 +322,13 @@ async fn keep_registered(
 
 /// Returns the registration of this agent before it has found its coordinator, with the reason.
 fn looking(spec: &JobSpec, cause: Option<&str>) -> RunningAgent {
-    let stage = match spec.meeting {
-        Meeting::Search(_) => Stage::Searching,
-        Meeting::Standalone | Meeting::Endpoint { .. } | Meeting::Static { .. } => {
-            Stage::Waiting { cause: cause.map(str::to_owned) }
-        }
+    let stage = match spec.rendezvous {
+        RendezvousMethod::Search(_) => Stage::Searching,
+        RendezvousMethod::Standalone
+        | RendezvousMethod::Endpoint { .. }
+        | RendezvousMethod::Static { .. } => Stage::Waiting { cause: cause.map(str::to_owned) },
     };
-    RunningAgent::this(&spec.run_id, &spec.meeting.endpoint(), stage)
+    RunningAgent::this(&spec.run_id, &spec.rendezvous.endpoint(), stage)
 }
 
 fn renew(registration: Option<&Registration>, agent: &RunningAgent) {
@@ -381,9 +382,11 @@ fn supervisor_spec(
     logs: LogFolder,
     console: Console,
 ) -> Result<SupervisorSpec, LaunchError> {
-    let (master_address, rdzv_backend) = match &spec.meeting {
-        Meeting::Standalone | Meeting::Endpoint { .. } | Meeting::Search(_) => (None, "c10d"),
-        Meeting::Static { master, .. } => (Some(master.host.clone()), "static"),
+    let (master_address, rdzv_backend) = match &spec.rendezvous {
+        RendezvousMethod::Standalone
+        | RendezvousMethod::Endpoint { .. }
+        | RendezvousMethod::Search(_) => (None, "c10d"),
+        RendezvousMethod::Static { master, .. } => (Some(master.host.clone()), "static"),
     };
     let entry_point = spec.command.program.file_name().unwrap_or_default();
     let source = EventSource {

@@ -27,7 +27,7 @@ use crate::{
         port::{Attended, StoreDoor},
     },
     node::node_id::new_node_id,
-    spec::{Endpoint, JobSpec, Meeting},
+    spec::{Endpoint, JobSpec, RendezvousMethod},
     sys::{host::ThisHost, system_error::system},
 };
 
@@ -102,11 +102,11 @@ pub(super) fn announced_address(spec: &JobSpec, endpoint: &Endpoint, resolved: I
 
 /// Reads the state of an earlier coordinator, and its host's obituary.
 fn recover(spec: &JobSpec, endpoint: &Endpoint) -> Recovered {
-    let path = match spec.meeting {
-        Meeting::Standalone => return Recovered::default(),
-        Meeting::Endpoint { .. } | Meeting::Search(_) | Meeting::Static { .. } => {
-            state_file::memory_path(&spec.run_id, endpoint)
-        }
+    let path = match spec.rendezvous {
+        RendezvousMethod::Standalone => return Recovered::default(),
+        RendezvousMethod::Endpoint { .. }
+        | RendezvousMethod::Search(_)
+        | RendezvousMethod::Static { .. } => state_file::memory_path(&spec.run_id, endpoint),
     };
     let mut recovered = Recovered::from_file(path.clone());
     if let Some(memory) = &mut recovered.memory
@@ -155,15 +155,15 @@ fn open_store(
     stores: &StoreThread,
     attended: watch::Receiver<Attended>,
 ) -> Result<(Option<DoorSender>, StoreDoor), PlaceError> {
-    match spec.meeting {
+    match spec.rendezvous {
         // The worker stores of this node open a store for each round.
-        Meeting::Static { .. } => {
+        RendezvousMethod::Static { .. } => {
             let (door, store) = watch::channel(None);
             Ok((Some(door), store))
         }
-        Meeting::Standalone | Meeting::Endpoint { .. } | Meeting::Search(_) => {
-            Ok((None, plain_store(stores, attended)?))
-        }
+        RendezvousMethod::Standalone
+        | RendezvousMethod::Endpoint { .. }
+        | RendezvousMethod::Search(_) => Ok((None, plain_store(stores, attended)?)),
     }
 }
 

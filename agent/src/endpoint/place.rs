@@ -22,7 +22,7 @@ use crate::{
     net::Reach,
     node::{driver::AgentSpec, worker_stores::StorePlace},
     report::{news::round_lines::RoundLines, telemetry::Log},
-    spec::{Endpoint, JobSpec, Meeting},
+    spec::{Endpoint, JobSpec, RendezvousMethod},
     sys::host::ThisHost,
 };
 
@@ -114,7 +114,7 @@ impl Place {
     ///
     /// A host that was chosen by search may still give way to another one.
     fn runs_unleased(&self, spec: &JobSpec) -> bool {
-        let may_give_way = matches!(spec.meeting, Meeting::Search(_));
+        let may_give_way = matches!(spec.rendezvous, RendezvousMethod::Search(_));
         self.hosted.is_some() && spec.shared.nodes.max() == 1 && !may_give_way
     }
 

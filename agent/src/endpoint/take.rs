@@ -17,7 +17,7 @@ use super::{
 use crate::{
     net::{self, Reach},
     report::telemetry,
-    spec::{Endpoint, JobSpec, Meeting, Placed, SearchSpec},
+    spec::{Endpoint, JobSpec, LauncherGroup, RendezvousMethod, SearchSpec},
     sys::{clock, system_error::system},
 };
 
@@ -32,13 +32,19 @@ pub(crate) async fn take_place(
     stores: &StoreThread,
     waits: impl Fn(&str),
 ) -> Result<Place, PlaceError> {
-    let (endpoint, is_host) = match &spec.meeting {
-        Meeting::Standalone => return host_at(spec, stores, Ipv4Addr::LOCALHOST.into(), 0),
-        Meeting::Search(search) => return find(spec, search, stores).await,
-        Meeting::Endpoint { is_host, .. } => (spec.meeting.endpoint(), *is_host),
-        Meeting::Static { node_rank, .. } => (spec.meeting.endpoint(), Some(*node_rank == 0)),
+    let (endpoint, is_host) = match &spec.rendezvous {
+        RendezvousMethod::Standalone => {
+            return host_at(spec, stores, Ipv4Addr::LOCALHOST.into(), 0);
+        }
+        RendezvousMethod::Search(search) => return find(spec, search, stores).await,
+        RendezvousMethod::Endpoint { is_host, .. } => (spec.rendezvous.endpoint(), *is_host),
+        RendezvousMethod::Static { node_rank, .. } => {
+            (spec.rendezvous.endpoint(), Some(*node_rank == 0))
+        }
     };
-    if let (Some(Placed { launcher, node_rank: 0, .. }), None) = (&spec.placed, is_host) {
+    if let (Some(LauncherGroup { launcher, node_rank: 0, .. }), None) =
+        (&spec.launcher_group, is_host)
+    {
         locate::check_head(&endpoint, *launcher).await?;
     }
     match locate::locate(&endpoint, is_host, spec.shared.timeouts.join, waits).await? {

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::{Argument, UsageError, given::Given};
+use super::{Argument, UsageError, arguments::Arguments};
 use crate::{
     cli::{JobArgs, LaunchArgs},
     sys::host::{
@@ -32,12 +32,12 @@ pub(crate) fn asked_workers(
 ) -> Result<Option<NonZeroU32>, UsageError> {
     let job = JobArgs { nproc_per_node: typed, ..JobArgs::default() };
     let args = LaunchArgs { job, ..LaunchArgs::default() };
-    let given = Given { args: &args, host, placement: None };
-    let is_given = given.argument("nproc_per_node", &args.job.nproc_per_node).is_some();
-    is_given.then(|| given.local_world_size()).transpose()
+    let arguments = Arguments { args: &args, host, placement: None };
+    let is_given = arguments.argument("nproc_per_node", &args.job.nproc_per_node).is_some();
+    is_given.then(|| arguments.local_world_size()).transpose()
 }
 
-impl<H: Host> Given<'_, H> {
+impl<H: Host> Arguments<'_, H> {
     pub(super) fn local_world_size(&self) -> Result<NonZeroU32, UsageError> {
         let Some(given) = self.argument("nproc_per_node", &self.args.job.nproc_per_node) else {
             return Ok(self.default_workers());

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, str::FromStr};
 
-use super::{UsageError, given::Given};
+use super::{UsageError, arguments::Arguments};
 use crate::sys::host::Host;
 
 /// The destination of events.
@@ -32,7 +32,7 @@ impl FromStr for EventLog {
     }
 }
 
-impl<H: Host> Given<'_, H> {
+impl<H: Host> Arguments<'_, H> {
     pub(super) fn event_log(&self) -> Result<EventLog, UsageError> {
         let choices = "`null`, `console` or `file:PATH`";
         let read = |text: &str| text.parse().ok();

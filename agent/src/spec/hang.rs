@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use nix::sys::signal::Signal;
 
-use super::{UsageError, WorkerCommand, given::Given};
+use super::{UsageError, WorkerCommand, arguments::Arguments};
 use crate::sys::host::Host;
 
 /// The time after which workers count as hung, and the means to take their stacks.
@@ -21,7 +21,7 @@ pub struct HangSpec {
 /// The longest allowed timeout: a year.
 const MAX_SECONDS: f64 = 366.0 * 24.0 * 3600.0;
 
-impl<H: Host> Given<'_, H> {
+impl<H: Host> Arguments<'_, H> {
     pub(super) fn hang(&self, command: &WorkerCommand) -> Result<Option<HangSpec>, UsageError> {
         let timeout = self.hang_timeout()?;
         let signal = self.hang_signal()?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ragent_rendezvous::ids::RunId;
 
-use super::{Argument, LaunchMethod, UsageError, UsageErrors, given::Given};
+use super::{Argument, LaunchMethod, UsageError, UsageErrors, arguments::Arguments};
 use crate::sys::host::Host;
 
 /// A path of the job.
@@ -95,7 +95,7 @@ impl JobFiles {
     }
 }
 
-impl<H: Host> Given<'_, H> {
+impl<H: Host> Arguments<'_, H> {
     /// Reads the paths of the job; `is_named` is true if the job has a name.
     pub(super) fn job_files(
         &self,

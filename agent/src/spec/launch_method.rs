@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Argument, JobPath, UsageError, UsageErrors, given::Given};
+use super::{Argument, JobPath, UsageError, UsageErrors, arguments::Arguments};
 use crate::sys::host::Host;
 
 /// The arguments and variables that workers receive in addition to their environment. `F` is the
@@ -83,7 +83,7 @@ impl<F, C> LaunchMethod<F, C> {
     }
 }
 
-impl<H: Host> Given<'_, H> {
+impl<H: Host> Arguments<'_, H> {
     /// Reads the launch method. `folder_name` is the name of the job's own folder; `is_named` is
     /// true if the job has a name.
     pub(super) fn launch_method(

@@ -5,7 +5,8 @@ use std::ffi::{OsStr, OsString};
 use ragent_rendezvous::ids::LocalRank;
 
 use super::{
-    LineFilters, ShownRanks, Stream, StreamMap, Streams, UsageError, given::Given, substitute,
+    LineFilters, ShownRanks, Stream, StreamMap, Streams, UsageError, arguments::Arguments,
+    substitute,
 };
 use crate::sys::host::Host;
 
@@ -105,7 +106,7 @@ impl Output {
     }
 }
 
-impl<H: Host> Given<'_, H> {
+impl<H: Host> Arguments<'_, H> {
     pub(super) fn output(&self) -> Result<Output, UsageError> {
         let args = self.args;
         let redirects = self.streams("redirects", &args.redirects)?;

@@ -1,6 +1,6 @@
 //! Reads how agents find each other without an address: `--rdzv-endpoint auto`.
 
-use super::{Argument, DEFAULT_PORT, Endpoint, RdzvConf, UsageError, given::Given};
+use super::{Argument, DEFAULT_PORT, Endpoint, RdzvConf, UsageError, arguments::Arguments};
 use crate::{cli::LaunchArgs, limits, sys::host::Host};
 
 /// The permission of an agent to host.
@@ -42,8 +42,8 @@ pub(crate) fn asked_endpoint(
     host: &impl Host,
 ) -> Result<AskedEndpoint, UsageError> {
     let args = LaunchArgs { rdzv_endpoint: typed, ..LaunchArgs::default() };
-    let given = Given { args: &args, host, placement: None };
-    let Some(endpoint) = given.not_empty("rdzv_endpoint", &args.rdzv_endpoint) else {
+    let arguments = Arguments { args: &args, host, placement: None };
+    let Some(endpoint) = arguments.not_empty("rdzv_endpoint", &args.rdzv_endpoint) else {
         return Ok(AskedEndpoint::NotGiven);
     };
     match endpoint.search_port() {
@@ -59,7 +59,7 @@ pub(crate) enum AskedEndpoint {
     At(Endpoint),
     /// `auto`: the job's agents find it.
     Found,
-    /// No endpoint is given.
+    /// No endpoint is arguments.
     NotGiven,
 }
 
@@ -74,7 +74,7 @@ impl Argument {
     }
 }
 
-impl<H: Host> Given<'_, H> {
+impl<H: Host> Arguments<'_, H> {
     /// Returns the method by which this agent searches for the others at `port`.
     pub(super) fn search(&self, port: u16, conf: &RdzvConf) -> Result<SearchSpec, UsageError> {
         let is_named = self.argument("rdzv_id", &self.args.rdzv_id).is_some();

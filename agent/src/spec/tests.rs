@@ -49,7 +49,7 @@ fn args(spec: &JobSpec) -> Vec<&str> {
 #[test]
 fn bare_script_is_standalone() {
     let spec = resolve("ragent t.py --lr 3 -h").unwrap();
-    assert_eq!(spec.meeting, Meeting::Standalone);
+    assert_eq!(spec.rendezvous, RendezvousMethod::Standalone);
     assert_eq!(spec.local_world_size.get(), 1);
     assert_eq!(spec.command.program, PathBuf::from("/usr/bin/python3"));
     assert_eq!(args(&spec), ["-u", "t.py", "--lr", "3", "-h"]);
@@ -99,7 +99,10 @@ fn pet_variables_are_defaults() {
     assert_eq!((spec.shared.nodes.min(), spec.shared.nodes.max()), (2, 4));
     assert_eq!(spec.shared.max_restarts, 1);
     let endpoint = Endpoint { host: "node0".into(), port: 7 };
-    assert_eq!(spec.meeting, Meeting::Endpoint { endpoints: vec![endpoint], is_host: None });
+    assert_eq!(
+        spec.rendezvous,
+        RendezvousMethod::Endpoint { endpoints: vec![endpoint], is_host: None }
+    );
     let host = machine(&[("PET_STANDALONE", "true")]);
     assert_eq!(mistakes_on(&host, "ragent t.py"), ["`PET_STANDALONE=true` is neither 0 nor 1"]);
 }
@@ -191,7 +194,7 @@ fn rdzv_conf() {
     assert_eq!(spec.shared.timeouts.join, Duration::from_secs(60));
     assert_eq!(spec.shared.timeouts.shrink, Duration::ZERO);
     assert_eq!(spec.shared.timeouts.join_settle, Duration::from_millis(500));
-    assert!(matches!(spec.meeting, Meeting::Endpoint { is_host: Some(false), .. }));
+    assert!(matches!(spec.rendezvous, RendezvousMethod::Endpoint { is_host: Some(false), .. }));
     assert!(matches!(spec.store_ports, StorePorts::Range { first, .. } if first.get() == 40000));
     let errors = resolve("ragent --rdzv-conf jointimeout=1 t.py").unwrap_err();
     assert_eq!(errors[0].to_string(), "`--rdzv-conf` has the unknown key `jointimeout`");
@@ -240,31 +243,33 @@ fn subcommands_are_first_words() {
     assert!(read("ragent status").unwrap().command.is_some());
 }
 
-fn static_at(host: &str, port: u16, node_rank: u32) -> Meeting {
-    Meeting::Static { master: Endpoint { host: host.to_owned(), port }, node_rank }
+fn static_at(host: &str, port: u16, node_rank: u32) -> RendezvousMethod {
+    RendezvousMethod::Static { master: Endpoint { host: host.to_owned(), port }, node_rank }
 }
 
 /// The flags that only torchrun's static backend has imply it; one node without a port is
 /// standalone.
 #[test]
 fn static_backend() {
-    for (line, meeting) in [
+    for (line, rendezvous) in [
         ("--nnodes 2 --node-rank 1 --master-addr node0", static_at("node0", 29500, 1)),
         ("--nnodes 2 --master_addr=[::1] --master_port=7", static_at("::1", 7, 0)),
         ("--nnodes 2 --rdzv-backend static --rdzv-endpoint a:9", static_at("a", 9, 0)),
         ("--master-port 1234", static_at("127.0.0.1", 1234, 0)),
         ("--nnodes 1:3 --node-rank 2", static_at("127.0.0.1", 29500, 2)),
-        ("--node-rank 0 --master-addr node0", Meeting::Standalone),
-        ("--rdzv-backend static", Meeting::Standalone),
+        ("--node-rank 0 --master-addr node0", RendezvousMethod::Standalone),
+        ("--rdzv-backend static", RendezvousMethod::Standalone),
     ] {
         let spec = resolve(&format!("ragent {line} t.py")).unwrap();
-        assert_eq!(spec.meeting, meeting, "{line}");
-        let is_static = matches!(meeting, Meeting::Static { .. });
+        assert_eq!(spec.rendezvous, rendezvous, "{line}");
+        let is_static = matches!(rendezvous, RendezvousMethod::Static { .. });
         assert_eq!(spec.shared.fixed_ranks, is_static, "{line}");
         assert_eq!(spec.shared.nodes.min(), spec.shared.nodes.max(), "{line}");
     }
     let spec = resolve("ragent --nnodes 2 --rdzv-backend c10d --node-rank 1 t.py").unwrap();
-    assert!(matches!(spec.meeting, Meeting::Endpoint { .. }) && spec.node_rank == Some(1));
+    assert!(
+        matches!(spec.rendezvous, RendezvousMethod::Endpoint { .. }) && spec.node_rank == Some(1)
+    );
 }
 
 /// All nodes of a static job wait for each other as long as with torch, unless configured
@@ -494,7 +499,7 @@ fn agents_of_a_silent_launcher() {
     ]);
     let spec = resolve_on(&host, "ragent --rdzv-id x t.py").unwrap();
     assert_eq!((spec.shared.nodes.min(), spec.node_rank), (4, Some(1)));
-    let Meeting::Search(search) = spec.meeting else { panic!("{:?}", spec.meeting) };
+    let RendezvousMethod::Search(search) = spec.rendezvous else { panic!("{:?}", spec.rendezvous) };
     assert_eq!(search.eligible, Eligible::Never);
     assert_eq!(
         mistakes_on(&host, "ragent t.py"),

@@ -177,7 +177,7 @@ impl Host for ThisHost {
         }
         let own_host = own_host.unwrap_or_else(|| self.name());
         let pmi = Pmi::new(UnixStream::from(unix::inherit(number))).ok()?;
-        pmi.meet(rank, &own_host).ok()
+        pmi.exchange_head(rank, &own_host).ok()
     }
 }
 

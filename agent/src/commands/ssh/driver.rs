@@ -85,7 +85,7 @@ fn settings(plan: &Plan) -> Settings {
         stop: plan.stop(),
         // A relay may try one host after another, which are then tried directly.
         reach_silence: plan.way.greeting_timeout().saturating_mul(3),
-        meeting: plan.meeting.clone(),
+        rendezvous: plan.rendezvous.clone(),
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) fn text(plan: &Plan) -> String {
     let sites: Vec<(HostNumber, Site)> = (0..).zip(plan.names().iter().map(site)).collect();
     let jobs = plan.host_jobs(&sites);
     let mut text = String::new();
-    if plan.meeting.is_at_a_host()
+    if plan.rendezvous.is_at_a_host()
         && let Some(first) = plan.hosts.first()
     {
         // Writing to a string does not fail.

@@ -25,8 +25,8 @@ use tracing::{debug, info, warn};
 
 use self::hosts::{Hosts, Standing};
 use super::{
-    meeting::MeetingPlan,
     order::{AgentEnd, HostNumber, Report, Site},
+    rendezvous::RendezvousPlan,
     verdict::{Verdict, of_ends},
 };
 use crate::commands::ssh::limits;
@@ -43,7 +43,7 @@ pub(super) struct Settings {
     /// The maximum time without a report while hosts are being reached.
     pub(super) reach_silence: Duration,
     /// The way in which agents find each other.
-    pub(super) meeting: MeetingPlan,
+    pub(super) rendezvous: RendezvousPlan,
 }
 
 /// An action for the driver.
@@ -273,7 +273,7 @@ impl Machine {
         for (host, _) in &reached {
             self.hosts.set(*host, Standing::Running);
         }
-        self.coordinator = self.settings.meeting.coordinator(&reached);
+        self.coordinator = self.settings.rendezvous.coordinator(&reached);
         self.effects.push_back(Effect::Start(reached));
         self.phase = Phase::Running { give_up_at: None, has_succeeded: false };
     }

@@ -9,9 +9,9 @@ use ragent_rendezvous::settings::NodeRange;
 use super::{
     filters::{self, ChosenHost},
     hostfile::{HostList, HostListError},
-    meeting::MeetingPlan,
     order::{Destination, HostJob, HostNumber, Job, Site},
     output,
+    rendezvous::RendezvousPlan,
     ssh_command::Way,
     variables, words,
 };
@@ -51,7 +51,7 @@ pub(super) struct Plan {
     /// The number of nodes of the job.
     pub(super) nodes: NodeRange,
     /// The way in which agents find each other.
-    pub(super) meeting: MeetingPlan,
+    pub(super) rendezvous: RendezvousPlan,
     /// True if the number of an agent's workers is the number of its host's slots.
     counts_slots: bool,
     /// True if workers' lines begin with host and rank.
@@ -115,8 +115,9 @@ impl Plan {
     ) -> Self {
         let launch = &args.launch;
         let nodes = spec.shared.nodes;
-        let meeting = MeetingPlan::of(launch, &spec.meeting, (nodes, hosts.len()), &here.fresh_id);
-        if meeting.has_fixed_ranks() {
+        let rendezvous =
+            RendezvousPlan::of(launch, &spec.rendezvous, (nodes, hosts.len()), &here.fresh_id);
+        if rendezvous.has_fixed_ranks() {
             // With fixed ranks there are no spares.
             hosts.truncate(nodes.max() as usize);
         }
@@ -132,7 +133,7 @@ impl Plan {
         if marks_workers {
             flags.push("--mark-lines".into());
         }
-        flags.extend(meeting.common_flags());
+        flags.extend(rendezvous.common_flags());
         let script = launch.job.script.clone();
         let handled = spec.signals.signals.iter().chain(&SIGNALS).copied();
         let signals: BTreeSet<Signal> =
@@ -155,7 +156,7 @@ impl Plan {
                 stop_ms: u64::try_from(stop.as_millis()).unwrap_or(u64::MAX),
             },
             nodes,
-            meeting,
+            rendezvous,
             counts_slots: launch.job.nproc_per_node.is_none(),
             marks_workers,
             signals: signals.into_iter().collect(),
@@ -185,17 +186,18 @@ impl Plan {
 
     /// Returns the specific parts of the commands for the hosts that were reached.
     pub(super) fn host_jobs(&self, reached: &[(HostNumber, Site)]) -> Vec<HostJob> {
-        let coordinator = self.meeting.coordinator(reached);
+        let coordinator = self.rendezvous.coordinator(reached);
         let site = reached.iter().find(|(host, _)| Some(*host) == coordinator);
         let endpoint = site.map(|(host, site)| {
             let name = &self.hosts[*host as usize].name;
-            self.meeting.endpoint(name, site, reached)
+            self.rendezvous.endpoint(name, site, reached)
         });
         let job = |(rank, (number, _)): (usize, &(HostNumber, Site))| {
             let is_coordinator = Some(*number) == coordinator;
             let len = reached.len();
-            let meeting = self.meeting.own_flags(rank, is_coordinator, len, endpoint.as_ref());
-            self.host_job(*number, meeting)
+            let rendezvous =
+                self.rendezvous.own_flags(rank, is_coordinator, len, endpoint.as_ref());
+            self.host_job(*number, rendezvous)
         };
         reached.iter().enumerate().map(job).collect()
     }

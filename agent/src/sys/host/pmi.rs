@@ -24,7 +24,11 @@ impl Pmi {
 
     /// Returns the launcher's name for this start and the host name of rank 0, the same on all
     /// ranks; waits until all of them have called this.
-    pub(crate) fn meet(mut self, rank: u32, own_host: &str) -> io::Result<(String, String)> {
+    pub(crate) fn exchange_head(
+        mut self,
+        rank: u32,
+        own_host: &str,
+    ) -> io::Result<(String, String)> {
         self.ask("cmd=init pmi_version=1 pmi_subversion=1", "rc=")?;
         let name = self.ask("cmd=get_my_kvsname", "kvsname=")?;
         if rank == 0 {
@@ -100,25 +104,27 @@ mod tests {
 
     /// The first rank publishes its host name, and every rank reads it once all are there.
     #[test]
-    fn first_rank_tells_its_host() {
-        let told = ("kvs_1".to_owned(), "n0".to_owned());
+    fn first_rank_publishes_its_host() {
+        let expected = ("kvs_1".to_owned(), "n0".to_owned());
         let first = launcher(&[INIT, NAME, PUT, BARRIER, GET, END]);
-        assert_eq!(first.meet(0, "n0").unwrap(), told);
+        assert_eq!(first.exchange_head(0, "n0").unwrap(), expected);
         let second = launcher(&[INIT, NAME, BARRIER, GET, END]);
-        assert_eq!(second.meet(1, "n1").unwrap(), told);
+        assert_eq!(second.exchange_head(1, "n1").unwrap(), expected);
     }
 
     /// A launcher that sends something unexpected, sends too much, or closes the socket is an
     /// error.
     #[test]
     fn strange_launchers() {
-        assert!(launcher(&[INIT, ("cmd=get_my_kvsname", "what?\n")]).meet(1, "n1").is_err());
-        assert!(launcher(&[INIT]).meet(1, "n1").is_err());
+        assert!(
+            launcher(&[INIT, ("cmd=get_my_kvsname", "what?\n")]).exchange_head(1, "n1").is_err()
+        );
+        assert!(launcher(&[INIT]).exchange_head(1, "n1").is_err());
         let (ours, theirs) = UnixStream::pair().unwrap();
         thread::spawn(move || {
             // Until the other end is closed.
             while (&theirs).write_all(&[b'x'; 512]).is_ok() {}
         });
-        assert!(Pmi::new(ours).unwrap().meet(1, "n1").is_err());
+        assert!(Pmi::new(ours).unwrap().exchange_head(1, "n1").is_err());
     }
 }

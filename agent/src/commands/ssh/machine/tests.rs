@@ -16,7 +16,7 @@ impl Fixture {
             min,
             stop: 40 * SECOND,
             reach_silence: 60 * SECOND,
-            meeting: MeetingPlan::at_first_host(),
+            rendezvous: RendezvousPlan::at_first_host(),
         };
         let mut fixture = Self { machine: Machine::new(now, settings), now };
         assert_eq!(fixture.effects(), [Effect::Reach]);

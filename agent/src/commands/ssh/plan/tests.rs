@@ -100,7 +100,7 @@ fn hosts_without_an_address() {
 
 /// An endpoint, backend or name that the user has given is kept.
 #[test]
-fn given_meetings_stay() {
+fn given_endpoints_stay() {
     let given = plan("--rdzv-endpoint h:1 --rdzv-id mine t.py").unwrap();
     let words = agents(&given, &[0, 1, 2]).join("\n");
     assert!(!words.contains("is_host") && !words.contains("fresh"), "{words}");

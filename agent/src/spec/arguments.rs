@@ -9,14 +9,14 @@ use crate::{cli::LaunchArgs, scheduler::Placement, sys::host::Host};
 pub(super) const MAX_NAME_LEN: usize = 200;
 
 /// The command line, and the environment for flags that are not given.
-pub(super) struct Given<'a, H> {
+pub(super) struct Arguments<'a, H> {
     pub(super) args: &'a LaunchArgs,
     pub(super) host: &'a H,
     /// The place that a launcher has given to this agent, if that counts.
     pub(super) placement: Option<Placement>,
 }
 
-impl<H: Host> Given<'_, H> {
+impl<H: Host> Arguments<'_, H> {
     /// Returns the value of a flag, else that of its `PET_*` variable.
     pub(super) fn argument(&self, name: &str, typed: &Option<String>) -> Option<Argument> {
         let flag = format!("--{}", name.replace('_', "-"));

@@ -9,12 +9,12 @@ use super::order::{HostNumber, Site};
 use crate::{
     cli::LaunchArgs,
     commands::ssh::limits,
-    spec::{Endpoint, Meeting},
+    spec::{Endpoint, RendezvousMethod},
 };
 
 /// The way in which the agents of a launch find each other.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct MeetingPlan {
+pub(super) struct RendezvousPlan {
     kind: Kind,
     /// The value of `--rdzv-conf`.
     conf: String,
@@ -37,25 +37,29 @@ enum Kind {
     Static { has_master: bool },
 }
 
-impl MeetingPlan {
+impl RendezvousPlan {
     pub(super) fn of(
         args: &LaunchArgs,
-        meeting: &Meeting,
+        rendezvous: &RendezvousMethod,
         (nodes, hosts): (NodeRange, usize),
         fresh_id: &str,
     ) -> Self {
         let has_endpoint = args.rdzv_endpoint.as_ref().is_some_and(|text| !text.is_empty());
-        let kind = match meeting {
-            Meeting::Static { .. } => {
+        let kind = match rendezvous {
+            RendezvousMethod::Static { .. } => {
                 Kind::Static { has_master: has_endpoint || args.master_addr.is_some() }
             }
-            Meeting::Search(_) => Kind::Given,
-            Meeting::Standalone | Meeting::Endpoint { .. } if has_endpoint => Kind::Given,
+            RendezvousMethod::Search(_) => Kind::Given,
+            RendezvousMethod::Standalone | RendezvousMethod::Endpoint { .. } if has_endpoint => {
+                Kind::Given
+            }
             // With more hosts than nodes the others are spares, which also need the endpoint.
-            Meeting::Standalone | Meeting::Endpoint { .. } if nodes.max() == 1 && hosts < 2 => {
+            RendezvousMethod::Standalone | RendezvousMethod::Endpoint { .. }
+                if nodes.max() == 1 && hosts < 2 =>
+            {
                 Kind::Alone
             }
-            Meeting::Standalone | Meeting::Endpoint { .. } => Kind::FirstHost,
+            RendezvousMethod::Standalone | RendezvousMethod::Endpoint { .. } => Kind::FirstHost,
         };
         Self {
             kind,

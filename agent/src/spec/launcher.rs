@@ -1,9 +1,9 @@
 //! Reads the rendezvous from the variables of the scheduler or MPI launcher that has started this
-//! agent, if no flag determines how the nodes meet.
+//! agent, if no flag determines it.
 
 use ragent_rendezvous::settings::NodeRange;
 
-use super::{Endpoint, Meeting, RdzvConf, UsageError, given::Given};
+use super::{Endpoint, RdzvConf, RendezvousMethod, UsageError, arguments::Arguments};
 use crate::{
     scheduler::{Head, Launcher, Placement},
     sys::host::Host,
@@ -11,7 +11,7 @@ use crate::{
 
 /// One of the agents that a launcher has started together, one on each node.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Placed {
+pub struct LauncherGroup {
     /// The launcher.
     pub launcher: Launcher,
     /// Its number among them; the first one hosts.
@@ -20,11 +20,11 @@ pub struct Placed {
     pub nodes: u32,
 }
 
-impl<H: Host> Given<'_, H> {
+impl<H: Host> Arguments<'_, H> {
     /// Returns the place that a launcher has given to this agent. Returns `None` if flags determine
-    /// how nodes meet: scripts for torchrun have such flags even under a launcher.
+    /// the rendezvous: scripts for torchrun have such flags even under a launcher.
     pub(super) fn placement(&self) -> Result<Option<Placement>, UsageError> {
-        if self.says_how_to_meet() {
+        if self.has_rendezvous_flag() {
             return Ok(None);
         }
         let found = Placement::find(self.host).map_err(|error| {
@@ -41,7 +41,7 @@ impl<H: Host> Given<'_, H> {
         Ok(Some(placement.ask_launcher(self.host)))
     }
 
-    fn says_how_to_meet(&self) -> bool {
+    fn has_rendezvous_flag(&self) -> bool {
         let args = self.args;
         let flags = [
             ("rdzv_backend", &args.rdzv_backend),
@@ -70,9 +70,9 @@ impl<H: Host> Given<'_, H> {
     }
 
     /// Returns the place of this agent among the agents of a launcher, if a launcher started it.
-    pub(super) fn placed(&self) -> Option<Placed> {
+    pub(super) fn launcher_group(&self) -> Option<LauncherGroup> {
         let Placement { launcher, rank, size, .. } = self.placement.as_ref()?;
-        Some(Placed { launcher: *launcher, node_rank: *rank, nodes: *size })
+        Some(LauncherGroup { launcher: *launcher, node_rank: *rank, nodes: *size })
     }
 
     fn is_named(&self) -> bool {
@@ -84,21 +84,21 @@ impl<H: Host> Given<'_, H> {
         self.placement.as_ref()?.name.as_deref()
     }
 
-    /// Returns the place and the method by which the agents of a launcher meet.
-    pub(super) fn placed_meeting(
+    /// Returns the rendezvous of the agents of a launcher.
+    pub(super) fn launcher_rendezvous(
         &self,
         placement: &Placement,
         conf: &RdzvConf,
-    ) -> Result<Meeting, UsageError> {
+    ) -> Result<RendezvousMethod, UsageError> {
         match &placement.head {
-            Head::Here => Ok(Meeting::Standalone),
+            Head::Here => Ok(RendezvousMethod::Standalone),
             Head::There(host) => {
                 let endpoint = Endpoint { host: host.clone(), port: port_of(placement) };
-                Ok(Meeting::Endpoint { endpoints: vec![endpoint], is_host: None })
+                Ok(RendezvousMethod::Endpoint { endpoints: vec![endpoint], is_host: None })
             }
             // The first agent hosts, and the others search for it.
             Head::Unknown if placement.name.is_some() || self.is_named() => {
-                Ok(Meeting::Search(self.search(port_of(placement), conf)?))
+                Ok(RendezvousMethod::Search(self.search(port_of(placement), conf)?))
             }
             Head::Unknown => Err(UsageError::new(format!(
                 "{} has started this agent, but does not provide the host of the first agent",
@@ -132,7 +132,7 @@ const FIRST_PORT: u16 = 20_480;
 /// The number of these ports.
 const PORTS: u32 = 8192;
 
-/// Returns the port at which processes that were started together meet: the same for all of them,
+/// Returns the port of the rendezvous of processes that were started together: the same for all of them,
 /// and a different one for another job on the same machine, unless their names have the same hash
 /// (1 of 8192).
 pub(crate) fn port_of(placement: &Placement) -> u16 {

@@ -1,22 +1,22 @@
-//! Reads the place and the method by which the nodes meet, by torchrun's rules.
+//! Reads the method of the rendezvous and its endpoint, by torchrun's rules.
 
 use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
 use ragent_rendezvous::settings::{NodeRange, NodeRangeError, Timeouts};
 
 use super::{
-    Argument, Endpoint, EndpointError, RdzvConf, SearchSpec, UsageError, endpoint::ADDRESS_HINT,
-    given::Given,
+    Argument, Endpoint, EndpointError, RdzvConf, SearchSpec, UsageError, arguments::Arguments,
+    endpoint::ADDRESS_HINT,
 };
 use crate::sys::host::Host;
 
-/// The place and the method by which the nodes meet.
+/// The method by which the nodes find each other, with its endpoint.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub enum Meeting {
+pub enum RendezvousMethod {
     /// There is one node, which hosts on a free port of its loopback interface.
     #[default]
     Standalone,
-    /// The nodes meet at an endpoint.
+    /// All nodes connect to an endpoint.
     Endpoint {
         /// The candidates; exactly one at present.
         endpoints: Vec<Endpoint>,
@@ -26,7 +26,7 @@ pub enum Meeting {
     },
     /// Agents find each other on the local network.
     Search(SearchSpec),
-    /// The nodes meet at node 0, on the port of the workers' store; ranks are fixed.
+    /// All nodes connect to node 0, on the port of the workers' store; ranks are fixed.
     Static {
         /// The address of node 0, as in `MASTER_ADDR`, and its port.
         master: Endpoint,
@@ -47,8 +47,8 @@ const DEFAULT_MASTER_PORT: u16 = 29500;
 /// The time for which nodes wait for each other with `static`; the same as torch's.
 const STATIC_TIMEOUT: Duration = Duration::from_secs(900);
 
-impl Meeting {
-    /// Returns the endpoint at which the nodes meet; a default one if there is one node.
+impl RendezvousMethod {
+    /// Returns the endpoint to which the nodes connect; a default one if there is one node.
     pub fn endpoint(&self) -> Endpoint {
         match self {
             Self::Standalone => Endpoint::default(),
@@ -80,7 +80,7 @@ impl Meeting {
     }
 }
 
-impl<H: Host> Given<'_, H> {
+impl<H: Host> Arguments<'_, H> {
     pub(super) fn nodes(&self, conf: &RdzvConf) -> Result<NodeRange, UsageError> {
         let given = self.argument("nnodes", &self.args.job.nnodes);
         let nodes = self.placement.as_ref().map_or(1, |placement| placement.size);
@@ -113,18 +113,22 @@ impl<H: Host> Given<'_, H> {
         Ok(is_static.then_some(Backend::Static))
     }
 
-    pub(super) fn meeting(
+    pub(super) fn rendezvous(
         &self,
         nodes: NodeRange,
         backend: Option<Backend>,
         conf: &RdzvConf,
-    ) -> Result<Meeting, UsageError> {
+    ) -> Result<RendezvousMethod, UsageError> {
         if let Some(placement) = &self.placement {
-            return self.placed_meeting(placement, conf);
+            return self.launcher_rendezvous(placement, conf);
         }
         let is_single = nodes.max() == 1;
         if self.switch("standalone", self.args.standalone)? {
-            return if is_single { Ok(Meeting::Standalone) } else { Err(standalone_nodes(nodes)) };
+            return if is_single {
+                Ok(RendezvousMethod::Standalone)
+            } else {
+                Err(standalone_nodes(nodes))
+            };
         }
         let endpoint = self.not_empty("rdzv_endpoint", &self.args.rdzv_endpoint);
         let search_port = endpoint.as_ref().and_then(Argument::search_port).transpose()?;
@@ -136,30 +140,30 @@ impl<H: Host> Given<'_, H> {
         }
         match (backend, search_port) {
             (Some(Backend::Static), Some(_)) => Err(static_search()),
-            (Some(Backend::Static), None) => self.static_meeting(nodes, endpoint),
+            (Some(Backend::Static), None) => self.static_rendezvous(nodes, endpoint),
             (Some(Backend::C10d) | None, Some(port)) => {
-                Ok(Meeting::Search(self.search(port, conf)?))
+                Ok(RendezvousMethod::Search(self.search(port, conf)?))
             }
-            (None, None) if is_single && endpoint.is_none() => Ok(Meeting::Standalone),
+            (None, None) if is_single && endpoint.is_none() => Ok(RendezvousMethod::Standalone),
             (Some(Backend::C10d) | None, None) => {
                 let endpoint = match endpoint {
                     Some(given) => checked(given.endpoint()?, &given.source, is_single)?,
                     None => Endpoint::default(),
                 };
-                Ok(Meeting::Endpoint { endpoints: vec![endpoint], is_host: conf.is_host })
+                Ok(RendezvousMethod::Endpoint { endpoints: vec![endpoint], is_host: conf.is_host })
             }
         }
     }
 
-    fn static_meeting(
+    fn static_rendezvous(
         &self,
         nodes: NodeRange,
         endpoint: Option<Argument>,
-    ) -> Result<Meeting, UsageError> {
+    ) -> Result<RendezvousMethod, UsageError> {
         let is_single = nodes.max() == 1;
         let port = self.argument("master_port", &self.args.master_port);
         if is_single && endpoint.is_none() && port.is_none() {
-            return Ok(Meeting::Standalone);
+            return Ok(RendezvousMethod::Standalone);
         }
         let (master, source) = match endpoint {
             Some(given) => {
@@ -178,7 +182,7 @@ impl<H: Host> Given<'_, H> {
                 nodes.max()
             )));
         }
-        Ok(Meeting::Static { master, node_rank })
+        Ok(RendezvousMethod::Static { master, node_rank })
     }
 
     /// Reads `--master-addr` and `--master-port`.
