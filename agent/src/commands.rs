@@ -2,7 +2,7 @@
 //!
 //! [`run`] starts this node's part of a job; [`ssh`] is `ragent launch`.
 
-mod anywhere;
+mod assumed_host;
 pub mod completion;
 pub mod coordinator;
 pub mod doctor;

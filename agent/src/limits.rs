@@ -13,7 +13,7 @@ pub const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 /// killed jobs.
 pub const MAX_STATE_ENTRIES: usize = 4096;
 /// The time for reading the error file of a failed worker, or the rest of ssh's stderr.
-pub const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
+pub const FAILURE_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The number of files that an agent has open without workers, with a reserve.
 pub const MIN_OPEN_FILES: u64 = 64;
 /// The number of files that it has open for each worker at most, during the start: thirteen for
@@ -47,10 +47,10 @@ pub const MAX_KEEPER_FRAME: usize = 16 * 1024 * 1024;
 /// The number of addresses of one node; the protocol has the same limit.
 pub const MAX_ADDRESSES: usize = 64;
 /// The time for sending final messages and output when everything else is done.
-pub const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
+pub const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time for which an agent waits for its coordinator to end, in addition to the time that
 /// agents have to stop: a lease, a last message, and a reserve.
-pub const SEE_OFF_MARGIN: Duration = Duration::from_secs(10);
+pub const COORDINATOR_END_MARGIN: Duration = Duration::from_secs(10);
 /// The time for the keeper to end.
 pub const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The number of ports of a range that are tried for a worker store.

@@ -86,7 +86,7 @@ fn logged(
     let log = telemetry::start(format, default, &ThisHost);
     let log = log.map_err(|source| SystemError { attempt: "start a thread", source })?;
     let result = command(&log);
-    log.flush(limits::FAREWELL_TIMEOUT);
+    log.flush(limits::FLUSH_TIMEOUT);
     let code = match result {
         Ok(code) => code,
         Err(error) => {
@@ -97,7 +97,7 @@ fn logged(
             error.exit_code()
         }
     };
-    log.flush(limits::FAREWELL_TIMEOUT);
+    log.flush(limits::FLUSH_TIMEOUT);
     Ok(code)
 }
 

@@ -118,7 +118,7 @@ impl Case {
         if text.is_empty() {
             return Ok(());
         }
-        let (theirs, ours) = (&theirs.last_words, &ours.last_words);
+        let (theirs, ours) = (&theirs.stderr_tail, &ours.stderr_tail);
         Err(format!("{text}\n  torchrun's last words: {theirs}\n  ragent's last words: {ours}"))
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Traces {
     /// The signals that workers received.
     signals: BTreeMap<String, String>,
     /// The end of the launcher's stderr, for the message of a failure.
-    pub(crate) last_words: String,
+    pub(crate) stderr_tail: String,
 }
 
 const FACTS: &str = "facts";
@@ -114,7 +114,7 @@ impl Traces {
             stderr: of_workers(&stderr),
             files: plain.files(),
             signals: plain.signals(),
-            last_words: String::from_utf8_lossy(&stderr.as_bytes()[tail..]).into_owned(),
+            stderr_tail: String::from_utf8_lossy(&stderr.as_bytes()[tail..]).into_owned(),
         }
     }
 

@@ -192,7 +192,7 @@ async fn launch_on_runtime(
     if tokio::time::timeout(limits::KEEPER_TIMEOUT, task).await.is_err() {
         warn!("the keeper process did not end in time; processes of this node may remain");
     }
-    console_end.wait(limits::FAREWELL_TIMEOUT).await;
+    console_end.wait(limits::FLUSH_TIMEOUT).await;
     let (agent_driver::End { ending, workers_succeeded }, endpoint) = outcome?;
     match ending {
         Ending::Closed(outcome) if outcome.result == JobResult::Succeeded => {
@@ -230,7 +230,7 @@ async fn keep_log(
     }
     let log = log.clone();
     // A disk that does not answer is waited for on another thread.
-    let _ = tokio::task::spawn_blocking(move || log.settle(limits::FAREWELL_TIMEOUT)).await;
+    let _ = tokio::task::spawn_blocking(move || log.settle(limits::FLUSH_TIMEOUT)).await;
 }
 
 /// Passes signals on to the workers.
@@ -284,8 +284,8 @@ async fn take_part(
     };
     service_manager.tell_stopping();
     if let Some(hosted) = place.hosted() {
-        let limit = spec.shared.timeouts.rejoin() + limits::SEE_OFF_MARGIN;
-        see_off(
+        let limit = spec.shared.timeouts.rejoin() + limits::COORDINATOR_END_MARGIN;
+        wait_for_coordinator(
             hosted,
             &place.node_id,
             ending.as_ref().ok().map(|end| &end.ending),
@@ -339,7 +339,7 @@ fn renew(registration: Option<&Registration>, agent: &RunningAgent) {
 
 /// Keeps a coordinator until all agents have the outcome, until `limit` has passed, or until
 /// another signal.
-async fn see_off(
+async fn wait_for_coordinator(
     hosted: Hosted,
     own: &NodeId,
     ending: Option<&Ending>,

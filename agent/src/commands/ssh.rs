@@ -23,7 +23,9 @@ mod dry_run;
 mod filters;
 mod frame;
 mod greeting;
+mod host_address;
 mod hostfile;
+mod launch_result;
 mod limits;
 mod lines;
 mod listener;
@@ -33,13 +35,11 @@ mod output;
 mod plan;
 mod relay;
 mod rendezvous;
-mod site;
+mod shell_words;
 mod ssh_command;
 mod ssh_process;
 mod tree;
 mod variables;
-mod verdict;
-mod words;
 
 use std::{
     env,
@@ -54,8 +54,8 @@ use tracing::info;
 
 pub use self::relay::run as relay;
 use self::{
+    launch_result::LaunchResult,
     plan::{Here, Plan},
-    verdict::Verdict,
 };
 use super::{
     error::{LaunchError, system},
@@ -84,12 +84,12 @@ pub fn launch(args: LaunchOverSshArgs) -> Result<ExitCode, LaunchError> {
     }
     ThisHost.raise_open_files();
     match runtime::block_on(driver::drive(&plan))?? {
-        Verdict::Succeeded => {
+        LaunchResult::Succeeded => {
             info!("the job has succeeded");
             telemetry::line("the job has succeeded");
             Ok(ExitCode::SUCCESS)
         }
-        verdict => Err(LaunchError::Command { code: verdict.code(), report: verdict.report() }),
+        result => Err(LaunchError::Command { code: result.code(), report: result.report() }),
     }
 }
 

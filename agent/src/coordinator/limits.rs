@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 pub(crate) use crate::limits::{
-    FAREWELL_TIMEOUT, IDENTIFY_TIMEOUT, MAX_REACHED, MAX_STATE_FILE, REACH_AT_ONCE, STREAM_QUEUE,
+    FLUSH_TIMEOUT, IDENTIFY_TIMEOUT, MAX_REACHED, MAX_STATE_FILE, REACH_AT_ONCE, STREAM_QUEUE,
 };
 
 /// The time for which a coordinator waits for its state file to be written before it continues: a

@@ -110,7 +110,7 @@ impl Streams {
                 let _ = stream.answers.reserve_many(limits::STREAM_QUEUE).await;
             }
         };
-        let _ = tokio::time::timeout(limits::FAREWELL_TIMEOUT, closed).await;
+        let _ = tokio::time::timeout(limits::FLUSH_TIMEOUT, closed).await;
     }
 }
 

@@ -63,7 +63,7 @@ pub(super) async fn serve(
         () = idle(busy) => {
             debug!(peer = %peer.ip, "connection closed: idle");
             connection.as_mut().graceful_shutdown();
-            timeout(limits::FAREWELL_TIMEOUT, connection).await.unwrap_or(Ok(()))
+            timeout(limits::FLUSH_TIMEOUT, connection).await.unwrap_or(Ok(()))
         }
     };
     if let Err(error) = ended {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 pub(crate) use crate::limits::{
-    FAREWELL_TIMEOUT, MAX_ENDPOINT_ADDRESSES, RETRY_INTERVAL, silent_store_clients,
+    FLUSH_TIMEOUT, MAX_ENDPOINT_ADDRESSES, RETRY_INTERVAL, silent_store_clients,
 };
 
 /// The time for one attempt to open a connection. A reachable host answers in less than a round

@@ -343,7 +343,7 @@ impl Driver<'_> {
             }
         };
         if current.is_some() {
-            let _ = tokio::time::timeout(limits::FAREWELL_TIMEOUT, ended).await;
+            let _ = tokio::time::timeout(limits::FLUSH_TIMEOUT, ended).await;
         }
     }
 }

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-pub(crate) use crate::limits::{LAST_WORDS_TIMEOUT, MAX_ERROR_FILE, MAX_KEEPER_FRAME, TASK_QUEUE};
+pub(crate) use crate::limits::{
+    FAILURE_OUTPUT_TIMEOUT, MAX_ERROR_FILE, MAX_KEEPER_FRAME, TASK_QUEUE,
+};
 
 /// The size of a worker's datagram to its service manager; systemd allows 4 KiB too.
 pub(crate) const MAX_NOTICE: usize = 4096;

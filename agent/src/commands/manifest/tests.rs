@@ -107,7 +107,7 @@ fn time_to_stop() {
         stop_grace: std::time::Duration::from_secs(30),
         ..ragent_rendezvous::settings::Timeouts::default()
     };
-    let longest = timeouts.stop_grace + timeouts.rejoin() + crate::limits::SEE_OFF_MARGIN;
+    let longest = timeouts.stop_grace + timeouts.rejoin() + crate::limits::COORDINATOR_END_MARGIN;
     assert!(longest.as_secs() < 90);
 }
 

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use super::{ManifestSpec, container};
 use crate::{
     cli::Cli,
-    commands::anywhere::Anywhere,
+    commands::assumed_host::AssumedHost,
     spec::{JobSpec, UsageError},
 };
 
@@ -67,5 +67,5 @@ fn meaningless(spec: &ManifestSpec) -> Vec<UsageError> {
         .collect();
     // All of these are flags of agents. Otherwise it would not be the fault of a variable.
     let Ok(cli) = Cli::read(words.map(OsString::from)) else { return Vec::new() };
-    JobSpec::resolve(cli.launch, &Anywhere(&env)).err().unwrap_or_default()
+    JobSpec::resolve(cli.launch, &AssumedHost(&env)).err().unwrap_or_default()
 }

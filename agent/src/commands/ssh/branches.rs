@@ -23,7 +23,7 @@ use crate::commands::ssh::limits;
 #[derive(Debug)]
 pub(super) struct Branches {
     way: Arc<Way>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     reports: mpsc::Sender<Report>,
     open: Vec<OpenBranch>,
     tasks: JoinSet<()>,
@@ -38,8 +38,8 @@ struct OpenBranch {
 impl Branches {
     /// Creates an empty set of connections; their reports will be sent to `reports`.
     pub(super) fn new(way: Way, reports: mpsc::Sender<Report>) -> Self {
-        let places = Arc::new(Semaphore::new(way.fanout.max(1) as usize));
-        Self { way: Arc::new(way), places, reports, open: Vec::new(), tasks: JoinSet::new() }
+        let permits = Arc::new(Semaphore::new(way.fanout.max(1) as usize));
+        Self { way: Arc::new(way), permits, reports, open: Vec::new(), tasks: JoinSet::new() }
     }
 
     /// Reaches `hosts`; if there are many, as a tree.
@@ -64,7 +64,7 @@ impl Branches {
         let connection = Connection {
             branch,
             way: Arc::clone(&self.way),
-            places: Arc::clone(&self.places),
+            permits: Arc::clone(&self.permits),
             orders,
             reports: self.reports.clone(),
         };
@@ -91,7 +91,7 @@ impl Branches {
 
     /// Closes all connections, upon which the relays end their agents, and waits at most `limit`
     /// for them to end.
-    pub(super) async fn hang_up(mut self, limit: Duration) {
+    pub(super) async fn disconnect(mut self, limit: Duration) {
         self.open.clear();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
         if timeout(limit, ended).await.is_err() {

@@ -20,7 +20,7 @@ use super::{
     listener::Listener,
     order::{HostNumber, Order, Report},
     ssh_command::{self, Way},
-    ssh_process::{LastWords, SshProcess, listen},
+    ssh_process::{SshOutput, SshProcess, listen},
     tree::Branch,
 };
 use crate::{commands::ssh::limits, sys::clock};
@@ -31,7 +31,7 @@ pub(super) struct Connection {
     pub(super) branch: Branch,
     pub(super) way: Arc<Way>,
     /// Limits the number of connections that are opened at the same time.
-    pub(super) places: Arc<Semaphore>,
+    pub(super) permits: Arc<Semaphore>,
     /// The orders, as frames. The connection is closed when the sender is gone.
     pub(super) orders: mpsc::Receiver<Bytes>,
     /// The receiver of the reports.
@@ -53,7 +53,7 @@ impl Connection {
                 format!("the connection through {} was lost: {why}", self.branch.head.target)
             };
             // If this fails, the receiver has ended.
-            let _ = self.reports.send(Report::Gone { host, why, is_direct }).await;
+            let _ = self.reports.send(Report::Disconnected { host, why, is_direct }).await;
         }
     }
 
@@ -62,10 +62,10 @@ impl Connection {
     async fn attempt(&mut self, open: &mut BTreeSet<HostNumber>) -> Option<String> {
         let mut attempts = 1;
         loop {
-            let words = LastWords::default();
-            let place = self.place().await?;
-            let why = self.serve(place, open, &words).await;
-            if words.is_greeted()
+            let ssh_output = SshOutput::default();
+            let permit = self.permit().await?;
+            let why = self.serve(permit, open, &ssh_output).await;
+            if ssh_output.is_greeted()
                 || !ssh_command::may_pass(&why)
                 || attempts == limits::SSH_ATTEMPTS
             {
@@ -81,15 +81,15 @@ impl Connection {
     }
 
     /// Waits until the connection may be opened. Returns `None` if it is no longer needed.
-    async fn place(&mut self) -> Option<OwnedSemaphorePermit> {
-        let place = Arc::clone(&self.places).acquire_owned();
-        tokio::pin!(place);
+    async fn permit(&mut self) -> Option<OwnedSemaphorePermit> {
+        let permit = Arc::clone(&self.permits).acquire_owned();
+        tokio::pin!(permit);
         loop {
             tokio::select! {
                 biased;
                 // Orders that come before the connection is open have no recipient.
                 order = self.orders.recv() => drop(order?),
-                place = &mut place => return place.ok(),
+                permit = &mut permit => return permit.ok(),
             }
         }
     }
@@ -98,9 +98,9 @@ impl Connection {
     /// not been reported as ended or gone.
     async fn serve(
         &mut self,
-        place: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
         open: &mut BTreeSet<HostNumber>,
-        words: &LastWords,
+        ssh_output: &SshOutput,
     ) -> String {
         let command = self.way.command(&self.branch.head.target);
         let (process, stdin, stdout, stderr) = match SshProcess::start(&command) {
@@ -118,18 +118,18 @@ impl Connection {
             Err(error) => return format!("failed to encode an order: {error}"),
         };
         let head = self.branch.head.number;
-        let stderr = tokio::spawn(listen(stderr, head, words.clone(), self.reports.clone()));
-        let listener = Listener::new(stdout, words.clone(), head, open);
+        let stderr = tokio::spawn(listen(stderr, head, ssh_output.clone(), self.reports.clone()));
+        let listener = Listener::new(stdout, ssh_output.clone(), head, open);
         let deadline = clock::now() + self.way.greeting_timeout();
         let writer = write(stdin, reach, keep_alive, &mut self.orders);
-        let listen = listener.run(place, deadline, &self.reports);
+        let listen = listener.run(permit, deadline, &self.reports);
         tokio::pin!(writer, listen);
         // The stream of orders may end first; later reports are still received.
-        let heard = tokio::select! {
-            heard = &mut listen => heard,
+        let received = tokio::select! {
+            received = &mut listen => received,
             () = &mut writer => listen.await,
         };
-        hang_up(process, stderr, words, heard).await
+        disconnect(process, stderr, ssh_output, received).await
     }
 }
 
@@ -155,18 +155,18 @@ async fn write(
 }
 
 /// Waits for the end of ssh and returns the reason.
-async fn hang_up(
+async fn disconnect(
     mut process: SshProcess,
     stderr: JoinHandle<()>,
-    words: &LastWords,
-    heard: Result<(), String>,
+    ssh_output: &SshOutput,
+    received: Result<(), String>,
 ) -> String {
-    if let Err(why) = heard {
+    if let Err(why) = received {
         // After an invalid message ssh is ended, not waited for.
         return why;
     }
-    let status = timeout(limits::HANG_UP_TIMEOUT, process.ended()).await;
+    let status = timeout(limits::DISCONNECT_TIMEOUT, process.ended()).await;
     // A master connection of ssh may hold the stream longer.
-    let _ = timeout(limits::LAST_WORDS_TIMEOUT, stderr).await;
-    ssh_command::why(status.ok().flatten(), &words.text())
+    let _ = timeout(limits::FAILURE_OUTPUT_TIMEOUT, stderr).await;
+    ssh_command::why(status.ok().flatten(), &ssh_output.text())
 }

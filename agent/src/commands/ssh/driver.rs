@@ -9,11 +9,11 @@ use tracing::info;
 
 use super::{
     branches::Branches,
+    launch_result::LaunchResult,
     machine::{Effect, Machine, Settings},
     order::Report,
     output::Prefixes,
     plan::Plan,
-    verdict::Verdict,
 };
 use crate::{
     commands::ssh::limits,
@@ -31,7 +31,7 @@ use crate::{
 /// # Errors
 ///
 /// Returns [`LaunchError`] if this machine lacks something that every launch requires.
-pub(super) async fn drive(plan: &Plan) -> Result<Verdict, LaunchError> {
+pub(super) async fn drive(plan: &Plan) -> Result<LaunchResult, LaunchError> {
     let mut signals = runtime::watch_signals(&plan.signals)?;
     let mut forwarded = runtime::watch_signals(&plan.forwarded)?;
     let (console, console_end) = Console::start().map_err(system("start a thread"))?;
@@ -44,16 +44,16 @@ pub(super) async fn drive(plan: &Plan) -> Result<Verdict, LaunchError> {
         pending: None,
         hurry: None,
     };
-    let verdict = loop {
-        if let Some(verdict) = driver.carry_out() {
-            break verdict;
+    let result = loop {
+        if let Some(result) = driver.carry_out() {
+            break result;
         }
         let deadline = driver.machine.poll_timeout();
         tokio::select! {
             // In this order, so that many lines delay neither a signal nor a deadline.
             biased;
             Some(signal) = signals.recv() => {
-                driver.hurry = Some(clock::now() + limits::FAREWELL_TIMEOUT);
+                driver.hurry = Some(clock::now() + limits::FLUSH_TIMEOUT);
                 driver.machine.handle_signal(clock::now(), signal);
             }
             Some(signal) = forwarded.recv() => {
@@ -64,18 +64,18 @@ pub(super) async fn drive(plan: &Plan) -> Result<Verdict, LaunchError> {
             () = write(&console, &driver.pending) => {
                 driver.pending = None;
                 // A console that accepts output is only slow.
-                driver.hurry = driver.hurry.map(|_| clock::now() + limits::FAREWELL_TIMEOUT);
+                driver.hurry = driver.hurry.map(|_| clock::now() + limits::FLUSH_TIMEOUT);
             }
             () = clock::until(driver.hurry), if driver.pending.is_some() => driver.pending = None,
-            Some(report) = reports.recv(), if driver.pending.is_none() => driver.hear(report),
+            Some(report) = reports.recv(), if driver.pending.is_none() => driver.handle_report(report),
         }
     };
     // Later reports are ignored.
     drop(reports);
-    driver.branches.hang_up(limits::HANG_UP_TIMEOUT).await;
+    driver.branches.disconnect(limits::DISCONNECT_TIMEOUT).await;
     drop(console);
-    console_end.wait(limits::FAREWELL_TIMEOUT).await;
-    Ok(verdict)
+    console_end.wait(limits::FLUSH_TIMEOUT).await;
+    Ok(result)
 }
 
 fn settings(plan: &Plan) -> Settings {
@@ -102,8 +102,8 @@ struct Driver<'a> {
 }
 
 impl Driver<'_> {
-    /// Carries out the pending effects. Returns the verdict when the launch is over.
-    fn carry_out(&mut self) -> Option<Verdict> {
+    /// Carries out the pending effects. Returns the result when the launch is over.
+    fn carry_out(&mut self) -> Option<LaunchResult> {
         while let Some(effect) = self.machine.poll_effect() {
             match effect {
                 Effect::Reach => self.branches.reach(self.plan.destinations()),
@@ -114,13 +114,13 @@ impl Driver<'_> {
                     self.branches.start(&self.plan.job, &self.plan.host_jobs(&hosts));
                 }
                 Effect::Signal(signal) => self.branches.signal(signal as i32),
-                Effect::Finish(verdict) => return Some(verdict),
+                Effect::Finish(result) => return Some(result),
             }
         }
         None
     }
 
-    fn hear(&mut self, report: Report) {
+    fn handle_report(&mut self, report: Report) {
         match report {
             Report::Line { host, stream, line } => {
                 self.pending = Some((stream, self.prefixes.mark(host, line)));

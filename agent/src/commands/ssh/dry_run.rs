@@ -3,22 +3,23 @@
 use std::{collections::BTreeMap, fmt::Write};
 
 use super::{
-    order::{Destination, HostJob, HostNumber, Site},
+    order::{Destination, HostAddress, HostJob, HostNumber},
     plan::Plan,
+    shell_words,
     tree::{self, Branch},
-    words,
 };
 use crate::spec::DEFAULT_PORT;
 
 /// Returns the commands of each host. Names of variables are shown, not their values.
 pub(super) fn text(plan: &Plan) -> String {
-    let site = |host_name: &String| Site {
+    let host_address = |host_name: &String| HostAddress {
         host_name: host_name.clone(),
         address: None,
         port: DEFAULT_PORT,
     };
-    let sites: Vec<(HostNumber, Site)> = (0..).zip(plan.names().iter().map(site)).collect();
-    let jobs = plan.host_jobs(&sites);
+    let host_addresses: Vec<(HostNumber, HostAddress)> =
+        (0..).zip(plan.names().iter().map(host_address)).collect();
+    let jobs = plan.host_jobs(&host_addresses);
     let mut text = String::new();
     if plan.rendezvous.is_at_a_host()
         && let Some(first) = plan.hosts.first()
@@ -66,12 +67,12 @@ fn describe(
     let by = by.map(|by| format!(" (from {})", name(by))).unwrap_or_default();
     // Writing to a string does not fail.
     let _ = writeln!(text, "{}{by}", name(host.number));
-    let _ = writeln!(text, "  {}", words::join(&plan.way.command(&host.target)));
+    let _ = writeln!(text, "  {}", shell_words::join(&plan.way.command(&host.target)));
     let Some(job) = job else { return };
-    let folder = words::quote(plan.job.folder.as_os_str());
+    let folder = shell_words::quote(plan.job.folder.as_os_str());
     let mut agent = vec![plan.way.ragent.clone().into()];
     agent.extend(plan.job.words(job));
-    let _ = writeln!(text, "    cd {folder} && {}", words::join(&agent));
+    let _ = writeln!(text, "    cd {folder} && {}", shell_words::join(&agent));
     let variables = plan.job.env.iter().chain(&job.env);
     let variables: Vec<&str> = variables.map(|(name, _)| name.as_str()).collect();
     if !variables.is_empty() {

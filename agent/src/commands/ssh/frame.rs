@@ -150,7 +150,7 @@ mod tests {
         let line = |text: &'static [u8]| Bytes::from_static(text);
         vec![
             Report::Line { host: 7, stream: Stream::Stderr, line: line(b"\xff\n") },
-            Report::Gone { host: 1, why: "no route".to_owned(), is_direct: true },
+            Report::Disconnected { host: 1, why: "no route".to_owned(), is_direct: true },
             Report::Line { host: 0, stream: Stream::Stdout, line: line(b"") },
             Report::Ended { host: 2, end: AgentEnd::Exited(3) },
         ]

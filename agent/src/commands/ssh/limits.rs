@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 pub(crate) use crate::limits::{
-    CONSOLE_CHUNK, FAREWELL_TIMEOUT, LAST_WORDS_TIMEOUT, MAX_LOCAL_WORLD_SIZE, SEE_OFF_MARGIN,
-    SWEEP_TIMEOUT,
+    CONSOLE_CHUNK, COORDINATOR_END_MARGIN, FAILURE_OUTPUT_TIMEOUT, FLUSH_TIMEOUT,
+    MAX_LOCAL_WORLD_SIZE, SWEEP_TIMEOUT,
 };
 
 /// The size of a variable's value; Linux allows no longer arguments.
@@ -37,7 +37,7 @@ pub(crate) const RELAY_QUEUE: usize = 64;
 /// Orders that wait for one connection: a handful in all. Further ones are dropped.
 pub(crate) const ORDER_QUEUE: usize = 64;
 /// The size of the end of ssh's output that the report of its failure contains.
-pub(crate) const SSH_LAST_WORDS: usize = 1024;
+pub(crate) const SSH_ERROR_LEN: usize = 1024;
 /// Interval of keep-alives to a relay from the process that sends its orders.
 pub(crate) const ORDER_KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Silence after which a relay considers the launching host lost: long enough for a user who has
@@ -53,9 +53,9 @@ pub(crate) const SSH_ATTEMPTS: u32 = 4;
 pub(crate) const SSH_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// The number of hosts for which a launch warns that another host could not reach them: further
 /// ones usually have the same cause.
-pub(crate) const DETOUR_WARNINGS: usize = 16;
+pub(crate) const DIRECT_CONNECTION_WARNINGS: usize = 16;
 /// The time for connections to end after the last order.
-pub(crate) const HANG_UP_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time for which agents may stay after one of them has reported that the job has succeeded:
 /// they learn it at once, or are evicted within a lease (3 s), and have nothing left to do.
 pub(crate) const SUCCESS_TIMEOUT: Duration = Duration::from_secs(10);

@@ -13,7 +13,7 @@ use super::{
     frame::FrameDecoder,
     greeting,
     order::{AgentEnd, HostNumber, Report},
-    ssh_process::LastWords,
+    ssh_process::SshOutput,
 };
 use crate::commands::ssh::limits;
 
@@ -22,7 +22,7 @@ pub(super) struct Listener<'a> {
     stdout: ChildStdout,
     input: BytesMut,
     frames: FrameDecoder<Report>,
-    words: LastWords,
+    ssh_output: SshOutput,
     head: HostNumber,
     open: &'a mut BTreeSet<HostNumber>,
 }
@@ -31,12 +31,12 @@ impl<'a> Listener<'a> {
     /// Creates the listener to the relay of `head`, which leads to the hosts in `open`.
     pub(super) fn new(
         stdout: ChildStdout,
-        words: LastWords,
+        ssh_output: SshOutput,
         head: HostNumber,
         open: &'a mut BTreeSet<HostNumber>,
     ) -> Self {
         let (input, frames) = (BytesMut::new(), FrameDecoder::default());
-        Self { stdout, input, frames, words, head, open }
+        Self { stdout, input, frames, ssh_output, head, open }
     }
 
     /// Passes on reports until there are no more.
@@ -46,18 +46,18 @@ impl<'a> Listener<'a> {
     /// Returns what is wrong with the other side.
     pub(super) async fn run(
         mut self,
-        place: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
         deadline: Instant,
         reports: &mpsc::Sender<Report>,
     ) -> Result<(), String> {
         let greeted = timeout_at(deadline, self.greeting()).await;
         match greeted {
-            Some(Ok(true)) => self.words.greeted(),
+            Some(Ok(true)) => self.ssh_output.greeted(),
             Some(Ok(false)) => return Ok(()),
             Some(Err(why)) => return Err(why),
             None => return Err(self.silent()),
         }
-        drop(place);
+        drop(permit);
         loop {
             while let Some(report) = self.next()? {
                 if let Some(report) = self.checked(report) {
@@ -77,16 +77,17 @@ impl<'a> Listener<'a> {
                 return Ok(true);
             }
             if !self.read().await {
-                self.words.printed(&self.input);
+                self.ssh_output.printed(&self.input);
                 return Ok(false);
             }
         }
     }
 
     fn silent(&self) -> String {
-        self.words.printed(&self.input);
-        let words = self.words.text();
-        let printed = if words.is_empty() { String::new() } else { format!(": {}", words.trim()) };
+        self.ssh_output.printed(&self.input);
+        let ssh_output = self.ssh_output.text();
+        let printed =
+            if ssh_output.is_empty() { String::new() } else { format!(": {}", ssh_output.trim()) };
         format!("it did not start ragent in time{printed}")
     }
 
@@ -106,16 +107,16 @@ impl<'a> Listener<'a> {
     fn checked(&mut self, report: Report) -> Option<Report> {
         let (Report::Line { host, .. }
         | Report::Reached { host, .. }
-        | Report::Gone { host, .. }
+        | Report::Disconnected { host, .. }
         | Report::Ended { host, .. }) = report;
         if !self.open.contains(&host) {
             return None;
         }
         match report {
-            Report::Gone { host, why, .. } => {
+            Report::Disconnected { host, why, .. } => {
                 self.open.remove(&host);
                 let why = printable(&why);
-                Some(Report::Gone { host, why, is_direct: host == self.head })
+                Some(Report::Disconnected { host, why, is_direct: host == self.head })
             }
             Report::Ended { host, end } => {
                 self.open.remove(&host);
@@ -133,7 +134,7 @@ impl<'a> Listener<'a> {
 /// Returns a text of another host in a form that is safe to print: short, and without control
 /// characters.
 fn printable(text: &str) -> String {
-    let text: String = text.chars().take(limits::SSH_LAST_WORDS).collect();
+    let text: String = text.chars().take(limits::SSH_ERROR_LEN).collect();
     ragent_proto::printable(&text).replace(['\n', '\t'], " ")
 }
 

@@ -1,5 +1,5 @@
 //! Makes the decisions of a launch: which hosts to reach, when to start, when to give up, and the
-//! verdict.
+//! result.
 //!
 //! ```text
 //! Reaching ── all have answered, enough of them ──▶ Running ── all have ended ──▶ Over
@@ -25,9 +25,9 @@ use tracing::{debug, info, warn};
 
 use self::hosts::{Hosts, Standing};
 use super::{
-    order::{AgentEnd, HostNumber, Report, Site},
+    launch_result::{LaunchResult, of_ends},
+    order::{AgentEnd, HostAddress, HostNumber, Report},
     rendezvous::RendezvousPlan,
-    verdict::{Verdict, of_ends},
 };
 use crate::commands::ssh::limits;
 
@@ -54,11 +54,11 @@ pub(super) enum Effect {
     /// Reaches directly a host that could not be reached through another.
     ReachDirectly(HostNumber),
     /// Starts the agents of these hosts.
-    Start(Vec<(HostNumber, Site)>),
+    Start(Vec<(HostNumber, HostAddress)>),
     /// Signals all agents.
     Signal(Signal),
     /// Ends the launch.
-    Finish(Verdict),
+    Finish(LaunchResult),
 }
 
 #[derive(Debug)]
@@ -78,7 +78,7 @@ pub(super) struct Machine {
     coordinator: Option<HostNumber>,
     phase: Phase,
     /// The number of hosts that another host could not reach.
-    detours: usize,
+    direct_connections: usize,
     effects: VecDeque<Effect>,
 }
 
@@ -90,7 +90,7 @@ impl Machine {
             hosts: Hosts::new(settings.names.clone()),
             coordinator: None,
             phase: Phase::Reaching { silent_until: now + settings.reach_silence },
-            detours: 0,
+            direct_connections: 0,
             effects: VecDeque::from([Effect::Reach]),
             settings,
         }
@@ -115,8 +115,10 @@ impl Machine {
     pub(super) fn handle_report(&mut self, now: Instant, report: Report) {
         match report {
             Report::Line { .. } => {}
-            Report::Reached { host, site } => self.reached(host, site),
-            Report::Gone { host, why, is_direct } => self.gone(host, why, is_direct),
+            Report::Reached { host, host_address } => self.reached(host, host_address),
+            Report::Disconnected { host, why, is_direct } => {
+                self.disconnected(host, why, is_direct)
+            }
             Report::Ended { host, end } => self.ended(host, end),
         }
         if let Phase::Reaching { silent_until } = &mut self.phase {
@@ -129,7 +131,7 @@ impl Machine {
     /// ends the launch at once.
     pub(super) fn handle_signal(&mut self, now: Instant, signal: Signal) {
         match self.phase {
-            Phase::Reaching { .. } => self.finish(Verdict::Interrupted { signal }),
+            Phase::Reaching { .. } => self.finish(LaunchResult::Interrupted { signal }),
             Phase::Running { .. } => {
                 info!(%signal, "signal received; forwarding it to all hosts");
                 self.stop(now, Some(signal), signal);
@@ -173,15 +175,15 @@ impl Machine {
         }
     }
 
-    fn reached(&mut self, host: HostNumber, site: Site) {
+    fn reached(&mut self, host: HostNumber, host_address: HostAddress) {
         let is_awaited = *self.hosts.at(host) == Standing::Reaching;
         if matches!(self.phase, Phase::Reaching { .. }) && is_awaited {
             debug!(host = self.hosts.name(host), "host reached");
-            self.hosts.set(host, Standing::Reached(site));
+            self.hosts.set(host, Standing::Reached(host_address));
         }
     }
 
-    fn gone(&mut self, host: HostNumber, why: String, is_direct: bool) {
+    fn disconnected(&mut self, host: HostNumber, why: String, is_direct: bool) {
         match self.hosts.at(host) {
             Standing::Unreachable(_) | Standing::Ended(_) | Standing::Lost(_) => {}
             Standing::Running => {
@@ -197,8 +199,8 @@ impl Machine {
     /// cause, so the number of warnings is limited.
     fn reach_directly(&mut self, host: HostNumber, why: &str) {
         let name = self.hosts.name(host);
-        self.detours += 1;
-        if self.detours <= limits::DETOUR_WARNINGS {
+        self.direct_connections += 1;
+        if self.direct_connections <= limits::DIRECT_CONNECTION_WARNINGS {
             warn!(
                 host = name,
                 cause = why,
@@ -211,7 +213,7 @@ impl Machine {
                 "host not reached through another host; connecting to it directly"
             );
         }
-        if self.detours == limits::DETOUR_WARNINGS + 1 {
+        if self.direct_connections == limits::DIRECT_CONNECTION_WARNINGS + 1 {
             warn!(
                 "more hosts were not reached through another host; set `RAGENT_LOG=info` to log each cause"
             );
@@ -267,7 +269,7 @@ impl Machine {
         if reached.len() < self.settings.min {
             let (reached, min) = (reached.len(), self.settings.min);
             let unreachable = self.hosts.unreachable();
-            return self.finish(Verdict::TooFewHosts { reached, min, unreachable });
+            return self.finish(LaunchResult::TooFewHosts { reached, min, unreachable });
         }
         info!(hosts = reached.len(), of = self.hosts.len(), "starting agents");
         for (host, _) in &reached {
@@ -287,7 +289,7 @@ impl Machine {
         }
         let is_needed = |host: HostNumber| Some(host) == self.coordinator;
         let are_too_few = self.hosts.those(&Standing::Running).len() < self.settings.min;
-        let gone = |standing: &Standing| {
+        let cannot_return = |standing: &Standing| {
             matches!(
                 standing,
                 Standing::Lost(_)
@@ -296,7 +298,7 @@ impl Machine {
         };
         let missed = self.hosts.numbers().filter(|host| are_too_few || is_needed(*host));
         let missed: Vec<&Standing> = missed.map(|host| self.hosts.at(host)).collect();
-        if missed.iter().any(|standing| gone(standing)) {
+        if missed.iter().any(|standing| cannot_return(standing)) {
             return Some(now);
         }
         let has_ended = |standing: &Standing| matches!(standing, Standing::Ended(_));
@@ -324,7 +326,7 @@ impl Machine {
         self.conclude();
     }
 
-    /// Ends the launch with the verdict that follows from the ends of all agents.
+    /// Ends the launch with the result that follows from the ends of all agents.
     fn conclude(&mut self) {
         let cause = match self.phase {
             Phase::Stopping { cause, .. } => cause,
@@ -333,8 +335,8 @@ impl Machine {
         self.finish(of_ends(&self.hosts.ends(), cause));
     }
 
-    fn finish(&mut self, verdict: Verdict) {
-        self.effects.push_back(Effect::Finish(verdict));
+    fn finish(&mut self, result: LaunchResult) {
+        self.effects.push_back(Effect::Finish(result));
         self.phase = Phase::Over;
     }
 }

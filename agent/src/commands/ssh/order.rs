@@ -104,10 +104,10 @@ pub(super) enum Report {
         /// The host.
         host: HostNumber,
         /// The address and port at which other hosts can reach it.
-        site: Site,
+        host_address: HostAddress,
     },
     /// A host could not be reached, or its connection has ended.
-    Gone {
+    Disconnected {
         /// The host.
         host: HostNumber,
         /// The reason.
@@ -126,7 +126,7 @@ pub(super) enum Report {
 
 /// The address and port at which other hosts can reach a host.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub(super) struct Site {
+pub(super) struct HostAddress {
     /// The host's own name.
     pub(super) host_name: String,
     /// The address at which ssh has reached it, if other hosts can use it.

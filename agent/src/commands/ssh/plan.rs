@@ -9,15 +9,16 @@ use ragent_rendezvous::settings::NodeRange;
 use super::{
     filters::{self, ChosenHost},
     hostfile::{HostList, HostListError},
-    order::{Destination, HostJob, HostNumber, Job, Site},
+    order::{Destination, HostAddress, HostJob, HostNumber, Job},
     output,
     rendezvous::RendezvousPlan,
+    shell_words,
     ssh_command::Way,
-    variables, words,
+    variables,
 };
 use crate::{
     cli::LaunchOverSshArgs,
-    commands::anywhere::Anywhere,
+    commands::assumed_host::AssumedHost,
     commands::ssh::limits,
     report::telemetry::LogFormat,
     spec::{Argument, JobSpec, UsageError, UsageErrors},
@@ -141,7 +142,7 @@ impl Plan {
         let timeouts = &spec.shared.timeouts;
         // Time for its workers, and then for the coordinator that it may host, which waits for the
         // other agents to end.
-        let stop = timeouts.stop_grace + timeouts.rejoin() + limits::SEE_OFF_MARGIN;
+        let stop = timeouts.stop_grace + timeouts.rejoin() + limits::COORDINATOR_END_MARGIN;
         Self {
             hosts,
             way,
@@ -185,14 +186,14 @@ impl Plan {
     }
 
     /// Returns the specific parts of the commands for the hosts that were reached.
-    pub(super) fn host_jobs(&self, reached: &[(HostNumber, Site)]) -> Vec<HostJob> {
+    pub(super) fn host_jobs(&self, reached: &[(HostNumber, HostAddress)]) -> Vec<HostJob> {
         let coordinator = self.rendezvous.coordinator(reached);
-        let site = reached.iter().find(|(host, _)| Some(*host) == coordinator);
-        let endpoint = site.map(|(host, site)| {
+        let host_address = reached.iter().find(|(host, _)| Some(*host) == coordinator);
+        let endpoint = host_address.map(|(host, host_address)| {
             let name = &self.hosts[*host as usize].name;
-            self.rendezvous.endpoint(name, site, reached)
+            self.rendezvous.endpoint(name, host_address, reached)
         });
-        let job = |(rank, (number, _)): (usize, &(HostNumber, Site))| {
+        let job = |(rank, (number, _)): (usize, &(HostNumber, HostAddress))| {
             let is_coordinator = Some(*number) == coordinator;
             let len = reached.len();
             let rendezvous =
@@ -263,7 +264,7 @@ fn chosen_hosts(args: &LaunchOverSshArgs, here: &Here) -> Result<Vec<ChosenHost>
 
 fn way(args: &LaunchOverSshArgs, here: &Here, host: &impl Host) -> Result<Way, UsageError> {
     let text = args.ssh.as_deref().unwrap_or("ssh");
-    let ssh = words::split(text).ok_or_else(|| variables::open_quote("--ssh", text))?;
+    let ssh = shell_words::split(text).ok_or_else(|| variables::open_quote("--ssh", text))?;
     let program = ssh.first().ok_or_else(|| UsageError::new("`--ssh` is empty"))?;
     if host.find_program(program.as_ref()).is_none() {
         let hint = "install OpenSSH's client, or give another one with `--ssh`";
@@ -330,7 +331,7 @@ fn job_spec(
     if launch.job.nproc_per_node.as_ref().is_some_and(is_gpu) {
         launch.job.nproc_per_node = None;
     }
-    JobSpec::resolve(launch, &Anywhere(env))
+    JobSpec::resolve(launch, &AssumedHost(env))
 }
 
 #[cfg(test)]

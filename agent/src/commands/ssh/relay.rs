@@ -22,8 +22,8 @@ use super::{
     branches::Branches,
     frame::{FrameDecoder, Message},
     greeting,
+    host_address::host_address,
     order::{AgentEnd, HostJob, HostNumber, Job, Order, Report},
-    site::site,
 };
 use crate::{
     commands::ssh::limits,
@@ -52,7 +52,7 @@ pub fn run() -> Result<(), LaunchError> {
         relay.serve(orders, &mut signals).await;
         relay.leave(&mut signals).await;
         // Output that is not written by then has no reader.
-        let _ = tokio::time::timeout(limits::FAREWELL_TIMEOUT, written).await;
+        let _ = tokio::time::timeout(limits::FLUSH_TIMEOUT, written).await;
         Ok(())
     })?
 }
@@ -66,14 +66,14 @@ fn write_reports() -> io::Result<(mpsc::Sender<Report>, oneshot::Receiver<()>)> 
     let (sender, mut queue) = mpsc::channel::<Report>(limits::RELAY_QUEUE);
     let (done, written) = oneshot::channel();
     thread::Builder::new().name("reports".to_owned()).spawn(move || {
-        let mut is_heard = true;
+        let mut has_reader = true;
         while let Some(report) = queue.blocking_recv() {
             // A report that is too long would be refused.
             let Ok(frame) = report.encode() else { continue };
-            if is_heard {
+            if has_reader {
                 let mut stdout = io::stdout().lock();
                 // Without a reader they are still taken: the agent must not block.
-                is_heard = stdout.write_all(&frame).and_then(|()| stdout.flush()).is_ok();
+                has_reader = stdout.write_all(&frame).and_then(|()| stdout.flush()).is_ok();
             }
         }
         // The receiver may be gone.
@@ -141,7 +141,7 @@ impl Relay {
                 }
                 end = ended(&mut self.agent) => {
                     self.agent = None;
-                    self.say_end(end);
+                    self.report_end(end);
                 }
                 () = clock::until(Some(silent_until)) => return,
             }
@@ -156,9 +156,9 @@ impl Relay {
                     // The agent and its workers inherit the new limit: it is raised only if needed.
                     ThisHost.raise_open_files();
                 }
-                let (site, held) = site();
+                let (host_address, held) = host_address();
                 self.held = held;
-                self.say(Report::Reached { host: me, site });
+                self.send(Report::Reached { host: me, host_address });
                 let mut branches = Branches::new(way, self.reports.clone());
                 branches.reach(below);
                 self.branches = Some(branches);
@@ -192,18 +192,18 @@ impl Relay {
         }
         match AgentProcess::start(job, own, self.core_dump, &self.reports) {
             Ok(agent) => self.agent = Some(agent),
-            Err(why) => self.say_end(AgentEnd::NotStarted(why)),
+            Err(why) => self.report_end(AgentEnd::NotStarted(why)),
         }
     }
 
-    fn say_end(&self, end: AgentEnd) {
+    fn report_end(&self, end: AgentEnd) {
         if let Some(host) = self.me {
-            self.say(Report::Ended { host, end });
+            self.send(Report::Ended { host, end });
         }
     }
 
     /// Sends a report as soon as there is room in the queue. A relay sends two in this way.
-    fn say(&self, report: Report) {
+    fn send(&self, report: Report) {
         let reports = self.reports.clone();
         tokio::spawn(async move {
             // The thread that takes them runs as long as there is a sender.
@@ -228,7 +228,7 @@ impl Relay {
         };
         let below = async {
             if let Some(branches) = self.branches {
-                branches.hang_up(self.stop.saturating_add(limits::HANG_UP_TIMEOUT)).await;
+                branches.disconnect(self.stop.saturating_add(limits::DISCONNECT_TIMEOUT)).await;
             }
         };
         tokio::join!(agent, below);

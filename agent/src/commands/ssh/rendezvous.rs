@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use ragent_rendezvous::settings::NodeRange;
 
-use super::order::{HostNumber, Site};
+use super::order::{HostAddress, HostNumber};
 use crate::{
     cli::LaunchArgs,
     commands::ssh::limits,
@@ -88,8 +88,9 @@ impl RendezvousPlan {
     /// Returns which of the reached hosts is to host the coordinator, if the user has not specified
     /// it: the first one with an address that other hosts can use, else the first one. With fixed
     /// ranks it is always the first one.
-    pub(super) fn coordinator(&self, reached: &[(HostNumber, Site)]) -> Option<HostNumber> {
-        let has_address = |(_, site): &&(HostNumber, Site)| site.address.is_some();
+    pub(super) fn coordinator(&self, reached: &[(HostNumber, HostAddress)]) -> Option<HostNumber> {
+        let has_address =
+            |(_, host_address): &&(HostNumber, HostAddress)| host_address.address.is_some();
         let found = match self.kind {
             Kind::Alone | Kind::Given | Kind::Static { has_master: true } => None,
             Kind::Static { has_master: false } => reached.first(),
@@ -103,11 +104,11 @@ impl RendezvousPlan {
     pub(super) fn endpoint(
         &self,
         name: &str,
-        own: &Site,
-        reached: &[(HostNumber, Site)],
+        own: &HostAddress,
+        reached: &[(HostNumber, HostAddress)],
     ) -> Endpoint {
-        let is_here = |(_, site): &(HostNumber, Site)| {
-            site.address.is_none() && site.host_name == own.host_name
+        let is_here = |(_, host_address): &(HostNumber, HostAddress)| {
+            host_address.address.is_none() && host_address.host_name == own.host_name
         };
         let host = match own.address {
             Some(address) => address.to_string(),

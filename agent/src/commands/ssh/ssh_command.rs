@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::words;
+use super::shell_words;
 use crate::commands::ssh::limits;
 
 /// The way in which hosts are reached.
@@ -45,7 +45,7 @@ impl Way {
         let mut command: Vec<OsString> = self.ssh.iter().map(OsString::from).collect();
         command.push("-T".into());
         command.extend(options.iter().flat_map(|option| ["-o".into(), OsString::from(option)]));
-        let relay = format!("exec {} __relay", words::quote(OsStr::new(&self.ragent)));
+        let relay = format!("exec {} __relay", shell_words::quote(OsStr::new(&self.ragent)));
         command.extend(["--".into(), target.into(), relay.into()]);
         command
     }
@@ -57,8 +57,8 @@ impl Way {
 }
 
 /// Returns the reason for the end of a connection, as far as it is known.
-pub(super) fn why(status: Option<ExitStatus>, last_words: &str) -> String {
-    let words: Vec<&str> = last_words.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+pub(super) fn why(status: Option<ExitStatus>, output: &str) -> String {
+    let words: Vec<&str> = output.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     let last = words[words.len().saturating_sub(LAST_LINES)..].join("; ");
     match status {
         Some(status) if last.is_empty() => format!("ssh has ended without output ({status})"),
@@ -135,7 +135,7 @@ mod tests {
             connect_timeout_s: 3,
             fanout: 32,
         };
-        let command = words::join(&way.command("me@node1"));
+        let command = shell_words::join(&way.command("me@node1"));
         assert!(command.starts_with("ssh -F 'my conf' -T -o BatchMode=yes -o ConnectTimeout=3 "));
         assert!(command.ends_with(" -- me@node1 'exec '\\''/opt/my tools/ragent'\\'' __relay'"));
     }

@@ -68,10 +68,10 @@ impl Drop for SshProcess {
 
 /// The end of the output of ssh and of the host's shells before the relay's greeting.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LastWords(Arc<Mutex<Said>>);
+pub(super) struct SshOutput(Arc<Mutex<OutputTail>>);
 
 #[derive(Debug, Default)]
-struct Said {
+struct OutputTail {
     /// The output on stderr; after the greeting only the newest line.
     text: Vec<u8>,
     /// The output on stdout, if there was no greeting.
@@ -79,14 +79,14 @@ struct Said {
     is_greeted: bool,
 }
 
-impl LastWords {
-    fn lock(&self) -> MutexGuard<'_, Said> {
+impl SshOutput {
+    fn lock(&self) -> MutexGuard<'_, OutputTail> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records the greeting, after which lines on stderr are shown to the user.
     pub(super) fn greeted(&self) {
-        *self.lock() = Said { is_greeted: true, ..Said::default() };
+        *self.lock() = OutputTail { is_greeted: true, ..OutputTail::default() };
     }
 
     /// Returns true if the relay has sent its greeting.
@@ -97,19 +97,19 @@ impl LastWords {
     /// Keeps the output on stdout if there was no greeting: a host that refuses a connection may
     /// print the reason there, for example if the user has no shell.
     pub(super) fn printed(&self, stdout: &[u8]) {
-        let surplus = stdout.len().saturating_sub(limits::SSH_LAST_WORDS);
+        let surplus = stdout.len().saturating_sub(limits::SSH_ERROR_LEN);
         self.lock().printed = stdout[surplus..].to_vec();
     }
 
     /// Keeps a line of stderr. Returns true if it is to be shown to the user.
     fn push(&self, line: &[u8]) -> bool {
-        let Said { text, is_greeted, .. } = &mut *self.lock();
+        let OutputTail { text, is_greeted, .. } = &mut *self.lock();
         if *is_greeted {
             // After the greeting only the newest line is kept.
             text.clear();
         }
         text.extend_from_slice(line);
-        let surplus = text.len().saturating_sub(limits::SSH_LAST_WORDS);
+        let surplus = text.len().saturating_sub(limits::SSH_ERROR_LEN);
         text.drain(..surplus);
         *is_greeted
     }
@@ -117,9 +117,9 @@ impl LastWords {
     /// Returns the output without control characters: that of stderr, else that of stdout, which
     /// may only be a welcome message.
     pub(super) fn text(&self) -> String {
-        let said = self.lock();
-        let has_errors = said.text.iter().any(|byte| !byte.is_ascii_whitespace());
-        let text = if has_errors { &said.text } else { &said.printed };
+        let tail = self.lock();
+        let has_errors = tail.text.iter().any(|byte| !byte.is_ascii_whitespace());
+        let text = if has_errors { &tail.text } else { &tail.printed };
         let text = String::from_utf8_lossy(text);
         text.replace(|c: char| c.is_control() && c != '\n', "")
     }
@@ -129,14 +129,14 @@ impl LastWords {
 pub(super) async fn listen(
     mut stderr: ChildStderr,
     host: HostNumber,
-    words: LastWords,
+    output: SshOutput,
     reports: mpsc::Sender<Report>,
 ) {
     let mut lines = Lines::default();
     loop {
         let is_over = !matches!(stderr.read_buf(lines.room()).await, Ok(1..));
         while let Some(line) = lines.take(is_over) {
-            if words.push(&line) {
+            if output.push(&line) {
                 let _ = reports.send(Report::Line { host, stream: Stream::Stderr, line }).await;
             }
         }

@@ -93,12 +93,12 @@ async fn oldest_error_file(files: Vec<(LocalRank, PathBuf)>) -> Option<(LocalRan
         // The lowest rank of several with the same age.
         ages.rev().max_by_key(|(_, age)| *age)
     });
-    timeout(limits::LAST_WORDS_TIMEOUT, looking).await.ok()?.ok().flatten()
+    timeout(limits::FAILURE_OUTPUT_TIMEOUT, looking).await.ok()?.ok().flatten()
 }
 
 /// Reads the message in a worker's error file; `None` if there is none, or the disk does not answer
 /// in time.
 async fn read_message(path: PathBuf) -> Option<String> {
     let reading = spawn_blocking(move || error_file::message(&path));
-    timeout(limits::LAST_WORDS_TIMEOUT, reading).await.ok()?.ok().flatten()
+    timeout(limits::FAILURE_OUTPUT_TIMEOUT, reading).await.ok()?.ok().flatten()
 }

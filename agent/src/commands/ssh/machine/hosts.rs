@@ -1,12 +1,12 @@
 //! The states of the hosts of a launch.
 
-use crate::commands::ssh::order::{AgentEnd, HostNumber, Site};
+use crate::commands::ssh::order::{AgentEnd, HostAddress, HostNumber};
 
 /// The state of one host.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Standing {
     Reaching,
-    Reached(Site),
+    Reached(HostAddress),
     Unreachable(String),
     Running,
     Ended(AgentEnd),
@@ -63,16 +63,16 @@ impl Hosts {
     }
 
     /// Returns the hosts that were reached, with their sites.
-    pub(super) fn reached(&self) -> Vec<(HostNumber, Site)> {
-        let site = |host| match self.at(host) {
-            Standing::Reached(site) => Some((host, site.clone())),
+    pub(super) fn reached(&self) -> Vec<(HostNumber, HostAddress)> {
+        let host_address = |host| match self.at(host) {
+            Standing::Reached(host_address) => Some((host, host_address.clone())),
             Standing::Reaching
             | Standing::Unreachable(_)
             | Standing::Running
             | Standing::Ended(_)
             | Standing::Lost(_) => None,
         };
-        self.numbers().filter_map(site).collect()
+        self.numbers().filter_map(host_address).collect()
     }
 
     /// Returns the names of the hosts that cannot be reached, with the reasons.

@@ -45,11 +45,11 @@ impl Fixture {
     }
 
     fn reached(&mut self, host: HostNumber) -> Vec<Effect> {
-        self.report(Report::Reached { host, site: site() })
+        self.report(Report::Reached { host, host_address: host_address() })
     }
 
-    fn gone(&mut self, host: HostNumber, is_direct: bool) -> Vec<Effect> {
-        self.report(Report::Gone { host, why: "cut".to_owned(), is_direct })
+    fn disconnected(&mut self, host: HostNumber, is_direct: bool) -> Vec<Effect> {
+        self.report(Report::Disconnected { host, why: "cut".to_owned(), is_direct })
     }
 
     fn exited(&mut self, host: HostNumber, code: i32) -> Vec<Effect> {
@@ -68,17 +68,17 @@ impl Fixture {
     }
 }
 
-fn site() -> Site {
-    Site { host_name: "n".to_owned(), address: None, port: 29400 }
+fn host_address() -> HostAddress {
+    HostAddress { host_name: "n".to_owned(), address: None, port: 29400 }
 }
 
 fn start(hosts: &[HostNumber]) -> Effect {
-    Effect::Start(hosts.iter().map(|host| (*host, site())).collect())
+    Effect::Start(hosts.iter().map(|host| (*host, host_address())).collect())
 }
 
 fn failed(code: u8, ends: &[(&str, &str)]) -> Effect {
     let end = |(name, how): &(&str, &str)| ((*name).to_owned(), (*how).to_owned());
-    Effect::Finish(Verdict::Failed { code, ends: ends.iter().map(end).collect() })
+    Effect::Finish(LaunchResult::Failed { code, ends: ends.iter().map(end).collect() })
 }
 
 /// All agents are started at once when every host has answered.
@@ -87,14 +87,14 @@ fn all_start_at_once() {
     let mut t = Fixture::running(3, 3);
     assert_eq!(t.exited(1, 0), []);
     assert_eq!(t.exited(0, 0), []);
-    assert_eq!(t.exited(2, 0), [Effect::Finish(Verdict::Succeeded)]);
+    assert_eq!(t.exited(2, 0), [Effect::Finish(LaunchResult::Succeeded)]);
 }
 
 /// The job starts without the hosts that cannot be reached if there are enough others.
 #[test]
 fn goes_on_without_the_unreachable() {
     let mut t = Fixture::new(3, 2);
-    assert_eq!(t.gone(0, true), []);
+    assert_eq!(t.disconnected(0, true), []);
     assert_eq!(t.reached(2), []);
     assert_eq!(t.reached(1), [start(&[1, 2])]);
 }
@@ -106,8 +106,8 @@ fn too_few_hosts() {
     let mut t = Fixture::new(2, 2);
     assert_eq!(t.reached(0), []);
     let unreachable = vec![("n1".to_owned(), "cut".to_owned())];
-    let verdict = Verdict::TooFewHosts { reached: 1, min: 2, unreachable };
-    assert_eq!(t.gone(1, true), [Effect::Finish(verdict)]);
+    let result = LaunchResult::TooFewHosts { reached: 1, min: 2, unreachable };
+    assert_eq!(t.disconnected(1, true), [Effect::Finish(result)]);
 }
 
 /// A host that another host cannot reach, or has lost before the start, is tried directly, once.
@@ -116,9 +116,9 @@ fn second_way_is_the_direct_one() {
     let mut t = Fixture::new(3, 2);
     assert_eq!(t.reached(0), []);
     assert_eq!(t.reached(1), []);
-    assert_eq!(t.gone(2, false), [Effect::ReachDirectly(2)]);
-    assert_eq!(t.gone(1, false), [Effect::ReachDirectly(1)]);
-    assert_eq!(t.gone(2, true), []);
+    assert_eq!(t.disconnected(2, false), [Effect::ReachDirectly(2)]);
+    assert_eq!(t.disconnected(1, false), [Effect::ReachDirectly(1)]);
+    assert_eq!(t.disconnected(2, true), []);
     assert_eq!(t.reached(1), [start(&[0, 1])]);
 }
 
@@ -138,16 +138,16 @@ fn three_signals() {
     let mut t = Fixture::running(2, 2);
     assert_eq!(t.signal(Signal::SIGINT), [Effect::Signal(Signal::SIGINT)]);
     assert_eq!(t.signal(Signal::SIGINT), [Effect::Signal(Signal::SIGKILL)]);
-    let verdict = Verdict::Interrupted { signal: Signal::SIGINT };
-    assert_eq!(t.signal(Signal::SIGINT), [Effect::Finish(verdict)]);
+    let result = LaunchResult::Interrupted { signal: Signal::SIGINT };
+    assert_eq!(t.signal(Signal::SIGINT), [Effect::Finish(result)]);
     assert_eq!(t.signal(Signal::SIGINT), []);
 }
 
 /// Before the agents are started, a signal ends the launch at once.
 #[test]
 fn signal_before_the_start() {
-    let verdict = Verdict::Interrupted { signal: Signal::SIGTERM };
-    assert_eq!(Fixture::new(2, 2).signal(Signal::SIGTERM), [Effect::Finish(verdict)]);
+    let result = LaunchResult::Interrupted { signal: Signal::SIGTERM };
+    assert_eq!(Fixture::new(2, 2).signal(Signal::SIGTERM), [Effect::Finish(result)]);
 }
 
 /// Agents that do not end in time after a signal are killed.
@@ -159,8 +159,8 @@ fn stubborn_agents_are_killed() {
     assert_eq!(t.advance(39 * SECOND), []);
     assert_eq!(t.advance(SECOND), [Effect::Signal(Signal::SIGKILL)]);
     let end = Report::Ended { host: 1, end: AgentEnd::Signaled(9) };
-    let verdict = Verdict::Interrupted { signal: Signal::SIGTERM };
-    assert_eq!(t.report(end), [Effect::Finish(verdict)]);
+    let result = LaunchResult::Interrupted { signal: Signal::SIGTERM };
+    assert_eq!(t.report(end), [Effect::Finish(result)]);
 }
 
 /// If a host cannot take part and too few are left, the other agents are signalled to end.
@@ -171,10 +171,13 @@ fn others_do_not_wait_for_what_never_comes() {
         let mut t = Fixture::running(2, 2);
         let ended = t.report(Report::Ended { host: 1, end });
         assert_eq!(ended, [Effect::Signal(Signal::SIGTERM)]);
-        assert!(matches!(t.exited(0, 1)[..], [Effect::Finish(Verdict::Failed { code: 1, .. })]));
+        assert!(matches!(
+            t.exited(0, 1)[..],
+            [Effect::Finish(LaunchResult::Failed { code: 1, .. })]
+        ));
     }
     let mut t = Fixture::running(2, 2);
-    assert_eq!(t.gone(1, true), [Effect::Signal(Signal::SIGTERM)]);
+    assert_eq!(t.disconnected(1, true), [Effect::Signal(Signal::SIGTERM)]);
     assert_eq!(t.exited(0, 1), [failed(1, &[("n1", "it was lost: cut")])]);
 }
 
@@ -182,11 +185,11 @@ fn others_do_not_wait_for_what_never_comes() {
 #[test]
 fn enough_go_on() {
     let mut t = Fixture::running(3, 2);
-    assert_eq!(t.gone(2, true), []);
+    assert_eq!(t.disconnected(2, true), []);
     assert_eq!(t.exited(0, 0), []);
-    assert_eq!(t.exited(1, 0), [Effect::Finish(Verdict::Succeeded)]);
+    assert_eq!(t.exited(1, 0), [Effect::Finish(LaunchResult::Succeeded)]);
     let mut t = Fixture::running(3, 1);
-    assert_eq!(t.gone(0, true), [Effect::Signal(Signal::SIGTERM)]);
+    assert_eq!(t.disconnected(0, true), [Effect::Signal(Signal::SIGTERM)]);
 }
 
 /// After a failure of the job all agents have time to end by themselves.
@@ -212,7 +215,7 @@ fn succeeded_job_is_not_kept_by_a_stuck_agent() {
     assert_eq!(t.exited(1, 0), []);
     assert_eq!(t.advance(9 * SECOND), []);
     assert_eq!(t.advance(SECOND), [Effect::Signal(Signal::SIGTERM)]);
-    assert_eq!(t.exited(2, 1), [Effect::Finish(Verdict::Succeeded)]);
+    assert_eq!(t.exited(2, 1), [Effect::Finish(LaunchResult::Succeeded)]);
 }
 
 /// The end of an agent does not extend the time of the others, and an agent that does not end after
@@ -223,9 +226,9 @@ fn end_of_a_succeeded_job_is_bounded() {
     assert_eq!(t.exited(0, 0), []);
     assert_eq!(t.advance(6 * SECOND), []);
     assert_eq!(t.exited(1, 0), []);
-    assert_eq!(t.gone(2, true), []);
+    assert_eq!(t.disconnected(2, true), []);
     assert_eq!(t.advance(4 * SECOND), [Effect::Signal(Signal::SIGTERM)]);
     assert_eq!(t.advance(40 * SECOND), [Effect::Signal(Signal::SIGKILL)]);
     let end = Report::Ended { host: 3, end: AgentEnd::Signaled(9) };
-    assert_eq!(t.report(end), [Effect::Finish(Verdict::Succeeded)]);
+    assert_eq!(t.report(end), [Effect::Finish(LaunchResult::Succeeded)]);
 }

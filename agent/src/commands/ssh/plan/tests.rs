@@ -20,16 +20,17 @@ fn plan(words: &str) -> Result<Plan, Vec<UsageError>> {
     Plan::resolve(&args, &here, &host)
 }
 
-fn site(address: Option<&str>) -> Site {
+fn host_address(address: Option<&str>) -> HostAddress {
     let address = address.map(|address| address.parse().unwrap());
-    Site { host_name: "self".to_owned(), address, port: 29401 }
+    HostAddress { host_name: "self".to_owned(), address, port: 29401 }
 }
 
 /// Returns the command lines of all agents, if the hosts `reached` were reached.
 fn agents(plan: &Plan, reached: &[HostNumber]) -> Vec<String> {
-    let sites: Vec<_> = reached.iter().map(|host| (*host, site(Some("10.0.0.1")))).collect();
-    let jobs = plan.host_jobs(&sites);
-    jobs.iter().map(|job| words::join(&plan.job.words(job))).collect()
+    let host_addresses: Vec<_> =
+        reached.iter().map(|host| (*host, host_address(Some("10.0.0.1")))).collect();
+    let jobs = plan.host_jobs(&host_addresses);
+    jobs.iter().map(|job| shell_words::join(&plan.job.words(job))).collect()
 }
 
 /// Each agent gets the job's flags as typed, followed by its own.
@@ -81,8 +82,8 @@ fn first_reached_host_is_the_endpoint() {
 #[test]
 fn coordinator_has_an_address() {
     let plan = plan("t.py").unwrap();
-    let jobs = plan.host_jobs(&[(0, site(None)), (1, site(Some("10.0.0.2")))]);
-    let words: Vec<String> = jobs.iter().map(|job| words::join(&job.flags)).collect();
+    let jobs = plan.host_jobs(&[(0, host_address(None)), (1, host_address(Some("10.0.0.2")))]);
+    let words: Vec<String> = jobs.iter().map(|job| shell_words::join(&job.flags)).collect();
     assert!(words[0].contains("--node-rank=0 --rdzv-endpoint=10.0.0.2:29401"), "{words:?}");
     assert!(words[0].contains("is_host=0") && words[1].contains("is_host=1"), "{words:?}");
 }
@@ -92,10 +93,13 @@ fn coordinator_has_an_address() {
 #[test]
 fn hosts_without_an_address() {
     let plan = plan("t.py").unwrap();
-    let other = Site { host_name: "other".to_owned(), ..site(None) };
-    let jobs = |second: Site| plan.host_jobs(&[(0, site(None)), (1, second)]);
-    assert!(words::join(&jobs(site(None))[1].flags).contains("--rdzv-endpoint=127.0.0.1:29401"));
-    assert!(words::join(&jobs(other)[1].flags).contains("--rdzv-endpoint=n1:29401"));
+    let other = HostAddress { host_name: "other".to_owned(), ..host_address(None) };
+    let jobs = |second: HostAddress| plan.host_jobs(&[(0, host_address(None)), (1, second)]);
+    assert!(
+        shell_words::join(&jobs(host_address(None))[1].flags)
+            .contains("--rdzv-endpoint=127.0.0.1:29401")
+    );
+    assert!(shell_words::join(&jobs(other)[1].flags).contains("--rdzv-endpoint=n1:29401"));
 }
 
 /// An endpoint, backend or name that the user has given is kept.
@@ -117,15 +121,15 @@ fn given_endpoints_stay() {
 #[test]
 fn devices() {
     let plan = plan("--include n1:0,2@n2 t.py").unwrap();
-    let jobs = plan.host_jobs(&[(0, site(None)), (1, site(None))]);
+    let jobs = plan.host_jobs(&[(0, host_address(None)), (1, host_address(None))]);
     assert_eq!(jobs[0].env, [("CUDA_VISIBLE_DEVICES".to_owned(), "0,2".into())]);
-    assert!(words::join(&jobs[0].flags).contains("--nproc-per-node=2"));
+    assert!(shell_words::join(&jobs[0].flags).contains("--nproc-per-node=2"));
     assert_eq!(jobs[1].env, []);
 }
 
 /// All mistakes that are found without network access are reported at once.
 #[test]
-fn mistakes_are_told_at_once() {
+fn mistakes_are_reported_at_once() {
     let mistakes = |words| -> Vec<String> {
         plan(words).unwrap_err().iter().map(ToString::to_string).collect()
     };

@@ -2,26 +2,26 @@
 
 use std::net::{IpAddr, TcpListener};
 
-use super::order::Site;
+use super::order::HostAddress;
 use crate::{
     net::{self, Reach},
     spec,
     sys::host::{Host, ThisHost},
 };
 
-/// Returns the site of this host, and a listener that reserves the port for its agent until the
+/// Returns the address of this host, and a listener that reserves the port for its agent until the
 /// agent is started; otherwise another launch might take it.
-pub(super) fn site() -> (Site, Option<TcpListener>) {
+pub(super) fn host_address() -> (HostAddress, Option<TcpListener>) {
     let connection = ThisHost.env("SSH_CONNECTION").unwrap_or_default();
     let listen = |port| net::listen(Reach::Everywhere, port).ok();
     let held = listen(spec::DEFAULT_PORT).or_else(|| listen(0));
     let address = held.as_ref().and_then(|held| held.local_addr().ok());
-    let site = Site {
+    let host_address = HostAddress {
         host_name: ThisHost.name(),
         address: own_address(&connection.to_string_lossy()),
         port: address.map_or(spec::DEFAULT_PORT, |address| address.port()),
     };
-    (site, held)
+    (host_address, held)
 }
 
 /// Returns the address at which ssh has reached this host, if other hosts can use it: the third

@@ -9,12 +9,12 @@ use std::{
 use crate::sys::host::{Gpu, Host, numa::CpuSet};
 
 /// A host that has everything, and the variables that agents are given.
-pub(crate) struct Anywhere<'a>(pub(crate) &'a [(String, OsString)]);
+pub(crate) struct AssumedHost<'a>(pub(crate) &'a [(String, OsString)]);
 
 /// Variables whose meaning depends on the host.
 const OF_A_HOST: [&str; 3] = ["PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_VIRTUAL_LOCAL_RANK"];
 
-impl Host for Anywhere<'_> {
+impl Host for AssumedHost<'_> {
     fn env(&self, name: &str) -> Option<OsString> {
         let is_flag = name.starts_with("PET_") || name.starts_with("TORCH");
         // Variables of the launcher that started this process, and of this machine's devices, do

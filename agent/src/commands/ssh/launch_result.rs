@@ -8,7 +8,7 @@ use super::{order::AgentEnd, ssh_command};
 
 /// The result of a launch.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Verdict {
+pub(crate) enum LaunchResult {
     /// The job has succeeded.
     Succeeded,
     /// The job has failed.
@@ -34,7 +34,7 @@ pub(crate) enum Verdict {
     },
 }
 
-/// Returns the verdict that follows from the ends of all agents; `cause` is the signal by which the
+/// Returns the result that follows from the ends of all agents; `cause` is the signal by which the
 /// user has ended them.
 ///
 /// An agent exits with 0 only if the job has succeeded, so one such exit code is enough: other
@@ -43,7 +43,7 @@ pub(crate) enum Verdict {
 pub(super) fn of_ends(
     ends: &[(String, Result<AgentEnd, String>)],
     cause: Option<Signal>,
-) -> Verdict {
+) -> LaunchResult {
     let codes: Vec<i32> = ends
         .iter()
         .filter_map(|(_, end)| match end {
@@ -52,10 +52,10 @@ pub(super) fn of_ends(
         })
         .collect();
     if codes.contains(&0) {
-        return Verdict::Succeeded;
+        return LaunchResult::Succeeded;
     }
     if let Some(signal) = cause {
-        return Verdict::Interrupted { signal };
+        return LaunchResult::Interrupted { signal };
     }
     // Code 2 concerns one host. From `ragent launch` it would mean a mistake in its arguments.
     let lasting = codes.iter().find(|code| [3, 4].contains(*code)).filter(|_| !codes.contains(&1));
@@ -70,10 +70,10 @@ pub(super) fn of_ends(
         };
         Some((name.clone(), how))
     };
-    Verdict::Failed { code, ends: ends.iter().filter_map(own).collect() }
+    LaunchResult::Failed { code, ends: ends.iter().filter_map(own).collect() }
 }
 
-impl Verdict {
+impl LaunchResult {
     /// Returns the exit code of `ragent launch`.
     pub(crate) fn code(&self) -> u8 {
         match self {
@@ -134,9 +134,9 @@ mod tests {
     fn code(ends: &[i32]) -> u8 {
         let end = |code: &i32| ("a".to_owned(), Ok(AgentEnd::Exited(*code)));
         match of_ends(&ends.iter().map(end).collect::<Vec<_>>(), None) {
-            Verdict::Succeeded => 0,
-            Verdict::Failed { code, .. } => code,
-            Verdict::Interrupted { .. } | Verdict::TooFewHosts { .. } => unreachable!(),
+            LaunchResult::Succeeded => 0,
+            LaunchResult::Failed { code, .. } => code,
+            LaunchResult::Interrupted { .. } | LaunchResult::TooFewHosts { .. } => unreachable!(),
         }
     }
 
@@ -170,7 +170,7 @@ mod tests {
     fn starting_without_anybody_is_no_hint() {
         let report = |reached| {
             let unreachable = vec![("a".to_owned(), "no".to_owned())];
-            Verdict::TooFewHosts { reached, min: 2, unreachable }.report()
+            LaunchResult::TooFewHosts { reached, min: 2, unreachable }.report()
         };
         assert!(report(1).contains("hint: give `--nnodes MIN:MAX`"), "{}", report(1));
         assert!(!report(0).contains("hint: "), "{}", report(0));
