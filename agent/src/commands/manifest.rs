@@ -5,12 +5,12 @@
 //! file is read but DeepSpeed's configuration.
 
 mod container;
+mod flag_values;
 mod job;
 mod metadata;
 mod names;
 mod objects;
 mod spec;
-mod typed;
 mod variables;
 mod volume;
 

@@ -30,7 +30,7 @@ use crate::{
         driver::{self as agent_driver, DriveError},
         worker_stores::WorkerStores,
     },
-    output::{console::Console, leftovers, logs::LogFolder},
+    output::{console::Console, logs::LogFolder, temp_folders},
     report::{
         event_log::{EventLog, EventSource},
         news::round_lines::RoundLines,
@@ -132,7 +132,7 @@ fn launch_with_logs(spec: &JobSpec, log: &Log) -> Result<Outcome, LaunchError> {
     // Orphans of a killed keeper become children of this process, and are swept.
     nix::sys::prctl::set_child_subreaper(true)
         .map_err(|errno| system("become a subreaper")(errno.into()))?;
-    leftovers::clean(&ThisHost.temp_dir());
+    temp_folders::clean(&ThisHost.temp_dir());
     let logs = LogFolder::create(spec.log_dir.as_deref(), &ThisHost.temp_dir(), &spec.run_id);
     let logs = match logs {
         Ok(logs) => logs,

@@ -11,7 +11,7 @@ use std::{
 use ragent_rendezvous::ids::{LocalRank, RunId};
 use rand::{RngExt, distr::Alphanumeric};
 
-use super::leftovers;
+use super::temp_folders;
 use crate::{output::limits, spec::Stream, sys::files};
 
 /// The folder for the files of the workers of one agent process.
@@ -57,9 +57,9 @@ impl LogFolder {
                 Ok(Self::Kept(run))
             }
             None => {
-                let base = temp_dir.join(format!("{}{}", leftovers::PREFIX, random_name()));
+                let base = temp_dir.join(format!("{}{}", temp_folders::PREFIX, random_name()));
                 make(&base, 0o700)?;
-                let lock = leftovers::lock(&base).ok();
+                let lock = temp_folders::lock(&base).ok();
                 let run = base.join(name);
                 make(&run, 0o700)?;
                 Ok(Self::Temporary { base, run, lock })
@@ -122,7 +122,7 @@ impl LogFolder {
     pub fn clean_up(&self) {
         if let Self::Temporary { base, .. } = self {
             // A folder that cannot be removed is harmless.
-            leftovers::remove_unused(base);
+            temp_folders::remove_unused(base);
         }
     }
 
@@ -130,7 +130,7 @@ impl LogFolder {
     /// they contain files.
     pub(crate) fn forget_before(&self, restart_count: u32) {
         if let Self::Temporary { run, .. } = self {
-            leftovers::remove_attempts(run, restart_count.saturating_sub(limits::KEPT_ATTEMPTS));
+            temp_folders::remove_attempts(run, restart_count.saturating_sub(limits::KEPT_ATTEMPTS));
         }
     }
 }

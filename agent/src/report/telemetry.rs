@@ -35,7 +35,7 @@ use tracing_subscriber::{
 use self::recent::Recent;
 use crate::{
     cli::LaunchArgs,
-    output::leftovers::AGENT_LOG,
+    output::temp_folders::AGENT_LOG,
     report::limits,
     spec::{Argument, UsageError},
     sys::{clock, files, host::Host},

@@ -7,8 +7,8 @@ use ragent_rendezvous::settings::NodeRange;
 
 use super::{
     SharedVolume,
+    flag_values::{HELP, check, checked, missing, number, pairs, required, twice},
     names::{self, Rule},
-    typed::{HELP, check, checked, missing, number, pairs, required, twice},
     variables,
 };
 use crate::{

@@ -1,6 +1,6 @@
 //! Reads volumes that all pods share.
 
-use super::{names, typed::twice};
+use super::{flag_values::twice, names};
 use crate::spec::{Argument, UsageError};
 
 /// A volume that all pods share, and the path at which it is mounted.
