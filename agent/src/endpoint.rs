@@ -1,26 +1,26 @@
-//! The endpoint of a job: its host, and this agent's place at it.
+//! The endpoint of a job: how an agent finds its host, and becomes the host or joins it.
 //!
-//! `take` finds the host and takes the place: `locate` asks an address who hosts there (`locator`
-//! decides, `identity` recognises the answer), and [`search`] finds the host without an address
-//! (`finder` decides what follows). Then `host` or `join` makes the `Place`. `hosted` is a
-//! coordinator with its port, with or without an agent.
+//! `host_or_join` finds the host: `locate` asks an address who hosts there (`locator` decides,
+//! `identity` recognises the answer), and [`search`] finds the host without an address (`finder`
+//! decides what follows). Then `host` or `join` starts the `NodeServices`. `hosted_coordinator` is
+//! a coordinator with its port, with or without an agent.
 
 mod address;
 mod error;
 mod finder;
 mod host;
-pub(crate) mod hosted;
+mod host_or_join;
+pub(crate) mod hosted_coordinator;
 pub(crate) mod identity;
 mod join;
 mod limits;
 mod locate;
 mod locator;
-mod place;
+mod node_services;
 pub(crate) mod plain_store;
 pub mod search;
 mod server;
-mod take;
 
 pub(crate) use self::error::CHECK_NAME;
-pub use self::error::{LocateError, PlaceError};
-pub(crate) use self::take::take_place;
+pub use self::error::{HostOrJoinError, LocateError};
+pub(crate) use self::host_or_join::host_or_join;

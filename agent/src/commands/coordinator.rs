@@ -20,7 +20,7 @@ use crate::{
     cli::CoordinatorArgs,
     coordinator::{driver::Input, state_file},
     endpoint::{
-        hosted::{Recovered, ServedPort, host_endpoint},
+        hosted_coordinator::{EndpointPort, RecoveredState, host_coordinator},
         plain_store::plain_store,
     },
     net::port::Attended,
@@ -42,7 +42,7 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
         let mut signals = runtime::watch_signals(&SIGNALS)?;
         let endpoint = Endpoint { host: args.host.clone(), port: address.port() };
         let run_id = RunId::new(&args.rdzv_id);
-        let recovered = Recovered::from_file(state_file::memory_path(&run_id, &endpoint));
+        let recovered = RecoveredState::from_file(state_file::memory_path(&run_id, &endpoint));
         let settings = Settings {
             run_id,
             coordinator: format!("{}_{}", ThisHost.name(), std::process::id()),
@@ -53,10 +53,10 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
         };
         let attended = watch::Sender::new(Attended::default());
         let store = plain_store(&stores, attended.subscribe())?;
-        let port = ServedPort { listener, store, attended };
+        let port = EndpointPort { listener, store, attended };
         let here = NotHere { term: Term(0), endpoint: endpoint.to_string() };
         let (not_here, _) = watch::channel(here);
-        let (mut hosted, server) = host_endpoint(port, settings, recovered, not_here);
+        let (mut hosted, server) = host_coordinator(port, settings, recovered, not_here);
         say(address)?;
         info!(%address, run_id = args.rdzv_id, "coordinating the job");
         tokio::select! {

@@ -19,7 +19,7 @@ use crate::{
         client::AttendError,
         state_file::{RunningAgent, Stage},
     },
-    endpoint::{CHECK_NAME, PlaceError},
+    endpoint::{CHECK_NAME, HostOrJoinError},
     report::{self, news},
     spec::{Argument, Endpoint, StorePorts, UsageError},
     sys::system_error::SystemError,
@@ -33,7 +33,7 @@ pub enum LaunchError {
     System(#[from] SystemError),
     /// This node could neither host nor join the job.
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    HostOrJoin(#[from] HostOrJoinError),
     /// The job, or this node's part in it, did not succeed.
     #[error("the job did not succeed")]
     Ended(Box<Ended>),
@@ -141,7 +141,7 @@ impl LaunchError {
             Self::Ended(ended) => ended.ending.exit_code(),
             Self::StaysClosed { .. } => CLOSED_BEFORE,
             Self::System(_)
-            | Self::Place(_)
+            | Self::HostOrJoin(_)
             | Self::NoJob(_)
             | Self::NotMet(_)
             | Self::Status { .. }
@@ -168,7 +168,7 @@ impl LaunchError {
                 )),
             ),
             Self::System(_)
-            | Self::Place(_)
+            | Self::HostOrJoin(_)
             | Self::NoJob(_)
             | Self::NotMet(_)
             | Self::Status { .. }
@@ -178,8 +178,8 @@ impl LaunchError {
 
     fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Place(PlaceError::System(_)) => None,
-            Self::Place(PlaceError::Locate(error)) => Some(error.hint()),
+            Self::HostOrJoin(HostOrJoinError::System(_)) => None,
+            Self::HostOrJoin(HostOrJoinError::Locate(error)) => Some(error.hint()),
             Self::Status { source: AttendError::Resolve(_), .. } => Some(CHECK_NAME),
             Self::NoJob(_) => Some("give the endpoint of the job as `--rdzv-endpoint HOST:PORT`"),
             Self::Status { source: AttendError::Other { .. }, .. } => {

@@ -24,7 +24,7 @@ use crate::{
         driver::{Input, Inputs},
         state_file::{ClosedJob, Registration, RunningAgent, Stage},
     },
-    endpoint::{hosted::Hosted, take_place},
+    endpoint::{host_or_join, hosted_coordinator::HostedCoordinator},
     limits,
     node::{
         driver::{self as agent_driver, DriveError},
@@ -263,8 +263,8 @@ async fn take_part(
         })
         .ok();
     let waits = |cause: &str| renew(registration.as_ref(), &looking(spec, Some(cause)));
-    let mut place = tokio::select! {
-        place = take_place(spec, &stores, waits) => place?,
+    let mut services = tokio::select! {
+        services = host_or_join(spec, &stores, waits) => services?,
         // No coordinator knows this node yet, so it leaves at once.
         Some(signal) = signals.recv() => {
             let signal = ragent_core::signal::Signal(signal as i32);
@@ -273,21 +273,21 @@ async fn take_part(
             return Ok((end, Endpoint::default()));
         },
     };
-    let attends = RunningAgent::this(&spec.run_id, &place.endpoint, Stage::Attending);
+    let attends = RunningAgent::this(&spec.run_id, &services.endpoint, Stage::Attending);
     renew(registration.as_ref(), &attends);
-    let stores = WorkerStores::new(stores, place.store_place(spec));
-    let agent = place.agent_spec(spec, log);
-    let mut coordinator = place.coordinator();
+    let stores = WorkerStores::new(stores, services.store_place(spec));
+    let agent = services.agent_spec(spec, log);
+    let mut coordinator = services.coordinator();
     let ending = tokio::select! {
         ending = agent_driver::drive(agent, stores, supervisor, signals, &mut service_manager) => ending,
         never = keep_registered(registration.as_ref(), &spec.run_id, &mut coordinator) => match never {},
     };
     service_manager.tell_stopping();
-    if let Some(hosted) = place.hosted() {
+    if let Some(hosted) = services.hosted() {
         let limit = spec.shared.timeouts.rejoin() + limits::COORDINATOR_END_MARGIN;
         wait_for_coordinator(
             hosted,
-            &place.node_id,
+            &services.node_id,
             ending.as_ref().ok().map(|end| &end.ending),
             limit,
             signals,
@@ -295,7 +295,7 @@ async fn take_part(
         .await;
     }
     let endpoint = coordinator.borrow().endpoint.parse().unwrap_or_default();
-    place.leave();
+    services.stop();
     let ending = ending.map_err(|error| match error {
         DriveError::Store(source) => LaunchError::WorkerStore { ports: spec.store_ports, source },
         DriveError::Supervisor => {
@@ -340,13 +340,13 @@ fn renew(registration: Option<&Registration>, agent: &RunningAgent) {
 /// Keeps a coordinator until all agents have the outcome, until `limit` has passed, or until
 /// another signal.
 async fn wait_for_coordinator(
-    hosted: Hosted,
+    hosted: HostedCoordinator,
     own: &NodeId,
     ending: Option<&Ending>,
     limit: Duration,
     signals: &mut mpsc::Receiver<Signal>,
 ) {
-    let Hosted { inputs, coordinator } = hosted;
+    let HostedCoordinator { inputs, coordinator } = hosted;
     let knows_why = match ending {
         Some(Ending::Closed(_)) => true,
         Some(Ending::Left(_)) => knows(&inputs, own).await,

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use super::error::{LaunchError, system};
 use crate::{
-    endpoint::{LocateError, PlaceError},
+    endpoint::{HostOrJoinError, LocateError},
     net,
 };
 
@@ -22,7 +22,7 @@ pub(super) fn bind(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), L
         .min()
         .ok_or_else(|| system("resolve `--host`")(io::Error::other("it has no address")))?;
     let listener = net::listen_on(address)
-        .map_err(|source| PlaceError::Locate(LocateError::Bind { address, source }))?;
+        .map_err(|source| HostOrJoinError::Locate(LocateError::Bind { address, source }))?;
     let address = listener.local_addr().map_err(system("listen"))?;
     Ok((listener, address))
 }

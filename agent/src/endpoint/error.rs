@@ -1,13 +1,13 @@
-//! The reasons for which an agent does not find its job, or gets no place in it.
+//! The reasons for which an agent does not find the host of its job, or can neither host nor join.
 
 use std::{io, net::SocketAddr, time::Duration};
 
 use super::search::sockets::SocketsError;
 use crate::{scheduler::Launcher, sys::system_error::SystemError};
 
-/// The reason for which an agent has no place at an endpoint.
+/// The reason for which an agent can neither host nor join at an endpoint.
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum HostOrJoinError {
     /// The system refused something that every launch needs.
     #[error(transparent)]
     System(#[from] SystemError),

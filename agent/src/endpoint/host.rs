@@ -1,4 +1,4 @@
-//! Takes a place in a job by hosting its coordinator, which recovers the job if an earlier one has
+//! Starts this node's services as the host of the job's coordinator, which recovers the job if an earlier one has
 //! left its state.
 
 use std::net::{IpAddr, TcpListener};
@@ -15,16 +15,16 @@ use tracing::{info, warn};
 
 use super::{
     address::{EndpointHere, Unreachable, reachable_here},
-    error::PlaceError,
-    hosted::{Recovered, ServedPort, host_endpoint},
-    place::Place,
+    error::HostOrJoinError,
+    hosted_coordinator::{EndpointPort, RecoveredState, host_coordinator},
+    node_services::NodeServices,
     plain_store::plain_store,
 };
 use crate::{
     coordinator::state_file,
     net::{
         Reach,
-        port::{Attended, StoreDoor},
+        port::{Attended, PortStore},
     },
     node::node_id::new_node_id,
     spec::{Endpoint, JobSpec, RendezvousMethod},
@@ -38,22 +38,22 @@ pub(super) fn host(
     listener: TcpListener,
     address: IpAddr,
     endpoint: Endpoint,
-) -> Result<Place, PlaceError> {
+) -> Result<NodeServices, HostOrJoinError> {
     let bound = listener.local_addr().map_err(system("listen"))?;
     let node_id = new_node_id();
     // Read after the port is bound: see `Obituary::deliver`.
     let recovered = recover(spec, &endpoint);
     let known_round = recovered.memory.as_ref().map_or_else(KnownRound::default, seat_of);
     let (attended, registered) = watch::channel(Attended::default());
-    let (door, store) = open_store(spec, stores, registered)?;
+    let (store_sender, store) = open_store(spec, stores, registered)?;
     let not_here = NotHere { term: known_round.round.term, endpoint: endpoint.to_string() };
     let (not_here, _) = watch::channel(not_here);
     let state_file = recovered.state_file.clone();
-    let port = ServedPort { listener, store, attended };
+    let port = EndpointPort { listener, store, attended };
     let (hosted, server) =
-        host_endpoint(port, settings(spec, &node_id), recovered, not_here.clone());
+        host_coordinator(port, settings(spec, &node_id), recovered, not_here.clone());
     info!(%endpoint, run_id = %spec.run_id, nodes = %spec.shared.nodes, "coordinating the job");
-    Ok(Place {
+    Ok(NodeServices {
         reach: Reach::of_endpoint(&endpoint, address),
         attend_at: Endpoint { host: reachable_here(bound).to_string(), port: bound.port() },
         endpoint,
@@ -64,9 +64,9 @@ pub(super) fn host(
         state_file,
         not_here,
         hosted: Some(hosted),
-        door,
+        store_sender,
         server,
-        beacon: None,
+        search_responder: None,
     })
 }
 
@@ -101,14 +101,14 @@ pub(super) fn announced_address(spec: &JobSpec, endpoint: &Endpoint, resolved: I
 }
 
 /// Reads the state of an earlier coordinator, and its host's obituary.
-fn recover(spec: &JobSpec, endpoint: &Endpoint) -> Recovered {
+fn recover(spec: &JobSpec, endpoint: &Endpoint) -> RecoveredState {
     let path = match spec.rendezvous {
-        RendezvousMethod::Standalone => return Recovered::default(),
+        RendezvousMethod::Standalone => return RecoveredState::default(),
         RendezvousMethod::Endpoint { .. }
         | RendezvousMethod::Search(_)
         | RendezvousMethod::Static { .. } => state_file::memory_path(&spec.run_id, endpoint),
     };
-    let mut recovered = Recovered::from_file(path.clone());
+    let mut recovered = RecoveredState::from_file(path.clone());
     if let Some(memory) = &mut recovered.memory
         && state_file::has_obituary(&path, memory)
         && let Some(node) = confirm_dead(memory)
@@ -147,19 +147,19 @@ fn settings(spec: &JobSpec, node_id: &NodeId) -> Settings {
 }
 
 /// The sender of the stores that a port serves.
-type DoorSender = watch::Sender<Option<StoreHandle>>;
+type PortStoreSender = watch::Sender<Option<StoreHandle>>;
 
 /// Opens the store that the endpoint's port serves; the sender if each round has its own.
 fn open_store(
     spec: &JobSpec,
     stores: &StoreThread,
     attended: watch::Receiver<Attended>,
-) -> Result<(Option<DoorSender>, StoreDoor), PlaceError> {
+) -> Result<(Option<PortStoreSender>, PortStore), HostOrJoinError> {
     match spec.rendezvous {
         // The worker stores of this node open a store for each round.
         RendezvousMethod::Static { .. } => {
-            let (door, store) = watch::channel(None);
-            Ok((Some(door), store))
+            let (store_sender, store) = watch::channel(None);
+            Ok((Some(store_sender), store))
         }
         RendezvousMethod::Standalone
         | RendezvousMethod::Endpoint { .. }

@@ -1,4 +1,4 @@
-//! Takes a place in a job whose coordinator is another process.
+//! Starts this node's services if the job's coordinator is another process.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,9 @@ use ragent_proto::convert::NotHere;
 use ragent_rendezvous::message::KnownRound;
 use tokio::sync::watch;
 
-use super::{address::member_reach, error::PlaceError, place::Place, server::Server};
+use super::{
+    address::member_reach, error::HostOrJoinError, node_services::NodeServices, server::Server,
+};
 use crate::{
     coordinator::{role::Role, service},
     net::{
@@ -24,7 +26,7 @@ pub(super) fn join(
     spec: &JobSpec,
     coordinator: SocketAddr,
     endpoint: Endpoint,
-) -> Result<Place, PlaceError> {
+) -> Result<NodeServices, HostOrJoinError> {
     let reach = member_reach(coordinator.ip());
     let listener = net::listen(reach, 0).map_err(system("listen"))?;
     let port = listener.local_addr().map_err(system("listen"))?.port();
@@ -34,7 +36,7 @@ pub(super) fn join(
     let http = service::router(&spec.run_id, Role::Elsewhere(known));
     let attended = watch::channel(Attended::default()).1;
     let protocols = PortProtocols { http, store: None, attended };
-    Ok(Place {
+    Ok(NodeServices {
         attend_at: endpoint.clone(),
         endpoint,
         address: None,
@@ -45,8 +47,8 @@ pub(super) fn join(
         state_file: None,
         not_here,
         hosted: None,
-        door: None,
+        store_sender: None,
         server: Server::start(listener, protocols),
-        beacon: None,
+        search_responder: None,
     })
 }

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::{
     endpoint::limits,
-    net::port::{Attended, StoreDoor},
+    net::port::{Attended, PortStore},
     sys::system_error::{SystemError, system},
 };
 
@@ -16,22 +16,22 @@ use crate::{
 pub(crate) fn plain_store(
     stores: &StoreThread,
     attended: watch::Receiver<Attended>,
-) -> Result<StoreDoor, SystemError> {
+) -> Result<PortStore, SystemError> {
     let admission = plain_admission(&attended.borrow());
     let options = Options { admission, memory_max: limits::MAX_PLAIN_STORE, ..Options::default() };
     let store = stores
         .open_with(None, options)
         .map_err(|error| system("open the endpoint's store")(io::Error::other(error)))?;
-    let (_, door) = watch::channel(Some(store));
-    tokio::spawn(admit_attended(door.clone(), attended));
-    Ok(door)
+    let (_, port_store) = watch::channel(Some(store));
+    tokio::spawn(admit_attended(port_store.clone(), attended));
+    Ok(port_store)
 }
 
 /// Admits the registered nodes to the endpoint's store, until the coordinator has ended.
-async fn admit_attended(door: StoreDoor, mut attended: watch::Receiver<Attended>) {
+async fn admit_attended(port_store: PortStore, mut attended: watch::Receiver<Attended>) {
     while attended.changed().await.is_ok() {
         let admission = plain_admission(&attended.borrow_and_update());
-        if let Some(store) = &*door.borrow() {
+        if let Some(store) = &*port_store.borrow() {
             store.admit(admission);
         }
     }

@@ -41,6 +41,6 @@ pub(crate) const SPARE_FILES: usize = 1024;
 pub(crate) const PROGRESS_QUEUE: usize = 256;
 /// The time for which a client of the store waits for it, on a port that serves a new one in each
 /// round: workers of other nodes may be faster than the node that serves it.
-pub(crate) const STORE_DOOR_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const PORT_STORE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections to the agent's port in total: 10,000 agents with a spare connection each.
 pub(crate) const MAX_CONNECTIONS: usize = 20_480;

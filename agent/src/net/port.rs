@@ -35,7 +35,7 @@ use super::{
 use crate::{net::limits, sys::clock};
 
 /// The store for new connections; while there is none, they wait.
-pub(crate) type StoreDoor = watch::Receiver<Option<StoreHandle>>;
+pub(crate) type PortStore = watch::Receiver<Option<StoreHandle>>;
 
 /// The registered nodes, as known to a coordinator's port.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -53,7 +53,7 @@ pub(crate) struct PortProtocols {
     /// gRPC and HTTP.
     pub http: Router,
     /// `TCPStore`; `None`: such connections are closed.
-    pub store: Option<StoreDoor>,
+    pub store: Option<PortStore>,
     /// The registered nodes.
     pub attended: watch::Receiver<Attended>,
 }
@@ -263,8 +263,8 @@ async fn serve_connection(
     }
 }
 
-async fn serve_store(stream: TcpStream, peer: PeerAddress, mut door: StoreDoor) {
-    let Ok(Ok(store)) = timeout(limits::STORE_DOOR_TIMEOUT, door.wait_for(Option::is_some)).await
+async fn serve_store(stream: TcpStream, peer: PeerAddress, mut door: PortStore) {
+    let Ok(Ok(store)) = timeout(limits::PORT_STORE_TIMEOUT, door.wait_for(Option::is_some)).await
     else {
         return debug!(peer = %peer.ip, "connection closed: no store is open");
     };

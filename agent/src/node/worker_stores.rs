@@ -36,7 +36,7 @@ pub enum StorePlace {
         /// That port.
         port: u16,
         /// The channel through which that listener receives the store of the round.
-        door: watch::Sender<Option<StoreHandle>>,
+        store_sender: watch::Sender<Option<StoreHandle>>,
     },
 }
 
@@ -92,9 +92,9 @@ impl WorkerStores {
         self.close_next().await;
         let (reach, ports) = match &self.place {
             StorePlace::Ports { reach, ports, .. } => (*reach, *ports),
-            StorePlace::OnePort { port, door } => {
+            StorePlace::OnePort { port, store_sender } => {
                 // New connections wait; existing ones still use the old store.
-                self.serving = door.send_replace(None).or_else(|| self.serving.take());
+                self.serving = store_sender.send_replace(None).or_else(|| self.serving.take());
                 let port = *port;
                 self.next = Some(self.open_next(None)?);
                 return Ok(port);
@@ -125,7 +125,9 @@ impl WorkerStores {
         match &self.place {
             StorePlace::Ports { is_served: true, .. } => self.serving = Some(store),
             StorePlace::Ports { is_served: false, .. } => store.close().await,
-            StorePlace::OnePort { door, .. } => drop(door.send_replace(Some(store))),
+            StorePlace::OnePort { store_sender, .. } => {
+                drop(store_sender.send_replace(Some(store)))
+            }
         }
     }
 
@@ -273,8 +275,8 @@ mod tests {
     /// A port that all rounds share has no store between two rounds.
     #[tokio::test]
     async fn one_port_has_a_store_only_in_a_round() {
-        let (door, seen) = watch::channel(None);
-        let place = StorePlace::OnePort { port: 29_500, door };
+        let (store_sender, seen) = watch::channel(None);
+        let place = StorePlace::OnePort { port: 29_500, store_sender };
         let mut stores = WorkerStores::new(StoreThread::start("stores").unwrap(), place);
         for _ in 0..2 {
             assert_eq!(stores.open().await.unwrap(), 29_500);

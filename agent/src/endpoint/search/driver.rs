@@ -66,9 +66,9 @@ pub(crate) struct Search {
 
 /// A search that continues for other agents, until this value is dropped.
 #[derive(Debug)]
-pub(crate) struct Beacon(JoinHandle<()>);
+pub(crate) struct SearchResponder(JoinHandle<()>);
 
-impl Drop for Beacon {
+impl Drop for SearchResponder {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -144,22 +144,25 @@ impl Search {
 
     /// Notes that this agent hosts a coordinator at `at`. Continues to answer agents that look, and
     /// makes the coordinator give way to another one where it must.
-    pub(crate) fn hosts(
+    pub(crate) fn answer_as_host(
         mut self,
         at: SocketAddr,
         coordinator: Inputs,
         known: watch::Receiver<NotHere>,
-    ) -> Beacon {
+    ) -> SearchResponder {
         self.election.handle_hosting(clock::now(), at);
         self.hosted = Some(coordinator);
-        self.goes_on(known)
+        self.answer_as_member(known)
     }
 
     /// Notes that this agent has joined. Continues to answer agents that look, with the `known`
     /// endpoint of the coordinator.
-    pub(crate) fn goes_on(mut self, mut known: watch::Receiver<NotHere>) -> Beacon {
+    pub(crate) fn answer_as_member(
+        mut self,
+        mut known: watch::Receiver<NotHere>,
+    ) -> SearchResponder {
         known.mark_unchanged();
-        Beacon(tokio::spawn(async move {
+        SearchResponder(tokio::spawn(async move {
             let mut endpoint = known.borrow().endpoint.clone();
             loop {
                 // The endpoint is found only once.

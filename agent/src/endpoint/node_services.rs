@@ -1,4 +1,4 @@
-//! The place of an agent in its job: the services on its port, and the endpoint of its coordinator.
+//! The services of a node on its port, and the endpoint of its coordinator.
 
 use std::{net::IpAddr, path::PathBuf};
 
@@ -14,8 +14,8 @@ use tokio::sync::watch;
 
 use super::{
     address::store_reach,
-    hosted::Hosted,
-    search::driver::{Beacon, Search},
+    hosted_coordinator::HostedCoordinator,
+    search::driver::{Search, SearchResponder},
     server::Server,
 };
 use crate::{
@@ -26,8 +26,8 @@ use crate::{
     sys::host::ThisHost,
 };
 
-/// The place of an agent in its job.
-pub(crate) struct Place {
+/// The services of a node on its port, and the endpoint of its coordinator.
+pub(crate) struct NodeServices {
     /// The endpoint, by the name that all nodes use.
     pub(crate) endpoint: Endpoint,
     /// The connections that its worker stores accept.
@@ -42,23 +42,23 @@ pub(crate) struct Place {
     pub(super) known_round: KnownRound,
     pub(super) state_file: Option<PathBuf>,
     pub(super) not_here: watch::Sender<NotHere>,
-    pub(super) hosted: Option<Hosted>,
+    pub(super) hosted: Option<HostedCoordinator>,
     /// The channel for the store of a round to its port, if the store is served there.
-    pub(super) door: Option<watch::Sender<Option<StoreHandle>>>,
+    pub(super) store_sender: Option<watch::Sender<Option<StoreHandle>>>,
     pub(super) server: Server,
     /// Answers other agents that look for the endpoint.
-    pub(super) beacon: Option<Beacon>,
+    pub(super) search_responder: Option<SearchResponder>,
 }
 
-impl Place {
+impl NodeServices {
     /// Continues `search` for other agents that look for the endpoint.
-    pub(super) fn answers_others(&mut self, search: Search) {
+    pub(super) fn answer_searching_agents(&mut self, search: Search) {
         let known = self.not_here.subscribe();
-        self.beacon = Some(match (&self.hosted, self.address) {
-            (Some(Hosted { inputs, .. }), Some(address)) => {
-                search.hosts((address, self.port).into(), inputs.clone(), known)
+        self.search_responder = Some(match (&self.hosted, self.address) {
+            (Some(HostedCoordinator { inputs, .. }), Some(address)) => {
+                search.answer_as_host((address, self.port).into(), inputs.clone(), known)
             }
-            (None, _) | (_, None) => search.goes_on(known),
+            (None, _) | (_, None) => search.answer_as_member(known),
         });
     }
 
@@ -99,8 +99,8 @@ impl Place {
 
     /// Returns the place of this node's worker stores.
     pub(crate) fn store_place(&mut self, spec: &JobSpec) -> StorePlace {
-        match self.door.take() {
-            Some(door) => StorePlace::OnePort { port: self.port, door },
+        match self.store_sender.take() {
+            Some(store_sender) => StorePlace::OnePort { port: self.port, store_sender },
             None => StorePlace::Ports {
                 reach: store_reach(self.reach, spec.local_addr.as_deref()),
                 ports: spec.store_ports,
@@ -124,12 +124,12 @@ impl Place {
     }
 
     /// Takes the coordinator that this agent hosts, if any.
-    pub(crate) fn hosted(&mut self) -> Option<Hosted> {
+    pub(crate) fn hosted(&mut self) -> Option<HostedCoordinator> {
         self.hosted.take()
     }
 
     /// Stops serving the port.
-    pub(crate) fn leave(self) {
-        drop((self.server, self.beacon));
+    pub(crate) fn stop(self) {
+        drop((self.server, self.search_responder));
     }
 }

@@ -22,27 +22,27 @@ use crate::{
         service, state_file,
     },
     endpoint::limits,
-    net::port::{Attended, PortProtocols, StoreDoor},
+    net::port::{Attended, PortProtocols, PortStore},
     sys::{clock, random::random_id},
 };
 
 /// A running coordinator, and its inputs.
-pub(crate) struct Hosted {
+pub(crate) struct HostedCoordinator {
     pub(crate) inputs: Inputs,
     pub(crate) coordinator: JoinHandle<()>,
 }
 
 /// The listener of an endpoint, and further parts of its port.
-pub(crate) struct ServedPort {
+pub(crate) struct EndpointPort {
     pub(crate) listener: TcpListener,
-    pub(crate) store: StoreDoor,
+    pub(crate) store: PortStore,
     /// The registered nodes, published to the port.
     pub(crate) attended: watch::Sender<Attended>,
 }
 
 /// The state of an earlier coordinator of the job, and the file that keeps it.
 #[derive(Debug, Default)]
-pub(crate) struct Recovered {
+pub(crate) struct RecoveredState {
     /// The state file; `None` if the job has none.
     pub(crate) state_file: Option<PathBuf>,
     /// The memory of an earlier coordinator.
@@ -51,7 +51,7 @@ pub(crate) struct Recovered {
     pub(crate) key: Option<Key>,
 }
 
-impl Recovered {
+impl RecoveredState {
     /// Reads the state file of a job.
     pub(crate) fn from_file(path: PathBuf) -> Self {
         let memory = state_file::read_memory(&path);
@@ -61,13 +61,13 @@ impl Recovered {
 }
 
 /// Starts a coordinator with the endpoint in `not_here`, and serves its port.
-pub(crate) fn host_endpoint(
-    port: ServedPort,
+pub(crate) fn host_coordinator(
+    port: EndpointPort,
     settings: Settings,
-    recovered: Recovered,
+    recovered: RecoveredState,
     not_here: watch::Sender<NotHere>,
-) -> (Hosted, Server) {
-    let Recovered { state_file, memory, key } = recovered;
+) -> (HostedCoordinator, Server) {
+    let RecoveredState { state_file, memory, key } = recovered;
     if let Some(own) = state_file.clone() {
         // A slow disk does not delay the start, and remaining files are removed next time.
         drop(tokio::task::spawn_blocking(move || state_file::clean(&own)));
@@ -78,7 +78,7 @@ pub(crate) fn host_endpoint(
     let rendezvous = Rendezvous::new(clock::now(), settings, memory);
     let (known, endpoint) = (not_here.subscribe(), not_here.borrow().endpoint.clone());
     let role = Role::Coordinator { inputs: inputs.clone(), endpoint, known };
-    let ServedPort { listener, store, attended } = port;
+    let EndpointPort { listener, store, attended } = port;
     let protocols_attended = attended.subscribe();
     let proofs = Proofs::new(key);
     let coordinator =
@@ -86,5 +86,5 @@ pub(crate) fn host_endpoint(
     let coordinator = tokio::spawn(coordinator);
     let http = service::router(&run_id, role);
     let protocols = PortProtocols { http, store: Some(store), attended: protocols_attended };
-    (Hosted { inputs, coordinator }, Server::start(listener, protocols))
+    (HostedCoordinator { inputs, coordinator }, Server::start(listener, protocols))
 }

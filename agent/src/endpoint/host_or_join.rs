@@ -1,4 +1,4 @@
-//! Takes an agent's place in its job: finds the host, and then hosts or joins.
+//! Finds the host of a job, and then hosts the coordinator here or joins it there.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 
@@ -6,12 +6,12 @@ use ragent_store::StoreThread;
 use tracing::info;
 
 use super::{
-    error::{LocateError, PlaceError},
+    error::{HostOrJoinError, LocateError},
     finder::{Finder, Input, Step},
     host::{announced_address, host},
     join::join,
     locate::{self, Located},
-    place::Place,
+    node_services::NodeServices,
     search::driver::Search,
 };
 use crate::{
@@ -21,17 +21,17 @@ use crate::{
     sys::{clock, system_error::system},
 };
 
-/// Finds the host, and takes this node's place. `waits` receives the reason for waiting whenever it
+/// Finds the host, and hosts or joins. `waits` receives the reason for waiting whenever it
 /// changes.
 ///
 /// # Errors
 ///
-/// Returns [`PlaceError`] if there is no host and this node cannot host.
-pub(crate) async fn take_place(
+/// Returns [`HostOrJoinError`] if there is no host and this node cannot host.
+pub(crate) async fn host_or_join(
     spec: &JobSpec,
     stores: &StoreThread,
     waits: impl Fn(&str),
-) -> Result<Place, PlaceError> {
+) -> Result<NodeServices, HostOrJoinError> {
     let (endpoint, is_host) = match &spec.rendezvous {
         RendezvousMethod::Standalone => {
             return host_at(spec, stores, Ipv4Addr::LOCALHOST.into(), 0);
@@ -57,17 +57,17 @@ pub(crate) async fn take_place(
     }
 }
 
-/// Finds the place of this node if no address is given.
+/// Searches for the host if no address is given, and hosts or joins.
 async fn find(
     spec: &JobSpec,
     search: &SearchSpec,
     stores: &StoreThread,
-) -> Result<Place, PlaceError> {
+) -> Result<NodeServices, HostOrJoinError> {
     let mut finder = Finder::new(clock::now(), spec.shared.timeouts.join);
     let port = search.port;
     let mut search = Search::begin(search, &spec.run_id).map_err(LocateError::Search)?;
     let mut step = finder.first();
-    let mut place = loop {
+    let mut services = loop {
         let input = match step {
             Step::Search(limit) => search.find(limit).await.map_or(Input::NotFound, Input::Found),
             Step::Host(address) => {
@@ -98,8 +98,8 @@ async fn find(
         };
         step = finder.handle(clock::now(), input);
     };
-    place.answers_others(search);
-    Ok(place)
+    services.answer_searching_agents(search);
+    Ok(services)
 }
 
 /// Hosts at `address` on `port`, or on a free port if another job has that one: the other agents
@@ -109,7 +109,7 @@ fn host_at(
     stores: &StoreThread,
     address: IpAddr,
     port: u16,
-) -> Result<Place, PlaceError> {
+) -> Result<NodeServices, HostOrJoinError> {
     let reach = Reach::of(address);
     let listener =
         net::listen(reach, port).or_else(|_| net::listen(reach, 0)).map_err(system("listen"))?;
@@ -117,6 +117,6 @@ fn host_at(
     host(spec, stores, listener, address, endpoint)
 }
 
-fn port_of(listener: &TcpListener) -> Result<u16, PlaceError> {
+fn port_of(listener: &TcpListener) -> Result<u16, HostOrJoinError> {
     Ok(listener.local_addr().map_err(system("listen"))?.port())
 }
