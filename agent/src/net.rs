@@ -1,11 +1,11 @@
 //! Makes every listener and every connection of the program, so that common rules (bounds now,
 //! authentication and TLS later) have one place.
 //!
-//! `port` serves the protocols of one port, `door` decides which connections it keeps;
+//! `port` serves the protocols of one port, `connection_quota` decides which connections it keeps;
 //! `http_client` requests a single page.
 
 pub(crate) mod connection;
-mod door;
+mod connection_quota;
 pub(crate) mod http;
 pub(crate) mod http_client;
 mod limits;

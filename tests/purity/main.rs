@@ -35,7 +35,7 @@ fn machines_next_to_their_driver_are_pure() {
         "endpoint/finder.rs",
         "endpoint/locator.rs",
         "endpoint/search/election.rs",
-        "net/door.rs",
+        "net/connection_quota.rs",
     ] {
         let text = fs::read_to_string(format!("{sources}/{machine}")).expect("it is there");
         for forbidden in ["tokio", "tonic", "ragent_proto", "async ", "now()"] {

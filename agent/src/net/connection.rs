@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::mpsc;
 
-use super::door::Visitor;
+use super::connection_quota::ConnectionId;
 
 /// The source of a request, stored among its extensions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -33,7 +33,7 @@ impl PeerAddress {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
     /// The protocol is HTTP.
-    Hurried,
+    IsHttp,
     /// The first request is complete.
     Served,
 }
@@ -41,15 +41,15 @@ pub(super) enum Step {
 /// Reports the progress of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct Progress {
-    visitor: Visitor,
+    connection: ConnectionId,
     is_served: Arc<AtomicBool>,
-    steps: mpsc::Sender<(Visitor, Step)>,
+    steps: mpsc::Sender<(ConnectionId, Step)>,
 }
 
 impl Progress {
     /// Creates the reports of one connection, to `steps`.
-    pub(super) fn new(visitor: Visitor, steps: mpsc::Sender<(Visitor, Step)>) -> Self {
-        Self { visitor, is_served: Arc::default(), steps }
+    pub(super) fn new(connection: ConnectionId, steps: mpsc::Sender<(ConnectionId, Step)>) -> Self {
+        Self { connection, is_served: Arc::default(), steps }
     }
 
     /// Reports that the first request is complete; later requests are not reported.
@@ -62,6 +62,6 @@ impl Progress {
     /// Reports a step.
     pub(super) async fn report(&self, step: Step) {
         // The port may be closed already.
-        let _ = self.steps.send((self.visitor, step)).await;
+        let _ = self.steps.send((self.connection, step)).await;
     }
 }

@@ -29,12 +29,12 @@ pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(60);
 /// The time after which an unknown connection counts towards the quotas: a new member sends its
 /// request at once.
-pub(crate) const STRANGER_GRACE: Duration = Duration::from_secs(1);
+pub(crate) const UNKNOWN_GRACE: Duration = Duration::from_secs(1);
 /// Unknown connections without a request, in total: more than occur by accident, and a small part
 /// of [`MAX_CONNECTIONS`].
-pub(crate) const MAX_STRANGERS: usize = 512;
+pub(crate) const MAX_UNKNOWN: usize = 512;
 /// The same per address, or IPv6 network: one host must not use up the quota of all.
-pub(crate) const MAX_STRANGERS_PER_ADDRESS: usize = 64;
+pub(crate) const MAX_UNKNOWN_PER_ADDRESS: usize = 64;
 /// File descriptors reserved for uses other than connections, if the limit allows it.
 pub(crate) const SPARE_FILES: usize = 1024;
 /// Queued progress reports of connections to their port; connections wait while it is full.

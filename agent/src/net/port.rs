@@ -1,5 +1,5 @@
-//! Serves the protocols that share one port: distinguishes them by their first byte, and carries out
-//! the decisions of `Door`.
+//! Serves the protocols that share one port: distinguishes them by their first byte, and carries
+//! out the decisions of `ConnectionQuota`.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -29,7 +29,7 @@ use tracing::{debug, warn};
 
 use super::{
     connection::{PeerAddress, Progress, Step},
-    door::{Door, Origin, Quotas, Visitor},
+    connection_quota::{Bounds, ConnectionId, ConnectionQuota, Origin},
     http,
 };
 use crate::{net::limits, sys::clock};
@@ -76,13 +76,13 @@ pub(crate) async fn serve_port(
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     let (progress, mut progressed) = mpsc::channel(limits::PROGRESS_QUEUE);
-    let quotas = Quotas { places: places(), ..Quotas::default() };
+    let bounds = Bounds { connections: connections_max(), ..Bounds::default() };
     let mut port = Port {
-        door: Door::new(quotas),
+        quota: ConnectionQuota::new(bounds),
         owners: Owners::new(),
         protocols: Arc::new(protocols),
         tasks: JoinSet::new(),
-        visitors: HashMap::new(),
+        connections: HashMap::new(),
         handles: BTreeMap::new(),
         progress,
         rest_until: None,
@@ -90,15 +90,15 @@ pub(crate) async fn serve_port(
     };
     loop {
         port.close_all();
-        let may_accept = port.rest_until.is_none() && port.door.has_room();
+        let may_accept = port.rest_until.is_none() && port.quota.has_room();
         tokio::select! {
             // Ended connections and progress first, then deadlines, then new connections.
             biased;
             Some(ended) = port.tasks.join_next_with_id() => {
                 port.handle_ended(ended.map_or_else(|error| error.id(), |(id, ())| id));
             }
-            Some((visitor, step)) = progressed.recv() => port.handle_step(visitor, step),
-            () = clock::until(port.door.poll_timeout()) => port.door.handle_timeout(clock::now()),
+            Some((connection, step)) = progressed.recv() => port.handle_step(connection, step),
+            () = clock::until(port.quota.poll_timeout()) => port.quota.handle_timeout(clock::now()),
             () = clock::until(port.rest_until) => port.rest_until = None,
             accepted = listener.accept(), if may_accept => port.handle_accepted(accepted),
         }
@@ -106,20 +106,20 @@ pub(crate) async fn serve_port(
 }
 
 /// Returns the number of connections for which this process has descriptors, with some to spare.
-fn places() -> usize {
+fn connections_max() -> usize {
     let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
     let files = usize::try_from(files).unwrap_or(usize::MAX);
     limits::MAX_CONNECTIONS.min(files - (files / 4).min(limits::SPARE_FILES))
 }
 
 struct Port {
-    door: Door,
+    quota: ConnectionQuota,
     owners: Owners,
     protocols: Arc<PortProtocols>,
     tasks: JoinSet<()>,
-    visitors: HashMap<task::Id, Visitor>,
-    handles: BTreeMap<Visitor, AbortHandle>,
-    progress: mpsc::Sender<(Visitor, Step)>,
+    connections: HashMap<task::Id, ConnectionId>,
+    handles: BTreeMap<ConnectionId, AbortHandle>,
+    progress: mpsc::Sender<(ConnectionId, Step)>,
     /// The time until which no connection is accepted, after a failure.
     rest_until: Option<Instant>,
     is_failing: bool,
@@ -127,10 +127,10 @@ struct Port {
 
 impl Port {
     fn close_all(&mut self) {
-        while let Some(visitor) = self.door.poll_closing() {
-            if let Some(handle) = self.handles.get(&visitor) {
+        while let Some(connection) = self.quota.poll_closing() {
+            if let Some(handle) = self.handles.get(&connection) {
                 debug!(
-                    ?visitor,
+                    ?connection,
                     "connection closed: no request in time, or too many connections without a \
                      request"
                 );
@@ -140,16 +140,16 @@ impl Port {
     }
 
     fn handle_ended(&mut self, id: task::Id) {
-        if let Some(visitor) = self.visitors.remove(&id) {
-            self.handles.remove(&visitor);
-            self.door.handle_ended(visitor);
+        if let Some(connection) = self.connections.remove(&id) {
+            self.handles.remove(&connection);
+            self.quota.handle_ended(connection);
         }
     }
 
-    fn handle_step(&mut self, visitor: Visitor, step: Step) {
+    fn handle_step(&mut self, connection: ConnectionId, step: Step) {
         match step {
-            Step::Hurried => self.door.handle_hurried(clock::now(), visitor),
-            Step::Served => self.door.handle_served(visitor),
+            Step::IsHttp => self.quota.handle_not_store_client(clock::now(), connection),
+            Step::Served => self.quota.handle_served(connection),
         }
     }
 
@@ -157,7 +157,7 @@ impl Port {
         match accepted {
             Ok((stream, peer)) => {
                 self.is_failing = false;
-                self.take_in(stream, peer);
+                self.start(stream, peer);
             }
             Err(error) => {
                 let is_exhausted = matches!(
@@ -176,24 +176,24 @@ impl Port {
                         "failed to accept a connection: out of descriptors or memory; retrying"
                     );
                 }
-                // Out of descriptors or memory: known connections continue, strangers are closed,
-                // and the next connection waits.
+                // Out of descriptors or memory: known connections continue, unknown connections are
+                // closed, and the next connection waits.
                 let protocols = Arc::clone(&self.protocols);
-                let has_some = (0..limits::MAX_STRANGERS_PER_ADDRESS)
-                    .all(|_| self.door.make_room(|ip| protocols.knows(ip)));
+                let has_some = (0..limits::MAX_UNKNOWN_PER_ADDRESS)
+                    .all(|_| self.quota.make_room(|ip| protocols.knows(ip)));
                 let rest = if has_some { ROOM_REST } else { limits::RETRY_INTERVAL };
                 self.rest_until = Some(clock::now() + rest);
             }
         }
     }
 
-    fn take_in(&mut self, stream: TcpStream, peer: SocketAddr) {
+    fn start(&mut self, stream: TcpStream, peer: SocketAddr) {
         // The connection was reset meanwhile.
         let Ok(local) = stream.local_addr() else { return };
         let now = clock::now();
         let address = PeerAddress::new(local, peer);
         let origin = self.origin(now, local, peer, address);
-        let patient_max = match self.protocols.store {
+        let store_clients_max = match self.protocols.store {
             Some(_) => {
                 let world_size = self.protocols.attended.borrow().world_size;
                 limits::silent_store_clients(world_size)
@@ -202,13 +202,14 @@ impl Port {
         };
         let protocols = Arc::clone(&self.protocols);
         let is_known = |ip| protocols.knows(ip);
-        let visitor = self.door.handle_accepted(now, address.ip, origin, patient_max, is_known);
-        let progress = Progress::new(visitor, self.progress.clone());
+        let connection =
+            self.quota.handle_accepted(now, address.ip, origin, store_clients_max, is_known);
+        let progress = Progress::new(connection, self.progress.clone());
         let handle = self.tasks.spawn(async move {
             serve_connection(stream, address, &protocols, &progress).await;
         });
-        self.visitors.insert(handle.id(), visitor);
-        self.handles.insert(visitor, handle);
+        self.connections.insert(handle.id(), connection);
+        self.handles.insert(connection, handle);
     }
 
     fn origin(
@@ -228,7 +229,7 @@ impl Port {
         } else {
             self.protocols.knows(address.ip)
         };
-        if is_known { Origin::Known } else { Origin::Stranger }
+        if is_known { Origin::Known } else { Origin::Unknown }
     }
 }
 
@@ -242,7 +243,7 @@ async fn serve_connection(
     progress: &Progress,
 ) {
     let mut first = [0];
-    // The door has the deadline.
+    // The quota has the deadline.
     let first = match stream.peek(&mut first).await {
         Ok(1) => first[0],
         Ok(_) | Err(_) => return,
@@ -250,11 +251,11 @@ async fn serve_connection(
     match first {
         // The first message of a `TCPStore` client is VALIDATE, code zero.
         0 => match &protocols.store {
-            Some(door) => serve_store(stream, peer, door.clone()).await,
+            Some(store) => serve_store(stream, peer, store.clone()).await,
             None => debug!(peer = %peer.ip, "connection closed: this port serves no store"),
         },
         b'A'..=b'Z' => {
-            progress.report(Step::Hurried).await;
+            progress.report(Step::IsHttp).await;
             http::serve(stream, peer, protocols.http.clone(), progress).await;
         }
         byte => {
@@ -263,8 +264,9 @@ async fn serve_connection(
     }
 }
 
-async fn serve_store(stream: TcpStream, peer: PeerAddress, mut door: PortStore) {
-    let Ok(Ok(store)) = timeout(limits::PORT_STORE_TIMEOUT, door.wait_for(Option::is_some)).await
+async fn serve_store(stream: TcpStream, peer: PeerAddress, mut port_store: PortStore) {
+    let Ok(Ok(store)) =
+        timeout(limits::PORT_STORE_TIMEOUT, port_store.wait_for(Option::is_some)).await
     else {
         return debug!(peer = %peer.ip, "connection closed: no store is open");
     };

@@ -1,0 +1,272 @@
+//! Decides which connections a port keeps: how long each may take to send its first request, and
+//! how many unknown ones may be waiting at once.
+//!
+//! ```text
+//! accepted ──▶ waiting ── first whole request ──▶ served ──▶ ended
+//!                 │ too late, or too many wait      │ the port is full, and it is unknown
+//!                 └──────────▶ to be closed ◀───────┘ ──────▶ ended
+//! ```
+//!
+//! A pure machine: takes the time as an argument, and returns the connections to close.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    net::IpAddr,
+    time::Instant,
+};
+
+use crate::net::limits;
+
+/// A connection of one port; numbers increase in the order of arrival.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct ConnectionId(u64);
+
+/// The origin of a connection, as known when it is accepted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Origin {
+    /// A socket of this user on this machine, or the address of a registered node.
+    Known,
+    /// Any other origin.
+    Unknown,
+}
+
+/// The bounds of one port.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Bounds {
+    /// Connections in total.
+    pub(crate) connections: usize,
+    /// Waiting unknown connections in total.
+    pub(crate) unknown: usize,
+    /// Waiting unknown connections of one address.
+    pub(crate) unknown_per_address: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            connections: limits::MAX_CONNECTIONS,
+            unknown: limits::MAX_UNKNOWN,
+            unknown_per_address: limits::MAX_UNKNOWN_PER_ADDRESS,
+        }
+    }
+}
+
+/// The connections of one port.
+///
+/// Invariant: `deadlines` has all waiting connections, `unknown` the waiting unknown connections,
+/// `overdue` the unknown connections that are no longer in `young`. `served_unknown` has
+/// connections that no longer wait and were unknown when they were accepted. `leaving` is a part of
+/// the `len` connections.
+#[derive(Debug)]
+pub(crate) struct ConnectionQuota {
+    bounds: Bounds,
+    next: u64,
+    len: usize,
+    waiting: BTreeMap<ConnectionId, Waiting>,
+    deadlines: BTreeSet<(Instant, ConnectionId)>,
+    /// In the order of arrival, so that the first has waited longest.
+    unknown: BTreeSet<ConnectionId>,
+    /// Unknown connections accepted within the grace period, some of which may no longer be
+    /// waiting.
+    young: VecDeque<(Instant, ConnectionId)>,
+    /// Unknown connections that have waited for longer, to which the quotas apply.
+    overdue: BTreeSet<ConnectionId>,
+    overdue_by_network: BTreeMap<IpAddr, BTreeSet<ConnectionId>>,
+    /// In the order of arrival, with their addresses, which may have become known since.
+    served_unknown: BTreeMap<ConnectionId, IpAddr>,
+    /// The number of waiting connections with the longer time limit of store clients.
+    store_clients: usize,
+    closing: VecDeque<ConnectionId>,
+    /// Connections to be closed, until they have ended.
+    leaving: BTreeSet<ConnectionId>,
+}
+
+/// A connection that has not sent a whole request.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    deadline: Instant,
+    /// The address, if the connection is unknown.
+    address: Option<IpAddr>,
+    is_store_client: bool,
+}
+
+impl ConnectionQuota {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            next: 0,
+            len: 0,
+            waiting: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            unknown: BTreeSet::new(),
+            young: VecDeque::new(),
+            overdue: BTreeSet::new(),
+            overdue_by_network: BTreeMap::new(),
+            served_unknown: BTreeMap::new(),
+            store_clients: 0,
+            closing: VecDeque::new(),
+            leaving: BTreeSet::new(),
+        }
+    }
+
+    /// Notes that a connection was accepted. Up to `store_clients_max` known connections at once
+    /// may be silent for longer: clients of a store that is served here. If all places are taken, a
+    /// unknown connection makes room, unless `is_known` recognises its address by now.
+    pub(crate) fn handle_accepted(
+        &mut self,
+        now: Instant,
+        peer: IpAddr,
+        origin: Origin,
+        store_clients_max: usize,
+        is_known: impl Fn(IpAddr) -> bool,
+    ) -> ConnectionId {
+        let id = ConnectionId(self.next);
+        self.next += 1;
+        self.len += 1;
+        let is_store_client = origin == Origin::Known && self.store_clients < store_clients_max;
+        let patience =
+            if is_store_client { limits::STORE_SILENCE } else { limits::FIRST_REQUEST_TIMEOUT };
+        let address = (origin == Origin::Unknown).then_some(peer);
+        let deadline = now + patience;
+        self.waiting.insert(id, Waiting { deadline, address, is_store_client });
+        self.deadlines.insert((deadline, id));
+        self.store_clients += usize::from(is_store_client);
+        if address.is_some() {
+            self.unknown.insert(id);
+            self.young.push_back((now + limits::UNKNOWN_GRACE, id));
+        }
+        while self.bounds.connections < self.len - self.leaving.len() && self.make_room(&is_known) {
+        }
+        id
+    }
+
+    /// Notes that a connection is not a client of a store: the time limit of other connections
+    /// applies.
+    pub(crate) fn handle_not_store_client(&mut self, now: Instant, id: ConnectionId) {
+        let Some(waiting) = self.waiting.get_mut(&id).filter(|one| one.is_store_client) else {
+            return;
+        };
+        let deadline = waiting.deadline.min(now + limits::FIRST_REQUEST_TIMEOUT);
+        self.deadlines.remove(&(waiting.deadline, id));
+        self.deadlines.insert((deadline, id));
+        waiting.deadline = deadline;
+        waiting.is_store_client = false;
+        self.store_clients -= 1;
+    }
+
+    /// Notes that a connection has sent its first request, including the body.
+    pub(crate) fn handle_served(&mut self, id: ConnectionId) {
+        if let Some(waiting) = self.forget(id)
+            && let Some(address) = waiting.address
+        {
+            self.served_unknown.insert(id, address);
+        }
+    }
+
+    /// Notes that a connection has ended, by itself or because it was closed.
+    pub(crate) fn handle_ended(&mut self, id: ConnectionId) {
+        self.forget(id);
+        self.served_unknown.remove(&id);
+        self.leaving.remove(&id);
+        self.len -= 1;
+    }
+
+    /// Returns true if another connection may be accepted.
+    pub(crate) fn has_room(&self) -> bool {
+        self.len < self.bounds.connections
+            || !self.unknown.is_empty()
+            || !self.served_unknown.is_empty()
+    }
+
+    /// Closes the oldest waiting unknown connection or the oldest served one, by which kind is more
+    /// numerous; served ones that `is_known` recognises are passed over. Returns false if there is
+    /// none.
+    pub(crate) fn make_room(&mut self, is_known: impl Fn(IpAddr) -> bool) -> bool {
+        while self.unknown.len() < self.served_unknown.len()
+            && let Some((id, address)) = self.served_unknown.pop_first()
+        {
+            if !is_known(address) {
+                self.close(id);
+                return true;
+            }
+        }
+        let longest = self.unknown.first().copied();
+        longest.inspect(|id| self.close(*id)).is_some()
+    }
+
+    /// Returns the earliest deadline.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
+        let grown = self.young.front().map(|(grown, _)| *grown);
+        deadline.into_iter().chain(grown).min()
+    }
+
+    /// Applies every deadline that has passed.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        while let Some((_, id)) = self.young.pop_front_if(|(grown, _)| *grown <= now) {
+            let Some(address) = self.waiting.get(&id).and_then(|one| one.address) else {
+                continue;
+            };
+            let network = network_of(address);
+            self.overdue.insert(id);
+            let of_network = self.overdue_by_network.entry(network).or_default();
+            of_network.insert(id);
+            let longest = of_network.first().copied();
+            if of_network.len() > self.bounds.unknown_per_address {
+                longest.into_iter().for_each(|longest| self.close(longest));
+            }
+            if self.overdue.len() > self.bounds.unknown {
+                let longest = self.overdue.first().copied();
+                longest.into_iter().for_each(|longest| self.close(longest));
+            }
+        }
+        while let Some(&(deadline, id)) = self.deadlines.first()
+            && deadline <= now
+        {
+            self.close(id);
+        }
+    }
+
+    /// Returns the next connection to close; it ends afterwards.
+    pub(crate) fn poll_closing(&mut self) -> Option<ConnectionId> {
+        self.closing.pop_front()
+    }
+
+    fn close(&mut self, id: ConnectionId) {
+        self.forget(id);
+        self.closing.push_back(id);
+        self.leaving.insert(id);
+    }
+
+    /// Notes that a connection no longer waits.
+    fn forget(&mut self, id: ConnectionId) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&id)?;
+        self.deadlines.remove(&(waiting.deadline, id));
+        self.store_clients -= usize::from(waiting.is_store_client);
+        self.unknown.remove(&id);
+        self.overdue.remove(&id);
+        if let Some(network) = waiting.address.map(network_of)
+            && let Some(of_network) = self.overdue_by_network.get_mut(&network)
+        {
+            of_network.remove(&id);
+            if of_network.is_empty() {
+                self.overdue_by_network.remove(&network);
+            }
+        }
+        Some(waiting)
+    }
+}
+
+/// Returns the address under which connections are counted: one customer has a whole /64 of IPv6.
+fn network_of(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            std::net::Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests;

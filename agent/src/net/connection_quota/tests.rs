@@ -1,0 +1,190 @@
+//! The decisions about connections, with a simulated clock.
+
+use std::time::Duration;
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+struct Fixture {
+    quota: ConnectionQuota,
+    now: Instant,
+}
+
+impl Fixture {
+    fn new(bounds: Bounds) -> Self {
+        Self { quota: ConnectionQuota::new(bounds), now: crate::sys::clock::now_blocking() }
+    }
+
+    fn accept(&mut self, peer: &str, origin: Origin) -> ConnectionId {
+        let nobody = |_| false;
+        self.quota.handle_accepted(self.now, peer.parse().unwrap(), origin, 2, nobody)
+    }
+
+    fn unknown(&mut self, peer: &str) -> ConnectionId {
+        self.accept(peer, Origin::Unknown)
+    }
+
+    fn closed(&mut self) -> Vec<ConnectionId> {
+        let closed: Vec<_> = std::iter::from_fn(|| self.quota.poll_closing()).collect();
+        closed.iter().for_each(|id| self.quota.handle_ended(*id));
+        closed
+    }
+
+    /// Advances the clock, stopping at every deadline on the way.
+    fn advance(&mut self, time: Duration) -> Vec<ConnectionId> {
+        let end = self.now + time;
+        let mut closed = Vec::new();
+        while let Some(next) = self.quota.poll_timeout().filter(|next| *next <= end) {
+            self.now = next;
+            self.quota.handle_timeout(next);
+            closed.extend(self.closed());
+        }
+        self.now = end;
+        closed
+    }
+}
+
+/// An unknown connection has 5 s for its first request; a served connection has no deadline.
+#[test]
+fn first_request_has_a_deadline() {
+    let mut t = Fixture::new(Bounds::default());
+    let (slow, quick) = (t.unknown("10.0.0.1"), t.unknown("10.0.0.1"));
+    t.quota.handle_served(quick);
+    assert_eq!(t.advance(5 * SECOND - Duration::from_nanos(1)), []);
+    assert_eq!(t.advance(SECOND), [slow]);
+    assert_eq!(t.advance(100 * SECOND), []);
+    assert_eq!(t.quota.len, 1);
+    t.quota.handle_ended(quick);
+    assert_eq!(t.quota.len, 0);
+}
+
+/// A store client whose resolver does not answer is silent for 12 s and more. The number of
+/// such clients is bounded; a connection with another protocol has the short time limit.
+#[test]
+fn store_clients_may_be_silent() {
+    let mut t = Fixture::new(Bounds::default());
+    let known = [(); 3].map(|()| t.accept("10.0.0.1", Origin::Known));
+    assert_eq!(t.advance(15 * SECOND), known[2..], "only two may take their time");
+    t.quota.handle_not_store_client(t.now, known[0]);
+    let next = t.accept("10.0.0.1", Origin::Known);
+    assert_eq!(t.advance(6 * SECOND), [known[0]]);
+    assert_eq!(t.advance(60 * SECOND), [known[1], next]);
+    assert_eq!((t.quota.store_clients, t.quota.len), (0, 0));
+}
+
+/// The number of waiting unknown connections per address is bounded, and the first one is closed;
+/// IPv6 addresses count by network.
+#[test]
+fn one_address_has_a_quota() {
+    let bounds = Bounds { connections: 100, unknown: 50, unknown_per_address: 2 };
+    for (same, other) in [
+        (["10.0.0.1", "10.0.0.1", "::ffff:10.0.0.1"], "10.0.0.2"),
+        (["2001:db8::1", "2001:db8::2", "2001:db8::3"], "2001:db8:0:1::1"),
+    ] {
+        let mut t = Fixture::new(bounds);
+        let first = t.unknown(same[0]);
+        t.unknown(other);
+        t.unknown(same[1]);
+        t.unknown(same[2]);
+        for _ in 0..5 {
+            t.accept(same[0], Origin::Known);
+        }
+        assert_eq!(t.advance(SECOND - Duration::from_nanos(1)), []);
+        assert_eq!(t.advance(Duration::from_nanos(1)), [first]);
+    }
+}
+
+/// Connections that send a request at once do not count, as from thousands of agents of one
+/// machine before any is known.
+#[test]
+fn connections_with_an_early_request_do_not_count() {
+    let bounds = Bounds { connections: 5000, unknown: 2, unknown_per_address: 1 };
+    let mut t = Fixture::new(bounds);
+    for _ in 0..4000 {
+        let id = t.unknown("10.0.0.1");
+        t.quota.handle_served(id);
+    }
+    assert_eq!(t.advance(10 * SECOND), []);
+    assert_eq!(t.quota.len, 4000);
+}
+
+/// Unknown connections of many addresses together have a quota, too.
+#[test]
+fn unknown_connections_are_limited() {
+    let bounds = Bounds { connections: 100, unknown: 3, unknown_per_address: 2 };
+    let mut t = Fixture::new(bounds);
+    let all: Vec<_> = (0..5).map(|n| t.unknown(&format!("10.0.0.{n}"))).collect();
+    assert_eq!(t.advance(SECOND), all[..2]);
+}
+
+/// If all places are taken, an unknown connection makes room: the one with the longest wait, even
+/// within the grace period, or the oldest served one. Known connections do not.
+#[test]
+fn full_port_makes_room() {
+    let mut t = Fixture::new(Bounds { connections: 3, ..Bounds::default() });
+    let known = t.accept("10.0.0.1", Origin::Known);
+    t.quota.handle_served(known);
+    let (first, second) = (t.unknown("10.0.0.2"), t.unknown("10.0.0.2"));
+    t.quota.handle_served(first);
+    let third = t.unknown("10.0.0.3");
+    assert_eq!(t.closed(), [second]);
+    t.quota.handle_served(third);
+    let newcomer = t.accept("10.0.0.4", Origin::Known);
+    assert_eq!(t.closed(), [first]);
+    t.quota.handle_served(newcomer);
+    let last = t.accept("10.0.0.5", Origin::Known);
+    assert_eq!(t.closed(), [third]);
+    assert!(!t.quota.has_room(), "all are known");
+    for id in [known, newcomer, last] {
+        t.quota.handle_ended(id);
+    }
+    assert_eq!((t.quota.len, t.quota.has_room()), (0, true));
+}
+
+/// An unknown connection whose address has become known since, as that of a registered agent, does
+/// not make room.
+#[test]
+fn unknown_connection_may_become_known() {
+    let mut t = Fixture::new(Bounds { connections: 2, ..Bounds::default() });
+    let (agent, other) = (t.unknown("10.0.0.1"), t.unknown("10.0.0.2"));
+    t.quota.handle_served(agent);
+    t.quota.handle_served(other);
+    let is_agent = |ip: IpAddr| ip.to_string() == "10.0.0.1";
+    t.quota.handle_accepted(t.now, [10, 0, 0, 3].into(), Origin::Known, 2, is_agent);
+    assert_eq!(t.closed(), [other]);
+    assert!(!t.quota.make_room(is_agent));
+}
+
+/// Unknown connections that are served once and stay connected cannot take all places: newcomers
+/// are served.
+#[test]
+fn served_unknown_connections_make_room() {
+    let mut t = Fixture::new(Bounds { connections: 100, ..Bounds::default() });
+    for _ in 0..1000 {
+        let id = t.unknown("10.0.0.1");
+        t.quota.handle_served(id);
+        assert!(!t.closed().contains(&id));
+    }
+    assert_eq!((t.quota.len, t.quota.has_room()), (100, true));
+    t.accept("10.0.0.2", Origin::Known);
+    assert_eq!(t.closed().len(), 1);
+}
+
+/// A flood of idle unknown connections never holds more than its quota after the grace period, and
+/// does not close known connections.
+#[test]
+fn flood_leaves_the_known_alone() {
+    let mut t = Fixture::new(Bounds::default());
+    let known: Vec<_> = (0..100).map(|_| t.accept("10.0.0.9", Origin::Known)).collect();
+    known.iter().for_each(|id| t.quota.handle_served(*id));
+    for _ in 0..25_000 {
+        t.unknown("10.0.0.1");
+        t.closed();
+    }
+    assert!(t.quota.len <= limits::MAX_CONNECTIONS);
+    let closed = t.advance(SECOND);
+    assert!(closed.iter().all(|id| !known.contains(id)));
+    assert_eq!(t.quota.len, known.len() + limits::MAX_UNKNOWN_PER_ADDRESS);
+    assert!(t.quota.has_room());
+}
