@@ -125,7 +125,7 @@ pub(crate) async fn ask(endpoint: Endpoint) -> Result<Snapshot, LaunchError> {
 async fn ask_at(endpoint: &Endpoint) -> Result<StatusAnswer, AttendError> {
     let answer = client::status(endpoint).await;
     if let Err(AttendError::Protocol { address, .. } | AttendError::Silent { address, .. }) = answer
-        && let Some(what) = identity::stranger(address).await
+        && let Some(what) = identity::describe_other_program(address).await
     {
         return Err(AttendError::Other { address, what });
     }

@@ -33,7 +33,7 @@ pub(super) async fn ask_all(addresses: &[SocketAddr]) -> Vec<(SocketAddr, Answer
 }
 
 /// Returns a description of the program at `address`, if it answers and is not ragent.
-pub(crate) async fn stranger(address: SocketAddr) -> Option<String> {
+pub(crate) async fn describe_other_program(address: SocketAddr) -> Option<String> {
     match ask(address).await {
         Answer::Other(what) => Some(what),
         // A stalled coordinator is silent, too.
@@ -137,7 +137,7 @@ mod tests {
 
     /// The answer of another program is shown, shortened and without control characters.
     #[test]
-    fn strangers_are_described() {
+    fn other_programs_are_described() {
         assert_eq!(looks_like(b"SSH-2.0-X\r\nmore"), "it answers `SSH-2.0-X`");
         assert!(looks_like(b"").contains("sends nothing"));
         assert!(looks_like(&[0x1b; 500]).len() < 500);

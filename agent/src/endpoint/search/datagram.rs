@@ -36,7 +36,7 @@ pub(crate) struct Candidate {
 /// The content of a datagram.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Saying {
+pub(crate) enum Message {
     /// The sender looks for the coordinator.
     Looking {
         /// The sender.
@@ -65,15 +65,15 @@ pub(crate) struct Datagram {
     /// The job.
     pub job: JobDigest,
     /// The content.
-    pub saying: Saying,
+    pub message: Message,
 }
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 impl Datagram {
     /// Creates a datagram of this version.
-    pub(crate) fn new(job: JobDigest, saying: Saying) -> Self {
-        Self { ragent: VERSION, job, saying }
+    pub(crate) fn new(job: JobDigest, message: Message) -> Self {
+        Self { ragent: VERSION, job, message }
     }
 
     /// Encodes the datagram.
@@ -103,11 +103,11 @@ mod tests {
     fn round_trip() {
         let by = Candidate { rank: u32::MAX, number: u64::MAX };
         let at = "[fd00:1111:2222:3333:4444:5555:6666:7777]:65535".parse().unwrap();
-        for saying in [
-            Saying::Looking { by, may_host: false, lowest: Some(by) },
-            Saying::Hosted { by: u64::MAX, at, by_host: true },
+        for message in [
+            Message::Looking { by, may_host: false, lowest: Some(by) },
+            Message::Hosted { by: u64::MAX, at, by_host: true },
         ] {
-            let datagram = Datagram::new(job("secret-project"), saying);
+            let datagram = Datagram::new(job("secret-project"), message);
             let bytes = datagram.encode();
             assert!(bytes.len() <= limits::MAX_DATAGRAM);
             assert!(!String::from_utf8_lossy(&bytes).contains("secret"));
@@ -118,14 +118,14 @@ mod tests {
 
     /// Bytes that are not a datagram of this version are ignored.
     #[test]
-    fn strangers_are_not_heard() {
+    fn foreign_datagrams_are_ignored() {
         let at = "1.2.3.4:5".parse().unwrap();
-        let saying = Saying::Hosted { by: 1, at, by_host: false };
-        let bytes = Datagram::new(job("a"), saying).encode();
+        let message = Message::Hosted { by: 1, at, by_host: false };
+        let bytes = Datagram::new(job("a"), message).encode();
         for cut in 0..bytes.len() {
             assert_eq!(Datagram::decode(&bytes[..cut]), None);
         }
-        let newer = String::from_utf8(bytes).unwrap().replacen(":1,", ":2,", 1);
+        let newer = String::from_utf8(bytes).unwrap().replacen(":2,", ":3,", 1);
         assert_eq!(Datagram::decode(newer.as_bytes()), None);
         assert_eq!(Datagram::decode(&[b'{'; 2000]), None);
     }

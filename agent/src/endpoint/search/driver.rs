@@ -16,7 +16,7 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{
-    datagram::{Candidate, Datagram, JobDigest, Saying},
+    datagram::{Candidate, Datagram, JobDigest, Message},
     election::{Effect, Election, Pace},
     notice::{Notice, Progress},
     rivals::{self, Verdict},
@@ -51,12 +51,12 @@ pub(crate) struct Search {
     job: JobDigest,
     /// The sender of the last datagram, preferably on another machine; the route to it leads to the
     /// others.
-    heard: Option<SocketAddr>,
+    last_peer: Option<SocketAddr>,
     /// The coordinator that this agent hosts, if any.
     hosted: Option<Inputs>,
     /// Requests to other hosts for the state of their jobs. Each returns the reason for two jobs,
     /// if there will be two.
-    meetings: JoinSet<Option<(SocketAddr, &'static str)>>,
+    rival_requests: JoinSet<Option<(SocketAddr, &'static str)>>,
     has_warned: bool,
     run_id: RunId,
     notice: Notice,
@@ -91,9 +91,9 @@ impl Search {
             election,
             sockets,
             job: JobDigest::of(run_id),
-            heard: None,
+            last_peer: None,
             hosted: None,
-            meetings: JoinSet::new(),
+            rival_requests: JoinSet::new(),
             has_warned: false,
             run_id: run_id.clone(),
             notice: Notice::new(clock::now()),
@@ -139,7 +139,7 @@ impl Search {
     /// Notes that no coordinator answered at the address found; the agent looks again.
     pub(crate) fn handle_no_coordinator(&mut self, at: SocketAddr) {
         self.unanswered = Some(at);
-        self.election.handle_in_vain(clock::now());
+        self.election.handle_failed(clock::now());
     }
 
     /// Notes that this agent hosts a coordinator at `at`. Continues to answer agents that look, and
@@ -184,7 +184,7 @@ impl Search {
     /// Notes that the coordinator of this agent, joined or hosted, has sent it to `endpoint`.
     fn move_to(&mut self, endpoint: &str) {
         self.hosted = None;
-        self.meetings.abort_all();
+        self.rival_requests.abort_all();
         if let Ok(at) = endpoint.parse::<SocketAddr>() {
             self.election.handle_sent_elsewhere(clock::now(), at);
         }
@@ -193,16 +193,16 @@ impl Search {
     fn carry_out_all(&mut self) -> Option<Found> {
         while let Some(effect) = self.election.poll_effect() {
             match effect {
-                Effect::Say(saying) => self.sockets.say(&self.datagram(saying)),
-                Effect::Answer(peer, saying) if self.sockets.misses(peer) => {
-                    self.sockets.say_to(peer, &self.datagram(saying));
+                Effect::Broadcast(message) => self.sockets.broadcast(&self.datagram(message)),
+                Effect::Answer(peer, message) if self.sockets.misses(peer) => {
+                    self.sockets.send_to(peer, &self.datagram(message));
                 }
                 Effect::Answer(..) => {}
                 Effect::Host => return Some(Found::Here(self.own_address())),
                 Effect::Join(at) => return Some(Found::There(at)),
-                Effect::Meet(rival) => {
+                Effect::AskRival(rival) => {
                     if let Some(hosted) = &self.hosted {
-                        self.meetings.spawn(meet(rival, hosted.clone()));
+                        self.rival_requests.spawn(ask_rival(rival, hosted.clone()));
                     }
                 }
             }
@@ -210,8 +210,8 @@ impl Search {
         None
     }
 
-    fn datagram(&self, saying: Saying) -> Vec<u8> {
-        Datagram::new(self.job.clone(), saying).encode()
+    fn datagram(&self, message: Message) -> Vec<u8> {
+        Datagram::new(self.job.clone(), message).encode()
     }
 
     /// Warns of a second job with this name, once.
@@ -233,9 +233,9 @@ impl Search {
         tokio::select! {
             // Datagrams before deadlines: an agent that was stalled has not waited for the others.
             biased;
-            heard = self.sockets.hear() => match heard {
+            received = self.sockets.receive() => match received {
                 Ok((bytes, peer)) => {
-                    self.hear(&bytes, peer);
+                    self.handle_datagram(&bytes, peer);
                     // A flood of datagrams does not delay deadlines.
                     let now = clock::now();
                     if self.election.poll_timeout().is_some_and(|due| due <= now) {
@@ -247,16 +247,16 @@ impl Search {
                     clock::until(Some(clock::now() + limits::RETRY_INTERVAL)).await;
                 }
             },
-            Some(met) = self.meetings.join_next() => self.note(met.ok().flatten()),
+            Some(answer) = self.rival_requests.join_next() => self.note(answer.ok().flatten()),
             () = clock::until(due) => self.election.handle_timeout(clock::now()),
         }
     }
 
-    fn hear(&mut self, bytes: &[u8], peer: SocketAddr) {
+    fn handle_datagram(&mut self, bytes: &[u8], peer: SocketAddr) {
         let Some(datagram) = Datagram::decode(bytes) else { return };
         if datagram.job == self.job {
-            self.heard = self.heard.filter(|_| ThisHost.owns(peer.ip())).or(Some(peer));
-            self.election.handle_saying(clock::now(), &datagram.saying, peer);
+            self.last_peer = self.last_peer.filter(|_| ThisHost.owns(peer.ip())).or(Some(peer));
+            self.election.handle_message(clock::now(), &datagram.message, peer);
         }
     }
 
@@ -265,7 +265,7 @@ impl Search {
         if let Some(address) = self.sockets.named_interface() {
             return address;
         }
-        let towards = self.heard.filter(|peer| !ThisHost.owns(peer.ip()));
+        let towards = self.last_peer.filter(|peer| !ThisHost.owns(peer.ip()));
         let known = towards.and_then(net::own_address_towards);
         known.or_else(net::default_address).unwrap_or_else(|| {
             let addresses = ThisHost.addresses();
@@ -276,7 +276,7 @@ impl Search {
 
 /// Asks another host for the state of its job, and makes this one give way to it if it must.
 /// Returns the reason for two jobs, if there will be two.
-async fn meet(rival: SocketAddr, hosted: Inputs) -> Option<(SocketAddr, &'static str)> {
+async fn ask_rival(rival: SocketAddr, hosted: Inputs) -> Option<(SocketAddr, &'static str)> {
     let endpoint = Endpoint { host: rival.ip().to_string(), port: rival.port() };
     // Datagrams are not trusted: this agent gives way only to a process that coordinates the job.
     let asked = timeout(limits::IDENTIFY_TIMEOUT, client::status(&endpoint)).await;

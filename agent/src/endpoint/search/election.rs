@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::datagram::{Candidate, Saying};
+use super::datagram::{Candidate, Message};
 use crate::{endpoint::limits, spec::Eligible};
 
 /// The intervals and time limits of an election.
@@ -56,22 +56,22 @@ impl Default for Pace {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Effect {
     /// Send this to all agents.
-    Say(Saying),
+    Broadcast(Message),
     /// Host the endpoint, and report its address to [`Election::handle_hosting`].
     Host,
     /// Join the coordinator at this address.
     Join(SocketAddr),
     /// Send this to the agent at this address, if datagrams to all do not reach it.
-    Answer(SocketAddr, Saying),
+    Answer(SocketAddr, Message),
     /// Ask the host at this address, of the same job: one of the two is to give way.
-    Meet(SocketAddr),
+    AskRival(SocketAddr),
 }
 
 #[derive(Clone, Debug)]
 enum State {
     Looking {
         since: Instant,
-        next_saying: Instant,
+        next_message: Instant,
         pause: Duration,
     },
     /// The agent was chosen to host, and does not do so yet.
@@ -93,7 +93,7 @@ impl State {
 
 /// The last datagram of another agent that looks.
 #[derive(Clone, Copy, Debug)]
-struct Heard {
+struct LastMessage {
     at: Instant,
     may_host: bool,
     lowest: Option<Candidate>,
@@ -106,7 +106,7 @@ pub(crate) struct Election {
     eligible: Eligible,
     pace: Pace,
     state: State,
-    heard: BTreeMap<Candidate, Heard>,
+    others: BTreeMap<Candidate, LastMessage>,
     /// The time of the last change of the lowest candidate.
     lowest_since: Instant,
     /// Other hosts of the job, with the time before which they are not asked again.
@@ -121,8 +121,8 @@ impl Election {
             own,
             eligible,
             pace,
-            state: State::Looking { since: now, next_saying: now, pause: pace.first_pause },
-            heard: BTreeMap::new(),
+            state: State::Looking { since: now, next_message: now, pause: pace.first_pause },
+            others: BTreeMap::new(),
             lowest_since: now,
             rivals: BTreeMap::new(),
             effects: VecDeque::new(),
@@ -137,9 +137,9 @@ impl Election {
     /// Returns the earliest deadline.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         match &self.state {
-            State::Looking { next_saying, .. } => {
-                let ends = self.heard.values().map(|heard| heard.at + self.pace.patience);
-                ends.chain([*next_saying]).chain(self.agreed_at()).min()
+            State::Looking { next_message, .. } => {
+                let ends = self.others.values().map(|last| last.at + self.pace.patience);
+                ends.chain([*next_message]).chain(self.agreed_at()).min()
             }
             State::Chosen => None,
             State::Found { next_answer, .. } => *next_answer,
@@ -150,17 +150,17 @@ impl Election {
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         let patience = self.pace.patience;
         let before = self.lowest();
-        self.heard.retain(|_, heard| now < heard.at + patience);
+        self.others.retain(|_, last| now < last.at + patience);
         self.note_lowest(now, before);
         match &mut self.state {
-            State::Looking { since, next_saying, pause } => {
-                if now >= *next_saying {
-                    *next_saying = now + *pause;
+            State::Looking { since, next_message, pause } => {
+                if now >= *next_message {
+                    *next_message = now + *pause;
                     // On a lossy network all agents receive some of the first datagrams.
                     if now >= *since + self.pace.agreement {
                         *pause = (*pause * 2).min(self.pace.last_pause);
                     }
-                    self.say_looking();
+                    self.broadcast_looking();
                 }
                 if self.agreed_at().is_some_and(|at| now >= at) {
                     self.state = State::Chosen;
@@ -173,33 +173,33 @@ impl Election {
                     *may_answer = now + self.pace.answer;
                     *next_answer = is_host.then(|| now + self.pace.last_pause);
                     let by = self.own.number;
-                    let saying = Saying::Hosted { by, at: *at, by_host: *is_host };
-                    self.effects.push_back(Effect::Say(saying));
+                    let message = Message::Hosted { by, at: *at, by_host: *is_host };
+                    self.effects.push_back(Effect::Broadcast(message));
                 }
             }
         }
     }
 
     /// Notes a datagram from `peer`.
-    pub(crate) fn handle_saying(&mut self, now: Instant, saying: &Saying, peer: SocketAddr) {
-        match *saying {
-            Saying::Looking { by, may_host, lowest } if by != self.own => {
-                let before = self.heard.get(&by).map(|heard| heard.at);
-                self.hear(now, by, Heard { at: now, may_host, lowest });
+    pub(crate) fn handle_message(&mut self, now: Instant, message: &Message, peer: SocketAddr) {
+        match *message {
+            Message::Looking { by, may_host, lowest } if by != self.own => {
+                let before = self.others.get(&by).map(|last| last.at);
+                self.note_agent(now, by, LastMessage { at: now, may_host, lowest });
                 // A datagram soon after the last one may itself be an answer, and is not answered.
                 let is_news = before.is_none_or(|at| now >= at + self.pace.answer);
-                if is_news && self.heard.contains_key(&by) {
+                if is_news && self.others.contains_key(&by) {
                     self.answer(peer);
                 }
             }
-            Saying::Hosted { by, at, by_host } if by != self.own.number => {
+            Message::Hosted { by, at, by_host } if by != self.own.number => {
                 let at = if by_host { SocketAddr::new(peer.ip(), at.port()) } else { at };
                 if is_reachable(at.ip()) {
-                    self.hear_of_host(now, at, peer);
+                    self.note_host(now, at, peer);
                 }
             }
             // This agent's own datagram, looped back by the network.
-            Saying::Looking { .. } | Saying::Hosted { .. } => {}
+            Message::Looking { .. } | Message::Hosted { .. } => {}
         }
     }
 
@@ -210,7 +210,7 @@ impl Election {
 
     /// Returns true if no other agent that searches is known.
     pub(crate) fn is_alone(&self) -> bool {
-        self.heard.is_empty()
+        self.others.is_empty()
     }
 
     /// Notes that this agent now hosts, at this address.
@@ -225,28 +225,28 @@ impl Election {
     }
 
     /// Notes that this agent could not host, or found no host at the address: it looks again.
-    pub(crate) fn handle_in_vain(&mut self, now: Instant) {
+    pub(crate) fn handle_failed(&mut self, now: Instant) {
         self.lowest_since = now;
-        self.state = State::Looking { since: now, next_saying: now, pause: self.pace.first_pause };
+        self.state = State::Looking { since: now, next_message: now, pause: self.pace.first_pause };
     }
 
-    fn hear(&mut self, now: Instant, by: Candidate, heard: Heard) {
+    fn note_agent(&mut self, now: Instant, by: Candidate, message: LastMessage) {
         let before = self.lowest();
-        let is_new = !self.heard.contains_key(&by);
-        if is_new && self.heard.len() >= limits::MAX_CANDIDATES {
+        let is_new = !self.others.contains_key(&by);
+        if is_new && self.others.len() >= limits::MAX_CANDIDATES {
             return;
         }
-        self.heard.insert(by, heard);
+        self.others.insert(by, message);
         self.note_lowest(now, before);
         let (first_pause, last_pause) = (self.pace.first_pause, self.pace.last_pause);
         let lowest = self.lowest();
         // If a newcomer is now the lowest candidate, it must learn soon that this agent agrees; if
         // this agent is, the newcomer must learn of it. No other datagram is urgent.
-        let is_news = lowest != before || (lowest == Some(self.own) && heard.lowest != lowest);
+        let is_news = lowest != before || (lowest == Some(self.own) && message.lowest != lowest);
         match &mut self.state {
-            State::Looking { next_saying, pause, .. } if is_new && is_news => {
+            State::Looking { next_message, pause, .. } if is_new && is_news => {
                 *pause = first_pause;
-                *next_saying = (*next_saying).min(now + first_pause);
+                *next_message = (*next_message).min(now + first_pause);
             }
             State::Looking { .. } | State::Chosen => {}
             State::Found { is_host, next_answer, may_answer, .. } => {
@@ -259,7 +259,7 @@ impl Election {
     }
 
     /// Notes that the agent at `peer` names `host` as the host.
-    fn hear_of_host(&mut self, now: Instant, host: SocketAddr, peer: SocketAddr) {
+    fn note_host(&mut self, now: Instant, host: SocketAddr, peer: SocketAddr) {
         match &mut self.state {
             State::Looking { .. } | State::Chosen => {
                 self.state = State::joined(host, now + self.pace.answer);
@@ -273,7 +273,7 @@ impl Election {
                 }
                 if at != host && self.is_due(now, host) {
                     if is_host {
-                        self.effects.push_back(Effect::Meet(host));
+                        self.effects.push_back(Effect::AskRival(host));
                     }
                     // The sender and the other host may have no other way to learn of this agent's
                     // host.
@@ -298,21 +298,21 @@ impl Election {
 
     /// Sends to `peer` alone what this agent sends to all.
     fn answer(&mut self, peer: SocketAddr) {
-        let saying = match self.state {
+        let message = match self.state {
             State::Looking { .. } => self.looking(),
             State::Chosen => return,
             State::Found { at, is_host, .. } => {
-                Saying::Hosted { by: self.own.number, at, by_host: is_host }
+                Message::Hosted { by: self.own.number, at, by_host: is_host }
             }
         };
-        self.effects.push_back(Effect::Answer(peer, saying));
+        self.effects.push_back(Effect::Answer(peer, message));
     }
 
     /// Returns the lowest known candidate, this agent included.
     fn lowest(&self) -> Option<Candidate> {
         let own = (self.eligible != Eligible::Never).then_some(self.own);
-        let heard = self.heard.iter().filter(|(_, heard)| heard.may_host);
-        heard.map(|(candidate, _)| *candidate).chain(own).min()
+        let others = self.others.iter().filter(|(_, last)| last.may_host);
+        others.map(|(candidate, _)| *candidate).chain(own).min()
     }
 
     fn note_lowest(&mut self, now: Instant, before: Option<Candidate>) {
@@ -330,20 +330,20 @@ impl Election {
             Eligible::Always => Some(since + self.pace.agreement),
             Eligible::IfLowest => {
                 let own = Some(self.own);
-                let agree = self.heard.values().all(|heard| heard.lowest == own);
+                let agree = self.others.values().all(|last| last.lowest == own);
                 (self.lowest() == own && agree).then_some(quiet)
             }
         }
     }
 
-    fn say_looking(&mut self) {
-        let saying = self.looking();
-        self.effects.push_back(Effect::Say(saying));
+    fn broadcast_looking(&mut self) {
+        let message = self.looking();
+        self.effects.push_back(Effect::Broadcast(message));
     }
 
-    fn looking(&self) -> Saying {
+    fn looking(&self) -> Message {
         let may_host = self.eligible != Eligible::Never;
-        Saying::Looking { by: self.own, may_host, lowest: self.lowest() }
+        Message::Looking { by: self.own, may_host, lowest: self.lowest() }
     }
 }
 

@@ -106,17 +106,17 @@ impl Sockets {
     }
 
     /// Sends `bytes` to all agents; a datagram that fails is repeated later by the election.
-    pub fn say(&self, bytes: &[u8]) {
+    pub fn broadcast(&self, bytes: &[u8]) {
         for interface in &self.interfaces {
             for address in &interface.v4 {
-                self.say_v4(bytes, *address);
+                self.multicast_v4(bytes, *address);
             }
             if interface.has_v6 {
-                self.say_v6(bytes, interface.index);
+                self.multicast_v6(bytes, interface.index);
             }
         }
         for address in self.hosts.borrow().iter() {
-            self.say_to(*address, bytes);
+            self.send_to(*address, bytes);
         }
     }
 
@@ -127,19 +127,19 @@ impl Sockets {
     }
 
     /// Sends `bytes` to one agent.
-    pub fn say_to(&self, peer: SocketAddr, bytes: &[u8]) {
+    pub fn send_to(&self, peer: SocketAddr, bytes: &[u8]) {
         let socket = if peer.is_ipv4() { &self.v4 } else { &self.v6 };
         note(socket.as_ref().map(|socket| socket.try_send_to(bytes, peer)));
     }
 
-    fn say_v4(&self, bytes: &[u8], from: Ipv4Addr) {
+    fn multicast_v4(&self, bytes: &[u8], from: Ipv4Addr) {
         let Some(socket) = &self.v4 else { return };
         let chosen = SockRef::from(socket).set_multicast_if_v4(&from);
         let group = SocketAddr::from((GROUP_V4, self.port));
         note(Some(chosen.and_then(|()| socket.try_send_to(bytes, group))));
     }
 
-    fn say_v6(&self, bytes: &[u8], interface: u32) {
+    fn multicast_v6(&self, bytes: &[u8], interface: u32) {
         let Some(socket) = &self.v6 else { return };
         let chosen = SockRef::from(socket).set_multicast_if_v6(interface);
         let group = SocketAddrV6::new(GROUP_V6, self.port, 0, interface);
@@ -147,18 +147,18 @@ impl Sockets {
     }
 
     /// Returns the next datagram and its source.
-    pub async fn hear(&self) -> io::Result<(Vec<u8>, SocketAddr)> {
+    pub async fn receive(&self) -> io::Result<(Vec<u8>, SocketAddr)> {
         // One byte more than the limit, to recognise datagrams that are too long.
         let (mut four, mut six) = ([0; limits::MAX_DATAGRAM + 1], [0; limits::MAX_DATAGRAM + 1]);
         tokio::select! {
             // Datagrams are sent over both families, so a flood on the first one hides none of the
             // second.
             biased;
-            heard = receive(&self.v4, &mut four) => {
-                heard.map(|(length, peer)| (four[..length].to_vec(), peer))
+            received = receive(&self.v4, &mut four) => {
+                received.map(|(length, peer)| (four[..length].to_vec(), peer))
             }
-            heard = receive(&self.v6, &mut six) => {
-                heard.map(|(length, peer)| (six[..length].to_vec(), peer))
+            received = receive(&self.v6, &mut six) => {
+                received.map(|(length, peer)| (six[..length].to_vec(), peer))
             }
         }
     }

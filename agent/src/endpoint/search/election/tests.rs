@@ -23,8 +23,8 @@ struct World {
     random: SmallRng,
     /// Percentage of datagrams that are lost.
     loss: u32,
-    in_flight: Vec<(Instant, usize, Saying, SocketAddr)>,
-    sayings: usize,
+    in_flight: Vec<(Instant, usize, Message, SocketAddr)>,
+    messages: usize,
     /// The only agents that receive datagrams sent to all; `None`: all agents.
     listed: Option<Vec<u64>>,
 }
@@ -36,7 +36,7 @@ struct Member {
     election: Option<Election>,
     found: Option<SocketAddr>,
     is_host: bool,
-    meetings: usize,
+    rival_requests: usize,
 }
 
 impl World {
@@ -50,7 +50,7 @@ impl World {
             random,
             loss,
             in_flight: vec![],
-            sayings: 0,
+            messages: 0,
             listed: None,
         }
     }
@@ -63,7 +63,7 @@ impl World {
             election: None,
             found: None,
             is_host: false,
-            meetings: 0,
+            rival_requests: 0,
         });
     }
 
@@ -88,9 +88,9 @@ impl World {
         let now = self.now;
         let (arrived, rest) = self.in_flight.drain(..).partition(|(at, ..)| *at <= now);
         self.in_flight = rest;
-        for (_, to, saying, peer) in arrived {
+        for (_, to, message, peer) in arrived {
             if let Some(election) = &mut self.agents[to].election {
-                election.handle_saying(now, &saying, peer);
+                election.handle_message(now, &message, peer);
             }
         }
         for index in 0..self.agents.len() {
@@ -116,15 +116,15 @@ impl World {
         let own = address(self.agents[index].number);
         let agent = &mut self.agents[index];
         match effect {
-            Effect::Say(saying) => {
-                self.sayings += 1;
+            Effect::Broadcast(message) => {
+                self.messages += 1;
                 for to in 0..self.agents.len() {
                     if !self.gets_through(index, to) {
                         continue;
                     }
                     if to == index || self.random.random_range(0..100) >= self.loss {
                         let delay = MILLIS * self.random.random_range(1..20);
-                        self.in_flight.push((self.now + delay, to, saying.clone(), own));
+                        self.in_flight.push((self.now + delay, to, message.clone(), own));
                     }
                 }
             }
@@ -134,15 +134,15 @@ impl World {
                 agent.election.as_mut().unwrap().handle_hosting(self.now, own);
             }
             Effect::Join(at) => agent.found = Some(at),
-            Effect::Answer(peer, saying) => {
+            Effect::Answer(peer, message) => {
                 let to = self.agents.iter().position(|agent| address(agent.number) == peer);
                 if let Some(to) = to.filter(|to| !self.gets_through(index, *to)) {
-                    self.in_flight.push((self.now + MILLIS, to, saying, own));
+                    self.in_flight.push((self.now + MILLIS, to, message, own));
                 }
             }
             // The host with the lower number stays.
-            Effect::Meet(rival) => {
-                agent.meetings += 1;
+            Effect::AskRival(rival) => {
+                agent.rival_requests += 1;
                 let is_there = |host: &Member| host.is_host && address(host.number) == rival;
                 if rival < own && self.agents.iter().any(is_there) {
                     self.agents[index].is_host = false;
@@ -171,7 +171,7 @@ impl World {
         assert_eq!(self.hosts(), [host]);
         for agent in self.agents.iter().filter(|agent| agent.election.is_some()) {
             assert_eq!(agent.found, Some(address(host)), "agent {}", agent.number);
-            assert_eq!(agent.meetings, 0);
+            assert_eq!(agent.rival_requests, 0);
         }
     }
 }
@@ -262,9 +262,9 @@ fn two_hosts_become_one() {
         world.run(Duration::from_secs(60));
         assert_eq!(world.hosts(), [1], "seed {seed}");
         assert_eq!(world.agents[1].found, Some(address(1)));
-        let met = world.agents[0].meetings;
+        let requests = world.agents[0].rival_requests;
         world.run(Duration::from_secs(60));
-        assert_eq!(world.agents[0].meetings, met, "seed {seed}");
+        assert_eq!(world.agents[0].rival_requests, requests, "seed {seed}");
     }
 }
 
@@ -275,26 +275,26 @@ fn rivals_are_met_now_and_then() {
     let now = clock::now_blocking();
     let mut host = Election::new(now, candidate(1), Eligible::Always, Pace::default());
     host.handle_hosting(now, address(1));
-    let mut met = BTreeMap::new();
+    let mut requests = BTreeMap::new();
     for step in 0..100 {
         for other in [2, 3] {
-            let saying = Saying::Hosted { by: other, at: address(other), by_host: true };
-            host.handle_saying(now + MILLIS * 100 * step, &saying, address(other));
+            let message = Message::Hosted { by: other, at: address(other), by_host: true };
+            host.handle_message(now + MILLIS * 100 * step, &message, address(other));
         }
         while let Some(effect) = host.poll_effect() {
-            if let Effect::Meet(rival) = effect {
-                *met.entry(rival).or_insert(0) += 1;
+            if let Effect::AskRival(rival) = effect {
+                *requests.entry(rival).or_insert(0) += 1;
             }
         }
     }
-    assert_eq!(met, BTreeMap::from([(address(2), 4), (address(3), 4)]));
+    assert_eq!(requests, BTreeMap::from([(address(2), 4), (address(3), 4)]));
     for other in 4..100 {
-        let saying = Saying::Hosted { by: other, at: address(other), by_host: true };
-        host.handle_saying(now + Duration::from_secs(20), &saying, address(other));
+        let message = Message::Hosted { by: other, at: address(other), by_host: true };
+        host.handle_message(now + Duration::from_secs(20), &message, address(other));
     }
-    let meets = std::iter::from_fn(|| host.poll_effect());
-    let meets = meets.filter(|effect| matches!(effect, Effect::Meet(_)));
-    assert_eq!(meets.count(), limits::MAX_RIVALS);
+    let requests = std::iter::from_fn(|| host.poll_effect());
+    let requests = requests.filter(|effect| matches!(effect, Effect::AskRival(_)));
+    assert_eq!(requests.count(), limits::MAX_RIVALS);
 }
 
 /// Two agents that answer each other's datagrams do not do so for ever.
@@ -304,17 +304,17 @@ fn answers_are_not_answered() {
     let mut two = [1, 2]
         .map(|number| Election::new(now, candidate(number), Eligible::IfLowest, Pace::default()));
     two[0].handle_timeout(now);
-    let mut said = 0;
+    let mut count = 0;
     for step in 0..10 {
         let (from, to) = (step % 2, 1 - step % 2);
         while let Some(effect) = two[from].poll_effect() {
-            if let Effect::Say(saying) | Effect::Answer(_, saying) = effect {
-                said += 1;
-                two[to].handle_saying(now + MILLIS, &saying, address(from as u64 + 1));
+            if let Effect::Broadcast(message) | Effect::Answer(_, message) = effect {
+                count += 1;
+                two[to].handle_message(now + MILLIS, &message, address(from as u64 + 1));
             }
         }
     }
-    assert_eq!(said, 3);
+    assert_eq!(count, 3);
 }
 
 /// A list of one or two hosts suffices for all agents, even if another agent is the lowest: agents
@@ -342,22 +342,22 @@ fn many_do_not_shout() {
     }
     world.run(Duration::from_secs(10));
     assert_eq!(world.hosts(), [1]);
-    assert!(world.sayings < 60 * 15, "{}", world.sayings);
-    let before = world.sayings;
+    assert!(world.messages < 60 * 15, "{}", world.messages);
+    let before = world.messages;
     world.run(Duration::from_secs(60));
-    assert!(world.sayings < before + 40, "{}", world.sayings - before);
+    assert!(world.messages < before + 40, "{}", world.messages - before);
 }
 
 /// A candidate that could not host looks again at once.
 #[test]
-fn in_vain_looks_again() {
+fn failed_attempt_restarts_the_search() {
     let now = clock::now_blocking();
     let mut election = Election::new(now, candidate(1), Eligible::IfLowest, Pace::default());
     election.handle_timeout(now + Duration::from_secs(1));
-    assert!(matches!(election.poll_effect(), Some(Effect::Say(Saying::Looking { .. }))));
+    assert!(matches!(election.poll_effect(), Some(Effect::Broadcast(Message::Looking { .. }))));
     assert_eq!(election.poll_effect(), Some(Effect::Host));
     assert_eq!(election.poll_timeout(), None);
-    election.handle_in_vain(now + Duration::from_secs(1));
+    election.handle_failed(now + Duration::from_secs(1));
     assert_eq!(election.poll_timeout(), Some(now + Duration::from_secs(1)));
 }
 
