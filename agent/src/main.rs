@@ -90,9 +90,9 @@ fn logged(
     let code = match result {
         Ok(code) => code,
         Err(error) => {
-            log.say(&error.report());
+            log.print(&error.report());
             if let Some(path) = log.kept() {
-                log.say(&format!("ragent: the log of this agent is {}", path.display()));
+                log.print(&format!("ragent: the log of this agent is {}", path.display()));
             }
             error.exit_code()
         }

@@ -230,7 +230,7 @@ mod tests {
 
     /// A worker may report that it hangs.
     #[test]
-    fn worker_may_say_so() {
+    fn worker_may_report_its_hang() {
         let mut t = Fixture::new();
         let hang = Hang { local_rank: LocalRank(1), time: Duration::ZERO };
         assert_eq!(t.watch.handle_trigger(LocalRank(1)), Some(hang));

@@ -14,7 +14,7 @@ use tracing::info;
 use super::{
     error::{LaunchError, system},
     runtime,
-    serve::{SIGNALS, bind, say},
+    serve::{SIGNALS, bind, print_address},
 };
 use crate::{
     cli::CoordinatorArgs,
@@ -57,7 +57,7 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
         let here = NotHere { term: Term(0), endpoint: endpoint.to_string() };
         let (not_here, _) = watch::channel(here);
         let (mut hosted, server) = host_coordinator(port, settings, recovered, not_here);
-        say(address)?;
+        print_address(address)?;
         info!(%address, run_id = args.rdzv_id, "coordinating the job");
         tokio::select! {
             biased;

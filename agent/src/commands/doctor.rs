@@ -111,23 +111,23 @@ async fn workers(
     match within("gpu", || spec::asked_workers(typed, &ThisHost)).await {
         Ok(workers) => Ok(workers?),
         Err(silent) => {
-            findings.tell(silent);
+            findings.report(silent);
             Ok(None)
         }
     }
 }
 
 async fn over_the_network(endpoint: AskedEndpoint, wants_peers: bool, findings: &mut Findings) {
-    findings.tell(loopback::examine().await);
-    findings.tell(endpoint::own_name().await);
+    findings.report(loopback::examine().await);
+    findings.report(endpoint::own_name().await);
     let endpoint = match endpoint {
         AskedEndpoint::At(endpoint) => endpoint,
-        AskedEndpoint::Found => return findings.tell(multicast()),
+        AskedEndpoint::Found => return findings.report(multicast()),
         AskedEndpoint::NotGiven => return,
     };
-    endpoint::examine(&endpoint).await.into_iter().for_each(|finding| findings.tell(finding));
+    endpoint::examine(&endpoint).await.into_iter().for_each(|finding| findings.report(finding));
     if wants_peers {
-        peers::examine(&endpoint).await.into_iter().for_each(|finding| findings.tell(finding));
+        peers::examine(&endpoint).await.into_iter().for_each(|finding| findings.report(finding));
     }
 }
 
@@ -185,7 +185,7 @@ impl Findings {
         Self { all: Vec::new(), is_json, printed: Ok(()) }
     }
 
-    fn tell(&mut self, finding: Finding) {
+    fn report(&mut self, finding: Finding) {
         if !self.is_json && self.printed.is_ok() {
             self.printed = stdout::print(&ragent_proto::printable(&line(&finding)));
         }
@@ -193,9 +193,9 @@ impl Findings {
     }
 
     /// Runs a check that may wait for a driver or a file system, and reports its finding.
-    async fn tell_of(&mut self, check: &'static str, look: fn() -> Finding) {
+    async fn report_check(&mut self, check: &'static str, look: fn() -> Finding) {
         let found = within(check, look).await;
-        self.tell(found.unwrap_or_else(|silent| silent));
+        self.report(found.unwrap_or_else(|silent| silent));
     }
 
     fn end(self) -> Result<ExitCode, LaunchError> {

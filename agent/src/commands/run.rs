@@ -77,7 +77,7 @@ pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
             Err(LaunchError::StaysClosed { outcome: Box::new(outcome), title, path })
         }
         None => {
-            say_what_is_meant(&spec);
+            log_choices(&spec);
             launch_with_logs(&spec, log)
         }
     };
@@ -103,7 +103,7 @@ fn remember_end(closed: &ClosedJob, ending: &Ending) {
 }
 
 /// Logs the choices made for the user.
-fn say_what_is_meant(spec: &JobSpec) {
+fn log_choices(spec: &JobSpec) {
     for name in &spec.signals.unknown {
         warn!(name, "`--signals-to-handle` contains an unknown signal; it is ignored");
     }
@@ -252,7 +252,7 @@ async fn take_part(
 ) -> Result<(agent_driver::End, Endpoint), LaunchError> {
     let stores = StoreThread::start("stores").map_err(system("start a thread"))?;
     let mut service_manager = ServiceManager::of_this_process(clock::now());
-    service_manager.tell_looking(&spec.rendezvous.endpoint().to_string());
+    service_manager.report_looking(&spec.rendezvous.endpoint().to_string());
     let registration = Registration::new(&looking(spec, None))
         .inspect_err(|error| {
             warn!(
@@ -282,7 +282,7 @@ async fn take_part(
         ending = agent_driver::drive(agent, stores, supervisor, signals, &mut service_manager) => ending,
         never = keep_registered(registration.as_ref(), &spec.run_id, &mut coordinator) => match never {},
     };
-    service_manager.tell_stopping();
+    service_manager.report_stopping();
     if let Some(hosted) = services.hosted() {
         let limit = spec.shared.timeouts.rejoin() + limits::COORDINATOR_END_MARGIN;
         wait_for_coordinator(

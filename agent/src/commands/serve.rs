@@ -28,7 +28,7 @@ pub(super) fn bind(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), L
 }
 
 /// Prints the address of the listener on stdout.
-pub(super) fn say(address: SocketAddr) -> Result<(), LaunchError> {
+pub(super) fn print_address(address: SocketAddr) -> Result<(), LaunchError> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{address}").and_then(|()| stdout.flush()).map_err(system("write to stdout"))
 }

@@ -11,7 +11,7 @@ use ragent_store::{Admission, StoreThread};
 use super::{
     error::{LaunchError, system},
     runtime,
-    serve::{SIGNALS, bind, say},
+    serve::{SIGNALS, bind, print_address},
 };
 use crate::{cli::StoreArgs, sys::host::ThisHost};
 
@@ -38,7 +38,7 @@ pub fn serve(args: &StoreArgs) -> Result<ExitCode, LaunchError> {
         let store = stores
             .open(listener, Admission::Anybody)
             .map_err(|error| system("open the store")(io::Error::other(error)))?;
-        say(address)?;
+        print_address(address)?;
         signals.recv().await;
         store.close().await;
         Ok(ExitCode::SUCCESS)

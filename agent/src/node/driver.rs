@@ -291,7 +291,7 @@ impl Driver<'_> {
                 if news::is_failure(&news) {
                     self.spec.log.keep();
                 }
-                self.service_manager.tell_news(&news);
+                self.service_manager.report_news(&news);
             }
             Action::Finish(_) => debug_assert!(false, "handled by the caller"),
         }

@@ -44,14 +44,14 @@ impl ServiceManager {
             return Self::default();
         }
         let (notices, queue) = sync_channel(limits::NOTICE_QUEUE);
-        let told = thread::Builder::new().name("service-manager".to_owned());
-        let told = told.spawn(move || {
+        let notifier = thread::Builder::new().name("service-manager".to_owned());
+        let notifier = notifier.spawn(move || {
             for notice in queue {
-                tell(&notice);
+                notify(&notice);
             }
         });
         Self {
-            notices: told.ok().map(|_| notices),
+            notices: notifier.ok().map(|_| notices),
             is_ready: false,
             // Twice as often as required, as the manual page advises.
             watchdog: sd_notify::watchdog_enabled()
@@ -71,42 +71,42 @@ impl ServiceManager {
         let Some((interval, due)) = self.watchdog.as_mut().filter(|_| is_ready) else { return };
         if now >= *due {
             *due = now + *interval;
-            self.say(Notice::Alive);
+            self.send(Notice::Alive);
         }
     }
 
     /// Reports that the agent looks for its coordinator.
-    pub fn tell_looking(&self, endpoint: &str) {
-        self.say_status(&format!("looking for the coordinator at {endpoint}"));
+    pub fn report_looking(&self, endpoint: &str) {
+        self.send_status(&format!("looking for the coordinator at {endpoint}"));
     }
 
     /// Reports that the agent has registered. The first call also reports readiness, which other
     /// units of this machine may wait for.
-    pub fn tell_attending(&mut self, endpoint: &str) {
-        self.say_status(&format!("registered at {endpoint}"));
+    pub fn report_registered(&mut self, endpoint: &str) {
+        self.send_status(&format!("registered at {endpoint}"));
         if !self.is_ready {
             self.is_ready = true;
-            self.say(Notice::Ready);
+            self.send(Notice::Ready);
         }
     }
 
     /// Reports a change of the agent's status, if the news is one.
-    pub fn tell_news(&self, news: &News) {
-        status(news).iter().for_each(|text| self.say_status(text));
+    pub fn report_news(&self, news: &News) {
+        status(news).iter().for_each(|text| self.send_status(text));
     }
 
     /// Reports that the agent is stopping.
-    pub fn tell_stopping(&self) {
-        self.say(Notice::Stopping);
+    pub fn report_stopping(&self) {
+        self.send(Notice::Stopping);
     }
 
     /// Sends a status of one line. Further lines would be parsed as notifications, and may come
     /// from anywhere.
-    fn say_status(&self, text: &str) {
-        self.say(Notice::Status(text.replace(char::is_control, " ")));
+    fn send_status(&self, text: &str) {
+        self.send(Notice::Status(text.replace(char::is_control, " ")));
     }
 
-    fn say(&self, notice: Notice) {
+    fn send(&self, notice: Notice) {
         if let Some(notices) = &self.notices {
             // If the manager does not read, the notice is dropped; only its watchdog would detect
             // that.
@@ -115,7 +115,7 @@ impl ServiceManager {
     }
 }
 
-fn tell(notice: &Notice) {
+fn notify(notice: &Notice) {
     let state = match notice {
         Notice::Alive => NotifyState::Watchdog,
         Notice::Ready => NotifyState::Ready,

@@ -245,7 +245,7 @@ impl Log {
     }
 
     /// Prints `text` after all earlier lines.
-    pub fn say(&self, text: &str) {
+    pub fn print(&self, text: &str) {
         // A blocked console has filled the queue, and would not accept this either.
         let _ = self.queue.try_send(ToWrite::Line(format!("{text}\n").into_bytes()));
     }

@@ -209,7 +209,7 @@ fn rdzv_conf() {
 /// Values that are sent to other nodes are short and on one line, and an endpoint means the same on
 /// all.
 #[test]
-fn what_others_are_told_is_checked() {
+fn values_sent_to_others_are_checked() {
     let long = "x".repeat(201);
     for line in [
         format!("ragent --role {long} t.py"),

@@ -150,8 +150,8 @@ impl PrivateFolder {
 
 /// Logs the reason why the folder is not used, once per process.
 fn warn_once(path: &Path, why: &str) {
-    static TOLD: Once = Once::new();
-    TOLD.call_once(|| {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
         warn!(
             "the folder {} is not used for state: {why}; it must belong to uid {}, and no other \
              user may write to it",

@@ -194,7 +194,7 @@ fn ready_comes_after_the_last_process() {
 /// A failure is reported at once, and again with every later standing of that round, so that a
 /// broken stream cannot lose it; its age grows.
 #[test]
-fn failure_is_said_until_the_next_round() {
+fn failure_is_reported_until_the_next_round() {
     let mut t = Fixture::running();
     assert_eq!(t.failed(round(1, 1)), [t.sends(NodeState::Stopping)]);
     t.now += SECOND;
@@ -260,7 +260,7 @@ fn lost_lease_kills() {
 /// shutdown time-out; the node leaves when it is dismissed, since others may need its store until
 /// then.
 #[test]
-fn leaving_is_told_first_and_waits_to_be_dismissed() {
+fn leaving_is_reported_first_and_waits_for_the_dismissal() {
     let mut t = Fixture::running();
     let stop = Effect::Local(Action::Stop { signal: Signal::TERM, grace: GRACE });
     assert_eq!(t.signal(), [t.sends(NodeState::Leaving { reaped: false }), stop]);
@@ -287,7 +287,7 @@ fn leaving_unattended_waits_for_nobody() {
 /// A short interruption does not end the membership: a node that leaves during one reports so
 /// afterwards and is dismissed.
 #[test]
-fn leaving_during_a_blip_is_told_afterwards() {
+fn leaving_during_an_outage_is_reported_afterwards() {
     let mut t = Fixture::ready();
     t.agent.handle_unattended(t.now);
     assert_eq!(t.signal(), [t.sends(NodeState::Leaving { reaped: true })]);
@@ -397,7 +397,7 @@ fn probe_is_answered() {
 
 /// Workers that were killed at the end of the lease are reported as such, until the next round.
 #[test]
-fn end_of_the_lease_is_told() {
+fn end_of_the_lease_is_reported() {
     let mut t = Fixture::running();
     t.agent.handle_lease_lost();
     assert!(t.agent.standing(t.now).was_cut_off);
@@ -413,10 +413,10 @@ fn end_of_the_lease_is_told() {
 /// is cleared when the round has ended.
 #[test]
 fn progress_is_passed_on_at_intervals() {
-    let said = |text: &str| Effect::Send(FromNode::Progress { text: text.to_owned() });
+    let progress = |text: &str| Effect::Send(FromNode::Progress { text: text.to_owned() });
     let mut t = Fixture::running();
     t.agent.handle_progress(t.now, "step 1".to_owned());
-    assert_eq!(t.effects(), [said("step 1")]);
+    assert_eq!(t.effects(), [progress("step 1")]);
     for step in ["step 2", "step 3"] {
         t.agent.handle_progress(t.now, step.to_owned());
     }
@@ -424,11 +424,11 @@ fn progress_is_passed_on_at_intervals() {
     t.now += limits::PROGRESS_INTERVAL;
     assert_eq!(t.agent.poll_timeout(), Some(t.now));
     t.agent.handle_timeout(t.now);
-    assert_eq!(t.effects(), [said("step 3")]);
+    assert_eq!(t.effects(), [progress("step 3")]);
     assert_eq!(t.agent.poll_timeout(), None);
-    assert!(t.welcome(1).contains(&said("step 3")));
+    assert!(t.welcome(1).contains(&progress("step 3")));
     t.agent.handle_finished(t.now, GroupEnd::Stopped);
-    assert!(t.effects().contains(&said("")));
+    assert!(t.effects().contains(&progress("")));
 }
 
 /// Only a job that would fail again keeps a service manager from restarting the agent.
@@ -489,11 +489,11 @@ fn stopped_node_may_have_the_cause() {
     cause.error_file_age = Some(SECOND);
     t.agent.handle_cause(t.now, cause);
     let effects = t.finished(GroupEnd::Stopped);
-    let said = |effect: &Effect| match effect {
+    let has_failure = |effect: &Effect| match effect {
         Effect::Send(FromNode::Standing(standing)) => standing.failure.is_some(),
         _ => false,
     };
-    assert!(effects.iter().any(said), "{effects:?}");
+    assert!(effects.iter().any(has_failure), "{effects:?}");
 }
 
 /// A client that the round's store has refused is announced once on each node; the node that serves
@@ -517,12 +517,12 @@ fn refused_clients_are_announced_once() {
     t.agent.handle_refused_clients(RefusedClients { round: round(1, 2), ..refused.clone() });
     assert_eq!(news(&mut t), 1);
 
-    let said = Effect::Send(FromNode::RefusedClients(refused));
+    let report = Effect::Send(FromNode::RefusedClients(refused));
     let mut t = Fixture::running();
     t.agent.handle_client_refused(Round(1), address);
-    assert_eq!(t.effects(), std::slice::from_ref(&said));
+    assert_eq!(t.effects(), std::slice::from_ref(&report));
     t.agent.handle_client_refused(Round(1), address);
     t.agent.handle_client_refused(Round(2), address);
     assert_eq!(t.effects(), []);
-    assert!(t.welcome(1).contains(&said));
+    assert!(t.welcome(1).contains(&report));
 }

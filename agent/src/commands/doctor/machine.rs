@@ -20,7 +20,7 @@ use crate::{
 };
 
 pub(super) async fn examine(workers: Option<NonZeroU32>, findings: &mut Findings) {
-    findings.tell(kernel());
+    findings.report(kernel());
     let gpus = || ThisHost.gpu_count().map_or(1, |count| count.get());
     let workers = match workers {
         Some(workers) => workers.get(),
@@ -28,13 +28,13 @@ pub(super) async fn examine(workers: Option<NonZeroU32>, findings: &mut Findings
         None => within("gpu", gpus).await.unwrap_or(1),
     };
     for finding in resource_limits(workers) {
-        findings.tell(finding);
+        findings.report(finding);
     }
-    findings.tell_of("shm", shared_memory).await;
-    findings.tell_of("gpu", gpu).await;
+    findings.report_check("shm", shared_memory).await;
+    findings.report_check("gpu", gpu).await;
     python::examine(findings).await;
-    findings.tell_of("cgroup", cgroup).await;
-    findings.tell_of("service", service_manager).await;
+    findings.report_check("cgroup", cgroup).await;
+    findings.report_check("service", service_manager).await;
 }
 
 fn kernel() -> Finding {

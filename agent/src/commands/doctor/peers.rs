@@ -251,7 +251,7 @@ mod tests {
         mesh
     }
 
-    fn said(mesh: &Mesh) -> Vec<(Verdict, String)> {
+    fn findings(mesh: &Mesh) -> Vec<(Verdict, String)> {
         judge(mesh).into_iter().map(|finding| (finding.verdict, finding.text)).collect()
     }
 
@@ -260,7 +260,7 @@ mod tests {
     fn healthy_mesh() {
         let mesh = mesh(|_, _| Ok(0.2));
         let text = "4 nodes reach each other, in 0.20 ms (median)".to_owned();
-        assert_eq!(said(&mesh), [(Verdict::Pass, text)]);
+        assert_eq!(findings(&mesh), [(Verdict::Pass, text)]);
     }
 
     /// A node that no other reaches is named once; a failing connection is reported with both
@@ -269,11 +269,14 @@ mod tests {
     fn unreached_nodes_and_ways() {
         let refused = || Err("refused".to_owned());
         let odd = mesh(|_, to| if to == "c" { refused() } else { Ok(0.2) });
-        let lines = said(&odd);
+        let lines = findings(&odd);
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].1.starts_with("most of the other nodes do not reach host-c"), "{lines:?}");
         let way = mesh(|from, to| if (from, to) == ("a", "d") { refused() } else { Ok(0.2) });
-        assert_eq!(said(&way), [(Verdict::Fail, "host-a does not reach host-d (refused)".into())]);
+        assert_eq!(
+            findings(&way),
+            [(Verdict::Fail, "host-a does not reach host-d (refused)".into())]
+        );
     }
 
     /// A node on which the endpoint has other addresses is named.
@@ -285,14 +288,14 @@ mod tests {
         }
         let text = "the endpoint resolves to 127.0.1.1 on host-c, but to 10.0.0.1 on other nodes"
             .to_owned();
-        assert_eq!(said(&mesh), [(Verdict::Warn, text)]);
+        assert_eq!(findings(&mesh), [(Verdict::Warn, text)]);
     }
 
     /// Only the node that is far from all others is named.
     #[test]
     fn slow_node() {
         let mesh = mesh(|from, to| if from == "b" || to == "b" { Ok(7.0) } else { Ok(0.2) });
-        let lines = said(&mesh);
+        let lines = findings(&mesh);
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].1.starts_with("host-b is 7.00 ms from its nearest peer"), "{lines:?}");
     }
@@ -302,7 +305,7 @@ mod tests {
     fn silent_and_single_nodes() {
         let mut mesh = mesh(|_, _| Ok(0.2));
         mesh.silent.insert("a".to_owned(), "no answer".to_owned());
-        assert_eq!(said(&mesh)[0], (Verdict::Fail, "failed to ask host-a: no answer".into()));
+        assert_eq!(findings(&mesh)[0], (Verdict::Fail, "failed to ask host-a: no answer".into()));
         let mut single = Mesh::default();
         single.hosts.insert("a".to_owned(), "host-a".to_owned());
         assert_eq!(judge(&single)[0].verdict, Verdict::Pass);

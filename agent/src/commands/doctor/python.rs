@@ -30,25 +30,25 @@ pub(super) async fn examine(findings: &mut Findings) {
         Ok(Ok(path)) => path,
         Ok(Err(error)) => {
             let hint = error.hint().unwrap_or_default();
-            return findings.tell(Finding::fail(check, error.to_string(), hint));
+            return findings.report(Finding::fail(check, error.to_string(), hint));
         }
-        Err(silent) => return findings.tell(silent),
+        Err(silent) => return findings.report(silent),
     };
     let path = interpreter.display();
     match ask(interpreter.clone(), limits::CHECK_TIMEOUT).await {
         Ok(Versions { python, torch: found }) => {
-            findings.tell(Finding::pass(check, format!("Python {python} at {path}")));
-            findings.tell(torch(found));
+            findings.report(Finding::pass(check, format!("Python {python} at {path}")));
+            findings.report(torch(found));
         }
         Err(Unusable::Broken(why)) => {
             let text = format!("{path} does not run: {why}");
-            findings.tell(Finding::fail(check, text, "set PYTHON_EXEC to another interpreter"));
+            findings.report(Finding::fail(check, text, "set PYTHON_EXEC to another interpreter"));
         }
         Err(Unusable::Silent(waited)) => {
             let text = format!("{path} did not answer within {} s", waited.as_secs());
             let hint =
                 "check the file system that it is on, or set PYTHON_EXEC to another interpreter";
-            findings.tell(Finding::fail(check, text, hint));
+            findings.report(Finding::fail(check, text, hint));
         }
     }
 }
@@ -95,12 +95,12 @@ async fn ask(interpreter: PathBuf, limit: Duration) -> Result<Versions, Unusable
         end(&mut child).await;
         return Err(Unusable::Silent(limit));
     };
-    let (status, said, complaint) = answer.map_err(broken)?;
-    let mut lines = said.lines().map(str::to_owned);
+    let (status, stdout, stderr) = answer.map_err(broken)?;
+    let mut lines = stdout.lines().map(str::to_owned);
     match lines.next().filter(|_| status.success()) {
         Some(python) => Ok(Versions { python, torch: lines.next() }),
         None => {
-            let last = complaint.lines().last().unwrap_or("it prints nothing");
+            let last = stderr.lines().last().unwrap_or("it prints nothing");
             Err(Unusable::Broken(last.to_owned()))
         }
     }
@@ -175,7 +175,7 @@ mod tests {
 
     /// The error of an interpreter that cannot be started is reported.
     #[tokio::test]
-    async fn refusals_are_told() {
+    async fn refusals_are_reported() {
         let limit = Duration::from_secs(60);
         let missing = ask("/no/such/python".into(), limit).await;
         assert!(matches!(missing, Err(Unusable::Broken(why)) if why.contains("No such file")));

@@ -115,12 +115,12 @@ pub(crate) fn write(spec: &JobSpec, result: &Result<Outcome, LaunchError>) {
         };
         let text = serde_json::to_string_pretty(&report).map_err(io::Error::other);
         let written = text.and_then(|text| rewrite(path, &(text + "\n")));
-        tell(written, path);
+        log_failure(written, path);
     }
     if let (Some(path), Some(failure), Err(_)) = (&spec.error_file, failure, result)
         && let Some(error) = torch_error(failure)
     {
-        tell(rewrite(path, &error.to_string()), path);
+        log_failure(rewrite(path, &error.to_string()), path);
     }
 }
 
@@ -142,7 +142,7 @@ fn word(result: &Result<Outcome, LaunchError>) -> &'static str {
 /// adds; `None` if the worker has written no message, or hung.
 fn torch_error(failure: &WorkerFailure) -> Option<Value> {
     let is_hung = matches!(failure.end, WorkerEnd::Hung(_));
-    let said = failure.message.as_deref().filter(|_| !is_hung)?;
+    let message = failure.message.as_deref().filter(|_| !is_hung)?;
     let exit_code = process_end::exit_code(&failure.end);
     // The file itself, if it is on this node; workers on other nodes have sent the end of their
     // message.
@@ -152,8 +152,8 @@ fn torch_error(failure: &WorkerFailure) -> Option<Value> {
         serde_json::from_str::<Value>(&text).ok()
     });
     let mut error = original.unwrap_or_else(|| {
-        let last = said.lines().last().unwrap_or_default();
-        json!({ "message": { "message": last, "extraInfo": { "py_callstack": said } } })
+        let last = message.lines().last().unwrap_or_default();
+        json!({ "message": { "message": last, "extraInfo": { "py_callstack": message } } })
     });
     match &mut error["message"] {
         Value::Object(message) => {
@@ -170,7 +170,7 @@ fn rewrite(path: &Path, text: &str) -> io::Result<()> {
     io::Write::write_all(&mut file, text.as_bytes())
 }
 
-fn tell(written: io::Result<()>, path: &Path) {
+fn log_failure(written: io::Result<()>, path: &Path) {
     if let Err(error) = written {
         warn!(path = %path.display(), %error, "failed to write the report of the job");
     }

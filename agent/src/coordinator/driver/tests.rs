@@ -121,7 +121,7 @@ pub(crate) fn attend(name: &str) -> Attend {
 }
 
 /// Returns the next message on a stream.
-async fn hear(stream: &mut mpsc::Receiver<FromCoordinator>) -> ToNode {
+async fn next_message(stream: &mut mpsc::Receiver<FromCoordinator>) -> ToNode {
     match stream.recv().await {
         Some(FromCoordinator::Message(message)) => message,
         Some(FromCoordinator::Welcomed(welcome, _)) => ToNode::Welcome(welcome),
@@ -129,9 +129,9 @@ async fn hear(stream: &mut mpsc::Receiver<FromCoordinator>) -> ToNode {
     }
 }
 
-async fn hear_assignment(stream: &mut mpsc::Receiver<FromCoordinator>) -> Assignment {
+async fn next_assignment(stream: &mut mpsc::Receiver<FromCoordinator>) -> Assignment {
     loop {
-        if let ToNode::Assignment(assignment) = hear(stream).await {
+        if let ToNode::Assignment(assignment) = next_message(stream).await {
             return assignment;
         }
     }
@@ -178,7 +178,7 @@ async fn proof_is_needed() {
         assert_eq!(t.standing_of("a").await, Some(StandingName::Joined));
     }
     t.keep_alive("a", 2).await;
-    while hear(&mut stream).await != (ToNode::Echo { sequence: 2 }) {}
+    while next_message(&mut stream).await != (ToNode::Echo { sequence: 2 }) {}
     obituary(Some(proof)).await.unwrap();
     assert_eq!(t.standing_of("a").await, None);
 }
@@ -193,7 +193,7 @@ async fn observed_addresses_are_members() {
     let mut first = t.attend_from("a", Some(here)).await;
     let _others = (t.attend_from("b", Some(far)).await, t.attend_from("c", None).await);
     let admission = loop {
-        if let Assignment::Admit(admission) = hear_assignment(&mut first).await {
+        if let Assignment::Admit(admission) = next_assignment(&mut first).await {
             break admission;
         }
     };
@@ -215,15 +215,15 @@ async fn last_call_is_armed() {
     let t = Fixture::new();
     let start = clock::now();
     let mut stream = t.attend("a").await;
-    assert!(matches!(hear(&mut stream).await, ToNode::Welcome(_)));
-    let waits = hear_assignment(&mut stream).await;
+    assert!(matches!(next_message(&mut stream).await, ToNode::Welcome(_)));
+    let waits = next_assignment(&mut stream).await;
     assert!(matches!(waits, Assignment::Wait { reason: WaitReason::Gathering, .. }));
     for sequence in 0..29 {
         clock::until(Some(clock::now() + Duration::from_secs(1))).await;
         t.keep_alive("a", sequence).await;
-        assert_eq!(hear(&mut stream).await, ToNode::Echo { sequence });
+        assert_eq!(next_message(&mut stream).await, ToNode::Echo { sequence });
     }
-    assert!(matches!(hear_assignment(&mut stream).await, Assignment::Admit(_)));
+    assert!(matches!(next_assignment(&mut stream).await, Assignment::Admit(_)));
     assert_eq!(clock::now() - start, Duration::from_secs(30));
 }
 
@@ -275,7 +275,7 @@ async fn slow_reader_is_dropped() {
         t.keep_alive("slow", sequence).await;
     }
     t.keep_alive("quick", 7).await;
-    while hear(&mut quick).await != (ToNode::Echo { sequence: 7 }) {}
+    while next_message(&mut quick).await != (ToNode::Echo { sequence: 7 }) {}
     let mut known_round = 0;
     while slow.recv().await.is_some() {
         known_round += 1;

@@ -132,7 +132,7 @@ impl Driver<'_> {
                 let line = self.spec.lines.registered(&self.spec.endpoint);
                 line.iter().for_each(|line| telemetry::line(line));
             }
-            self.service_manager.tell_attending(&self.spec.endpoint.to_string());
+            self.service_manager.report_registered(&self.spec.endpoint.to_string());
         }
         self.known = self.remotes.get(&attend).copied();
         self.spec.not_here.send_modify(|not_here| not_here.term = welcome.term);

@@ -68,7 +68,7 @@ impl HeldGpus {
         let open = || is_on_the_host().then(|| Nvml::init().ok()).flatten();
         let Some(driver) = self.driver.get_or_init(open) else { return };
         let deadline = clock::now_blocking() + self.timeout;
-        let mut is_told = false;
+        let mut is_reported = false;
         loop {
             let holders = match holders(driver) {
                 Ok(holders) if holders.is_empty() => return,
@@ -85,12 +85,12 @@ impl HeldGpus {
                 }
                 return;
             }
-            if !is_told {
+            if !is_reported {
                 info!(
                     holder = %holders[0],
                     "waiting for a GPU that is in use by a process that has ended"
                 );
-                is_told = true;
+                is_reported = true;
             }
             pause();
         }
