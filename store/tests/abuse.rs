@@ -56,7 +56,7 @@ fn server_process() {
 const SERVER_VARIABLE: &str = "STORE_ABUSE_SERVER";
 const ADDR_PREFIX: &str = "listening on ";
 
-#[expect(clippy::disallowed_methods, reason = "whoever runs the tests says so")]
+#[expect(clippy::disallowed_methods, reason = "set by the user of the tests")]
 fn is_set(name: &str) -> bool {
     env::var_os(name).is_some()
 }
@@ -76,7 +76,7 @@ impl Server {
             .lines()
             .map_while(Result::ok)
             .find_map(|line| line.strip_prefix(ADDR_PREFIX).map(str::to_owned))
-            .expect("the server says where it listens");
+            .expect("the server prints its address");
         let stderr = BufReader::new(process.stderr.take().expect("a pipe"));
         let (line, log) = mpsc::channel();
         thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|l| line.send(l)));

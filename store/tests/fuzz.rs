@@ -59,7 +59,7 @@ fn corpus(name: &str) -> Vec<PathBuf> {
     paths
 }
 
-#[expect(clippy::disallowed_methods, reason = "whoever runs the tests says so")]
+#[expect(clippy::disallowed_methods, reason = "set by the user of the tests")]
 fn variable(name: &str, default: u64) -> u64 {
     let Ok(text) = std::env::var(name) else {
         return default;

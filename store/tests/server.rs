@@ -128,13 +128,13 @@ async fn violation_closes_only_its_connection() {
 
 /// Only VALIDATE is accepted first.
 #[test]
-fn strangers_are_closed() {
+fn clients_without_a_greeting_are_closed() {
     let fixture = Fixture::new();
-    for stranger in
+    for greeting in
         [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\x0dping", b"\x03\x05\0\0\0\0\0\0\0init/", b"\0\0\0\0\0"]
     {
         let mut stream = fixture.raw();
-        stream.write_all(stranger).unwrap();
+        stream.write_all(greeting).unwrap();
         assert_closed(&mut stream);
     }
 }
@@ -205,7 +205,7 @@ async fn wait_can_be_given_up() {
 
 /// After a method was dropped, the client returns an error instead of mixing up answers.
 #[tokio::test]
-async fn interrupted_client_says_so() {
+async fn interrupted_client_reports_that() {
     let fixture = Fixture::new();
     let mut client = fixture.client().await;
     tokio::select! {
@@ -354,9 +354,9 @@ async fn refusals_are_reported() {
     let store = thread.open_with(Some(listener), options).unwrap();
     for _ in 0..2 {
         // The reset may arrive before the connection is set up on this side.
-        let error = TcpStream::connect(addr).and_then(|mut stranger| {
-            stranger.set_read_timeout(Some(DEADLINE))?;
-            stranger.read(&mut [0])
+        let error = TcpStream::connect(addr).and_then(|mut stream| {
+            stream.set_read_timeout(Some(DEADLINE))?;
+            stream.read(&mut [0])
         });
         let error = error.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);

@@ -59,7 +59,7 @@ time.sleep(1000)
 ";
     let attacker = network.program(&sandbox, ATTACKER, "/usr/bin/python3");
     let mut attacker = attacker.arg("-c").arg(flood).start();
-    attacker.says("full");
+    attacker.prints("full");
     let mut newcomer = network.ragent(&sandbox, 2, words).start();
     newcomer.logs("nodes=2 world_size=2");
     newcomer.worker();

@@ -69,7 +69,7 @@ fn store_from_no_members_address() {
 /// 12: a connection that is closed before it is accepted has no effect, although the kernel reports user 0
 /// for it.
 #[test]
-fn store_and_gone() {
+fn closed_connection_has_no_effect() {
     let Some(mut victim) = Victim::new("gone") else { return };
     let port = victim.store_port;
     let script = format!(

@@ -42,7 +42,7 @@ pub(crate) struct Process {
     /// True if it is a worker.
     pub(crate) is_worker: bool,
     /// The values in its environment.
-    pub(crate) told: Told,
+    pub(crate) environment: WorkerEnvironment,
     /// The time of its start.
     pub(crate) started: Duration,
     /// The times at which it was alive.
@@ -51,7 +51,7 @@ pub(crate) struct Process {
 
 /// The values in a worker's environment.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Told {
+pub(crate) struct WorkerEnvironment {
     pub(crate) run_id: String,
     pub(crate) rank: u32,
     pub(crate) local_rank: u32,
@@ -112,7 +112,7 @@ fn process(node: u32, text: &str) -> Option<Process> {
     let (text, _) = text.rsplit_once('\n')?;
     let (facts, beats) = text.split_once('\n').unwrap_or((text, ""));
     let facts = pairs(facts);
-    let told = Told {
+    let environment = WorkerEnvironment {
         run_id: facts.get("run_id")?.to_string(),
         rank: number(&facts, "rank")?,
         local_rank: number(&facts, "local_rank")?,
@@ -130,7 +130,7 @@ fn process(node: u32, text: &str) -> Option<Process> {
         keeper: number(&facts, "keeper")?,
         pid: number(&facts, "pid")?,
         is_worker: *facts.get("kind")? == "worker",
-        told,
+        environment,
         started: seconds(facts.get("started")?)?,
         beats: beats.lines().filter_map(seconds).collect(),
     })
@@ -168,7 +168,7 @@ fn seconds(text: &str) -> Option<Duration> {
 /// The time since boot, from the clock that workers read: no other one is free for them.
 pub(crate) fn now() -> Duration {
     let text = fs::read_to_string("/proc/uptime").unwrap_or_default();
-    text.split(' ').next().and_then(seconds).expect("Linux says since when it is up")
+    text.split(' ').next().and_then(seconds).expect("Linux reports its uptime")
 }
 
 #[cfg(test)]
@@ -184,8 +184,8 @@ mod tests {
         let process = process(5, text).unwrap();
         assert_eq!((process.node, process.agent, process.pid), (5, 2, 7));
         assert_eq!((process.keeper, process.is_worker), (6, true));
-        assert_eq!(process.told.master, "10.77.0.1:4000");
-        assert_eq!((process.told.rank, process.told.world_size), (3, 4));
+        assert_eq!(process.environment.master, "10.77.0.1:4000");
+        assert_eq!((process.environment.rank, process.environment.world_size), (3, 4));
         assert_eq!(process.last_seen(), Duration::from_millis(10_550));
     }
 

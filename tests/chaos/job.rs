@@ -85,7 +85,7 @@ pub(crate) struct Summary {
 
 impl Summary {
     fn of(history: &History) -> Self {
-        let charges = history.processes.iter().map(|process| process.told.restart_count);
+        let charges = history.processes.iter().map(|process| process.environment.restart_count);
         Self {
             processes: history.processes.len(),
             rounds: oracle::count_rounds(history),
@@ -121,7 +121,7 @@ pub(crate) fn run(schedule: &Schedule, is_wanted: bool) -> Result<Summary, Failu
     if let Err(why) = heals(&mut nodes, &site.endpoint) {
         complaints.push(why);
     }
-    chronicle.note("all are told to leave");
+    chronicle.note("all nodes receive SIGTERM");
     for node in &nodes {
         node.terminate();
     }

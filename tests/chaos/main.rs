@@ -42,7 +42,7 @@ const SEEDS: u64 = 3;
 const LANES: u64 = 3;
 
 /// A number from the environment.
-#[expect(clippy::disallowed_methods, reason = "whoever runs the test says what happens in it")]
+#[expect(clippy::disallowed_methods, reason = "the user of the test selects its faults")]
 fn given(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::history::{Death, History, Process, Told, Whose};
+use crate::history::{Death, History, Process, Whose, WorkerEnvironment};
 
 /// The time that a frozen machine needs after it has resumed to kill its processes: the documented
 /// limit of the lease.
@@ -20,14 +20,14 @@ type Rule = fn(&History) -> Result<(), String>;
 /// The rules, by name.
 const RULES: [(&str, Rule); 9] = [
     ("1, ranks are dense", ranks_are_dense),
-    ("1, a round is told alike to everyone", a_round_is_told_alike),
+    ("1, all members have the same round", members_have_the_same_round),
     ("2 and 5, no two rounds run at once", no_two_rounds_run_at_once),
     ("3, rounds only grow", rounds_only_grow),
     ("4, no round is too small or too large", rounds_are_of_legal_size),
     ("6, nothing outlives its agent", nothing_outlives_its_agent),
     ("7, restarts are bounded and never forgotten", restarts_are_bounded),
     ("8, the job heals", the_job_heals),
-    ("workers are told the job's name", the_job_has_its_name),
+    ("workers have the job's name", the_job_has_its_name),
 ];
 
 /// Returns every broken rule, with the reason.
@@ -45,7 +45,7 @@ type Round<'a> = Vec<&'a Process>;
 fn rounds(history: &History) -> Vec<Round<'_>> {
     let mut processes: Vec<&Process> = history.processes.iter().collect();
     processes.sort_by_key(|process| process.started);
-    let same = |a: &&Process, b: &&Process| a.told.master == b.told.master;
+    let same = |a: &&Process, b: &&Process| a.environment.master == b.environment.master;
     processes.chunk_by(same).map(<[_]>::to_vec).collect()
 }
 
@@ -63,9 +63,9 @@ fn workers<'a>(round: &Round<'a>) -> Vec<&'a Process> {
 }
 
 fn name(process: &Process) -> String {
-    let Process { node, agent, pid, is_worker, told, .. } = process;
+    let Process { node, agent, pid, is_worker, environment, .. } = process;
     let what = if *is_worker { "worker" } else { "child of worker" };
-    let Told { rank, master, .. } = told;
+    let WorkerEnvironment { rank, master, .. } = environment;
     format!("{what} {rank} (pid {pid}, agent {agent} of node {node}, master {master})")
 }
 
@@ -78,30 +78,35 @@ fn ranks_are_dense(history: &History) -> Result<(), String> {
         let mut groups: BTreeMap<u32, (u32, u32, i64)> = BTreeMap::new();
         let mut nodes = BTreeMap::new();
         for worker in &workers {
-            let told = &worker.told;
-            check(told.rank < told.world_size, || format!("{} of too few", name(worker)))?;
-            check(told.group_rank < told.group_world_size, || {
-                format!("{} has group rank {}", name(worker), told.group_rank)
+            let environment = &worker.environment;
+            check(environment.rank < environment.world_size, || {
+                format!("{} of too few", name(worker))
             })?;
-            check(told.local_rank < told.local_world_size, || {
-                format!("{} has local rank {}", name(worker), told.local_rank)
+            check(environment.group_rank < environment.group_world_size, || {
+                format!("{} has group rank {}", name(worker), environment.group_rank)
             })?;
-            if let Some(other) = ranks.insert(told.rank, worker) {
+            check(environment.local_rank < environment.local_world_size, || {
+                format!("{} has local rank {}", name(worker), environment.local_rank)
+            })?;
+            if let Some(other) = ranks.insert(environment.rank, worker) {
                 return Err(format!("{} is there twice: {}", name(worker), name(other)));
             }
-            let first = i64::from(told.rank) - i64::from(told.local_rank);
-            let group = (worker.node, told.local_world_size, first);
-            let known = groups.entry(told.group_rank).or_insert(group);
+            let first = i64::from(environment.rank) - i64::from(environment.local_rank);
+            let group = (worker.node, environment.local_world_size, first);
+            let known = groups.entry(environment.group_rank).or_insert(group);
             check(*known == group, || {
-                format!("group rank {}: {known:?} is not {group:?}", told.group_rank)
+                format!("group rank {}: {known:?} is not {group:?}", environment.group_rank)
             })?;
-            let known = nodes.entry(worker.node).or_insert(told.group_rank);
-            check(*known == told.group_rank, || {
-                format!("node {} has group ranks {known} and {}", worker.node, told.group_rank)
+            let known = nodes.entry(worker.node).or_insert(environment.group_rank);
+            check(*known == environment.group_rank, || {
+                format!(
+                    "node {} has group ranks {known} and {}",
+                    worker.node, environment.group_rank
+                )
             })?;
         }
         let is_whole =
-            groups.len() == workers.first().map_or(0, |w| w.told.group_world_size as usize);
+            groups.len() == workers.first().map_or(0, |w| w.environment.group_world_size as usize);
         let mut next = 0;
         for (rank, (_, size, first)) in groups.iter().filter(|_| is_whole) {
             check(*first == next, || {
@@ -109,7 +114,8 @@ fn ranks_are_dense(history: &History) -> Result<(), String> {
             })?;
             next += i64::from(*size);
         }
-        let world_size = workers.first().map_or(0, |worker| i64::from(worker.told.world_size));
+        let world_size =
+            workers.first().map_or(0, |worker| i64::from(worker.environment.world_size));
         check(!is_whole || next == world_size, || {
             format!("{next} ranks in a world of {world_size}")
         })?;
@@ -118,11 +124,16 @@ fn ranks_are_dense(history: &History) -> Result<(), String> {
 }
 
 /// All members of a round have the same sizes, restart count and master.
-fn a_round_is_told_alike(history: &History) -> Result<(), String> {
+fn members_have_the_same_round(history: &History) -> Result<(), String> {
     for round in rounds(history) {
         let terms = |process: &Process| {
-            let told = &process.told;
-            (told.world_size, told.group_world_size, told.restart_count, told.max_restarts)
+            let environment = &process.environment;
+            (
+                environment.world_size,
+                environment.group_world_size,
+                environment.restart_count,
+                environment.max_restarts,
+            )
         };
         for pair in round.windows(2) {
             check(terms(pair[0]) == terms(pair[1]), || {
@@ -131,9 +142,9 @@ fn a_round_is_told_alike(history: &History) -> Result<(), String> {
             })?;
         }
     }
-    let mut told = BTreeMap::new();
+    let mut admitted = BTreeMap::new();
     for admission in &history.admissions {
-        let known = told.entry(admission.round).or_insert(admission);
+        let known = admitted.entry(admission.round).or_insert(admission);
         check(known.terms == admission.terms, || format!("{known:?} is not {admission:?}"))?;
     }
     Ok(())
@@ -178,7 +189,7 @@ fn rounds_only_grow(history: &History) -> Result<(), String> {
 fn rounds_are_of_legal_size(history: &History) -> Result<(), String> {
     let legal = history.min_nodes..=history.max_nodes;
     for process in &history.processes {
-        let nodes = process.told.group_world_size;
+        let nodes = process.environment.group_world_size;
         check(legal.contains(&nodes), || format!("{} is one of {nodes} nodes", name(process)))?;
     }
     Ok(())
@@ -209,14 +220,18 @@ fn nothing_outlives_its_agent(history: &History) -> Result<(), String> {
 fn restarts_are_bounded(history: &History) -> Result<(), String> {
     let mut charged = 0;
     for process in rounds(history).into_iter().flatten() {
-        let told = &process.told;
-        check(told.max_restarts == history.max_restarts, || {
-            format!("{} may restart {} times", name(process), told.max_restarts)
+        let environment = &process.environment;
+        check(environment.max_restarts == history.max_restarts, || {
+            format!("{} may restart {} times", name(process), environment.max_restarts)
         })?;
-        check((charged..=told.max_restarts).contains(&told.restart_count), || {
-            format!("{} is told {} after {charged}", name(process), told.restart_count)
+        check((charged..=environment.max_restarts).contains(&environment.restart_count), || {
+            format!(
+                "{} has restart count {} after {charged}",
+                name(process),
+                environment.restart_count
+            )
         })?;
-        charged = told.restart_count;
+        charged = environment.restart_count;
     }
     Ok(())
 }
@@ -228,7 +243,8 @@ fn the_job_heals(history: &History) -> Result<(), String> {
 
 /// All workers get the run id of the job.
 fn the_job_has_its_name(history: &History) -> Result<(), String> {
-    let names: BTreeSet<&str> = history.processes.iter().map(|p| p.told.run_id.as_str()).collect();
+    let names: BTreeSet<&str> =
+        history.processes.iter().map(|p| p.environment.run_id.as_str()).collect();
     check(names.iter().all(|name| *name == history.run_id), || format!("{names:?}"))
 }
 
@@ -243,7 +259,7 @@ mod tests {
 
     /// A worker of round `round`, the only one of its node.
     fn worker(round: u32, rank: u32, of: u32, from: u64, to: u64) -> Process {
-        let told = Told {
+        let environment = WorkerEnvironment {
             run_id: "j".to_owned(),
             rank,
             local_rank: 0,
@@ -261,7 +277,7 @@ mod tests {
             keeper: 50 + rank,
             pid: round * 100 + rank,
             is_worker: true,
-            told,
+            environment,
             started: ms(from),
             beats: vec![ms(from + 10), ms(to)],
         }
@@ -311,7 +327,7 @@ mod tests {
     }
 
     const DENSE: &str = "1, ranks are dense";
-    const ALIKE: &str = "1, a round is told alike to everyone";
+    const ALIKE: &str = "1, all members have the same round";
     const ONE_AT_ONCE: &str = "2 and 5, no two rounds run at once";
     const GROW: &str = "3, rounds only grow";
     const SIZE: &str = "4, no round is too small or too large";
@@ -328,16 +344,16 @@ mod tests {
 
     #[test]
     fn doubled_ranks_are_noticed() {
-        assert_eq!(broken(|h| h.processes[4].told.rank = 1), [DENSE]);
-        assert_eq!(broken(|h| h.processes[4].told.group_rank = 1), [DENSE]);
+        assert_eq!(broken(|h| h.processes[4].environment.rank = 1), [DENSE]);
+        assert_eq!(broken(|h| h.processes[4].environment.group_rank = 1), [DENSE]);
         assert_eq!(broken(|h| h.processes[1].node = 1), [DENSE]);
     }
 
     #[test]
     fn ranks_out_of_range_are_noticed() {
-        assert_eq!(broken(|h| h.processes[4].told.rank = 3), [DENSE]);
-        assert_eq!(broken(|h| h.processes[4].told.group_rank = 3), [DENSE]);
-        assert_eq!(broken(|h| h.processes[4].told.local_rank = 1), [DENSE]);
+        assert_eq!(broken(|h| h.processes[4].environment.rank = 3), [DENSE]);
+        assert_eq!(broken(|h| h.processes[4].environment.group_rank = 3), [DENSE]);
+        assert_eq!(broken(|h| h.processes[4].environment.local_rank = 1), [DENSE]);
     }
 
     /// Gaps in a round that has started completely, and ranks that do not follow the order of the
@@ -346,22 +362,22 @@ mod tests {
     fn gaps_are_noticed() {
         let gap = |h: &mut History| {
             for process in &mut h.processes[2..] {
-                process.told.world_size = 4;
+                process.environment.world_size = 4;
             }
-            h.processes[4].told.rank = 3;
+            h.processes[4].environment.rank = 3;
         };
         assert_eq!(broken(gap), [DENSE]);
         let swapped = |h: &mut History| {
-            h.processes[2].told.rank = 1;
-            h.processes[3].told.rank = 0;
+            h.processes[2].environment.rank = 1;
+            h.processes[3].environment.rank = 0;
         };
         assert_eq!(broken(swapped), [DENSE]);
     }
 
     #[test]
     fn differing_terms_are_noticed() {
-        assert_eq!(broken(|h| h.processes[1].told.world_size = 3), [ALIKE]);
-        assert_eq!(broken(|h| h.processes[5].told.group_world_size = 4), [ALIKE]);
+        assert_eq!(broken(|h| h.processes[1].environment.world_size = 3), [ALIKE]);
+        assert_eq!(broken(|h| h.processes[5].environment.group_world_size = 4), [ALIKE]);
         assert_eq!(broken(|h| h.admissions[2].terms.2 = "m:3".to_owned()), [ALIKE]);
     }
 
@@ -415,22 +431,22 @@ mod tests {
 
     #[test]
     fn restarts_beyond_the_budget_are_noticed() {
-        let told = |first: u32, second: u32| {
+        let restarts = |first: u32, second: u32| {
             broken(|h| {
                 let (old, new) = h.processes.split_at_mut(2);
-                old.iter_mut().for_each(|process| process.told.restart_count = first);
-                new.iter_mut().for_each(|process| process.told.restart_count = second);
+                old.iter_mut().for_each(|process| process.environment.restart_count = first);
+                new.iter_mut().for_each(|process| process.environment.restart_count = second);
             })
         };
-        assert_eq!(told(8, 9), [""; 0]);
-        assert_eq!(told(9, 10), [RESTARTS]);
-        assert_eq!(told(2, 1), [RESTARTS]);
+        assert_eq!(restarts(8, 9), [""; 0]);
+        assert_eq!(restarts(9, 10), [RESTARTS]);
+        assert_eq!(restarts(2, 1), [RESTARTS]);
     }
 
     #[test]
     fn complaints_are_passed_on() {
         let complain = |h: &mut History| h.complaints.push("it hangs".to_owned());
         assert_eq!(broken(complain), ["8, the job heals"]);
-        assert_eq!(broken(|h| h.run_id = "k".to_owned()), ["workers are told the job's name"]);
+        assert_eq!(broken(|h| h.run_id = "k".to_owned()), ["workers have the job's name"]);
     }
 }

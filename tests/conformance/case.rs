@@ -112,7 +112,7 @@ impl Case {
         }
         for (aspect, why) in &self.differences {
             if !found.contains_key(*aspect) {
-                let _ = write!(text, "\n  {aspect}: is the same, though the table says: {why}");
+                let _ = write!(text, "\n  {aspect}: is the same, contrary to the table: {why}");
             }
         }
         if text.is_empty() {

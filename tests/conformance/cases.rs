@@ -3,8 +3,8 @@
 use super::case::{Case, case};
 
 /// The reason for exit code 2 after a bad value.
-const TOLD_FIRST: &str =
-    "what cannot be meant is told before anything starts; torchrun: a traceback";
+const REPORTED_BEFORE_START: &str =
+    "invalid arguments are reported before anything starts; torchrun: a traceback";
 
 /// All cases.
 pub(crate) fn all() -> Vec<Case> {
@@ -77,7 +77,7 @@ fn variables() -> Vec<Case> {
         case("PET_STANDALONE", "worker.py").env("PET_STANDALONE", "1"),
         case("PET_STANDALONE as a larger number", "worker.py").env("PET_STANDALONE", "7"),
         case("PET_STANDALONE off", "worker.py").env("PET_STANDALONE", "0"),
-        case("PET_STANDALONE as a word", "worker.py").env("PET_STANDALONE", "true").starts_nothing().differs("exit code", TOLD_FIRST),
+        case("PET_STANDALONE as a word", "worker.py").env("PET_STANDALONE", "true").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
         case("PET_RDZV_ID", "--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{port} worker.py").env("PET_RDZV_ID", "job7"),
         case("PET_RDZV_BACKEND", "--rdzv-endpoint 127.0.0.1:{port} --rdzv-id j worker.py").env("PET_RDZV_BACKEND", "c10d"),
         case("PET_RDZV_ENDPOINT", "--rdzv-backend c10d --rdzv-id j worker.py").env("PET_RDZV_ENDPOINT", "127.0.0.1:{port}"),
@@ -92,7 +92,7 @@ fn variables() -> Vec<Case> {
         case("PET_MONITOR_INTERVAL", "worker.py").env("PET_MONITOR_INTERVAL", "0.05"),
         case("PET_EVENT_LOG_HANDLER", "worker.py").env("PET_EVENT_LOG_HANDLER", "null"),
         case("flag before variable", "--nproc-per-node 2 worker.py").env("PET_NPROC_PER_NODE", "3"),
-        case("PET_NPROC_PER_NODE empty", "worker.py").env("PET_NPROC_PER_NODE", "").starts_nothing().differs("exit code", TOLD_FIRST),
+        case("PET_NPROC_PER_NODE empty", "worker.py").env("PET_NPROC_PER_NODE", "").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
         case("PET_MAX_RESTARTS as a word", "worker.py").env("PET_MAX_RESTARTS", "many").starts_nothing(),
     ]
 }
@@ -111,8 +111,8 @@ fn sizes() -> Vec<Case> {
         case("workers by processors", "--nproc-per-node cpu worker.py"),
         case("workers by allowed processors", "--nproc-per-node cpu worker.py").on_one_cpu(),
         case("workers by what there is", "--nproc-per-node auto worker.py"),
-        case("workers by GPUs, of which there is none", "--nproc-per-node gpu worker.py").starts_nothing().differs("exit code", TOLD_FIRST),
-        case("workers by Intel GPUs, of which there is none", "--nproc-per-node xpu worker.py").starts_nothing().differs("exit code", TOLD_FIRST),
+        case("workers by GPUs, of which there is none", "--nproc-per-node gpu worker.py").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
+        case("workers by Intel GPUs, of which there is none", "--nproc-per-node xpu worker.py").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
     ]
 }
 
@@ -152,7 +152,7 @@ fn fixed_ranks() -> Vec<Case> {
         case("nodes of different sizes", "--nnodes 2 --nproc-per-node 1 --node-rank 0 --master-port {port} worker.py").node("--nnodes 2 --nproc-per-node 3 --node-rank 1 --master-port {port} worker.py"),
         case("nodes of different roles", "--nnodes 2 --role a --node-rank 0 --master-port {port} worker.py").node("--nnodes 2 --role b --nproc-per-node 2 --node-rank 1 --master-port {port} worker.py"),
         case("static with a timeout", "--rdzv-backend static --rdzv-endpoint 127.0.0.1:{port} --rdzv-conf timeout=60 worker.py"),
-        case("endpoint of static without a port", "--rdzv-backend static --rdzv-endpoint 127.0.0.1 worker.py").starts_nothing().differs("exit code", TOLD_FIRST),
+        case("endpoint of static without a port", "--rdzv-backend static --rdzv-endpoint 127.0.0.1 worker.py").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
     ]
 }
 
@@ -162,7 +162,7 @@ fn commands() -> Vec<Case> {
         case("module by its long name", "--module package.worker x"),
         case("program", "--no-python {python} worker.py x"),
         case("program in the path", "--no-python env {python} worker.py"),
-        case("program by a relative path", "--no-python ./package/../run x").starts_nothing().differs("exit code", TOLD_FIRST),
+        case("program by a relative path", "--no-python ./package/../run x").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
         case("run path", "--run-path worker.py x --nproc-per-node").differs("unbuffered", RUN_PATH_BUFFER).differs("is_session_leader, is_group_leader", RUN_PATH_SESSION).differs("descriptors", RUN_PATH_DESCRIPTORS),
         case("run path by fork", "--run-path --start-method fork worker.py x").differs("is_session_leader, is_group_leader", RUN_PATH_SESSION).differs("descriptors", RUN_PATH_DESCRIPTORS),
         case("start method", "--start-method forkserver worker.py"),
@@ -170,7 +170,7 @@ fn commands() -> Vec<Case> {
         case("interpreter by name", "worker.py").env("PYTHON_EXEC", "python3"),
         case("macro", "--nproc-per-node 2 worker.py --out=x${local_rank}.txt $local_rank"),
         case("macro and shells", "worker.py $$ $HOME ${HOME} $ $1 a$local_rankb"),
-        case("macro in the script's name", "package/${local_rank}.py").starts_nothing().differs("exit code", TOLD_FIRST),
+        case("macro in the script's name", "package/${local_rank}.py").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
         case("stdin is shared", "worker.py").stdin("one\ntwo\n").act("say('read@' + sys.stdin.readline().strip())"),
         case("stdin that is empty", "worker.py").act("say('read@' + repr(sys.stdin.read()))"),
         case("monitor interval", "--monitor-interval 0.03 worker.py"),
@@ -195,7 +195,7 @@ fn output() -> Vec<Case> {
         case("folder with the run id", "--log-dir logs -r 3 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{port} --rdzv-id job7 worker.py"),
         case("folder that has to be made", "--log-dir logs/a/b -r 3 worker.py"),
         case("no folder", "--log-dir /dev/null -r 3 -t 3 worker.py").act(SPEAK),
-        case("folder that is a file", "--log-dir input worker.py").starts_nothing().differs("exit code", TOLD_FIRST),
+        case("folder that is a file", "--log-dir input worker.py").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
         case("prefix", "--nproc-per-node 2 -t 3 --log-line-prefix-template [${role_name}/${rank}/${local_rank}]␣ worker.py").act(SPEAK),
         case("prefix with a host", "-t 3 --log-line-prefix-template ${hostname}: worker.py").act(SPEAK),
         case("prefix with unknown names", "-t 3 --log-line-prefix-template $nobody${rank}$$ worker.py").act(SPEAK),
@@ -210,7 +210,7 @@ fn output() -> Vec<Case> {
         case("copied lines of stderr", "--log-dir logs -t 3 --duplicate_stderr_filters two worker.py").act(SPEAK),
         case("copied lines with a comma", "--log-dir logs -t 1 --duplicate-stdout-filters a,,b worker.py").act("say('a@,b'); say('a,b@'); say('a@b')"),
         case("copied lines without tee", "--log-dir logs -r 3 --duplicate-stdout-filters one worker.py").act(SPEAK),
-        case("copied lines without a folder", "--log-dir /dev/null --duplicate-stdout-filters one worker.py").starts_nothing().differs("exit code", TOLD_FIRST),
+        case("copied lines without a folder", "--log-dir /dev/null --duplicate-stdout-filters one worker.py").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
         case("line without an end", "-t 1 --log-dir logs worker.py").act("os.write(1, b'half@')"),
         case("events", "--event-log-handler null worker.py"),
     ]
@@ -245,9 +245,9 @@ fn signals() -> Vec<Case> {
         case("no time to shut down", "--shutdown-timeout 0 worker.py").act("signal.signal(signal.SIGTERM, signal.SIG_IGN); wait()").signalled("SIGTERM", 1),
         case("time to shut down by a variable", "worker.py").env("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "1").act("signal.signal(signal.SIGTERM, signal.SIG_IGN); wait()").signalled("SIGTERM", 1),
         case("a signal of the user's choice", "--signals-to-handle SIGUSR1,SIGTERM worker.py").act(CATCH).signalled("SIGUSR1", 1),
-        case("signals that are told", "--signals-to-handle SIGTERM,␣SIGINT worker.py"),
+        case("signals that are given", "--signals-to-handle SIGTERM,␣SIGINT worker.py"),
         case("signals that are unknown", "--signals-to-handle SIGTERM,SIGNOPE worker.py").differs("env TORCHINDUCTOR_CACHE_DIR", "a variable that torch sets for itself when it logs an exception"),
-        case("signals that cannot be handled", "--signals-to-handle SIGTERM,SIGKILL worker.py").starts_nothing().differs("exit code", TOLD_FIRST),
+        case("signals that cannot be handled", "--signals-to-handle SIGTERM,SIGKILL worker.py").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
         case("a signal that is not handled", "--signals-to-handle SIGINT worker.py").act("wait()").signalled("SIGTERM", 1),
         case("ignored hang-up", "worker.py").ignoring("SIGHUP"),
         case("ignored interrupt", "worker.py").ignoring("SIGINT"),
@@ -277,8 +277,8 @@ fn devices() -> Vec<Case> {
         case("virtual local rank", "--nproc-per-node 2 --virtual-local-rank worker.py"),
         case("virtual local rank of visible devices", "--nproc-per-node 2 --virtual_local_rank worker.py").env("CUDA_VISIBLE_DEVICES", "3, 1,0"),
         case("virtual local rank of AMD's devices", "--nproc-per-node 2 --virtual-local-rank worker.py").env("HIP_VISIBLE_DEVICES", "5,4").env("CUDA_VISIBLE_DEVICES", "0"),
-        case("virtual local rank of too few devices", "--nproc-per-node 2 --virtual-local-rank worker.py").env("CUDA_VISIBLE_DEVICES", "0").starts_nothing().differs("exit code", TOLD_FIRST),
-        case("binding without a GPU", "--numa-binding node worker.py").starts_nothing().differs("exit code", TOLD_FIRST),
+        case("virtual local rank of too few devices", "--nproc-per-node 2 --virtual-local-rank worker.py").env("CUDA_VISIBLE_DEVICES", "0").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
+        case("binding without a GPU", "--numa-binding node worker.py").starts_nothing().differs("exit code", REPORTED_BEFORE_START),
     ]
 }
 
@@ -298,37 +298,37 @@ fn mistakes() -> Vec<Case> {
         case("unknown flag", "--bogus worker.py"),
         case("unknown short flag", "-x worker.py"),
         case("flag without its value", "--nnodes"),
-        case("script that is not there", "nothing.py").differs("exit code", TOLD_FIRST),
+        case("script that is not there", "nothing.py").differs("exit code", REPORTED_BEFORE_START),
         case("module that is not there", "-m nothing"),
-        case("program that is not there", "--no-python nothing").differs("exit code", TOLD_FIRST),
-        case("program that cannot be executed", "--no-python ./worker.py").differs("exit code", TOLD_FIRST),
-        case("module without Python", "--no-python -m worker").differs("exit code", TOLD_FIRST),
-        case("no worker", "--nproc-per-node 0 worker.py").differs("exit code", TOLD_FIRST),
-        case("negative workers", "--nproc-per-node=-1 worker.py").differs("exit code", TOLD_FIRST),
-        case("workers as a fraction", "--nproc-per-node 1.5 worker.py").differs("exit code", TOLD_FIRST),
-        case("workers in capitals", "--nproc-per-node CPU worker.py").differs("exit code", TOLD_FIRST),
-        case("nnodes as a word", "--nnodes many worker.py").differs("exit code", TOLD_FIRST),
-        case("nnodes backwards", "--nnodes 2:1 worker.py").differs("exit code", TOLD_FIRST),
-        case("no node", "--nnodes 0 worker.py").differs("exit code", TOLD_FIRST),
-        case("negative restarts", "--max-restarts -1 worker.py").differs("exit code", TOLD_FIRST),
+        case("program that is not there", "--no-python nothing").differs("exit code", REPORTED_BEFORE_START),
+        case("program that cannot be executed", "--no-python ./worker.py").differs("exit code", REPORTED_BEFORE_START),
+        case("module without Python", "--no-python -m worker").differs("exit code", REPORTED_BEFORE_START),
+        case("no worker", "--nproc-per-node 0 worker.py").differs("exit code", REPORTED_BEFORE_START),
+        case("negative workers", "--nproc-per-node=-1 worker.py").differs("exit code", REPORTED_BEFORE_START),
+        case("workers as a fraction", "--nproc-per-node 1.5 worker.py").differs("exit code", REPORTED_BEFORE_START),
+        case("workers in capitals", "--nproc-per-node CPU worker.py").differs("exit code", REPORTED_BEFORE_START),
+        case("nnodes as a word", "--nnodes many worker.py").differs("exit code", REPORTED_BEFORE_START),
+        case("nnodes backwards", "--nnodes 2:1 worker.py").differs("exit code", REPORTED_BEFORE_START),
+        case("no node", "--nnodes 0 worker.py").differs("exit code", REPORTED_BEFORE_START),
+        case("negative restarts", "--max-restarts -1 worker.py").differs("exit code", REPORTED_BEFORE_START),
         case("restarts as a word", "--max-restarts many worker.py"),
-        case("interval of zero", "--monitor-interval 0 worker.py").differs("exit code", TOLD_FIRST),
+        case("interval of zero", "--monitor-interval 0 worker.py").differs("exit code", REPORTED_BEFORE_START),
         case("interval as a word", "--monitor-interval often worker.py"),
-        case("redirects of a fifth kind", "-r 5 worker.py").differs("exit code", TOLD_FIRST),
-        case("redirects as a word", "-r all worker.py").differs("exit code", TOLD_FIRST),
+        case("redirects of a fifth kind", "-r 5 worker.py").differs("exit code", REPORTED_BEFORE_START),
+        case("redirects as a word", "-r all worker.py").differs("exit code", REPORTED_BEFORE_START),
         case("redirects of rank 10", "--nproc-per-node 11 --log-dir logs -r 10:1 worker.py").differs("exit code, workers, stdout, stderr, files", "ranks may have two digits"),
-        case("backend that is not there", "--rdzv-backend foo worker.py").differs("exit code", TOLD_FIRST),
-        case("setting without a value", "--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{port} --rdzv-conf join_timeout worker.py").differs("exit code", TOLD_FIRST),
-        case("setting of zero", "--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{port} --rdzv-conf join_timeout=0 worker.py").differs("exit code", TOLD_FIRST),
-        case("endpoint with a bad port", "--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:99999 worker.py").differs("exit code", TOLD_FIRST),
-        case("endpoint with a bad host", "--rdzv-backend c10d --rdzv-endpoint a!b:1 worker.py").differs("exit code", TOLD_FIRST),
-        case("run id with a slash", "--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{port} --rdzv-id a/b --log-dir logs worker.py").differs("exit code", TOLD_FIRST),
+        case("backend that is not there", "--rdzv-backend foo worker.py").differs("exit code", REPORTED_BEFORE_START),
+        case("setting without a value", "--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{port} --rdzv-conf join_timeout worker.py").differs("exit code", REPORTED_BEFORE_START),
+        case("setting of zero", "--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{port} --rdzv-conf join_timeout=0 worker.py").differs("exit code", REPORTED_BEFORE_START),
+        case("endpoint with a bad port", "--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:99999 worker.py").differs("exit code", REPORTED_BEFORE_START),
+        case("endpoint with a bad host", "--rdzv-backend c10d --rdzv-endpoint a!b:1 worker.py").differs("exit code", REPORTED_BEFORE_START),
+        case("run id with a slash", "--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{port} --rdzv-id a/b --log-dir logs worker.py").differs("exit code", REPORTED_BEFORE_START),
         case("start method that is not there", "--start-method thread worker.py"),
         case("binding that is not there", "--numa-binding near worker.py"),
-        case("events to nowhere", "--event-log-handler foo worker.py").differs("exit code", TOLD_FIRST),
-        case("plug-in for logs", "--logs-specs mine worker.py").differs("exit code", TOLD_FIRST),
-        case("shown ranks as words", "--local-ranks-filter a worker.py").differs("exit code", TOLD_FIRST),
-        case("negative time to shut down", "--shutdown-timeout -1 worker.py").differs("exit code", TOLD_FIRST),
+        case("events to nowhere", "--event-log-handler foo worker.py").differs("exit code", REPORTED_BEFORE_START),
+        case("plug-in for logs", "--logs-specs mine worker.py").differs("exit code", REPORTED_BEFORE_START),
+        case("shown ranks as words", "--local-ranks-filter a worker.py").differs("exit code", REPORTED_BEFORE_START),
+        case("negative time to shut down", "--shutdown-timeout -1 worker.py").differs("exit code", REPORTED_BEFORE_START),
         case("time to shut down as a word", "--shutdown-timeout soon worker.py"),
         case("unknown shell", "--print-completion powershell"),
         case("help", "--help"),

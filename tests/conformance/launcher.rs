@@ -14,7 +14,7 @@ use std::{
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use super::support::{PATIENCE, Program, Sandbox, Start, kill, wait_until_gone};
+use super::support::{PATIENCE, Program, Sandbox, Start, kill, wait_until_ended};
 
 /// The parameters of a launcher's start.
 #[derive(Clone, Debug)]
@@ -82,7 +82,7 @@ impl Running for RunningProcess {
     fn end(self: Box<Self>) -> i32 {
         let end = self.program.end();
         if let Some(marker) = self.marker {
-            wait_until_gone(&marker);
+            wait_until_ended(&marker);
         }
         end.code.or_else(|| end.signal.map(|signal| -signal)).unwrap()
     }

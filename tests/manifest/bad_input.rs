@@ -87,8 +87,8 @@ fn variables_of_agents() {
     ] {
         let name = variable.split('=').next().unwrap();
         let words = format!("--save-path /y --env {variable} t.py");
-        let says = format!("`--env {name}` would have no effect");
-        refused(&words, &[&says, &format!("hint: give `{flag}` instead")]);
+        let expected = format!("`--env {name}` would have no effect");
+        refused(&words, &[&expected, &format!("hint: give `{flag}` instead")]);
     }
     refused("--env PET_RDZV_ENDPOINT=h:1 t.py", &["`--env PET_RDZV_ENDPOINT`", "the first pod"]);
     for (words, part) in [

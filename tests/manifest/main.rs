@@ -199,8 +199,8 @@ fn agent_takes_its_words() {
     }
     let end = start.run();
     end.assert_code(0);
-    for said in ["--lr", "--rank", "--world_size", "--init_method", "--save_path"] {
-        assert!(end.stdout.contains(&format!(" {said}\n")), "{said}:\n{}", end.stdout);
+    for flag in ["--lr", "--rank", "--world_size", "--init_method", "--save_path"] {
+        assert!(end.stdout.contains(&format!(" {flag}\n")), "{flag}:\n{}", end.stdout);
     }
     assert!(sandbox.path("out/ragent-digits/save").is_dir());
 }

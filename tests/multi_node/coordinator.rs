@@ -71,8 +71,8 @@ fn host_without_its_state_adopts_the_job() {
     let after = job.status();
     assert_eq!(after["round"], 3);
     assert_eq!(after["job_uid"], before["job_uid"]);
-    let said = guest.text(Stream::Stderr);
-    assert!(!said.contains("refuses this node"), "{said}");
+    let stderr = guest.text(Stream::Stderr);
+    assert!(!stderr.contains("refuses this node"), "{stderr}");
 }
 
 /// Without an obituary of the old agent, because its keeper was killed too, the coordinator waits
@@ -95,8 +95,8 @@ fn host_that_was_killed_with_its_keeper_is_waited_for() {
     // The coordinator's lease, which nothing can shorten here.
     assert!(started.elapsed() >= Duration::from_secs(3));
     assert_eq!(numbers(&workers([&mut host, &mut guest]), "rank"), [0, 1]);
-    let said = host.text(Stream::Stderr);
-    assert!(!said.contains("all of its processes have ended"), "{said}");
+    let stderr = host.text(Stream::Stderr);
+    assert!(!stderr.contains("all of its processes have ended"), "{stderr}");
 }
 
 /// If `ragent coordinator` is killed, or asked to end, and started again, no agent ends, and one
@@ -138,8 +138,8 @@ fn frozen_host_evicts_nobody() {
     assert_eq!(numbers(&both, "rank"), [0, 1]);
     assert_eq!(numbers(&both, "restart"), [0, 0]);
     assert_eq!(job.status()["round"], 2);
-    let said = host.text(Stream::Stderr);
-    assert!(!said.contains("node lost"), "{said}");
+    let stderr = host.text(Stream::Stderr);
+    assert!(!stderr.contains("node lost"), "{stderr}");
 }
 
 /// A coordinator that is frozen for longer than its lease of nodes evicts none of them, even if it
@@ -165,8 +165,8 @@ fn frozen_coordinator_evicts_nobody() {
         assert!(nodes.iter().all(|node| node["standing"] == "running"), "{status}");
     }
     coordinator.signal(Signal::SIGKILL);
-    let said = coordinator.end().stderr;
-    assert!(!said.contains("node lost"), "{said}");
+    let stderr = coordinator.end().stderr;
+    assert!(!stderr.contains("node lost"), "{stderr}");
 }
 
 /// A job whose agents were all killed and started again runs again once all leases are over, in a

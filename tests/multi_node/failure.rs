@@ -108,9 +108,9 @@ fn victims_are_not_the_first_failure() {
     let mut guest = job.guest("--no-python obey.sh");
     workers([&mut host, &mut guest]);
     orders[0].give("trap 'echo victim; exit 9' TERM; echo armed");
-    host.says("armed");
+    host.prints("armed");
     orders[1].give("exit 7");
-    host.says("victim");
+    host.prints("victim");
     let end = host.end();
     assert!(end.report().contains("exited with code 7"), "{}", end.report());
     assert!(!end.report().contains("more failed"), "{}", end.report());
@@ -218,7 +218,7 @@ fn oldest_error_file_is_the_root_cause() {
     // its consequences.
     let age = "touch -d '2 seconds ago' $TORCHELASTIC_ERROR_FILE";
     orders[3].give(&format!("{}; {age}; echo first", write("CUDA out of memory")));
-    guest.says("first");
+    guest.prints("first");
     orders[1].give(&format!("{}; exit 7", write("connection closed by peer")));
     let (host, guest) = (host.end(), guest.end());
     host.assert_code(1);
@@ -239,7 +239,7 @@ fn error_files_of_stopped_workers_do_not_count() {
     let mut agent = sandbox.ragent(words).start();
     agent.workers(2);
     orders[1].give("trap 'echo \"{}\" >$TORCHELASTIC_ERROR_FILE; exit 1' TERM; echo armed");
-    agent.says("armed");
+    agent.prints("armed");
     orders[0].give("exit 7");
     let end = agent.end();
     assert!(end.report().contains("rank      : 0 (local_rank: 0)"), "{}", end.report());

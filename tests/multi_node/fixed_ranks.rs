@@ -45,7 +45,7 @@ fn ranks_and_master_are_as_typed() {
     let mut agents = [2, 0, 1].map(|rank| job.start(rank, "reach.sh"));
     for (agent, rank) in agents.iter_mut().zip([2, 0, 1]) {
         assert_eq!(agent.worker().number("rank"), rank);
-        agent.says(&format!("reached localhost by rank={rank}"));
+        agent.prints(&format!("reached localhost by rank={rank}"));
     }
     agents.into_iter().for_each(|agent| agent.end().assert_code(0));
     sandbox.assert_nothing_left();

@@ -54,7 +54,7 @@ impl<'a> Job<'a> {
         let port = self.endpoint.rsplit(':').next().unwrap();
         let words = format!("coordinator --rdzv-id j --host 127.0.0.1 --port {port}");
         let mut coordinator = self.sandbox.ragent(&words).start();
-        coordinator.says("127.0.0.1:");
+        coordinator.prints("127.0.0.1:");
         coordinator
     }
 

@@ -19,7 +19,7 @@ fn node_leaves_in_order() {
     let mut guest = job.guest("--no-python polite.sh");
     workers([&mut host, &mut guest]);
     guest.signal(Signal::SIGTERM);
-    guest.says("saved rank=1 on TERM");
+    guest.prints("saved rank=1 on TERM");
     let end = guest.end();
     end.assert_code(1);
     end.assert_stderr(&["left the job because of SIGTERM"]);
@@ -44,9 +44,9 @@ fn others_run_on_while_a_node_saves() {
     let mut guest = job.guest("--no-python obey.sh");
     workers([&mut host, &mut guest]);
     orders.give("trap 'echo saving' TERM; echo armed");
-    guest.says("armed");
+    guest.prints("armed");
     guest.signal(Signal::SIGTERM);
-    guest.says("saving");
+    guest.prints("saving");
     let leaving = job.status();
     assert_eq!(leaving["phase"], "running", "{leaving}");
     assert_eq!(leaving["nodes"][1]["standing"], "leaving", "{leaving}");
@@ -74,7 +74,7 @@ fn all_nodes_leave() {
 
 /// A host that leaves reports it to the other nodes; they stay, and go on after its return.
 #[test]
-fn host_that_leaves_says_so_and_may_come_back() {
+fn host_that_leaves_reports_it_and_may_return() {
     let sandbox = Sandbox::new();
     let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 300");
     let mut host = job.host("--no-python polite.sh");
@@ -82,7 +82,7 @@ fn host_that_leaves_says_so_and_may_come_back() {
     workers([&mut host, &mut guest]);
     host.signal(Signal::SIGTERM);
     guest.logs("the coordinator's host is leaving");
-    host.says("saved rank=0 on TERM");
+    host.prints("saved rank=0 on TERM");
     host.end().assert_code(1);
     let mut host = job.host("--no-python polite.sh");
     let both = workers([&mut host, &mut guest]);

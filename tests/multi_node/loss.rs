@@ -149,8 +149,8 @@ fn short_pauses_cost_nothing() {
     assert!(both.iter().all(|worker| is_alive(worker.pid())));
     for agent in [guest, host] {
         agent.signal(Signal::SIGTERM);
-        let said = agent.end().stderr;
-        assert!(!said.contains("lease has ended") && !said.contains("node lost"), "{said}");
+        let stderr = agent.end().stderr;
+        assert!(!stderr.contains("lease has ended") && !stderr.contains("node lost"), "{stderr}");
     }
 }
 

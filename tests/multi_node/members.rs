@@ -134,8 +134,8 @@ fn workers_reach_their_store_over_ipv6() {
     let job = Job::at(&sandbox, format!("[::1]:{}", free_port()), "--nnodes 2");
     let mut host = job.host("--no-python reach.sh");
     let mut guest = job.guest("--no-python reach.sh");
-    host.says("reached ::1 by rank=0");
-    guest.says("reached ::1 by rank=1");
+    host.prints("reached ::1 by rank=0");
+    guest.prints("reached ::1 by rank=1");
     host.end().assert_code(0);
     guest.end().assert_code(0);
     sandbox.assert_nothing_left();

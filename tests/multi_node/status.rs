@@ -9,7 +9,7 @@ use crate::{
 
 /// While nodes are missing, status shows what the job waits for, in words and as a stable kind.
 #[test]
-fn status_says_what_is_waited_for() {
+fn status_names_the_reason_for_waiting() {
     let sandbox = Sandbox::new();
     let job = Job::new(&sandbox, "--nnodes 2:3");
     let mut host = job.host("--no-python stay.sh");
@@ -90,7 +90,7 @@ fn status_of_a_job_that_has_succeeded() {
         job.endpoint
     );
     let mut asking = sandbox.program("/bin/bash").arg("-c").arg(script).start();
-    asking.says("job j  round 1  running");
+    asking.prints("job j  round 1  running");
     spare.signal(Signal::SIGSTOP);
     orders.iter().for_each(|orders| orders.give("exit 0"));
     guest.end().assert_code(0);

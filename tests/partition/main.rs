@@ -239,7 +239,7 @@ fn host_of_an_address_that_is_not_its_own() {
     host.logs("nodes=1 world_size=1 master=10.77.0.1:");
     host.worker();
     host.signal(Signal::SIGTERM);
-    host.says("saved rank=0 on TERM");
+    host.prints("saved rank=0 on TERM");
     host.end().assert_code(1);
     sandbox.assert_nothing_left();
 }

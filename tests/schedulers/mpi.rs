@@ -112,7 +112,7 @@ fn exit_code_of_a_rank_gets_through() {
 
 /// Several agents on one node are reported as a mistake, and all processes end.
 #[test]
-fn several_agents_on_a_node_are_told() {
+fn several_agents_on_a_node_are_rejected() {
     for mpi in installed() {
         let sandbox = Sandbox::new();
         let words = format!("-np 2 {} --no-python stay.sh", env!("CARGO_BIN_EXE_ragent"));

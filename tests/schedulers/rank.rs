@@ -61,10 +61,10 @@ fn becomes_the_program() {
 /// Without a launcher, without rank 0's host, or without a program the command fails, and starts
 /// nothing.
 #[test]
-fn mistakes_are_told() {
+fn mistakes_are_reported() {
     let sandbox = Sandbox::new();
     let unknown = |start: Start| start.env("OMPI_MCA_orte_hnp_uri", "");
-    for (start, says) in [
+    for (start, expected) in [
         (sandbox.ragent("rank -- true"), "not started by a supported launcher"),
         (unknown(rank(&sandbox, 1, 100, "rank -- true")), "does not provide the host of rank 0"),
         (rank(&sandbox, 0, 1, "rank -- no-such-program"), "`no-such-program` cannot be executed"),
@@ -75,7 +75,7 @@ fn mistakes_are_told() {
     ] {
         let end = start.run();
         end.assert_code(2);
-        end.assert_stderr(&[says]);
+        end.assert_stderr(&[expected]);
     }
 }
 
@@ -83,10 +83,10 @@ fn mistakes_are_told() {
 #[test]
 fn master_must_mean_something() {
     let sandbox = Sandbox::new();
-    let refused = |start: Start, says: &str| {
+    let refused = |start: Start, expected: &str| {
         let end = start.arg("--").arg("env").run();
         end.assert_code(2);
-        end.assert_stderr(&[says]);
+        end.assert_stderr(&[expected]);
         assert_eq!(end.stdout, "");
     };
     for port in ["abc", "99999", "0", "-1", "4000x"] {
@@ -119,14 +119,14 @@ fn flags_stand_before_the_program() {
         end.assert_code(2);
         end.assert_stderr(&["unexpected argument", "--help"]);
     }
-    for (words, says) in [
+    for (words, expected) in [
         ("rank -- echo -- --bogus --master-port 0", "-- --bogus --master-port 0\n"),
         ("rank echo -- --bogus", "-- --bogus\n"),
         ("rank --master_port 4000 echo -z --help", "-z --help\n"),
     ] {
         let end = rank(&sandbox, 0, 1, words).run();
         end.assert_code(0);
-        assert_eq!(end.stdout, says, "{words}");
+        assert_eq!(end.stdout, expected, "{words}");
     }
 }
 

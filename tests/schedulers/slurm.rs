@@ -37,7 +37,11 @@ fn tasks_of_a_step_are_one_job() {
         for rank in ranks {
             for pair in ["WORLD_SIZE=4", "LOCAL_WORLD_SIZE=2", &run_id] {
                 let line = format!("env rank={rank} {pair}");
-                assert!(end.stdout.lines().any(|said| said == line), "{line} in {}", end.stdout);
+                assert!(
+                    end.stdout.lines().any(|printed| printed == line),
+                    "{line} in {}",
+                    end.stdout
+                );
             }
         }
     }
@@ -84,9 +88,9 @@ fn shells_are_no_tasks() {
 
 /// Contradictions are reported before anything starts.
 #[test]
-fn contradictions_are_told() {
+fn contradictions_are_reported() {
     let sandbox = Sandbox::new();
-    for (name, value, says) in [
+    for (name, value, expected) in [
         ("SLURM_STEP_TASKS_PER_NODE", "2,1", "Slurm has started 2 agents on this node"),
         ("SLURM_STEP_TASKS_PER_NODE", "4(x2)", "contradict each other"),
         ("SLURM_PROCID", "2", "contradict each other"),
@@ -95,7 +99,7 @@ fn contradictions_are_told() {
     ] {
         let end = in_step(&sandbox, 0, 2, "--no-python true").env(name, value).run();
         end.assert_code(2);
-        end.assert_stderr(&[says]);
+        end.assert_stderr(&[expected]);
         end.assert_stderr(&["hint: "]);
     }
 }
@@ -103,7 +107,7 @@ fn contradictions_are_told() {
 /// A first agent that is not on the first node of the list fails at once: no other agent would
 /// host, and all would wait.
 #[test]
-fn first_agent_elsewhere_is_told() {
+fn first_agent_elsewhere_is_reported() {
     let sandbox = Sandbox::new();
     let end = in_step(&sandbox, 0, 2, "--no-python true")
         .env("SLURM_STEP_NODELIST", "192.0.2.1,localhost")

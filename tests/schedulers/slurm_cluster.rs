@@ -24,9 +24,9 @@ impl<'a> Cluster<'a> {
             return None;
         }
         configure(sandbox);
-        let daemon = |words: &str, says: &str| {
+        let daemon = |words: &str, expected: &str| {
             let mut daemon = in_cluster(sandbox, words).start();
-            daemon.logs(says);
+            daemon.logs(expected);
             daemon
         };
         let mut daemons = vec![daemon("slurmctld -D", "Running as primary controller")];

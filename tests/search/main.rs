@@ -63,7 +63,7 @@ fn lonely_agent_is_reported() {
 
 /// Jobs with different names on the same nodes do not affect each other.
 #[test]
-fn jobs_do_not_meet() {
+fn jobs_do_not_find_each_other() {
     if !may_make_networks() {
         return;
     }
@@ -275,9 +275,9 @@ fn other_settings_are_refused() {
 
 /// Invalid values are reported before anything is sent.
 #[test]
-fn mistakes_are_told() {
+fn mistakes_are_reported() {
     let sandbox = Sandbox::new();
-    for (words, says) in [
+    for (words, expected) in [
         ("--rdzv-endpoint auto", "by `--rdzv-id`, which is not given"),
         ("--rdzv-endpoint auto:0 --rdzv-id x", "is not a valid port: it must be a number from 1"),
         (
@@ -294,6 +294,6 @@ fn mistakes_are_told() {
     ] {
         let end = sandbox.ragent(&format!("{words} --no-python true")).run();
         end.assert_code(2);
-        end.assert_stderr(&[says]);
+        end.assert_stderr(&[expected]);
     }
 }

@@ -42,7 +42,7 @@ fn run(seed: u64, sabotage: Sabotage) -> Result<(), String> {
 }
 
 /// A number from the environment: `SEED`, to replay a failure, or `SEEDS`, to run more of them.
-#[expect(clippy::disallowed_methods, reason = "whoever runs the simulation says which worlds")]
+#[expect(clippy::disallowed_methods, reason = "the user of the simulation selects its worlds")]
 fn given(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }

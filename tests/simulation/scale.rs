@@ -103,15 +103,16 @@ fn thousand_nodes_cost_a_few_messages_each() {
     let mut round = RoundId::default();
     for n in 0..NODES {
         rendezvous.handle_attend(now, attend(n));
-        let said = effects(&mut rendezvous);
+        let sent = effects(&mut rendezvous);
         let is_last = n + 1 == NODES;
         // Welcome and wait; the last node completes the round: welcome, state file, all admitted.
-        assert_eq!(said.len(), if is_last { 2 + NODES as usize } else { 2 });
-        for effect in said {
-            if let Effect::Send { message: ToNode::Assignment(Assignment::Admit(told)), .. } =
-                effect
+        assert_eq!(sent.len(), if is_last { 2 + NODES as usize } else { 2 });
+        for effect in sent {
+            if let Effect::Send {
+                message: ToNode::Assignment(Assignment::Admit(admission)), ..
+            } = effect
             {
-                round = told.round;
+                round = admission.round;
             }
         }
     }
@@ -124,13 +125,13 @@ fn thousand_nodes_cost_a_few_messages_each() {
     let failed = Standing { failure: Some(failure(round)), ..standing(round, NodeState::Stopping) };
     rendezvous.handle_message(now, peer(0), FromNode::Standing(failed));
     assert_eq!(effects(&mut rendezvous).len(), 2 * (NODES as usize - 1), "restart and probe");
-    let mut said = 0;
+    let mut count = 0;
     for n in 0..NODES {
         rendezvous.handle_message(now, peer(n), FromNode::Alive { round });
         let ready = standing(round, NodeState::Ready { store_port: 1 });
         rendezvous.handle_message(now, peer(n), FromNode::Standing(ready));
-        said += effects(&mut rendezvous).len();
+        count += effects(&mut rendezvous).len();
     }
     // Each node waits and is admitted, except the last, which does not wait; the state file twice.
-    assert_eq!(said, 2 * NODES as usize - 1 + 2);
+    assert_eq!(count, 2 * NODES as usize - 1 + 2);
 }

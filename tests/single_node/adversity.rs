@@ -27,10 +27,10 @@ fn full_disk_ends_no_worker() {
         agent.logs("admitted; starting workers");
         faults.set("full", 1);
         orders.give("seq 10000; seq 10000 >&2; echo the end; exit 0");
-        let said = ends_well(agent);
+        let stderr = ends_well(agent);
         assert!(
-            said.contains("failed to write log files of workers; the workers continue"),
-            "{said}"
+            stderr.contains("failed to write log files of workers; the workers continue"),
+            "{stderr}"
         );
         sandbox.assert_nothing_left();
     }
@@ -56,8 +56,8 @@ fn lost_log_folder_ends_no_worker() {
 #[test]
 fn no_temporary_folder() {
     let sandbox = Sandbox::new();
-    let said = ends_well(sandbox.ragent("--no-python true").env("TMPDIR", "/proc").start());
-    assert!(said.contains("failed to create a folder for log files"), "{said}");
+    let stderr = ends_well(sandbox.ragent("--no-python true").env("TMPDIR", "/proc").start());
+    assert!(stderr.contains("failed to create a folder for log files"), "{stderr}");
 }
 
 /// A missing folder for temporary files is not created: a file system may be about to be mounted
@@ -121,8 +121,11 @@ fn files_that_may_not_grow() {
     let mut agent = sandbox.program("/bin/sh").arg("-c").arg(shell).start();
     agent.logs("admitted; starting workers");
     orders.give("seq 10000; echo the end; exit 0");
-    let said = ends_well(agent);
-    assert!(said.contains("failed to write log files of workers; the workers continue"), "{said}");
+    let stderr = ends_well(agent);
+    assert!(
+        stderr.contains("failed to write log files of workers; the workers continue"),
+        "{stderr}"
+    );
     sandbox.assert_nothing_left();
 }
 
@@ -215,8 +218,8 @@ fn stepped_clock_changes_nothing() {
     faults.set("clock", -YEAR);
     let_pass(crate::support::LEASE);
     orders.give("exit 0");
-    let said = ends_well(agent);
-    assert!(!said.contains("lease"), "{said}");
+    let stderr = ends_well(agent);
+    assert!(!stderr.contains("lease"), "{stderr}");
 }
 
 /// A slow disk under log files and state file delays a round, but ends no lease: a round whose
@@ -232,15 +235,15 @@ fn slow_disk_costs_no_lease() {
     );
     let start = sandbox.ragent(&words).env("RUNTIME_DIRECTORY", slow(&sandbox, "run"));
     let mut agent = faults.happen_to(start).start();
-    agent.says("worker rank=0");
+    agent.prints("worker rank=0");
     faults.set("slow", 2800);
     orders.give("exit 1");
     agent.logs("the disk of the state file is slow");
-    agent.says("restart=1");
+    agent.prints("restart=1");
     faults.set("slow", 0);
     orders.give("exit 0");
-    let said = ends_well(agent);
-    assert!(!said.contains("lease has ended") && !said.contains("was stalled"), "{said}");
+    let stderr = ends_well(agent);
+    assert!(!stderr.contains("lease has ended") && !stderr.contains("was stalled"), "{stderr}");
 }
 
 fn slow(sandbox: &Sandbox, name: &str) -> String {

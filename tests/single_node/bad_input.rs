@@ -37,7 +37,7 @@ fn empty_range_of_nodes() {
 
 /// A mistake that is found twice is reported once.
 #[test]
-fn one_mistake_is_told_once() {
+fn one_mistake_is_reported_once() {
     let sandbox = Sandbox::new();
     let words = "--nnodes 2 --rdzv-endpoint auto --rdzv-id x --node-rank abc --no-python stay.sh";
     refused(sandbox.ragent(words)).assert_stderr(&["`--node-rank abc` is not a whole number"]);
@@ -99,14 +99,14 @@ fn program_that_is_not_executable() {
 #[test]
 fn program_that_is_not_in_path() {
     let sandbox = Sandbox::new();
-    for (line, says, hint) in [
+    for (line, expected, hint) in [
         ("#!/no/such/sh\n", "requests \"/no/such/sh\"", "install it"),
         ("#!/bin/sh\r\n", "requests \"/bin/sh\\r\"", "Windows line endings"),
     ] {
         fs::write(sandbox.path("script"), line).unwrap();
         fs::set_permissions(sandbox.path("script"), Permissions::from_mode(0o755)).unwrap();
         let end = refused(sandbox.ragent("--no-python ./script"));
-        end.assert_stderr(&["the first line of `./script`", says, hint]);
+        end.assert_stderr(&["the first line of `./script`", expected, hint]);
     }
     refused(sandbox.ragent(".")).assert_stderr(&["the script `.` is a folder without"]);
     let end = refused(sandbox.ragent("--no-python no-such-program"));

@@ -40,14 +40,14 @@ fn lines_are_printed_as_they_become_known() {
     let sandbox = Sandbox::new();
     let mut doctor = sandbox.ragent("doctor").env("PYTHON_EXEC", "stay.sh").start();
     for name in ["kernel", "nofile", "shm", "gpu"] {
-        doctor.says(name);
+        doctor.prints(name);
     }
     assert!(!doctor.text(Stream::Stdout).contains("python"));
 }
 
 /// Output that cannot be printed is an error, as in every command that prints.
 #[test]
-fn full_disk_is_told() {
+fn full_disk_is_reported() {
     for words in ["doctor", "doctor --json"] {
         let full = File::options().write(true).open("/dev/full").expect("every Linux has it");
         let end = Sandbox::new().ragent(words).stdout(full).run();

@@ -24,7 +24,7 @@ fn guest_of(endpoint: &str, join_timeout: u32) -> String {
 /// Runs an agent at an endpoint with another server. The join timeout is an hour, so the agent ends
 /// because it recognises the server, not because of the timeout.
 #[track_caller]
-fn stranger_at(port: u16) -> End {
+fn joining_a_foreign_server_at(port: u16) -> End {
     let sandbox = Sandbox::new();
     let end = sandbox.ragent(&guest_of(&format!("127.0.0.1:{port}"), 3600)).run();
     end.assert_code(1);
@@ -38,7 +38,7 @@ fn stranger_at(port: u16) -> End {
 }
 
 /// Listens, and sends `words` to each client.
-fn listener_that_says(words: &'static str) -> u16 {
+fn listener_that_sends(words: &'static str) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
@@ -70,13 +70,13 @@ fn listener_that_resets(words: &'static str) -> u16 {
 /// Text that was received before a reset counts: an agent does not wait for an sshd, and `ragent
 /// status` reports it in the same words.
 #[test]
-fn server_that_says_something_and_resets() {
+fn server_that_answers_and_resets() {
     let port = listener_that_resets("SSH-2.0-OpenSSH_9.2\r\n");
-    let says = "it answers `SSH-2.0-OpenSSH_9.2`";
-    stranger_at(port).assert_stderr(&[says]);
+    let expected = "it answers `SSH-2.0-OpenSSH_9.2`";
+    joining_a_foreign_server_at(port).assert_stderr(&[expected]);
     let end = Sandbox::new().ragent(&format!("status --rdzv-endpoint 127.0.0.1:{port}")).run();
     end.assert_code(1);
-    let what = format!("127.0.0.1:{port} is served by a program other than ragent: {says}");
+    let what = format!("127.0.0.1:{port} is served by a program other than ragent: {expected}");
     end.assert_stderr(&[&what, "hint: "]);
     assert!(!end.stderr.contains("tonic"), "{}", end.stderr);
 }
@@ -84,23 +84,23 @@ fn server_that_says_something_and_resets() {
 /// An agent does not wait for a web server.
 #[test]
 fn web_server() {
-    let port = listener_that_says("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
-    stranger_at(port).assert_stderr(&["it answers `HTTP/1.1 404 Not Found`"]);
+    let port = listener_that_sends("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+    joining_a_foreign_server_at(port).assert_stderr(&["it answers `HTTP/1.1 404 Not Found`"]);
 }
 
 /// Any other server is identified by its first words.
 #[test]
 fn server_of_another_protocol() {
-    let port = listener_that_says("SSH-2.0-OpenSSH_9.2\r\n");
-    stranger_at(port).assert_stderr(&["it answers `SSH-2.0-OpenSSH_9.2`"]);
+    let port = listener_that_sends("SSH-2.0-OpenSSH_9.2\r\n");
+    joining_a_foreign_server_at(port).assert_stderr(&["it answers `SSH-2.0-OpenSSH_9.2`"]);
 }
 
 /// A silent server, like a store of torchrun, is reported as such.
 #[test]
-fn server_that_says_nothing() {
+fn server_that_sends_nothing() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
-    stranger_at(port).assert_stderr(&["sends nothing", "torchrun"]);
+    joining_a_foreign_server_at(port).assert_stderr(&["sends nothing", "torchrun"]);
 }
 
 /// A port that a program holds without serving it cannot be hosted, and the agent does not wait for

@@ -23,18 +23,18 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
         vec![launch(sandbox, "a\nb\n", "--dry-run --no-python true")]
     }),
     ("`ragent store` or `ragent coordinator` ended on a signal", |sandbox| {
-        let told = |command: &str| {
+        let signalled = |command: &str| {
             let words = format!("{command} --host 127.0.0.1 --port 0");
             let mut server = sandbox.ragent(&words).start();
-            server.says("127.0.0.1:");
+            server.prints("127.0.0.1:");
             server.signal(Signal::SIGTERM);
             server.end()
         };
-        vec![told("store"), told("coordinator")]
+        vec![signalled("store"), signalled("coordinator")]
     }),
     ("the job of a `ragent coordinator` has ended", |sandbox| {
         let mut coordinator = sandbox.ragent("coordinator --host 127.0.0.1 --port 0").start();
-        let endpoint = coordinator.says("127.0.0.1:");
+        let endpoint = coordinator.prints("127.0.0.1:");
         let words = format!("--rdzv-endpoint {endpoint} --no-python fail.sh 1");
         sandbox.ragent(&words).run().assert_code(1);
         vec![coordinator.end()]
@@ -61,13 +61,13 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
         vec![sandbox.ragent(words).run()]
     }),
     ("the agent left because of a signal", |sandbox| {
-        let told = |signal| {
+        let signalled = |signal| {
             let mut agent = sandbox.ragent("--no-python stay.sh").start();
             agent.worker();
             agent.signal(signal);
             agent.end()
         };
-        vec![told(Signal::SIGTERM), told(Signal::SIGINT)]
+        vec![signalled(Signal::SIGTERM), signalled(Signal::SIGINT)]
     }),
     ("no coordinator served the endpoint within `join_timeout`", |sandbox| {
         let words = format!(

@@ -19,18 +19,18 @@ fn beats(sandbox: &Sandbox) -> File {
 }
 
 /// Returns the progress that the workers of the job's only node report, once it contains `what`.
-fn said(sandbox: &Sandbox, what: &str) -> String {
+fn progress(sandbox: &Sandbox, what: &str) -> String {
     // Progress is forwarded at intervals.
     for _ in 0..300 {
         let end = sandbox.ragent("status --json").run();
         let status: Value = serde_json::from_str(&end.stdout).unwrap();
-        let said = status["nodes"][0]["progress"].as_str().unwrap_or_default().to_owned();
-        if said.contains(what) {
-            return said;
+        let progress = status["nodes"][0]["progress"].as_str().unwrap_or_default().to_owned();
+        if progress.contains(what) {
+            return progress;
         }
         let_pass(Duration::from_millis(20));
     }
-    panic!("nobody says `{what}`");
+    panic!("no node reports `{what}`");
 }
 
 fn agent(sandbox: &Sandbox, words: &str) -> Program {
@@ -93,7 +93,7 @@ fn heartbeats_are_progress() {
         writeln!(beats, "{step} loss 0.31").unwrap();
         let_pass(Duration::from_millis(500));
     }
-    assert_eq!(said(&sandbox, "step 7"), "step 7 loss 0.31");
+    assert_eq!(progress(&sandbox, "step 7"), "step 7 loss 0.31");
     writeln!(beats, "spin").unwrap();
     let end = agent.end();
     end.assert_code(1);

@@ -60,7 +60,7 @@ fn held_gpu_is_waited_for() {
 /// wait.
 #[test]
 fn gpu_that_stays_held_is_named() {
-    for (seconds, is_told) in [("0.2", true), ("0", false)] {
+    for (seconds, is_reported) in [("0.2", true), ("0", false)] {
         let sandbox = Sandbox::new();
         let flag = format!("--held-gpu-timeout {seconds}");
         let Some(start) = agent(&sandbox, &flag) else { return };
@@ -73,7 +73,7 @@ fn gpu_that_stays_held_is_named() {
         end.assert_code(0);
         assert_eq!(
             end.stderr.contains("a GPU is still in use by a process that has ended; continuing"),
-            is_told,
+            is_reported,
             "{}",
             end.stderr
         );

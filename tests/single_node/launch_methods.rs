@@ -33,7 +33,7 @@ fn torchrun_adds_nothing() {
 
 /// With `basic` each worker gets its rank and the size of the round, after its own arguments.
 #[test]
-fn basic_tells_ranks() {
+fn basic_passes_ranks() {
     let sandbox = Sandbox::new();
     let end = workers(&sandbox, "--nproc-per-node 2 --launch-method basic").run();
     let arguments = arguments(&end);
@@ -91,7 +91,7 @@ fn deepspeed_contract() {
         "MASTER_PORT=",
     ] {
         let line = format!("env rank=1 {variable}");
-        assert!(end.stdout.lines().any(|said| said.starts_with(&line)), "{variable}");
+        assert!(end.stdout.lines().any(|printed| printed.starts_with(&line)), "{variable}");
     }
 }
 

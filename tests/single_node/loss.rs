@@ -56,7 +56,7 @@ fn killed_keeper_is_replaced() {
     assert_ne!(keeper_of(agent.pid()), first);
     let_pass(LEASE);
     agent.signal(Signal::SIGTERM);
-    agent.says("saved rank=0 on TERM");
+    agent.prints("saved rank=0 on TERM");
     let end = agent.end();
     end.assert_code(1);
     assert_eq!(end.stderr.matches("admitted; starting workers").count(), 2, "{}", end.stderr);
@@ -90,7 +90,7 @@ fn frozen_agent_of_a_single_node_keeps_its_workers() {
     agent.freeze(2 * LEASE);
     // The agent has resumed once it has handled this.
     orders.give("echo still here");
-    agent.says("still here");
+    agent.prints("still here");
     assert!(is_alive(worker.pid()));
     orders.give("exit 0");
     let end = agent.end();

@@ -56,7 +56,7 @@ fn killed_parent_changes_nothing() {
     parent.signal(Signal::SIGKILL);
     assert!(is_alive(worker) && is_alive(agent));
     kill(agent, Signal::SIGTERM);
-    parent.says("saved rank=0 on TERM");
+    parent.prints("saved rank=0 on TERM");
     lifeline.wait_until_broken();
     parent.wait_until_silent();
     sandbox.assert_nothing_left();
@@ -129,8 +129,8 @@ fn service_manager_stops_its_unit() {
         } else {
             cgroup.signal(Signal::SIGTERM);
         }
-        agent.says("saved rank=0 on TERM");
-        agent.says("saved rank=1 on TERM");
+        agent.prints("saved rank=0 on TERM");
+        agent.prints("saved rank=1 on TERM");
         agent.end().assert_code(1);
         assert_eq!(cgroup.members(), Vec::<u32>::new());
         sandbox.assert_nothing_left();

@@ -8,12 +8,12 @@ use crate::support::{Program, Sandbox, free_port, kill};
 
 /// The address that a serving program prints first.
 fn address(program: &mut Program) -> SocketAddr {
-    program.says("127.0.0.1:").parse().unwrap()
+    program.prints("127.0.0.1:").parse().unwrap()
 }
 
 /// A store prints its address, and exits with 0 when it is asked to end.
 #[test]
-fn store_serves_until_it_is_told_to_end() {
+fn store_serves_until_a_signal() {
     let sandbox = Sandbox::new();
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut store = sandbox.ragent("store --host 127.0.0.1 --port 0").start();
@@ -28,7 +28,7 @@ fn store_serves_until_it_is_told_to_end() {
 fn store_listens_on_loopback_by_default() {
     let sandbox = Sandbox::new();
     let mut store = sandbox.ragent("store --port 0").start();
-    let address: SocketAddr = store.says(":").parse().unwrap();
+    let address: SocketAddr = store.prints(":").parse().unwrap();
     assert!(address.ip().is_loopback(), "{address}");
     TcpStream::connect(address).unwrap();
 }
@@ -62,7 +62,7 @@ fn held_port_is_named() {
 
 /// A coordinator without any agent exits with 0 when it is asked to end.
 #[test]
-fn lonely_coordinator_serves_until_it_is_told_to_end() {
+fn lonely_coordinator_serves_until_a_signal() {
     let sandbox = Sandbox::new();
     let mut coordinator = sandbox.ragent("coordinator --host 127.0.0.1 --port 0").start();
     address(&mut coordinator);

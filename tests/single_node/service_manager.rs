@@ -36,7 +36,7 @@ impl Notices {
 /// An agent reports that it is ready once it has registered, then the state of its job, and that it
 /// stops; its workers do not get the socket.
 #[test]
-fn job_is_told() {
+fn job_is_reported() {
     let sandbox = Sandbox::new();
     let notices = Notices::new(&sandbox);
     let words = "--rdzv-endpoint 127.0.0.1:0 --no-python environment.sh";
@@ -56,7 +56,7 @@ fn job_is_told() {
 
 /// A failure is reported too, with the rank, and so is the next round.
 #[test]
-fn failure_is_told() {
+fn failure_is_reported() {
     let sandbox = Sandbox::new();
     let notices = Notices::new(&sandbox);
     let orders = sandbox.orders(0);
@@ -129,12 +129,12 @@ fn unit_is_verified() {
     fs::write(&path, unit).unwrap();
     let analyze = |words: &[&str]| {
         let output = Command::new("systemd-analyze").args(words).arg(&path).output().unwrap();
-        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.success(), said(&output.stdout), said(&output.stderr))
+        let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.success(), lossy(&output.stdout), lossy(&output.stderr))
     };
-    let (is_well, said, warned) = analyze(&["verify", "--man=no"]);
+    let (is_well, text, warned) = analyze(&["verify", "--man=no"]);
     // An unknown key is only a warning.
-    assert!(is_well && warned.is_empty(), "{said}{warned}");
+    assert!(is_well && warned.is_empty(), "{text}{warned}");
     let (_, rated, warned) = analyze(&["security", "--offline=true", "--no-pager"]);
     let level = rated.lines().find(|line| line.contains("Overall exposure level"));
     let level = level.unwrap_or_else(|| panic!("{rated}{warned}"));

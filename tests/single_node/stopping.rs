@@ -14,7 +14,7 @@ use crate::support::{Sandbox, is_there, keeper_of};
 /// The agent forwards its signal to the workers, which may save their work; it ends as soon as they
 /// have ended, although it would wait for 5 minutes.
 #[test]
-fn workers_are_told_the_signal_and_may_save() {
+fn workers_receive_the_signal_and_may_save() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
         let sandbox = Sandbox::new();
         let words = "--nproc-per-node 2 --shutdown-timeout 300 --no-python polite.sh";
@@ -22,8 +22,8 @@ fn workers_are_told_the_signal_and_may_save() {
         agent.workers(2);
         agent.signal(signal);
         let name = signal.as_str().trim_start_matches("SIG");
-        agent.says(&format!("saved rank=0 on {name}"));
-        agent.says(&format!("saved rank=1 on {name}"));
+        agent.prints(&format!("saved rank=0 on {name}"));
+        agent.prints(&format!("saved rank=1 on {name}"));
         let end = agent.end();
         end.assert_code(1);
         end.assert_stderr(&["signal received; leaving the job", signal.as_str()]);
@@ -39,7 +39,7 @@ fn ctrl_c_reaches_workers_through_the_agent() {
     let mut agent = sandbox.ragent(words).start();
     agent.worker();
     agent.signal_group(Signal::SIGINT);
-    agent.says("saved rank=0 on INT");
+    agent.prints("saved rank=0 on INT");
     let end = agent.end();
     end.assert_code(1);
     assert_eq!(end.stdout.matches("saved").count(), 1);
@@ -99,9 +99,9 @@ fn second_sigterm_does_not_shorten_the_grace() {
     let mut agent = sandbox.ragent("--shutdown-timeout 3600 --no-python obey.sh").start();
     agent.worker();
     orders.give("trap 'echo saving' TERM; echo armed");
-    agent.says("armed");
+    agent.prints("armed");
     agent.signal(Signal::SIGTERM);
-    agent.says("saving");
+    agent.prints("saving");
     agent.logs("signal received; leaving the job");
     for _ in 0..2 {
         agent.signal(Signal::SIGTERM);
@@ -111,7 +111,7 @@ fn second_sigterm_does_not_shorten_the_grace() {
         assert!(status.stdout.contains("leaving"), "{}", status.stdout);
     }
     orders.give("echo saved; exit 0");
-    agent.says("saved");
+    agent.prints("saved");
     agent.end().assert_code(1);
     sandbox.assert_nothing_left();
 }
@@ -130,7 +130,7 @@ fn ignored_signal_stays_ignored_by_the_agent_alone() {
     agent.worker();
     agent.signal(Signal::SIGHUP);
     orders.give("grep SigIgn /proc/$$/status");
-    let line = agent.says("SigIgn:");
+    let line = agent.prints("SigIgn:");
     let mask = u64::from_str_radix(line.trim_start_matches("SigIgn:").trim(), 16).unwrap();
     assert_eq!(mask & 1 << (Signal::SIGHUP as i32 - 1), 0, "{line}");
     orders.give("exit 0");
@@ -182,7 +182,7 @@ fn nothing_is_left_of_a_failed_round_when_the_next_begins() {
         done
         echo alone"#;
     let mut agent = sandbox.ragent(words).arg(check).start();
-    agent.says("alone");
+    agent.prints("alone");
     agent.end().assert_code(0);
     sandbox.assert_nothing_left();
 }
@@ -269,12 +269,12 @@ fn forwarded_signals_reach_the_workers() {
         agent.workers(2);
         for order in &orders {
             order.give("trap 'echo heard USR1' USR1; trap 'echo heard USR2' USR2; echo armed");
-            agent.says("armed");
+            agent.prints("armed");
         }
         for (signal, name) in [(Signal::SIGUSR1, "USR1"), (Signal::SIGUSR2, "USR2")] {
             agent.signal(signal);
-            agent.says(&format!("heard {name}"));
-            agent.says(&format!("heard {name}"));
+            agent.prints(&format!("heard {name}"));
+            agent.prints(&format!("heard {name}"));
         }
         if round == 0 {
             orders[0].give("exit 1");
@@ -302,7 +302,7 @@ fn signals_to_the_keeper_end_nothing() {
         assert!(sent.unwrap().success(), "signal {signal}");
     }
     orders.give("echo still here; exit 0");
-    agent.says("still here");
+    agent.prints("still here");
     let end = agent.end();
     end.assert_code(0);
     assert!(!end.stderr.contains("the keeper has ended"), "{}", end.stderr);

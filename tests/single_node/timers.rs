@@ -28,10 +28,10 @@ fn overdue_worker_is_killed() {
 
 /// A timer of a process that is not a worker kills no process.
 #[test]
-fn strangers_are_not_killed() {
+fn processes_of_others_are_not_killed() {
     let sandbox = Sandbox::new();
-    let stranger = sandbox.program("/bin/sleep").arg("infinity").start();
-    let script = worker(&stranger.pid().to_string());
+    let other = sandbox.program("/bin/sleep").arg("infinity").start();
+    let script = worker(&other.pid().to_string());
     let start = sandbox.ragent("--no-python bash -c").arg(script);
     let mut agent = start
         .env("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
@@ -43,8 +43,8 @@ fn strangers_are_not_killed() {
     assert!(sandbox.path("timer").exists());
     agent.signal(nix::sys::signal::Signal::SIGTERM);
     agent.end().assert_code(1);
-    stranger.signal(nix::sys::signal::Signal::SIGTERM);
-    assert_eq!(stranger.end().signal, Some(15));
+    other.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(other.end().signal, Some(15));
 }
 
 /// A file at the path of the pipe is reported, and kept.

@@ -83,7 +83,7 @@ impl Chronicle {
             // A repeated admission on a new stream; the node may have stopped since.
             Some(member) if member.admission == *admission => {}
             Some(_) => {
-                self.contradictions.push(format!("{node} was told two things about {round}"))
+                self.contradictions.push(format!("{node} received two admissions to {round}"))
             }
             None => {
                 self.running.insert(node.clone(), round);

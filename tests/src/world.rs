@@ -127,10 +127,10 @@ impl World {
         let fixed_ranks = seed % 5 == 4;
         let min = if fixed_ranks { max } else { min };
         let bound = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-        let told_min = if sabotage == Sabotage::FewerThanMin { 1 } else { bound(min) };
+        let min_nodes = if sabotage == Sabotage::FewerThanMin { 1 } else { bound(min) };
         let unit = if seed % 5 == 3 { 2 } else { 1 };
-        let nodes = NodeRange::in_units(told_min, bound(max), unit)
-            .or_else(|| NodeRange::new(told_min, bound(max)))
+        let nodes = NodeRange::in_units(min_nodes, bound(max), unit)
+            .or_else(|| NodeRange::new(min_nodes, bound(max)))
             .expect("min is at most max");
         let min =
             min.max(if sabotage == Sabotage::FewerThanMin { min } else { nodes.min().into() });

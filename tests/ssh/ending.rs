@@ -13,7 +13,7 @@ use crate::{
 fn running(cluster: &Cluster, words: &str, workers: u32) -> Program {
     let mut launch = cluster.launch(words).start();
     for rank in 0..workers {
-        launch.says(&format!("worker rank={rank} "));
+        launch.prints(&format!("worker rank={rank} "));
     }
     launch
 }
@@ -26,7 +26,7 @@ fn interrupt_reaches_all_workers() {
     launch.signal_group(Signal::SIGINT);
     for rank in 0..4 {
         // A host may be stopped because of another one's end before the signal reaches it.
-        launch.says(&format!("saved rank={rank} on "));
+        launch.prints(&format!("saved rank={rank} on "));
     }
     let end = launch.end();
     end.assert_code(1);
@@ -108,7 +108,7 @@ fn enough_hosts_go_on() {
     let mut launch = running(&cluster, words, 4);
     kill(relay_of(&cluster, "[node4:"), Signal::SIGKILL);
     for rank in 0..3 {
-        let line = launch.says(&format!("worker rank={rank} "));
+        let line = launch.prints(&format!("worker rank={rank} "));
         assert!(line.contains("world_size=3"), "{line}");
     }
     for order in &orders[..3] {

@@ -35,7 +35,7 @@ fn refused_client_is_one_warning() {
     let master = admitted.split(' ').find_map(|word| word.strip_prefix("master=")).unwrap();
     let (host, port) = master.rsplit_once(':').unwrap();
     for rank in 0..2 {
-        launch.says(&format!("worker rank={rank} "));
+        launch.prints(&format!("worker rank={rank} "));
     }
     // The launching host is not a member.
     let script = format!("exec 3<>/dev/tcp/{host}/{port}; printf '\\0' >&3; cat <&3");

@@ -17,7 +17,7 @@ fn all_hosts_take_part() {
     let expected =
         [("node1", 0), ("node1", 1), ("node2", 2), ("node3", 3), ("node3", 4), ("node4", 5)];
     for (host, rank) in expected {
-        let line = launch.says(&format!("[{host}:{rank}] worker rank={rank} "));
+        let line = launch.prints(&format!("[{host}:{rank}] worker rank={rank} "));
         assert!(line.contains("world_size=6 group_world_size=4"), "{line}");
     }
     launch.logs("[node1] ");
@@ -59,7 +59,7 @@ fn environment_and_folder() {
     let launch = launch.arg(&folder).arg("--no-python").arg("bash").arg("-c").arg(script);
     let mut launch = launch.env("HERE", "yes").start();
     for rank in 0..4 {
-        let line = launch.says(&format!(":{rank}] "));
+        let line = launch.prints(&format!(":{rank}] "));
         assert!(line.ends_with(&format!("yes/s3cr3t/two words/{}", folder.display())), "{line}");
     }
     let seen: Vec<String> = cluster.sandbox.processes().into_iter().map(command_line).collect();

@@ -140,8 +140,8 @@ fn refusal_on_stdout() {
 /// missing.
 #[test]
 fn configuration_of_ssh() {
-    let says = "Can\\'t open user config file nothing: No such file or directory";
-    let end = launch_by(&format!("echo {says} >&2; exit 255"), "x.py");
+    let expected = "Can\\'t open user config file nothing: No such file or directory";
+    let end = launch_by(&format!("echo {expected} >&2; exit 255"), "x.py");
     end.assert_code(1);
     end.assert_stderr(&["\n  node1: Can't open user config file", "hint: "]);
     assert!(!end.stderr.contains("--remote-ragent"), "{}", end.stderr);

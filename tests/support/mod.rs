@@ -26,7 +26,7 @@ pub use self::{
         children, command_line, find_keeper, is_alive, keeper_of, kill, listening_ports, session_of,
     },
     program::{End, Program, Start, Stream, Worker},
-    sandbox::{Lifeline, Orders, Sandbox, wait_until_gone},
+    sandbox::{Lifeline, Orders, Sandbox, wait_until_ended},
 };
 
 /// The deadline for an expected event. It is not a measure of the usual duration: a busy machine

@@ -194,7 +194,7 @@ impl Program {
 
     /// Waits for a line on stdout that contains `part`, and takes it.
     #[track_caller]
-    pub fn says(&mut self, part: &str) -> String {
+    pub fn prints(&mut self, part: &str) -> String {
         self.take(Stream::Stdout, part)
     }
 
@@ -207,7 +207,7 @@ impl Program {
     /// Waits until a fake worker of the program has announced itself.
     #[track_caller]
     pub fn worker(&mut self) -> Worker {
-        let line = self.says("worker rank=");
+        let line = self.prints("worker rank=");
         let pairs = line.split_ascii_whitespace().filter_map(|word| word.split_once('='));
         Worker(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
@@ -287,7 +287,7 @@ impl Program {
     fn transcript(&self) -> String {
         let line = |line: &Line| format!("  {:?}: {}\n", line.stream, line.text);
         let lines: String = self.lines.iter().map(line).collect();
-        format!("what process {} said:\n{lines}", self.pid())
+        format!("output of process {}:\n{lines}", self.pid())
     }
 }
 
@@ -307,7 +307,7 @@ impl Worker {
     /// A number in the announcement, by name.
     #[track_caller]
     pub fn number(&self, name: &str) -> u32 {
-        self.0.get(name).and_then(|text| text.parse().ok()).expect("fake workers say it")
+        self.0.get(name).and_then(|text| text.parse().ok()).expect("fake workers announce it")
     }
 
     /// The pid of the worker.

@@ -112,7 +112,7 @@ impl Sandbox {
     /// Waits until no process of this test is alive.
     #[track_caller]
     pub fn wait_until_nothing_left(&self) {
-        wait_until_gone(&self.marker());
+        wait_until_ended(&self.marker());
     }
 
     /// Creates a pipe that fake workers and their descendants hold open; `LIFELINE` is its path.
@@ -146,7 +146,7 @@ impl Sandbox {
 /// Waits until no process that has `marker` is alive. The ends of processes that are not children
 /// are not reported, so this polls.
 #[track_caller]
-pub fn wait_until_gone(marker: &str) {
+pub fn wait_until_ended(marker: &str) {
     let deadline = clock::now_blocking() + PATIENCE;
     while !processes::marked(marker).is_empty() {
         assert!(clock::now_blocking() < deadline, "something stays alive");

@@ -31,8 +31,8 @@ fn trains(python: &str, framework: &str) {
     let end = train(python, framework, "");
     end.assert_code(0);
     for rank in 0..2 {
-        let said = format!("{framework} rank={rank} world_size=2 steps=4");
-        assert!(end.stdout.contains(&said), "no `{said}` in:\n{}\n{}", end.stdout, end.stderr);
+        let line = format!("{framework} rank={rank} world_size=2 steps=4");
+        assert!(end.stdout.contains(&line), "no `{line}` in:\n{}\n{}", end.stdout, end.stderr);
     }
     let end = train(python, framework, "1");
     end.assert_code(1);

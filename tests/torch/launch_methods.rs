@@ -9,7 +9,7 @@ use super::{
 /// Workers meet at a shared file that is a new one after a failure, and find the checkpoint at the
 /// same path.
 #[test]
-fn basic_meets_by_a_file() {
+fn basic_uses_a_shared_file() {
     let Some(python) = venv("python") else { return };
     let sandbox = Sandbox::new();
     let words = format!(
@@ -21,8 +21,8 @@ fn basic_meets_by_a_file() {
     end.assert_code(0);
     for attempt in 0..2 {
         for rank in 0..2 {
-            let said = format!("attempt={attempt} rank={rank} sum=3 done={attempt}");
-            assert!(end.stdout.contains(&said), "no `{said}` in:\n{}\n{}", end.stdout, end.stderr);
+            let line = format!("attempt={attempt} rank={rank} sum=3 done={attempt}");
+            assert!(end.stdout.contains(&line), "no `{line}` in:\n{}\n{}", end.stdout, end.stderr);
         }
     }
     sandbox.assert_nothing_left();

@@ -57,14 +57,14 @@ fn torch_client_is_served() {
     let Some(python) = venv("python") else { return };
     let sandbox = Sandbox::new();
     let mut store = sandbox.ragent("store --host 127.0.0.1 --port 0").start();
-    let address = store.says("127.0.0.1:");
+    let address = store.prints("127.0.0.1:");
     let (host, port) = address.rsplit_once(':').expect("it prints host:port");
     let script = format!("{REPOSITORY}/tests/torch/store_conformance.py");
     // torch resolves the name of its peer for every connection, and waits if there is no answer.
     let client = sandbox.program(&python).env("RES_OPTIONS", "timeout:1 attempts:1");
     let mut client = client.arg(script).arg(host).arg(port).start();
-    client.says("compare_set ");
-    client.says("rules hold");
+    client.prints("compare_set ");
+    client.prints("rules hold");
     let end = client.end();
     assert_eq!(end.code, Some(0), "{}\n{}", end.stdout, end.stderr);
     store.signal(Signal::SIGTERM);
@@ -81,11 +81,11 @@ fn training_survives_a_killed_worker() {
     let mut host = trainer(&sandbox, &python, port).start();
     host.logs("coordinating the job");
     let mut guest = trainer(&sandbox, &python, port).start();
-    host.says("epoch=1/4 world_size=4");
+    host.prints("epoch=1/4 world_size=4");
     kill(worker_of(&guest), Signal::SIGKILL);
     guest.logs("worker failed");
-    host.says("resumed after epoch");
-    host.says("epoch=4/4 world_size=4");
+    host.prints("resumed after epoch");
+    host.prints("epoch=4/4 world_size=4");
     for (agent, name) in [(host, "host"), (guest, "guest")] {
         let end = agent.end();
         assert_eq!(end.code, Some(0), "{name}:\n{}", end.stderr);

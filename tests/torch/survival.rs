@@ -45,7 +45,7 @@ impl<'a> Job<'a> {
     fn coordinator(&self) -> Program {
         let words = format!("coordinator --rdzv-id steps --host 127.0.0.1 --port {}", self.port);
         let mut coordinator = self.sandbox.ragent(&words).start();
-        coordinator.says("127.0.0.1:");
+        coordinator.prints("127.0.0.1:");
         coordinator
     }
 }
@@ -55,7 +55,7 @@ impl<'a> Job<'a> {
 #[track_caller]
 fn step(agents: &mut [&mut Program], world_size: u32, restart: u32, before: &[u32]) -> Vec<u32> {
     let pid = |agent: &mut &mut Program| loop {
-        let line = agent.says(&format!("world_size={world_size} restart={restart} pid="));
+        let line = agent.prints(&format!("world_size={world_size} restart={restart} pid="));
         let (_, pid) = line.rsplit_once('=').expect("it ends so");
         let pid = pid.parse().expect("a process");
         // A worker of the previous round may have printed the same until its end.
@@ -146,14 +146,14 @@ fn workers_fail_again_and_again() {
     for restart in 0..5 {
         let rank = |rank: u32| format!("rank={rank} world_size=2 restart={restart} pid=");
         let pids = [0, 1].map(|local_rank| {
-            let line = agent.says(&rank(local_rank));
+            let line = agent.prints(&rank(local_rank));
             line.rsplit_once('=').and_then(|(_, pid)| pid.parse::<u32>().ok()).unwrap()
         });
         assert!(pids.iter().all(|pid| !before.contains(pid)));
         kill(pids[restart % 2]);
         before.extend(pids);
     }
-    agent.says("restart=5");
+    agent.prints("restart=5");
 }
 
 /// The host is lost and restarted, and the job goes on. Under torchrun the loss of the store's host
@@ -205,7 +205,7 @@ fn failure_is_everybodys() {
 /// A hung worker is found and killed; py-spy, which is installed next to its Python, reports the
 /// function in which it hung.
 #[test]
-fn hung_worker_tells_where() {
+fn hung_worker_reports_its_stack() {
     let sandbox = Sandbox::new();
     let Some(python) = venv("python") else { return };
     let script =

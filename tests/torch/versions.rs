@@ -26,14 +26,14 @@ fn collectives_work(python: &str, version: &str) {
         .stdout
         .lines()
         .filter_map(|line| line.split_once(" torch="))
-        .map(|(said, _)| said)
+        .map(|(line, _)| line)
         .collect();
     lines.sort_unstable();
     let product = |rank: u32| if rank == 0 || rank == 3 { 10 } else { rank + 2 };
-    let said =
+    let line =
         |attempt, rank| format!("attempt={attempt} rank={rank} sum=6 product={}", product(rank));
     let expected: Vec<String> =
-        (0..2).flat_map(|attempt| (0..4).map(move |rank| said(attempt, rank))).collect();
+        (0..2).flat_map(|attempt| (0..4).map(move |rank| line(attempt, rank))).collect();
     assert_eq!(lines, expected, "{}", end.stderr);
     assert!(end.stdout.contains(&format!(" torch={version}.")), "{}", end.stdout);
     sandbox.assert_nothing_left();

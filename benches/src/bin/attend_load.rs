@@ -191,7 +191,7 @@ fn open_stores(thread: Arc<StoreThread>) -> WorkerStores {
 struct Crowd {
     agents: JoinSet<Result<()>>,
     /// The rounds to which an agent was admitted, with the time.
-    told: mpsc::Receiver<(RoundId, Instant)>,
+    admissions: mpsc::Receiver<(RoundId, Instant)>,
     /// Numbers of agents whose lease was renewed.
     renewed: mpsc::Receiver<u32>,
     /// Faults for the last agent.
@@ -200,18 +200,18 @@ struct Crowd {
 
 impl Crowd {
     fn start(endpoint: &Endpoint, shared: SharedSettings, stores: Vec<WorkerStores>) -> Self {
-        let (tell, told) = mpsc::channel(stores.len());
+        let (admitted, admissions) = mpsc::channel(stores.len());
         let (renew, renewed) = mpsc::channel(64 * stores.len());
         let (mut last, _) = mpsc::channel(1);
         let mut agents = JoinSet::new();
         for (number, stores) in (0..).zip(stores) {
             let spec = agent(number, endpoint.clone(), shared);
             let (sender, blows) = mpsc::channel(1);
-            let tell = (tell.clone(), renew.clone(), number);
-            agents.spawn_local(attend(spec, stores, tell, blows));
+            let reports = (admitted.clone(), renew.clone(), number);
+            agents.spawn_local(attend(spec, stores, reports, blows));
             last = sender;
         }
-        Self { agents, told, renewed, last }
+        Self { agents, admissions, renewed, last }
     }
 
     /// Waits until `count` agents have been admitted to one round; returns the sorted times.
@@ -225,7 +225,7 @@ impl Crowd {
         let (mut latest, mut moments) = (None, Vec::new());
         while moments.len() < count {
             tokio::select! {
-                Some((round, moment)) = self.told.recv() => {
+                Some((round, moment)) = self.admissions.recv() => {
                     if latest.replace(round) != Some(round) {
                         moments.clear();
                     }
@@ -263,7 +263,7 @@ impl Crowd {
         // Further attempts would indicate a reconnect storm.
         self.rest(Duration::from_secs(5)).await?;
         let connections = connections_opened()? - opened;
-        let again = std::iter::from_fn(|| self.told.try_recv().ok()).count();
+        let again = std::iter::from_fn(|| self.admissions.try_recv().ok()).count();
         Ok(json!({
             "over_s": over,
             "not_renewed": missing,
@@ -419,7 +419,8 @@ impl Coordinator {
         let mut coordinator = Self { process, endpoint: Endpoint::default(), _memory: memory };
         let mut address = String::new();
         BufReader::new(stdout).read_line(&mut address)?;
-        coordinator.endpoint = address.trim().parse().context("the coordinator says no address")?;
+        coordinator.endpoint =
+            address.trim().parse().context("the coordinator printed no address")?;
         Ok(coordinator)
     }
 }

@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a worker is told everything by its environment")]
+#[expect(clippy::disallowed_methods, reason = "a worker has all settings from its environment")]
 fn variable(name: &str) -> Result<String> {
     std::env::var(name).with_context(|| format!("{name} is not set"))
 }

@@ -21,7 +21,7 @@ pub(crate) enum Deed<'a> {
     /// Sends this many bytes of a request, and the rest before its next bytes.
     Begin(Query<'static>, usize),
     /// Sends arbitrary bytes.
-    Say(&'a [u8]),
+    Send(&'a [u8]),
     /// Reads this many bytes of its answers.
     Read(usize),
     /// Disconnects; another client takes its place, and sends `VALIDATE` if `greeted`.
@@ -56,7 +56,7 @@ impl<'a> Script<'a> {
             9 => Deed::Begin(self.query(), usize::from(self.byte())),
             10..12 => {
                 let len = usize::from(self.byte());
-                Deed::Say(self.rest.split_off(..len.min(self.rest.len())).unwrap_or_default())
+                Deed::Send(self.rest.split_off(..len.min(self.rest.len())).unwrap_or_default())
             }
             12 => Deed::Read(usize::from(self.byte())),
             13 => Deed::Read(256 * usize::from(self.byte())),

@@ -80,16 +80,16 @@ impl Visit {
             self.enter(client, !matches!(deed, Deed::Leave { greeted: false }));
         }
         match deed {
-            Deed::Ask(query) => self.say(client, &encode(&query)),
+            Deed::Ask(query) => self.send(client, &encode(&query)),
             Deed::Begin(query, len) => {
                 let request = encode(&query);
                 let (head, tail) = request.split_at(len.min(request.len()));
-                self.say(client, head);
+                self.send(client, head);
                 if let Some(peer) = &mut self.peers[client] {
                     peer.pending = tail.to_vec();
                 }
             }
-            Deed::Say(bytes) => self.say(client, bytes),
+            Deed::Send(bytes) => self.send(client, bytes),
             Deed::Read(len) => self.read(client, len),
             Deed::Leave { greeted } => self.leave(client, greeted),
         }
@@ -99,7 +99,7 @@ impl Visit {
         let stream = connect(self.addr);
         self.peers[client] = Some(Peer { stream, pending: Vec::new() });
         if greeted {
-            self.say(client, &GREETING);
+            self.send(client, &GREETING);
         }
     }
 
@@ -116,7 +116,7 @@ impl Visit {
         }
     }
 
-    fn say(&mut self, client: usize, bytes: &[u8]) {
+    fn send(&mut self, client: usize, bytes: &[u8]) {
         let Some(peer) = &mut self.peers[client] else {
             return;
         };
@@ -183,7 +183,7 @@ impl Visit {
         assert_eq!(u64::from_le_bytes(answer), self.model.keys().len() as u64);
         for client in 0..CLIENTS {
             if self.peers[client].is_some() && !self.model.is_amid(client) {
-                self.say(client, b"\x0dlast");
+                self.send(client, b"\x0dlast");
                 self.read(client, usize::MAX);
             }
         }

@@ -68,16 +68,16 @@ impl World {
 
     fn act(&mut self, client: usize, deed: Deed<'_>) {
         match deed {
-            Deed::Ask(query) => self.say(client, &encode(&query)),
+            Deed::Ask(query) => self.send(client, &encode(&query)),
             Deed::Begin(query, len) => {
                 let request = encode(&query);
                 let (head, tail) = request.split_at(len.min(request.len()));
-                self.say(client, head);
+                self.send(client, head);
                 if let Some(peer) = &mut self.peers[client] {
                     peer.pending = tail.to_vec();
                 }
             }
-            Deed::Say(bytes) => self.say(client, bytes),
+            Deed::Send(bytes) => self.send(client, bytes),
             Deed::Read(len) => self.read(client, len),
             Deed::Leave { greeted } => {
                 self.leave(client);
@@ -98,7 +98,7 @@ impl World {
             pending: Vec::new(),
         });
         if greeted {
-            self.say(client, &GREETING);
+            self.send(client, &GREETING);
         }
     }
 
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    fn say(&mut self, client: usize, bytes: &[u8]) {
+    fn send(&mut self, client: usize, bytes: &[u8]) {
         let Some(peer) = &mut self.peers[client] else {
             return;
         };

@@ -190,7 +190,7 @@ mod tests {
 
     /// Every source has a token of its own.
     #[test]
-    fn tokens_tell_their_source() {
+    fn tokens_identify_their_source() {
         for id in [0, 1, 1 << 40].map(StoreId) {
             for place in [0, 1, CONNECTIONS_MAX - 1] {
                 let source = Source::Connection(id, place);

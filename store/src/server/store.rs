@@ -71,7 +71,7 @@ pub(super) struct Store {
     /// A connection whose owner is unknown until that time; no other is accepted meanwhile.
     held: Option<(Instant, TcpStream, SocketAddr)>,
     /// True if the warning that the kernel does not report owners was logged.
-    told_unknown: bool,
+    has_warned_of_unknown_owner: bool,
     /// Read for each connection, so that the latest admission applies. Must be the last field: it
     /// is dropped after all others, which is what `StoreHandle::close` waits for.
     policy: watch::Receiver<Policy>,
@@ -90,7 +90,7 @@ impl Store {
             refusals,
             owners: None,
             held: None,
-            told_unknown: false,
+            has_warned_of_unknown_owner: false,
             policy,
         }
     }
@@ -185,7 +185,7 @@ impl Store {
         match self.decide(now, &stream, peer) {
             None => {}
             Some(Decision::Admit) => self.enter(registry, now, stream, peer),
-            Some(Decision::Refuse) => self.refuse_stranger(&stream, peer),
+            Some(Decision::Refuse) => self.refuse_client(&stream, peer),
             Some(Decision::Hold(until)) => self.held = Some((until, stream, peer)),
         }
     }
@@ -207,7 +207,7 @@ impl Store {
                     Owner::Nobody => false,
                     Owner::Later(until) => return Some(Decision::Hold(until)),
                     Owner::Unknown => {
-                        if !mem::replace(&mut self.told_unknown, true) {
+                        if !mem::replace(&mut self.has_warned_of_unknown_owner, true) {
                             warn!(
                                 "this kernel does not report the owner of a connection (neither \
                                  NETLINK_SOCK_DIAG nor /proc/net/tcp): every user of this host may \
@@ -245,7 +245,7 @@ impl Store {
         self.clients.make_room(silent_max);
     }
 
-    fn refuse_stranger(&mut self, stream: &TcpStream, peer: SocketAddr) {
+    fn refuse_client(&mut self, stream: &TcpStream, peer: SocketAddr) {
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let Some(refusals) = &self.refusals else {
             return self.refuse(stream, peer, "neither a member's address nor a user of the job");

@@ -9,7 +9,7 @@ use crate::world::World;
 /// Returns an error if the rule is broken.
 pub(super) fn check(world: &World) -> Result<(), String> {
     if let Some(node) = world.chronicle.waiting_members.first() {
-        return Err(format!("{node} was told to wait while it was a member"));
+        return Err(format!("{node} was assigned to wait while it was a member"));
     }
     let Some(snapshot) = world.snapshot() else {
         return Ok(());

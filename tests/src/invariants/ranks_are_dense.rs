@@ -38,7 +38,7 @@ pub(super) fn check(world: &World) -> Result<(), String> {
             && told.master_address == others.master_address
             && told.master_port == others.master_port;
         if !agrees {
-            return Err(format!("{} and {} were told different rounds", member.node, first.node));
+            return Err(format!("{} and {} received different rounds", member.node, first.node));
         }
         if member.node_rank.is_some_and(|node_rank| node_rank != told.group_rank.0) {
             return Err(format!("{} has not the rank that it was given", member.node));

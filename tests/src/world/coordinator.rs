@@ -40,8 +40,8 @@ impl World {
             // A keeper leaves a mark when no process is left, unless it was killed too.
             let is_gone =
                 !self.agents.contains_key(&seat.node) && !self.processes.contains_key(&seat.node);
-            let is_told = is_gone && self.random.chance(70);
-            seat.is_confirmed_dead |= is_told || self.sabotage == Sabotage::FalseObituary;
+            let is_reported = is_gone && self.random.chance(70);
+            seat.is_confirmed_dead |= is_reported || self.sabotage == Sabotage::FalseObituary;
         }
         self.coordinator = Some(Rendezvous::new(self.now, settings, memory));
         self.dies_after = None;
@@ -60,8 +60,8 @@ impl World {
         }
         if let Some(node) = self.host_node.take() {
             // The next coordinator gets the obituary if it has been started by then.
-            let is_heard = self.random.chance(50);
-            self.kill_agent(&node, is_heard);
+            let is_reported = self.random.chance(50);
+            self.kill_agent(&node, is_reported);
         }
         let mut down = self.random.millis(50, 5_000);
         if self.sabotage == Sabotage::FalseObituary {

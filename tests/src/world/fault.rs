@@ -16,7 +16,7 @@ pub(super) enum Fault {
     /// A worker fails, and perhaps others because of it.
     WorkerFails,
     /// An agent is killed; its keeper remains, and its obituary may arrive.
-    AgentCrashes { is_heard: bool },
+    AgentCrashes { is_reported: bool },
     /// A machine loses power.
     PowerLoss,
     /// An agent is frozen for a while.
@@ -42,8 +42,8 @@ impl Fault {
     pub(super) fn roll(random: &mut Random) -> Self {
         match random.between(1, 100) {
             1..=20 => Self::WorkerFails,
-            21..=35 => Self::AgentCrashes { is_heard: true },
-            36..=42 => Self::AgentCrashes { is_heard: false },
+            21..=35 => Self::AgentCrashes { is_reported: true },
+            36..=42 => Self::AgentCrashes { is_reported: false },
             43..=48 => Self::PowerLoss,
             49..=57 => Self::Freeze,
             58..=66 => Self::LinkBreaks,
@@ -71,8 +71,8 @@ impl World {
             {
                 self.kill_coordinator();
             }
-            Fault::AgentCrashes { is_heard } => {
-                self.kill_agent(&node, is_heard);
+            Fault::AgentCrashes { is_reported } => {
+                self.kill_agent(&node, is_reported);
                 self.start_again(&node, 80);
             }
             Fault::PowerLoss => {

@@ -83,7 +83,7 @@ impl World {
 
     /// Models the keeper of a dead agent: it kills the workers, reaps them, and its obituary may
     /// arrive.
-    pub(super) fn outlive_agent(&mut self, id: &NodeId, is_heard: bool, lease: Option<Instant>) {
+    pub(super) fn outlive_agent(&mut self, id: &NodeId, is_reported: bool, lease: Option<Instant>) {
         if self.sabotage == Sabotage::NoKeeper {
             return;
         }
@@ -101,7 +101,7 @@ impl World {
             let round = processes.round;
             self.schedule(takes, Event::Gone { node: id.clone(), round, is_swept: false });
         }
-        if is_heard {
+        if is_reported {
             let delay = takes + self.random.millis(1, 200);
             self.schedule(delay, Event::Obituary(id.clone()));
         }

@@ -148,12 +148,12 @@ impl World {
         Some(rank)
     }
 
-    /// Kills an agent's process; its keeper's obituary arrives if `is_heard`.
-    pub(super) fn kill_agent(&mut self, id: &NodeId, is_heard: bool) {
+    /// Kills an agent's process; its keeper's obituary arrives if `is_reported`.
+    pub(super) fn kill_agent(&mut self, id: &NodeId, is_reported: bool) {
         if let Some(agent) = self.agents.remove(id) {
             self.chronicle.note_stopped(id);
             self.break_streams(id);
-            self.outlive_agent(id, is_heard, agent.lease);
+            self.outlive_agent(id, is_reported, agent.lease);
         }
     }
 

@@ -171,7 +171,7 @@ async fn proof_is_needed() {
         let (taken, is_taken) = oneshot::channel();
         let input = Input::Attend { attend: later, proof: wrong, from: None, answers, taken };
         t.inputs.send(input).await.unwrap();
-        assert!(is_taken.await.is_err(), "what it says afterwards counts");
+        assert!(is_taken.await.is_err(), "its later messages count");
         assert_eq!(impostor.recv().await, Some(FromCoordinator::OtherAgent));
         assert_eq!(impostor.recv().await, None);
         obituary(wrong).await.unwrap();

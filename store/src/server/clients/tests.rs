@@ -97,7 +97,7 @@ fn read(mut client: &net::TcpStream, len: usize) -> Vec<u8> {
     bytes
 }
 
-fn say(mut client: &net::TcpStream, words: &[u8]) {
+fn write(mut client: &net::TcpStream, words: &[u8]) {
     client.write_all(words).unwrap();
 }
 
@@ -107,7 +107,7 @@ fn only_the_greeting_has_a_deadline() {
     let mut fixture = Fixture::new();
     for words in [&b""[..], &GREETING[..4], &GREETING] {
         let client = fixture.enter();
-        say(&client, words);
+        write(&client, words);
         fixture.while_served(|| ());
         let is_open = words.len() == GREETING.len();
         assert_eq!(fixture.clients.poll_timeout().is_none(), is_open);
@@ -127,7 +127,7 @@ fn hanging_up_is_no_violation() {
     {
         let mut fixture = Fixture::new();
         let client = fixture.enter();
-        say(&client, words);
+        write(&client, words);
         client.shutdown(Shutdown::Write).unwrap();
         fixture.clients.connections[0].readable = true;
         let end = loop {
@@ -147,13 +147,13 @@ fn a_read_is_answered_by_one_write() {
     let (client, waiter) = (fixture.enter(), fixture.enter());
     let wait = encode(&[Query::Wait { keys: vec![b"k"] }]);
     fixture.while_served(|| {
-        say(&waiter, &[&GREETING[..], &wait, b"\x0dping"].concat());
+        write(&waiter, &[&GREETING[..], &wait, b"\x0dping"].concat());
         read(&waiter, 4);
-        say(&client, &GREETING);
+        write(&client, &GREETING);
     });
     let requests =
         encode(&[Query::Set { key: b"k", value: b"v" }, Query::Get { key: b"k" }]).repeat(10);
-    say(&client, &[&wait[..], &requests, b"\x0dping"].concat());
+    write(&client, &[&wait[..], &requests, b"\x0dping"].concat());
     fixture.clients.turn(0).unwrap();
     client.set_nonblocking(true).unwrap();
     let mut answer = [0; 1000];
@@ -166,18 +166,18 @@ fn a_read_is_answered_by_one_write() {
 
 /// A client that is released while it has unread answers receives its release after them.
 #[test]
-fn the_released_are_told_in_order() {
+fn releases_are_sent_in_order() {
     const LEN: usize = 8 << 20;
     let mut fixture = Fixture::new();
     let (waiter, setter) = (fixture.enter(), fixture.enter());
     let large = encode(&[Query::Set { key: b"large", value: &[7; LEN] }]);
     let ask = encode(&[Query::Wait { keys: vec![b"k"] }, Query::Get { key: b"large" }]);
     fixture.while_served(|| {
-        say(&setter, &[&GREETING[..], &large, b"\x0dping"].concat());
+        write(&setter, &[&GREETING[..], &large, b"\x0dping"].concat());
         read(&setter, 4);
-        say(&waiter, &[&GREETING[..], &ask].concat());
+        write(&waiter, &[&GREETING[..], &ask].concat());
         read(&waiter, 8);
-        say(&setter, &encode(&[Query::Set { key: b"k", value: b"v" }, Query::Ping { nonce: 7 }]));
+        write(&setter, &encode(&[Query::Set { key: b"k", value: b"v" }, Query::Ping { nonce: 7 }]));
         read(&setter, 4);
     });
     assert!(fixture.backlog(0).is_some());
@@ -190,26 +190,26 @@ fn the_released_are_told_in_order() {
 
 /// The next client in a place is not served, nor answered, for the previous one.
 #[test]
-fn places_are_taken_anew() {
+fn places_are_reused() {
     let mut fixture = Fixture::new();
     let (first, setter) = (fixture.enter(), fixture.enter());
     let wait = encode(&[Query::Wait { keys: vec![b"k"] }]);
     fixture.while_served(|| {
-        say(&first, &[&GREETING[..], &wait, b"\x0dping"].concat());
+        write(&first, &[&GREETING[..], &wait, b"\x0dping"].concat());
         read(&first, 4);
-        say(&setter, &GREETING);
+        write(&setter, &GREETING);
     });
     drop(first);
     fixture.while_served(|| ());
     assert_eq!(fixture.clients.len(), 1);
     let second = fixture.enter();
     fixture.while_served(|| {
-        say(
+        write(
             &setter,
             &[&encode(&[Query::Set { key: b"k", value: b"v" }]), &b"\x0dping"[..]].concat(),
         );
         read(&setter, 4);
-        say(&second, &[&GREETING[..], b"\x0dpong"].concat());
+        write(&second, &[&GREETING[..], b"\x0dpong"].concat());
         assert_eq!(read(&second, 4), b"pong");
     });
     assert_eq!(fixture.clients.len(), 2);
@@ -224,7 +224,7 @@ fn answers_that_were_read_do_not_count() {
     let keys = vec![&b"k"[..]; 1000];
     let ask = [Query::Set { key: b"k", value: &[7; LEN] }, Query::MultiGet { keys }];
     fixture.while_served(|| {
-        say(&client, &[&GREETING[..], &encode(&ask)].concat());
+        write(&client, &[&GREETING[..], &encode(&ask)].concat());
         read(&client, 1000 * (8 + LEN));
     });
     assert_eq!(fixture.clients.buffered, 0);
@@ -240,14 +240,14 @@ fn buffers_count_as_what_they_occupy() {
     let key = [b'k'; 8000];
     let large = encode(&[Query::Check { keys: vec![&key; 500] }]);
     fixture.while_served(|| {
-        say(&client, &[&GREETING[..], &large, b"\x0dpi"].concat());
+        write(&client, &[&GREETING[..], &large, b"\x0dpi"].concat());
         read(&client, 1);
     });
     let unread = &fixture.backlog(0).unwrap().unread;
     assert_eq!(fixture.clients.buffered, unread.capacity());
     assert!(unread.capacity() <= UNREAD_CAPACITY);
     fixture.while_served(|| {
-        say(&client, b"ng");
+        write(&client, b"ng");
         read(&client, 4);
     });
     assert_eq!(fixture.clients.buffered, 0);
@@ -264,20 +264,20 @@ fn sent_values_are_let_go() {
     let begin_to_read = |fixture: &mut Fixture| {
         let ask = [Query::Set { key: b"x", value: VALUE }, Query::Get { key: b"x" }];
         fixture.while_served(|| {
-            say(&client, &encode(&ask));
+            write(&client, &encode(&ask));
             read(&client, 8);
         });
         fixture.clients.engine.set(b"x", b"").unwrap();
         assert_eq!(fixture.clients.engine.lingering_len(), 1);
     };
-    say(&client, &GREETING);
+    write(&client, &GREETING);
     begin_to_read(&mut fixture);
     fixture.while_served(|| read(&client, VALUE.len()));
     assert_eq!(fixture.clients.engine.lingering_len(), 0);
     let push = Query::QueuePush { queue: b"q", value: VALUE };
     let ask = [push, Query::QueuePop { queue: b"q" }];
     fixture.while_served(|| {
-        say(&client, &encode(&ask));
+        write(&client, &encode(&ask));
         read(&client, 16);
     });
     assert!(VALUE.len() / 4 < fixture.clients.buffered);
@@ -297,9 +297,9 @@ fn full_buffers_do_not_concern_the_small() {
     let client = fixture.enter();
     fixture.clients.buffered = BUFFERS_LEN_MAX;
     fixture.while_served(|| {
-        say(&client, &[&GREETING[..], b"\x0dping\x0dpo"].concat());
+        write(&client, &[&GREETING[..], b"\x0dping\x0dpo"].concat());
         read(&client, 4);
-        say(&client, b"ng");
+        write(&client, b"ng");
         read(&client, 4);
     });
 }
