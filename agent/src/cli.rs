@@ -4,10 +4,10 @@
 
 mod coordinator;
 mod doctor;
+mod forwarded_flags;
 mod job;
 mod launch;
 mod manifest;
-mod passed;
 mod rank;
 mod run;
 mod status;
@@ -81,7 +81,7 @@ impl Cli {
         if let (Some(Command::Launch(args)), Some((_, matches))) =
             (&mut cli.command, matches.subcommand())
         {
-            args.passed = passed::flags(matches);
+            args.forwarded_flags = forwarded_flags::flags(matches);
         }
         if let Some(script) = cli.script_mut() {
             drop_separator(script, &words);

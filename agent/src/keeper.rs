@@ -161,7 +161,7 @@ impl Keeper {
             Order::Spawn(program) => self.want(program),
             Order::Forward { signal } => self.workers.signal(signal),
             Order::Signal { signal } => {
-                self.forgo_wanted("the workers were stopped first");
+                self.reject_wanted("the workers were stopped first");
                 self.workers.signal(signal);
                 // If no worker was started, no end of a worker triggers this report.
                 if self.workers.is_quiet() {
@@ -169,7 +169,7 @@ impl Keeper {
                 }
             }
             Order::Sweep { number } => {
-                self.forgo_wanted("the workers were killed first");
+                self.reject_wanted("the workers were killed first");
                 self.workers.sweep(Some(number));
                 self.reap();
             }
@@ -203,7 +203,7 @@ impl Keeper {
             if self.lease_until <= clock::boot_time() {
                 // The order was sent before the agent was frozen or cut off, and is outdated.
                 self.socket.send(&Report::LeaseOver);
-                return self.forgo_wanted("the lease has ended");
+                return self.reject_wanted("the lease has ended");
             }
             match self.workers.spawn(program, streams) {
                 Ok(report) => self.socket.send(&report),
@@ -222,7 +222,7 @@ impl Keeper {
     }
 
     /// Gives up the workers that were not started yet.
-    fn forgo_wanted(&mut self, reason: &str) {
+    fn reject_wanted(&mut self, reason: &str) {
         for Wanted { program, .. } in std::mem::take(&mut self.wanted) {
             self.not_spawned(program.local_rank, reason);
         }
@@ -249,7 +249,7 @@ impl Keeper {
         if self.workers.is_empty() {
             return;
         }
-        self.forgo_wanted("the lease has ended");
+        self.reject_wanted("the lease has ended");
         self.socket.send(&Report::LeaseOver);
         self.workers.sweep(None);
         self.reap();

@@ -40,7 +40,7 @@ use crate::{
 pub struct Rendezvous {
     settings: Settings,
     memory: Memory,
-    tenure: Tenure,
+    availability: Availability,
     phase: Phase,
     roster: Roster,
     departures: Departures,
@@ -57,14 +57,14 @@ pub struct Rendezvous {
 
 /// The availability of this coordinator for a further round.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Tenure {
+enum Availability {
     /// The coordinator stays.
-    Stays,
+    Available,
     /// The node in the coordinator's process is leaving; the coordinator ends with that node.
-    HostLeaves,
+    HostLeaving,
     /// The coordinator's process is shutting down; the coordinator ends when the workers have
     /// stopped.
-    ShutsDown,
+    ShuttingDown,
     /// The coordinator has returned [`Effect::Finish`] and ignores all input.
     Ended,
 }
@@ -84,7 +84,7 @@ impl Rendezvous {
         let mut rendezvous = Self {
             settings,
             memory,
-            tenure: Tenure::Stays,
+            availability: Availability::Available,
             phase,
             roster: Roster::default(),
             departures: Departures::default(),
@@ -132,7 +132,7 @@ impl Rendezvous {
         let id = peer.node.clone();
         self.count_loss_of_host(now, &id);
         self.send(peer.clone(), ToNode::Welcome(self.welcome(leases)));
-        if self.tenure != Tenure::Stays {
+        if self.availability != Availability::Available {
             self.send(peer, ToNode::HostLeaving);
         }
         if is_of_this_run {
@@ -228,7 +228,7 @@ impl Rendezvous {
             return;
         }
         info!("coordinator shutting down");
-        self.leave(Tenure::ShutsDown);
+        self.leave(Availability::ShuttingDown);
         if matches!(self.phase, Phase::Running(_)) {
             self.restart(now, RestartReason::HostLeft, None, None);
         }
@@ -249,7 +249,7 @@ impl Rendezvous {
 
     /// Returns the earliest deadline.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.tenure == Tenure::Ended {
+        if self.availability == Availability::Ended {
             return None;
         }
         let forgiven = self.roster.quarantined().first().map(|(at, _)| *at);
@@ -265,7 +265,7 @@ impl Rendezvous {
     fn begin(&mut self, now: Instant) -> bool {
         debug_assert!(self.clock <= now, "time does not go back");
         self.clock = self.clock.max(now);
-        self.tenure != Tenure::Ended
+        self.availability != Availability::Ended
     }
 
     /// Applies the state that a node has reported.
@@ -280,7 +280,7 @@ impl Rendezvous {
             return;
         }
         if let Some(NodeState::Leaving { reaped }) = self.state(id) {
-            self.leave(Tenure::HostLeaves);
+            self.leave(Availability::HostLeaving);
             if reaped && matches!(self.phase, Phase::Running(_)) {
                 self.restart(now, RestartReason::HostLeft, None, None);
             }
@@ -289,7 +289,7 @@ impl Rendezvous {
 
     /// Moves the phase as far as possible, then sends the assignments that have changed.
     fn advance(&mut self, now: Instant) {
-        while self.tenure != Tenure::Ended && self.step(now) {}
+        while self.availability != Availability::Ended && self.step(now) {}
         if mem::take(&mut self.has_news) {
             self.sync_all();
         }
@@ -304,7 +304,7 @@ impl Rendezvous {
     /// Takes one step, if the phase can be left or something in it is overdue.
     fn step(&mut self, now: Instant) -> bool {
         let Some(shared) = self.settings.shared else {
-            if self.tenure == Tenure::ShutsDown {
+            if self.availability == Availability::ShuttingDown {
                 self.finish();
             }
             return false;

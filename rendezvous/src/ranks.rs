@@ -17,7 +17,10 @@ use crate::{
 /// Survivors keep their ranks, newcomers fill the gaps in the given order, and gaps that remain are
 /// filled with the highest-ranked survivors, so that as few as possible move. Rank 0 is a survivor
 /// if there is one: a newcomer has no local checkpoint to broadcast.
-pub(crate) fn place(survivors: BTreeMap<GroupRank, NodeId>, newcomers: Vec<NodeId>) -> Vec<NodeId> {
+pub(crate) fn assign_ranks(
+    survivors: BTreeMap<GroupRank, NodeId>,
+    newcomers: Vec<NodeId>,
+) -> Vec<NodeId> {
     let mut survivors = survivors;
     if let Some((_, node)) = survivors.pop_first() {
         survivors.insert(GroupRank(0), node);
@@ -27,12 +30,12 @@ pub(crate) fn place(survivors: BTreeMap<GroupRank, NodeId>, newcomers: Vec<NodeI
     let mut movers = Vec::new();
     for (rank, node) in survivors {
         match places.get_mut(rank.0 as usize) {
-            Some(place) => *place = Some(node),
+            Some(assign_ranks) => *assign_ranks = Some(node),
             None => movers.push(node),
         }
     }
     let mut fillers = newcomers.into_iter().chain(movers.into_iter().rev());
-    places.into_iter().filter_map(|place| place.or_else(|| fillers.next())).collect()
+    places.into_iter().filter_map(|node| node.or_else(|| fillers.next())).collect()
 }
 
 /// Sorts newcomers by `--node-rank` where given, then host name in natural order, address, node id.
@@ -134,21 +137,21 @@ mod tests {
     /// Survivors keep their ranks and a newcomer fills the gap.
     #[test]
     fn newcomer_fills_the_hole() {
-        let placed = place(survivors(&[(0, "a"), (2, "c")]), ids(&["x"]));
+        let placed = assign_ranks(survivors(&[(0, "a"), (2, "c")]), ids(&["x"]));
         assert_eq!(placed, ids(&["a", "x", "c"]));
     }
 
     /// Gaps that remain are filled with the highest rank.
     #[test]
     fn last_rank_fills_the_hole_of_a_group_that_shrinks() {
-        let placed = place(survivors(&[(0, "a"), (2, "c"), (3, "d")]), ids(&[]));
+        let placed = assign_ranks(survivors(&[(0, "a"), (2, "c"), (3, "d")]), ids(&[]));
         assert_eq!(placed, ids(&["a", "d", "c"]));
     }
 
     /// If rank 0 is lost, the lowest-ranked survivor moves there, not a newcomer.
     #[test]
     fn rank_zero_is_a_survivor() {
-        let placed = place(survivors(&[(1, "b"), (2, "c")]), ids(&["x"]));
+        let placed = assign_ranks(survivors(&[(1, "b"), (2, "c")]), ids(&["x"]));
         assert_eq!(placed, ids(&["b", "x", "c"]));
     }
 
@@ -176,7 +179,7 @@ mod tests {
             let before: BTreeMap<GroupRank, NodeId> =
                 ranks.iter().map(|rank| (GroupRank(*rank), NodeId::new(format!("s{rank}")))).collect();
             let newcomers: Vec<NodeId> = (0..newcomers).map(|n| NodeId::new(format!("n{n}"))).collect();
-            let placed = place(before.clone(), newcomers.clone());
+            let placed = assign_ranks(before.clone(), newcomers.clone());
             let everyone: BTreeSet<&NodeId> = placed.iter().collect();
             prop_assert_eq!(everyone.len(), before.len() + newcomers.len());
             prop_assert_eq!(placed.len(), before.len() + newcomers.len());

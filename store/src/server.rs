@@ -17,11 +17,11 @@
 //! No handle waits for the thread, except to wait until a store is closed. Names of peers are not
 //! looked up: upstream does so for each connection, and a slow resolver stalls all clients.
 
+mod acceptor;
 mod admission;
 mod clients;
 mod connection;
 mod driver;
-mod entrance;
 mod listen;
 mod owner;
 mod store;

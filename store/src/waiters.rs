@@ -179,7 +179,7 @@ fn leave(lines: &mut HashMap<Bytes, Line>, name: &[u8], arrival: u64) {
 impl Waiters {
     pub(crate) fn assert_invariant(&self) {
         let mut expected_cost = 0;
-        let mut places = 0;
+        let mut slots = 0;
         for (client, Parked { arrival, awaits }) in &self.parked {
             let (lines, names): (_, Vec<&Bytes>) = match awaits {
                 Awaits::Names(names) => (&self.by_name, names.iter().collect()),
@@ -189,12 +189,12 @@ impl Waiters {
             for name in names {
                 assert_eq!(lines[name].get(arrival), Some(client));
                 expected_cost += cost(name);
-                places += 1;
+                slots += 1;
             }
         }
         let lines = || self.by_name.values().chain(self.by_barrier.values());
         assert!(lines().all(|line| !line.is_empty()));
-        assert_eq!(lines().map(Line::len).sum::<usize>(), places);
+        assert_eq!(lines().map(Line::len).sum::<usize>(), slots);
         assert_eq!(self.cost, expected_cost);
     }
 }

@@ -82,7 +82,7 @@ pub struct LaunchOverSshArgs {
     pub launch: LaunchArgs,
     /// The flags of the job that were given, as they are passed to agents.
     #[arg(skip)]
-    pub passed: Vec<OsString>,
+    pub forwarded_flags: Vec<OsString>,
 }
 
 /// The heading in the help for the flags of `ragent launch` that are not flags of the job.

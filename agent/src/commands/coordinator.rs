@@ -35,7 +35,7 @@ use crate::{
 /// Returns [`LaunchError`] if the address cannot be bound.
 pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
     ThisHost.raise_open_files();
-    ThisHost.forgo_core_dumps();
+    ThisHost.disable_core_dumps();
     let (listener, address) = bind(&args.host, args.port)?;
     let stores = StoreThread::start("store").map_err(system("start a thread"))?;
     runtime::block_on(async {

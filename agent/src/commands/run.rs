@@ -120,7 +120,7 @@ fn log_choices(spec: &JobSpec) {
 
 fn launch_with_logs(spec: &JobSpec, log: &Log) -> Result<Outcome, LaunchError> {
     let (open_files, limit) = ThisHost.raise_open_files();
-    let given = GivenLimits { open_files, core_dump: ThisHost.forgo_core_dumps() };
+    let given = GivenLimits { open_files, core_dump: ThisHost.disable_core_dumps() };
     let workers = u64::from(spec.local_world_size.get());
     let needed = limits::MIN_OPEN_FILES + limits::OPEN_FILES_PER_WORKER * workers;
     if limit < needed {
@@ -275,7 +275,7 @@ async fn take_part(
     };
     let attends = RunningAgent::this(&spec.run_id, &services.endpoint, Stage::Attending);
     renew(registration.as_ref(), &attends);
-    let stores = WorkerStores::new(stores, services.store_place(spec));
+    let stores = WorkerStores::new(stores, services.store_port_mode(spec));
     let agent = services.agent_spec(spec, log);
     let mut coordinator = services.coordinator();
     let ending = tokio::select! {

@@ -24,10 +24,10 @@ use tonic::{Request, Response, Status, Streaming, service::Routes};
 use tracing::warn;
 
 use super::{
+    browser_guard::{self, Guard},
     driver::{self, Input, Inputs},
-    guard::{self, Guard},
     identity::{self, IDENTITY_PATH},
-    reach::{self, REACH_PATH},
+    reachability::{self, REACH_PATH},
     role::Role,
     state_file,
     status_page::{StatusPage, status_page},
@@ -46,7 +46,7 @@ pub(crate) fn router(run_id: &RunId, role: Role) -> Router {
     let status = Arc::new(StatusPage::new(Arc::clone(&role)));
     let run_id = run_id.clone();
     let pages = Router::new()
-        .route(REACH_PATH, get(reach::report))
+        .route(REACH_PATH, get(reachability::report))
         .route(OBITUARY_PATH, post(obituary))
         .with_state(Arc::clone(&role))
         .route("/status", get(status_page).with_state(status))
@@ -54,7 +54,7 @@ pub(crate) fn router(run_id: &RunId, role: Role) -> Router {
     let guard = Guard::new(Arc::clone(&role));
     let grpc = CoordinationServer::new(Service { role });
     let routes = Routes::new(grpc).into_axum_router().merge(pages).fallback(not_found);
-    routes.layer(middleware::from_fn_with_state(Arc::new(guard), guard::check))
+    routes.layer(middleware::from_fn_with_state(Arc::new(guard), browser_guard::check))
 }
 
 /// Answers an unknown path with 404; the gRPC routes would answer it with 200.

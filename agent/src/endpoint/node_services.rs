@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     net::Reach,
-    node::{driver::AgentSpec, worker_stores::StorePlace},
+    node::{driver::AgentSpec, worker_stores::StorePortMode},
     report::{news::round_lines::RoundLines, telemetry::Log},
     spec::{Endpoint, JobSpec, RendezvousMethod},
     sys::host::ThisHost,
@@ -97,11 +97,11 @@ impl NodeServices {
         }
     }
 
-    /// Returns the place of this node's worker stores.
-    pub(crate) fn store_place(&mut self, spec: &JobSpec) -> StorePlace {
+    /// Returns the ports of this node's worker stores.
+    pub(crate) fn store_port_mode(&mut self, spec: &JobSpec) -> StorePortMode {
         match self.store_sender.take() {
-            Some(store_sender) => StorePlace::OnePort { port: self.port, store_sender },
-            None => StorePlace::Ports {
+            Some(store_sender) => StorePortMode::OnePort { port: self.port, store_sender },
+            None => StorePortMode::Ports {
                 reach: store_reach(self.reach, spec.local_addr.as_deref()),
                 ports: spec.store_ports,
                 is_served: spec.shares_store,

@@ -20,7 +20,7 @@ use crate::{
 
 /// The ports on which stores are served.
 #[derive(Debug)]
-pub enum StorePlace {
+pub enum StorePortMode {
     /// Each store on a port of its own.
     Ports {
         /// The connections that their listeners accept.
@@ -44,7 +44,7 @@ pub enum StorePlace {
 #[derive(Debug)]
 pub struct WorkerStores {
     thread: Arc<StoreThread>,
-    place: StorePlace,
+    mode: StorePortMode,
     /// Addresses that the store of a round has refused, with the round.
     refused: mpsc::Receiver<(Round, IpAddr)>,
     refusals: mpsc::Sender<(Round, IpAddr)>,
@@ -63,14 +63,15 @@ struct Next {
 }
 
 impl WorkerStores {
-    /// Creates the stores at `place`; none is open yet.
-    pub fn new(thread: impl Into<Arc<StoreThread>>, place: StorePlace) -> Self {
+    /// Creates the stores on the ports of `mode`; none is open yet.
+    pub fn new(thread: impl Into<Arc<StoreThread>>, mode: StorePortMode) -> Self {
         let (refusals, refused) = mpsc::channel(REFUSED_CLIENTS_MAX);
         let thread = thread.into();
-        Self { thread, place, refused, refusals, last_port: None, serving: None, next: None }
+        Self { thread, mode, refused, refusals, last_port: None, serving: None, next: None }
     }
 
-    /// Waits until the store of a round refuses a client; returns the round and the client's address.
+    /// Waits until the store of a round refuses a client; returns the round and the client's
+    /// address.
     ///
     /// # Cancel safety
     ///
@@ -90,9 +91,9 @@ impl WorkerStores {
     /// Returns the system's refusal; for a range of pinned ports, the last one.
     pub async fn open(&mut self) -> io::Result<u16> {
         self.close_next().await;
-        let (reach, ports) = match &self.place {
-            StorePlace::Ports { reach, ports, .. } => (*reach, *ports),
-            StorePlace::OnePort { port, store_sender } => {
+        let (reach, ports) = match &self.mode {
+            StorePortMode::Ports { reach, ports, .. } => (*reach, *ports),
+            StorePortMode::OnePort { port, store_sender } => {
                 // New connections wait; existing ones still use the old store.
                 self.serving = store_sender.send_replace(None).or_else(|| self.serving.take());
                 let port = *port;
@@ -122,10 +123,10 @@ impl WorkerStores {
         let Some(Next { store, refused }) = self.next.take() else { return };
         store.admit(admission);
         tokio::spawn(report_refusals(round, refused, self.refusals.clone()));
-        match &self.place {
-            StorePlace::Ports { is_served: true, .. } => self.serving = Some(store),
-            StorePlace::Ports { is_served: false, .. } => store.close().await,
-            StorePlace::OnePort { store_sender, .. } => {
+        match &self.mode {
+            StorePortMode::Ports { is_served: true, .. } => self.serving = Some(store),
+            StorePortMode::Ports { is_served: false, .. } => store.close().await,
+            StorePortMode::OnePort { store_sender, .. } => {
                 drop(store_sender.send_replace(Some(store)))
             }
         }
@@ -215,8 +216,8 @@ mod tests {
 
     use super::*;
 
-    fn on(ports: StorePorts) -> StorePlace {
-        StorePlace::Ports { reach: LOOPBACK, ports, is_served: true }
+    fn on(ports: StorePorts) -> StorePortMode {
+        StorePortMode::Ports { reach: LOOPBACK, ports, is_served: true }
     }
 
     const LOOPBACK: Reach = Reach::Loopback(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
@@ -264,8 +265,9 @@ mod tests {
     /// If the worker with rank 0 serves the store itself, the port is released for it.
     #[tokio::test]
     async fn port_is_given_up_where_the_worker_serves() {
-        let place = StorePlace::Ports { reach: LOOPBACK, ports: StorePorts::Any, is_served: false };
-        let mut stores = WorkerStores::new(StoreThread::start("stores").unwrap(), place);
+        let mode =
+            StorePortMode::Ports { reach: LOOPBACK, ports: StorePorts::Any, is_served: false };
+        let mut stores = WorkerStores::new(StoreThread::start("stores").unwrap(), mode);
         let port = stores.open().await.unwrap();
         assert!(net::listen(LOOPBACK, port).is_err());
         stores.serve(Round(1), Admission::Anybody).await;
@@ -276,8 +278,8 @@ mod tests {
     #[tokio::test]
     async fn one_port_has_a_store_only_in_a_round() {
         let (store_sender, seen) = watch::channel(None);
-        let place = StorePlace::OnePort { port: 29_500, store_sender };
-        let mut stores = WorkerStores::new(StoreThread::start("stores").unwrap(), place);
+        let mode = StorePortMode::OnePort { port: 29_500, store_sender };
+        let mut stores = WorkerStores::new(StoreThread::start("stores").unwrap(), mode);
         for _ in 0..2 {
             assert_eq!(stores.open().await.unwrap(), 29_500);
             assert!(seen.borrow().is_none());

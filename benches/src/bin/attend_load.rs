@@ -34,7 +34,7 @@ use ragent::{
     net::Reach,
     node::{
         driver::{self, AgentSpec},
-        worker_stores::{StorePlace, WorkerStores},
+        worker_stores::{StorePortMode, WorkerStores},
     },
     report::{news::round_lines::RoundLines, service_manager::ServiceManager, telemetry::Log},
     spec::{Endpoint, StorePorts},
@@ -183,7 +183,7 @@ const AGENTS_PER_THREAD: usize = 32;
 
 fn open_stores(thread: Arc<StoreThread>) -> WorkerStores {
     let reach = Reach::Loopback(Ipv4Addr::LOCALHOST.into());
-    let place = StorePlace::Ports { reach, ports: StorePorts::Any, is_served: true };
+    let place = StorePortMode::Ports { reach, ports: StorePorts::Any, is_served: true };
     WorkerStores::new(thread, place)
 }
 

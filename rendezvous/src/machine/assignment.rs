@@ -5,7 +5,7 @@ use tracing::info;
 use crate::{
     group::{Seat, SeatState},
     ids::NodeId,
-    machine::{Rendezvous, Tenure},
+    machine::{Availability, Rendezvous},
     message::{Assignment, EvictReason, NodeState, ToNode, WaitReason},
     phase::Phase,
     roster::{Node, SentAssignment},
@@ -14,7 +14,7 @@ use crate::{
 impl Rendezvous {
     /// Sends `id` its assignment, unless that was the last one sent on its stream.
     pub(super) fn sync(&mut self, id: &NodeId) {
-        if self.tenure == Tenure::Ended {
+        if self.availability == Availability::Ended {
             return;
         }
         let Some(assignment) = self.assignment(id) else {
@@ -151,11 +151,11 @@ impl Rendezvous {
     }
 
     /// Announces that this coordinator takes part in no further round.
-    pub(super) fn leave(&mut self, tenure: Tenure) {
-        if self.tenure != Tenure::Stays {
+    pub(super) fn leave(&mut self, availability: Availability) {
+        if self.availability != Availability::Available {
             return;
         }
-        self.tenure = tenure;
+        self.availability = availability;
         info!("the coordinator's host is leaving");
         let peers: Vec<_> = self.roster.iter().map(|(_, node)| node.peer()).collect();
         for peer in peers {

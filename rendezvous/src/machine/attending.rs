@@ -8,7 +8,7 @@ use crate::{
     effect::Effect,
     ids::{JobUid, Round, RoundId},
     limits::{AHEAD_MAX, KEEP_ALIVES_MISSED, NUMBER_MAX, nodes_served},
-    machine::{Rendezvous, Tenure},
+    machine::{Availability, Rendezvous},
     message::{Attend, PROTOCOL_VERSION, RefuseReason, Welcome},
     phase::{Phase, Recovering},
     roster::Node,
@@ -103,7 +103,7 @@ impl Rendezvous {
         let is_unbound = self.memory.round == Round(0)
             && self.given_before.is_none()
             && matches!(self.phase, Phase::Gathering(_))
-            && self.tenure == Tenure::Stays;
+            && self.availability == Availability::Available;
         let known_round = attend.known_round.round.max(attend.standing.round);
         is_unbound && known_round.round != Round(0) && self.is_credible(known_round)
     }

@@ -9,7 +9,7 @@ use crate::{
     group::{Group, SeatState},
     ids::{Round, Term},
     limits::{FURTHER_FAILURES_MAX, FURTHER_MESSAGE_MAX, SAME_TIME, after},
-    machine::{Rendezvous, Tenure},
+    machine::{Availability, Rendezvous},
     message::{JobResult, Outcome, WorkerFailure},
     phase::{Closed, Phase},
 };
@@ -92,9 +92,9 @@ impl Rendezvous {
 
     /// Ends this coordinator.
     pub(super) fn finish(&mut self) {
-        if self.tenure != Tenure::Ended {
+        if self.availability != Availability::Ended {
             info!("coordinator has finished");
-            self.tenure = Tenure::Ended;
+            self.availability = Availability::Ended;
             let is_over = matches!(self.phase, Phase::Closed(_));
             self.effects.push_back(Effect::Finish { is_over });
         }
@@ -107,11 +107,11 @@ impl Rendezvous {
     /// other one.
     pub fn handle_rival(&mut self, now: Instant) -> Option<Term> {
         let is_bound = self.memory.round != Round(0) || !matches!(self.phase, Phase::Gathering(_));
-        if !self.begin(now) || is_bound || self.tenure != Tenure::Stays {
+        if !self.begin(now) || is_bound || self.availability != Availability::Available {
             return None;
         }
         info!("coordinator ends in favor of another one");
-        self.tenure = Tenure::Ended;
+        self.availability = Availability::Ended;
         self.effects.push_back(Effect::Finish { is_over: true });
         Some(self.memory.term)
     }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tracing::{debug, info};
 
-use super::{Rendezvous, Tenure};
+use super::{Availability, Rendezvous};
 use crate::{
     ids::NodeId,
     message::{Assignment, Departure, EvictReason, ToNode},
@@ -72,7 +72,7 @@ impl Rendezvous {
     /// The coordinator of a closed job stays until every node has received the outcome.
     pub(super) fn follow_host(&mut self, id: &NodeId) {
         let is_closed = matches!(self.phase, Phase::Closed(_));
-        if self.is_host(id) && self.tenure == Tenure::HostLeaves && !is_closed {
+        if self.is_host(id) && self.availability == Availability::HostLeaving && !is_closed {
             self.finish();
         }
     }

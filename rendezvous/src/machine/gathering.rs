@@ -12,10 +12,10 @@ use crate::{
     group::{Group, SeatState},
     ids::{GroupRank, NodeId, RoundId},
     limits::after,
-    machine::{Rendezvous, Tenure, closing::Failures, is_enough},
+    machine::{Availability, Rendezvous, closing::Failures, is_enough},
     message::{DepartedNodes, Departure, JobResult, NodeDescription},
     phase::{Gathering, Phase, Running},
-    ranks::{place, sort_newcomers},
+    ranks::{assign_ranks, sort_newcomers},
     settings::{HostSeat, SharedSettings},
     table::{Charges, Table},
 };
@@ -23,10 +23,10 @@ use crate::{
 impl Rendezvous {
     /// Starts, cancels or ends the last call; gives up when nodes have waited for too long.
     pub(super) fn step_in_gathering(&mut self, now: Instant, shared: SharedSettings) -> bool {
-        match self.tenure {
-            Tenure::Stays => {}
-            Tenure::HostLeaves | Tenure::Ended => return false,
-            Tenure::ShutsDown => {
+        match self.availability {
+            Availability::Available => {}
+            Availability::HostLeaving | Availability::Ended => return false,
+            Availability::ShuttingDown => {
                 self.finish();
                 return false;
             }
@@ -63,7 +63,7 @@ impl Rendezvous {
         gathering: &Gathering,
         shared: SharedSettings,
     ) -> Option<Instant> {
-        if self.tenure != Tenure::Stays {
+        if self.availability != Availability::Available {
             return None;
         }
         let join = gathering.since.map(|since| after(since, shared.timeouts.join));
@@ -127,7 +127,7 @@ impl Rendezvous {
                 None => return false,
             }
         } else {
-            place(survivors, newcomers)
+            assign_ranks(survivors, newcomers)
         };
         let round = RoundId { term: self.memory.term, round: self.memory.round.next() };
         let Some(table) = self.lay_out(round, &placed) else {

@@ -17,7 +17,7 @@ use crate::{
     group::Group,
     ids::{GroupRank, NodeId, Round, RoundId},
     limits::{RECOVERY_MARGIN, after},
-    machine::{Rendezvous, Tenure, closing::Failures},
+    machine::{Availability, Rendezvous, closing::Failures},
     message::{Assignment, Attend, JobResult, KnownRound, NodeState, RestartReason, WaitReason},
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering},
     roster::Node,
@@ -259,10 +259,10 @@ impl Rendezvous {
 
     /// Leaves the recovery when every member is back, or no other one can be.
     pub(super) fn step_in_recovering(&mut self, now: Instant, shared: SharedSettings) -> bool {
-        match self.tenure {
-            Tenure::Stays => {}
-            Tenure::HostLeaves | Tenure::Ended => return false,
-            Tenure::ShutsDown => {
+        match self.availability {
+            Availability::Available => {}
+            Availability::HostLeaving | Availability::Ended => return false,
+            Availability::ShuttingDown => {
                 self.finish();
                 return false;
             }
@@ -351,7 +351,7 @@ impl Rendezvous {
         recovering: &Recovering,
         shared: SharedSettings,
     ) -> Option<Instant> {
-        if self.tenure != Tenure::Stays {
+        if self.availability != Availability::Available {
             return None;
         }
         Some(match recovering.stage {

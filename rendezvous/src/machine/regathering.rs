@@ -8,7 +8,7 @@ use crate::{
     group::SeatState,
     ids::NodeId,
     limits::after,
-    machine::{Rendezvous, Tenure, closing::Failures, is_enough, state_by_standing},
+    machine::{Availability, Rendezvous, closing::Failures, is_enough, state_by_standing},
     message::{Departure, EvictReason, JobResult, NodeState},
     phase::{Phase, Regathering},
     settings::{Leases, SharedSettings},
@@ -112,13 +112,15 @@ impl Rendezvous {
         let Phase::Regathering(regathering) = &self.phase else {
             return false;
         };
-        match self.tenure {
-            Tenure::Stays => {}
-            Tenure::ShutsDown if regathering.group.unstopped().is_empty() => {
+        match self.availability {
+            Availability::Available => {}
+            Availability::ShuttingDown if regathering.group.unstopped().is_empty() => {
                 self.finish();
                 return false;
             }
-            Tenure::HostLeaves | Tenure::ShutsDown | Tenure::Ended => return false,
+            Availability::HostLeaving | Availability::ShuttingDown | Availability::Ended => {
+                return false;
+            }
         }
         if self.judge(now, shared) {
             return true;
@@ -159,7 +161,7 @@ impl Rendezvous {
         if !regathering.group.pending().is_empty() {
             return Some(regathering.overdue_at(shared, self.leases()));
         }
-        if regathering.verdict.is_some() || self.tenure != Tenure::Stays {
+        if regathering.verdict.is_some() || self.availability != Availability::Available {
             return None;
         }
         Some(if self.reaches_min(shared) {

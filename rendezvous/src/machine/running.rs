@@ -7,7 +7,7 @@ use tracing::info;
 use crate::{
     group::{Group, SeatState},
     ids::NodeId,
-    machine::{Rendezvous, Tenure, closing::Failures, state_by_standing},
+    machine::{Availability, Rendezvous, closing::Failures, state_by_standing},
     message::{EvictReason, JobResult, NodeState, RestartReason},
     phase::{PendingVerdict, Phase, Regathering, Running},
     roster::Node,
@@ -142,7 +142,7 @@ impl Rendezvous {
         running: &Running,
         shared: SharedSettings,
     ) -> Option<Instant> {
-        let may = self.tenure == Tenure::Stays
+        let may = self.availability == Availability::Available
             && self.has_room(&running.group)
             && !running.group.any_succeeded()
             && running.group.leavers().is_empty();

@@ -11,7 +11,7 @@ use crate::{
     ids::{GlobalRank, GroupRank, JobUid, NodeId, RoundId},
     incomplete::Incomplete,
     limits::{after, leases},
-    machine::{Rendezvous, Tenure},
+    machine::{Availability, Rendezvous},
     message::{EvictReason, NodeDescription, NodeState, WaitReason},
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering, Running},
     roster::Node,
@@ -98,7 +98,7 @@ impl Rendezvous {
     /// Returns the reason why the next round is not complete yet; `None` while one runs undisturbed
     /// or the job is over.
     pub fn incomplete(&self, now: Instant) -> Option<Incomplete> {
-        if self.tenure != Tenure::Stays && !matches!(self.phase, Phase::Closed(_)) {
+        if self.availability != Availability::Available && !matches!(self.phase, Phase::Closed(_)) {
             return Some(Incomplete::HostLeaving);
         }
         let Some(shared) = self.settings.shared else {

@@ -82,17 +82,17 @@ impl Clients {
         self.connections.len()
     }
 
-    /// Returns the place that the next connection gets.
-    pub(super) fn next_place(&self) -> usize {
+    /// Returns the slot that the next connection gets.
+    pub(super) fn next_slot(&self) -> usize {
         self.connections.vacant_key()
     }
 
     /// Adds the connection of `peer`, which was accepted at `now`.
     pub(super) fn enter(&mut self, now: Instant, stream: TcpStream, peer: SocketAddr) {
-        let place = self.connections.vacant_entry();
+        let slot = self.connections.vacant_entry();
         self.entered += 1;
-        let client = ClientId(self.entered << PLACE_BITS | place.key() as u64);
-        place.insert(Connection::new(stream, peer, client));
+        let client = ClientId(self.entered << SLOT_BITS | slot.key() as u64);
+        slot.insert(Connection::new(stream, peer, client));
         self.silent.insert(client, now + GREETING_TIMEOUT);
     }
 
@@ -105,7 +105,7 @@ impl Clients {
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         while let Some(first) = self.silent.first_entry().filter(|first| *first.get() <= now) {
             let (client, _) = first.remove_entry();
-            self.leave(place_of(client), End::Silent);
+            self.leave(slot_of(client), End::Silent);
         }
     }
 
@@ -114,7 +114,7 @@ impl Clients {
         while most < self.silent.len()
             && let Some((client, _)) = self.silent.pop_first()
         {
-            self.leave(place_of(client), End::MadeRoom);
+            self.leave(slot_of(client), End::MadeRoom);
         }
     }
 
@@ -126,35 +126,35 @@ impl Clients {
     /// Gives a turn to each connection that is in line now.
     pub(super) fn run_ready(&mut self) {
         for _ in 0..self.ready.len() {
-            let Some(place) = self.ready.pop_front() else {
+            let Some(slot) = self.ready.pop_front() else {
                 return;
             };
-            // A connection that left may still be in line, and another may have its place.
-            if let Some(connection) = self.connections.get_mut(place)
+            // A connection that left may still be in line, and another may have its slot.
+            if let Some(connection) = self.connections.get_mut(slot)
                 && mem::take(&mut connection.is_queued)
             {
-                self.serve(place);
+                self.serve(slot);
             }
         }
     }
 
-    /// Handles an event of the connection in `place`.
-    pub(super) fn handle_readiness(&mut self, place: usize, readiness: Readiness) {
-        if let Some(connection) = self.connections.get_mut(place)
+    /// Handles an event of the connection in `slot`.
+    pub(super) fn handle_readiness(&mut self, slot: usize, readiness: Readiness) {
+        if let Some(connection) = self.connections.get_mut(slot)
             && connection.handle_readiness(readiness)
         {
-            self.serve(place);
+            self.serve(slot);
         }
     }
 
-    /// Gives the connection in `place` a turn.
-    fn serve(&mut self, place: usize) {
-        match self.turn(place) {
+    /// Gives the connection in `slot` a turn.
+    fn serve(&mut self, slot: usize) {
+        match self.turn(slot) {
             Ok(Next::Event) => {}
-            Ok(Next::Again) => self.enqueue(place),
-            Err(end) => return self.leave(place, end),
+            Ok(Next::Again) => self.enqueue(slot),
+            Err(end) => return self.leave(slot, end),
         }
-        if let Some(connection) = self.connections.get_mut(place)
+        if let Some(connection) = self.connections.get_mut(slot)
             && !connection.greeted
             && connection.session.is_open()
         {
@@ -163,38 +163,38 @@ impl Clients {
         }
     }
 
-    fn turn(&mut self, place: usize) -> Result<Next, End> {
-        let Some(connection) = self.connections.get_mut(place) else {
+    fn turn(&mut self, slot: usize) -> Result<Next, End> {
+        let Some(connection) = self.connections.get_mut(slot) else {
             return Ok(Next::Event);
         };
         let Some(mut backlog) = connection.backlog.take() else {
-            return self.turn_without_backlog(place);
+            return self.turn_without_backlog(slot);
         };
         mem::swap(&mut self.output, &mut backlog.output);
-        let result = self.turn_with_backlog(place, &mut backlog);
+        let result = self.turn_with_backlog(slot, &mut backlog);
         mem::swap(&mut self.output, &mut backlog.output);
-        self.keep(place, backlog, result)
+        self.keep(slot, backlog, result)
     }
 
     /// Runs the turn of a connection without a backlog.
-    fn turn_without_backlog(&mut self, place: usize) -> Result<Next, End> {
+    fn turn_without_backlog(&mut self, slot: usize) -> Result<Next, End> {
         let mut scratch = mem::take(&mut self.scratch);
-        let result = self.read_without_backlog(place, &mut scratch);
+        let result = self.read_without_backlog(slot, &mut scratch);
         self.scratch = scratch;
         result
     }
 
-    fn read_without_backlog(&mut self, place: usize, scratch: &mut [u8]) -> Result<Next, End> {
-        let Some(connection) = self.connections.get_mut(place) else {
+    fn read_without_backlog(&mut self, slot: usize, scratch: &mut [u8]) -> Result<Next, End> {
+        let Some(connection) = self.connections.get_mut(slot) else {
             return Ok(Next::Event);
         };
         let Some(mut input) = connection.read(scratch)? else {
             return Ok(Next::Event);
         };
-        let executed = self.execute(place, &mut input);
-        let sent = self.write(place);
+        let executed = self.execute(slot, &mut input);
+        let sent = self.write(slot);
         if let (Ok(false), Ok(Sent::All), true) = (&executed, &sent, input.is_empty()) {
-            return Ok(self.next(place));
+            return Ok(self.next(slot));
         }
         let mut backlog = Box::new(Backlog {
             output: mem::take(&mut self.output),
@@ -205,17 +205,17 @@ impl Clients {
             backlog.held_up = held_up;
             sent
         });
-        self.keep(place, backlog, result)
+        self.keep(slot, backlog, result)
     }
 
     /// Runs the turn of a connection with a backlog, whose output is in `self`.
-    fn turn_with_backlog(&mut self, place: usize, backlog: &mut Backlog) -> Result<Sent, End> {
-        let sent = self.write(place)?;
+    fn turn_with_backlog(&mut self, slot: usize, backlog: &mut Backlog) -> Result<Sent, End> {
+        let sent = self.write(slot)?;
         if is_paused(&self.output) {
             return Ok(sent);
         }
         if !backlog.held_up {
-            let Some(connection) = self.connections.get_mut(place).filter(|c| c.readable) else {
+            let Some(connection) = self.connections.get_mut(slot).filter(|c| c.readable) else {
                 return Ok(sent);
             };
             if !connection.read_on(&mut backlog.unread)? {
@@ -224,11 +224,11 @@ impl Clients {
         }
         let unread = mem::take(&mut backlog.unread);
         let mut input = &unread[..];
-        let executed = self.execute(place, &mut input);
+        let executed = self.execute(slot, &mut input);
         let used = unread.len() - input.len();
         backlog.unread = unread;
         backlog.consume(used);
-        let sent = self.write(place);
+        let sent = self.write(slot);
         backlog.held_up = executed?;
         sent
     }
@@ -236,7 +236,7 @@ impl Clients {
     /// Stores the remaining work, and returns the next turn that it needs.
     fn keep(
         &mut self,
-        place: usize,
+        slot: usize,
         mut backlog: Box<Backlog>,
         result: Result<Sent, End>,
     ) -> Result<Next, End> {
@@ -246,13 +246,13 @@ impl Clients {
         let idle = backlog.output.is_empty() && backlog.unread.is_empty();
         let can_go_on = !is_paused(&backlog.output);
         let held_up = backlog.held_up;
-        if let Some(connection) = self.connections.get_mut(place) {
+        if let Some(connection) = self.connections.get_mut(slot) {
             // Also before the end, which subtracts the bytes accounted for here.
             connection.backlog = Some(backlog).filter(|_| !idle);
         }
         let sent = result?;
         accounted?;
-        let next = self.next(place);
+        let next = self.next(slot);
         Ok(match sent {
             Sent::Some => Next::Again,
             Sent::All | Sent::UntilFull if can_go_on && held_up => Next::Again,
@@ -261,16 +261,16 @@ impl Clients {
         })
     }
 
-    fn next(&self, place: usize) -> Next {
-        match self.connections.get(place) {
+    fn next(&self, slot: usize) -> Next {
+        match self.connections.get(slot) {
             Some(connection) if connection.readable => Next::Again,
             Some(_) | None => Next::Event,
         }
     }
 
-    /// Sends the output to the connection in `place`, in one write.
-    fn write(&mut self, place: usize) -> Result<Sent, End> {
-        let Some(connection) = self.connections.get_mut(place) else {
+    /// Sends the output to the connection in `slot`, in one write.
+    fn write(&mut self, slot: usize) -> Result<Sent, End> {
+        let Some(connection) = self.connections.get_mut(slot) else {
             return Ok(Sent::All);
         };
         let sent = connection.write(&mut self.output);
@@ -280,17 +280,17 @@ impl Clients {
         sent
     }
 
-    /// Executes the whole requests of `input` for the connection in `place`, and leaves the rest;
+    /// Executes the whole requests of `input` for the connection in `slot`, and leaves the rest;
     /// returns true if the rest may begin with a whole request.
-    fn execute(&mut self, place: usize, input: &mut &[u8]) -> Result<bool, Violation> {
+    fn execute(&mut self, slot: usize, input: &mut &[u8]) -> Result<bool, Violation> {
         while !is_paused(&self.output) {
-            let Some(connection) = self.connections.get_mut(place) else {
+            let Some(connection) = self.connections.get_mut(slot) else {
                 return Ok(false);
             };
             let step = connection.session.step(&mut self.engine, input, &mut self.output);
             // Also after a broken rule: the part of the request before it may have released
             // clients.
-            self.answer_woken(place);
+            self.answer_woken(slot);
             if step? == Step::NeedMore {
                 return Ok(false);
             }
@@ -298,14 +298,14 @@ impl Clients {
         Ok(!input.is_empty())
     }
 
-    /// Answers the clients whose wait has ended, while the connection in `place` has its turn.
+    /// Answers the clients whose wait has ended, while the connection in `slot` has its turn.
     ///
     /// At once, if the socket takes it: one request may release thousands. Otherwise it is sent in
     /// their next turn, which also handles the error, if there is one.
-    fn answer_woken(&mut self, place: usize) {
+    fn answer_woken(&mut self, slot: usize) {
         while let Some(client) = self.engine.poll_woken() {
-            let woken = place_of(client);
-            if woken == place {
+            let woken = slot_of(client);
+            if woken == slot {
                 self.output.put_u8(STOP_WAITING);
                 continue;
             }
@@ -320,17 +320,17 @@ impl Clients {
         }
     }
 
-    fn enqueue(&mut self, place: usize) {
-        if let Some(connection) = self.connections.get_mut(place)
+    fn enqueue(&mut self, slot: usize) {
+        if let Some(connection) = self.connections.get_mut(slot)
             && !mem::replace(&mut connection.is_queued, true)
         {
-            self.ready.push_back(place);
+            self.ready.push_back(slot);
         }
     }
 
-    /// Closes the connection in `place`, which ended.
-    fn leave(&mut self, place: usize, end: End) {
-        let Some(mut connection) = self.connections.try_remove(place) else {
+    /// Closes the connection in `slot`, which ended.
+    fn leave(&mut self, slot: usize, end: End) {
+        let Some(mut connection) = self.connections.try_remove(slot) else {
             return;
         };
         self.silent.remove(&connection.client);
@@ -353,13 +353,13 @@ impl Clients {
     }
 }
 
-/// Returns the place of a client, the lower part of its name; the upper part is never used again.
-fn place_of(client: ClientId) -> usize {
-    (client.0 & ((1 << PLACE_BITS) - 1)) as usize
+/// Returns the slot of a client, the lower part of its name; the upper part is never used again.
+fn slot_of(client: ClientId) -> usize {
+    (client.0 & ((1 << SLOT_BITS) - 1)) as usize
 }
 
-const PLACE_BITS: u32 = 16;
-const _: () = assert!(CONNECTIONS_MAX <= 1 << PLACE_BITS, "every place fits into a name");
+const SLOT_BITS: u32 = 16;
+const _: () = assert!(CONNECTIONS_MAX <= 1 << SLOT_BITS, "every slot fits into a name");
 
 #[cfg(test)]
 mod tests;

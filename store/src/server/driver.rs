@@ -31,7 +31,7 @@ pub(super) enum Source {
     /// A handle, with a new store, policy or connection.
     Handle,
     Listener(StoreId),
-    /// The connection in this place of its store.
+    /// The connection in this slot of its store.
     Connection(StoreId, usize),
 }
 
@@ -55,9 +55,9 @@ impl Driver {
                 match Source::from(event.token()) {
                     Source::Handle => self.poll_handles(),
                     Source::Listener(id) => self.dispatch(id, Store::handle_arrival),
-                    Source::Connection(id, place) => {
+                    Source::Connection(id, slot) => {
                         let readiness = Readiness::from(event);
-                        self.dispatch(id, |store| store.handle_readiness(place, readiness));
+                        self.dispatch(id, |store| store.handle_readiness(slot, readiness));
                     }
                 }
             }
@@ -129,11 +129,11 @@ pub(super) fn now() -> Instant {
 
 impl From<Token> for Source {
     fn from(Token(token): Token) -> Self {
-        let id = StoreId(token >> PLACE_BITS);
-        match token & PLACE_MASK {
+        let id = StoreId(token >> SLOT_BITS);
+        match token & SLOT_MASK {
             _ if token == HANDLE => Self::Handle,
             LISTENER => Self::Listener(id),
-            place => Self::Connection(id, place),
+            slot => Self::Connection(id, slot),
         }
     }
 }
@@ -142,19 +142,19 @@ impl From<Source> for Token {
     fn from(source: Source) -> Self {
         Self(match source {
             Source::Handle => HANDLE,
-            Source::Listener(StoreId(id)) => id << PLACE_BITS | LISTENER,
-            Source::Connection(StoreId(id), place) => id << PLACE_BITS | place,
+            Source::Listener(StoreId(id)) => id << SLOT_BITS | LISTENER,
+            Source::Connection(StoreId(id), slot) => id << SLOT_BITS | slot,
         })
     }
 }
 
-/// The lower bits of a token are the place of a connection, or mark a listener; the others are the
+/// The lower bits of a token are the slot of a connection, or mark a listener; the others are the
 /// store. A process does not live long enough to open more stores than these can count.
-const PLACE_BITS: u32 = 17;
-const PLACE_MASK: usize = (1 << PLACE_BITS) - 1;
-const LISTENER: usize = PLACE_MASK;
+const SLOT_BITS: u32 = 17;
+const SLOT_MASK: usize = (1 << SLOT_BITS) - 1;
+const LISTENER: usize = SLOT_MASK;
 const HANDLE: usize = usize::MAX;
-const _: () = assert!(CONNECTIONS_MAX <= LISTENER, "every place has a token");
+const _: () = assert!(CONNECTIONS_MAX <= LISTENER, "every slot has a token");
 
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 1024;
@@ -192,8 +192,8 @@ mod tests {
     #[test]
     fn tokens_identify_their_source() {
         for id in [0, 1, 1 << 40].map(StoreId) {
-            for place in [0, 1, CONNECTIONS_MAX - 1] {
-                let source = Source::Connection(id, place);
+            for slot in [0, 1, CONNECTIONS_MAX - 1] {
+                let source = Source::Connection(id, slot);
                 assert_eq!(Source::from(Token::from(source)), source);
             }
             let source = Source::Listener(id);

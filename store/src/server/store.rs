@@ -12,11 +12,11 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, warn};
 
+use super::acceptor::Acceptor;
 use super::admission::{Access, Admission};
 use super::clients::Clients;
 use super::connection::Readiness;
 use super::driver::{Source, StoreId};
-use super::entrance::Entrance;
 use super::owner::{Owner, Owners};
 use crate::limits::{
     CONNECTIONS_MAX, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, REFUSED_LOGGED_MAX,
@@ -58,7 +58,7 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Store {
     id: StoreId,
-    entrance: Entrance,
+    acceptor: Acceptor,
     clients: Clients,
     taken_over: mpsc::Receiver<net::TcpStream>,
     /// True if there may be connections in `taken_over`.
@@ -82,7 +82,7 @@ impl Store {
         let Opened { id, listener, policy, taken_over, memory_max, refusals } = opened;
         Self {
             id,
-            entrance: Entrance::new(listener),
+            acceptor: Acceptor::new(listener),
             clients: Clients::with_memory_max(memory_max),
             taken_over,
             has_arrivals: false,
@@ -103,24 +103,24 @@ impl Store {
     /// Returns the time at which there is work without an event.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let held = self.held.as_ref().map(|(until, ..)| *until);
-        let deadlines = [self.entrance.poll_timeout(), self.clients.poll_timeout(), held];
+        let deadlines = [self.acceptor.poll_timeout(), self.clients.poll_timeout(), held];
         deadlines.into_iter().flatten().min()
     }
 
     /// Handles deadlines that have passed.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
-        self.entrance.handle_timeout(now);
+        self.acceptor.handle_timeout(now);
         self.clients.handle_timeout(now);
     }
 
     /// Handles a connection to the listener.
     pub(super) fn handle_arrival(&mut self) {
-        self.entrance.handle_arrival();
+        self.acceptor.handle_arrival();
     }
 
-    /// Handles an event of the connection in `place`.
-    pub(super) fn handle_readiness(&mut self, place: usize, readiness: Readiness) {
-        self.clients.handle_readiness(place, readiness);
+    /// Handles an event of the connection in `slot`.
+    pub(super) fn handle_readiness(&mut self, slot: usize, readiness: Readiness) {
+        self.clients.handle_readiness(slot, readiness);
     }
 
     /// Handles a change that the handle made.
@@ -163,7 +163,7 @@ impl Store {
             if self.held.is_some() || !self.may_accept() {
                 break;
             }
-            if let Some((stream, peer)) = self.entrance.accept(now) {
+            if let Some((stream, peer)) = self.acceptor.accept(now) {
                 self.admit_or_refuse(registry, now, stream, peer);
             }
         }
@@ -172,7 +172,7 @@ impl Store {
     /// Returns true if a connection may be accepted. Before any peer is admitted, connections wait
     /// in the backlog, as a refused client of torch backs off for up to a second.
     fn may_accept(&self) -> bool {
-        self.entrance.is_ready() && self.policy.borrow().admits_some()
+        self.acceptor.is_ready() && self.policy.borrow().admits_some()
     }
 
     fn admit_or_refuse(
@@ -233,7 +233,7 @@ impl Store {
         if CONNECTIONS_MAX <= self.clients.len() {
             return self.refuse(&stream, peer, "too many connections");
         }
-        let token = Source::Connection(self.id, self.clients.next_place()).into();
+        let token = Source::Connection(self.id, self.clients.next_slot()).into();
         match registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE) {
             Ok(()) => self.clients.enter(now, stream, peer),
             Err(cause) => warn!(%peer, %cause, "failed to serve a connection to the store"),

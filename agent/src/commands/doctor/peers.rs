@@ -10,7 +10,7 @@ use super::Finding;
 use crate::{
     commands::doctor::limits,
     commands::status,
-    coordinator::reach::{REACH_PATH, ReachReport, Reached},
+    coordinator::reachability::{REACH_PATH, ReachReport, Reached},
     net::http_client::{self, Exchange, ExchangeEnd, Page},
     spec::Endpoint,
     sys::clock,

@@ -126,7 +126,7 @@ impl Plan {
         let marks_workers = is_default(&launch.tee)
             && is_default(&launch.redirects)
             && is_default(&launch.log_line_prefix_template);
-        let mut flags = args.passed.clone();
+        let mut flags = args.forwarded_flags.clone();
         if launch.job.nnodes.is_none() {
             flags.push(format!("--nnodes={nodes}").into());
         }

@@ -119,7 +119,7 @@ struct Relay {
 impl Relay {
     fn new(reports: mpsc::Sender<Report>) -> Self {
         let (me, branches, agent, held) = (None, None, None, None);
-        let core_dump = ThisHost.forgo_core_dumps();
+        let core_dump = ThisHost.disable_core_dumps();
         Self { me, reports, branches, agent, held, stop: Duration::ZERO, core_dump }
     }
 

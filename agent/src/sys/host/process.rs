@@ -51,7 +51,7 @@ impl ThisHost {
     ///
     /// `PR_SET_DUMPABLE` is not used: under `hidepid=2` it would hide the process from its own
     /// user.
-    pub fn forgo_core_dumps(self) -> u64 {
+    pub fn disable_core_dumps(self) -> u64 {
         let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_CORE) else {
             return u64::MAX;
         };

@@ -25,7 +25,7 @@ use crate::{
     workers::{
         keeper_link::KeeperLink,
         launch::{
-            arguments::Place,
+            arguments::WorkerContext,
             environment::{self, NOT_INHERITED},
         },
         plumbing::{Prepared, WorkerFiles, plumb, prepare},
@@ -127,7 +127,7 @@ impl Driver {
         if let (Some(notices), Some(hang)) = (&self.notices, &self.spec.hang) {
             env.extend(environment::of_heartbeats(&notices.path(local_rank), hang.timeout));
         }
-        let place = Place {
+        let context = WorkerContext {
             admission: &group.admission,
             job_uid: &group.job_uid,
             local_rank,
@@ -138,7 +138,7 @@ impl Driver {
         let program = Program {
             local_rank: local_rank.0,
             program: self.spec.command.program.clone(),
-            args: self.spec.arguments.of_worker(&self.spec.command, &place),
+            args: self.spec.arguments.of_worker(&self.spec.command, &context),
             cpus: cpus.cloned().unwrap_or_default(),
             env,
             unset: NOT_INHERITED.map(str::to_owned).to_vec(),

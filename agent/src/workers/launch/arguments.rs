@@ -22,9 +22,9 @@ pub struct ArgumentSpec {
     shared: Vec<OsString>,
 }
 
-/// A worker's place in a round.
+/// The round of a worker, and its rank on the node.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct WorkerContext<'a> {
     /// The admission of its node.
     pub admission: &'a Admission,
     /// The run to which the round belongs.
@@ -51,37 +51,37 @@ impl ArgumentSpec {
         Self { method: method.clone(), shared_file: files.shared_file(method), shared }
     }
 
-    /// Returns the arguments of the worker at `place`, which runs `command`.
-    pub fn of_worker(&self, command: &WorkerCommand, place: &Place<'_>) -> Vec<OsString> {
-        let rank = place.local_rank.to_string();
+    /// Returns the arguments of the worker with `context`, which runs `command`.
+    pub fn of_worker(&self, command: &WorkerCommand, context: &WorkerContext<'_>) -> Vec<OsString> {
+        let rank = context.local_rank.to_string();
         let substituted = |arg: &OsString| substitute(arg, &[("local_rank", &rank)]);
         let (head, own) = command.args.split_at(command.own_args_at.min(command.args.len()));
         let mut args: Vec<OsString> = head.iter().map(substituted).collect();
         if let LaunchMethod::DeepSpeed { .. } = self.method {
-            args.push(format!("--local_rank={}", place.shown_rank).into());
+            args.push(format!("--local_rank={}", context.shown_rank).into());
         }
         args.extend(own.iter().map(substituted));
         if let LaunchMethod::Basic { .. } = self.method {
-            args.extend(self.basic(place));
+            args.extend(self.basic(context));
         }
         args.extend(self.shared.iter().cloned());
         args
     }
 
-    fn basic(&self, place: &Place<'_>) -> Vec<OsString> {
-        let Admission { first_global_rank, world_size, .. } = place.admission;
-        let rank = first_global_rank.0.saturating_add(place.local_rank.0);
+    fn basic(&self, context: &WorkerContext<'_>) -> Vec<OsString> {
+        let Admission { first_global_rank, world_size, .. } = context.admission;
+        let rank = first_global_rank.0.saturating_add(context.local_rank.0);
         let words = ["--rank", &rank.to_string(), "--world_size", &world_size.to_string()];
         let mut args: Vec<OsString> = words.map(OsString::from).into();
-        args.extend(self.init_method(place).map(|_| "--init_method".into()));
-        args.extend(self.init_method(place));
+        args.extend(self.init_method(context).map(|_| "--init_method".into()));
+        args.extend(self.init_method(context));
         args
     }
 
     /// Returns `file://` with a path that no other round of any run has: torch's `FileStore` must
     /// not be used twice.
-    fn init_method(&self, place: &Place<'_>) -> Option<OsString> {
-        let Place { job_uid, admission: Admission { round, .. }, .. } = place;
+    fn init_method(&self, context: &WorkerContext<'_>) -> Option<OsString> {
+        let WorkerContext { job_uid, admission: Admission { round, .. }, .. } = context;
         let suffix = format!("-{job_uid}-{}-{}", round.term, round.round);
         let path = self.shared_file.as_ref()?.as_os_str();
         Some([OsStr::new("file://"), path, OsStr::new(&suffix)].into_iter().collect())
@@ -117,8 +117,9 @@ mod tests {
         let command = WorkerCommand { args, own_args_at: 3, ..WorkerCommand::default() };
         let (admission, job_uid) = (admission(), JobUid::new("u1"));
         let (local_rank, shown_rank) = (LocalRank(1), LocalRank(0));
-        let place = Place { admission: &admission, job_uid: &job_uid, local_rank, shown_rank };
-        let args = ArgumentSpec::new(&method, files).of_worker(&command, &place);
+        let context =
+            WorkerContext { admission: &admission, job_uid: &job_uid, local_rank, shown_rank };
+        let args = ArgumentSpec::new(&method, files).of_worker(&command, &context);
         args.join(OsStr::new(" ")).into_string().unwrap()
     }
 

@@ -37,9 +37,9 @@ impl Fixture {
         let (stream, peer) = listener.accept().unwrap();
         stream.set_nonblocking(true).unwrap();
         let mut stream = TcpStream::from_std(stream);
-        let place = Token(self.clients.next_place());
+        let slot = Token(self.clients.next_slot());
         let interest = Interest::READABLE | Interest::WRITABLE;
-        self.poll.registry().register(&mut stream, place, interest).unwrap();
+        self.poll.registry().register(&mut stream, slot, interest).unwrap();
         self.clients.enter(now(), stream, peer);
         client.into()
     }
@@ -61,7 +61,7 @@ impl Fixture {
                 for event in &events {
                     match event.token() {
                         WAKER => ended = true,
-                        Token(place) => clients.handle_readiness(place, event.into()),
+                        Token(slot) => clients.handle_readiness(slot, event.into()),
                     }
                 }
                 clients.run_ready();
@@ -70,8 +70,8 @@ impl Fixture {
         })
     }
 
-    fn backlog(&self, place: usize) -> Option<&Backlog> {
-        self.clients.connections[place].backlog.as_deref()
+    fn backlog(&self, slot: usize) -> Option<&Backlog> {
+        self.clients.connections[slot].backlog.as_deref()
     }
 }
 
@@ -188,9 +188,9 @@ fn releases_are_sent_in_order() {
     assert!(fixture.backlog(0).is_none());
 }
 
-/// The next client in a place is not served, nor answered, for the previous one.
+/// The next client in a slot is not served, nor answered, for the previous one.
 #[test]
-fn places_are_reused() {
+fn slots_are_reused() {
     let mut fixture = Fixture::new();
     let (first, setter) = (fixture.enter(), fixture.enter());
     let wait = encode(&[Query::Wait { keys: vec![b"k"] }]);

@@ -2,8 +2,8 @@
 //!
 //! A page of any site can make a browser send requests to this machine and the networks that it
 //! reaches. It cannot read the answers, unless a name of its site resolves to our address (DNS
-//! rebinding): so the `Host` of a request must be a name or an address of this host. And it can cause
-//! effects without reading anything: so requests other than GET must not come from a page.
+//! rebinding): so the `Host` of a request must be a name or an address of this host. And it can
+//! cause effects without reading anything: so requests other than GET must not come from a page.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -101,7 +101,8 @@ mod tests {
         router.oneshot(request).await.unwrap().status().as_u16()
     }
 
-    /// A foreign name is answered as misdirected: it may belong to a site that resolves to our address.
+    /// A foreign name is answered as misdirected: it may belong to a site that resolves to our
+    /// address.
     #[tokio::test]
     async fn foreign_names_are_refused() {
         for host in [

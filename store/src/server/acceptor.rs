@@ -10,7 +10,7 @@ use tracing::warn;
 
 /// The listener of a store, if it has one, which pauses after a failure.
 #[derive(Debug)]
-pub(super) struct Entrance {
+pub(super) struct Acceptor {
     listener: Option<TcpListener>,
     /// True if connections may be waiting. One event of the kernel may announce several.
     somebody: bool,
@@ -19,7 +19,7 @@ pub(super) struct Entrance {
     rest_until: Option<Instant>,
 }
 
-impl Entrance {
+impl Acceptor {
     pub(super) fn new(listener: Option<TcpListener>) -> Self {
         let somebody = listener.is_some();
         Self { listener, somebody, is_failing: false, rest_until: None }
@@ -84,17 +84,17 @@ mod tests {
     fn failures_are_spaced() {
         let broken = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         broken.set_nonblocking(true).unwrap();
-        let mut entrance = Entrance::new(Some(TcpListener::from_std(broken.into())));
+        let mut acceptor = Acceptor::new(Some(TcpListener::from_std(broken.into())));
         let mut time = now();
         for _ in 0..3 {
-            assert!(entrance.is_ready());
-            assert!(entrance.accept(time).is_none());
-            assert!(entrance.is_failing && !entrance.is_ready());
-            assert_eq!(entrance.poll_timeout(), Some(time + ACCEPT_RETRY));
-            entrance.handle_timeout(time + ACCEPT_RETRY / 2);
-            assert!(!entrance.is_ready() && entrance.accept(time).is_none());
+            assert!(acceptor.is_ready());
+            assert!(acceptor.accept(time).is_none());
+            assert!(acceptor.is_failing && !acceptor.is_ready());
+            assert_eq!(acceptor.poll_timeout(), Some(time + ACCEPT_RETRY));
+            acceptor.handle_timeout(time + ACCEPT_RETRY / 2);
+            assert!(!acceptor.is_ready() && acceptor.accept(time).is_none());
             time += ACCEPT_RETRY;
-            entrance.handle_timeout(time);
+            acceptor.handle_timeout(time);
         }
     }
 
@@ -103,10 +103,10 @@ mod tests {
     fn empty_is_not_ready() {
         let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let mut entrance = Entrance::new(Some(listener));
-        assert!(entrance.accept(now()).is_some() && entrance.is_ready());
-        assert!(entrance.accept(now()).is_none() && !entrance.is_ready());
-        entrance.handle_arrival();
-        assert!(entrance.is_ready());
+        let mut acceptor = Acceptor::new(Some(listener));
+        assert!(acceptor.accept(now()).is_some() && acceptor.is_ready());
+        assert!(acceptor.accept(now()).is_none() && !acceptor.is_ready());
+        acceptor.handle_arrival();
+        assert!(acceptor.is_ready());
     }
 }
