@@ -26,16 +26,16 @@ pub(crate) fn assign_ranks(
         survivors.insert(GroupRank(0), node);
     }
     let size = survivors.len() + newcomers.len();
-    let mut places: Vec<Option<NodeId>> = vec![None; size];
+    let mut slots: Vec<Option<NodeId>> = vec![None; size];
     let mut movers = Vec::new();
     for (rank, node) in survivors {
-        match places.get_mut(rank.0 as usize) {
+        match slots.get_mut(rank.0 as usize) {
             Some(assign_ranks) => *assign_ranks = Some(node),
             None => movers.push(node),
         }
     }
     let mut fillers = newcomers.into_iter().chain(movers.into_iter().rev());
-    places.into_iter().filter_map(|node| node.or_else(|| fillers.next())).collect()
+    slots.into_iter().filter_map(|node| node.or_else(|| fillers.next())).collect()
 }
 
 /// Sorts newcomers by `--node-rank` where given, then host name in natural order, address, node id.

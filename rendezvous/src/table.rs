@@ -1,4 +1,4 @@
-//! The table of a round: the place of each member, and its admission.
+//! The table of a round: the ranks of each member, and its admission.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -10,11 +10,11 @@ use crate::{
 
 /// The composition of a round.
 ///
-/// Invariant: there is at least one place, and so a group rank 0.
+/// Invariant: there is at least one member, and so a group rank 0.
 #[derive(Debug)]
 pub(crate) struct Table {
     round: RoundId,
-    places: Vec<Place>,
+    member_ranks: Vec<MemberRanks>,
     world_size: u32,
     role_world_sizes: BTreeMap<String, u32>,
     master_port: u16,
@@ -23,9 +23,9 @@ pub(crate) struct Table {
     charged_through: Round,
 }
 
-/// The place of one member; its index is the group rank.
+/// The ranks of one member; its index is the group rank.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct MemberRanks {
     /// The member.
     pub(crate) node: NodeDescription,
     /// `RANK` of its first worker.
@@ -59,7 +59,7 @@ impl Table {
         let mut world_size = 0_u32;
         let mut role_world_sizes: BTreeMap<String, u32> = BTreeMap::new();
         let mut store_clients = Vec::new();
-        let mut places = Vec::with_capacity(members.len());
+        let mut member_ranks = Vec::with_capacity(members.len());
         let addresses_max = (STORE_CLIENTS_MAX / members.len()).clamp(1, STORE_ADDRESSES_MAX);
         for node in members {
             let role_world_size = role_world_sizes.entry(node.role.clone()).or_default();
@@ -69,14 +69,14 @@ impl Table {
             world_size = world_size.saturating_add(workers);
             *role_world_size = role_world_size.saturating_add(workers);
             store_clients.extend(reachable(&node).take(addresses_max));
-            places.push(Place { node, first_global_rank, first_role_rank });
+            member_ranks.push(MemberRanks { node, first_global_rank, first_role_rank });
         }
         store_clients.sort_unstable();
         store_clients.dedup();
         let Charges { restart_count, charged_through } = charges;
         Some(Self {
             round,
-            places,
+            member_ranks,
             world_size,
             role_world_sizes,
             master_port,
@@ -86,9 +86,9 @@ impl Table {
         })
     }
 
-    /// Returns the places of the members, by group rank.
-    pub(crate) fn places(&self) -> &[Place] {
-        &self.places
+    /// Returns the ranks of the members, by group rank.
+    pub(crate) fn member_ranks(&self) -> &[MemberRanks] {
+        &self.member_ranks
     }
 
     /// Returns `WORLD_SIZE`.
@@ -98,28 +98,28 @@ impl Table {
 
     /// Returns the members with their group ranks.
     pub(crate) fn members(&self) -> impl Iterator<Item = (GroupRank, &NodeId)> {
-        (0..).map(GroupRank).zip(self.places.iter().map(|place| &place.node.node_id))
+        (0..).map(GroupRank).zip(self.member_ranks.iter().map(|ranks| &ranks.node.node_id))
     }
 
     /// Returns group rank 0 if its address is a loopback address although members are on several
     /// machines.
     pub(crate) fn loopback_master(&self) -> Option<&NodeDescription> {
         let master = self.master();
-        let elsewhere = |place: &Place| place.node.host_name != master.host_name;
-        (is_loopback(&master.address) && self.places.iter().any(elsewhere)).then_some(master)
+        let elsewhere = |ranks: &MemberRanks| ranks.node.host_name != master.host_name;
+        (is_loopback(&master.address) && self.member_ranks.iter().any(elsewhere)).then_some(master)
     }
 
     /// Returns the admission of the member at `rank`.
     pub(crate) fn admission(&self, rank: GroupRank) -> Option<Admission> {
-        let place = self.places.get(rank.0 as usize)?;
+        let ranks = self.member_ranks.get(rank.0 as usize)?;
         Some(Admission {
             round: self.round,
             group_rank: rank,
-            group_world_size: u32::try_from(self.places.len()).unwrap_or(u32::MAX),
-            first_global_rank: place.first_global_rank,
+            group_world_size: u32::try_from(self.member_ranks.len()).unwrap_or(u32::MAX),
+            first_global_rank: ranks.first_global_rank,
             world_size: self.world_size,
-            first_role_rank: place.first_role_rank,
-            role_world_size: self.role_world_sizes.get(&place.node.role).copied().unwrap_or(0),
+            first_role_rank: ranks.first_role_rank,
+            role_world_size: self.role_world_sizes.get(&ranks.node.role).copied().unwrap_or(0),
             restart_count: self.restart_count,
             charged_through: self.charged_through,
             master_address: self.master().address.clone(),
@@ -133,7 +133,7 @@ impl Table {
     }
 
     fn master(&self) -> &NodeDescription {
-        &self.places[0].node
+        &self.member_ranks[0].node
     }
 }
 

@@ -339,8 +339,8 @@ impl Engine {
         Ok(current.wrapping_add(delta))
     }
 
-    /// Stores a value without releasing any client, if there is room for it and for `beside` bytes.
-    fn store(&mut self, key: &[u8], value: &[u8], beside: usize) -> Result<(), StoreFull> {
+    /// Stores a value without releasing any client, if there is room for it and for `reserved` bytes.
+    fn store(&mut self, key: &[u8], value: &[u8], reserved: usize) -> Result<(), StoreFull> {
         let old = self.entries.get_mut(key);
         let grows_by = match &old {
             // The old value stays in memory in addition to the new one.
@@ -348,7 +348,7 @@ impl Engine {
             Some(old) => value.len().saturating_sub(old.room),
             None => value.len() + entry_cost(key),
         };
-        self.memory.allow(grows_by + beside, self.waiters.cost())?;
+        self.memory.allow(grows_by + reserved, self.waiters.cost())?;
         let value = Value::copy(value);
         self.memory.add(value.room);
         if let Some(old) = old {

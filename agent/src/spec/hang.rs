@@ -25,9 +25,9 @@ impl<H: Host> Arguments<'_, H> {
     pub(super) fn hang(&self, command: &WorkerCommand) -> Result<Option<HangSpec>, UsageError> {
         let timeout = self.hang_timeout()?;
         let signal = self.hang_signal()?;
-        let beside = command.program.parent().map(|folder| folder.join("py-spy"));
-        let beside = beside.filter(|path| self.host.is_executable(path));
-        let py_spy = || beside.or_else(|| self.host.find_program("py-spy".as_ref()));
+        let next_to_program = command.program.parent().map(|folder| folder.join("py-spy"));
+        let next_to_program = next_to_program.filter(|path| self.host.is_executable(path));
+        let py_spy = || next_to_program.or_else(|| self.host.find_program("py-spy".as_ref()));
         Ok(timeout.map(|timeout| HangSpec { timeout, py_spy: py_spy(), signal }))
     }
 

@@ -85,7 +85,7 @@ impl Rendezvous {
         if is_loopback(&attend.node.address) && others.any(|other| elsewhere(&other.host_name)) {
             return Some(attend.node.address.clone());
         }
-        let master = self.phase.group()?.table.as_ref()?.places().first()?;
+        let master = self.phase.group()?.table.as_ref()?.member_ranks().first()?;
         (is_loopback(&master.node.address) && elsewhere(&master.node.host_name))
             .then(|| master.node.address.clone())
     }

@@ -17,7 +17,7 @@ use crate::{
     roster::Node,
     settings::{Leases, SharedSettings},
     snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName},
-    table::Place,
+    table::MemberRanks,
 };
 
 /// The most host names in an explanation.
@@ -220,11 +220,13 @@ impl Rendezvous {
     /// Returns the members by rank, including members that are gone, then all other nodes by id.
     fn node_snapshots(&self, now: Instant) -> Vec<NodeSnapshot> {
         let group = self.phase.group();
-        let places = group.and_then(|group| group.table.as_ref()).map_or(&[][..], |t| t.places());
-        let members = (0..).map(GroupRank).zip(places);
+        let member_ranks =
+            group.and_then(|group| group.table.as_ref()).map_or(&[][..], |t| t.member_ranks());
+        let members = (0..).map(GroupRank).zip(member_ranks);
         let mut nodes: Vec<NodeSnapshot> =
-            members.map(|(rank, place)| self.member_snapshot(now, rank, place)).collect();
-        let known: BTreeSet<&NodeId> = places.iter().map(|place| &place.node.node_id).collect();
+            members.map(|(rank, ranks)| self.member_snapshot(now, rank, ranks)).collect();
+        let known: BTreeSet<&NodeId> =
+            member_ranks.iter().map(|ranks| &ranks.node.node_id).collect();
         let others = self.roster.iter().filter(|(id, _)| !known.contains(id));
         nodes.extend(others.map(|(id, node)| {
             let (standing, reason) = self.standing_of(id, node);
@@ -233,8 +235,13 @@ impl Rendezvous {
         nodes
     }
 
-    fn member_snapshot(&self, now: Instant, rank: GroupRank, place: &Place) -> NodeSnapshot {
-        let id = &place.node.node_id;
+    fn member_snapshot(
+        &self,
+        now: Instant,
+        rank: GroupRank,
+        ranks_of: &MemberRanks,
+    ) -> NodeSnapshot {
+        let id = &ranks_of.node.node_id;
         let state = self.phase.group().and_then(|group| group.seat(id)).map(|seat| seat.state);
         let node = self.roster.get(id);
         let (standing, reason) = match (node, state) {
@@ -253,8 +260,8 @@ impl Rendezvous {
             ) => (StandingName::Lost, Some("it has left the job".to_owned())),
         };
         let seat = self.phase.group().and_then(|group| group.held(id));
-        let ranks = seat.map(|_| (rank, place.first_global_rank));
-        node_snapshot(now, &place.node, node, ranks, standing, reason)
+        let ranks = seat.map(|_| (rank, ranks_of.first_global_rank));
+        node_snapshot(now, &ranks_of.node, node, ranks, standing, reason)
     }
 
     fn standing_of(&self, id: &NodeId, node: &Node) -> (StandingName, Option<String>) {

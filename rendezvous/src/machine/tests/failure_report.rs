@@ -103,7 +103,7 @@ fn failures_of_the_same_second_are_listed() {
 /// A member that is lost while it stops, after its sign of life, did not cause the failure: the
 /// failure is charged, and the report does not wait for the member.
 #[test]
-fn loss_after_the_sign_of_life_does_not_acquit() {
+fn loss_after_the_sign_of_life_does_not_make_the_round_free() {
     let mut t = Fixture::with(1, 2, |shared| shared.max_restarts = 0);
     t.run(&["a", "b"]);
     t.fail("a", Duration::ZERO);
