@@ -137,7 +137,7 @@ impl Rendezvous {
         match self.phase {
             Phase::Gathering(_) | Phase::Recovering(_) => {}
             // This coordinator has completed a round itself: it knows more than any node that
-            // registers, which may be a stranger that was welcomed before.
+            // registers, which may be a foreign agent that was welcomed before.
             Phase::Running(_) | Phase::Regathering(_) | Phase::Closed(_) => return,
         }
         if known_round > (RoundId { term: self.memory.term, round: self.memory.round }) {

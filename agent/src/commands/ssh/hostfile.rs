@@ -303,11 +303,11 @@ mod tests {
     #[test]
     fn two_sizes() {
         assert_eq!(read("n1:2 slots=2"), [("n1".to_owned(), Some(2))]);
-        for (text, says) in [
+        for (text, expected) in [
             ("a\nn1:2 slots=3", "line 2: `n1` has two numbers of slots, 2 and 3"),
             ("n1 slots=4 cpus=2", "line 1: `n1` has two numbers of slots, 4 and 2"),
         ] {
-            assert_eq!(error(text).to_string(), says);
+            assert_eq!(error(text).to_string(), expected);
         }
     }
 

@@ -117,7 +117,7 @@ fn claims_of_another_run_do_not_count() {
 }
 
 /// Once the coordinator has completed a round, no claim counts, not even of an agent that names the
-/// run: a stranger that was welcomed before knows its uid.
+/// run: a foreign agent that was welcomed before knows its uid.
 #[test]
 fn claims_do_not_count_in_a_running_round() {
     let mut t = Fixture::new(1, 2);
