@@ -131,7 +131,7 @@ impl fmt::Display for Incomplete {
             Self::TooFewNodes { ready, min, left } => {
                 let missing = MoreNodes(min.saturating_sub(*ready));
                 write!(f, "waiting for {missing} ({ready} of at least {min} are ready)")?;
-                left.map_or(Ok(()), |left| write!(f, ", {} left", Seconds(left)))
+                left.map_or(Ok(()), |left| write!(f, ", join timeout in {}", Seconds(left)))
             }
             Self::Verdict { hosts, more } => {
                 write!(f, "a worker failed: waiting for a response from {}", Hosts(hosts, *more))
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(
             texts,
             [
-                "waiting for 1 more node (2 of at least 3 are ready), 581 s left",
+                "waiting for 1 more node (2 of at least 3 are ready), join timeout in 581 s",
                 "waiting for 2 more nodes (0 of at least 2 are ready)",
                 "last call, 12 s left for up to 1 more node",
                 "the group would shrink from 3 to 2: waiting 1 s for a replacement",

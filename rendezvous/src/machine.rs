@@ -33,6 +33,7 @@ use crate::{
     phase::{Gathering, Phase, Recovering},
     roster::{Node, Roster},
     settings::{Memory, Settings, SharedSettings},
+    snapshot::Explanation,
 };
 
 /// The state machine that decides which nodes form the next worker group, and when the job is over.
@@ -165,8 +166,10 @@ impl Rendezvous {
             return;
         }
         match message {
-            FromNode::KeepAlive { sequence } => {
-                self.send(from, ToNode::Echo { sequence });
+            FromNode::KeepAlive { sequence, asks_reason } => {
+                let reason = asks_reason.then(|| self.incomplete(now)).flatten();
+                let reason = reason.as_ref().map(Explanation::from);
+                self.send(from, ToNode::Echo { sequence, reason });
                 return;
             }
             FromNode::Progress { text } => {

@@ -22,6 +22,7 @@ pub use self::{
 use crate::{
     ids::{AttendNumber, GroupRank, JobUid, NodeId, Peer, Round, RoundId, RunId, Term},
     settings::{Leases, SharedSettings},
+    snapshot::Explanation,
 };
 
 /// The longest progress report of workers that is passed on, in bytes: one line.
@@ -113,6 +114,8 @@ pub enum FromNode {
     KeepAlive {
         /// The number of the keep-alive; it grows with each one of the node.
         sequence: u64,
+        /// Requests the reason why the next round is not complete, to be sent with the echo.
+        asks_reason: bool,
     },
     /// The current state of the node.
     Standing(Standing),
@@ -143,6 +146,9 @@ pub enum ToNode {
     Echo {
         /// The number of the keep-alive.
         sequence: u64,
+        /// The reason why the next round is not complete, if the keep-alive requested it and there is
+        /// one.
+        reason: Option<Explanation>,
     },
     /// Asks for an immediate sign of life.
     Probe {

@@ -1,16 +1,51 @@
 //! The lines that the agents of several nodes print by default.
 
-use nix::sys::signal::Signal;
+use std::fs;
+
+use nix::{
+    sys::{signal::Signal, stat::Mode},
+    unistd::mkfifo,
+};
 
 use crate::{
     job::{Job, workers},
     support::Sandbox,
 };
 
-/// The lines of an agent without their times; warnings and workers' lines are not among them.
+/// The lines of an agent without their times; warnings, workers' lines and those about a wait, which
+/// depend on the load of the machine, are not among them.
 fn lines(stderr: &str) -> Vec<&str> {
     let own = stderr.lines().filter_map(|line| line.split_once("Z ragent: "));
-    own.map(|(_, line)| line).filter(|line| !line.starts_with("warning: ")).collect()
+    let is_other = |line: &&str| !line.starts_with("warning: ") && !line.contains(WAITS);
+    own.map(|(_, line)| line).filter(is_other).collect()
+}
+
+/// The end of a line about a wait, without the endpoint.
+const WAITS: &str = ", run id j)";
+
+/// A node that waits for others prints the reason after a while, with the endpoint and the run id, and
+/// so does a node whose workers have succeeded before those of another one.
+#[test]
+fn long_wait_has_a_line() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2");
+    let go = sandbox.path("go");
+    mkfifo(&go, Mode::S_IRWXU).unwrap();
+    let script = format!("[ $RANK = 0 ] || cat {}", go.display());
+    let start = || job.agent("--no-python bash -c").arg(&script).default_lines().start();
+    let mut host = start();
+    let line = host.logs("the next round is not complete: ");
+    let text = "waiting for 1 more node (1 of at least 2 are ready), join timeout in ";
+    assert!(line.contains(text), "{line}");
+    let names = format!(" (endpoint {}, run id j)", job.endpoint);
+    assert!(line.trim_end().ends_with(&names), "{line}");
+    let guest = start();
+    let line = host.logs("all workers of this node have succeeded; waiting for the workers of ");
+    assert!(line.trim_end().ends_with(&names), "{line}");
+    fs::write(&go, "").unwrap();
+    for agent in [host, guest] {
+        agent.end().assert_code(0);
+    }
 }
 
 /// Each node prints at most three lines a round: its registration or the start of the round, the reason for

@@ -119,7 +119,11 @@ fn thousand_nodes_cost_a_few_messages_each() {
     for n in 0..NODES {
         let running = FromNode::Standing(standing(round, NodeState::Running));
         rendezvous.handle_message(now, peer(n), running);
-        rendezvous.handle_message(now, peer(n), FromNode::KeepAlive { sequence: 1 });
+        rendezvous.handle_message(
+            now,
+            peer(n),
+            FromNode::KeepAlive { sequence: 1, asks_reason: false },
+        );
         assert_eq!(effects(&mut rendezvous).len(), 1, "an echo and nothing else");
     }
     let failed = Standing { failure: Some(failure(round)), ..standing(round, NodeState::Stopping) };

@@ -36,9 +36,9 @@ use ragent_rendezvous::{
     settings::Leases,
 };
 
-pub use self::effect::{Action, CLOSED_BEFORE, Effect, Ending, News};
+pub use self::effect::{Action, CLOSED_BEFORE, Effect, Ending, News, WaitReport};
 use self::reports::Progress;
-use crate::signal::Signal;
+use crate::{signal::Signal, wait_reports::WaitReports};
 
 /// The state of the node.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -96,6 +96,7 @@ pub struct Agent {
     restarts_used: u32,
     charged_through: Round,
     waiting: Option<(RoundId, WaitReason)>,
+    wait_reports: WaitReports,
     /// The time at which the coordinator became unreachable; `None` while it is reached.
     unattended: Option<Instant>,
     /// True if the coordinator may still count this node as alive.
@@ -120,6 +121,7 @@ impl Agent {
             restarts_used: 0,
             charged_through: Round(0),
             waiting: None,
+            wait_reports: WaitReports::default(),
             unattended: Some(now),
             is_leased: false,
             progress: Progress::default(),

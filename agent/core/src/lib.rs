@@ -23,6 +23,7 @@ pub mod process_end;
 pub mod reported_causes;
 pub mod signal;
 pub mod supervisor;
+mod wait_reports;
 
 /// An instant to start a test's clock from.
 #[cfg(test)]

@@ -5,6 +5,14 @@ use std::time::Duration;
 /// Minimum interval between a node's progress messages to the coordinator: 10,000
 /// nodes stay below 5,000 messages a second.
 pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
+/// The time until the first report of a wait, and between the following ones; the last repeats. Nodes of
+/// a job rarely start in the same second, and a scheduler may take hours to start the last one.
+pub const WAIT_REPORTS: [Duration; 4] = [
+    Duration::from_secs(5),
+    Duration::from_secs(60),
+    Duration::from_secs(300),
+    Duration::from_secs(1_800),
+];
 /// Minimum interval at which a group that may hang is examined: long enough that reading three
 /// small files per process costs nothing, short enough that a hang is reported in time.
 pub const HANG_LOOK_MIN: Duration = Duration::from_millis(250);

@@ -150,7 +150,10 @@ impl Node {
                 self.handle_welcome(now, attend, &welcome);
             }
             ToNode::Refuse(reason) => self.agent.handle_refused(reason),
-            ToNode::Echo { sequence } => self.link.handle_echo(now, sequence),
+            ToNode::Echo { sequence, reason } => {
+                self.link.handle_echo(now, sequence);
+                self.agent.handle_echo(sequence, reason);
+            }
             // A newer stream has taken over since, and repeats the current state.
             ToNode::Probe { .. }
             | ToNode::Assignment(_)
@@ -296,7 +299,8 @@ impl Node {
         self.effects.push_back(match effect {
             link::Effect::Dial(attend) => Effect::Dial(attend),
             link::Effect::KeepAlive { attend, sequence } => {
-                Effect::Send { attend, message: FromNode::KeepAlive { sequence } }
+                let asks_reason = self.agent.asks_reason(now, sequence);
+                Effect::Send { attend, message: FromNode::KeepAlive { sequence, asks_reason } }
             }
             link::Effect::Drop(attend) => Effect::Drop(attend),
             link::Effect::Lease(_) if self.runs_unleased => Effect::Renew(None),

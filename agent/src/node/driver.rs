@@ -293,6 +293,12 @@ impl Driver<'_> {
                 }
                 self.service_manager.report_news(&news);
             }
+            Action::ReportWait(wait) => {
+                info!("{}", news::waiting_for(&wait));
+                let endpoint = self.spec.not_here.borrow().endpoint.clone();
+                let line = self.spec.lines.waiting(&wait, &endpoint, &self.spec.run_id);
+                line.iter().for_each(|line| telemetry::line(line));
+            }
             Action::Finish(_) => debug_assert!(false, "handled by the caller"),
         }
         Ok(())

@@ -5,7 +5,10 @@ pub mod round_lines;
 
 use std::{error::Error, fmt::Write};
 
-use ragent_core::{agent::News, signal::Signal};
+use ragent_core::{
+    agent::{News, WaitReport},
+    signal::Signal,
+};
 use ragent_rendezvous::message::{
     DepartedNode, DepartedNodes, Departure, EvictReason, RestartReason, WaitReason, WorkerEnd,
 };
@@ -174,6 +177,20 @@ pub fn waiting(reason: WaitReason) -> &'static str {
              again after 10 minutes without a failure, or when the job has too few nodes"
         }
         WaitReason::Recovering => "the coordinator is waiting for the members of the last round",
+    }
+}
+
+/// Describes a wait that has taken a while.
+pub(crate) fn waiting_for(wait: &WaitReport) -> String {
+    match wait {
+        WaitReport::NextRound(reason) => {
+            format!("the next round is not complete: {}", reason.text)
+        }
+        WaitReport::OtherNodes => {
+            "all workers of this node have succeeded; waiting for the workers \
+                                   of the other nodes"
+                .to_owned()
+        }
     }
 }
 

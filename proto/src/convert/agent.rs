@@ -38,8 +38,8 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
                 }
                 Self::Attend(Box::new(attend.try_into()?), proof)
             }
-            Message::KeepAlive(v1::KeepAlive { sequence }) => {
-                Self::Message(FromNode::KeepAlive { sequence })
+            Message::KeepAlive(v1::KeepAlive { sequence, asks_reason, reason: _ }) => {
+                Self::Message(FromNode::KeepAlive { sequence, asks_reason })
             }
             Message::Standing(standing) => Self::Message(FromNode::Standing(standing.try_into()?)),
             Message::Alive(alive) => {
@@ -65,8 +65,8 @@ impl From<FromAgent> for v1::AgentMessage {
                 let proof = proof.map(|Proof(bytes)| bytes.to_vec()).unwrap_or_default();
                 Message::Attend(v1::Attend { proof, ..(*attend).into() })
             }
-            FromAgent::Message(FromNode::KeepAlive { sequence }) => {
-                Message::KeepAlive(v1::KeepAlive { sequence })
+            FromAgent::Message(FromNode::KeepAlive { sequence, asks_reason }) => {
+                Message::KeepAlive(v1::KeepAlive { sequence, asks_reason, reason: None })
             }
             FromAgent::Message(FromNode::Standing(standing)) => Message::Standing(standing.into()),
             FromAgent::Message(FromNode::Alive { round }) => {

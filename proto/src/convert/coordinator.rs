@@ -69,7 +69,11 @@ impl From<FromCoordinator> for v1::CoordinatorMessage {
             FromCoordinator::Message(message) => match message {
                 ToNode::Welcome(welcome) => Message::Welcome(welcome.into()),
                 ToNode::Refuse(reason) => Message::Refusal(reason.into()),
-                ToNode::Echo { sequence } => Message::Echo(v1::KeepAlive { sequence }),
+                ToNode::Echo { sequence, reason } => Message::Echo(v1::KeepAlive {
+                    sequence,
+                    asks_reason: false,
+                    reason: reason.map(Into::into),
+                }),
                 ToNode::Probe { round } => Message::Probe(v1::Probe { round: to_round(round) }),
                 ToNode::Assignment(assignment) => Message::Assignment(assignment.into()),
                 ToNode::HostLeaving => Message::HostLeaving(v1::HostLeaving {}),
@@ -96,7 +100,9 @@ impl TryFrom<v1::CoordinatorMessage> for FromCoordinator {
                 return Ok(Self::OtherAgent);
             }
             Message::Refusal(refusal) => ToNode::Refuse(refusal.try_into()?),
-            Message::Echo(v1::KeepAlive { sequence }) => ToNode::Echo { sequence },
+            Message::Echo(v1::KeepAlive { sequence, asks_reason: _, reason }) => {
+                ToNode::Echo { sequence, reason: reason.map(TryInto::try_into).transpose()? }
+            }
             Message::Probe(probe) => ToNode::Probe { round: round(probe.round, "probe.round")? },
             Message::Assignment(assignment) => ToNode::Assignment(assignment.try_into()?),
             Message::HostLeaving(v1::HostLeaving {}) => ToNode::HostLeaving,

@@ -62,9 +62,7 @@ impl From<Snapshot> for v1::Snapshot {
             max_restarts: snapshot.max_restarts,
             world_size: snapshot.world_size,
             nodes: snapshot.nodes.into_iter().map(Into::into).collect(),
-            incomplete: snapshot
-                .incomplete
-                .map(|Explanation { kind, text }| v1::Explanation { kind, text: printable(&text) }),
+            incomplete: snapshot.incomplete.map(Into::into),
             outcome: snapshot.outcome.map(Into::into),
             refused_clients: snapshot.refused_clients.iter().map(IpAddr::to_string).collect(),
         }
@@ -77,13 +75,6 @@ impl TryFrom<v1::Snapshot> for Snapshot {
     fn try_from(snapshot: v1::Snapshot) -> Result<Self, Malformed> {
         let phase = snapshot.phase().try_into()?;
         let id = round(snapshot.round, "snapshot.round")?;
-        let incomplete = match snapshot.incomplete {
-            None => None,
-            Some(why) => Some(Explanation {
-                kind: name(why.kind, "incomplete.kind")?,
-                text: text(why.text, "incomplete.text", limits::MAX_TEXT_LEN)?,
-            }),
-        };
         Ok(Self {
             run_id: RunId::new(name(snapshot.run_id, "snapshot.run_id")?),
             job_uid: JobUid::new(name(snapshot.job_uid, "snapshot.job_uid")?),
@@ -96,9 +87,26 @@ impl TryFrom<v1::Snapshot> for Snapshot {
             max_restarts: snapshot.max_restarts,
             world_size: snapshot.world_size,
             nodes: list(snapshot.nodes, "snapshot.nodes", limits::MAX_NODES, TryInto::try_into)?,
-            incomplete,
+            incomplete: snapshot.incomplete.map(TryInto::try_into).transpose()?,
             outcome: snapshot.outcome.map(TryInto::try_into).transpose()?,
             refused_clients: refused_clients(snapshot.refused_clients)?,
+        })
+    }
+}
+
+impl From<Explanation> for v1::Explanation {
+    fn from(Explanation { kind, text }: Explanation) -> Self {
+        Self { kind, text: printable(&text) }
+    }
+}
+
+impl TryFrom<v1::Explanation> for Explanation {
+    type Error = Malformed;
+
+    fn try_from(explanation: v1::Explanation) -> Result<Self, Malformed> {
+        Ok(Self {
+            kind: name(explanation.kind, "incomplete.kind")?,
+            text: text(explanation.text, "incomplete.text", limits::MAX_TEXT_LEN)?,
         })
     }
 }

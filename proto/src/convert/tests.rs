@@ -145,7 +145,8 @@ fn from_agent() -> Vec<FromAgent> {
         FromAgent::Message(FromNode::Standing(standing))
     });
     let others = [
-        FromNode::KeepAlive { sequence: u64::MAX },
+        FromNode::KeepAlive { sequence: u64::MAX, asks_reason: false },
+        FromNode::KeepAlive { sequence: 1, asks_reason: true },
         FromNode::Alive { round: round() },
         FromNode::Goodbye,
         FromNode::RefusedClients(refused_clients()),
@@ -225,7 +226,11 @@ fn from_coordinator() -> Vec<FromCoordinator> {
     ];
     refusals.extend(outcomes().into_iter().map(RefuseReason::Closed));
     let mut all = vec![
-        ToNode::Echo { sequence: 7 },
+        ToNode::Echo { sequence: 7, reason: None },
+        ToNode::Echo {
+            sequence: 8,
+            reason: Some(Explanation { kind: "last_call".into(), text: "last call".into() }),
+        },
         ToNode::Probe { round: round() },
         ToNode::HostLeaving,
         ToNode::RefusedClients(refused_clients()),

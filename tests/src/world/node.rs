@@ -280,7 +280,7 @@ impl World {
             Effect::Local(Action::Announce(News::WorkerFailed(failure) | News::Cause(failure))) => {
                 self.chronicle.failed_rounds.insert(failure.round.round);
             }
-            Effect::Local(Action::Announce(_)) => {}
+            Effect::Local(Action::Announce(_) | Action::ReportWait(_)) => {}
             Effect::Local(Action::Finish(ending)) => self.end_agent(id, &ending),
         }
     }

@@ -8,6 +8,7 @@ use ragent_rendezvous::{
         Admission, EvictReason, FromNode, JobResult, Outcome, RefuseReason, RestartReason,
         WaitReason, WorkerFailure,
     },
+    snapshot::Explanation,
 };
 
 use crate::signal::Signal;
@@ -40,8 +41,19 @@ pub enum Action {
     Kill,
     /// Report news to the user.
     Announce(News),
+    /// Report to the user that this node waits.
+    ReportWait(WaitReport),
     /// End this node's part, in this way.
     Finish(Ending),
+}
+
+/// The reason why a node has waited for a while.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum WaitReport {
+    /// The next round is not complete, for this reason.
+    NextRound(Explanation),
+    /// All workers of this node have succeeded, and those of other nodes still run.
+    OtherNodes,
 }
 
 /// An event that is reported to the user.

@@ -6,10 +6,11 @@ use std::{net::IpAddr, time::Instant};
 use ragent_rendezvous::{
     ids::{GroupRank, Round},
     message::{FromNode, REFUSED_CLIENTS_MAX, RefusedClients},
+    snapshot::Explanation,
 };
 
-use super::{Agent, Effect, News, State};
-use crate::limits;
+use super::{Action, Agent, Effect, News, State, WaitReport};
+use crate::{limits, wait_reports::Wait};
 
 /// The progress text of the workers.
 #[derive(Debug, Default)]
@@ -46,6 +47,34 @@ impl Agent {
             } else {
                 self.progress.is_due = true;
             }
+        }
+    }
+
+    /// Returns true if the keep-alive `sequence`, sent at `now`, is to request the reason why the next
+    /// round is not complete.
+    pub fn asks_reason(&mut self, now: Instant, sequence: u64) -> bool {
+        let wait = |has_succeeded| Some(Wait { round: self.round, has_succeeded });
+        let wait = match self.state {
+            State::Preparing | State::Ready { .. } => wait(false),
+            State::Succeeded => wait(true),
+            State::Running
+            | State::Stopping
+            | State::Leaving { .. }
+            | State::Closing(_)
+            | State::Finished => None,
+        };
+        self.wait_reports.handle_keep_alive(now, sequence, wait)
+    }
+
+    /// Notes the echo of a keep-alive, with the reason why the next round is not complete.
+    ///
+    /// A spare receives none, and has been reported as such.
+    pub fn handle_echo(&mut self, sequence: u64, reason: Option<Explanation>) {
+        let Some(wait) = self.wait_reports.handle_echo(sequence) else { return };
+        if wait.has_succeeded {
+            self.act(Action::ReportWait(WaitReport::OtherNodes));
+        } else if let Some(reason) = reason {
+            self.act(Action::ReportWait(WaitReport::NextRound(reason)));
         }
     }
 

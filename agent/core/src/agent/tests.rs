@@ -5,6 +5,7 @@ use ragent_rendezvous::{
     message::{
         Admission, Assignment, EvictReason, JobResult, RefusedClients, RestartReason, WorkerEnd,
     },
+    snapshot::Explanation,
 };
 
 use super::*;
@@ -334,6 +335,29 @@ fn close_ends_workers_first() {
     assert_eq!(t.finished(GroupEnd::Stopped), end);
     let mut t = Fixture::ready();
     assert_eq!(t.assign(Assignment::Close(outcome())), end);
+}
+
+/// A node that waits reports the reason that it receives with the echo of a keep-alive. Of a node whose
+/// workers have succeeded the reason is that others still run. A node with workers requests none.
+#[test]
+fn waits_are_reported() {
+    let reason = || Some(Explanation { kind: "k".to_owned(), text: "t".to_owned() });
+    let mut t = Fixture::ready();
+    assert!(!t.agent.asks_reason(t.now, 1));
+    t.now += 5 * SECOND;
+    assert!(t.agent.asks_reason(t.now, 2));
+    t.agent.handle_echo(2, reason());
+    let reported = |report| [Effect::Local(Action::ReportWait(report))];
+    assert_eq!(t.effects(), reported(WaitReport::NextRound(reason().unwrap())));
+    t.assign(Assignment::Admit(admission(1, 1)));
+    t.now += 600 * SECOND;
+    assert!(!t.agent.asks_reason(t.now, 3));
+    t.finished(GroupEnd::Succeeded);
+    assert!(!t.agent.asks_reason(t.now, 4));
+    t.now += 5 * SECOND;
+    assert!(t.agent.asks_reason(t.now, 5));
+    t.agent.handle_echo(5, None);
+    assert_eq!(t.effects(), reported(WaitReport::OtherNodes));
 }
 
 /// A coordinator that is unreachable for the join time-out ends this node's part.

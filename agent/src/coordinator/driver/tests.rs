@@ -71,7 +71,7 @@ impl Fixture {
 
     async fn keep_alive(&self, name: &str, sequence: u64) {
         let peer = attend(name).peer();
-        let message = FromNode::KeepAlive { sequence };
+        let message = FromNode::KeepAlive { sequence, asks_reason: false };
         self.inputs.send(Input::Message(peer, message)).await.unwrap();
     }
 
@@ -178,7 +178,7 @@ async fn proof_is_needed() {
         assert_eq!(t.standing_of("a").await, Some(StandingName::Joined));
     }
     t.keep_alive("a", 2).await;
-    while next_message(&mut stream).await != (ToNode::Echo { sequence: 2 }) {}
+    while next_message(&mut stream).await != (ToNode::Echo { sequence: 2, reason: None }) {}
     obituary(Some(proof)).await.unwrap();
     assert_eq!(t.standing_of("a").await, None);
 }
@@ -221,7 +221,7 @@ async fn last_call_is_armed() {
     for sequence in 0..29 {
         clock::until(Some(clock::now() + Duration::from_secs(1))).await;
         t.keep_alive("a", sequence).await;
-        assert_eq!(next_message(&mut stream).await, ToNode::Echo { sequence });
+        assert_eq!(next_message(&mut stream).await, ToNode::Echo { sequence, reason: None });
     }
     assert!(matches!(next_assignment(&mut stream).await, Assignment::Admit(_)));
     assert_eq!(clock::now() - start, Duration::from_secs(30));
@@ -275,7 +275,7 @@ async fn slow_reader_is_dropped() {
         t.keep_alive("slow", sequence).await;
     }
     t.keep_alive("quick", 7).await;
-    while next_message(&mut quick).await != (ToNode::Echo { sequence: 7 }) {}
+    while next_message(&mut quick).await != (ToNode::Echo { sequence: 7, reason: None }) {}
     let mut known_round = 0;
     while slow.recv().await.is_some() {
         known_round += 1;

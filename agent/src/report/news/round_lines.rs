@@ -3,9 +3,9 @@
 //!
 //! A pure machine: the agent's news in, lines out.
 
-use ragent_core::agent::News;
+use ragent_core::agent::{News, WaitReport};
 use ragent_rendezvous::{
-    ids::GroupRank,
+    ids::{GroupRank, RunId},
     message::{Admission, RestartReason, WaitReason},
     settings::{NodeRange, SharedSettings},
 };
@@ -44,6 +44,20 @@ impl RoundLines {
     pub fn registered(&self, endpoint: &Endpoint) -> Option<String> {
         let is_shown = self.has_several_nodes() && !self.is_first_only;
         is_shown.then(|| format!("registered at {endpoint} (job of {} nodes)", self.nodes))
+    }
+
+    /// The line for a wait in the job `run_id` at `endpoint`.
+    pub(crate) fn waiting(
+        &self,
+        wait: &WaitReport,
+        endpoint: &str,
+        run_id: &RunId,
+    ) -> Option<String> {
+        if !self.has_several_nodes() || self.are_repeated() {
+            return None;
+        }
+        let text = news::waiting_for(wait);
+        Some(format!("{text} (endpoint {endpoint}, run id {run_id})"))
     }
 
     /// The line for the success of the job.
@@ -149,6 +163,7 @@ mod tests {
         ids::{GlobalRank, LocalRank, RoleRank, Round, RoundId, Term},
         message::{EvictReason, WorkerEnd, WorkerFailure},
         settings::{StoreAccess, Timeouts},
+        snapshot::Explanation,
     };
 
     use super::*;
@@ -253,6 +268,23 @@ mod tests {
         assert_eq!(lines.line(&News::Restarting(round(1), RestartReason::HostLeft)), None);
         let next = lines.line(&admitted(2, 3, 1, 0)).unwrap();
         assert!(next.ends_with(":41000 (the coordinator's host is leaving)"), "{next}");
+    }
+
+    /// A wait is one line with the reason, the endpoint and the run id; none in a job of one node, or if
+    /// another agent prints the lines.
+    #[test]
+    fn wait_has_a_line() {
+        let text = "waiting for 1 more node (1 of at least 2 are ready), join timeout in 595 s";
+        let reason = Explanation { kind: "too_few_nodes".to_owned(), text: text.to_owned() };
+        let next = WaitReport::NextRound(reason);
+        let line = |lines: RoundLines, wait| lines.waiting(wait, "n:1", &RunId::new("j"));
+        let expected = format!("the next round is not complete: {text} (endpoint n:1, run id j)");
+        assert_eq!(line(lines(2, false), &next), Some(expected));
+        let expected = "all workers of this node have succeeded; waiting for the workers of the other \
+                        nodes (endpoint n:1, run id j)";
+        assert_eq!(line(lines(2, false), &WaitReport::OtherNodes).as_deref(), Some(expected));
+        assert_eq!(line(lines(1, false), &next), None);
+        assert_eq!(line(lines(2, true), &next), None);
     }
 
     /// A node that joins a job does not print earlier restarts as its own.

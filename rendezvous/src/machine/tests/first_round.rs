@@ -2,8 +2,10 @@
 
 use super::fixture::{Did, Fixture, SECOND, describe, ready};
 use crate::{
+    effect::Effect,
     ids::{JobUid, RunId, Term},
-    message::{JobResult, NodeState, PROTOCOL_VERSION, RefuseReason, WaitReason},
+    message::{FromNode, JobResult, NodeState, PROTOCOL_VERSION, RefuseReason, ToNode, WaitReason},
+    snapshot::Explanation,
 };
 
 /// `max` nodes complete the round at once; ranks are in the order of host names.
@@ -38,7 +40,10 @@ fn last_call_is_cleared_below_min() {
     t.live(&["a", "b"], 20 * SECOND);
     assert_eq!(t.die("b"), []);
     assert_eq!(t.live(&["a"], 20 * SECOND), []);
-    assert_eq!(t.why(), "waiting for 1 more node (1 of at least 2 are ready), 560 s left");
+    assert_eq!(
+        t.why(),
+        "waiting for 1 more node (1 of at least 2 are ready), join timeout in 560 s"
+    );
     t.join("c");
     assert_eq!(t.live(&["a", "c"], 29 * SECOND), []);
     assert_eq!(t.live(&["a", "c"], SECOND).len(), 3);
@@ -67,7 +72,29 @@ fn join_timeout_closes_the_job() {
         panic!("{result:?}");
     };
     assert_eq!(waited, 600 * SECOND);
-    assert_eq!(t.message("a", crate::message::FromNode::Goodbye), [Did::Finish]);
+    assert_eq!(t.message("a", FromNode::Goodbye), [Did::Finish]);
+}
+
+/// An echo contains the reason why the round is not complete if the keep-alive requests it, and none
+/// while a round runs.
+#[test]
+fn echo_contains_the_reason_on_request() {
+    let mut t = Fixture::new(2, 2);
+    t.join("a");
+    let reason = |t: &mut Fixture, asks_reason| {
+        let peer = t.peer("a");
+        let keep_alive = FromNode::KeepAlive { sequence: 1, asks_reason };
+        t.machine.handle_message(t.now, peer, keep_alive);
+        match t.machine.poll_effect() {
+            Some(Effect::Send { message: ToNode::Echo { sequence: 1, reason }, .. }) => reason,
+            other => panic!("{other:?}"),
+        }
+    };
+    let expected = Explanation { kind: "too_few_nodes".to_owned(), text: t.why() };
+    assert_eq!(reason(&mut t, true), Some(expected));
+    assert_eq!(reason(&mut t, false), None);
+    t.join("b");
+    assert_eq!(reason(&mut t, true), None);
 }
 
 /// An attend that does not match is refused, with the coordinator's side of the mismatch.

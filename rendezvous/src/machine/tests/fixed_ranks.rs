@@ -102,7 +102,10 @@ fn doubled_rank_completes_nothing() {
     t.join_as("a", 1);
     t.cut("a");
     assert_eq!(t.join_as("a2", 1), [Did::Welcome("a2"), Did::Wait("a2", WaitReason::Gathering)]);
-    assert_eq!(t.why(), "waiting for 1 more node (1 of at least 2 are ready), 600 s left");
+    assert_eq!(
+        t.why(),
+        "waiting for 1 more node (1 of at least 2 are ready), join timeout in 600 s"
+    );
     t.join_as("a", 1);
     let did = t.join_as("b", 0);
     assert!(

@@ -263,7 +263,7 @@ impl Fixture {
     /// Sends a keep-alive of each of `names`.
     pub(super) fn keep_alive(&mut self, names: &[&str]) {
         for name in names {
-            self.message(name, FromNode::KeepAlive { sequence: 1 });
+            self.message(name, FromNode::KeepAlive { sequence: 1, asks_reason: false });
         }
     }
 

@@ -59,7 +59,10 @@ fn recovery_below_min_waits_and_fails() {
     t.restart_coordinator();
     t.join("a");
     t.live(&["a"], 10 * SECOND);
-    assert_eq!(t.why(), "waiting for 1 more node (1 of at least 2 are ready), 590 s left");
+    assert_eq!(
+        t.why(),
+        "waiting for 1 more node (1 of at least 2 are ready), join timeout in 590 s"
+    );
     assert_eq!(t.live(&["a"], 590 * SECOND), [Did::Remember(1, 0), Did::Close("a")]);
     let result = t.outcome().expect("closed").result;
     let JobResult::JoinTimeout { present: 1, min: 2, waited, .. } = result else {
