@@ -32,7 +32,9 @@ fn joining_a_foreign_server_at(port: u16) -> End {
     assert_eq!(end.stdout, "");
     end.assert_stderr(&[
         &format!("127.0.0.1:{port} is served by a program other than ragent"),
+        &format!("(process {} (", std::process::id()),
         "hint: ",
+        "`ragent doctor --rdzv-endpoint HOST:PORT`",
     ]);
     end
 }

@@ -9,7 +9,6 @@ mod limits;
 mod loopback;
 mod machine;
 mod peers;
-mod port;
 mod python;
 
 use std::{fmt, io, num::NonZeroU32, process::ExitCode};

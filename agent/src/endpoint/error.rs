@@ -29,10 +29,12 @@ pub enum LocateError {
         source: io::Error,
     },
     /// Another program holds the port on this machine and does not answer.
-    #[error("port {} is in use by another program on this machine", address.port())]
+    #[error("port {} is in use by another program on this machine{}", address.port(), of(holder))]
     Held {
         /// The address.
         address: SocketAddr,
+        /// The program, if it is known.
+        holder: Option<String>,
     },
     /// The first agent of a launcher runs on another machine than the endpoint's.
     #[error(
@@ -48,12 +50,14 @@ pub enum LocateError {
         endpoint: String,
     },
     /// Another program answers at the endpoint.
-    #[error("{address} is served by a program other than ragent: {what}")]
+    #[error("{address} is served by a program other than ragent{}: {what}", of(holder))]
     Other {
         /// The address.
         address: SocketAddr,
         /// A description of its answer.
         what: String,
+        /// The program, if it runs on this machine and is known.
+        holder: Option<String>,
     },
     /// The search for the other agents failed.
     #[error("failed to search for the job's other agents")]
@@ -92,12 +96,26 @@ pub enum LocateError {
 pub(crate) const CHECK_NAME: &str = "check the host name in `--rdzv-endpoint`, and that this machine can resolve it: `getent hosts \
      NAME` uses /etc/hosts and DNS as ragent does";
 
+/// Formats the program that holds a port.
+fn of(holder: &Option<String>) -> String {
+    holder.as_ref().map_or_else(String::new, |holder| format!(" ({holder})"))
+}
+
 impl LocateError {
+    /// Adds the program that holds the port, which `find` returns if it is known.
+    pub(super) fn with_holder(mut self, find: impl FnOnce(SocketAddr) -> Option<String>) -> Self {
+        if let Self::Held { address, holder } | Self::Other { address, holder, .. } = &mut self {
+            *holder = find(*address);
+        }
+        self
+    }
+
     /// Returns the hint for the user.
     pub(crate) fn hint(&self) -> &'static str {
         match self {
             Self::Other { .. } | Self::Held { .. } => {
-                "end that program, or use another port on all nodes (`--rdzv-endpoint`, or `--master-port`)"
+                "end that program, or use another port on all nodes (`--rdzv-endpoint`, or \
+                 `--master-port`); `ragent doctor --rdzv-endpoint HOST:PORT` checks a port"
             }
             Self::TimedOut { .. } => {
                 "check that the agent on the endpoint's host is running, and that no firewall \

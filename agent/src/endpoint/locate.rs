@@ -22,7 +22,7 @@ use crate::{
     net::{self, Reach, ResolveError},
     scheduler::Launcher,
     spec::Endpoint,
-    sys::{clock, host::ThisHost},
+    sys::{clock, host::ThisHost, port_holder},
 };
 
 /// The host of an endpoint.
@@ -98,9 +98,14 @@ pub(super) async fn locate(
                     "the coordinator has not been reached yet; {advice}"
                 );
             }
-            Effect::GiveUp(error) => return Err(error),
+            Effect::GiveUp(error) => return Err(error.with_holder(holder)),
         }
     }
+}
+
+/// Returns the program that holds a port of this machine, if it is known.
+fn holder(address: SocketAddr) -> Option<String> {
+    ThisHost.owns(address.ip()).then(|| port_holder::holder(address.port())).flatten()
 }
 
 async fn ask(endpoint: &Endpoint) -> Input {

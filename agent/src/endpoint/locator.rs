@@ -182,7 +182,11 @@ impl Locator {
                 Answer::Ragent => return self.end(Effect::Join(address)),
                 Answer::Silent => return self.handle_silence(now, since, address),
                 Answer::Other(what) => {
-                    return self.end(Effect::GiveUp(LocateError::Other { address, what }));
+                    return self.end(Effect::GiveUp(LocateError::Other {
+                        address,
+                        what,
+                        holder: None,
+                    }));
                 }
                 Answer::None(error) => last = format!("{address}: {error}"),
             }
@@ -200,7 +204,7 @@ impl Locator {
         // A coordinator that is stalled, or busy with other connections, is silent too.
         if now.saturating_duration_since(since) >= limits::SILENT_TIMEOUT {
             let what = looks_like(&[]);
-            return self.end(Effect::GiveUp(LocateError::Other { address, what }));
+            return self.end(Effect::GiveUp(LocateError::Other { address, what, holder: None }));
         }
         self.try_again(now, format!("{address} accepts connections but does not answer"));
     }
@@ -211,7 +215,7 @@ impl Locator {
         }
         // Another agent of this machine may have bound the port a moment earlier, and answers soon.
         if self.binds == MAX_BINDS {
-            return self.end(Effect::GiveUp(LocateError::Held { address }));
+            return self.end(Effect::GiveUp(LocateError::Held { address, holder: None }));
         }
         self.binds += 1;
         self.not_found(now, format!("{address} is in use"));

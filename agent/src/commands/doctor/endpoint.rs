@@ -9,7 +9,7 @@ use std::{
 
 use ragent_rendezvous::message::PROTOCOL_VERSION;
 
-use super::{Finding, port};
+use super::Finding;
 use crate::{
     commands::doctor::limits,
     coordinator::identity::{IDENTITY_PATH, Identity},
@@ -19,7 +19,7 @@ use crate::{
         http_client::{self, Exchange, ExchangeEnd},
     },
     spec::Endpoint,
-    sys::{clock, host::ThisHost},
+    sys::{clock, host::ThisHost, port_holder},
 };
 
 /// Checks the addresses of this host's own name, which torch and NCCL look up.
@@ -113,7 +113,8 @@ fn port_here(number: u16) -> Finding {
             "use a port that this user may listen on",
         ),
         Err(error) => {
-            let holder = port::holder(number).map_or_else(String::new, |who| format!(" by {who}"));
+            let holder =
+                port_holder::holder(number).map_or_else(String::new, |who| format!(" by {who}"));
             let text = format!("cannot listen on port {number}: {error}; it is held{holder}");
             Finding::fail("port", text, "end that program, or use another port for the job")
         }
@@ -142,7 +143,8 @@ async fn ask(address: SocketAddr) -> std::io::Result<Answer> {
 fn judge_answer(address: SocketAddr, answer: &Answer) -> Vec<Finding> {
     let Some(identity) = identity::identity(&answer.received) else {
         let what = identity::looks_like(&answer.received);
-        let holder = ThisHost.owns(address.ip()).then(|| port::holder(address.port())).flatten();
+        let holder =
+            ThisHost.owns(address.ip()).then(|| port_holder::holder(address.port())).flatten();
         let holder = holder.map_or_else(String::new, |who| format!(", {who}"));
         let text = format!("{address} is served by a program other than ragent{holder}: {what}");
         return vec![Finding::fail(

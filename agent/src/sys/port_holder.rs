@@ -4,7 +4,7 @@ use crate::sys::proc;
 
 /// Returns the process that listens on `port`, as text; `None` if there is none, or it is another
 /// user's.
-pub(super) fn holder(port: u16) -> Option<String> {
+pub(crate) fn holder(port: u16) -> Option<String> {
     let tables = ["net/tcp", "net/tcp6"].map(proc::read);
     let inodes: Vec<String> =
         tables.iter().flatten().flat_map(|table| listeners(table, port)).collect();
