@@ -99,6 +99,8 @@ pub struct Agent {
     wait_reports: WaitReports,
     /// The time at which the coordinator became unreachable; `None` while it is reached.
     unattended: Option<Instant>,
+    /// True if the host of the last coordinator has announced that it leaves.
+    has_host_left: bool,
     /// True if the coordinator may still count this node as alive.
     is_leased: bool,
     progress: Progress,
@@ -123,6 +125,7 @@ impl Agent {
             waiting: None,
             wait_reports: WaitReports::default(),
             unattended: Some(now),
+            has_host_left: false,
             is_leased: false,
             progress: Progress::default(),
             refused_clients: Vec::new(),
@@ -194,6 +197,7 @@ impl Agent {
         self.term = self.term.max(welcome.term);
         self.job_uid = Some(welcome.job_uid.clone());
         self.unattended = None;
+        self.has_host_left = false;
         self.is_leased = true;
         self.send_standing(now);
         if !self.progress.text.is_empty() {
@@ -258,6 +262,7 @@ impl Agent {
 
     /// Notes that the coordinator's host is about to leave.
     pub fn handle_host_leaving(&mut self) {
+        self.has_host_left = true;
         if !self.is_leaving() {
             self.announce(News::HostLeaving);
         }
@@ -313,7 +318,8 @@ impl Agent {
             let was_attended = self.job_uid.is_some();
             let waited = self.settings.join_timeout;
             self.act(Action::Kill);
-            self.finish(Ending::Unreachable { waited, was_attended });
+            let has_left = self.has_host_left;
+            self.finish(Ending::Unreachable { waited, was_attended, has_left });
         }
     }
 

@@ -2,7 +2,8 @@
 //! again.
 //!
 //! A lost coordinator causes several errors in a few seconds: the stream breaks, attempts to connect fail,
-//! the lease ends. Only the first report is a warning; the others are logged at `info`.
+//! the lease ends. Only the first report is a warning, and the one that workers are stopped; the others are
+//! logged at `info`.
 
 use std::mem;
 
@@ -13,12 +14,14 @@ use crate::reported_causes::ReportedCauses;
 pub struct Outage {
     causes: ReportedCauses,
     is_reported: bool,
+    /// True if it was reported that workers are stopped because the lease has ended.
+    is_stop_reported: bool,
 }
 
 /// A report about an outage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Report {
-    /// The first report: a warning.
+    /// The first report, or that workers are stopped: a warning.
     First,
     /// A further report, logged at `info`.
     Further,
@@ -44,9 +47,13 @@ impl Outage {
         if is_first { Some(Report::First) } else { is_new.then_some(Report::Further) }
     }
 
-    /// Notes that the lease has ended.
-    pub fn handle_lease_lost(&mut self) -> Report {
-        if mem::replace(&mut self.is_reported, true) { Report::Further } else { Report::First }
+    /// Notes that the lease has ended; `stops_workers` is true if workers of this node are stopped
+    /// because of that.
+    pub fn handle_lease_lost(&mut self, stops_workers: bool) -> Report {
+        let is_known = mem::replace(&mut self.is_reported, true);
+        let is_stop_known = self.is_stop_reported || !stops_workers;
+        self.is_stop_reported |= stops_workers;
+        if is_known && is_stop_known { Report::Further } else { Report::First }
     }
 
     /// Notes that the coordinator was reached: this node has registered, or was admitted. Returns true if
@@ -75,7 +82,7 @@ mod tests {
         assert_eq!(outage.handle_stream_ended(BROKE), Some(Report::Further));
         assert_eq!(outage.handle_unreachable(REFUSED, true), Some(Report::First));
         assert_eq!(outage.handle_unreachable(REFUSED, true), None);
-        assert_eq!(outage.handle_lease_lost(), Report::Further);
+        assert_eq!(outage.handle_lease_lost(false), Report::Further);
         assert_eq!(outage.handle_unreachable("no route to host", true), Some(Report::Further));
         assert!(outage.handle_reached());
         assert_eq!(outage.handle_unreachable(REFUSED, true), Some(Report::First));
@@ -86,12 +93,23 @@ mod tests {
     #[test]
     fn first_sign_is_reported() {
         let mut outage = Outage::default();
-        assert_eq!(outage.handle_lease_lost(), Report::First);
+        assert_eq!(outage.handle_lease_lost(false), Report::First);
         assert_eq!(outage.handle_unreachable(REFUSED, true), Some(Report::Further));
         let mut outage = Outage::default();
         outage.handle_host_leaving();
         assert_eq!(outage.handle_unreachable(REFUSED, true), Some(Report::Further));
-        assert_eq!(outage.handle_lease_lost(), Report::Further);
+        assert_eq!(outage.handle_lease_lost(false), Report::Further);
+    }
+
+    /// The stop of workers is a warning even if the outage has been reported, once for each outage.
+    #[test]
+    fn stop_of_workers_is_reported_once() {
+        let mut outage = Outage::default();
+        assert_eq!(outage.handle_unreachable(REFUSED, true), Some(Report::First));
+        assert_eq!(outage.handle_lease_lost(true), Report::First);
+        assert_eq!(outage.handle_lease_lost(true), Report::Further);
+        assert!(outage.handle_reached());
+        assert_eq!(outage.handle_lease_lost(true), Report::First);
     }
 
     /// The attempt after a stream has ended is reported even if it fails for the same cause.

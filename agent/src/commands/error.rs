@@ -277,10 +277,20 @@ impl Ended {
             Ending::Closed(outcome) => closed(outcome, title),
             Ending::Left(signal) => format!("ragent: left the job because of {signal}"),
             Ending::Refused(reason) => refused(reason, settings, endpoint, title),
-            Ending::Unreachable { waited, was_attended } => {
-                let how = if *was_attended { "unreachable for" } else { "not reached within" };
+            Ending::Unreachable { waited, was_attended, has_left } => {
                 let seconds = waited.as_secs();
-                let what = format!("error: the coordinator at {endpoint} was {how} {seconds} s");
+                let what = match (has_left, was_attended) {
+                    (true, _) => format!(
+                        "error: the coordinator's host ({endpoint}) has left the job, and was not \
+                         started again within {seconds} s"
+                    ),
+                    (false, true) => format!(
+                        "error: the coordinator at {endpoint} was unreachable for {seconds} s"
+                    ),
+                    (false, false) => format!(
+                        "error: the coordinator at {endpoint} was not reached within {seconds} s"
+                    ),
+                };
                 let hint = if *workers_succeeded {
                     "the workers of this node have succeeded; check on the other nodes whether \
                      the job has"

@@ -94,6 +94,8 @@ pub enum Ending {
         waited: Duration,
         /// True if the coordinator had been reached before.
         was_attended: bool,
+        /// True if its host had announced that it leaves.
+        has_left: bool,
     },
 }
 

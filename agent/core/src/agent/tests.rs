@@ -369,9 +369,31 @@ fn coordinator_is_waited_for_as_long_as_nodes_are() {
     t.now += 600 * SECOND;
     assert_eq!(t.agent.poll_timeout(), Some(t.now));
     t.agent.handle_timeout(t.now);
-    let ending = Ending::Unreachable { waited: 600 * SECOND, was_attended: true };
-    assert_eq!(t.effects(), [KILL, Effect::Local(Action::Finish(ending))]);
+    assert_eq!(t.effects(), [KILL, unreachable(false)]);
     assert_eq!(t.agent.poll_timeout(), None);
+}
+
+/// The ending of a node whose coordinator was not reached again.
+fn unreachable(has_left: bool) -> Effect {
+    let waited = 600 * SECOND;
+    Effect::Local(Action::Finish(Ending::Unreachable { waited, was_attended: true, has_left }))
+}
+
+/// A host that has announced its leave is distinguished from a lost one; the announcement ends with the
+/// next registration.
+#[test]
+fn host_that_left_is_remembered() {
+    for is_back in [false, true] {
+        let mut t = Fixture::ready();
+        t.agent.handle_host_leaving();
+        if is_back {
+            t.welcome(2);
+        }
+        t.agent.handle_unattended(t.now);
+        t.now += 600 * SECOND;
+        t.agent.handle_timeout(t.now);
+        assert_eq!(t.effects(), [KILL, unreachable(!is_back)]);
+    }
 }
 
 /// A node that was in no round follows to another coordinator as if it had known none; a node that
@@ -474,7 +496,8 @@ fn endings_worth_another_start_have_another_exit_code() {
     let waited = Duration::ZERO;
     let departed = Box::default();
     assert_eq!(code(JobResult::JoinTimeout { present: 1, min: 2, waited, departed }), 1);
-    let unreachable = |was_attended| Ending::Unreachable { waited, was_attended }.exit_code();
+    let unreachable =
+        |was_attended| Ending::Unreachable { waited, was_attended, has_left: false }.exit_code();
     assert_eq!((unreachable(true), unreachable(false)), (3, 1));
 }
 

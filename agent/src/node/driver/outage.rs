@@ -24,13 +24,13 @@ impl Driver<'_> {
         let lease = settings.leases.agent.as_secs_f64();
         match report {
             Some(Report::First) if self.has_workers && !settings.runs_unleased => warn!(
-                %endpoint, cause, give_up_after_s,
-                "cannot reach the coordinator; retrying (workers are stopped if it stays \
-                 unreachable for {lease:.1} s)"
+                "cannot reach the coordinator at {endpoint}; retrying for {give_up_after_s} s \
+                 (workers are killed if it stays unreachable for {lease:.1} s): {cause}"
             ),
-            Some(Report::First) => {
-                warn!(%endpoint, cause, give_up_after_s, "cannot reach the coordinator; retrying");
-            }
+            Some(Report::First) => warn!(
+                "cannot reach the coordinator at {endpoint}; retrying for {give_up_after_s} s: \
+                 {cause}"
+            ),
             Some(Report::Further) => {
                 info!(%endpoint, cause, give_up_after_s, "cannot reach the coordinator; retrying");
             }
@@ -42,15 +42,17 @@ impl Driver<'_> {
     pub(super) fn report_lost_lease(&mut self) {
         let (endpoint, settings) = (&self.spec.endpoint, &self.spec.settings);
         let give_up_after_s = settings.join_timeout.as_secs();
-        match self.outage.handle_lease_lost() {
-            Report::First if self.has_workers => warn!(
-                %endpoint, give_up_after_s,
-                "the lease has ended: the coordinator has not answered in time; stopping the \
-                 workers and retrying"
+        let lease = settings.leases.agent.as_secs_f64();
+        let stops_workers = self.has_workers && !settings.runs_unleased;
+        match self.outage.handle_lease_lost(stops_workers) {
+            Report::First if stops_workers => warn!(
+                "the lease has ended: the coordinator at {endpoint} has not answered for {lease:.1} \
+                 s; killing the workers of this node, which start again in the next round \
+                 (this agent gives up after {give_up_after_s} s)"
             ),
             Report::First => warn!(
-                %endpoint, give_up_after_s,
-                "the lease has ended: the coordinator has not answered in time; retrying"
+                "the lease has ended: the coordinator at {endpoint} has not answered for {lease:.1} \
+                 s; retrying for {give_up_after_s} s"
             ),
             Report::Further => {
                 info!("the lease has ended: the coordinator has not answered in time");
