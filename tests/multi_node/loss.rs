@@ -43,7 +43,8 @@ fn lost_node_is_named_when_the_job_ends() {
         let end = agent.end();
         end.assert_code(1);
         end.assert_stderr(&[
-            "only 2 of at least 3 nodes had joined after 2 s; 1 missing",
+            "only 2 of at least 3 nodes had joined 2 s after the end of round 1 or the last loss of a \
+             node; 1 missing",
             "nodes that were lost or have left: ",
             " (its agent ended ",
         ]);

@@ -10,6 +10,7 @@ use std::{
 use ragent_core::agent::{CLOSED_BEFORE, Ending};
 use ragent_proto::printable;
 use ragent_rendezvous::{
+    ids::Round,
     message::{JobResult, Outcome, RefuseReason},
     settings::SharedSettings,
 };
@@ -311,11 +312,16 @@ pub(crate) fn closed(outcome: &Outcome, title: &str) -> String {
     match &outcome.result {
         JobResult::Succeeded => "ragent: the job has succeeded".to_owned(),
         JobResult::BudgetSpent | JobResult::FinalFailure => report::failure(outcome, title),
-        JobResult::JoinTimeout { present, min, waited, departed } => {
+        JobResult::JoinTimeout { present, min, waited, after, departed } => {
+            let (seconds, missing) = (waited.as_secs(), min.saturating_sub(*present));
+            let when = match after {
+                Round(0) => format!("after {seconds} s"),
+                round => {
+                    format!("{seconds} s after the end of round {round} or the last loss of a node")
+                }
+            };
             let mut what = format!(
-                "error: only {present} of at least {min} nodes had joined after {} s; {} missing",
-                waited.as_secs(),
-                min.saturating_sub(*present)
+                "error: only {present} of at least {min} nodes had joined {when}; {missing} missing"
             );
             if !departed.first.is_empty() {
                 let departed = news::departed_nodes(departed);

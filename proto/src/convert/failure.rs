@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use ragent_rendezvous::{
-    ids::{GlobalRank, LocalRank},
-    message::{
-        DepartedNode, DepartedNodes, Departure, JobResult, Outcome, WorkerEnd, WorkerFailure,
-    },
+    ids::{GlobalRank, LocalRank, Round},
+    message::{Departure, DepartedNode, DepartedNodes, JobResult, Outcome, WorkerEnd, WorkerFailure},
 };
 
 use super::{list, millis, name, printable, required, round, text, to_millis, to_round};
@@ -134,13 +132,18 @@ impl From<Outcome> for v1::Outcome {
         let result = match outcome.result {
             JobResult::Succeeded => Result::Succeeded(outcome::Succeeded {}),
             JobResult::BudgetSpent => Result::BudgetSpent(outcome::BudgetSpent {}),
-            JobResult::JoinTimeout { present, min, waited, departed } => {
+            JobResult::JoinTimeout { present, min, waited, after, departed } => {
                 let waited_ms = to_millis(waited);
                 let departed_more = departed.more;
                 let departed = departed.first.into_iter().map(Into::into).collect();
-                let timeout =
-                    outcome::JoinTimeout { present, min, waited_ms, departed, departed_more };
-                Result::JoinTimeout(timeout)
+                Result::JoinTimeout(outcome::JoinTimeout {
+                    present,
+                    min,
+                    waited_ms,
+                    departed,
+                    departed_more,
+                    after_round: after.0,
+                })
             }
             JobResult::RecoveryTimeout { present, needed, waited } => {
                 let waited_ms = to_millis(waited);
@@ -180,6 +183,7 @@ impl TryFrom<v1::Outcome> for Outcome {
                 waited_ms,
                 departed,
                 departed_more,
+                after_round,
             }) => {
                 let waited = millis(waited_ms, "outcome.waited_ms")?;
                 let first = list(
@@ -189,7 +193,8 @@ impl TryFrom<v1::Outcome> for Outcome {
                     TryInto::try_into,
                 )?;
                 let departed = Box::new(DepartedNodes { first, more: departed_more });
-                JobResult::JoinTimeout { present, min, waited, departed }
+                let after = Round(after_round);
+                JobResult::JoinTimeout { present, min, waited, after, departed }
             }
             Wire::RecoveryTimeout(outcome::RecoveryTimeout { present, needed, waited_ms }) => {
                 let waited = millis(waited_ms, "outcome.waited_ms")?;

@@ -78,6 +78,7 @@ fn outcomes() -> Vec<Outcome> {
             present: 1,
             min: 2,
             waited: Duration::from_secs(600),
+            after: Round(2),
             departed: Box::new(departed_nodes()),
         },
         JobResult::RecoveryTimeout { present: 1, needed: 3, waited: Duration::from_secs(600) },

@@ -10,7 +10,7 @@ use tracing::info;
 
 use crate::{
     group::{Group, SeatState},
-    ids::{GroupRank, NodeId, RoundId},
+    ids::{GroupRank, NodeId, Round, RoundId},
     limits::after,
     machine::{Availability, Rendezvous, closing::Failures, is_enough},
     message::{DepartedNodes, Departure, JobResult, NodeDescription},
@@ -89,6 +89,7 @@ impl Rendezvous {
                 present: u32::try_from(present).unwrap_or(u32::MAX),
                 min: shared.nodes.min(),
                 waited: now.saturating_duration_since(since),
+                after: self.phase.group().map_or(Round(0), |group| group.round.round),
                 departed: Box::new(self.departed(now)),
             }
         };

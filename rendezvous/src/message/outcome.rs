@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::WorkerFailure;
+use crate::ids::Round;
 
 /// The outcome of a job.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -75,6 +76,10 @@ pub enum JobResult {
         min: u32,
         /// The time for which they waited.
         waited: Duration,
+        /// The last round: the time runs from its end, or from the last loss of a node after that; zero if
+        /// there was none.
+        #[serde(default)]
+        after: Round,
         /// The nodes that were lost or have left since the last round was formed, and have not been
         /// replaced.
         #[serde(default, rename = "gone")]

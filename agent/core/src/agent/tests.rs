@@ -495,7 +495,8 @@ fn endings_worth_another_start_have_another_exit_code() {
     assert_eq!(code(JobResult::AllLeft), 1);
     let waited = Duration::ZERO;
     let departed = Box::default();
-    assert_eq!(code(JobResult::JoinTimeout { present: 1, min: 2, waited, departed }), 1);
+    let timeout = JobResult::JoinTimeout { present: 1, min: 2, waited, after: Round(0), departed };
+    assert_eq!(code(timeout), 1);
     let unreachable =
         |was_attended| Ending::Unreachable { waited, was_attended, has_left: false }.exit_code();
     assert_eq!((unreachable(true), unreachable(false)), (3, 1));

@@ -3,7 +3,7 @@
 use super::fixture::{Did, Fixture, SECOND, describe, ready};
 use crate::{
     effect::Effect,
-    ids::{JobUid, RunId, Term},
+    ids::{JobUid, Round, RunId, Term},
     message::{FromNode, JobResult, NodeState, PROTOCOL_VERSION, RefuseReason, ToNode, WaitReason},
     snapshot::Explanation,
 };
@@ -68,7 +68,7 @@ fn join_timeout_closes_the_job() {
     let closed = [Did::Remember(0, 0), Did::Close("a")];
     assert_eq!(t.live(&["a"], 600 * SECOND), closed);
     let result = t.outcome().expect("closed").result;
-    let JobResult::JoinTimeout { present: 1, min: 2, waited, .. } = result else {
+    let JobResult::JoinTimeout { present: 1, min: 2, waited, after: Round(0), .. } = result else {
         panic!("{result:?}");
     };
     assert_eq!(waited, 600 * SECOND);

@@ -65,7 +65,7 @@ fn recovery_below_min_waits_and_fails() {
     );
     assert_eq!(t.live(&["a"], 590 * SECOND), [Did::Remember(1, 0), Did::Close("a")]);
     let result = t.outcome().expect("closed").result;
-    let JobResult::JoinTimeout { present: 1, min: 2, waited, .. } = result else {
+    let JobResult::JoinTimeout { present: 1, min: 2, waited, after: Round(1), .. } = result else {
         panic!("{result:?}");
     };
     assert_eq!(waited, 600 * SECOND);
