@@ -79,7 +79,12 @@ fn rounds_have_few_lines() {
     assert!(of_host[2].ends_with(" exited with code 7"), "{}", of_host[2]);
     assert!(of_host[3].contains(", restart 1 of 3 (rank 1 on "), "{}", of_host[3]);
     let of_guest = lines(&guest.stderr);
-    assert!(of_guest[2].starts_with("error: worker failed "), "{}", guest.stderr);
+    assert!(
+        of_guest[2]
+            .starts_with("error: rank 1 failed in round 1: exited with code 7 (local rank 0, "),
+        "{}",
+        guest.stderr
+    );
     assert_eq!(of_guest.len(), expected.len(), "{}", guest.stderr);
 }
 

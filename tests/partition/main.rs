@@ -312,6 +312,11 @@ fn endpoint_on_a_container_bridge_is_warned_about() {
         );
         let end = network.ragent(&sandbox, 1, &words).run();
         end.assert_code(0);
-        assert_eq!(end.stderr.contains("interface=\"docker0\""), warned, "{}", end.stderr);
+        assert_eq!(
+            end.stderr.contains("of the container bridge docker0: "),
+            warned,
+            "{}",
+            end.stderr
+        );
     }
 }

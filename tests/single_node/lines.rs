@@ -33,7 +33,9 @@ fn restart_is_one_line() {
     end.assert_code(0);
     let lines: Vec<&str> = end.stderr.lines().collect();
     assert_eq!(lines.len(), 2, "{}", end.stderr);
-    assert!(lines[0].contains("ragent: error: worker failed round=1.1 rank=0"), "{}", lines[0]);
+    let failed =
+        "ragent: error: rank 0 failed in round 1: exited with code 1 (local rank 0, process ";
+    assert!(lines[0].contains(failed), "{}", lines[0]);
     assert!(
         lines[1].contains("Z ragent: round 2: 1 node, 1 worker, master 127.0.0.1:"),
         "{}",

@@ -32,7 +32,7 @@ fn direct_way_is_the_second_one() {
     let launch = cluster.launch("--fanout 1 --no-python environment.sh");
     let end = launch.default_lines().run();
     end.assert_code(0);
-    let warning = "ragent: warning: host not reached through another host; connecting to it directly host=\"node2\"";
+    let warning = "ragent: warning: host not reached through another host; connecting to it directly (host node2): ";
     end.assert_stderr(&[warning, "Connection refused (exit status: 255)"]);
     assert_eq!(end.stderr.matches(warning).count(), 1, "{}", end.stderr);
     for rank in 0..4 {

@@ -82,18 +82,16 @@ pub(super) fn announced_address(spec: &JobSpec, endpoint: &Endpoint, resolved: I
     }
     match unreachable {
         Some(Unreachable::Loopback) => warn!(
-            %endpoint,
-            "the endpoint is a loopback address: only agents of this machine can reach it"
+            "the endpoint {endpoint} is a loopback address: only agents of this machine can reach it"
         ),
         Some(Unreachable::Bridge(interface)) => warn!(
-            %endpoint, interface, address = %resolved,
-            "the endpoint is the address of a container bridge: only this machine can reach \
-             it; use the address of another interface in `--rdzv-endpoint`"
+            "the endpoint {endpoint} is the address {resolved} of the container bridge {interface}: \
+             only this machine can reach it; use the address of another interface in \
+             `--rdzv-endpoint`"
         ),
         Some(Unreachable::Replaced) if spec.local_addr.is_none() => warn!(
-            %endpoint, resolved = %resolved, address = %address,
-            "other nodes cannot reach the endpoint's address; using another address of this \
-             machine (set it with `--local-addr`)"
+            "other nodes cannot reach {resolved}, the address of the endpoint {endpoint}; using \
+             {address}, another address of this machine (set it with `--local-addr`)"
         ),
         Some(Unreachable::Replaced) | None => {}
     }

@@ -94,8 +94,9 @@ pub(super) async fn locate(
                     "check the host name, /etc/hosts and DNS"
                 };
                 warn!(
-                    %endpoint, cause, give_up_after_s = join_timeout.as_secs(),
-                    "the coordinator has not been reached yet; {advice}"
+                    "the coordinator has not been reached yet at {endpoint}: {cause}; {advice} (this \
+                     agent gives up after {} s)",
+                    join_timeout.as_secs()
                 );
             }
             Effect::GiveUp(error) => return Err(error.with_holder(holder)),

@@ -14,7 +14,10 @@ use ragent_rendezvous::message::{
 };
 use tracing::{error, info, warn};
 
-use crate::spec::Endpoint;
+use crate::{
+    report::telemetry::{self, RECORD},
+    spec::Endpoint,
+};
 
 /// Returns true if the news is a failure, so that the recent log lines are worth a file.
 pub fn is_failure(news: &News) -> bool {
@@ -53,7 +56,12 @@ pub fn log(news: &News, is_repeated: bool) {
             "admitted; starting workers"
         ),
         News::Evicted(round, reason) => {
-            warn!(%round, reason = evicted(*reason), "no longer a member of the round");
+            let reason = evicted(*reason);
+            warn!(target: RECORD, %round, reason, "no longer a member of the round");
+            telemetry::warning_line(&format!(
+                "this node is no longer a member of round {}: {reason}",
+                round.round
+            ));
         }
         News::HostLeaving => {
             warn!("the coordinator's host is leaving; the job continues once that agent runs again")
@@ -65,14 +73,22 @@ pub fn log(news: &News, is_repeated: bool) {
             info!(%round, "all workers of this node have succeeded; waiting for the other nodes");
         }
         News::Waiting(round, reason) => info!(%round, reason = waiting(*reason), "waiting"),
-        News::WorkerFailed(failure) => error!(
-            round = %failure.round,
-            rank = failure.global_rank.0,
-            local_rank = failure.local_rank.0,
-            pid = failure.pid,
-            end = ended(&failure.end),
-            "worker failed"
-        ),
+        News::WorkerFailed(failure) => {
+            let end = ended(&failure.end);
+            error!(
+                target: RECORD,
+                round = %failure.round,
+                rank = failure.global_rank.0,
+                local_rank = failure.local_rank.0,
+                pid = failure.pid,
+                end,
+                "worker failed"
+            );
+            telemetry::error_line(&format!(
+                "rank {} failed in round {}: {end} (local rank {}, process {})",
+                failure.global_rank, failure.round.round, failure.local_rank, failure.pid
+            ));
+        }
         News::ClientRefused(round, address) => {
             let text = format!(
                 "the store of round {} refused a connection from {address}, which is neither an \
@@ -83,13 +99,24 @@ pub fn log(news: &News, is_repeated: bool) {
             );
             if is_repeated { info!("{text}") } else { warn!("{text}") }
         }
-        News::Cause(failure) => error!(
-            round = %failure.round,
-            rank = failure.global_rank.0,
-            local_rank = failure.local_rank.0,
-            error_file = failure.error_file,
-            "worker failed first: it wrote its error file before the round was stopped"
-        ),
+        News::Cause(failure) => {
+            error!(
+                target: RECORD,
+                round = %failure.round,
+                rank = failure.global_rank.0,
+                local_rank = failure.local_rank.0,
+                error_file = failure.error_file,
+                "worker failed first: it wrote its error file before the round was stopped"
+            );
+            telemetry::error_line(&format!(
+                "rank {} failed first in round {}: it wrote its error file {} before the round was \
+                 stopped (local rank {})",
+                failure.global_rank,
+                failure.round.round,
+                failure.error_file.as_deref().unwrap_or_default(),
+                failure.local_rank
+            ));
+        }
     }
 }
 

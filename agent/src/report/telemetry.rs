@@ -19,7 +19,12 @@ use std::{
     time::Duration,
 };
 
-use tracing::{Event, Level, Subscriber, info};
+use ragent_proto::printable;
+use tracing::{
+    Event, Level, Subscriber, error,
+    field::{Field, Visit},
+    info, warn,
+};
 use tracing_subscriber::{
     EnvFilter, Layer,
     fmt::{
@@ -79,10 +84,23 @@ pub enum DefaultLines {
 /// The target of lines of [`line()`].
 const LINES: &str = "ragent::lines";
 
+/// The target of log lines that users see as a line of [`error_line()`] or [`warning_line()`] instead.
+pub(crate) const RECORD: &str = "ragent::record";
+
 /// Prints a line for the user, unless `RAGENT_LOG` or `LOGLEVEL` selects log lines. Control characters,
 /// which may come from other nodes, become spaces.
 pub(crate) fn line(text: &str) {
     info!(target: LINES, "{}", text.replace(char::is_control, " "));
+}
+
+/// Prints an error for the user, like [`line()`].
+pub(crate) fn error_line(text: &str) {
+    error!(target: LINES, "{}", text.replace(char::is_control, " "));
+}
+
+/// Prints a warning for the user, like [`line()`].
+pub(crate) fn warning_line(text: &str) {
+    warn!(target: LINES, "{}", text.replace(char::is_control, " "));
 }
 
 /// The levels that the environment selects: `RAGENT_LOG`, else torch's `LOGLEVEL`.
@@ -121,7 +139,7 @@ pub fn start(format: LogFormat, default: DefaultLines, host: &impl Host) -> io::
     let filter = without_lines(given.as_deref().unwrap_or("info"));
     let mut layers = Vec::new();
     if let Some((recent, _)) = &log.recent {
-        let few = EnvFilter::builder().parse_lossy(format!("warn,{LINES}=info"));
+        let few = EnvFilter::builder().parse_lossy(format!("warn,{LINES}=info,{RECORD}=off"));
         layers.push(text.event_format(ForPeople).with_filter(few).boxed());
         let kept = fmt::layer().with_writer(recent.clone()).with_ansi(false).with_target(false);
         layers.push(kept.log_internal_errors(false).with_filter(filter).boxed());
@@ -165,7 +183,7 @@ where
 {
     fn format_event(
         &self,
-        context: &FmtContext<'_, S, N>,
+        _context: &FmtContext<'_, S, N>,
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> std::fmt::Result {
@@ -175,8 +193,54 @@ where
             Level::WARN => " ragent: warning: ",
             _ => " ragent: ",
         })?;
-        context.format_fields(writer.by_ref(), event)?;
-        writeln!(writer)
+        let mut sentence = Sentence::default();
+        event.record(&mut sentence);
+        writeln!(writer, "{sentence}")
+    }
+}
+
+/// An event as one sentence: `message (field value, field value): cause`.
+#[derive(Debug, Default)]
+struct Sentence {
+    message: String,
+    details: Vec<String>,
+    cause: Option<String>,
+}
+
+impl Sentence {
+    fn add(&mut self, field: &str, value: &str) {
+        // It may come from another node.
+        let value = printable(value).replace(char::is_control, " ");
+        match field {
+            "message" => self.message = value,
+            "error" | "cause" | "reason" => self.cause = Some(value),
+            // Users know rounds by their number, without the term of the coordinator.
+            "round" => {
+                let number = value.rsplit('.').next().unwrap_or_default();
+                self.details.push(format!("round {number}"));
+            }
+            field => self.details.push(format!("{} {value}", field.replace('_', " "))),
+        }
+    }
+}
+
+impl Visit for Sentence {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field.name(), value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.add(field.name(), &format!("{value:?}"));
+    }
+}
+
+impl std::fmt::Display for Sentence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)?;
+        if !self.details.is_empty() {
+            write!(f, " ({})", self.details.join(", "))?;
+        }
+        self.cause.as_ref().map_or(Ok(()), |cause| write!(f, ": {cause}"))
     }
 }
 
@@ -406,6 +470,25 @@ mod tests {
         log.discard();
         log.settle(limit);
         assert_eq!((log.kept(), path.exists()), (None, false));
+    }
+
+    /// An event with fields is one sentence for people, with the cause last; it has no control characters.
+    #[test]
+    fn event_is_a_sentence() {
+        let mut sentence = Sentence::default();
+        let fields = [
+            ("message", "failed to write the log"),
+            ("path", "/l\u{1b}[2J"),
+            ("error", "no\nspace"),
+            ("round", "2.17"),
+            ("scope_id", "s"),
+        ];
+        fields.iter().for_each(|(field, value)| sentence.add(field, value));
+        let expected = "failed to write the log (path /l[2J, round 17, scope id s): no space";
+        assert_eq!(sentence.to_string(), expected);
+        let mut sentence = Sentence::default();
+        sentence.add("message", "the keeper has ended");
+        assert_eq!(sentence.to_string(), "the keeper has ended");
     }
 
     /// An empty value in the environment selects nothing, and an invalid one hides no errors.
