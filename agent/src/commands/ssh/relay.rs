@@ -66,20 +66,34 @@ fn write_reports() -> io::Result<(mpsc::Sender<Report>, oneshot::Receiver<()>)> 
     let (sender, mut queue) = mpsc::channel::<Report>(limits::RELAY_QUEUE);
     let (done, written) = oneshot::channel();
     thread::Builder::new().name("reports".to_owned()).spawn(move || {
-        let mut has_reader = true;
-        while let Some(report) = queue.blocking_recv() {
-            // A report that is too long would be refused.
-            let Ok(frame) = report.encode() else { continue };
-            if has_reader {
-                let mut stdout = io::stdout().lock();
-                // Without a reader they are still taken: the agent must not block.
-                has_reader = stdout.write_all(&frame).and_then(|()| stdout.flush()).is_ok();
-            }
-        }
+        write_all_reports(&mut queue, io::stdout(), io::stderr());
         // The receiver may be gone.
         let _ = done.send(());
     })?;
     Ok((sender, written))
+}
+
+/// Writes all reports of `queue` to `output`. For one that cannot be encoded, such as a line that is too
+/// long, a warning is written instead: ssh passes the relay's stderr on to the launching host.
+fn write_all_reports(
+    queue: &mut mpsc::Receiver<Report>,
+    mut output: impl Write,
+    mut warnings: impl Write,
+) {
+    let mut has_reader = true;
+    while let Some(report) = queue.blocking_recv() {
+        match report.encode() {
+            Ok(frame) if has_reader => {
+                // Without a reader they are still taken: the agent must not block.
+                has_reader = output.write_all(&frame).and_then(|()| output.flush()).is_ok();
+            }
+            Ok(_) => {}
+            Err(error) => {
+                // A closed stderr has no reader either.
+                let _ = writeln!(warnings, "ragent: warning: failed to send a report: {error}");
+            }
+        }
+    }
 }
 
 /// Returns the queue of orders, which ends with stdin or at an invalid order.
@@ -246,6 +260,25 @@ async fn ended(agent: &mut Option<AgentProcess>) -> AgentEnd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::Stream;
+
+    /// A report that cannot be encoded is replaced by a warning, and the following ones are written.
+    #[test]
+    fn report_that_is_too_long_is_reported() {
+        let line =
+            |len| Report::Line { host: 1, stream: Stream::Stdout, line: vec![b'x'; len].into() };
+        let (sender, mut queue) = mpsc::channel(2);
+        sender.try_send(line(limits::MAX_RELAYED_LINE + 1)).unwrap();
+        sender.try_send(line(1)).unwrap();
+        drop(sender);
+        let (mut output, mut warnings) = (Vec::new(), Vec::new());
+        write_all_reports(&mut queue, &mut output, &mut warnings);
+        assert_eq!(output, line(1).encode().unwrap());
+        let warnings = String::from_utf8(warnings).unwrap();
+        let expected = "ragent: warning: failed to send a report: a message is longer than ";
+        assert!(warnings.starts_with(expected), "{warnings}");
+        assert_eq!(warnings.lines().count(), 1);
+    }
 
     /// The relay ends if it receives no order for too long; keep-alives prevent that.
     #[tokio::test(start_paused = true)]
