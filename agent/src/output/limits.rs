@@ -29,10 +29,10 @@ pub(crate) const KEPT_ATTEMPTS: u32 = 16;
 pub(crate) const MAX_TEMP_ENTRIES: usize = 4096;
 /// Age at which an unused temporary folder is removed: a younger one may not be locked yet.
 pub(crate) const UNUSED_AFTER: Duration = Duration::from_secs(60);
-/// The number of temporary folders that are kept although they contain only the `agent.log` of a failed
-/// run: those of the failures that a user may still compare.
-pub(crate) const KEPT_AGENT_LOGS: usize = 64;
+/// The number of temporary folders that are kept although they contain only reports of a failure: those of
+/// the failures that a user may still compare.
+pub(crate) const KEPT_REPORTS: usize = 64;
 /// The time for which such a folder is kept: a weekend passes before a failure is examined.
-pub(crate) const AGENT_LOG_KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+pub(crate) const REPORTS_KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The size of the pieces in which a line without an end is printed if it has a prefix.
 pub(crate) const MAX_CONSOLE_LINE: usize = 64 * 1024;

@@ -1,10 +1,11 @@
 //! Removes temporary log folders that are no longer needed: those of killed agents, of old rounds, and
 //! of old failures.
 //!
-//! No output of workers is ever lost: only empty folders are removed, and folders with an outdated
-//! `agent.log` and no other file.
+//! No output of workers is ever lost: only empty folders are removed, and folders with outdated reports of
+//! a failure and no other file. Folders below `--log-dir` are never removed.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io,
     os::unix::fs::MetadataExt,
@@ -22,6 +23,16 @@ pub(super) const PREFIX: &str = "ragent_";
 /// The file with the log of an agent that has failed.
 pub(crate) const AGENT_LOG: &str = "agent.log";
 
+/// The names of files that report a failure: the log of an agent, and a worker's error and stack. The other
+/// files contain the output of workers.
+const REPORTS: [&str; 3] = [AGENT_LOG, ERROR_FILE, STACK_FILE];
+
+/// The file to which a script may write its error.
+pub(super) const ERROR_FILE: &str = "error.json";
+
+/// The file with the stack of a worker that hangs.
+pub(super) const STACK_FILE: &str = "stack.txt";
+
 /// Locks a folder as long as the returned file is open. Children do not inherit it.
 pub(super) fn lock(folder: &Path) -> io::Result<File> {
     let lock = File::open(folder)?;
@@ -30,9 +41,9 @@ pub(super) fn lock(folder: &Path) -> io::Result<File> {
 }
 
 /// Removes the temporary log folders in `temp_dir` that earlier agents of this user left and that
-/// contain no files, or only an outdated log of the agent.
+/// contain no files, or only outdated reports.
 pub(crate) fn clean(temp_dir: &Path) {
-    let mut logs = Vec::new();
+    let mut reports = Vec::new();
     for entry in fs::read_dir(temp_dir).into_iter().flatten().take(limits::MAX_TEMP_ENTRIES) {
         let Ok(entry) = entry else { continue };
         let folder = entry.path();
@@ -43,30 +54,31 @@ pub(crate) fn clean(temp_dir: &Path) {
         {
             match contents(&folder) {
                 Contents::Folders => remove_folders(&folder),
-                Contents::Log(age) => logs.push((age, folder)),
+                Contents::Reports(age) => reports.push((age, folder)),
                 Contents::Files => {}
             }
         }
     }
-    for folder in outdated(logs) {
+    for folder in outdated(reports) {
         // Another agent may have removed it meanwhile.
         if let Ok(_lock) = lock(&folder)
-            && matches!(contents(&folder), Contents::Log(_))
+            && matches!(contents(&folder), Contents::Reports(_))
         {
-            remove_logs(&folder);
+            remove_reports(&folder);
             remove_folders(&folder);
         }
     }
 }
 
-/// Returns the folders of logs that are no longer kept, given the age of each log.
-fn outdated(mut logs: Vec<(Duration, PathBuf)>) -> Vec<PathBuf> {
-    logs.sort();
+/// Returns the folders that are no longer kept, given the age of the newest report in each.
+fn outdated(mut folders: Vec<(Duration, PathBuf)>) -> Vec<PathBuf> {
+    folders.sort();
     let is_kept = |index: usize, age: Duration| {
-        index < limits::KEPT_AGENT_LOGS && age <= limits::AGENT_LOG_KEPT_FOR
+        index < limits::KEPT_REPORTS && age <= limits::REPORTS_KEPT_FOR
     };
-    let logs = logs.into_iter().enumerate().filter(|(index, (age, _))| !is_kept(*index, *age));
-    logs.map(|(_, (_, folder))| folder).collect()
+    let outdated = folders.into_iter().enumerate();
+    let outdated = outdated.filter(|(index, (age, _))| !is_kept(*index, *age));
+    outdated.map(|(_, (_, folder))| folder).collect()
 }
 
 /// Returns true if an entry is a temporary log folder of this user, and an old one.
@@ -84,6 +96,21 @@ fn is_own(entry: &fs::DirEntry) -> bool {
                 && data.mode() & 0o077 == 0
                 && age(&data) > limits::UNUSED_AFTER
         })
+        && !is_run(&entry.path())
+}
+
+/// Returns true if a folder is that of a run, as `--log-dir` contains them: with the run id `ragent` its
+/// name is like that of a temporary folder, which contains the folder of its run.
+fn is_run(folder: &Path) -> bool {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name()).any(|name| {
+        name == AGENT_LOG || name.to_str().is_some_and(|name| attempt_number(name).is_some())
+    })
+}
+
+/// Returns the number of the attempt whose folder has this name.
+fn attempt_number(name: &str) -> Option<u32> {
+    name.strip_prefix("attempt_")?.parse().ok()
 }
 
 fn age(data: &fs::Metadata) -> Duration {
@@ -95,7 +122,7 @@ fn age(data: &fs::Metadata) -> Duration {
 pub(super) fn remove_unused(folder: &Path) {
     match contents(folder) {
         Contents::Folders => remove_folders(folder),
-        Contents::Log(_) | Contents::Files => {}
+        Contents::Reports(_) | Contents::Files => {}
     }
 }
 
@@ -103,8 +130,7 @@ pub(super) fn remove_unused(folder: &Path) {
 pub(super) fn remove_attempts(run: &Path, first: u32) {
     for entry in fs::read_dir(run).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix("attempt_"));
-        if number.and_then(|number| number.parse().ok()).is_some_and(|number: u32| number < first) {
+        if name.to_str().and_then(attempt_number).is_some_and(|number| number < first) {
             remove_unused(&entry.path());
         }
     }
@@ -114,8 +140,8 @@ pub(super) fn remove_attempts(run: &Path, first: u32) {
 enum Contents {
     /// No file.
     Folders,
-    /// Files named [`AGENT_LOG`], and the age of the newest one.
-    Log(Duration),
+    /// Files named as in [`REPORTS`], and the age of the newest one.
+    Reports(Duration),
     /// Other files, or unknown.
     Files,
 }
@@ -129,10 +155,11 @@ fn contents(folder: &Path) -> Contents {
         // The data of a symbolic link is its own.
         let Ok(entry) = entry else { return Contents::Files };
         let Ok(data) = entry.metadata() else { return Contents::Files };
-        let age = match (data.is_dir(), data.is_file() && entry.file_name() == AGENT_LOG) {
+        let is_report = data.is_file() && is_report(&entry.file_name());
+        let age = match (data.is_dir(), is_report) {
             (true, _) => match contents(&entry.path()) {
                 Contents::Folders => continue,
-                Contents::Log(age) => age,
+                Contents::Reports(age) => age,
                 Contents::Files => return Contents::Files,
             },
             (false, true) => age(&data),
@@ -140,16 +167,20 @@ fn contents(folder: &Path) -> Contents {
         };
         newest = Some(newest.map_or(age, |newest| newest.min(age)));
     }
-    newest.map_or(Contents::Folders, Contents::Log)
+    newest.map_or(Contents::Folders, Contents::Reports)
 }
 
-/// Removes the files named [`AGENT_LOG`] in a folder and in the folders in it.
-fn remove_logs(folder: &Path) {
+fn is_report(name: &OsStr) -> bool {
+    REPORTS.iter().any(|report| name == *report)
+}
+
+/// Removes the files named as in [`REPORTS`] in a folder and in the folders in it.
+fn remove_reports(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(kind) = entry.file_type() else { continue };
         if kind.is_dir() {
-            remove_logs(&entry.path());
-        } else if kind.is_file() && entry.file_name() == AGENT_LOG {
+            remove_reports(&entry.path());
+        } else if kind.is_file() && is_report(&entry.file_name()) {
             // A folder that stays is harmless.
             let _ = fs::remove_file(entry.path());
         }
@@ -222,10 +253,10 @@ mod tests {
         assert!(!path("ragent_BBBBBBBB").exists());
     }
 
-    /// Logs of failed agents are kept: the newest few, for a few days, and every log next to another
-    /// file.
+    /// Reports of failures are kept: the newest few, for a few days, and all that are next to another file.
+    /// The folder of a run in `--log-dir` is kept, even if its name is like that of a temporary one.
     #[test]
-    fn outdated_logs_are_removed() {
+    fn outdated_reports_are_removed() {
         let temp = tempfile::tempdir().unwrap();
         let run = |number: usize| temp.path().join(format!("ragent_{number:08}/run"));
         let hour = Duration::from_secs(3600);
@@ -235,22 +266,32 @@ mod tests {
             file.set_modified(UNIX_EPOCH + clock::wall_time() - age).unwrap();
             make_old(&temp.path().join(format!("ragent_{number:08}")));
         };
-        let kept = limits::KEPT_AGENT_LOGS;
+        let kept = limits::KEPT_REPORTS;
         // The newest have the highest numbers.
         for number in 0..kept + 3 {
             put(number, AGENT_LOG, hour * u32::try_from(100 - number).unwrap());
         }
-        put(100, AGENT_LOG, limits::AGENT_LOG_KEPT_FOR + hour);
-        put(101, AGENT_LOG, limits::AGENT_LOG_KEPT_FOR + hour);
+        put(100, AGENT_LOG, limits::REPORTS_KEPT_FOR + hour);
+        put(101, AGENT_LOG, limits::REPORTS_KEPT_FOR + hour);
         put(101, "stderr.log", hour);
-        put(102, AGENT_LOG, limits::AGENT_LOG_KEPT_FOR + hour);
+        put(102, AGENT_LOG, limits::REPORTS_KEPT_FOR + hour);
         symlink(run(0), run(102).join("attempt_0/agent.log")).unwrap();
-        put(103, AGENT_LOG, limits::AGENT_LOG_KEPT_FOR + hour);
+        put(103, AGENT_LOG, limits::REPORTS_KEPT_FOR + hour);
+        put(104, ERROR_FILE, limits::REPORTS_KEPT_FOR + hour);
+        put(104, STACK_FILE, limits::REPORTS_KEPT_FOR + hour);
+        let of_user = temp.path().join("ragent_00000105");
+        make(&of_user.join("attempt_0/0"));
+        let file = File::create(of_user.join("attempt_0/0").join(ERROR_FILE)).unwrap();
+        let long_ago = limits::REPORTS_KEPT_FOR + hour;
+        file.set_modified(UNIX_EPOCH + clock::wall_time() - long_ago).unwrap();
+        make_old(&of_user);
         let held = lock(&temp.path().join("ragent_00000103")).unwrap();
         clean(temp.path());
         let left: Vec<usize> = (0..200).filter(|number| run(*number).exists()).collect();
         assert_eq!(left, (3..kept + 3).chain([101, 102, 103]).collect::<Vec<_>>());
         assert!(!temp.path().join("ragent_00000000").exists());
+        assert!(!temp.path().join("ragent_00000104").exists());
+        assert!(of_user.join("attempt_0/0").join(ERROR_FILE).exists());
         drop(held);
         clean(temp.path());
         assert!(!run(103).exists());
