@@ -122,15 +122,25 @@ mod tests {
         assert_eq!(long.received, [b'x'; 40]);
     }
 
-    /// A process that accepts the connection and does not answer is distinguished from a closed
-    /// port.
+    /// A process that reads the request and does not answer is distinguished from a closed port; the
+    /// connection to it is closed at the time limit.
     #[tokio::test]
     async fn silence_is_distinguished() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = String::new();
+            // Ends when the client gives up.
+            stream.read_to_string(&mut request).await.unwrap();
+            request
+        });
         let silent = get(address, "/", 40, Duration::from_millis(1)).await;
         assert!(matches!(silent.end, ExchangeEnd::TimedOut), "{:?}", silent.end);
-        drop(listener);
+        assert_eq!(silent.received, b"");
+        let request = server.await.unwrap();
+        assert!(request.starts_with("GET / HTTP/1.1\r\n"), "{request}");
+        assert!(request.ends_with("\r\n\r\n"), "{request}");
         let closed = get(address, "/", 40, Duration::from_secs(60)).await;
         assert!(matches!(closed.end, ExchangeEnd::Failed(_)), "{:?}", closed.end);
     }
