@@ -247,9 +247,55 @@ async fn read_reports(
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader};
+    use std::{
+        io::{BufRead, BufReader, Write},
+        os::unix::process::ExitStatusExt,
+        thread,
+    };
+
+    use nix::unistd::gettid;
 
     use super::*;
+    use crate::sys::proc;
+
+    /// A link to the process `pid`, without a socket.
+    fn link_to(pid: Pid, is_reaped: &IsReaped) -> KeeperLink {
+        let ((orders, _), (lease, _)) = (mpsc::channel(1), watch::channel(None));
+        KeeperLink { orders, lease, pid, is_reaped: Arc::clone(is_reaped) }
+    }
+
+    /// A keeper is killed, but not while it may be reaped, and not after that: its process id may be that of
+    /// another process then.
+    #[test]
+    fn reaped_keeper_is_not_killed() {
+        let mut child =
+            Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let pid = Pid::from_raw(child.id().cast_signed());
+        let is_reaped = IsReaped::default();
+        let mut reaping = is_reaped.lock().unwrap();
+        let (link, (started, starts)) = (link_to(pid, &is_reaped), std::sync::mpsc::channel());
+        let killing = thread::spawn(move || {
+            started.send(gettid()).unwrap();
+            link.kill();
+        });
+        let status = format!("self/task/{}/stat", starts.recv().unwrap());
+        // Until the thread waits for the lock, or has ended without it.
+        while !killing.is_finished()
+            && !proc::read(&status).is_some_and(|text| text.contains(") S "))
+        {
+            thread::yield_now();
+        }
+        assert!(!killing.is_finished(), "the lock was not waited for");
+        *reaping = true;
+        drop(reaping);
+        killing.join().unwrap();
+        // A process that was killed copies nothing.
+        child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        *is_reaped.lock().unwrap() = false;
+        link_to(pid, &is_reaped).kill();
+        assert_eq!(child.wait().unwrap().signal(), Some(Signal::SIGKILL as i32));
+    }
 
     /// A stalled keeper makes no sender wait: renewals replace each other, and it reads the newest
     /// when it continues.
