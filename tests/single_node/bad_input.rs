@@ -32,7 +32,10 @@ fn unknown_flag() {
 fn empty_range_of_nodes() {
     let sandbox = Sandbox::new();
     let end = refused(sandbox.ragent("--nnodes 4:2 --no-python stay.sh"));
-    assert_eq!(end.stderr, "error: `--nnodes 4:2` must satisfy 1 <= MIN <= MAX\n");
+    assert_eq!(
+        end.stderr,
+        "error: `--nnodes 4:2` must satisfy 1 <= MIN <= MAX\nhint: give the smaller number first: `--nnodes 2:4`\n"
+    );
 }
 
 /// A mistake that is found twice is reported once.

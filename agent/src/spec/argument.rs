@@ -2,7 +2,7 @@
 
 use std::{fmt, num::NonZeroU32, ops::RangeInclusive};
 
-use ragent_rendezvous::settings::NodeRange;
+use ragent_rendezvous::settings::{NodeRange, NodeRangeError};
 
 use super::UsageError;
 use crate::limits;
@@ -89,7 +89,17 @@ impl Argument {
     pub(crate) fn nodes(&self) -> Result<NodeRange, UsageError> {
         let part = |part: &str| python_int(part).unwrap_or_else(|| part.to_owned());
         let parts: Vec<String> = self.text.split(':').map(part).collect();
-        parts.join(":").parse().map_err(|error| self.invalid(error))
+        parts.join(":").parse().map_err(|error| {
+            let invalid = self.invalid(error);
+            match error {
+                NodeRangeError::Empty { min, max } if max > 0 && min > max => invalid
+                    .with_hint(format!("give the smaller number first: `--nnodes {max}:{min}`")),
+                NodeRangeError::Empty { .. } => {
+                    invalid.with_hint("give at least 1 node, as in `--nnodes 1` or `--nnodes 1:4`")
+                }
+                NodeRangeError::Format | NodeRangeError::NoMultiple { .. } => invalid,
+            }
+        })
     }
 
     /// Reads the integer of a variable for an on/off flag.

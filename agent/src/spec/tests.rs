@@ -121,6 +121,18 @@ fn all_mistakes_at_once() {
     );
 }
 
+/// The hint for an empty range of nodes is one that was probably meant.
+#[test]
+fn empty_range_of_nodes_has_a_hint() {
+    let hint = |nodes: &str| {
+        let errors = resolve(&format!("ragent --nnodes {nodes} t.py")).unwrap_err();
+        errors[0].hint().unwrap_or_default().to_owned()
+    };
+    assert_eq!(hint("3:2"), "give the smaller number first: `--nnodes 2:3`");
+    assert!(hint("0:2").starts_with("give at least 1 node"));
+    assert!(hint("0").starts_with("give at least 1 node"));
+}
+
 /// The interpreter is that of the active environment, unless `PYTHON_EXEC` names another one.
 #[test]
 fn interpreter_is_found() {
