@@ -161,8 +161,8 @@ fn status_asks_which_job() {
     status.assert_code(1);
     status.assert_stderr(&[
         "2 jobs are running on this machine",
-        &format!("a at {endpoint}"),
-        "b at ",
+        &format!("\n  run id a, endpoint {endpoint}\n"),
+        "\n  run id b, endpoint 127.0.0.1:",
     ]);
     let named = sandbox.ragent(&format!("status --rdzv-endpoint {endpoint}")).run();
     named.assert_code(0);

@@ -62,12 +62,12 @@ fn of_this_machine(agents: Vec<RunningAgent>) -> Result<Endpoint, LaunchError> {
         several => {
             let list: Vec<String> = several
                 .iter()
-                .map(|agent| format!("{} at {}", agent.run_id, agent.endpoint))
+                .map(|agent| format!("\n  run id {}, endpoint {}", agent.run_id, agent.endpoint))
                 .collect();
             let count = several.len();
             Err(LaunchError::NoJob(format!(
-                "{count} jobs are running on this machine: {}",
-                list.join(", ")
+                "{count} jobs are running on this machine:{}",
+                list.concat()
             )))
         }
     }
@@ -271,9 +271,12 @@ mod tests {
         let two = ["j", "k"].map(|job| agent(job, "auto:2", Stage::Searching));
         assert_eq!(
             error(two.into()),
-            "2 jobs are running on this machine: j at auto:2, k at auto:2"
+            "2 jobs are running on this machine:\n  run id j, endpoint auto:2\n  run id k, endpoint auto:2"
         );
         let other = vec![at("n:1"), agent("j", "m:1", waiting())];
-        assert_eq!(error(other), "2 jobs are running on this machine: j at m:1, j at n:1");
+        assert_eq!(
+            error(other),
+            "2 jobs are running on this machine:\n  run id j, endpoint m:1\n  run id j, endpoint n:1"
+        );
     }
 }
