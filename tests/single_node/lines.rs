@@ -1,6 +1,6 @@
 //! The lines that an agent prints by default.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use nix::sys::signal::Signal;
 
@@ -72,6 +72,23 @@ fn stopped_job_keeps_no_log() {
     end.assert_code(1);
     assert!(!end.stderr.contains("the log of this agent"), "{}", end.stderr);
     assert_eq!(sandbox.files_below("tmp"), Vec::<String>::new());
+}
+
+/// If the output of workers goes to files of a temporary folder, one line names it; a folder that the user
+/// gave has none.
+#[test]
+fn temporary_log_folder_is_named_once() {
+    let sandbox = Sandbox::new();
+    let start = |flags: &str| {
+        sandbox.ragent(&format!("{flags} -r 3 --no-python bash -c")).arg("echo output")
+    };
+    let end = start("").default_lines().run();
+    end.assert_code(0);
+    let [line] = end.stderr.lines().collect::<Vec<_>>()[..] else { panic!("{}", end.stderr) };
+    let (_, folder) = line.split_once("ragent: the output of workers is in files below ").unwrap();
+    let file = Path::new(folder).join("attempt_0/0/stdout.log");
+    assert_eq!(fs::read_to_string(file).unwrap(), "output\n");
+    assert_eq!(start("--log-dir logs").default_lines().run().stderr, "");
 }
 
 /// With a level in the environment, and in JSON, log lines are printed and no file is written.

@@ -155,6 +155,10 @@ fn launch_with_logs(spec: &JobSpec, log: &Log) -> Result<Outcome, LaunchError> {
         && spec.output.writes_files(spec.local_world_size.get())
     {
         info!(folder = %folder.display(), "writing the output of workers to files");
+        if spec.log_dir.is_none() && !spec.output.first_node_lines {
+            let folder = folder.display();
+            telemetry::line(&format!("the output of workers is in files below {folder}"));
+        }
     }
     if let Some(folder) = logs.run() {
         log.set_folder(folder);
