@@ -275,6 +275,11 @@ impl Ended {
     fn report(&self) -> String {
         let Self { ending, settings, endpoint, title, workers_succeeded } = self;
         match ending {
+            Ending::Closed(Outcome { result: JobResult::AllLeft, .. })
+                if settings.nodes.max() == 1 =>
+            {
+                "ragent: the job was stopped by a signal".to_owned()
+            }
             Ending::Closed(outcome) => closed(outcome, title),
             Ending::Left(signal) => format!("ragent: left the job because of {signal}"),
             Ending::Refused(reason) => refused(reason, settings, endpoint, title),
