@@ -5,6 +5,7 @@
 //! kept in memory, and become a file when something fails.
 
 mod recent;
+mod sentence;
 
 use std::{
     fs,
@@ -19,12 +20,7 @@ use std::{
     time::Duration,
 };
 
-use ragent_proto::printable;
-use tracing::{
-    Event, Level, Subscriber, error,
-    field::{Field, Visit},
-    info, warn,
-};
+use tracing::{Event, Level, Subscriber, error, info, warn};
 use tracing_subscriber::{
     EnvFilter, Layer,
     fmt::{
@@ -37,7 +33,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use self::recent::Recent;
+use self::{recent::Recent, sentence::Sentence};
 use crate::{
     cli::LaunchArgs,
     output::temp_folders::AGENT_LOG,
@@ -196,51 +192,6 @@ where
         let mut sentence = Sentence::default();
         event.record(&mut sentence);
         writeln!(writer, "{sentence}")
-    }
-}
-
-/// An event as one sentence: `message (field value, field value): cause`.
-#[derive(Debug, Default)]
-struct Sentence {
-    message: String,
-    details: Vec<String>,
-    cause: Option<String>,
-}
-
-impl Sentence {
-    fn add(&mut self, field: &str, value: &str) {
-        // It may come from another node.
-        let value = printable(value).replace(char::is_control, " ");
-        match field {
-            "message" => self.message = value,
-            "error" | "cause" | "reason" => self.cause = Some(value),
-            // Users know rounds by their number, without the term of the coordinator.
-            "round" => {
-                let number = value.rsplit('.').next().unwrap_or_default();
-                self.details.push(format!("round {number}"));
-            }
-            field => self.details.push(format!("{} {value}", field.replace('_', " "))),
-        }
-    }
-}
-
-impl Visit for Sentence {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.add(field.name(), value);
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        self.add(field.name(), &format!("{value:?}"));
-    }
-}
-
-impl std::fmt::Display for Sentence {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.message)?;
-        if !self.details.is_empty() {
-            write!(f, " ({})", self.details.join(", "))?;
-        }
-        self.cause.as_ref().map_or(Ok(()), |cause| write!(f, ": {cause}"))
     }
 }
 
@@ -470,25 +421,6 @@ mod tests {
         log.discard();
         log.settle(limit);
         assert_eq!((log.kept(), path.exists()), (None, false));
-    }
-
-    /// An event with fields is one sentence for people, with the cause last; it has no control characters.
-    #[test]
-    fn event_is_a_sentence() {
-        let mut sentence = Sentence::default();
-        let fields = [
-            ("message", "failed to write the log"),
-            ("path", "/l\u{1b}[2J"),
-            ("error", "no\nspace"),
-            ("round", "2.17"),
-            ("scope_id", "s"),
-        ];
-        fields.iter().for_each(|(field, value)| sentence.add(field, value));
-        let expected = "failed to write the log (path /l[2J, round 17, scope id s): no space";
-        assert_eq!(sentence.to_string(), expected);
-        let mut sentence = Sentence::default();
-        sentence.add("message", "the keeper has ended");
-        assert_eq!(sentence.to_string(), "the keeper has ended");
     }
 
     /// An empty value in the environment selects nothing, and an invalid one hides no errors.
