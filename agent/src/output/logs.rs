@@ -142,12 +142,12 @@ pub struct WorkerFolder(PathBuf);
 impl WorkerFolder {
     /// The file to which the script may write its error.
     pub fn error_file(&self) -> PathBuf {
-        self.0.join(leftovers::ERROR_FILE)
+        self.0.join(temp_folders::ERROR_FILE)
     }
 
     /// The file for its stack when it hangs.
     pub fn stack_file(&self) -> PathBuf {
-        self.0.join(leftovers::STACK_FILE)
+        self.0.join(temp_folders::STACK_FILE)
     }
 
     /// The file for a stream.

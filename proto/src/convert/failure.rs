@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use ragent_rendezvous::{
     ids::{GlobalRank, LocalRank, Round},
-    message::{Departure, DepartedNode, DepartedNodes, JobResult, Outcome, WorkerEnd, WorkerFailure},
+    message::{
+        DepartedNode, DepartedNodes, Departure, JobResult, Outcome, WorkerEnd, WorkerFailure,
+    },
 };
 
 use super::{list, millis, name, printable, required, round, text, to_millis, to_round};
