@@ -3,9 +3,10 @@
 //! [`Node`](node::Node) combines two of them for the driver: [`Agent`](agent::Agent) decides when the
 //! node joins, starts, stops and leaves, [`Link`](link::Link) when it sends keep-alives and dials.
 //! [`Supervisor`](supervisor::Supervisor) decides when the local worker group has failed or ended,
-//! [`HangWatch`](hang::HangWatch) when it makes no progress, and
-//! [`KeeperWatch`](keeper_watch::KeeperWatch) when the keeper does not answer. Each takes the time as an
-//! argument and returns effects; the crate `ragent` carries them out, and `tests/simulation` runs the
+//! [`HangWatch`](hang::HangWatch) when it makes no progress,
+//! [`KeeperWatch`](keeper_watch::KeeperWatch) when the keeper does not answer, and
+//! [`Standbys`](standby::Standbys) when interpreters for the next round are started. Each takes the time
+//! as an argument and returns effects; the crate `ragent` carries them out, and `tests/simulation` runs the
 //! same machines against a simulated network.
 //!
 //! The crate links neither a runtime nor a system interface; `tests/purity` verifies that.
@@ -22,6 +23,7 @@ pub mod outage;
 pub mod process_end;
 pub mod reported_causes;
 pub mod signal;
+pub mod standby;
 pub mod supervisor;
 mod wait_reports;
 

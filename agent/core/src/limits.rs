@@ -60,3 +60,21 @@ pub const MAX_REPORTED_CAUSES: usize = 16;
 /// The granularity of file times, which follow the kernel's tick: a file written within it before a
 /// group began to stop cannot be distinguished from an echo of the stop.
 pub const FILE_TIME_GRANULARITY: Duration = Duration::from_millis(10);
+/// The memory that a standby is assumed to need until one has reported its own, in bytes: with torch and
+/// torch._dynamo imported, a process has 0.37 GB of its own.
+pub const STANDBY_BYTES: u64 = 400 * 1024 * 1024;
+/// The interval between readings of the available memory while there are standbys, or too little memory
+/// for them: workers that fill the memory of a node take tens of seconds, and a reading takes two files.
+pub const STANDBY_MEMORY_INTERVAL: Duration = Duration::from_secs(10);
+/// The age below which a round gets no new standbys: its workers use the processors for their own start,
+/// and the rounds of a crash loop rarely become older.
+pub const STANDBY_ROUND_AGE: Duration = Duration::from_secs(10);
+/// The age from which a round without heartbeats gets new standbys: most workers have finished their
+/// imports and first steps.
+pub const STANDBY_ROUND_PATIENCE: Duration = Duration::from_secs(30);
+/// The time without a round after which missing standbys are started at once: the next round of a
+/// crash loop follows within milliseconds, and an import takes longer than this pause.
+pub const STANDBY_IDLE: Duration = Duration::from_secs(1);
+/// The number of standbys of one slot that may end by themselves in a row: one may be killed by hand or
+/// for lack of memory, and a third such end has a lasting cause.
+pub const MAX_STANDBY_ENDS: u32 = 3;

@@ -1,0 +1,365 @@
+//! Decides when standbys are started and dismissed.
+//!
+//! A standby is a Python interpreter that the keeper holds for one local rank, its slot. It imports
+//! modules and waits until the next round starts, in which it becomes the worker of that rank. A round
+//! uses up all standbys: a standby that still imports becomes a worker when it has finished.
+//!
+//! ```text
+//!        memory suffices             imported
+//! empty ─────────────────▶ importing ─────────▶ ready
+//!   ▲                          │                  │
+//!   └──────────────────────────┴──────────────────┘
+//!         a round starts | it ends | it is dismissed
+//! ```
+//!
+//! Imports must not delay a round. While no round runs, all missing standbys are started at once; while
+//! one runs, one after another, and only after the round has made progress or has run for
+//! [`limits::STANDBY_ROUND_PATIENCE`]. A crash loop, whose rounds are short and follow each other at
+//! once, starts none. Nor must standbys take the memory that workers need: they are started only on
+//! [`Input::Memory`], which answers the reading that is requested when a start is due, and dismissed one
+//! by one when memory becomes short.
+//!
+//! The machine has no process, file or clock. An input adds at most one effect for each slot and five
+//! others, and effects are drained after each input, which bounds their queue.
+
+mod interface;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    mem,
+    time::Instant,
+};
+
+use ragent_rendezvous::ids::LocalRank;
+
+pub use self::interface::{Counts, Effect, Input, News, Obstacle};
+use crate::limits;
+
+/// The standbys of one node.
+#[derive(Debug)]
+pub struct Standbys {
+    slots: BTreeMap<LocalRank, Slot>,
+    modules: Vec<String>,
+    /// The start of the round that runs.
+    round: Option<Instant>,
+    /// Missing standbys are started from this time on.
+    start_at: Instant,
+    /// A due start requests no reading of memory before this time.
+    retry_at: Instant,
+    /// The next reading of memory for the standbys that exist.
+    watch_at: Instant,
+    /// The memory of the largest standby that has reported it, in bytes.
+    largest: Option<u64>,
+    /// The available memory at the last reading, if it was too low for a start.
+    short: Option<u64>,
+    is_all_ready_announced: bool,
+    is_settled: bool,
+    effects: VecDeque<Effect>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    standby: Option<Standby>,
+    /// The number of standbys in a row that ended by themselves.
+    ends: u32,
+    /// The way in which the last of them ended.
+    reason: String,
+}
+
+#[derive(Debug)]
+struct Standby {
+    /// The number of modules that it imports.
+    modules: usize,
+    is_ready: bool,
+}
+
+impl Slot {
+    fn is_given_up(&self) -> bool {
+        self.ends >= limits::MAX_STANDBY_ENDS
+    }
+
+    fn count_end(&mut self, reason: String) {
+        self.ends += 1;
+        self.reason = reason;
+    }
+}
+
+impl Standbys {
+    /// Creates the machine of a node with `size` slots, whose standbys import `modules`; no round runs.
+    pub fn new(now: Instant, size: u32, modules: Vec<String>) -> Self {
+        let mut standbys = Self {
+            slots: (0..size).map(|slot| (LocalRank(slot), Slot::default())).collect(),
+            modules,
+            round: None,
+            start_at: now,
+            retry_at: now,
+            watch_at: now,
+            largest: None,
+            short: None,
+            is_all_ready_announced: false,
+            is_settled: false,
+            effects: VecDeque::new(),
+        };
+        if standbys.modules.is_empty() {
+            standbys.announce(News::Prevented(Obstacle::NoModule));
+        }
+        standbys.settle();
+        standbys.handle_timeout(now);
+        standbys
+    }
+
+    /// Handles `input`, received at `now`.
+    pub fn handle(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::Ready { slot, bytes } => self.ready(now, slot, bytes),
+            Input::Ended { slot, reason } => self.ended(now, slot, reason),
+            Input::LeftOut { slot, module, reason, is_used } => {
+                let is_removed = self.leave_out(&module);
+                if !is_used {
+                    self.ended_without(now, slot, &module, &reason);
+                }
+                if is_removed {
+                    self.announce(News::LeftOut { module, reason });
+                    self.stop_without_modules();
+                }
+            }
+            Input::RoundStarted => self.round_started(now),
+            Input::Progress => self.progress(now),
+            Input::RoundEnded => {
+                // Otherwise the keeper was lost, and this has been noted already.
+                if self.round.is_some() {
+                    self.await_round(now);
+                }
+            }
+            Input::Memory { available } => self.memory(now, available),
+            Input::KeeperLost => {
+                for slot in self.slots.values_mut() {
+                    slot.standby = None;
+                }
+                self.await_round(now);
+            }
+        }
+        self.settle();
+        self.handle_timeout(now);
+    }
+
+    /// Returns the time of the next reading of memory, if any.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let start = self.next_start().map(|(_, at)| at.max(self.retry_at));
+        let has_any = self.slots.values().any(|slot| slot.standby.is_some());
+        [start, has_any.then_some(self.watch_at)].into_iter().flatten().min()
+    }
+
+    /// Applies every deadline that has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.poll_timeout().is_some_and(|deadline| deadline <= now) {
+            self.effects.push_back(Effect::ReadMemory);
+            self.watch_at = now + limits::STANDBY_MEMORY_INTERVAL;
+            self.retry_at = self.watch_at;
+        }
+    }
+
+    /// Returns the next effect; `None` if there are none.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// Returns the modules that standbys import.
+    pub fn modules(&self) -> &[String] {
+        &self.modules
+    }
+
+    /// Returns the numbers of standbys by state.
+    pub fn counts(&self) -> Counts {
+        let ready = self.standbys().filter(|standby| standby.is_ready).count() as u32;
+        Counts {
+            ready,
+            importing: self.importing(),
+            size: self.slots.len() as u32,
+            obstacle: self.obstacle(),
+        }
+    }
+
+    fn ready(&mut self, now: Instant, slot: LocalRank, bytes: u64) {
+        let standby = self.slots.get_mut(&slot).and_then(|slot| slot.standby.as_mut());
+        let Some(standby) = standby.filter(|standby| !standby.is_ready) else { return };
+        standby.is_ready = true;
+        self.largest = self.largest.max(Some(bytes));
+        self.retry(now);
+        let is_all = self.standbys().filter(|standby| standby.is_ready).count() == self.slots.len();
+        if is_all && !mem::replace(&mut self.is_all_ready_announced, true) {
+            self.announce(News::AllReady { bytes: self.needed() });
+        }
+    }
+
+    fn ended(&mut self, now: Instant, rank: LocalRank, reason: String) {
+        let Some(slot) = self.slots.get_mut(&rank) else { return };
+        if slot.standby.take().is_none() {
+            return;
+        }
+        slot.count_end(reason);
+        if slot.is_given_up() {
+            let reason = slot.reason.clone();
+            self.announce(News::Prevented(Obstacle::Ends { slot: rank, reason }));
+        }
+        self.retry(now);
+    }
+
+    /// Notes that a standby has ended because of `module`.
+    fn ended_without(&mut self, now: Instant, rank: LocalRank, module: &str, reason: &str) {
+        let Some(slot) = self.slots.get_mut(&rank) else { return };
+        let Some(standby) = &slot.standby else { return };
+        if standby.modules > self.modules.len() {
+            // Its successor imports fewer modules, which bounds the number of such ends.
+            slot.standby = None;
+            self.retry(now);
+        } else {
+            self.ended(now, rank, format!("`{module}` cannot be imported: {reason}"));
+        }
+    }
+
+    /// Removes `module` from the list; returns true if it was there.
+    fn leave_out(&mut self, module: &str) -> bool {
+        let before = self.modules.len();
+        self.modules.retain(|other| other != module);
+        self.modules.len() < before
+    }
+
+    fn stop_without_modules(&mut self) {
+        if !self.modules.is_empty() {
+            return;
+        }
+        for (&rank, slot) in &mut self.slots {
+            if slot.standby.take().is_some() {
+                self.effects.push_back(Effect::Dismiss(rank));
+            }
+        }
+        self.announce(News::Prevented(Obstacle::NoModule));
+    }
+
+    fn round_started(&mut self, now: Instant) {
+        for slot in self.slots.values_mut() {
+            if slot.standby.take().is_some() {
+                slot.ends = 0;
+            }
+        }
+        self.round = Some(now);
+        self.start_at = now + limits::STANDBY_ROUND_PATIENCE;
+    }
+
+    fn progress(&mut self, now: Instant) {
+        if self.round.is_some_and(|started| started + limits::STANDBY_ROUND_AGE <= now) {
+            self.start_at = self.start_at.min(now);
+        }
+    }
+
+    fn await_round(&mut self, now: Instant) {
+        self.round = None;
+        self.start_at = now + limits::STANDBY_IDLE;
+        // The end of a round frees memory.
+        self.retry_at = now;
+    }
+
+    fn memory(&mut self, now: Instant, available: u64) {
+        let is_dismissed = available < self.needed() && self.dismiss_highest();
+        let mut is_due = false;
+        while let Some((slot, _)) = self.next_start().filter(|(_, at)| *at <= now) {
+            is_due = true;
+            if available < self.required(self.importing()) {
+                break;
+            }
+            self.stand(slot);
+        }
+        if self.required(0) <= available {
+            if self.short.take().is_some() {
+                self.announce(News::MemorySufficient);
+            }
+        } else if is_dismissed || self.short.is_some() || (is_due && self.importing() == 0) {
+            let was_short = self.short.replace(available).is_some();
+            if !was_short {
+                let required = self.required(0);
+                self.announce(News::Prevented(Obstacle::MemoryShort { available, required }));
+            }
+        }
+    }
+
+    fn dismiss_highest(&mut self) -> bool {
+        let highest = self.slots.iter_mut().rfind(|(_, slot)| slot.standby.is_some());
+        let Some((&rank, slot)) = highest else { return false };
+        slot.standby = None;
+        self.effects.push_back(Effect::Dismiss(rank));
+        true
+    }
+
+    fn stand(&mut self, rank: LocalRank) {
+        if let Some(slot) = self.slots.get_mut(&rank) {
+            slot.standby = Some(Standby { modules: self.modules.len(), is_ready: false });
+            self.effects.push_back(Effect::Stand(rank));
+        }
+    }
+
+    /// Returns the slot of the next start and its earliest time; `None` if no slot is missing a standby, or
+    /// the start waits for another standby to become ready.
+    fn next_start(&self) -> Option<(LocalRank, Instant)> {
+        let has_to_wait = self.round.is_some() && self.importing() > 0;
+        self.first_missing().filter(|_| !has_to_wait).map(|slot| (slot, self.start_at))
+    }
+
+    /// Returns the lowest slot that has no standby and can have one.
+    fn first_missing(&self) -> Option<LocalRank> {
+        let mut slots = self.slots.iter().filter(|_| !self.modules.is_empty());
+        let slot = slots.find(|(_, slot)| slot.standby.is_none() && !slot.is_given_up());
+        slot.map(|(rank, _)| *rank)
+    }
+
+    /// The memory that one standby needs, in bytes.
+    fn needed(&self) -> u64 {
+        self.largest.unwrap_or(limits::STANDBY_BYTES)
+    }
+
+    /// The memory that a start requires while `importing` standbys import, in bytes: the other half is
+    /// for workers, which may grow in the meantime.
+    fn required(&self, importing: u32) -> u64 {
+        self.needed().saturating_mul(2).saturating_mul(u64::from(importing) + 1)
+    }
+
+    /// Allows the next start at once, unless memory is short: then it waits for the next interval.
+    fn retry(&mut self, now: Instant) {
+        if self.short.is_none() {
+            self.retry_at = now;
+        }
+    }
+
+    fn standbys(&self) -> impl Iterator<Item = &Standby> {
+        self.slots.values().filter_map(|slot| slot.standby.as_ref())
+    }
+
+    fn importing(&self) -> u32 {
+        self.standbys().filter(|standby| !standby.is_ready).count() as u32
+    }
+
+    fn obstacle(&self) -> Option<Obstacle> {
+        if self.modules.is_empty() {
+            return Some(Obstacle::NoModule);
+        }
+        if let Some(available) = self.short {
+            return Some(Obstacle::MemoryShort { available, required: self.required(0) });
+        }
+        let (&slot, given_up) = self.slots.iter().find(|(_, slot)| slot.is_given_up())?;
+        Some(Obstacle::Ends { slot, reason: given_up.reason.clone() })
+    }
+
+    fn settle(&mut self) {
+        let is_waiting =
+            self.importing() > 0 || (self.first_missing().is_some() && self.short.is_none());
+        if (self.round.is_some() || !is_waiting) && !mem::replace(&mut self.is_settled, true) {
+            self.effects.push_back(Effect::Settled);
+        }
+    }
+
+    fn announce(&mut self, news: News) {
+        self.effects.push_back(Effect::Announce(news));
+    }
+}

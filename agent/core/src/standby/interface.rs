@@ -1,0 +1,123 @@
+//! The inputs and effects of [`Standbys`](super::Standbys), and its state as reported to the user.
+
+use ragent_rendezvous::ids::LocalRank;
+
+/// An event that concerns standbys.
+///
+/// A report about a slot without a standby is ignored: the standby was used or dismissed in the
+/// meantime. Its slot stays empty for at least [`STANDBY_IDLE`](crate::limits::STANDBY_IDLE), so that
+/// such a report is not attributed to its successor.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Input {
+    /// A standby has imported its modules and waits.
+    Ready {
+        /// Its slot.
+        slot: LocalRank,
+        /// The memory that it shares with no other process.
+        bytes: u64,
+    },
+    /// A standby has ended without a round; the last report about it.
+    Ended {
+        /// Its slot.
+        slot: LocalRank,
+        /// The way in which it ended.
+        reason: String,
+    },
+    /// A module cannot be imported before a round: for example, it reads a variable of the round, holds
+    /// a device, or its import fails.
+    LeftOut {
+        /// The slot of the standby that reported it.
+        slot: LocalRank,
+        /// The module.
+        module: String,
+        /// The reason.
+        reason: String,
+        /// True if the standby has become a worker; otherwise it has ended, and this is the last report
+        /// about it.
+        is_used: bool,
+    },
+    /// The workers of a round are being started, from standbys where there are any.
+    RoundStarted,
+    /// A worker has made progress.
+    Progress,
+    /// The workers of the round have ended.
+    RoundEnded,
+    /// The answer to [`Effect::ReadMemory`].
+    Memory {
+        /// The memory that is available to this node, in bytes; the limit of its cgroup counts.
+        available: u64,
+    },
+    /// The keeper is gone, and its standbys with it.
+    KeeperLost,
+}
+
+/// An action for the driver.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Effect {
+    /// Start a standby in this slot, which imports [`Standbys::modules`](super::Standbys::modules).
+    Stand(LocalRank),
+    /// End the standby of this slot.
+    Dismiss(LocalRank),
+    /// Read the available memory; [`Input::Memory`] answers.
+    ReadMemory,
+    /// Report this to the user.
+    Announce(News),
+    /// Every slot has a standby that is ready, or cannot have one, or the first round has started; once.
+    Settled,
+}
+
+/// A report to the user.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum News {
+    /// All slots have a standby that is ready; reported once.
+    AllReady {
+        /// The memory of the largest of them, in bytes.
+        bytes: u64,
+    },
+    /// Standbys leave this module out from now on; reported once for each module.
+    LeftOut {
+        /// The module.
+        module: String,
+        /// The reason.
+        reason: String,
+    },
+    /// Slots stay empty.
+    Prevented(Obstacle),
+    /// [`Obstacle::MemoryShort`] has been overcome.
+    MemorySufficient,
+}
+
+/// A reason for which slots stay empty.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Obstacle {
+    /// The slot's standbys kept ending by themselves; permanent.
+    Ends {
+        /// The slot.
+        slot: LocalRank,
+        /// The way in which the last of them ended.
+        reason: String,
+    },
+    /// Less memory is available than a start requires; temporary.
+    MemoryShort {
+        /// The available memory, in bytes.
+        available: u64,
+        /// The required memory, in bytes.
+        required: u64,
+    },
+    /// No module is left to import; permanent, for all slots.
+    NoModule,
+}
+
+/// The numbers of standbys by state.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Counts {
+    /// Standbys that wait for a round.
+    pub ready: u32,
+    /// Standbys that import modules.
+    pub importing: u32,
+    /// Slots.
+    pub size: u32,
+    /// The reason for which slots stay empty; `None` if none do, or they will be filled at the next
+    /// opportunity.
+    pub obstacle: Option<Obstacle>,
+}

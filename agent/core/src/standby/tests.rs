@@ -1,0 +1,446 @@
+use std::time::Duration;
+
+use super::*;
+
+mod invariants;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
+const MIB: u64 = 1024 * 1024;
+const PLENTY: u64 = 1024 * 1024 * MIB;
+
+/// The standbys of a node whose driver reads its memory at once.
+struct Fixture {
+    standbys: Standbys,
+    now: Instant,
+    available: u64,
+    readings: u32,
+}
+
+impl Fixture {
+    /// A node with `size` slots whose first effects have not been carried out.
+    fn unstarted(size: u32, modules: &[&str], available: u64) -> Self {
+        let now = crate::some_instant();
+        let modules = modules.iter().map(|module| (*module).to_owned()).collect();
+        Self { standbys: Standbys::new(now, size, modules), now, available, readings: 0 }
+    }
+
+    /// A node with plenty of memory, `size` of whose standbys import two modules.
+    fn importing(size: u32) -> Self {
+        let mut t = Self::unstarted(size, &["torch", "lightning"], PLENTY);
+        assert_eq!(t.effects(), (0..size).map(stand).collect::<Vec<_>>());
+        t
+    }
+
+    /// A node with plenty of memory, all of whose standbys are ready.
+    fn ready(size: u32) -> Self {
+        let mut t = Self::importing(size);
+        for slot in 0..size {
+            t.imported(slot, 100);
+        }
+        assert_eq!((t.standbys.counts().ready, t.standbys.counts().obstacle), (size, None));
+        t
+    }
+
+    /// A node in a round that started just now and has used up its standbys.
+    fn running(size: u32) -> Self {
+        let mut t = Self::ready(size);
+        assert_eq!(t.handle(Input::RoundStarted), []);
+        t
+    }
+
+    /// The effects to carry out, but for readings of memory, which are answered.
+    fn effects(&mut self) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        while let Some(effect) = self.standbys.poll_effect() {
+            if effect == Effect::ReadMemory {
+                self.readings += 1;
+                self.standbys.handle(self.now, Input::Memory { available: self.available });
+            } else {
+                effects.push(effect);
+            }
+        }
+        effects
+    }
+
+    fn handle(&mut self, input: Input) -> Vec<Effect> {
+        self.standbys.handle(self.now, input);
+        self.effects()
+    }
+
+    fn imported(&mut self, slot: u32, mib: u64) -> Vec<Effect> {
+        self.handle(Input::Ready { slot: LocalRank(slot), bytes: mib * MIB })
+    }
+
+    fn ended(&mut self, slot: u32) -> Vec<Effect> {
+        self.handle(Input::Ended { slot: LocalRank(slot), reason: "killed".to_owned() })
+    }
+
+    fn left_out(&mut self, slot: u32, module: &str, is_used: bool) -> Vec<Effect> {
+        let (module, reason) = (module.to_owned(), "it reads RANK".to_owned());
+        self.handle(Input::LeftOut { slot: LocalRank(slot), module, reason, is_used })
+    }
+
+    /// Advances the clock by `by` and applies the deadlines on the way.
+    fn advance(&mut self, by: Duration) -> Vec<Effect> {
+        let end = self.now + by;
+        let mut effects = Vec::new();
+        while let Some(next) = self.standbys.poll_timeout().filter(|next| *next <= end) {
+            self.now = next.max(self.now);
+            self.standbys.handle_timeout(self.now);
+            effects.extend(self.effects());
+            assert!(self.standbys.poll_timeout() > Some(self.now), "the deadline was applied");
+        }
+        self.now = end;
+        effects
+    }
+}
+
+fn stand(slot: u32) -> Effect {
+    Effect::Stand(LocalRank(slot))
+}
+
+fn dismiss(slot: u32) -> Effect {
+    Effect::Dismiss(LocalRank(slot))
+}
+
+fn prevented(obstacle: Obstacle) -> Effect {
+    Effect::Announce(News::Prevented(obstacle))
+}
+
+fn short(available: u64, required: u64) -> Effect {
+    prevented(Obstacle::MemoryShort { available, required })
+}
+
+fn ends(slot: u32) -> Effect {
+    prevented(Obstacle::Ends { slot: LocalRank(slot), reason: "killed".to_owned() })
+}
+
+fn left_out(module: &str) -> Effect {
+    let (module, reason) = (module.to_owned(), "it reads RANK".to_owned());
+    Effect::Announce(News::LeftOut { module, reason })
+}
+
+const SUFFICIENT: Effect = Effect::Announce(News::MemorySufficient);
+
+/// Before the first round all slots get a standby at once, as soon as memory was read.
+#[test]
+fn first_standbys_start_at_once() {
+    let mut t = Fixture::unstarted(2, &["torch"], PLENTY);
+    assert_eq!(t.standbys.poll_effect(), Some(Effect::ReadMemory));
+    assert_eq!(t.standbys.poll_effect(), None);
+    assert_eq!(t.handle(Input::Memory { available: PLENTY }), [stand(0), stand(1)]);
+    assert_eq!(t.standbys.modules(), ["torch"]);
+}
+
+/// The user learns once that all standbys are ready, and how large the largest is.
+#[test]
+fn readiness_is_announced_once() {
+    let mut t = Fixture::importing(2);
+    assert_eq!(t.imported(1, 370), []);
+    assert_eq!(t.imported(1, 9000), []);
+    let all_ready = Effect::Announce(News::AllReady { bytes: 370 * MIB });
+    assert_eq!(t.imported(0, 100), [all_ready, Effect::Settled]);
+    assert_eq!(t.ended(0), [stand(0)]);
+    assert_eq!(t.imported(0, 100), []);
+}
+
+/// Each standby that imports needs twice its assumed size; the others are started when it is ready, and
+/// until then memory does not count as short.
+#[test]
+fn start_requires_twice_the_memory() {
+    let mut t = Fixture::unstarted(3, &["torch"], 2 * 800 * MIB);
+    assert_eq!(t.effects(), [stand(0), stand(1)]);
+    t.available = 500 * MIB;
+    assert_eq!(t.advance(60 * SECOND), []);
+    t.available = 600 * MIB;
+    assert_eq!(t.imported(0, 100), [stand(2)]);
+}
+
+/// After the first report the largest reported size counts, not the assumed one.
+#[test]
+fn largest_reported_size_counts() {
+    let mut t = Fixture::importing(3);
+    t.available = 2 * 1000 * MIB - 1;
+    t.imported(0, 1000);
+    t.imported(1, 10);
+    t.imported(2, 10);
+    assert_eq!(t.ended(1), [short(t.available, 2000 * MIB)]);
+    t.available += 1;
+    assert_eq!(t.advance(10 * SECOND), [stand(1), SUFFICIENT]);
+}
+
+/// Too little memory is announced once, and memory is read every ten seconds until it suffices.
+#[test]
+fn short_memory_is_announced_once() {
+    let mut t = Fixture::unstarted(1, &["torch"], 800 * MIB - 1);
+    let short = short(800 * MIB - 1, 800 * MIB);
+    assert_eq!(t.effects(), [short.clone(), Effect::Settled]);
+    assert_eq!(t.advance(60 * SECOND), []);
+    assert_eq!(t.readings, 7);
+    t.available += 1;
+    assert_eq!(t.advance(10 * SECOND - MS), []);
+    assert_eq!(t.advance(MS), [stand(0), SUFFICIENT]);
+    t.available -= 1;
+    assert_eq!(t.ended(0), [short]);
+}
+
+/// Memory is read every ten seconds while a standby waits; if less is left than one needs, the highest
+/// ends, and the next at the next reading.
+#[test]
+fn short_memory_dismisses_one_by_one() {
+    let mut t = Fixture::ready(3);
+    t.available = 100 * MIB;
+    assert_eq!(t.advance(30 * SECOND), []);
+    t.available -= 1;
+    assert_eq!(t.advance(10 * SECOND - MS), []);
+    assert_eq!(t.advance(MS), [dismiss(2), short(t.available, 200 * MIB)]);
+    assert_eq!(t.advance(10 * SECOND), [dismiss(1)]);
+    t.available = 100 * MIB;
+    assert_eq!(t.advance(60 * SECOND), []);
+    t.available = 400 * MIB;
+    assert_eq!(t.advance(10 * SECOND), [stand(1), stand(2), SUFFICIENT]);
+}
+
+/// A standby that ends while memory is short does not bring the next reading forward: a late report
+/// about a dismissed standby would be attributed to its successor.
+#[test]
+fn dismissed_standby_is_not_replaced_at_once() {
+    let mut t = Fixture::ready(3);
+    t.available = 0;
+    t.advance(10 * SECOND);
+    t.available = PLENTY;
+    assert_eq!(t.ended(0), []);
+    assert_eq!(t.advance(10 * SECOND), [stand(0), stand(2), SUFFICIENT]);
+}
+
+/// A round younger than ten seconds gets no standbys even if it makes progress; after later progress they
+/// are started one after another.
+#[test]
+fn progress_starts_one_after_another() {
+    let mut t = Fixture::running(3);
+    assert_eq!(t.advance(10 * SECOND - MS), []);
+    assert_eq!(t.handle(Input::Progress), []);
+    assert_eq!(t.advance(SECOND), []);
+    assert_eq!(t.handle(Input::Progress), [stand(0)]);
+    assert_eq!(t.handle(Input::Progress), []);
+    assert_eq!(t.advance(60 * SECOND), []);
+    assert_eq!(t.imported(0, 100), [stand(1)]);
+    assert_eq!(t.ended(1), [stand(1)]);
+    assert_eq!(t.imported(1, 100), [stand(2)]);
+    assert_eq!(t.imported(2, 100), []);
+    // A standby that is killed while it waits is replaced as well.
+    assert_eq!(t.ended(0), [stand(0)]);
+}
+
+/// A round without progress gets standbys from thirty seconds on.
+#[test]
+fn quiet_round_gets_standbys_later() {
+    let mut t = Fixture::running(2);
+    assert_eq!(t.advance(30 * SECOND - MS), []);
+    assert_eq!(t.advance(MS), [stand(0)]);
+}
+
+/// Without a round all missing standbys are started after a second, together.
+#[test]
+fn pause_between_rounds_starts_all() {
+    let mut t = Fixture::running(3);
+    t.advance(30 * SECOND);
+    t.imported(0, 100);
+    assert_eq!(t.handle(Input::RoundEnded), []);
+    assert_eq!(t.advance(SECOND - MS), []);
+    assert_eq!(t.advance(MS), [stand(2)]);
+}
+
+/// The memory that a round leaves is read without waiting for the next interval.
+#[test]
+fn end_of_round_frees_memory() {
+    let mut t = Fixture::running(1);
+    t.available = 0;
+    assert_eq!(t.advance(30 * SECOND), [short(0, 200 * MIB)]);
+    t.handle(Input::RoundEnded);
+    t.available = PLENTY;
+    assert_eq!(t.advance(SECOND), [stand(0), SUFFICIENT]);
+}
+
+/// A crash loop, whose rounds are short and follow each other within a second, starts none.
+#[test]
+fn crash_loop_starts_none() {
+    let mut t = Fixture::running(2);
+    let readings = t.readings;
+    for _ in 0..100 {
+        assert_eq!(t.advance(9 * SECOND), []);
+        assert_eq!(t.handle(Input::RoundEnded), []);
+        assert_eq!(t.advance(999 * MS), []);
+        assert_eq!(t.handle(Input::RoundStarted), []);
+    }
+    assert_eq!(t.readings, readings);
+}
+
+/// A slot whose standby ended three times in a row stays empty, which is announced once; the others are
+/// kept.
+#[test]
+fn third_end_gives_the_slot_up() {
+    let mut t = Fixture::ready(2);
+    assert_eq!(t.ended(1), [stand(1)]);
+    assert_eq!(t.ended(1), [stand(1)]);
+    assert_eq!(t.ended(1), [ends(1)]);
+    assert_eq!(t.ended(0), [stand(0)]);
+    t.imported(0, 100);
+    let obstacle = Obstacle::Ends { slot: LocalRank(1), reason: "killed".to_owned() };
+    let counts = Counts { ready: 1, importing: 0, size: 2, obstacle: Some(obstacle) };
+    assert_eq!(t.standbys.counts(), counts);
+    t.handle(Input::RoundStarted);
+    assert_eq!(t.advance(30 * SECOND), [stand(0)]);
+    assert_eq!(t.imported(0, 100), []);
+}
+
+/// A standby that a round uses shows that its slot works.
+#[test]
+fn use_resets_the_count_of_ends() {
+    let mut t = Fixture::ready(1);
+    t.ended(0);
+    t.ended(0);
+    t.handle(Input::RoundStarted);
+    t.advance(30 * SECOND);
+    assert_eq!(t.ended(0), [stand(0)]);
+    assert_eq!(t.ended(0), [stand(0)]);
+    assert_eq!(t.ended(0), [ends(0)]);
+}
+
+/// A module that cannot be imported early is announced once, and its standbys are replaced at once and
+/// without a count.
+#[test]
+fn module_is_left_out() {
+    let mut t = Fixture::importing(4);
+    assert_eq!(t.left_out(0, "lightning", false), [left_out("lightning"), stand(0)]);
+    assert_eq!(t.standbys.modules(), ["torch"]);
+    for slot in 1..4 {
+        assert_eq!(t.left_out(slot, "lightning", false), [stand(slot)]);
+    }
+    assert_eq!(t.ended(0), [stand(0)]);
+    assert_eq!(t.ended(0), [stand(0)]);
+    assert_eq!(t.ended(0), [ends(0)]);
+}
+
+/// An end for a module that the standby was not to import is counted.
+#[test]
+fn unknown_module_counts_as_an_end() {
+    let mut t = Fixture::importing(1);
+    assert_eq!(t.left_out(0, "numpy", false), [stand(0)]);
+    assert_eq!(t.left_out(0, "numpy", false), [stand(0)]);
+    let reason = "`numpy` cannot be imported: it reads RANK".to_owned();
+    let given_up = prevented(Obstacle::Ends { slot: LocalRank(0), reason });
+    assert_eq!(t.left_out(0, "numpy", false), [given_up, Effect::Settled]);
+    assert_eq!(t.standbys.modules(), ["torch", "lightning"]);
+}
+
+/// A module that a used standby reports is left out later, and the slot's new standby stays.
+#[test]
+fn used_standby_reports_a_module() {
+    let mut t = Fixture::running(1);
+    t.advance(30 * SECOND);
+    assert_eq!(t.left_out(0, "lightning", true), [left_out("lightning")]);
+    assert_eq!(t.standbys.modules(), ["torch"]);
+    assert_eq!(t.standbys.counts().importing, 1);
+}
+
+/// Within a round, a standby that ended for a module is replaced by the rules of the round.
+#[test]
+fn module_is_left_out_within_a_round() {
+    let mut t = Fixture::running(2);
+    t.advance(30 * SECOND);
+    t.imported(0, 100);
+    assert_eq!(t.left_out(0, "lightning", false), [left_out("lightning")]);
+    assert_eq!(t.imported(1, 100), [stand(0)]);
+}
+
+/// Without modules there are no standbys.
+#[test]
+fn no_module_is_left() {
+    let mut t = Fixture::importing(3);
+    t.left_out(0, "lightning", false);
+    t.imported(2, 100);
+    let off = prevented(Obstacle::NoModule);
+    let effects = [dismiss(1), dismiss(2), off.clone(), Effect::Settled];
+    assert_eq!(t.left_out(0, "torch", false)[1..], effects);
+    assert_eq!(t.standbys.poll_timeout(), None);
+    assert_eq!(t.handle(Input::KeeperLost), []);
+    assert_eq!(t.advance(60 * SECOND), []);
+    let counts = Counts { ready: 0, importing: 0, size: 3, obstacle: Some(Obstacle::NoModule) };
+    assert_eq!(t.standbys.counts(), counts);
+    assert_eq!(Fixture::unstarted(1, &[], PLENTY).effects(), [off, Effect::Settled]);
+}
+
+/// Reports about a standby that was used or dismissed, and about an unknown slot, change nothing.
+#[test]
+fn late_reports_are_ignored() {
+    let mut t = Fixture::running(1);
+    for slot in [0, 1] {
+        for _ in 0..4 {
+            assert_eq!(t.imported(slot, 100_000), []);
+            assert_eq!(t.ended(slot), []);
+        }
+    }
+    let counts = Counts { ready: 0, importing: 0, size: 1, obstacle: None };
+    assert_eq!(t.standbys.counts(), counts);
+    t.available = 200 * MIB;
+    assert_eq!(t.advance(30 * SECOND), [stand(0)]);
+}
+
+/// With the keeper all standbys are gone, and so is the round; new ones are started after a second, and
+/// no end is counted.
+#[test]
+fn lost_keeper_takes_its_standbys() {
+    for mut t in [Fixture::ready(2), Fixture::running(2)] {
+        for _ in 0..4 {
+            assert_eq!(t.handle(Input::KeeperLost), []);
+            assert_eq!(t.standbys.counts().ready + t.standbys.counts().importing, 0);
+            assert_eq!(t.advance(SECOND - MS), []);
+            assert_eq!(t.handle(Input::RoundEnded), []);
+            assert_eq!(t.advance(MS), [stand(0), stand(1)]);
+        }
+    }
+}
+
+/// Standbys are settled when each is ready or cannot be, in any combination.
+#[test]
+fn settled_when_none_can_become_ready() {
+    let mut t = Fixture::importing(2);
+    t.imported(0, 100);
+    t.ended(1);
+    t.ended(1);
+    assert_eq!(t.ended(1), [ends(1), Effect::Settled]);
+    assert_eq!(t.handle(Input::RoundStarted), []);
+
+    let mut t = Fixture::importing(2);
+    t.available = 0;
+    assert_eq!(t.advance(10 * SECOND), [dismiss(1), short(0, 800 * MIB)]);
+    assert_eq!(t.imported(0, 100), [Effect::Settled]);
+}
+
+/// The first round settles the matter, and no later event does so again.
+#[test]
+fn settled_by_the_first_round() {
+    let mut t = Fixture::importing(2);
+    assert_eq!(t.handle(Input::RoundStarted), [Effect::Settled]);
+    assert_eq!(t.handle(Input::RoundEnded), []);
+    assert_eq!(t.advance(SECOND), [stand(0), stand(1)]);
+    t.imported(0, 100);
+    let all_ready = Effect::Announce(News::AllReady { bytes: 100 * MIB });
+    assert_eq!(t.imported(1, 100), [all_ready]);
+}
+
+/// The counts name the memory that is missing while a slot is empty for it.
+#[test]
+fn counts_name_the_obstacle() {
+    let mut t = Fixture::unstarted(2, &["torch"], 0);
+    t.effects();
+    let obstacle = Obstacle::MemoryShort { available: 0, required: 800 * MIB };
+    let counts = Counts { ready: 0, importing: 0, size: 2, obstacle: Some(obstacle) };
+    assert_eq!(t.standbys.counts(), counts);
+    t.available = 800 * MIB;
+    t.advance(10 * SECOND);
+    let counts = Counts { ready: 0, importing: 1, size: 2, obstacle: None };
+    assert_eq!(t.standbys.counts(), counts);
+}
