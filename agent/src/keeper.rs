@@ -8,7 +8,10 @@
 //! - When the socket is closed, the agent is gone: the keeper kills and reaps the whole tree, and
 //!   sends the coordinator one small message, the obituary.
 //! - When the lease that the agent renews over the socket has expired, the agent is frozen or cut
-//!   off: the keeper kills the whole tree and reports that.
+//!   off: the keeper kills the workers and all that they have started, and reports that.
+//!
+//! It may also hold a standby for each worker: an interpreter that waits for the next round. A
+//! standby belongs to no round, so only the end of the agent or of the keeper ends it.
 //!
 //! It makes no other decisions, and it has no runtime: one thread, one `poll`.
 
@@ -16,6 +19,7 @@ mod limits;
 mod obituary;
 pub(crate) mod order;
 mod socket;
+mod standbys;
 mod workers;
 
 use std::{
@@ -45,6 +49,8 @@ use self::{
     socket::{OrderSocket, Streams},
     workers::Workers,
 };
+use ragent_core::process_end::ProcessEnd;
+
 use crate::sys::{
     cgroup::Cgroup,
     clock,
@@ -121,6 +127,10 @@ impl Keeper {
                 let _ = self.lease.wait();
                 self.lease_is_over();
             }
+            if ready.standbys {
+                let socket = &mut self.socket;
+                self.workers.standbys.receive(&mut |report| socket.send(&report));
+            }
             if ready.socket {
                 loop {
                     match self.socket.receive() {
@@ -141,11 +151,13 @@ impl Keeper {
         } else {
             PollFlags::POLLIN
         };
-        let mut fds = [
+        let mut fds = vec![
             PollFd::new(self.ends.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.lease.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.socket.as_fd(), socket),
         ];
+        let standbys = self.workers.standbys.sockets();
+        fds.extend(standbys.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         // No event reports that a fork is possible again.
         let retry = PollTimeout::try_from(limits::FORK_INTERVAL).unwrap_or(PollTimeout::ZERO);
         let limit = if self.wanted.is_empty() { PollTimeout::NONE } else { retry };
@@ -153,15 +165,29 @@ impl Keeper {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        Ok(Ready { ends: flag(&fds[0]), lease: flag(&fds[1]), socket: flag(&fds[2]) })
+        Ok(Ready {
+            ends: flag(&fds[0]),
+            lease: flag(&fds[1]),
+            socket: flag(&fds[2]),
+            standbys: fds[3..].iter().any(flag),
+        })
     }
 
     fn carry_out(&mut self, order: Order) -> io::Result<()> {
         match order {
             Order::Spawn(program) => self.want(program),
+            Order::Stand { program, hook } => {
+                let local_rank = program.local_rank;
+                if self.workers.stand(program, hook).is_err() {
+                    let end = ProcessEnd::UNKNOWN;
+                    self.socket.send(&Report::StandbyEnded { local_rank, end });
+                }
+            }
+            Order::Dismiss { local_rank } => self.workers.standbys.dismiss(local_rank),
             Order::Forward { signal } => self.workers.signal(signal),
             Order::Signal { signal } => {
                 self.reject_wanted("the workers were stopped first");
+                self.workers.standbys.forgo();
                 self.workers.signal(signal);
                 // If no worker was started, no end of a worker triggers this report.
                 if self.workers.is_quiet() {
@@ -259,12 +285,15 @@ impl Keeper {
         // One signal may report several ended processes, so the code below looks for all of them.
         while let Ok(Some(_)) = self.ends.read_signal() {}
         let socket = &mut self.socket;
-        self.workers.reap(&mut |report| socket.send(&report));
+        let unstarted = self.workers.reap(&mut |report| socket.send(&report));
+        self.wanted
+            .extend(unstarted.into_iter().map(|(program, streams)| Wanted { program, streams }));
     }
 
     /// Kills every process that the agent started, after the agent is gone, and then delivers the
     /// obituary.
     fn end(mut self) -> io::Result<()> {
+        self.workers.standbys.dismiss_all();
         self.workers.sweep(None);
         self.reap();
         while !self.workers.is_empty() {
@@ -298,6 +327,7 @@ struct Ready {
     ends: bool,
     lease: bool,
     socket: bool,
+    standbys: bool,
 }
 
 /// Borrows the socket for `poll`.

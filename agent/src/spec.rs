@@ -16,6 +16,7 @@ mod rdzv_conf;
 mod rendezvous;
 mod search;
 mod signals;
+mod standby;
 mod streams;
 mod template;
 mod usage;
@@ -104,6 +105,8 @@ pub struct JobSpec {
     pub timers: Option<TimerFile>,
     /// The time for which the agent waits for GPUs that processes of an earlier round still hold.
     pub held_gpu_timeout: Duration,
+    /// The modules that standbys import; empty without standbys.
+    pub standby: Vec<String>,
     /// Signals that are passed on to the workers.
     pub forwarded: Vec<Signal>,
     /// Exit codes of workers after which the job is not restarted.
@@ -208,6 +211,7 @@ impl JobSpec {
                 || shared_store.is_none_or(|given| given.text != "1"),
             rendezvous,
             hang: errors.or_default(arguments.hang(&command)),
+            standby: errors.or_default(arguments.standby(&command, &launch_method)),
             command,
             launch_method,
             files,

@@ -1,7 +1,7 @@
 //! Starts, watches and ends the local workers, through the keeper.
 //!
 //! [`ragent_core::supervisor`] decides, [`driver`] carries out. [`launch`] prepares the start of a
-//! worker, [`health`] watches it while it runs.
+//! worker, [`standby`] prepares it before its round, [`health`] watches it while it runs.
 
 pub mod driver;
 pub mod health;
@@ -10,3 +10,4 @@ pub mod launch;
 mod limits;
 mod plumbing;
 pub mod spec;
+pub mod standby;

@@ -16,6 +16,7 @@
 
 mod assignment;
 mod effect;
+mod import_gate;
 mod local_group;
 mod reports;
 #[cfg(test)]
@@ -37,7 +38,7 @@ use ragent_rendezvous::{
 };
 
 pub use self::effect::{Action, CLOSED_BEFORE, Effect, Ending, News, WaitReport};
-use self::reports::Progress;
+use self::{import_gate::ImportGate, reports::Progress};
 use crate::{signal::Signal, wait_reports::WaitReports};
 
 /// The state of the node.
@@ -73,6 +74,8 @@ pub struct AgentSettings {
     /// Exempts workers from the lease: nothing can start a second group, because this process
     /// hosts the coordinator of a job of one node.
     pub runs_unleased: bool,
+    /// True if standbys are prepared, and [`Agent::handle_standbys_settled`] follows.
+    pub has_standbys: bool,
     /// The intervals and leases in use until a welcome names others.
     pub leases: Leases,
     /// The seed for the jitter of dials; differs between the nodes of a job.
@@ -103,6 +106,7 @@ pub struct Agent {
     has_host_left: bool,
     /// True if the coordinator may still count this node as alive.
     is_leased: bool,
+    gate: ImportGate,
     progress: Progress,
     /// Addresses that the store of `round` has refused, as far as this node knows.
     refused_clients: Vec<IpAddr>,
@@ -127,6 +131,7 @@ impl Agent {
             unattended: Some(now),
             has_host_left: false,
             is_leased: false,
+            gate: ImportGate::new(settings.has_standbys),
             progress: Progress::default(),
             refused_clients: Vec::new(),
             effects: VecDeque::from([Effect::Local(Action::OpenStore)]),
@@ -199,6 +204,7 @@ impl Agent {
         self.unattended = None;
         self.has_host_left = false;
         self.is_leased = true;
+        self.start_gate_timeout(now);
         self.send_standing(now);
         if !self.progress.text.is_empty() {
             self.send_progress(now);
@@ -271,8 +277,7 @@ impl Agent {
     /// Notes that a fresh worker store listens on this port.
     pub fn handle_store_open(&mut self, now: Instant, store_port: u16) {
         if self.state == State::Preparing {
-            self.state = State::Ready { store_port };
-            self.send_standing(now);
+            self.pass_gate(now, store_port);
         }
     }
 
@@ -302,10 +307,8 @@ impl Agent {
             return None;
         }
         let gives_up = self.unattended.map(|since| since + self.settings.join_timeout);
-        [gives_up, self.progress.quiet_until.filter(|_| self.progress.is_due)]
-            .into_iter()
-            .flatten()
-            .min()
+        let progress = self.progress.quiet_until.filter(|_| self.progress.is_due);
+        [gives_up, progress, self.gate.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Applies every deadline that has passed.
@@ -313,6 +316,7 @@ impl Agent {
         if self.progress.is_due && self.progress.quiet_until.is_none_or(|until| until <= now) {
             self.send_progress(now);
         }
+        self.handle_gate_timeout(now);
         let gives_up = self.unattended.map(|since| since + self.settings.join_timeout);
         if !self.is_finished() && gives_up.is_some_and(|at| at <= now) {
             let was_attended = self.job_uid.is_some();

@@ -78,3 +78,6 @@ pub const STANDBY_IDLE: Duration = Duration::from_secs(1);
 /// The number of standbys of one slot that may end by themselves in a row: one may be killed by hand or
 /// for lack of memory, and a third such end has a lasting cause.
 pub const MAX_STANDBY_ENDS: u32 = 3;
+/// The time for which a node that joins a running job waits for its standbys: longer than an import
+/// from a shared file system usually takes. A node that needs longer joins without them.
+pub const IMPORT_TIMEOUT: Duration = Duration::from_secs(60);

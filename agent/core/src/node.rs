@@ -203,6 +203,13 @@ impl Node {
         self.collect(now);
     }
 
+    /// Notes that all standbys of this node are ready, or cannot be had.
+    pub fn handle_standbys_settled(&mut self, now: Instant) {
+        self.begin(now);
+        self.agent.handle_standbys_settled(now);
+        self.collect(now);
+    }
+
     /// Notes the first failure of the local group.
     pub fn handle_failed(&mut self, now: Instant, failure: WorkerFailure) {
         self.begin(now);

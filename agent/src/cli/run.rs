@@ -250,6 +250,18 @@ pub struct LaunchArgs {
         hide_short_help = true
     )]
     pub held_gpu_timeout: Option<String>,
+    /// Hold for each worker an interpreter that has imported MODULES and waits for the next round,
+    /// which then starts without an import; without a value: torch,torch._dynamo [default: none]
+    #[arg(
+        long,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "1",
+        value_name = "MODULES",
+        help_heading = FAILURES,
+        hide_short_help = true
+    )]
+    pub standby: Option<String>,
     /// Bind each worker to processors near its accelerator: `node`, `socket`, `exclusive` or
     /// `core-complex`
     #[arg(

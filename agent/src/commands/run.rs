@@ -41,12 +41,18 @@ use crate::{
         self, Argument, Endpoint, JobFiles, JobSpec, LaunchMethod, RendezvousMethod, TimerFile,
         UsageError,
     },
-    sys::{clock, files, host::ThisHost, proc, random::random_id},
+    sys::{
+        clock, files,
+        host::{Host, ThisHost},
+        proc,
+        random::random_id,
+    },
     workers::{
         driver::{self as supervisor_driver, Command, SupervisorHandle},
         health::timers::TimerPipe,
         launch::{arguments::ArgumentSpec, environment::EnvironmentSpec},
         spec::SupervisorSpec,
+        standby::StandbySpec,
     },
 };
 
@@ -431,12 +437,21 @@ fn supervisor_spec(
         stop_grace: spec.shared.timeouts.stop_grace,
         held_gpu_timeout: spec.held_gpu_timeout,
         final_codes: spec.final_codes.clone(),
+        standby: standby_spec(spec),
         hang: spec.hang.clone(),
         socket_dir: ThisHost.socket_dir(),
         open_files: given.open_files,
         core_dump: given.core_dump,
         host_name: ThisHost.name(),
         console,
+    })
+}
+
+fn standby_spec(spec: &JobSpec) -> Option<StandbySpec> {
+    (!spec.standby.is_empty()).then(|| StandbySpec {
+        modules: spec.standby.clone(),
+        state_dir: ThisHost.state_dir(),
+        python_path: ThisHost.env("PYTHONPATH"),
     })
 }
 

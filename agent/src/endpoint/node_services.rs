@@ -89,6 +89,7 @@ impl NodeServices {
                 join_timeout: spec.shared.timeouts.join,
                 known_round: self.known_round,
                 runs_unleased: self.runs_unleased(spec),
+                has_standbys: !spec.standby.is_empty(),
                 leases: Leases::default().for_nodes(spec.shared.nodes),
                 seed: rand::random(),
             },

@@ -18,3 +18,8 @@ pub(crate) const SPILLED_TIMEOUT: Duration = Duration::from_millis(500);
 /// The time for which a keeper tries to deliver its obituary: less than the lease that proves the
 /// same.
 pub(crate) const OBITUARY_TIMEOUT: Duration = Duration::from_millis(500);
+/// The variables of one worker that are sent to a standby: below the smallest default of a socket's
+/// buffer, so that the message never waits.
+pub(crate) const MAX_STANDBY_MESSAGE: usize = 128 * 1024;
+/// A report of a standby, which is itself limited to less.
+pub(crate) const MAX_STANDBY_REPORT: usize = 64 * 1024;

@@ -13,8 +13,21 @@ use serde::{Deserialize, Serialize};
 /// A message from the agent to the keeper.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) enum Order {
-    /// Starts a worker.
+    /// Starts a worker: its standby takes it over, or else a new process is started.
     Spawn(Program),
+    /// Starts a standby for the worker that `program` describes, as far as it is known before a
+    /// round.
+    Stand {
+        /// The worker.
+        program: Program,
+        /// The variables that are only for the standby.
+        hook: Vec<(String, OsString)>,
+    },
+    /// Kills a standby without a round.
+    Dismiss {
+        /// The local rank of its worker.
+        local_rank: u32,
+    },
     /// Signals the process group of every worker; the workers continue.
     Forward {
         /// The signal's number.
@@ -85,6 +98,22 @@ pub(crate) enum Report {
         local_rank: u32,
         /// The worker's process id, which is also that of its process group and session.
         pid: u32,
+        /// True if a standby becomes the worker.
+        is_standby: bool,
+    },
+    /// A standby has sent this report; see [`crate::workers::standby`].
+    Standby {
+        /// The local rank of its worker.
+        local_rank: u32,
+        /// The text.
+        text: String,
+    },
+    /// A standby could not be started, or has ended without a round.
+    StandbyEnded {
+        /// The local rank of its worker.
+        local_rank: u32,
+        /// The exit code or signal of the process.
+        end: ProcessEnd,
     },
     /// A worker could not be started.
     NotSpawned {

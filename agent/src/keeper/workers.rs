@@ -1,11 +1,6 @@
 //! The workers of a keeper, and all processes that they have started.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    os::fd::OwnedFd,
-    process::{Child, Command},
-};
+use std::{collections::BTreeMap, ffi::OsString, io, os::fd::OwnedFd, process::Child};
 
 use nix::{
     sys::signal::{Signal, killpg},
@@ -17,14 +12,14 @@ use ragent_core::process_end::ProcessEnd;
 use super::{
     order::{Program, Report},
     socket::Streams,
+    standbys::{Standbys, command_of, limits_of},
 };
 use crate::{
     keeper::limits,
     output::flow::{self, HandedOver},
     sys::{
-        cgroup::Cgroup,
-        clock, tree,
-        unix::{self, WorkerLimits},
+        cgroup::{Cgroup, Part},
+        clock, tree, unix,
     },
 };
 
@@ -35,6 +30,7 @@ use crate::{
 pub(super) struct Workers {
     cgroup: Option<Cgroup>,
     running: BTreeMap<u32, Child>,
+    pub(super) standbys: Standbys,
     /// The process groups of workers, including workers that have ended while processes of their
     /// group still run.
     groups: Vec<Pid>,
@@ -49,36 +45,66 @@ pub(super) struct Workers {
 impl Workers {
     /// Creates an empty tree, whose workers will run in `cgroup`, if there is one.
     pub(super) fn new(cgroup: Option<Cgroup>) -> Self {
-        let (running, groups) = (BTreeMap::new(), Vec::new());
-        Self { cgroup, running, groups, flows: Vec::new(), sweeping: false, sweep: 0 }
+        Self {
+            cgroup,
+            running: BTreeMap::new(),
+            standbys: Standbys::default(),
+            groups: Vec::new(),
+            flows: Vec::new(),
+            sweeping: false,
+            sweep: 0,
+        }
     }
 
-    /// Returns true if no process runs below this one.
+    /// Returns true if no process runs below this one, but standbys without a round.
     pub(super) fn is_empty(&self) -> bool {
         self.running.is_empty() && self.groups.is_empty() && !self.sweeping
     }
 
-    /// Starts a worker in a session of its own.
+    /// Starts a standby.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of a failed system call.
+    pub(super) fn stand(
+        &mut self,
+        program: Program,
+        hook: Vec<(String, OsString)>,
+    ) -> io::Result<()> {
+        let cgroup = self.cgroup.as_ref().and_then(|cgroup| cgroup.procs(Part::Standbys).ok());
+        self.standbys.stand(program, hook, cgroup)
+    }
+
+    /// Starts a worker in a session of its own, by its standby if there is one.
     ///
     /// # Errors
     ///
     /// Returns the error of a failed system call.
     pub(super) fn spawn(&mut self, program: &Program, streams: &Streams) -> io::Result<Report> {
         let local_rank = program.local_rank;
+        if let Some(child) = self.standbys.take_over(program, streams) {
+            if let Some(cgroup) = &self.cgroup {
+                // A worker outside of its cgroup is still found by the walk through the tree.
+                let _ = cgroup.move_to(Part::Workers, child.id());
+            }
+            return Ok(self.started(local_rank, child, true));
+        }
         let copies = streams.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
         let streams: Streams = copies.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
         // A worker that cannot join the cgroup is still found by the walk through the tree.
-        let cgroup = self.cgroup.as_ref().and_then(|cgroup| cgroup.procs().ok());
-        let limits = WorkerLimits {
-            cpus: program.cpus.clone(),
-            open_files: program.open_files,
-            core_dump: program.core_dump,
-        };
-        let child = unix::spawn_worker(command_of(program, streams), limits, cgroup)?;
+        let cgroup = self.cgroup.as_ref().and_then(|cgroup| cgroup.procs(Part::Workers).ok());
+        let [stdin, stdout, stderr] = streams;
+        let mut command = command_of(program);
+        command.stdin(stdin).stdout(stdout).stderr(stderr);
+        let child = unix::spawn_worker(command, limits_of(program), cgroup)?;
+        Ok(self.started(local_rank, child, false))
+    }
+
+    fn started(&mut self, local_rank: u32, child: Child, is_standby: bool) -> Report {
         let pid = child.id();
         self.groups.push(Pid::from_raw(pid.cast_signed()));
         self.running.insert(local_rank, child);
-        Ok(Report::Spawned { local_rank, pid })
+        Report::Spawned { local_rank, pid, is_standby }
     }
 
     /// Keeps the streams of a worker that is to be started, in case the agent does not copy them to
@@ -118,8 +144,10 @@ impl Workers {
         self.groups.is_empty()
     }
 
-    /// Kills all processes; [`Report::Reaped`] follows when none is left.
+    /// Kills all processes but standbys without a round; [`Report::Reaped`] follows when none is
+    /// left.
     pub(super) fn sweep(&mut self, number: Option<u64>) {
+        self.standbys.forgo();
         self.sweeping = true;
         self.sweep = number.unwrap_or(self.sweep);
         self.kill();
@@ -127,21 +155,26 @@ impl Workers {
 
     fn kill(&self) {
         if let Some(cgroup) = &self.cgroup {
-            cgroup.kill();
+            cgroup.kill(Part::Workers);
         }
-        tree::kill_descendants();
+        tree::kill_descendants(&self.standbys.pids());
     }
 
     /// Reaps and reports every process that has ended since the last call.
-    pub(super) fn reap(&mut self, report: &mut impl FnMut(Report)) {
-        self.reap_workers(report);
+    ///
+    /// Returns the workers whose standby has ended before it became the worker.
+    pub(super) fn reap(&mut self, report: &mut impl FnMut(Report)) -> Vec<(Program, Streams)> {
+        // A standby that has just become a worker may have ended as one.
+        self.standbys.receive(report);
+        let unstarted = self.reap_workers(report);
+        self.standbys.reap(report);
         self.reap_orphans();
         let was_quiet = self.groups.is_empty();
         if self.is_quiet() && !was_quiet {
             report(Report::Quiet);
         }
         if self.sweeping {
-            if tree::has_no_children() {
+            if self.has_only_standbys() {
                 self.sweeping = false;
                 self.groups.clear();
                 report(Report::Reaped { number: self.sweep });
@@ -149,13 +182,26 @@ impl Workers {
                 self.kill();
             }
         }
+        unstarted
     }
 
-    fn reap_workers(&mut self, report: &mut impl FnMut(Report)) {
+    fn has_only_standbys(&self) -> bool {
+        let spared = self.standbys.pids();
+        if spared.is_empty() {
+            return tree::has_no_children();
+        }
+        tree::children_of(getpid()).iter().all(|child| spared.contains(child))
+    }
+
+    fn reap_workers(&mut self, report: &mut impl FnMut(Report)) -> Vec<(Program, Streams)> {
+        let (standbys, mut unstarted) = (&mut self.standbys, Vec::new());
         self.running.retain(|&local_rank, child| match child.try_wait() {
             Ok(None) => true,
             Ok(Some(status)) => {
-                report(Report::Ended { local_rank, end: ProcessEnd::from(status) });
+                match standbys.take_unstarted(Pid::from_raw(child.id().cast_signed()), report) {
+                    Some(worker) => unstarted.push(worker),
+                    None => report(Report::Ended { local_rank, end: ProcessEnd::from(status) }),
+                }
                 false
             }
             // Cannot happen, because only this code waits for workers. A worker that cannot be
@@ -165,26 +211,17 @@ impl Workers {
                 false
             }
         });
+        unstarted
     }
 
     fn reap_orphans(&self) {
+        let standbys = self.standbys.pids();
         for pid in tree::children_of(getpid()) {
             let worker =
                 self.running.values().any(|child| child.id().cast_signed() == pid.as_raw());
-            if !worker {
+            if !worker && !standbys.contains(&pid) {
                 tree::reap(pid);
             }
         }
     }
-}
-
-fn command_of(program: &Program, streams: Streams) -> Command {
-    let [stdin, stdout, stderr] = streams;
-    let mut command = Command::new(&program.program);
-    command.args(&program.args).stdin(stdin).stdout(stdout).stderr(stderr);
-    for name in &program.unset {
-        command.env_remove(name);
-    }
-    command.envs(program.env.iter().cloned());
-    command
 }

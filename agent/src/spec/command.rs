@@ -19,6 +19,9 @@ pub struct WorkerCommand {
     pub own_args_at: usize,
     /// The name for messages: the script.
     pub title: String,
+    /// The script, or the folder, where Python searches for modules first; `None` if the command is
+    /// not a Python script in a file.
+    pub searched: Option<PathBuf>,
 }
 
 /// The kind of a script: the way in which it is run.
@@ -61,7 +64,8 @@ impl WorkerCommand {
         if script != "-" && !runs(path) && !runs(&main) {
             return Err(missing_script(path, host));
         }
-        Self::python(&[], script, args, host)
+        let searched = (script != "-").then(|| path.to_owned());
+        Ok(Self { searched, ..Self::python(&[], script, args, host)? })
     }
 
     /// Returns `python -u -m module args…`.
@@ -70,7 +74,8 @@ impl WorkerCommand {
         args: Vec<OsString>,
         host: &impl Host,
     ) -> Result<Self, UsageError> {
-        Self::python(&["-m"], module, args, host)
+        let searched = Some(PathBuf::from("."));
+        Ok(Self { searched, ..Self::python(&["-m"], module, args, host)? })
     }
 
     /// Returns a command that runs the script as `runpy.run_path` does; see [`RUN_PATH`].
@@ -84,7 +89,8 @@ impl WorkerCommand {
         // `plain` already begins with `-u`.
         let own_args_at = plain.own_args_at - 1 + head.len();
         let args = head.into_iter().chain(plain.args.into_iter().skip(1)).collect();
-        Ok(Self { args, own_args_at, ..plain })
+        let searched = plain.searched.is_some().then(|| PathBuf::from("."));
+        Ok(Self { args, own_args_at, searched, ..plain })
     }
 
     /// Returns `program args…`.
@@ -108,7 +114,7 @@ impl WorkerCommand {
         if let Some(interpreter) = missing_interpreter(&program, host) {
             return Err(no_interpreter(&program, &interpreter));
         }
-        Ok(Self { program, args, own_args_at: 0, title })
+        Ok(Self { program, args, own_args_at: 0, title, searched: None })
     }
 
     fn python(
@@ -122,7 +128,7 @@ impl WorkerCommand {
         let own_args_at = flags.len() + 2;
         let flags = ["-u"].iter().chain(flags).map(OsString::from);
         let args = flags.chain([script]).chain(args).collect();
-        Ok(Self { program, args, own_args_at, title })
+        Ok(Self { program, args, own_args_at, title, searched: None })
     }
 }
 

@@ -1,13 +1,13 @@
 //! The keeper's own cgroup, if the cgroup that it runs in was delegated to it.
 //!
-//! All processes that the keeper starts run in it and are killed at once by a single write, however
-//! they fork. Processes that are left after a keeper was killed together with its agent are killed
+//! All processes that the keeper starts run in it: workers in one part, standbys in another. Those of
+//! a part are killed at once by a single write, however they fork. Processes that are left after a keeper was killed together with its agent are killed
 //! by the next agent that is started in the same cgroup, as by a service manager. The process tree
 //! is walked in any case, because most systems have no delegated cgroup.
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Read, Seek},
+    io::{self, Read, Seek, Write},
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
 };
@@ -25,7 +25,28 @@ use crate::sys::limits;
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     path: PathBuf,
-    procs: File,
+    workers: File,
+    standbys: File,
+}
+
+/// A part of a cgroup.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Part {
+    /// Workers, and all that they have started.
+    Workers,
+    /// Standbys without a round.
+    Standbys,
+}
+
+impl Part {
+    const ALL: [Self; 2] = [Self::Workers, Self::Standbys];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Workers => "workers",
+            Self::Standbys => "standbys",
+        }
+    }
 }
 
 impl Cgroup {
@@ -36,31 +57,61 @@ impl Cgroup {
         let pid = std::process::id();
         let path = own.join(format!("{PREFIX}{pid}-{}", proc::start_time(pid)?));
         fs::create_dir(&path).ok()?;
-        let procs = OpenOptions::new().write(true).open(path.join("cgroup.procs"));
-        match procs {
-            Ok(procs) => Some(Self { path, procs }),
-            Err(_) => {
-                let _ = fs::remove_dir(&path);
+        match (make_part(&path, Part::Workers), make_part(&path, Part::Standbys)) {
+            (Ok(workers), Ok(standbys)) => Some(Self { path, workers, standbys }),
+            (Err(_), _) | (_, Err(_)) => {
+                remove(&path);
                 None
             }
         }
     }
 
-    /// The cgroup's `cgroup.procs`: a process that writes `0` to it joins the cgroup.
-    pub(crate) fn procs(&self) -> io::Result<OwnedFd> {
-        self.procs.try_clone().map(OwnedFd::from)
+    /// The `cgroup.procs` of a part: a process that writes `0` to it joins the part.
+    pub(crate) fn procs(&self, part: Part) -> io::Result<OwnedFd> {
+        self.file(part).try_clone().map(OwnedFd::from)
     }
 
-    /// Kills every process in the cgroup.
-    pub(crate) fn kill(&self) {
-        kill_all(&self.path);
+    /// Moves the process `pid` to a part.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's refusal.
+    pub(crate) fn move_to(&self, part: Part, pid: u32) -> io::Result<()> {
+        let mut file = self.file(part);
+        file.write_all(pid.to_string().as_bytes())
     }
+
+    /// Kills every process in a part.
+    pub(crate) fn kill(&self, part: Part) {
+        kill_all(&self.path.join(part.name()));
+    }
+
+    fn file(&self, part: Part) -> &File {
+        match part {
+            Part::Workers => &self.workers,
+            Part::Standbys => &self.standbys,
+        }
+    }
+}
+
+fn make_part(path: &Path, part: Part) -> io::Result<File> {
+    let path = path.join(part.name());
+    fs::create_dir(&path)?;
+    OpenOptions::new().write(true).open(path.join("cgroup.procs"))
+}
+
+/// Removes a cgroup and its parts, if no process is in them.
+fn remove(path: &Path) {
+    for part in Part::ALL {
+        let _ = fs::remove_dir(path.join(part.name()));
+    }
+    let _ = fs::remove_dir(path);
 }
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
         // Processes that are still in it are killed by the next keeper.
-        let _ = fs::remove_dir(&self.path);
+        remove(&self.path);
     }
 }
 
@@ -82,7 +133,7 @@ fn end_leftovers_in(own: &Path) {
         kill_all(&path);
         wait_until_empty(&path);
         // Processes that cannot be killed are left to the next keeper.
-        let _ = fs::remove_dir(&path);
+        remove(&path);
     }
 }
 
@@ -119,15 +170,23 @@ fn kill_all(path: &Path) {
         return;
     }
     // Linux before 5.14.
-    let members = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
-    for pid in members.lines().filter_map(|line| line.parse().ok()) {
-        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    for part in [None, Some(Part::Workers), Some(Part::Standbys)] {
+        let path = part.map_or_else(|| path.to_owned(), |part| path.join(part.name()));
+        let members = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+        for pid in members.lines().filter_map(|line| line.parse().ok()) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
     }
+}
+
+/// The cgroup of this process, if it is mounted.
+pub(crate) fn own() -> Option<PathBuf> {
+    own_path(&proc::read("self/cgroup")?, &proc::read("self/mountinfo")?)
 }
 
 /// The cgroup of this process, if systemd has marked it as delegated.
 fn delegated() -> Option<PathBuf> {
-    let own = own_path(&proc::read("self/cgroup")?, &proc::read("self/mountinfo")?)?;
+    let own = own()?;
     let is_marked = |name| unix::extended_attribute(&own, name).is_some_and(|mark| mark == b"1");
     (is_marked(c"user.delegate") || is_marked(c"trusted.delegate")).then_some(own)
 }

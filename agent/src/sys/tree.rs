@@ -46,11 +46,16 @@ pub(crate) fn descendants_of(root: Pid) -> BTreeSet<Pid> {
 /// Kills every descendant of this process once, each as soon as it is found: a process that
 /// repeatedly forks and exits lives for some microseconds only. Processes that are created
 /// meanwhile become children of this process when their parents end; the next call finds them.
-pub(crate) fn kill_descendants() {
-    let mut found = BTreeSet::new();
+///
+/// The children in `spared`, and all below them, are not killed.
+pub(crate) fn kill_descendants(spared: &BTreeSet<Pid>) {
+    let mut found = spared.clone();
     let mut parents = vec![getpid()];
     while let Some(parent) = parents.pop() {
         for child in children_of(parent) {
+            if spared.contains(&child) {
+                continue;
+            }
             // It may have ended already.
             let _ = kill(child, Signal::SIGKILL);
             if found.insert(child) {
@@ -76,7 +81,7 @@ pub(crate) fn reap(pid: Pid) -> bool {
 pub(crate) fn sweep_blocking() {
     loop {
         cgroup::end_leftovers();
-        kill_descendants();
+        kill_descendants(&BTreeSet::new());
         match waitpid(None, None) {
             Ok(_) | Err(Errno::EINTR | Errno::EINVAL) => {}
             Err(_) => return,

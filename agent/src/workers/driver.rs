@@ -4,6 +4,7 @@ mod failure;
 mod group;
 mod keeper;
 mod messages;
+mod standbys;
 mod starting;
 mod watching;
 
@@ -11,7 +12,7 @@ use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, time::Instant};
 
 use ragent_core::{
     hang::{Activity, Hang},
-    process_end,
+    process_end, standby,
     supervisor::{Effect, GroupEnd, Input},
 };
 use ragent_rendezvous::{
@@ -24,6 +25,7 @@ use tracing::{debug, info, warn};
 pub use self::messages::{Command, SupervisorEvent, SupervisorHandle};
 use self::{
     group::{Group, Worker, WorkerState},
+    standbys::HeldStandbys,
     watching::{next_notice, next_timer, open_notices},
 };
 use super::{
@@ -53,8 +55,10 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
     let gpus = Arc::new(HeldGpus::new(spec.held_gpu_timeout));
     let drains = Drains::default();
     let keeper = KeeperLink::start(drains.clone(), reports.clone())?;
+    let standbys = HeldStandbys::prepare(&spec);
     let driver = Driver {
         spec,
+        standbys,
         keeper: Some(keeper),
         drains,
         reports,
@@ -76,6 +80,7 @@ pub fn start(spec: SupervisorSpec) -> io::Result<SupervisorHandle> {
 
 struct Driver {
     spec: SupervisorSpec,
+    standbys: HeldStandbys,
     keeper: Option<KeeperLink>,
     drains: Drains,
     reports: mpsc::Sender<FromKeeper>,
@@ -119,6 +124,7 @@ impl Driver {
             let timer = self.timers.poll_timeout();
             let look = self.group.as_ref().and_then(Group::next_look);
             let keeper = self.group.as_ref().and_then(|group| group.keeper.poll_timeout());
+            let standbys = self.standbys.poll_timeout();
             tokio::select! {
                 // Reports before commands and deadlines, so that a process that has ended is not
                 // killed again.
@@ -132,6 +138,8 @@ impl Driver {
                 () = clock::until(timer) => self.kill_expired(),
                 () = clock::until(look) => self.look(),
                 () = clock::until(keeper) => self.watch_keeper().await,
+                () = clock::until(standbys) => self.handle_standby_timeout(),
+                probed = self.standbys.probed() => self.handle_probed(probed).await,
                 Some((round, done)) = done.recv() => self.handle_done(round, done).await,
                 request = next_timer(&mut self.spec.timer_pipe) => {
                     self.timers.handle(clock::now(), clock::wall_time(), request);
@@ -141,6 +149,7 @@ impl Driver {
             }
             self.carry_out_all().await;
             self.carry_out_keeper().await;
+            self.carry_out_standbys().await;
             self.spec.events.flush();
         }
         self.end(from_keeper).await;
@@ -241,6 +250,7 @@ impl Driver {
                     self.report_cause(end).await;
                     self.record_finished(end);
                     self.group = None;
+                    self.standby_input(standby::Input::RoundEnded);
                     self.timers.clear();
                     self.idle_since = clock::now();
                     self.report(SupervisorEvent::Finished(end)).await;

@@ -29,3 +29,6 @@ pub(crate) const ERROR_MESSAGE: usize = 2 * 1024;
 pub(crate) const MAX_TIMERS: usize = 16_384;
 /// The size of one request for a timer: as much as a pipe takes in one piece.
 pub(crate) const MAX_TIMER_REQUEST: usize = 4096;
+/// The time for an interpreter to start, without which there are no standbys: more than the first
+/// access to a shared file system takes.
+pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(30);

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 use super::{
     health::timers::TimerPipe,
     launch::{arguments::ArgumentSpec, environment::EnvironmentSpec},
+    standby::StandbySpec,
 };
 use crate::{
     output::{console::Console, logs::LogFolder},
@@ -38,6 +39,8 @@ pub struct SupervisorSpec {
     pub held_gpu_timeout: Duration,
     /// Exit codes after which the job is not restarted.
     pub final_codes: BTreeSet<i32>,
+    /// The standbys of the workers; `None` if there are none.
+    pub standby: Option<StandbySpec>,
     /// The detection and treatment of hangs; `None` if disabled.
     pub hang: Option<HangSpec>,
     /// The folder in which sockets for heartbeats are created.

@@ -114,6 +114,7 @@ impl World {
             join_timeout: self.shared.timeouts.join,
             known_round: self.machines.get(&machine).copied().unwrap_or_default(),
             runs_unleased: false,
+            has_standbys: false,
             leases: LEASES,
             seed: self.random.between(0, u64::MAX - 1),
         };

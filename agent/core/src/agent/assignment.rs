@@ -18,7 +18,7 @@ impl Agent {
     /// Applies the coordinator's assignment for this node.
     pub fn handle_assignment(&mut self, now: Instant, assignment: Assignment) {
         match assignment {
-            Assignment::Wait { round, reason } => self.wait(round, reason),
+            Assignment::Wait { round, reason } => self.wait(now, round, reason),
             Assignment::Admit(admission) => self.admit(now, admission),
             Assignment::Restart { round, reason } => self.restart(now, round, reason),
             Assignment::Evict { round, reason } => self.evict(now, round, reason),
@@ -32,7 +32,8 @@ impl Agent {
         }
     }
 
-    fn wait(&mut self, round: RoundId, reason: WaitReason) {
+    fn wait(&mut self, now: Instant, round: RoundId, reason: WaitReason) {
+        self.handle_wait_at_gate(now, reason);
         if self.waiting != Some((round, reason)) {
             self.waiting = Some((round, reason));
             self.announce(News::Waiting(round, reason));

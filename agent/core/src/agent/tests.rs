@@ -23,12 +23,17 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
+        Self::with_standbys(false)
+    }
+
+    fn with_standbys(has_standbys: bool) -> Self {
         let now = crate::some_instant();
         let settings = AgentSettings {
             stop_grace: GRACE,
             join_timeout: 600 * SECOND,
             known_round: KnownRound::default(),
             runs_unleased: false,
+            has_standbys,
             leases: Leases::default(),
             seed: 7,
         };
@@ -573,4 +578,59 @@ fn refused_clients_are_announced_once() {
     t.agent.handle_client_refused(Round(2), address);
     assert_eq!(t.effects(), []);
     assert!(t.welcome(1).contains(&report));
+}
+
+fn waits(reason: WaitReason) -> Assignment {
+    Assignment::Wait { round: round(1, 1), reason }
+}
+
+/// A registered node whose store is open and whose standbys import modules.
+fn importing() -> Fixture {
+    let mut t = Fixture::with_standbys(true);
+    assert_eq!(t.store_open(), []);
+    assert_eq!(t.welcome(1), [t.sends(NodeState::Preparing)]);
+    t
+}
+
+/// A node that finds a running round is ready only when its standbys are, so that the other nodes do
+/// not wait for an import.
+#[test]
+fn joining_node_imports_first() {
+    let mut t = importing();
+    assert_eq!(t.assign(waits(WaitReason::NextRound)), []);
+    t.agent.handle_standbys_settled(t.now);
+    assert_eq!(t.effects(), [t.sends(NodeState::Ready { store_port: PORT })]);
+    t.agent.handle_standbys_settled(t.now);
+    assert_eq!(t.effects(), []);
+}
+
+/// A node without a store is not ready, even if its standbys are.
+#[test]
+fn joining_node_needs_a_store() {
+    let mut t = Fixture::with_standbys(true);
+    t.welcome(1);
+    t.agent.handle_standbys_settled(t.now);
+    assert_eq!(t.effects(), []);
+    assert_eq!(t.store_open(), [t.sends(NodeState::Ready { store_port: PORT })]);
+}
+
+/// Nodes that gather do not wait for imports, which go on in the round.
+#[test]
+fn gathering_does_not_wait_for_imports() {
+    let mut t = importing();
+    assert_eq!(t.assign(waits(WaitReason::Spare)), []);
+    let ready = t.assign(waits(WaitReason::Gathering));
+    assert_eq!(ready, [t.sends(NodeState::Ready { store_port: PORT })]);
+}
+
+/// An import that takes longer than a minute is not waited for.
+#[test]
+fn slow_import_is_not_waited_for() {
+    let mut t = importing();
+    t.assign(waits(WaitReason::NextRound));
+    assert_eq!(t.agent.poll_timeout(), Some(t.now + limits::IMPORT_TIMEOUT));
+    t.now += limits::IMPORT_TIMEOUT;
+    t.agent.handle_timeout(t.now);
+    assert_eq!(t.effects(), [t.sends(NodeState::Ready { store_port: PORT })]);
+    assert_eq!(t.agent.poll_timeout(), None);
 }

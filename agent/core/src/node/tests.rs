@@ -17,6 +17,7 @@ fn node() -> (Node, Instant) {
         join_timeout: 600_000 * MS,
         known_round: KnownRound::default(),
         runs_unleased: false,
+        has_standbys: false,
         leases: Leases::default(),
         seed: 7,
     };
@@ -93,6 +94,7 @@ fn unleased_workers_run_on() {
         join_timeout: 600_000 * MS,
         known_round: KnownRound::default(),
         runs_unleased: true,
+        has_standbys: false,
         leases: Leases::default(),
         seed: 7,
     };

@@ -2,14 +2,14 @@
 
 use std::{os::fd::OwnedFd, time::Instant};
 
-use ragent_core::{keeper_watch::Effect, process_end::ProcessEnd, supervisor::Input};
+use ragent_core::{keeper_watch::Effect, process_end::ProcessEnd, standby, supervisor::Input};
 use ragent_rendezvous::{ids::LocalRank, message::WorkerEnd};
 use tracing::{debug, info, warn};
 
 use super::{Driver, SupervisorEvent, WorkerState};
 use crate::{
     keeper::order::{Order, Report},
-    report::event_log::WorkerEvent,
+    report::{event_log::WorkerEvent, news},
     sys::clock,
     workers::keeper_link::{FromKeeper, KeeperLink},
 };
@@ -30,6 +30,7 @@ impl Driver {
             FromKeeper::Lost => {
                 warn!("the keeper has ended, and the workers with it; starting another keeper");
                 self.keeper = None;
+                self.standby_input(standby::Input::KeeperLost);
                 return self.input(Input::KeeperLost);
             }
         };
@@ -38,13 +39,23 @@ impl Driver {
 
     async fn handle_report(&mut self, report: Report) {
         match report {
-            Report::Spawned { local_rank, pid } => {
+            Report::Spawned { local_rank, pid, is_standby } => {
                 let local_rank = LocalRank(local_rank);
                 if let Some(group) = &mut self.group {
+                    let round = group.admission.round;
+                    info!(%round, %local_rank, pid, is_standby, "worker started");
                     group.workers.entry(local_rank).or_default().pid = pid;
                     let event = WorkerEvent::Started;
                     self.spec.events.worker(&group.admission, local_rank, pid, event);
                 }
+            }
+            Report::Standby { local_rank, text } => {
+                self.handle_standby(LocalRank(local_rank), &text).await;
+            }
+            Report::StandbyEnded { local_rank, end } => {
+                let slot = LocalRank(local_rank);
+                let reason = news::ended(&end.into());
+                self.standby_input(standby::Input::Ended { slot, reason });
             }
             Report::NotSpawned { local_rank, reason } => {
                 self.input(Input::Ended(LocalRank(local_rank), WorkerEnd::NotStarted(reason)));

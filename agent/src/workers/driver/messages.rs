@@ -65,6 +65,8 @@ pub enum SupervisorEvent {
     CutOff,
     /// The status line of a worker.
     Progress(String),
+    /// All standbys are ready, or cannot be had; sent once if workers are to have any.
+    StandbysSettled,
 }
 
 /// A running supervisor.

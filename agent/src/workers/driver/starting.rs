@@ -1,10 +1,11 @@
 //! Starts the workers of a round.
 
-use std::{collections::BTreeMap, fs::File, io, sync::Arc};
+use std::{collections::BTreeMap, ffi::OsString, fs::File, io, sync::Arc};
 
 use ragent_core::{
     hang::HangWatch,
     keeper_watch::KeeperWatch,
+    standby,
     supervisor::{Input, Supervisor},
 };
 use ragent_rendezvous::{
@@ -24,10 +25,7 @@ use crate::{
     workers::limits,
     workers::{
         keeper_link::KeeperLink,
-        launch::{
-            arguments::WorkerContext,
-            environment::{self, NOT_INHERITED},
-        },
+        launch::{arguments::WorkerContext, environment},
         plumbing::{Prepared, WorkerFiles, plumb, prepare},
     },
 };
@@ -53,21 +51,10 @@ impl Driver {
             keeper,
             stopped: None,
         });
-        if self.keeper.is_none() {
-            match KeeperLink::start(self.drains.clone(), self.reports.clone()) {
-                Ok(keeper) => self.keeper = Some(keeper),
-                Err(error) => {
-                    let reason = format!("failed to start the keeper: {error}");
-                    self.not_started(LocalRank(0), reason);
-                    return self.input(Input::KeeperLost);
-                }
-            }
-            if let (Some(keeper), Some(order)) = (&self.keeper, self.renewed.clone()) {
-                keeper.renew(order);
-            }
-            if let Some(order) = self.obituary.clone() {
-                self.order(order, Vec::new()).await;
-            }
+        if let Err(error) = self.ensure_keeper().await {
+            let reason = format!("failed to start the keeper: {error}");
+            self.not_started(LocalRank(0), reason);
+            return self.input(Input::KeeperLost);
         }
         let (logs, output) = (Arc::clone(&self.spec.logs), self.spec.output.clone());
         let gpus = Arc::clone(&self.gpus);
@@ -81,6 +68,26 @@ impl Driver {
             });
             Done::Prepared(prepared.unwrap_or_default())
         });
+    }
+
+    /// Starts a keeper if there is none.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's refusal of a socket or a process.
+    pub(super) async fn ensure_keeper(&mut self) -> io::Result<()> {
+        if self.keeper.is_some() {
+            return Ok(());
+        }
+        let keeper = KeeperLink::start(self.drains.clone(), self.reports.clone())?;
+        if let Some(order) = self.renewed.clone() {
+            keeper.renew(order);
+        }
+        self.keeper = Some(keeper);
+        if let Some(order) = self.obituary.clone() {
+            self.order(order, Vec::new()).await;
+        }
+        Ok(())
     }
 
     /// Starts the workers of the group, unless it has been stopped in the meantime.
@@ -98,6 +105,7 @@ impl Driver {
         };
         let [stdout, stderr] = chosen;
         group.choices = [(stdout, Stream::Stdout), (stderr, Stream::Stderr)].map(choose);
+        self.standby_input(standby::Input::RoundStarted);
         for local_rank in (0..size).map(LocalRank) {
             let files = workers.remove(&local_rank).unwrap_or_default();
             if let Err(error) = self.start_worker(local_rank, files).await {
@@ -115,18 +123,13 @@ impl Driver {
         local_rank: LocalRank,
         files: WorkerFiles,
     ) -> io::Result<()> {
-        let group = self.group.as_mut().expect("a group is being started");
+        let group = self.group.as_ref().expect("a group is being started");
         let plumbing = plumb(&self.spec, &group.admission, &group.choices, local_rank, &files)?;
         let folder = files.folder;
         let error_file = folder.as_ref().map(WorkerFolder::error_file);
         let mut env =
             self.spec.environment.of_worker(&group.admission, local_rank, error_file.as_deref());
-        if let Some(pipe) = &self.spec.timer_pipe {
-            env.push(("TORCHELASTIC_TIMER_FILE".to_owned(), pipe.path().into()));
-        }
-        if let (Some(notices), Some(hang)) = (&self.notices, &self.spec.hang) {
-            env.extend(environment::of_heartbeats(&notices.path(local_rank), hang.timeout));
-        }
+        env.extend(self.variables_of_node(local_rank));
         let context = WorkerContext {
             admission: &group.admission,
             job_uid: &group.job_uid,
@@ -134,23 +137,27 @@ impl Driver {
             shown_rank: self.spec.environment.shown_rank(local_rank),
         };
         let (flows, fds): (Vec<_>, Vec<_>) = plumbing.flows.into_iter().unzip();
-        let cpus = self.spec.cpus_by_rank.get(local_rank.0 as usize);
-        let program = Program {
-            local_rank: local_rank.0,
-            program: self.spec.command.program.clone(),
-            args: self.spec.arguments.of_worker(&self.spec.command, &context),
-            cpus: cpus.cloned().unwrap_or_default(),
-            env,
-            unset: NOT_INHERITED.map(str::to_owned).to_vec(),
-            open_files: self.spec.open_files,
-            core_dump: self.spec.core_dump,
-            flows,
-        };
+        let args = self.spec.arguments.of_worker(&self.spec.command, &context);
+        let program = Program { flows, ..self.program(local_rank, args, env) };
         let worker = Worker { folder, stderr: plumbing.stderr, ..Worker::default() };
-        group.workers.insert(local_rank, worker);
+        if let Some(group) = &mut self.group {
+            group.workers.insert(local_rank, worker);
+        }
         self.drains.add(local_rank.0, plumbing.drains);
         let fds = plumbing.fds.into_iter().chain(fds.into_iter().flatten()).collect();
         self.order(Order::Spawn(program), fds).await;
         Ok(())
+    }
+
+    /// The variables of a worker that name files of its node.
+    pub(super) fn variables_of_node(&self, local_rank: LocalRank) -> Vec<(String, OsString)> {
+        let mut env = Vec::new();
+        if let Some(pipe) = &self.spec.timer_pipe {
+            env.push(("TORCHELASTIC_TIMER_FILE".to_owned(), pipe.path().into()));
+        }
+        if let (Some(notices), Some(hang)) = (&self.notices, &self.spec.hang) {
+            env.extend(environment::of_heartbeats(&notices.path(local_rank), hang.timeout));
+        }
+        env
     }
 }

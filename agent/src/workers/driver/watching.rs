@@ -6,7 +6,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use ragent_core::hang::Hang;
+use ragent_core::{hang::Hang, standby};
 use ragent_rendezvous::ids::LocalRank;
 use tokio::task::spawn_blocking;
 use tracing::{error, warn};
@@ -63,6 +63,9 @@ impl Driver {
     }
 
     pub(super) fn handle_notice(&mut self, (local_rank, notice): (LocalRank, Notice)) {
+        if notice.is_heartbeat {
+            self.standby_input(standby::Input::Progress);
+        }
         let Some(group) = &mut self.group else { return };
         let Some(watch) = &mut group.hang else { return };
         if notice.is_heartbeat {

@@ -51,19 +51,42 @@ impl ArgumentSpec {
         Self { method: method.clone(), shared_file: files.shared_file(method), shared }
     }
 
-    /// Returns the arguments of the worker with `context`, which runs `command`.
+    /// Returns the arguments of the worker at `place`, which runs `command`.
     pub fn of_worker(&self, command: &WorkerCommand, context: &WorkerContext<'_>) -> Vec<OsString> {
-        let rank = context.local_rank.to_string();
+        let of_round = match self.method {
+            LaunchMethod::Basic { .. } => self.basic(context),
+            LaunchMethod::Torchrun | LaunchMethod::DeepSpeed { .. } => Vec::new(),
+        };
+        self.with(command, context.local_rank, context.shown_rank, of_round)
+    }
+
+    /// Returns the arguments of a worker as far as they are known before a round: all of them,
+    /// unless the launch method passes ranks as arguments.
+    pub fn of_standby(
+        &self,
+        command: &WorkerCommand,
+        local_rank: LocalRank,
+        shown_rank: LocalRank,
+    ) -> Vec<OsString> {
+        self.with(command, local_rank, shown_rank, Vec::new())
+    }
+
+    fn with(
+        &self,
+        command: &WorkerCommand,
+        local_rank: LocalRank,
+        shown_rank: LocalRank,
+        of_round: Vec<OsString>,
+    ) -> Vec<OsString> {
+        let rank = local_rank.to_string();
         let substituted = |arg: &OsString| substitute(arg, &[("local_rank", &rank)]);
         let (head, own) = command.args.split_at(command.own_args_at.min(command.args.len()));
         let mut args: Vec<OsString> = head.iter().map(substituted).collect();
         if let LaunchMethod::DeepSpeed { .. } = self.method {
-            args.push(format!("--local_rank={}", context.shown_rank).into());
+            args.push(format!("--local_rank={shown_rank}").into());
         }
         args.extend(own.iter().map(substituted));
-        if let LaunchMethod::Basic { .. } = self.method {
-            args.extend(self.basic(context));
-        }
+        args.extend(of_round);
         args.extend(self.shared.iter().cloned());
         args
     }

@@ -69,33 +69,26 @@ impl EnvironmentSpec {
         local_rank: LocalRank,
         error_file: Option<&Path>,
     ) -> Vec<(String, OsString)> {
-        let number = |number: u32| OsString::from(number.to_string());
-        let text = |text: &str| OsString::from(text);
-        let master = self.master_address.as_deref().unwrap_or(&admission.master_address);
+        let mut env = self.of_standby(local_rank);
+        let of_round = self.of_round(admission, local_rank, error_file);
+        env.extend(of_round.into_iter().map(|(name, value)| (name.to_owned(), value)));
+        env
+    }
+
+    /// Returns the variables of the worker with `local_rank` that are known before a round.
+    pub fn of_standby(&self, local_rank: LocalRank) -> Vec<(String, OsString)> {
         let shares_store = if self.shares_store { "True" } else { "False" };
         let mut env = vec![
             ("LOCAL_RANK", number(self.shown_rank(local_rank).0)),
-            ("RANK", number(admission.first_global_rank.0.saturating_add(local_rank.0))),
-            ("GROUP_RANK", number(admission.group_rank.0)),
-            ("ROLE_RANK", number(admission.first_role_rank.0.saturating_add(local_rank.0))),
             ("ROLE_NAME", text(&self.role)),
             ("LOCAL_WORLD_SIZE", number(self.local_world_size)),
-            ("WORLD_SIZE", number(admission.world_size)),
-            ("GROUP_WORLD_SIZE", number(admission.group_world_size)),
-            ("ROLE_WORLD_SIZE", number(admission.role_world_size)),
-            ("MASTER_ADDR", text(master)),
-            ("MASTER_PORT", number(admission.master_port.into())),
-            ("TORCHELASTIC_RESTART_COUNT", number(admission.restart_count)),
             ("TORCHELASTIC_MAX_RESTARTS", number(self.max_restarts)),
             ("TORCHELASTIC_RUN_ID", text(self.run_id.as_str())),
             ("TORCHELASTIC_USE_AGENT_STORE", text(shares_store)),
             ("TORCHELASTIC_SIGNALS_TO_HANDLE", text(&self.signals)),
-            ("TORCHELASTIC_ERROR_FILE", error_file.map(OsString::from).unwrap_or_default()),
         ];
         env.extend(self.omp_num_threads.map(|threads| ("OMP_NUM_THREADS", number(threads))));
         if self.is_deepspeed {
-            env.push(("CROSS_RANK", number(admission.group_rank.0)));
-            env.push(("CROSS_SIZE", number(admission.group_world_size)));
             env.push(("LOCAL_SIZE", number(self.local_world_size)));
         }
         if self.nccl_async_error_handling {
@@ -111,6 +104,57 @@ impl EnvironmentSpec {
         }
         env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
+
+    fn of_round(
+        &self,
+        admission: &Admission,
+        local_rank: LocalRank,
+        error_file: Option<&Path>,
+    ) -> Vec<(&'static str, OsString)> {
+        let master = self.master_address.as_deref().unwrap_or(&admission.master_address);
+        let mut env = vec![
+            ("RANK", number(admission.first_global_rank.0.saturating_add(local_rank.0))),
+            ("GROUP_RANK", number(admission.group_rank.0)),
+            ("ROLE_RANK", number(admission.first_role_rank.0.saturating_add(local_rank.0))),
+            ("WORLD_SIZE", number(admission.world_size)),
+            ("GROUP_WORLD_SIZE", number(admission.group_world_size)),
+            ("ROLE_WORLD_SIZE", number(admission.role_world_size)),
+            ("MASTER_ADDR", text(master)),
+            ("MASTER_PORT", number(admission.master_port.into())),
+            ("TORCHELASTIC_RESTART_COUNT", number(admission.restart_count)),
+            ("TORCHELASTIC_ERROR_FILE", error_file.map(OsString::from).unwrap_or_default()),
+        ];
+        if self.is_deepspeed {
+            env.push(("CROSS_RANK", number(admission.group_rank.0)));
+            env.push(("CROSS_SIZE", number(admission.group_world_size)));
+        }
+        env
+    }
+
+    /// The names of the variables that only a round defines: a module that reads one of them while
+    /// it is imported cannot be imported before the round.
+    pub const OF_ROUND: [&str; 12] = [
+        "CROSS_RANK",
+        "CROSS_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "RANK",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "TORCHELASTIC_ERROR_FILE",
+        "TORCHELASTIC_RESTART_COUNT",
+        "WORLD_SIZE",
+    ];
+}
+
+fn number(number: u32) -> OsString {
+    OsString::from(number.to_string())
+}
+
+fn text(text: &str) -> OsString {
+    OsString::from(text)
 }
 
 #[cfg(test)]
@@ -218,5 +262,15 @@ mod tests {
             assert_eq!(env.remove(name).as_deref(), Some(value), "{name}");
         }
         assert_eq!(env, environment(&spec()));
+    }
+
+    /// The variables that only a round defines are those that a standby does not have.
+    #[test]
+    fn variables_of_a_round() {
+        let spec = EnvironmentSpec { is_deepspeed: true, ..spec() };
+        let standby: BTreeMap<_, _> = spec.of_standby(LocalRank(1)).into_iter().collect();
+        let all = environment(&spec);
+        let of_round = all.keys().filter(|name| !standby.contains_key(*name));
+        assert_eq!(of_round.collect::<Vec<_>>(), EnvironmentSpec::OF_ROUND);
     }
 }

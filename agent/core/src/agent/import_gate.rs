@@ -1,0 +1,83 @@
+//! Keeps a node out of a running job until its standbys have imported their modules.
+//!
+//! A new round interrupts all other nodes, which would wait while the workers of this one import. So a
+//! node that finds a running round is ready only when its standbys are. Otherwise nothing is gained by
+//! waiting: the import goes on in the round.
+
+use std::time::Instant;
+
+use ragent_rendezvous::message::WaitReason;
+
+use super::{Agent, State};
+use crate::limits;
+
+#[derive(Debug)]
+pub(super) enum ImportGate {
+    /// Standbys import modules.
+    Closed {
+        /// The port of the node's store, once that is open.
+        store_port: Option<u16>,
+        /// The time at which the gate opens in any case; known once the node is registered.
+        until: Option<Instant>,
+    },
+    Open,
+}
+
+impl ImportGate {
+    pub(super) fn new(has_standbys: bool) -> Self {
+        if has_standbys { Self::Closed { store_port: None, until: None } } else { Self::Open }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        match self {
+            Self::Closed { until, .. } => *until,
+            Self::Open => None,
+        }
+    }
+}
+
+impl Agent {
+    /// Notes that all standbys of this node are ready, or cannot be had.
+    pub fn handle_standbys_settled(&mut self, now: Instant) {
+        self.open_gate(now);
+    }
+
+    pub(super) fn start_gate_timeout(&mut self, now: Instant) {
+        if let ImportGate::Closed { until, .. } = &mut self.gate {
+            until.get_or_insert(now + limits::IMPORT_TIMEOUT);
+        }
+    }
+
+    pub(super) fn handle_wait_at_gate(&mut self, now: Instant, reason: WaitReason) {
+        match reason {
+            WaitReason::Gathering | WaitReason::Recovering => self.open_gate(now),
+            WaitReason::NextRound | WaitReason::Spare | WaitReason::Quarantined => {}
+        }
+    }
+
+    pub(super) fn handle_gate_timeout(&mut self, now: Instant) {
+        if self.gate.poll_timeout().is_some_and(|until| until <= now) {
+            self.open_gate(now);
+        }
+    }
+
+    /// Makes the node ready, with this store, unless it waits for its standbys.
+    pub(super) fn pass_gate(&mut self, now: Instant, port: u16) {
+        match &mut self.gate {
+            ImportGate::Closed { store_port, .. } => *store_port = Some(port),
+            ImportGate::Open => {
+                self.state = State::Ready { store_port: port };
+                self.send_standing(now);
+            }
+        }
+    }
+
+    fn open_gate(&mut self, now: Instant) {
+        let gate = std::mem::replace(&mut self.gate, ImportGate::Open);
+        if let (ImportGate::Closed { store_port: Some(port), .. }, State::Preparing) =
+            (gate, &self.state)
+        {
+            self.pass_gate(now, port);
+        }
+    }
+}

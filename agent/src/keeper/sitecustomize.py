@@ -1,0 +1,362 @@
+"""Turns a Python interpreter into a standby: it imports modules and waits for its round.
+
+Python imports this file before the script, because its folder is the first one in PYTHONPATH. Until
+the round starts, stdin is a socket to the keeper. Then this process takes over the environment and
+the streams of the worker, this file returns, and Python runs the script as after any start.
+
+If the round does not match what the imported modules have seen, the process executes its command
+again, with the environment of the round: the same start as without a standby.
+
+Variables (removed before anything else runs):
+  RAGENT_STANDBY          the modules, separated by commas; `?` to test only that this file is run
+  RAGENT_STANDBY_SCRIPT   the script, or the folder, where Python will search for modules first
+  RAGENT_STANDBY_PATH     the value of PYTHONPATH for the script, if it is set
+"""
+
+import os
+import sys
+
+DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
+STREAMS = (("stdin", "rb"), ("stdout", "wb"), ("stderr", "wb"))
+FAILED = 70
+
+
+def take_variables():
+    """Removes this file and its variables from the environment of the script."""
+    modules = os.environ.pop("RAGENT_STANDBY")
+    searched = os.path.realpath(os.environ.pop("RAGENT_STANDBY_SCRIPT", "."))
+    path = os.environ.pop("RAGENT_STANDBY_PATH", None)
+    if path is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = path
+    own = os.path.dirname(__file__)
+    sys.path.remove(own)
+    sys.path_importer_cache.pop(own, None)
+    folder = searched if os.path.isdir(searched) else os.path.dirname(searched)
+    return modules.split(","), folder
+
+
+def run_next_sitecustomize():
+    """Runs the `sitecustomize` that this file has hidden, if there is one."""
+    own = sys.modules.pop("sitecustomize")
+    try:
+        import sitecustomize  # noqa: F401
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+    # The import system expects an entry. This one has no content.
+    sys.modules.setdefault("sitecustomize", type(own)("sitecustomize"))
+
+
+class Record:
+    """The variables that modules read or set while they are imported, and by which module."""
+
+    def __init__(self):
+        self.module = ""
+        self.read = {}
+        self.set = {}
+        self.classes = [(environ, type(environ)) for environ in (os.environ, os.environb)]
+        record = self
+
+        class Recording(type(os.environ)):
+            def __getitem__(self, key):
+                try:
+                    value = super().__getitem__(key)
+                except KeyError:
+                    record.read.setdefault(os.fsdecode(key), (None, record.module))
+                    raise
+                text = os.fsdecode(value)
+                record.read.setdefault(os.fsdecode(key), (text, record.module))
+                return value
+
+            def __setitem__(self, key, value):
+                record.set.setdefault(os.fsdecode(key), record.module)
+                super().__setitem__(key, value)
+
+        for environ, _ in self.classes:
+            environ.__class__ = Recording
+
+    def stop(self):
+        for environ, kind in self.classes:
+            environ.__class__ = kind
+
+    def contradiction(self, env):
+        """Returns the module that has seen another value than the round's, and the variable."""
+        for name, value in env.items():
+            seen, module = self.read.get(name, (value, ""))
+            if seen != value:
+                return module, "reads %s while it is imported" % name
+            if name in self.set:
+                return self.set[name], "sets %s while it is imported" % name
+        return None
+
+
+class Loaded:
+    """The files of the modules that were loaded after the interpreter's own ones."""
+
+    def __init__(self, searched):
+        self.searched = searched
+        self.installed = (os.path.dirname(os.__file__), "/site-packages/", "/dist-packages/")
+        self.before = set(sys.modules)
+        self.by = {}
+        self.files = {}
+
+    def note(self, module):
+        """Attributes newly loaded modules to `module`, whose import has just ended."""
+        for name in set(sys.modules) - self.before - set(self.by):
+            self.by[name] = module
+            path = getattr(sys.modules[name], "__dict__", {}).get("__file__")
+            if not isinstance(path, str):
+                continue
+            is_installed = any(place in path for place in self.installed)
+            # Of an installed package, its first file suffices: it is replaced as a whole.
+            if "." not in name or not is_installed:
+                self.files[name] = path, identity(path)
+
+    def hidden(self, name):
+        """Returns true if the folder of the script contains a module of this name."""
+        finder = sys.modules["_frozen_importlib_external"].PathFinder
+        found = finder.find_spec(name, [self.searched])
+        sys.path_importer_cache.pop(self.searched, None)
+        return found is not None and found.loader is not None
+
+    def contradiction(self):
+        """Returns a module of which the script would load another file, and the reason."""
+        try:
+            entries = os.listdir(self.searched)
+        except OSError:
+            entries = []
+        for name in {entry.partition(".")[0] for entry in entries} & set(self.by):
+            if self.hidden(name):
+                return self.by[name], "imports %s, and %s has a module of this name" % (name, self.searched)
+        for name, (path, known) in self.files.items():
+            if identity(path) != known:
+                return self.by[name], "its file %s has changed" % path
+        return None
+
+
+def identity(path):
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def device():
+    """Returns a device that this process has open, if there is one."""
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink("/proc/self/fd/" + number)
+        except OSError:
+            continue
+        if target.startswith(DEVICES):
+            return target
+    return None
+
+
+def memory():
+    """Returns the memory of this process alone, in KiB."""
+    with open("/proc/self/smaps_rollup") as lines:
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty"))
+
+
+class Signals:
+    """Ignores all signals that a process can ignore, until the round starts."""
+
+    def __init__(self):
+        import _signal
+
+        self.api = _signal
+        faults = {"SIGKILL", "SIGSTOP", "SIGCHLD", "SIGCONT", "SIGSEGV", "SIGBUS", "SIGFPE"}
+        faults |= {"SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}
+        keep = {getattr(_signal, name) for name in faults}
+        self.handlers = {}
+        for number in _signal.valid_signals() - keep:
+            handler = _signal.getsignal(number)
+            # A handler of C code is None, and cannot be restored.
+            if handler is not None:
+                self.handlers[number] = handler
+                _signal.signal(number, _signal.SIG_IGN)
+
+    def restore(self):
+        for number, handler in self.handlers.items():
+            # A module that has set its own handler keeps it.
+            if self.api.getsignal(number) == self.api.SIG_IGN:
+                self.api.signal(number, handler)
+
+    def reset(self):
+        for number in self.handlers:
+            self.api.signal(number, self.api.SIG_DFL)
+
+
+class Standby:
+    def __init__(self):
+        with open("/proc/self/cmdline", "rb") as words:
+            self.command = words.read().split(b"\0")[:-1]
+        import _socket
+
+        self.socket = _socket.socket(fileno=os.dup(0))
+        self.peek = _socket.MSG_PEEK | _socket.MSG_DONTWAIT
+        self.rights = _socket.CMSG_SPACE(3 * 4)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        # What modules print belongs to the output of the worker.
+        self.kept = [os.memfd_create("output") for _ in range(2)]
+        for number, kept in enumerate(self.kept, 1):
+            os.dup2(kept, number)
+        with open("/proc/self/oom_score_adj", "r+") as score:
+            self.oom_score = score.read()
+            score.seek(0)
+            # A waiting standby is the first that the kernel kills if memory is short.
+            score.write("1000")
+        with open("/proc/self/comm") as comm:
+            self.comm = comm.read().rstrip("\n")
+
+    def send(self, *lines):
+        """Sends a report: its kind, and then lines of fields that are separated by tabs."""
+        lines = ["\t".join(str(field) for field in line) for line in lines]
+        self.socket.send("\n".join(lines).encode("utf-8", "replace")[:60000])
+
+    def refuse(self, module, reason):
+        """Ends this standby, because `module` must not be imported early."""
+        self.send(["refused", module, reason])
+        os._exit(0)
+
+    def round_has_started(self):
+        try:
+            self.socket.recv(1, self.peek)
+        except BlockingIOError:
+            return False
+        return True
+
+    def wait(self):
+        """Waits for the round; returns its variables, and None for those to be removed."""
+        data, rights, _, _ = self.socket.recvmsg(1 << 18, self.rights)
+        if not data:
+            os._exit(0)
+        numbers = memoryview(rights[0][2]).cast("i").tolist()
+        words = [os.fsdecode(word) for word in data.split(b"\0") if word]
+        pairs = [word.partition("=") for word in words]
+        return {name: value if is_set else None for name, is_set, value in pairs}, numbers
+
+    def take_over(self, env, streams):
+        """Gives this process the environment and the streams of the worker."""
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        for name, value in env.items():
+            if value is not None:
+                os.environ[name] = value
+            else:
+                os.environ.pop(name, None)
+        with open("/proc/self/oom_score_adj", "w") as score:
+            score.write(self.oom_score)
+
+    def print_kept(self):
+        for number, kept in enumerate(self.kept, 1):
+            os.lseek(kept, 0, os.SEEK_SET)
+            for part in iter(lambda: os.read(kept, 1 << 16), b""):
+                while part:
+                    part = part[os.write(number, part) :]
+            os.close(kept)
+        for number, (name, mode) in enumerate(STREAMS):
+            reopen(getattr(sys, "__%s__" % name), number, mode, "<%s>" % name)
+
+    def execute_again(self):
+        for number in map(int, os.listdir("/proc/self/fd")):
+            if number > 2:
+                os.closerange(number, number + 1)
+        os.execv(self.command[0], self.command)
+
+
+def reopen(stream, number, mode, name):
+    """Lets a stream of Python forget the kind of file that was there at the start."""
+    from _io import BufferedReader, FileIO, TextIOWrapper
+
+    if not isinstance(stream, TextIOWrapper):
+        return
+    raw = FileIO(number, mode, closefd=False)
+    raw.name = name
+    buffer = BufferedReader(raw) if mode == "rb" else raw
+    stream.__init__(
+        buffer, stream.encoding, stream.errors, "\n", stream.line_buffering, stream.write_through
+    )
+
+
+def import_all(standby, modules, record, loaded):
+    """Imports the modules; returns a line of the report for each."""
+    from time import monotonic
+
+    lines = []
+    for name in modules:
+        if standby.round_has_started():
+            # The script imports what is left, if it needs it.
+            break
+        top = name.partition(".")[0]
+        if loaded.hidden(top):
+            lines.append(["missing", name, "%s has a module of this name" % loaded.searched])
+            continue
+        began, before, record.module = monotonic(), memory(), name
+        try:
+            __import__(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (name + ".").startswith(error.name + "."):
+                raise
+            lines.append(["missing", name, "not installed"])
+            continue
+        except BaseException as error:
+            standby.refuse(name, "its import fails: %s: %s" % (type(error).__name__, error))
+        loaded.note(name)
+        held = device()
+        if held is not None:
+            standby.refuse(name, "opens %s while it is imported" % held)
+        seconds = "%.3f" % (monotonic() - began)
+        lines.append(["imported", name, seconds, memory() - before])
+    return lines
+
+
+def stand_by():
+    modules, searched = take_variables()
+    if modules == ["?"]:
+        os.write(1, b"ragent-standby")
+        os._exit(0)
+    standby, signals, loaded = Standby(), Signals(), Loaded(searched)
+    record = Record()
+    try:
+        run_next_sitecustomize()
+        loaded.before |= set(sys.modules)
+        lines = import_all(standby, modules, record, loaded)
+    except BaseException as error:
+        standby.refuse(record.module, "%s: %s" % (type(error).__name__, error))
+    record.stop()
+    read = [["read", module, name] for name, (_, module) in record.read.items()]
+    contradiction = loaded.contradiction()
+    if contradiction is not None:
+        standby.refuse(*contradiction)
+    standby.send(["ready", memory()], *lines, *read)
+    with open("/proc/self/comm", "w") as comm:
+        comm.write("ragent-standby")
+    env, streams = standby.wait()
+    contradiction = record.contradiction(env) or loaded.contradiction()
+    standby.take_over(env, streams)
+    if contradiction is not None:
+        signals.reset()
+        standby.send(["again", *contradiction])
+        standby.execute_again()
+    signals.restore()
+    with open("/proc/self/comm", "w") as comm:
+        comm.write(standby.comm)
+    standby.print_kept()
+    standby.send(["taken"])
+    standby.socket.close()
+
+
+if "RAGENT_STANDBY" in os.environ:
+    try:
+        stand_by()
+    except BaseException:
+        # Python would run the script now, without its round.
+        os._exit(FAILED)

@@ -1,0 +1,282 @@
+//! The standbys of a keeper: Python interpreters that import modules, and wait until they become
+//! workers.
+//!
+//! Each has a socket, on which it sends reports, and receives the variables and the streams of its
+//! worker. Until its report that it has taken them, no line of the script has run: a standby that
+//! ends before that is replaced by a cold start.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    io::{self, IoSlice},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+        unix::ffi::OsStrExt,
+    },
+    process::{Child, Command, Stdio},
+};
+
+use nix::{
+    errno::Errno,
+    sys::{
+        signal::{Signal, killpg},
+        socket::{
+            AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair,
+        },
+    },
+    unistd::Pid,
+};
+use ragent_core::process_end::ProcessEnd;
+
+use super::{
+    order::{Program, Report},
+    socket::Streams,
+};
+use crate::{
+    keeper::limits,
+    sys::unix::{self, WorkerLimits},
+};
+
+/// The standbys of all local ranks.
+#[derive(Debug, Default)]
+pub(super) struct Standbys {
+    /// Those without a round.
+    waiting: BTreeMap<u32, Standby>,
+    /// Those that were given the variables and the streams of a worker, and have not taken them.
+    starting: BTreeMap<u32, Starting>,
+}
+
+/// A standby without a round.
+#[derive(Debug)]
+struct Standby {
+    child: Child,
+    /// `None` after the standby has closed its end.
+    socket: Option<OwnedFd>,
+    program: Program,
+}
+
+/// A standby that is becoming a worker.
+#[derive(Debug)]
+struct Starting {
+    pid: Pid,
+    socket: Option<OwnedFd>,
+    program: Program,
+    streams: Streams,
+}
+
+impl Standbys {
+    /// Starts a standby for the worker that `program` describes; `hook` holds the variables that
+    /// are only for the standby.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of a failed system call.
+    pub(super) fn stand(
+        &mut self,
+        program: Program,
+        hook: Vec<(String, OsString)>,
+        cgroup: Option<OwnedFd>,
+    ) -> io::Result<()> {
+        self.dismiss(program.local_rank);
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+        let mut command = command_of(&program);
+        command.envs(hook).stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = unix::spawn_worker(command, limits_of(&program), cgroup)?;
+        let standby = Standby { child, socket: Some(ours), program };
+        self.waiting.insert(standby.program.local_rank, standby);
+        Ok(())
+    }
+
+    /// Lets the standby of the worker take it over; returns `None`, without a standby left, if
+    /// there is none that fits.
+    pub(super) fn take_over(&mut self, program: &Program, streams: &Streams) -> Option<Child> {
+        let local_rank = program.local_rank;
+        let standby = self.waiting.get(&local_rank)?;
+        if !has_same_command(&standby.program, program) || standby.give(program, streams).is_err() {
+            self.dismiss(local_rank);
+            return None;
+        }
+        let copies = streams.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>();
+        let streams: Option<Streams> = copies.ok().and_then(|copies| copies.try_into().ok());
+        let Standby { child, socket, .. } = self.waiting.remove(&local_rank)?;
+        if let Some(streams) = streams {
+            let pid = pid_of(&child);
+            let starting = Starting { pid, socket, program: program.clone(), streams };
+            self.starting.insert(local_rank, starting);
+        }
+        Some(child)
+    }
+
+    /// Kills a standby without a round.
+    pub(super) fn dismiss(&mut self, local_rank: u32) {
+        if let Some(standby) = self.waiting.remove(&local_rank) {
+            // It is reaped like any orphan.
+            let _ = killpg(pid_of(&standby.child), Signal::SIGKILL);
+        }
+    }
+
+    /// Kills the standbys that were to become workers: no line of their script has run, and they
+    /// ignore other signals. Their ends are those of workers.
+    pub(super) fn forgo(&mut self) {
+        for Starting { pid, .. } in std::mem::take(&mut self.starting).into_values() {
+            let _ = killpg(pid, Signal::SIGKILL);
+        }
+    }
+
+    /// Kills all standbys without a round.
+    pub(super) fn dismiss_all(&mut self) {
+        for local_rank in self.waiting.keys().copied().collect::<Vec<_>>() {
+            self.dismiss(local_rank);
+        }
+    }
+
+    /// Returns the process ids of the standbys without a round.
+    pub(super) fn pids(&self) -> BTreeSet<Pid> {
+        self.waiting.values().map(|standby| pid_of(&standby.child)).collect()
+    }
+
+    /// Returns the sockets, for `poll`.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let waiting = self.waiting.values().filter_map(|standby| standby.socket.as_ref());
+        let starting = self.starting.values().filter_map(|starting| starting.socket.as_ref());
+        waiting.chain(starting).map(AsFd::as_fd)
+    }
+
+    /// Receives the reports that have arrived.
+    pub(super) fn receive(&mut self, report: &mut impl FnMut(Report)) {
+        // A standby that was refused ends itself, and is reaped like any orphan.
+        self.waiting.retain(|&local_rank, standby| {
+            !receive_all(&mut standby.socket, local_rank, report, is_refused)
+        });
+        self.starting.retain(|&local_rank, starting| {
+            !receive_all(&mut starting.socket, local_rank, report, is_taken)
+        });
+    }
+
+    /// Reaps and reports every standby without a round that has ended.
+    pub(super) fn reap(&mut self, report: &mut impl FnMut(Report)) {
+        self.waiting.retain(|&local_rank, standby| {
+            let end = match standby.child.try_wait() {
+                Ok(None) => return true,
+                Ok(Some(status)) => ProcessEnd::from(status),
+                Err(_) => ProcessEnd::UNKNOWN,
+            };
+            // Its last report may have arrived since.
+            if !receive_all(&mut standby.socket, local_rank, report, is_refused) {
+                report(Report::StandbyEnded { local_rank, end });
+            }
+            false
+        });
+    }
+
+    /// Returns the worker that the process `pid`, which has ended, has not become.
+    pub(super) fn take_unstarted(
+        &mut self,
+        pid: Pid,
+        report: &mut impl FnMut(Report),
+    ) -> Option<(Program, Streams)> {
+        let (&local_rank, _) = self.starting.iter().find(|(_, starting)| starting.pid == pid)?;
+        let mut starting = self.starting.remove(&local_rank)?;
+        // It may have become the worker since the reports were received.
+        let has_taken = receive_all(&mut starting.socket, local_rank, report, is_taken);
+        (!has_taken).then_some((starting.program, starting.streams))
+    }
+}
+
+impl Standby {
+    /// Sends the variables and the streams of the worker.
+    fn give(&self, program: &Program, streams: &Streams) -> io::Result<()> {
+        let socket = self.socket.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
+        let message = variables(&self.program, program);
+        if message.len() > limits::MAX_STANDBY_MESSAGE {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let rights: Vec<RawFd> = streams.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights = [ControlMessage::ScmRights(&rights)];
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(&message)], &rights, flags, None)?;
+        Ok(())
+    }
+}
+
+/// Returns the message to a standby: `NAME=VALUE` for each variable of its worker, and `NAME` for
+/// each of its own that the worker does not have, separated by zeros.
+fn variables(standby: &Program, worker: &Program) -> Vec<u8> {
+    let names: BTreeSet<&str> = worker.env.iter().map(|(name, _)| name.as_str()).collect();
+    let mut message = Vec::new();
+    for (name, value) in &worker.env {
+        message.extend([name.as_bytes(), b"=", value.as_bytes(), b"\0"].concat());
+    }
+    for (name, _) in standby.env.iter().filter(|(name, _)| !names.contains(name.as_str())) {
+        message.extend([name.as_bytes(), b"\0"].concat());
+    }
+    message
+}
+
+/// Returns true if two programs differ in their environment and streams only.
+fn has_same_command(one: &Program, other: &Program) -> bool {
+    let command =
+        |program: &Program| Program { env: Vec::new(), flows: Vec::new(), ..program.clone() };
+    command(one) == command(other)
+}
+
+/// Receives reports until there are no more, and passes them on; closes a socket whose other end is
+/// closed. Returns true if one of them `is_last`.
+fn receive_all(
+    socket: &mut Option<OwnedFd>,
+    local_rank: u32,
+    report: &mut impl FnMut(Report),
+    is_last: fn(&str) -> bool,
+) -> bool {
+    let mut message = vec![0; limits::MAX_STANDBY_REPORT];
+    let mut has_last = false;
+    while let Some(open) = socket {
+        match recv(open.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT) {
+            Ok(0) => *socket = None,
+            Ok(len) => {
+                let text = String::from_utf8_lossy(&message[..len]).into_owned();
+                has_last |= is_last(&text);
+                report(Report::Standby { local_rank, text });
+            }
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) => break,
+            Err(_) => *socket = None,
+        }
+    }
+    has_last
+}
+
+/// Returns true if the standby that sends this report has become the worker: it runs the script, or
+/// executes its command again.
+fn is_taken(report: &str) -> bool {
+    report == "taken" || report.starts_with("again\t")
+}
+
+/// Returns true if the standby that sends this report ends.
+fn is_refused(report: &str) -> bool {
+    report.starts_with("refused\t")
+}
+
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(child.id().cast_signed())
+}
+
+/// Returns the command of a program, without streams.
+pub(super) fn command_of(program: &Program) -> Command {
+    let mut command = Command::new(&program.program);
+    command.args(&program.args);
+    for name in &program.unset {
+        command.env_remove(name);
+    }
+    command.envs(program.env.iter().cloned());
+    command
+}
+
+pub(super) fn limits_of(program: &Program) -> WorkerLimits {
+    WorkerLimits {
+        cpus: program.cpus.clone(),
+        open_files: program.open_files,
+        core_dump: program.core_dump,
+    }
+}

@@ -1,0 +1,229 @@
+//! Drives the machine of the standbys.
+
+use std::{collections::BTreeSet, time::Instant};
+
+use ragent_core::standby::{Effect, Input, News, Obstacle, Standbys};
+use ragent_rendezvous::ids::LocalRank;
+use tokio::sync::oneshot;
+use tracing::{info, warn};
+
+use super::{Driver, SupervisorEvent};
+use crate::{
+    keeper::order::{Order, Program},
+    sys::{clock, memory},
+    workers::{
+        launch::environment::NOT_INHERITED,
+        spec::SupervisorSpec,
+        standby::{Hook, LeftOut, Ready, StandbyReport},
+    },
+};
+
+/// The standbys of this node.
+pub(super) enum HeldStandbys {
+    /// There are none, and will be none.
+    Disabled,
+    /// The interpreter is being tested.
+    Probing(oneshot::Receiver<Result<Hook, String>>),
+    Enabled(Box<Enabled>),
+}
+
+/// The standbys of a node whose interpreter can have them.
+pub(super) struct Enabled {
+    machine: Standbys,
+    hook: Hook,
+    /// The modules that were reported as not installed.
+    missing: BTreeSet<String>,
+}
+
+impl HeldStandbys {
+    /// Starts to test the interpreter of the workers, if they are to have standbys.
+    pub(super) fn prepare(spec: &SupervisorSpec) -> Self {
+        let Some(standby) = spec.standby.clone() else { return Self::Disabled };
+        let command = spec.command.clone();
+        let (done, probed) = oneshot::channel();
+        tokio::spawn(async move {
+            // The driver may have ended.
+            let _ = done.send(Hook::install(&standby, &command).await);
+        });
+        Self::Probing(probed)
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        match self {
+            Self::Enabled(enabled) => enabled.machine.poll_timeout(),
+            Self::Disabled | Self::Probing(_) => None,
+        }
+    }
+
+    /// Waits for the result of the test; forever if there is none.
+    pub(super) async fn probed(&mut self) -> Result<Hook, String> {
+        match self {
+            Self::Probing(probed) => {
+                probed.await.unwrap_or_else(|_| Err("the test was interrupted".to_owned()))
+            }
+            Self::Disabled | Self::Enabled(_) => std::future::pending().await,
+        }
+    }
+
+    fn machine(&mut self) -> Option<&mut Standbys> {
+        match self {
+            Self::Enabled(enabled) => Some(&mut enabled.machine),
+            Self::Disabled | Self::Probing(_) => None,
+        }
+    }
+}
+
+impl Driver {
+    pub(super) async fn handle_probed(&mut self, probed: Result<Hook, String>) {
+        let modules = self.spec.standby.as_ref().map(|spec| spec.modules.clone());
+        self.standbys = match probed {
+            Ok(hook) => {
+                let size = self.spec.environment.local_world_size;
+                let machine = Standbys::new(clock::now(), size, modules.unwrap_or_default());
+                let missing = BTreeSet::new();
+                HeldStandbys::Enabled(Box::new(Enabled { machine, hook, missing }))
+            }
+            Err(reason) => {
+                warn!("workers have no standbys: {reason}; they are started without");
+                self.report(SupervisorEvent::StandbysSettled).await;
+                HeldStandbys::Disabled
+            }
+        };
+        // The workers of a round that has started in the meantime are not waited for.
+        if self.group.as_ref().is_some_and(|group| !group.workers.is_empty()) {
+            self.standby_input(Input::RoundStarted);
+        }
+    }
+
+    pub(super) fn standby_input(&mut self, input: Input) {
+        if let Some(machine) = self.standbys.machine() {
+            machine.handle(clock::now(), input);
+        }
+    }
+
+    pub(super) fn handle_standby_timeout(&mut self) {
+        if let Some(machine) = self.standbys.machine() {
+            machine.handle_timeout(clock::now());
+        }
+    }
+
+    pub(super) async fn carry_out_standbys(&mut self) {
+        while let Some(effect) = self.standbys.machine().and_then(Standbys::poll_effect) {
+            match effect {
+                Effect::Stand(slot) => self.stand(slot).await,
+                Effect::Dismiss(slot) => {
+                    self.order(Order::Dismiss { local_rank: slot.0 }, Vec::new()).await;
+                }
+                Effect::ReadMemory => {
+                    // A system that does not report it sets no limit.
+                    let available = memory::available().unwrap_or(u64::MAX);
+                    self.standby_input(Input::Memory { available });
+                }
+                Effect::Announce(news) => announce(&news),
+                Effect::Settled => self.report(SupervisorEvent::StandbysSettled).await,
+            }
+        }
+    }
+
+    async fn stand(&mut self, slot: LocalRank) {
+        if let Err(error) = self.ensure_keeper().await {
+            let reason = format!("failed to start the keeper: {error}");
+            return self.standby_input(Input::Ended { slot, reason });
+        }
+        let HeldStandbys::Enabled(enabled) = &self.standbys else { return };
+        let hook = enabled.hook.variables(&enabled.machine.modules().join(","));
+        let spec = &self.spec;
+        let shown_rank = spec.environment.shown_rank(slot);
+        let args = spec.arguments.of_standby(&spec.command, slot, shown_rank);
+        let program = self.program(slot, args, self.standing_variables(slot));
+        self.order(Order::Stand { program, hook }, Vec::new()).await;
+    }
+
+    /// Handles a report that the standby of `slot` has sent.
+    pub(super) async fn handle_standby(&mut self, slot: LocalRank, text: &str) {
+        match StandbyReport::parse(text) {
+            Some(StandbyReport::Ready(ready)) => self.handle_ready(slot, ready).await,
+            Some(StandbyReport::Refused(left_out)) => self.leave_out(slot, left_out, false),
+            Some(StandbyReport::Again(left_out)) => self.leave_out(slot, left_out, true),
+            Some(StandbyReport::Taken) => {}
+            None => warn!(local_rank = %slot, text, "a standby sent a malformed report"),
+        }
+    }
+
+    async fn handle_ready(&mut self, slot: LocalRank, ready: Ready) {
+        let HeldStandbys::Enabled(enabled) = &mut self.standbys else { return };
+        for LeftOut { module, reason } in ready.missing {
+            if enabled.missing.insert(module.clone()) {
+                info!("standbys do not import `{module}`: {reason}");
+            }
+        }
+        if let Some(left_out) = ready.early.into_iter().next() {
+            self.order(Order::Dismiss { local_rank: slot.0 }, Vec::new()).await;
+            return self.leave_out(slot, left_out, false);
+        }
+        self.standby_input(Input::Ready { slot, bytes: ready.bytes });
+    }
+
+    fn leave_out(&mut self, slot: LocalRank, LeftOut { module, reason }: LeftOut, is_used: bool) {
+        self.standby_input(Input::LeftOut { slot, module, reason, is_used });
+    }
+
+    /// The variables of a worker that do not depend on its round.
+    fn standing_variables(&self, local_rank: LocalRank) -> Vec<(String, std::ffi::OsString)> {
+        let mut env = self.spec.environment.of_standby(local_rank);
+        env.extend(self.variables_of_node(local_rank));
+        env
+    }
+
+    /// Returns the program of a worker or of its standby.
+    pub(super) fn program(
+        &self,
+        local_rank: LocalRank,
+        args: Vec<std::ffi::OsString>,
+        env: Vec<(String, std::ffi::OsString)>,
+    ) -> Program {
+        Program {
+            local_rank: local_rank.0,
+            program: self.spec.command.program.clone(),
+            args,
+            cpus: self.spec.cpus_by_rank.get(local_rank.0 as usize).cloned().unwrap_or_default(),
+            env,
+            unset: NOT_INHERITED.map(str::to_owned).to_vec(),
+            open_files: self.spec.open_files,
+            core_dump: self.spec.core_dump,
+            flows: Vec::new(),
+        }
+    }
+}
+
+fn announce(news: &News) {
+    match news {
+        News::AllReady { bytes } => {
+            info!("all standbys are ready; each holds {} MiB of memory", bytes >> 20);
+        }
+        News::LeftOut { module, reason } => {
+            let module = if module.is_empty() { "sitecustomize" } else { module };
+            warn!("standbys do not import `{module}` from now on: {reason}");
+        }
+        News::Prevented(obstacle) => warn!("{}", text_of(obstacle)),
+        News::MemorySufficient => info!("enough memory is available for standbys again"),
+    }
+}
+
+/// Returns the reason for which standbys are missing, as a sentence.
+pub(super) fn text_of(obstacle: &Obstacle) -> String {
+    match obstacle {
+        Obstacle::Ends { slot, reason } => format!(
+            "worker {slot} has no standby from now on: its standbys keep ending by themselves \
+             ({reason})"
+        ),
+        Obstacle::MemoryShort { available, required } => format!(
+            "no standbys are started: {} MiB of memory are available, and {} MiB are required",
+            available >> 20,
+            required >> 20
+        ),
+        Obstacle::NoModule => {
+            "workers have no standbys from now on: no module is left for them to import".to_owned()
+        }
+    }
+}
