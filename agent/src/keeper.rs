@@ -19,7 +19,7 @@ mod limits;
 mod obituary;
 pub(crate) mod order;
 mod socket;
-mod standbys;
+pub(crate) mod standbys;
 mod workers;
 
 use std::{

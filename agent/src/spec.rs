@@ -35,6 +35,7 @@ pub(crate) use self::{
     launcher::port_of,
     rendezvous::one_node,
     search::{AskedEndpoint, asked_endpoint},
+    standby::standby_modules,
     usage::UsageErrors,
 };
 pub use self::{

@@ -1,5 +1,7 @@
 //! The flags of `ragent doctor`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 /// Flags of `ragent doctor`.
@@ -14,6 +16,19 @@ pub struct DoctorArgs {
     /// Number of workers on this node, as for a launch [default: one for each GPU]
     #[arg(long, alias = "nproc_per_node", allow_negative_numbers = true, value_name = "N")]
     pub nproc_per_node: Option<String>,
+    /// Measure what each of these modules costs when standbys import it, and whether they can;
+    /// without a value: torch,torch._dynamo
+    #[arg(
+        long,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "1",
+        value_name = "MODULES"
+    )]
+    pub standby: Option<String>,
+    /// Script of the job, for `--standby`: modules in its folder may hide others
+    #[arg(value_name = "SCRIPT")]
+    pub script: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

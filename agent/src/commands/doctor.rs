@@ -10,6 +10,7 @@ mod loopback;
 mod machine;
 mod peers;
 mod python;
+mod standby;
 
 use std::{fmt, io, num::NonZeroU32, process::ExitCode};
 
@@ -22,7 +23,7 @@ use super::{
 };
 use crate::{
     cli::DoctorArgs,
-    spec::{self, AskedEndpoint, UsageError},
+    spec::{self, Argument, AskedEndpoint, UsageError},
     sys::{host::ThisHost, stdout},
 };
 
@@ -90,10 +91,13 @@ pub fn examine(args: &DoctorArgs) -> Result<ExitCode, LaunchError> {
         let hint = "give it as `--rdzv-endpoint HOST:PORT`";
         return Err(UsageError::new(message).with_hint(hint).into());
     }
+    let modules = Argument::of_flag("--standby", &args.standby).as_ref().map(spec::standby_modules);
+    let modules = modules.transpose()?.unwrap_or_default();
     let mut findings = Findings::new(args.json);
     runtime::block_on(async {
         let workers = workers(args, &mut findings).await?;
         machine::examine(workers, &mut findings).await;
+        standby::examine(modules, args.script.as_deref(), workers, &mut findings).await;
         over_the_network(endpoint, args.peers, &mut findings).await;
         Ok::<(), LaunchError>(())
     })??;

@@ -39,7 +39,7 @@ use crate::{
 
 /// The standbys of all local ranks.
 #[derive(Debug, Default)]
-pub(super) struct Standbys {
+pub(crate) struct Standbys {
     /// Those without a round.
     waiting: BTreeMap<u32, Standby>,
     /// Those that were given the variables and the streams of a worker, and have not taken them.
@@ -71,7 +71,7 @@ impl Standbys {
     /// # Errors
     ///
     /// Returns the error of a failed system call.
-    pub(super) fn stand(
+    pub(crate) fn stand(
         &mut self,
         program: Program,
         hook: Vec<(String, OsString)>,
@@ -109,7 +109,7 @@ impl Standbys {
     }
 
     /// Kills a standby without a round.
-    pub(super) fn dismiss(&mut self, local_rank: u32) {
+    pub(crate) fn dismiss(&mut self, local_rank: u32) {
         if let Some(standby) = self.waiting.remove(&local_rank) {
             // It is reaped like any orphan.
             let _ = killpg(pid_of(&standby.child), Signal::SIGKILL);
@@ -137,14 +137,14 @@ impl Standbys {
     }
 
     /// Returns the sockets, for `poll`.
-    pub(super) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let waiting = self.waiting.values().filter_map(|standby| standby.socket.as_ref());
         let starting = self.starting.values().filter_map(|starting| starting.socket.as_ref());
         waiting.chain(starting).map(AsFd::as_fd)
     }
 
     /// Receives the reports that have arrived.
-    pub(super) fn receive(&mut self, report: &mut impl FnMut(Report)) {
+    pub(crate) fn receive(&mut self, report: &mut impl FnMut(Report)) {
         // A standby that was refused ends itself, and is reaped like any orphan.
         self.waiting.retain(|&local_rank, standby| {
             !receive_all(&mut standby.socket, local_rank, report, is_refused)
@@ -155,7 +155,7 @@ impl Standbys {
     }
 
     /// Reaps and reports every standby without a round that has ended.
-    pub(super) fn reap(&mut self, report: &mut impl FnMut(Report)) {
+    pub(crate) fn reap(&mut self, report: &mut impl FnMut(Report)) {
         self.waiting.retain(|&local_rank, standby| {
             let end = match standby.child.try_wait() {
                 Ok(None) => return true,

@@ -1,6 +1,6 @@
 //! Reads which modules standbys import.
 
-use super::{LaunchMethod, UsageError, WorkerCommand, arguments::Arguments};
+use super::{Argument, LaunchMethod, UsageError, WorkerCommand, arguments::Arguments};
 use crate::sys::host::Host;
 
 /// What workers that train import in any case: the second one is imported by the first optimizer.
@@ -15,20 +15,8 @@ impl<H: Host> Arguments<'_, H> {
         command: &WorkerCommand,
         method: &LaunchMethod,
     ) -> Result<Vec<String>, UsageError> {
-        let Some(given) = self.argument("standby", &self.args.standby) else {
-            return Ok(Vec::new());
-        };
-        let modules = match given.text.as_str() {
-            "" | "0" | "false" | "none" => return Ok(Vec::new()),
-            "1" | "true" => DEFAULT_MODULES.map(str::to_owned).to_vec(),
-            text => text.split(',').map(|name| name.trim().to_owned()).collect(),
-        };
-        if modules.len() > MAX_MODULES || !modules.iter().all(|name| is_module(name)) {
-            let hint = "without a value, `--standby` imports `torch,torch._dynamo`";
-            return Err(given
-                .is_not("`none`, or a list of at most 64 Python modules such as torch,transformers")
-                .with_hint(hint));
-        }
+        let given = self.argument("standby", &self.args.standby);
+        let modules = given.as_ref().map(standby_modules).transpose()?.unwrap_or_default();
         // A standby is started before the round is known: not if its arguments depend on it, and
         // only if Python runs a script from a file.
         let is_possible =
@@ -37,9 +25,46 @@ impl<H: Host> Arguments<'_, H> {
     }
 }
 
+/// Reads the value of `--standby`: the modules that standbys import, none without standbys.
+pub(crate) fn standby_modules(given: &Argument) -> Result<Vec<String>, UsageError> {
+    let modules: Vec<String> = match given.text.as_str() {
+        "" | "0" | "false" | "none" => return Ok(Vec::new()),
+        "1" | "true" => DEFAULT_MODULES.map(str::to_owned).to_vec(),
+        text => text.split(',').map(|name| name.trim().to_owned()).collect(),
+    };
+    if modules.len() > MAX_MODULES || !modules.iter().all(|name| is_module(name)) {
+        let hint = "without a value, `--standby` imports `torch,torch._dynamo`";
+        return Err(given
+            .is_not("`none`, or a list of at most 64 Python modules such as torch,transformers")
+            .with_hint(hint));
+    }
+    Ok(modules)
+}
+
 fn is_module(name: &str) -> bool {
     let is_start = |c: char| c == '_' || c.is_alphabetic();
     name.split('.').all(|part| {
         part.starts_with(is_start) && part.chars().all(|c| c == '_' || c.is_alphanumeric())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A value is off, the default modules, or a list of modules.
+    #[test]
+    fn values() {
+        let read = |text: &str| standby_modules(&Argument::new("--standby", text));
+        for off in ["", "0", "false", "none"] {
+            assert!(read(off).unwrap().is_empty(), "{off}");
+        }
+        for on in ["1", "true"] {
+            assert_eq!(read(on).unwrap(), ["torch", "torch._dynamo"], "{on}");
+        }
+        assert_eq!(read("json, xml.dom").unwrap(), ["json", "xml.dom"]);
+        for wrong in ["a,,b", "1x", "a b", "a.", "a;b", "a\tb"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -23,3 +23,6 @@ pub(crate) const REACH_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) const MAX_REACH_LEN: usize = 256 * 1024;
 /// The number of findings about peers; further ones usually have the same cause.
 pub(crate) const MAX_PEER_LINES: usize = 32;
+/// The time for importing all modules of a standby: the first import from a shared file system takes
+/// minutes.
+pub(crate) const IMPORT_TIMEOUT: Duration = Duration::from_secs(600);

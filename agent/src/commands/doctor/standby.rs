@@ -1,0 +1,199 @@
+//! Measures what standbys would import early: the time, the memory, and whether they can.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    io,
+    num::NonZeroU32,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::task::spawn_blocking;
+
+use super::{Finding, Findings};
+use crate::{
+    commands::doctor::limits,
+    keeper::{
+        order::{Program, Report},
+        standbys::Standbys,
+    },
+    report::news,
+    spec::{self, WorkerCommand},
+    sys::{
+        clock,
+        host::{Host, ThisHost},
+    },
+    workers::standby::{Hook, LeftOut, Ready, StandbyReport, StandbySpec},
+};
+
+const CHECK: &str = "standby";
+
+/// Reports what each of `modules` costs; nothing if there are none.
+pub(super) async fn examine(
+    modules: Vec<String>,
+    script: Option<&Path>,
+    workers: Option<NonZeroU32>,
+    findings: &mut Findings,
+) {
+    if modules.is_empty() {
+        return;
+    }
+    // Another check reports that there is no interpreter.
+    let Ok(python) = spec::interpreter(&ThisHost) else { return };
+    let command = command(python, script);
+    let spec = StandbySpec {
+        modules: modules.clone(),
+        state_dir: ThisHost.state_dir(),
+        python_path: ThisHost.env("PYTHONPATH"),
+    };
+    let hook = match Hook::install(&spec, &command).await {
+        Ok(hook) => hook,
+        Err(reason) => {
+            let text = format!("workers cannot have standbys: {reason}");
+            return findings.tell(Finding::warn(CHECK, text, "start the job without `--standby`"));
+        }
+    };
+    let mut left = modules;
+    while !left.is_empty() {
+        let (program, variables) = (program(&command), hook.variables(&left.join(",")));
+        let measured = spawn_blocking(move || import(program, variables)).await;
+        match measured.unwrap_or_else(|error| Outcome::Ended(error.to_string())) {
+            Outcome::Ready(ready) => return report(&ready, workers, findings),
+            Outcome::Refused(LeftOut { module, reason }) if left.contains(&module) => {
+                findings.tell(left_out(&module, &reason));
+                left.retain(|name| *name != module);
+            }
+            Outcome::Refused(LeftOut { reason, .. }) | Outcome::Ended(reason) => {
+                let text = format!("a standby does not become ready: {reason}");
+                return findings.tell(Finding::warn(CHECK, text, "run the script alone"));
+            }
+        }
+    }
+}
+
+fn command(python: PathBuf, script: Option<&Path>) -> WorkerCommand {
+    let words: [OsString; 2] = match script {
+        Some(script) => ["-u".into(), script.into()],
+        None => ["-c".into(), "pass".into()],
+    };
+    let searched = script.unwrap_or_else(|| Path::new("."));
+    WorkerCommand {
+        program: python,
+        args: words.into(),
+        searched: Some(searched.to_owned()),
+        ..WorkerCommand::default()
+    }
+}
+
+fn program(command: &WorkerCommand) -> Program {
+    Program {
+        local_rank: 0,
+        program: command.program.clone(),
+        args: command.args.clone(),
+        cpus: Default::default(),
+        env: vec![("LOCAL_RANK".to_owned(), "0".into())],
+        unset: Vec::new(),
+        open_files: u64::MAX,
+        core_dump: 0,
+        flows: Vec::new(),
+    }
+}
+
+/// The outcome of one standby.
+enum Outcome {
+    Ready(Ready),
+    Refused(LeftOut),
+    /// It has ended, or has not become ready in time.
+    Ended(String),
+}
+
+/// Starts a standby, waits for its report, and ends it. Blocks.
+fn import(program: Program, variables: Vec<(String, OsString)>) -> Outcome {
+    let mut standbys = Standbys::default();
+    if let Err(error) = standbys.stand(program, variables, None) {
+        return Outcome::Ended(error.to_string());
+    }
+    let until = clock::now_blocking() + limits::IMPORT_TIMEOUT;
+    let mut outcome = None;
+    while outcome.is_none() {
+        if let Err(error) = wait(&standbys, until) {
+            outcome = Some(Outcome::Ended(error.to_string()));
+        }
+        let mut take = |report: Report| match report {
+            Report::Standby { text, .. } => match StandbyReport::parse(&text) {
+                Some(StandbyReport::Ready(ready)) => outcome = Some(Outcome::Ready(ready)),
+                Some(StandbyReport::Refused(left_out)) => {
+                    outcome = Some(Outcome::Refused(left_out));
+                }
+                Some(StandbyReport::Again(_) | StandbyReport::Taken) | None => {
+                    outcome = Some(Outcome::Ended(format!("it reports `{text}`")));
+                }
+            },
+            Report::StandbyEnded { end, .. } => {
+                outcome = Some(Outcome::Ended(format!("it was {}", news::ended(&end.into()))));
+            }
+            Report::Spawned { .. }
+            | Report::NotSpawned { .. }
+            | Report::Ended { .. }
+            | Report::Quiet
+            | Report::Reaped { .. }
+            | Report::LeaseOver
+            | Report::Pong => {}
+        };
+        standbys.receive(&mut take);
+        standbys.reap(&mut take);
+    }
+    standbys.dismiss(0);
+    outcome.unwrap_or_else(|| Outcome::Ended(String::new()))
+}
+
+/// Waits until a standby reports something or has ended.
+fn wait(standbys: &Standbys, until: Instant) -> io::Result<()> {
+    let left = until.saturating_duration_since(clock::now_blocking());
+    let mut fds: Vec<_> = standbys.sockets().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+    // A socket that is closed is that of a process that is about to end.
+    let left = if fds.is_empty() { left.min(limits::REAP_TIMEOUT) } else { left };
+    let limit = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+    match poll(&mut fds, limit)? {
+        0 => Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("no report within {} s", limits::IMPORT_TIMEOUT.as_secs()),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn report(ready: &Ready, workers: Option<NonZeroU32>, findings: &mut Findings) {
+    for LeftOut { module, reason } in &ready.missing {
+        let text = format!("`{module}` is not imported: {reason}");
+        findings.tell(Finding::warn(CHECK, text, "leave it out of `--standby`"));
+    }
+    let mut early: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for LeftOut { module, reason } in &ready.early {
+        early.entry(module).or_default().push(reason);
+    }
+    for (module, reasons) in &early {
+        findings.tell(left_out(module, &reasons.join(", ")));
+    }
+    let useful = || ready.imported.iter().filter(|one| !early.contains_key(one.module.as_str()));
+    for one in useful() {
+        let text =
+            format!("`{}` takes {:.1} s and {} MiB", one.module, one.seconds, one.bytes >> 20);
+        findings.tell(Finding::pass(CHECK, text));
+    }
+    let seconds: f64 = useful().map(|one| one.seconds).sum();
+    let each = match workers {
+        Some(workers) if workers.get() > 1 => format!("each of {workers} workers"),
+        Some(_) | None => "each worker".to_owned(),
+    };
+    let memory = ready.bytes >> 20;
+    let text = format!("a restart is {seconds:.1} s shorter; {memory} MiB of memory for {each}");
+    findings.tell(Finding::pass(CHECK, text));
+}
+
+fn left_out(module: &str, reason: &str) -> Finding {
+    let text = format!("standbys would not import `{module}`: {reason}");
+    Finding::warn(CHECK, text, "leave it out of `--standby`")
+}
