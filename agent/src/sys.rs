@@ -5,7 +5,7 @@ pub mod clock;
 pub(crate) mod files;
 pub mod host;
 mod limits;
-topub(crate) mod private_folder;
+pub(crate) mod private_folder;
 pub(crate) mod proc;
 pub(crate) mod random;
 pub(crate) mod stdout;

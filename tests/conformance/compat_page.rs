@@ -30,7 +30,7 @@ fn page_and_help_agree() {
         .lines()
         .filter(|line| line.trim_start().starts_with('-'))
         .flat_map(str::split_ascii_whitespace)
-        .map(|word| word.trim_end_matches(','))
+        .map(|word| word.trim_end_matches(',').trim_end_matches("[=<MODULES>]"))
         .filter(|word| word.starts_with('-') && word.len() > 1)
         .collect();
     let supported = |(_, state): &(&str, &str)| *state != "not supported";

@@ -23,7 +23,8 @@ pub struct LaunchArgs {
     #[arg(long, alias = "rdzv_id", value_name = "ID", help_heading = NODES)]
     pub rdzv_id: Option<String>,
     /// Run the job on this node alone, with a free port of the loopback interface
-    #[arg(long, help_heading = NODES)]
+    // The abbreviations that torchrun accepts and `--standby` would make ambiguous.
+    #[arg(long, aliases = ["stan", "stand"], help_heading = NODES)]
     pub standalone: bool,
     /// Rendezvous backend: `c10d`, or `static` with fixed ranks [default: static if --node-rank,
     /// --master-addr or --master-port is given, else c10d]

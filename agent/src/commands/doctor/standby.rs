@@ -52,7 +52,11 @@ pub(super) async fn examine(
         Ok(hook) => hook,
         Err(reason) => {
             let text = format!("workers cannot have standbys: {reason}");
-            return findings.tell(Finding::warn(CHECK, text, "start the job without `--standby`"));
+            return findings.report(Finding::warn(
+                CHECK,
+                text,
+                "start the job without `--standby`",
+            ));
         }
     };
     let mut left = modules;
@@ -62,12 +66,12 @@ pub(super) async fn examine(
         match measured.unwrap_or_else(|error| Outcome::Ended(error.to_string())) {
             Outcome::Ready(ready) => return report(&ready, workers, findings),
             Outcome::Refused(LeftOut { module, reason }) if left.contains(&module) => {
-                findings.tell(left_out(&module, &reason));
+                findings.report(left_out(&module, &reason));
                 left.retain(|name| *name != module);
             }
             Outcome::Refused(LeftOut { reason, .. }) | Outcome::Ended(reason) => {
                 let text = format!("a standby does not become ready: {reason}");
-                return findings.tell(Finding::warn(CHECK, text, "run the script alone"));
+                return findings.report(Finding::warn(CHECK, text, "run the script alone"));
             }
         }
     }
@@ -168,20 +172,20 @@ fn wait(standbys: &Standbys, until: Instant) -> io::Result<()> {
 fn report(ready: &Ready, workers: Option<NonZeroU32>, findings: &mut Findings) {
     for LeftOut { module, reason } in &ready.missing {
         let text = format!("`{module}` is not imported: {reason}");
-        findings.tell(Finding::warn(CHECK, text, "leave it out of `--standby`"));
+        findings.report(Finding::warn(CHECK, text, "leave it out of `--standby`"));
     }
     let mut early: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for LeftOut { module, reason } in &ready.early {
         early.entry(module).or_default().push(reason);
     }
     for (module, reasons) in &early {
-        findings.tell(left_out(module, &reasons.join(", ")));
+        findings.report(left_out(module, &reasons.join(", ")));
     }
     let useful = || ready.imported.iter().filter(|one| !early.contains_key(one.module.as_str()));
     for one in useful() {
         let text =
             format!("`{}` takes {:.1} s and {} MiB", one.module, one.seconds, one.bytes >> 20);
-        findings.tell(Finding::pass(CHECK, text));
+        findings.report(Finding::pass(CHECK, text));
     }
     let seconds: f64 = useful().map(|one| one.seconds).sum();
     let each = match workers {
@@ -190,7 +194,7 @@ fn report(ready: &Ready, workers: Option<NonZeroU32>, findings: &mut Findings) {
     };
     let memory = ready.bytes >> 20;
     let text = format!("a restart is {seconds:.1} s shorter; {memory} MiB of memory for {each}");
-    findings.tell(Finding::pass(CHECK, text));
+    findings.report(Finding::pass(CHECK, text));
 }
 
 fn left_out(module: &str, reason: &str) -> Finding {

@@ -51,7 +51,7 @@ impl ArgumentSpec {
         Self { method: method.clone(), shared_file: files.shared_file(method), shared }
     }
 
-    /// Returns the arguments of the worker at `place`, which runs `command`.
+    /// Returns the arguments of the worker with `context`, which runs `command`.
     pub fn of_worker(&self, command: &WorkerCommand, context: &WorkerContext<'_>) -> Vec<OsString> {
         let of_round = match self.method {
             LaunchMethod::Basic { .. } => self.basic(context),
