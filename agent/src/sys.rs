@@ -5,6 +5,8 @@ pub mod clock;
 pub(crate) mod files;
 pub mod host;
 mod limits;
+pub(crate) mod memory;
+pub(crate) mod port_holder;
 pub(crate) mod private_folder;
 pub(crate) mod proc;
 pub(crate) mod random;
