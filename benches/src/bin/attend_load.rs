@@ -389,6 +389,7 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
             join_timeout: shared.timeouts.join,
             known_round: KnownRound::default(),
             runs_unleased: false,
+            has_standbys: false,
             leases: Leases::default().for_nodes(shared.nodes),
             seed: u64::from(number),
         },
