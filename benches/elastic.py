@@ -1,7 +1,8 @@
 """Measures interruptions of jobs with several agents on loopback.
 
-Workers are `stamp_worker`, which sends the time of its start and does nothing else. A group is
-running again when the last worker of the new round has been started.
+Workers are `stamp_worker`, which sends the time of its start and does nothing else, or `ddp_worker.py`,
+which trains, and sends the time of its first step. A group is running again when the last worker of the
+new round has sent its stamp.
 """
 
 import os
@@ -26,13 +27,22 @@ LOOK_S = 0.1
 
 
 class Stamp(NamedTuple):
-    """The start of a worker."""
+    """The start of a worker, or its first step."""
 
     group_rank: int
     rank: int
     world_size: int
     pid: int
     at_ns: int
+
+
+class Worker(NamedTuple):
+    """The command of the workers, as words of the launcher's command line."""
+
+    words: list
+    # Variables of the agents, and so of the workers.
+    env: dict = {}
+    per_node: int = WORKERS_PER_NODE
 
 
 class Launcher(NamedTuple):
@@ -46,11 +56,11 @@ class Launcher(NamedTuple):
     start_s: float = 8
 
     @classmethod
-    def ragent(cls, program, **conf):
+    def ragent(cls, program, *flags, **conf):
         # The last call is waited for at the first start of a job only, which is not measured.
         conf = {"last_call_timeout": LAST_CALL_S, "join_settle": JOIN_SETTLE_S} | conf
-        flags = ["--rdzv-conf", ",".join(f"{key}={value}" for key, value in conf.items())]
-        return cls(program, flags, JOIN_SETTLE_S, 1)
+        rdzv = ["--rdzv-conf", ",".join(f"{key}={value}" for key, value in conf.items())]
+        return cls(program, [*rdzv, *flags], JOIN_SETTLE_S, 1)
 
     @classmethod
     def torchrun(cls, program):
@@ -60,6 +70,10 @@ class Launcher(NamedTuple):
     def nvrx(cls, program):
         # Workers send no heartbeats, which needs no settings.
         return cls(program, ["--rdzv-backend", "c10d", "--ignore-missing-fault-tol-cfg"])
+
+
+def stamp_worker(program):
+    return Worker(["--no-python", str(program)])
 
 
 class NotRunning(Exception):
@@ -74,12 +88,13 @@ class NotRunning(Exception):
 class Job:
     """A job on this machine, with the stamps of its workers."""
 
-    def __init__(self, launcher, stamp_worker, nnodes, folder):
+    def __init__(self, launcher, worker, nnodes, folder):
         self.launcher = launcher
-        self.stamp_worker = stamp_worker
+        self.worker = worker
         self.nnodes = nnodes
         self.folder = folder
         self.port = free_port()
+        self.run_id = f"bench-{self.port}"
         self.agents = []
         self.frozen = []
         self.stamps = []
@@ -87,23 +102,31 @@ class Job:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(self.path))
 
-    def start_agent(self):
+    def start_agent(self, *flags):
         """Starts one more agent, and returns the time of its start."""
         command = [
             self.launcher.program, "--nnodes", self.nnodes,
-            "--nproc-per-node", str(WORKERS_PER_NODE), "--max-restarts", "100",
-            "--rdzv-id", f"bench-{self.port}", "--rdzv-endpoint", f"127.0.0.1:{self.port}",
-            *self.launcher.flags, "--no-python", self.stamp_worker,
+            "--nproc-per-node", str(self.worker.per_node), "--max-restarts", "100",
+            "--rdzv-id", self.run_id, "--rdzv-endpoint", f"127.0.0.1:{self.port}",
+            *self.launcher.flags, *flags, *self.worker.words,
         ]
+        at_ns = time.monotonic_ns()
+        self.agents.append(self.spawn(command, self.log_of(len(self.agents))))
+        return at_ns
+
+    def spawn(self, command, log):
+        """Starts a process of the job, whose standard error goes to the file `log`."""
         own = {"BENCH_STAMPS": str(self.path)}
         # Their files are removed with the folder.
         own |= {name: str(self.folder) for name in ("TMPDIR", "XDG_RUNTIME_DIR")}
-        at_ns = time.monotonic_ns()
-        self.agents.append(subprocess.Popen(
-            command, env=os.environ | own, start_new_session=True, cwd=self.folder,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        ))
-        return at_ns
+        with log.open("wb") as stderr:
+            return subprocess.Popen(
+                command, env=os.environ | self.worker.env | own, start_new_session=True,
+                cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
+            )
+
+    def log_of(self, agent):
+        return self.folder / f"agent-{agent}.log"
 
     def start_host(self):
         """Starts the first agent, and waits until it hosts the endpoint."""
@@ -139,7 +162,7 @@ class Job:
     def running(self, nodes, since_ns=0, limit_s=TIMEOUT_S):
         """Waits until all workers of `nodes` nodes have been started after `since_ns`; returns
         their stamps."""
-        ranks = set(range(nodes * WORKERS_PER_NODE))
+        ranks = set(range(nodes * self.worker.per_node))
         start = time.monotonic()
         self.socket.settimeout(LOOK_S)
         while True:
@@ -182,9 +205,9 @@ class Job:
 class Elastic:
     """Jobs of one launcher."""
 
-    def __init__(self, launcher, stamp_worker, limit_s=TIMEOUT_S):
+    def __init__(self, launcher, worker, limit_s=TIMEOUT_S):
         self.launcher = launcher
-        self.stamp_worker = stamp_worker
+        self.worker = worker
         self.limit_s = limit_s
         # Random, so as not to be in step with anything that polls.
         self.pauses = random.Random(1)
@@ -193,7 +216,7 @@ class Elastic:
     def job(self, nnodes, nodes):
         """Starts a job on `nodes` nodes, of which the first hosts it."""
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            job = Job(self.launcher, self.stamp_worker, nnodes, Path(folder))
+            job = Job(self.launcher, self.worker, nnodes, Path(folder))
             try:
                 job.start_host()
                 for _ in range(nodes - 1):

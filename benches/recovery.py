@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import store
-from elastic import JOIN_SETTLE_S, TIMEOUT_S, Elastic, Launcher, NotRunning
+from elastic import JOIN_SETTLE_S, TIMEOUT_S, Elastic, Launcher, NotRunning, stamp_worker
 from table import Column, Table
 
 RAGENT, TORCHRUN, NVRX = "ragent", "torchrun", "nvrx"
@@ -174,7 +174,7 @@ def jobs_by_launcher(args):
                 print(f"there is no {name}; make it with `{hint}`", file=sys.stderr)
                 continue
             launcher = make(str(program))
-        jobs[name] = Elastic(launcher, str(STAMP_WORKER), limit_s)
+        jobs[name] = Elastic(launcher, stamp_worker(STAMP_WORKER), limit_s)
     return jobs
 
 

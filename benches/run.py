@@ -4,8 +4,8 @@
     .venv/bin/python benches/run.py --ragent target/release/ragent [--quick] [--only FIGURE ...]
 
 Needs `cargo build --release -p ragent -p ragent-benches` and a Python with torch; everything runs
-on loopback. docs/performance.md explains how each figure is measured. A full run takes five minutes,
-a quick one two.
+on loopback. docs/performance.md explains how each figure is measured. A full run takes 20 minutes,
+a quick one seven; most of it is for `standby`.
 """
 
 import argparse
@@ -22,8 +22,9 @@ from importlib import metadata
 from pathlib import Path
 
 import launch
+import standby
 import store
-from elastic import JOIN_SETTLE_S, Elastic, Launcher
+from elastic import JOIN_SETTLE_S, Elastic, Launcher, stamp_worker
 from table import Column, Table
 
 ATTEND_LOAD = store.TARGET / "release" / "attend_load"
@@ -45,7 +46,8 @@ class Row:
     unit: str
     ours: float
     worst: float | None
-    torch: float | None
+    # Text if torch's job did not run again.
+    torch: float | str | None
     ratio: float | None
     goal: str
     reached: bool
@@ -59,6 +61,27 @@ class Row:
                    f"< {goal} {unit}", median < goal)
 
     @classmethod
+    def with_standbys(cls, outcome):
+        """Returns the time with standbys, which is to stay below the goals of its scenario."""
+        scenario, found = outcome.scenario, outcome.standby
+        median, theirs = statistics.median(found), outcome.of_torchrun()
+        goal = f"< {scenario.goal_s * 1e3:.0f} ms"
+        if scenario.worst_s:
+            goal += f", worst {scenario.worst_s * 1e3:.0f}"
+        return cls(f"{scenario.what}, N={len(found)}", "ms", median, max(found), theirs,
+                   theirs / median if isinstance(theirs, float) else None, goal,
+                   outcome.is_reached())
+
+    @classmethod
+    def without_standbys(cls, outcome):
+        """Returns the time without standbys, and as its ratio how often the one with them fits into
+        it."""
+        median = statistics.median(outcome.cold)
+        ratio = median / statistics.median(outcome.standby)
+        return cls("  with --standby=none", "ms", median, max(outcome.cold), None, ratio, "slower",
+                   ratio > 1)
+
+    @classmethod
     def times_less(cls, what, unit, ours, torch, times):
         """Returns a figure whose counterpart of torch is to be `times` times as large."""
         median, theirs = statistics.median(ours), statistics.median(torch)
@@ -67,6 +90,8 @@ class Row:
 
     def cells(self):
         def number(value):
+            if isinstance(value, str):
+                return value
             return "" if value is None else f"{value:,.{1 if value < 1000 else 0}f}"
 
         return [self.what, self.unit, number(self.ours), number(self.worst), number(self.torch),
@@ -75,8 +100,8 @@ class Row:
 
 
 COLUMNS = [
-    Column("figure", 45), Column("unit", 12), Column("ragent", 9, True), Column("worst", 9, True),
-    Column("torch", 9, True), Column("ratio", 8, True), Column("goal", 18), Column("reached", 7),
+    Column("figure", 48), Column("unit", 12), Column("ragent", 9, True), Column("worst", 9, True),
+    Column("torch", 13, True), Column("ratio", 8, True), Column("goal", 20), Column("reached", 7),
 ]
 
 
@@ -111,6 +136,13 @@ def measure_below_max(ragent, quick):
 def measure_join(ragent, quick):
     ours = list(jobs_of_ragent(ragent).joins_ms(3 if quick else 10))
     yield Row.below(f"third node joins, beyond join_settle={JOIN_SETTLE_S}", ours, 200)
+
+
+def measure_standby(ragent, quick):
+    for name in standby.SCENARIOS:
+        outcome = standby.measure(name, ragent, 2 if quick else 5, 1 if quick else 2)
+        yield Row.with_standbys(outcome)
+        yield Row.without_standbys(outcome)
 
 
 def measure_attend(ragent, quick):
@@ -157,11 +189,11 @@ def measure_store(ragent, quick):
 
 
 def jobs_of_ragent(ragent):
-    return Elastic(Launcher.ragent(ragent), str(STAMP_WORKER))
+    return Elastic(Launcher.ragent(ragent), stamp_worker(STAMP_WORKER))
 
 
 def jobs_of_torchrun():
-    return Elastic(Launcher.torchrun(str(TORCHRUN)), str(STAMP_WORKER))
+    return Elastic(Launcher.torchrun(str(TORCHRUN)), stamp_worker(STAMP_WORKER))
 
 
 FIGURES = {
@@ -169,6 +201,7 @@ FIGURES = {
     "restart": measure_restart,
     "below-max": measure_below_max,
     "join": measure_join,
+    "standby": measure_standby,
     "attend": measure_attend,
     "store": measure_store,
 }
