@@ -176,6 +176,10 @@ impl Rendezvous {
                 self.roster.record_progress(&from.node, text);
                 return;
             }
+            FromNode::Standbys(standbys) => {
+                self.roster.record_standbys(&from.node, standbys);
+                return;
+            }
             FromNode::RefusedClients(refused) => {
                 self.note_refused_clients(&from.node, &refused);
                 return;

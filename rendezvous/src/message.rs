@@ -12,6 +12,8 @@ mod standing;
 
 use std::{net::IpAddr, num::NonZeroU32};
 
+use serde::Serialize;
+
 pub use self::{
     assignment::{Admission, Assignment, EvictReason, RestartReason, WaitReason},
     failure::{WorkerEnd, WorkerFailure},
@@ -107,6 +109,19 @@ impl KnownRound {
     }
 }
 
+/// The standbys of a node: interpreters that have imported modules and wait for the next round.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct StandbyCounts {
+    /// The number of those that wait.
+    pub ready: u32,
+    /// The number of those that import modules.
+    pub importing: u32,
+    /// The number of workers that are to have one.
+    pub size: u32,
+    /// The reason why some are missing, at most [`PROGRESS_MAX`] bytes; `None` if they will follow.
+    pub obstacle: Option<String>,
+}
+
 /// A message of a node on an open stream.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum FromNode {
@@ -129,6 +144,8 @@ pub enum FromNode {
         /// At most [`PROGRESS_MAX`] bytes, without control characters.
         text: String,
     },
+    /// The node's standbys, for people.
+    Standbys(StandbyCounts),
     /// The store of the round, which this node serves, has refused clients.
     RefusedClients(RefusedClients),
     /// The node has received the outcome or its dismissal, and disconnects.

@@ -16,7 +16,7 @@ use crate::{
     flapping::{DepartedTallies, Tally},
     ids::{AttendNumber, NodeId, Peer, RoundId},
     limits::{HOST_TALLIES_MAX, after},
-    message::{Attend, NodeDescription, NodeState, Standing},
+    message::{Attend, NodeDescription, NodeState, StandbyCounts, Standing},
     settings::HostTally,
 };
 
@@ -116,6 +116,7 @@ impl Roster {
                 missed_its_admission: false,
                 standing: standing.clone(),
                 progress: String::new(),
+                standbys: None,
                 last_seen: now,
                 sent: None,
                 tally,
@@ -140,6 +141,13 @@ impl Roster {
     pub(crate) fn record_progress(&mut self, id: &NodeId, progress: String) {
         if let Some(node) = self.nodes.get_mut(id) {
             node.progress = progress;
+        }
+    }
+
+    /// Records the standbys of a node.
+    pub(crate) fn record_standbys(&mut self, id: &NodeId, standbys: StandbyCounts) {
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.standbys = Some(standbys);
         }
     }
 

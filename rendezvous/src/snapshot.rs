@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     ids::{GlobalRank, GroupRank, JobUid, NodeId, Round, RunId, Term},
-    message::Outcome,
+    message::{Outcome, StandbyCounts},
 };
 
 /// The state of the machine at one moment.
@@ -87,6 +87,8 @@ pub struct NodeSnapshot {
     pub reason: Option<String>,
     /// The latest progress report of its workers (`STATUS=`), if any.
     pub progress: Option<String>,
+    /// Its standbys, if it has any.
+    pub standbys: Option<StandbyCounts>,
 }
 
 /// The state of a node, as the coordinator sees it.

@@ -38,7 +38,10 @@ use ragent_rendezvous::{
 };
 
 pub use self::effect::{Action, CLOSED_BEFORE, Effect, Ending, News, WaitReport};
-use self::{import_gate::ImportGate, reports::Progress};
+use self::{
+    import_gate::ImportGate,
+    reports::{Progress, StandbyReports},
+};
 use crate::{signal::Signal, wait_reports::WaitReports};
 
 /// The state of the node.
@@ -108,6 +111,7 @@ pub struct Agent {
     is_leased: bool,
     gate: ImportGate,
     progress: Progress,
+    standbys: StandbyReports,
     /// Addresses that the store of `round` has refused, as far as this node knows.
     refused_clients: Vec<IpAddr>,
     effects: VecDeque<Effect>,
@@ -133,6 +137,7 @@ impl Agent {
             is_leased: false,
             gate: ImportGate::new(settings.has_standbys),
             progress: Progress::default(),
+            standbys: StandbyReports::default(),
             refused_clients: Vec::new(),
             effects: VecDeque::from([Effect::Local(Action::OpenStore)]),
             settings,
@@ -209,6 +214,7 @@ impl Agent {
         if !self.progress.text.is_empty() {
             self.send_progress(now);
         }
+        self.send_standbys(now);
         if !self.refused_clients.is_empty() && self.serves_the_store() {
             self.send_refused_clients();
         }
@@ -308,13 +314,17 @@ impl Agent {
         }
         let gives_up = self.unattended.map(|since| since + self.settings.join_timeout);
         let progress = self.progress.quiet_until.filter(|_| self.progress.is_due);
-        [gives_up, progress, self.gate.poll_timeout()].into_iter().flatten().min()
+        let standbys = self.standbys.quiet_until.filter(|_| self.standbys.is_due);
+        [gives_up, progress, standbys, self.gate.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Applies every deadline that has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.progress.is_due && self.progress.quiet_until.is_none_or(|until| until <= now) {
             self.send_progress(now);
+        }
+        if self.standbys.is_due && self.standbys.quiet_until.is_none_or(|until| until <= now) {
+            self.send_standbys(now);
         }
         self.handle_gate_timeout(now);
         let gives_up = self.unattended.map(|since| since + self.settings.join_timeout);

@@ -8,7 +8,7 @@ use std::{collections::VecDeque, net::IpAddr, time::Instant};
 
 use ragent_rendezvous::{
     ids::{AttendNumber, JobUid, Round, Term},
-    message::{FromNode, KnownRound, Standing, ToNode, Welcome, WorkerFailure},
+    message::{FromNode, KnownRound, StandbyCounts, Standing, ToNode, Welcome, WorkerFailure},
 };
 
 use crate::{
@@ -200,6 +200,13 @@ impl Node {
     pub fn handle_store_open(&mut self, now: Instant, store_port: u16) {
         self.begin(now);
         self.agent.handle_store_open(now, store_port);
+        self.collect(now);
+    }
+
+    /// Notes the standbys of this node.
+    pub fn handle_standbys(&mut self, now: Instant, counts: StandbyCounts) {
+        self.begin(now);
+        self.agent.handle_standbys(now, counts);
         self.collect(now);
     }
 

@@ -4,7 +4,10 @@ use std::{fmt::Write as _, net::IpAddr, process::ExitCode};
 
 use ragent_proto::convert::StatusAnswer;
 use ragent_proto::printable;
-use ragent_rendezvous::snapshot::{NodeSnapshot, PhaseName, Snapshot, StandingName};
+use ragent_rendezvous::{
+    message::StandbyCounts,
+    snapshot::{NodeSnapshot, PhaseName, Snapshot, StandingName},
+};
 
 use super::{
     error::{self, LaunchError, system},
@@ -194,6 +197,10 @@ fn row(node: &NodeSnapshot) -> [String; 6] {
         Some(text) => format!("{state}, progress \"{}\"", text.replace(char::is_control, " ")),
         None => state,
     };
+    let state = match &node.standbys {
+        Some(counts) => format!("{state}, {}", standbys(counts)),
+        None => state,
+    };
     [
         node.group_rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
         node.host_name.clone(),
@@ -202,6 +209,15 @@ fn row(node: &NodeSnapshot) -> [String; 6] {
         state,
         format!("{:.1} s ago", node.last_seen_ms as f64 / 1000.0),
     ]
+}
+
+fn standbys(counts: &StandbyCounts) -> String {
+    let StandbyCounts { ready, importing, size, obstacle } = counts;
+    match (importing, obstacle) {
+        (0, None) => format!("standbys {ready}/{size}"),
+        (0, Some(obstacle)) => format!("standbys {ready}/{size} ({obstacle})"),
+        (importing, _) => format!("standbys {ready}/{size} ({importing} importing)"),
+    }
 }
 
 fn table<const N: usize>(text: &mut String, rows: &[[String; N]]) {

@@ -158,6 +158,7 @@ mod tests {
             last_seen_ms: 0,
             reason: None,
             progress: None,
+            standbys: None,
         };
         for elsewhere in [Some("192.0.2.1"), None] {
             let reached = reach(&node(elsewhere)).await;

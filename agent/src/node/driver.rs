@@ -222,6 +222,7 @@ impl Driver<'_> {
                 self.report_lost_lease();
             }
             SupervisorEvent::Progress(text) => self.node.handle_progress(now, text),
+            SupervisorEvent::Standbys(counts) => self.node.handle_standbys(now, counts),
             SupervisorEvent::StandbysSettled => self.node.handle_standbys_settled(now),
         }
     }

@@ -6,7 +6,7 @@ use ragent_rendezvous::{
     ids::{AttendNumber, GroupRank, JobUid, NodeId, Round, RunId},
     message::{
         Attend, FromNode, KnownRound, NodeDescription, NodeState, PROGRESS_MAX,
-        REFUSED_CLIENTS_MAX, RefusedClients, Standing,
+        REFUSED_CLIENTS_MAX, RefusedClients, StandbyCounts, Standing,
     },
 };
 
@@ -53,6 +53,7 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
                 let text = text(progress, "progress.text", PROGRESS_MAX)?;
                 Self::Message(FromNode::Progress { text })
             }
+            Message::Standbys(standbys) => Self::Message(FromNode::Standbys(standbys.try_into()?)),
         })
     }
 }
@@ -79,8 +80,26 @@ impl From<FromAgent> for v1::AgentMessage {
             FromAgent::Message(FromNode::Progress { text }) => {
                 Message::Progress(v1::Progress { text: printable(&text) })
             }
+            FromAgent::Message(FromNode::Standbys(standbys)) => Message::Standbys(standbys.into()),
         };
         Self { message: Some(message) }
+    }
+}
+
+impl From<StandbyCounts> for v1::Standbys {
+    fn from(standbys: StandbyCounts) -> Self {
+        let StandbyCounts { ready, importing, size, obstacle } = standbys;
+        Self { ready, importing, size, obstacle: obstacle.as_deref().map(printable) }
+    }
+}
+
+impl TryFrom<v1::Standbys> for StandbyCounts {
+    type Error = Malformed;
+
+    fn try_from(standbys: v1::Standbys) -> Result<Self, Malformed> {
+        let v1::Standbys { ready, importing, size, obstacle } = standbys;
+        let read = |obstacle| text(obstacle, "standbys.obstacle", PROGRESS_MAX);
+        Ok(Self { ready, importing, size, obstacle: obstacle.map(read).transpose()? })
     }
 }
 

@@ -126,6 +126,7 @@ impl From<NodeSnapshot> for v1::NodeStatus {
             reason: node.reason.as_deref().map(printable),
             progress: node.progress.as_deref().map(printable),
             observed: node.observed.map(|observed| observed.to_string()),
+            standbys: node.standbys.map(Into::into),
         }
     }
 }
@@ -158,6 +159,7 @@ impl TryFrom<v1::NodeStatus> for NodeSnapshot {
                 .progress
                 .map(|progress| text(progress, "node.progress", PROGRESS_MAX))
                 .transpose()?,
+            standbys: node.standbys.map(TryInto::try_into).transpose()?,
         })
     }
 }

@@ -12,8 +12,8 @@ use ragent_rendezvous::{
     message::{
         Admission, Assignment, Attend, DepartedNode, DepartedNodes, Departure, EvictReason,
         FromNode, JobResult, KnownRound, NodeDescription, NodeState, Outcome, RefuseReason,
-        RefusedClients, RestartReason, Standing, ToNode, WaitReason, Welcome, WorkerEnd,
-        WorkerFailure,
+        RefusedClients, RestartReason, StandbyCounts, Standing, ToNode, WaitReason, Welcome,
+        WorkerEnd, WorkerFailure,
     },
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
     snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName},
@@ -152,6 +152,7 @@ fn from_agent() -> Vec<FromAgent> {
         FromNode::Goodbye,
         FromNode::RefusedClients(refused_clients()),
         FromNode::Progress { text: "step 120".to_owned() },
+        FromNode::Standbys(standbys()),
     ];
     attends.chain(standings).chain(others.map(FromAgent::Message)).collect()
 }
@@ -246,6 +247,10 @@ fn from_coordinator() -> Vec<FromCoordinator> {
     all
 }
 
+fn standbys() -> StandbyCounts {
+    StandbyCounts { ready: 3, importing: 1, size: 8, obstacle: Some("memory".to_owned()) }
+}
+
 fn snapshot() -> Snapshot {
     let node = |standing| NodeSnapshot {
         node_id: NodeId::new("n"),
@@ -260,6 +265,7 @@ fn snapshot() -> Snapshot {
         last_seen_ms: 17,
         reason: Some("why".to_owned()),
         progress: Some("step 7".to_owned()),
+        standbys: Some(standbys()),
     };
     Snapshot {
         run_id: RunId::new("job7"),

@@ -329,6 +329,7 @@ fn node_snapshot(
             .map_or(0, |silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
         reason: reason.or_else(detached),
         progress: node.map(|node| node.progress.clone()).filter(|progress| !progress.is_empty()),
+        standbys: node.and_then(|node| node.standbys.clone()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::{
     flapping::Tally,
     ids::{AttendNumber, Peer, RoundId},
-    message::{Assignment, NodeDescription, NodeState, Standing, WaitReason},
+    message::{Assignment, NodeDescription, NodeState, StandbyCounts, Standing, WaitReason},
 };
 
 /// A node, as it last described itself.
@@ -29,6 +29,8 @@ pub(crate) struct Node {
     pub(crate) missed_its_admission: bool,
     /// The latest progress report of its workers.
     pub(crate) progress: String,
+    /// The standbys that it last reported.
+    pub(crate) standbys: Option<StandbyCounts>,
     /// The time of its last message.
     pub(crate) last_seen: Instant,
     /// The assignment that was last sent on its newest stream.

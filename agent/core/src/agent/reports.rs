@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Instant};
 
 use ragent_rendezvous::{
     ids::{GroupRank, Round},
-    message::{FromNode, REFUSED_CLIENTS_MAX, RefusedClients},
+    message::{FromNode, REFUSED_CLIENTS_MAX, RefusedClients, StandbyCounts},
     snapshot::Explanation,
 };
 
@@ -17,6 +17,15 @@ use crate::{limits, wait_reports::Wait};
 pub(super) struct Progress {
     pub(super) text: String,
     /// True if the coordinator has not received the text yet.
+    pub(super) is_due: bool,
+    pub(super) quiet_until: Option<Instant>,
+}
+
+/// The standbys of this node.
+#[derive(Debug, Default)]
+pub(super) struct StandbyReports {
+    counts: Option<StandbyCounts>,
+    /// True if the coordinator has not received the counts yet.
     pub(super) is_due: bool,
     pub(super) quiet_until: Option<Instant>,
 }
@@ -75,6 +84,26 @@ impl Agent {
             self.act(Action::ReportWait(WaitReport::OtherNodes));
         } else if let Some(reason) = reason {
             self.act(Action::ReportWait(WaitReport::NextRound(reason)));
+        }
+    }
+
+    /// Notes the standbys of this node. Only the newest counts are sent, at intervals.
+    pub fn handle_standbys(&mut self, now: Instant, counts: StandbyCounts) {
+        if self.standbys.counts.as_ref() != Some(&counts) {
+            self.standbys.counts = Some(counts);
+            if self.standbys.quiet_until.is_none_or(|until| until <= now) {
+                self.send_standbys(now);
+            } else {
+                self.standbys.is_due = true;
+            }
+        }
+    }
+
+    pub(super) fn send_standbys(&mut self, now: Instant) {
+        self.standbys.is_due = false;
+        if let Some(counts) = self.standbys.counts.clone() {
+            self.standbys.quiet_until = Some(now + limits::PROGRESS_INTERVAL);
+            self.effects.push_back(Effect::Send(FromNode::Standbys(counts)));
         }
     }
 

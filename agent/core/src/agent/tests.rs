@@ -3,7 +3,8 @@
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, LocalRank, RoleRank},
     message::{
-        Admission, Assignment, EvictReason, JobResult, RefusedClients, RestartReason, WorkerEnd,
+        Admission, Assignment, EvictReason, JobResult, RefusedClients, RestartReason,
+        StandbyCounts, WorkerEnd,
     },
     snapshot::Explanation,
 };
@@ -590,6 +591,27 @@ fn importing() -> Fixture {
     assert_eq!(t.store_open(), []);
     assert_eq!(t.welcome(1), [t.sends(NodeState::Preparing)]);
     t
+}
+
+/// The coordinator receives the newest counts of standbys, at most one in two seconds, and again on each
+/// stream.
+#[test]
+fn standbys_are_reported() {
+    let mut t = Fixture::ready();
+    let counts = |ready| StandbyCounts { ready, size: 2, ..StandbyCounts::default() };
+    let sends = |ready| Effect::Send(FromNode::Standbys(counts(ready)));
+    t.agent.handle_standbys(t.now, counts(0));
+    assert_eq!(t.effects(), [sends(0)]);
+    t.agent.handle_standbys(t.now, counts(1));
+    t.agent.handle_standbys(t.now, counts(2));
+    assert_eq!(t.effects(), []);
+    t.now += limits::PROGRESS_INTERVAL;
+    assert_eq!(t.agent.poll_timeout(), Some(t.now));
+    t.agent.handle_timeout(t.now);
+    assert_eq!(t.effects(), [sends(2)]);
+    t.agent.handle_standbys(t.now + SECOND, counts(2));
+    assert_eq!(t.effects(), []);
+    assert_eq!(t.welcome(1)[1..], [sends(2)]);
 }
 
 /// A node that finds a running round is ready only when its standbys are, so that the other nodes do

@@ -109,7 +109,7 @@ pub enum Obstacle {
 }
 
 /// The numbers of standbys by state.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Counts {
     /// Standbys that wait for a round.
     pub ready: u32,

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use ragent_core::{signal, supervisor::GroupEnd};
 use ragent_rendezvous::{
     ids::{JobUid, Round},
-    message::{Admission, WorkerFailure},
+    message::{Admission, StandbyCounts, WorkerFailure},
 };
 use tokio::sync::mpsc;
 
@@ -65,6 +65,8 @@ pub enum SupervisorEvent {
     CutOff,
     /// The status line of a worker.
     Progress(String),
+    /// The standbys of this node.
+    Standbys(StandbyCounts),
     /// All standbys are ready, or cannot be had; sent once if workers are to have any.
     StandbysSettled,
 }

@@ -2,8 +2,11 @@
 
 use std::{collections::BTreeSet, time::Instant};
 
-use ragent_core::standby::{Effect, Input, News, Obstacle, Standbys};
-use ragent_rendezvous::ids::LocalRank;
+use ragent_core::standby::{Counts, Effect, Input, News, Obstacle, Standbys};
+use ragent_rendezvous::{
+    ids::LocalRank,
+    message::{PROGRESS_MAX, StandbyCounts},
+};
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
@@ -33,6 +36,8 @@ pub(super) struct Enabled {
     hook: Hook,
     /// The modules that were reported as not installed.
     missing: BTreeSet<String>,
+    /// The counts that the agent has received.
+    reported: Counts,
 }
 
 impl HeldStandbys {
@@ -80,8 +85,8 @@ impl Driver {
             Ok(hook) => {
                 let size = self.spec.environment.local_world_size;
                 let machine = Standbys::new(clock::now(), size, modules.unwrap_or_default());
-                let missing = BTreeSet::new();
-                HeldStandbys::Enabled(Box::new(Enabled { machine, hook, missing }))
+                let (missing, reported) = (BTreeSet::new(), Counts::default());
+                HeldStandbys::Enabled(Box::new(Enabled { machine, hook, missing, reported }))
             }
             Err(reason) => {
                 warn!("workers have no standbys: {reason}; they are started without");
@@ -122,6 +127,26 @@ impl Driver {
                 Effect::Announce(news) => announce(&news),
                 Effect::Settled => self.report(SupervisorEvent::StandbysSettled).await,
             }
+        }
+        self.report_counts();
+    }
+
+    fn report_counts(&mut self) {
+        let HeldStandbys::Enabled(enabled) = &mut self.standbys else { return };
+        let counts = enabled.machine.counts();
+        if counts == enabled.reported {
+            return;
+        }
+        let obstacle = counts.obstacle.as_ref().map(|obstacle| {
+            let mut text = text_of(obstacle);
+            text.truncate(text.floor_char_boundary(PROGRESS_MAX));
+            text
+        });
+        let Counts { ready, importing, size, .. } = counts;
+        let event = SupervisorEvent::Standbys(StandbyCounts { ready, importing, size, obstacle });
+        // If the queue is full, they are reported after the next event.
+        if self.reports_to_agent.try_send(event).is_ok() {
+            enabled.reported = counts;
         }
     }
 
