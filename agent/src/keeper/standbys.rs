@@ -88,12 +88,22 @@ impl Standbys {
         Ok(())
     }
 
-    /// Lets the standby of the worker take it over; returns `None`, without a standby left, if
-    /// there is none that fits.
-    pub(super) fn take_over(&mut self, program: &Program, streams: &Streams) -> Option<Child> {
+    /// Lets the standby of the worker take it over, after `prepare` was called with its process id;
+    /// returns `None`, without a standby left, if there is none that fits.
+    pub(super) fn take_over(
+        &mut self,
+        program: &Program,
+        streams: &Streams,
+        prepare: impl FnOnce(u32),
+    ) -> Option<Child> {
         let local_rank = program.local_rank;
         let standby = self.waiting.get(&local_rank)?;
-        if !has_same_command(&standby.program, program) || standby.give(program, streams).is_err() {
+        if !has_same_command(&standby.program, program) {
+            self.dismiss(local_rank);
+            return None;
+        }
+        prepare(standby.child.id());
+        if standby.give(program, streams).is_err() {
             self.dismiss(local_rank);
             return None;
         }

@@ -82,11 +82,13 @@ impl Workers {
     /// Returns the error of a failed system call.
     pub(super) fn spawn(&mut self, program: &Program, streams: &Streams) -> io::Result<Report> {
         let local_rank = program.local_rank;
-        if let Some(child) = self.standbys.take_over(program, streams) {
-            if let Some(cgroup) = &self.cgroup {
-                // A worker outside of its cgroup is still found by the walk through the tree.
-                let _ = cgroup.move_to(Part::Workers, child.id());
-            }
+        let cgroup = self.cgroup.as_ref();
+        // Before its script can start other processes.
+        let prepare = |pid| {
+            // A worker outside of its cgroup is still found by the walk through the tree.
+            let _ = cgroup.map(|cgroup| cgroup.move_to(Part::Workers, pid));
+        };
+        if let Some(child) = self.standbys.take_over(program, streams, prepare) {
             return Ok(self.started(local_rank, child, true));
         }
         let copies = streams.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
