@@ -34,7 +34,18 @@ def take_variables():
     sys.path.remove(own)
     sys.path_importer_cache.pop(own, None)
     folder = searched if os.path.isdir(searched) else os.path.dirname(searched)
-    return modules.split(","), folder
+    return modules.split(","), folder, path
+
+
+def initial_environment(path):
+    """Returns the environment that the interpreter was started with; `path` is PYTHONPATH."""
+    with open("/proc/self/environ", "rb") as variables:
+        pairs = [pair.partition(b"=") for pair in variables.read().split(b"\0") if pair]
+    environment = {name: value for name, _, value in pairs if not name.startswith(b"RAGENT_STANDBY")}
+    environment.pop(b"PYTHONPATH", None)
+    if path is not None:
+        environment[b"PYTHONPATH"] = os.fsencode(path)
+    return environment
 
 
 def run_next_sitecustomize():
@@ -192,9 +203,11 @@ class Signals:
 
 
 class Standby:
-    def __init__(self):
+    def __init__(self, path):
         with open("/proc/self/cmdline", "rb") as words:
             self.command = words.read().split(b"\0")[:-1]
+        self.environment = initial_environment(path)
+        self.folder = os.getcwd()
         import _socket
 
         self.socket = _socket.socket(fileno=os.dup(0))
@@ -265,11 +278,18 @@ class Standby:
         for number, (name, mode) in enumerate(STREAMS):
             reopen(getattr(sys, "__%s__" % name), number, mode, "<%s>" % name)
 
-    def execute_again(self):
+    def execute_again(self, env):
+        """Executes the command again, without what modules have changed in this process."""
+        for name, value in env.items():
+            if value is not None:
+                self.environment[os.fsencode(name)] = os.fsencode(value)
+            else:
+                self.environment.pop(os.fsencode(name), None)
+        os.chdir(self.folder)
         for number in map(int, os.listdir("/proc/self/fd")):
             if number > 2:
                 os.closerange(number, number + 1)
-        os.execv(self.command[0], self.command)
+        os.execve(self.command[0], self.command, self.environment)
 
 
 def reopen(stream, number, mode, name):
@@ -319,11 +339,11 @@ def import_all(standby, modules, record, loaded):
 
 
 def stand_by():
-    modules, searched = take_variables()
+    modules, searched, path = take_variables()
     if modules == ["?"]:
         os.write(1, b"ragent-standby")
         os._exit(0)
-    standby, signals, loaded = Standby(), Signals(), Loaded(searched)
+    standby, signals, loaded = Standby(path), Signals(), Loaded(searched)
     record = Record()
     try:
         run_next_sitecustomize()
@@ -345,7 +365,7 @@ def stand_by():
     if contradiction is not None:
         signals.reset()
         standby.send(["again", *contradiction])
-        standby.execute_again()
+        standby.execute_again(env)
     signals.restore()
     with open("/proc/self/comm", "w") as comm:
         comm.write(standby.comm)
