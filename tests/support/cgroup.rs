@@ -1,6 +1,10 @@
 //! A cgroup for one test, as a service manager makes for a unit.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use nix::{sys::signal::Signal, unistd::geteuid};
 
@@ -48,6 +52,11 @@ impl Cgroup {
         sandbox.program("bash").arg("-c").arg(script)
     }
 
+    /// The path of the cgroup.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// The names of the child cgroups.
     pub fn below(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
@@ -55,10 +64,9 @@ impl Cgroup {
         folders.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
-    /// The processes in the cgroup and in its children.
+    /// The processes in the cgroup and in all below it.
     pub fn members(&self) -> Vec<u32> {
-        let below = self.below().into_iter().map(|name| self.0.join(name));
-        let files = below.chain([self.0.clone()]).map(|path| path.join("cgroup.procs"));
+        let files = tree(&self.0).into_iter().map(|path| path.join("cgroup.procs"));
         let lists: Vec<String> = files.filter_map(|file| fs::read_to_string(file).ok()).collect();
         lists.iter().flat_map(|list| list.lines()).filter_map(|pid| pid.parse().ok()).collect()
     }
@@ -76,13 +84,20 @@ impl Drop for Cgroup {
         // Bounded: all processes in it were started by this test and die at once.
         for _ in 0..10_000 {
             let _ = fs::write(self.0.join("cgroup.kill"), "1");
-            for name in self.below() {
-                let _ = fs::remove_dir(self.0.join(name));
+            for path in tree(&self.0) {
+                let _ = fs::remove_dir(path);
             }
-            if fs::remove_dir(&self.0).is_ok() {
+            if !self.0.exists() {
                 return;
             }
             std::thread::yield_now();
         }
     }
+}
+
+/// Returns all cgroups below `path`, the lowest ones first, and `path` itself.
+fn tree(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let below = entries.map(|entry| entry.path()).filter(|path| path.is_dir());
+    below.flat_map(|path| tree(&path)).chain([path.to_owned()]).collect()
 }

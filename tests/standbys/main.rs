@@ -1,0 +1,15 @@
+//! Standbys: real agents whose workers start from interpreters that have already imported modules.
+#![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
+
+mod arguments;
+mod ends;
+mod equality;
+mod guards;
+mod interpreters;
+mod job;
+mod output;
+mod resources;
+mod rounds;
+
+#[path = "../support/mod.rs"]
+mod support;
