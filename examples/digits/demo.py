@@ -2,8 +2,12 @@
 
 Three agents on loopback act as three nodes. A worker of B is killed, C joins, B itself is killed,
 and the training completes as usual. If a step fails, the demo names it and exits with 1. It ends
-every process that it started, takes three minutes at most, and needs only the standard library
+every process that it started, takes four minutes at most, and needs only the standard library
 (train.py needs torch).
+
+The agents hold standbys: interpreters that have imported torch, and become the workers of the next
+round. They are used up by each round, so the demo waits for new ones before it breaks something,
+unless they take too long.
 
     .venv/bin/python examples/digits/demo.py --ragent target/release/ragent
 """
@@ -30,8 +34,11 @@ from pathlib import Path
 
 WORKERS_PER_AGENT = 2
 ACCURACY = 0.95
+# Long enough for three waits for standbys.
+EPOCHS = 50
+EPOCH_S = 2.5
 # On two cores, the import of torch in six workers takes most of the time; the limits are generous.
-WHOLE_DEMO_S = 180
+WHOLE_DEMO_S = 240
 ONE_WAIT_S = 60
 POLL_S = 0.005
 TRAIN = Path(__file__).resolve().with_name("train.py")
@@ -63,16 +70,22 @@ def tell_story(demo):
     with demo.event("A and B start", workers=4, restarts=0):
         b = demo.start_agent("B")
 
+    demo.wait_for_standbys("A", "B", share=0.35)
     demo.say("kill -9 one worker of B")
     victim = demo.worker_of("B")
     with demo.event("a worker of B is killed", workers=4, restarts=1):
         os.kill(victim, signal.SIGKILL)
 
     # Joining and leaving members are not failures of the job, so the budget does not change.
-    demo.say("agent C joins")
-    with demo.event("agent C joins", workers=6, restarts=1):
+    demo.wait_for_standbys("A", "B", share=0.6)
+    demo.say("agent C starts; it joins when its standbys are ready, from which on time is counted")
+    with demo.event("agent C joins", workers=6, restarts=1) as event:
         c = demo.start_agent("C")
+        demo.wait("the standbys of C are ready", lambda: event.has_begun()
+                  or demo.standbys("C") == WORKERS_PER_AGENT, poll_s=0.02)
+        event.start = time.monotonic()
 
+    demo.wait_for_standbys("A", "C", share=0.9)
     demo.say("kill -9 agent B")
     with demo.event("agent B is killed", workers=4, restarts=1):
         b.killed = True
@@ -125,6 +138,20 @@ class Epoch:
     of: int
     workers: int
     accuracy: float
+
+
+@dataclass
+class Event:
+    """An event that is measured."""
+
+    demo: "Demo"
+    round_before: int
+    start: float
+
+    def has_begun(self):
+        """Returns true if the job is in a later round than before the event."""
+        status = self.demo.status()
+        return bool(status) and status.round > self.round_before
 
 
 class Agent:
@@ -182,8 +209,10 @@ class Demo:
             self.ragent, "--nnodes", "2:3", "--nproc-per-node", str(WORKERS_PER_AGENT),
             "--max-restarts", "3", "--rdzv-id", self.run_id,
             "--rdzv-endpoint", f"127.0.0.1:{self.port}",
-            "--rdzv-conf", "shrink_timeout=0,join_settle=0.5,last_call_timeout=1",
-            TRAIN, "--epochs", "12", "--seconds-per-epoch", "1",
+            "--rdzv-conf", "shrink_timeout=0,join_settle=0.2,last_call_timeout=1",
+            # With heartbeats, a round has new standbys after ten seconds.
+            "--standby", "--hang-timeout", "60",
+            TRAIN, "--epochs", str(EPOCHS), "--seconds-per-epoch", str(EPOCH_S),
             "--checkpoint", self.folder / "digits.pt",
         ]
         # In its own session, so that Ctrl-C reaches the demo only, which then ends the agent.
@@ -238,7 +267,8 @@ class Demo:
     def processes(self, agent="", workers_only=False):
         """Returns the pids of the processes with our mark, of one agent if `agent` is given.
 
-        Zombies have no environment, so they are not included.
+        Zombies have no environment, so they are not included. A standby is no worker: nothing reads
+        its output.
         """
         mark = f"DIGITS_DEMO={self.run_id}/{agent}".encode()
         run_id = f"TORCHELASTIC_RUN_ID={self.run_id}".encode()
@@ -249,12 +279,34 @@ class Demo:
             except OSError:  # It ended meanwhile, or belongs to another user.
                 continue
             marked = any(variable.startswith(mark) for variable in variables)
-            is_worker = run_id in variables
+            is_worker = run_id in variables and prints_to_pipe(path.parent)
             # A worker counts as ours even if its agent did not pass the mark on.
             if marked if agent else marked or is_worker:
                 if is_worker or not workers_only:
                     found.append(int(path.parent.name))
         return found
+
+    def standbys(self, agent):
+        """Returns the number of standbys of an agent that have imported torch, and wait."""
+        names = []
+        for pid in self.processes(agent):
+            try:
+                names.append(Path(f"/proc/{pid}/comm").read_text().strip())
+            except OSError:  # It has just ended.
+                pass
+        return names.count("ragent-standby")
+
+    def wait_for_standbys(self, *agents, share):
+        """Waits until all standbys of `agents` are ready, or `share` of the epochs are trained."""
+        self.say(f"training continues; {' and '.join(agents)} prepare standbys")
+
+        def are_ready():
+            return all(self.standbys(agent) == WORKERS_PER_AGENT for agent in agents)
+
+        self.wait("new standbys are ready",
+                  lambda: are_ready() or self.epochs[-1].number >= share * EPOCHS, poll_s=0.2)
+        if not are_ready():
+            self.say("not all standbys are ready yet; the next step takes longer")
 
     def worker_of(self, agent):
         workers = self.processes(agent, workers_only=True)
@@ -264,31 +316,34 @@ class Demo:
 
     @contextmanager
     def event(self, name, workers, restarts):
-        """Measures the time from the block until all workers run, and until training continues."""
-        round_before = self.status_now().round
-        start = time.monotonic()
-        yield
+        """Measures the time from the block until all workers run, and until training continues.
+
+        The block may set a later start.
+        """
+        event = Event(self, self.status_now().round, time.monotonic())
+        yield event
 
         def all_running():
             status = self.status()
-            new = status and status.round > round_before and status.workers == workers
+            new = status and status.round > event.round_before and status.workers == workers
             return status if new and status.all_running else None
 
         self.wait(f"{name}: all {workers} workers run in a new round", all_running)
         running = time.monotonic()
-        # The processes in /proc must agree with the status.
+        # The processes in /proc must agree with the status. A standby that still imports becomes a
+        # worker later.
         self.wait(f"{name}: there are {workers} worker processes",
-                  lambda: len(self.processes(workers_only=True)) == workers, seconds=2)
+                  lambda: len(self.processes(workers_only=True)) == workers)
         epoch = self.wait(
             f"{name}: training goes on with {workers} workers",
             lambda: next((e for e in self.epochs if e.at > running and e.workers == workers), None),
         )
         used = self.status_now().restarts
         self.check(f"{name}: {restarts} restarts are used (it says {used})", used == restarts)
-        self.rows.append([name, f"{running - start:.3f} s", f"{epoch.at - start:.1f} s",
+        self.rows.append([name, f"{running - event.start:.3f} s", f"{epoch.at - event.start:.2f} s",
                           str(workers), str(used)])
 
-    def wait(self, what, condition, seconds=ONE_WAIT_S):
+    def wait(self, what, condition, seconds=ONE_WAIT_S, poll_s=POLL_S):
         """Polls until `condition` holds and returns its value; DidNotHappen after `seconds`."""
         deadline = min(time.monotonic() + seconds, self.start + WHOLE_DEMO_S)
         while not (value := condition()):
@@ -302,7 +357,7 @@ class Demo:
             if time.monotonic() > deadline:
                 status = self.status()
                 raise DidNotHappen(f"{what}: not in time; {status.text if status else 'no status'}")
-            time.sleep(POLL_S)
+            time.sleep(poll_s)
         return value
 
     def check(self, what, holds):
@@ -344,6 +399,13 @@ class Demo:
             time.sleep(0.05)
         if not self.keep_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def prints_to_pipe(process):
+    try:
+        return os.readlink(process / "fd" / "1").startswith("pipe:")
+    except OSError:  # It ended meanwhile, or has closed its standard output.
+        return False
 
 
 def free_port():
