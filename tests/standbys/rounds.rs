@@ -36,11 +36,11 @@ fn restart(sandbox: &Sandbox, ragent: impl Fn(&Sandbox, &str) -> Start) {
     let orders = pipe(&sandbox.path("orders"));
     let words = "--nproc-per-node 2 --max-restarts 1 --hang-timeout 600 --standby=json train.py";
     let mut node = ragent(sandbox, words).start();
-    node.says("running");
-    node.says("running");
+    node.prints("running");
+    node.prints("running");
     let standbys = wait_for_standbys(node.pid(), |standbys| standbys.len() == 2);
     nix::unistd::write(&orders, b"!").unwrap();
-    let left: u32 = field(&node.says("left ").replace("left ", "left="), "left").parse().unwrap();
+    let left: u32 = field(&node.prints("left ").replace("left ", "left="), "left").parse().unwrap();
     for _ in 0..4 {
         let line = node.logs("worker started");
         if field(&line, "round") != "1.1" {
@@ -86,12 +86,12 @@ fn standbys_return_while_nodes_are_missing() {
     let stays = format!("{} --node-rank 1 --no-python stay.sh", job.flags);
     let mut other = sandbox.ragent(&stays).start();
     other.worker();
-    node.says("worker");
+    node.prints("worker");
     other.signal(Signal::SIGTERM);
     let standbys = wait_for_standbys(node.pid(), |standbys| standbys.len() == 1);
     let mut other = sandbox.ragent(&stays).start();
     other.worker();
-    node.says(&format!("worker {}", standbys[0]));
+    node.prints(&format!("worker {}", standbys[0]));
     node.signal(Signal::SIGTERM);
     node.end().assert_code(1);
 }
@@ -123,5 +123,5 @@ fn joining_node_is_ready_after_its_standbys() {
     let line = joining.logs("worker started");
     assert_eq!(field(&line, "is_standby"), "true");
     assert_eq!(running.worker().number("group_world_size"), 2);
-    joining.says("joined");
+    joining.prints("joined");
 }
