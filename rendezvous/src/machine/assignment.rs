@@ -117,8 +117,15 @@ impl Rendezvous {
         match &self.phase {
             Phase::Recovering(_) => WaitReason::Recovering,
             Phase::Gathering(_) | Phase::Regathering(_) | Phase::Closed(_) => WaitReason::Gathering,
-            Phase::Running(running) if self.has_room(&running.group) => WaitReason::NextRound,
-            Phase::Running(_) => WaitReason::Spare,
+            Phase::Running(running) => {
+                // A node that prepares is not counted yet.
+                let itself = usize::from(!node.is_ready());
+                if self.has_room(&running.group, itself) {
+                    WaitReason::NextRound
+                } else {
+                    WaitReason::Spare
+                }
+            }
         }
     }
 

@@ -104,7 +104,7 @@ impl Rendezvous {
             return false;
         };
         let waiting = self.roster.ready().len();
-        let has_room = self.has_room(group);
+        let has_room = self.has_room(group, 0);
         let Phase::Running(running) = &mut self.phase else {
             return false;
         };
@@ -143,17 +143,17 @@ impl Rendezvous {
         shared: SharedSettings,
     ) -> Option<Instant> {
         let may = self.availability == Availability::Available
-            && self.has_room(&running.group)
+            && self.has_room(&running.group, 0)
             && !running.group.any_succeeded()
             && running.group.leavers().is_empty();
         let waiting_since = running.waiting_since.filter(|_| may)?;
         Some(self.spacing.earliest(waiting_since, shared.timeouts.join_settle))
     }
 
-    /// Returns true if a round with the waiting nodes would be larger.
-    pub(super) fn has_room(&self, group: &Group) -> bool {
+    /// Returns true if a round with the nodes that are ready, and `further` ones, would be larger.
+    pub(super) fn has_room(&self, group: &Group, further: usize) -> bool {
         let size = group.size as usize;
-        let all = size + self.roster.ready().len();
+        let all = size + self.roster.ready().len() + further;
         self.settings.shared.is_some_and(|shared| shared.nodes.fit(all) > size)
     }
 

@@ -19,6 +19,21 @@ fn spare_takes_the_hole_of_a_dead_member() {
     assert_eq!(t.back("b"), complete);
 }
 
+/// A node that still prepares waits for the next round if that has room for it, and is not called a
+/// spare.
+#[test]
+fn preparing_node_waits_for_a_round_with_room() {
+    let mut t = Fixture::new(2, 3);
+    t.run(&["a", "b"]);
+    let wait = |reason| Did::Wait("x", reason);
+    let did = t.attend("x", NodeState::Preparing);
+    assert_eq!(did, [Did::Welcome("x"), wait(WaitReason::NextRound)]);
+    let mut t = Fixture::new(2, 2);
+    t.run(&["a", "b"]);
+    let did = t.attend("x", NodeState::Preparing);
+    assert_eq!(did, [Did::Welcome("x"), wait(WaitReason::Spare)]);
+}
+
 /// An agent that is alive although its death was reported is evicted on its stream: it kills its
 /// workers at once, not at the end of its lease.
 #[test]
