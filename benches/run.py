@@ -4,8 +4,8 @@
     .venv/bin/python benches/run.py --ragent target/release/ragent [--quick] [--only FIGURE ...]
 
 Needs `cargo build --release -p ragent -p ragent-benches` and a Python with torch; everything runs
-on loopback. docs/performance.md explains how each figure is measured. A full run takes 20 minutes,
-a quick one seven; most of it is for `standby`.
+on loopback. docs/performance.md explains how each figure is measured. A full run takes a quarter of
+an hour, a quick one five minutes; half of that is for `standby`.
 """
 
 import argparse
@@ -140,7 +140,7 @@ def measure_join(ragent, quick):
 
 def measure_standby(ragent, quick):
     for name in standby.SCENARIOS:
-        outcome = standby.measure(name, ragent, 2 if quick else 5, 1 if quick else 2)
+        outcome = standby.measure(name, ragent, 1 if quick else 3, 1)
         yield Row.with_standbys(outcome)
         yield Row.without_standbys(outcome)
 
