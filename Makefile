@@ -24,7 +24,7 @@ help:
 	@echo 'make pictures  records the demo for the README'
 	@echo 'make fix       formats, and applies what lints suggest'
 	@echo 'make bench     figures, as ratios against the torch in .venv'
-	@echo 'make bench-recovery  how soon broken jobs run again, beside torchrun and ft_launcher'
+	@echo 'make bench-recovery  the time until broken jobs run again, compared with torchrun and ft_launcher'
 
 build:
 	$(CARGO) build --release --locked -p ragent

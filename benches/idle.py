@@ -70,7 +70,7 @@ def status_kb(pid, field):
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1])
-    raise RuntimeError(f"the kernel says no {field} of process {pid}")
+    raise RuntimeError(f"the kernel reports no {field} for process {pid}")
 
 
 def cpu_s(pids):

@@ -74,8 +74,7 @@ class Row:
 
     @classmethod
     def without_standbys(cls, outcome):
-        """Returns the time without standbys, and as its ratio how often the one with them fits into
-        it."""
+        """Returns the time without standbys; its ratio is that to the time with standbys."""
         median = statistics.median(outcome.cold)
         ratio = median / statistics.median(outcome.standby)
         return cls("  with --standby=none", "ms", median, max(outcome.cold), None, ratio, "slower",

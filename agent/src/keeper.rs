@@ -3,15 +3,17 @@
 //!
 //! Workers are its children, and it is their subreaper, so no process that they start can leave its
 //! tree. It carries out the agent's orders, which arrive over a socket (its stdin): spawn, signal,
-//! sweep; and it reports the processes that end. On its own it does two things only:
+//! sweep; and it reports the processes that end. On its own it does three things only:
 //!
 //! - When the socket is closed, the agent is gone: the keeper kills and reaps the whole tree, and
 //!   sends the coordinator one small message, the obituary.
 //! - When the lease that the agent renews over the socket has expired, the agent is frozen or cut
 //!   off: the keeper kills the workers and all that they have started, and reports that.
+//! - When a standby ends before it has become the worker, the keeper starts the worker as a new
+//!   process, once.
 //!
 //! It may also hold a standby for each worker: an interpreter that waits for the next round. A
-//! standby belongs to no round, so only the end of the agent or of the keeper ends it.
+//! standby belongs to no round: neither the end of a round nor the end of the lease ends it.
 //!
 //! It makes no other decisions, and it has no runtime: one thread, one `poll`.
 
@@ -176,18 +178,18 @@ impl Keeper {
     fn carry_out(&mut self, order: Order) -> io::Result<()> {
         match order {
             Order::Spawn(program) => self.want(program),
-            Order::Stand { program, hook } => {
+            Order::StartStandby { program, hook } => {
                 let local_rank = program.local_rank;
                 if self.workers.stand(program, hook).is_err() {
                     let end = ProcessEnd::UNKNOWN;
                     self.socket.send(&Report::StandbyEnded { local_rank, end });
                 }
             }
-            Order::Dismiss { local_rank } => self.workers.standbys.dismiss(local_rank),
+            Order::DismissStandby { local_rank } => self.workers.standbys.dismiss(local_rank),
             Order::Forward { signal } => self.workers.signal(signal),
             Order::Signal { signal } => {
                 self.reject_wanted("the workers were stopped first");
-                self.workers.standbys.forgo();
+                self.workers.standbys.kill_starting();
                 self.workers.signal(signal);
                 // If no worker was started, no end of a worker triggers this report.
                 if self.workers.is_quiet() {

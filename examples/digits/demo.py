@@ -78,7 +78,7 @@ def tell_story(demo):
 
     # Joining and leaving members are not failures of the job, so the budget does not change.
     demo.wait_for_standbys("A", "B", share=0.6)
-    demo.say("agent C starts; it joins when its standbys are ready, from which on time is counted")
+    demo.say("agent C starts; it joins when its standbys are ready, and the time is measured from then on")
     with demo.event("agent C joins", workers=6, restarts=1) as event:
         c = demo.start_agent("C")
         demo.wait("the standbys of C are ready", lambda: event.has_begun()
@@ -92,7 +92,7 @@ def tell_story(demo):
         b.process.kill()
     demo.check("no process of B is alive any more", not demo.processes("B"))
 
-    demo.say("training goes on to its end")
+    demo.say("training continues until its end")
     demo.may_end = True
     for agent in (a, c):
         demo.wait(f"agent {agent.name} ends", lambda agent=agent: agent.process.poll() is not None)
@@ -339,7 +339,7 @@ class Demo:
             lambda: next((e for e in self.epochs if e.at > running and e.workers == workers), None),
         )
         used = self.status_now().restarts
-        self.check(f"{name}: {restarts} restarts are used (it says {used})", used == restarts)
+        self.check(f"{name}: {restarts} restarts are used (the status shows {used})", used == restarts)
         self.rows.append([name, f"{running - event.start:.3f} s", f"{epoch.at - event.start:.2f} s",
                           str(workers), str(used)])
 

@@ -112,13 +112,13 @@ impl KnownRound {
 /// The standbys of a node: interpreters that have imported modules and wait for the next round.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct StandbyCounts {
-    /// The number of those that wait.
+    /// The number of standbys that wait.
     pub ready: u32,
-    /// The number of those that import modules.
+    /// The number of standbys that import modules.
     pub importing: u32,
     /// The number of workers that are to have one.
     pub size: u32,
-    /// The reason why some are missing, at most [`PROGRESS_MAX`] bytes; `None` if they will follow.
+    /// The reason why some are missing, at most [`PROGRESS_MAX`] bytes; `None` if they will be started later.
     pub obstacle: Option<String>,
 }
 

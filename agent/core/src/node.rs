@@ -210,7 +210,7 @@ impl Node {
         self.collect(now);
     }
 
-    /// Notes that all standbys of this node are ready, or cannot be had.
+    /// Notes that all standbys of this node are ready, or cannot be started.
     pub fn handle_standbys_settled(&mut self, now: Instant) {
         self.begin(now);
         self.agent.handle_standbys_settled(now);

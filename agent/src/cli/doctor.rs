@@ -16,8 +16,8 @@ pub struct DoctorArgs {
     /// Number of workers on this node, as for a launch [default: one for each GPU]
     #[arg(long, alias = "nproc_per_node", allow_negative_numbers = true, value_name = "N")]
     pub nproc_per_node: Option<String>,
-    /// Measure what each of these modules costs when standbys import it, and whether they can;
-    /// without a value: torch,torch._dynamo
+    /// Measure the time and memory of each of MODULES in a standby, and report those that cannot be
+    /// imported early; without a value: torch,torch._dynamo
     #[arg(
         long,
         num_args = 0..=1,

@@ -1,5 +1,5 @@
-//! Starts this node's services as the host of the job's coordinator, which recovers the job if an earlier one has
-//! left its state.
+//! Starts this node's services as the host of the job's coordinator, which recovers the job if an
+//! earlier coordinator has left its state.
 
 use std::net::{IpAddr, TcpListener};
 

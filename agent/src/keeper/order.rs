@@ -13,18 +13,18 @@ use serde::{Deserialize, Serialize};
 /// A message from the agent to the keeper.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) enum Order {
-    /// Starts a worker: its standby takes it over, or else a new process is started.
+    /// Starts a worker from its standby, or as a new process if there is none.
     Spawn(Program),
     /// Starts a standby for the worker that `program` describes, as far as it is known before a
     /// round.
-    Stand {
+    StartStandby {
         /// The worker.
         program: Program,
         /// The variables that are only for the standby.
         hook: Vec<(String, OsString)>,
     },
     /// Kills a standby without a round.
-    Dismiss {
+    DismissStandby {
         /// The local rank of its worker.
         local_rank: u32,
     },
@@ -105,7 +105,7 @@ pub(crate) enum Report {
     Standby {
         /// The local rank of its worker.
         local_rank: u32,
-        /// The text.
+        /// The report, as the hook sends it.
         text: String,
     },
     /// A standby could not be started, or has ended without a round.

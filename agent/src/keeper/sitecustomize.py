@@ -97,9 +97,9 @@ class Record:
         for name, value in env.items():
             seen, module = self.read.get(name, (value, ""))
             if seen != value:
-                return module, "reads %s while it is imported" % name
+                return module, "it reads %s while it is imported" % name
             if name in self.set:
-                return self.set[name], "sets %s while it is imported" % name
+                return self.set[name], "it sets %s while it is imported" % name
         return None
 
 
@@ -140,7 +140,7 @@ class Loaded:
             entries = []
         for name in {entry.partition(".")[0] for entry in entries} & set(self.by):
             if self.hidden(name):
-                return self.by[name], "imports %s, and %s has a module of this name" % (name, self.searched)
+                return self.by[name], "it imports %s, and %s has a module of this name" % (name, self.searched)
         for name, (path, known) in self.files.items():
             if identity(path) != known:
                 return self.by[name], "its file %s has changed" % path
@@ -332,7 +332,7 @@ def import_all(standby, modules, record, loaded):
         loaded.note(name)
         held = device()
         if held is not None:
-            standby.refuse(name, "opens %s while it is imported" % held)
+            standby.refuse(name, "it opens %s while it is imported" % held)
         seconds = "%.3f" % (monotonic() - began)
         lines.append(["imported", name, seconds, memory() - before])
     return lines

@@ -40,9 +40,10 @@ use crate::{
 /// The standbys of all local ranks.
 #[derive(Debug, Default)]
 pub(crate) struct Standbys {
-    /// Those without a round.
+    /// Standbys that wait for a round, by local rank.
     waiting: BTreeMap<u32, Standby>,
-    /// Those that were given the variables and the streams of a worker, and have not taken them.
+    /// Standbys that have received the variables and the streams of a worker, and have not confirmed
+    /// them, by local rank.
     starting: BTreeMap<u32, Starting>,
 }
 
@@ -103,7 +104,7 @@ impl Standbys {
             return None;
         }
         prepare(standby.child.id());
-        if standby.give(program, streams).is_err() {
+        if standby.send_worker(program, streams).is_err() {
             self.dismiss(local_rank);
             return None;
         }
@@ -127,8 +128,8 @@ impl Standbys {
     }
 
     /// Kills the standbys that were to become workers: no line of their script has run, and they
-    /// ignore other signals. Their ends are those of workers.
-    pub(super) fn forgo(&mut self) {
+    /// ignore other signals. Their ends are reported as those of workers.
+    pub(super) fn kill_starting(&mut self) {
         for Starting { pid, .. } in std::mem::take(&mut self.starting).into_values() {
             let _ = killpg(pid, Signal::SIGKILL);
         }
@@ -180,7 +181,8 @@ impl Standbys {
         });
     }
 
-    /// Returns the worker that the process `pid`, which has ended, has not become.
+    /// Returns the program and the streams of the worker whose standby, `pid`, ended before it took
+    /// over; `None` if it did, or was none.
     pub(super) fn take_unstarted(
         &mut self,
         pid: Pid,
@@ -196,7 +198,7 @@ impl Standbys {
 
 impl Standby {
     /// Sends the variables and the streams of the worker.
-    fn give(&self, program: &Program, streams: &Streams) -> io::Result<()> {
+    fn send_worker(&self, program: &Program, streams: &Streams) -> io::Result<()> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
         let message = variables(&self.program, program);
         if message.len() > limits::MAX_STANDBY_MESSAGE {

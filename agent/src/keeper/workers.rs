@@ -18,7 +18,7 @@ use crate::{
     keeper::limits,
     output::flow::{self, HandedOver},
     sys::{
-        cgroup::{Cgroup, Part},
+        cgroup::{Cgroup, ChildCgroup},
         clock, tree, unix,
     },
 };
@@ -56,7 +56,7 @@ impl Workers {
         }
     }
 
-    /// Returns true if no process runs below this one, but standbys without a round.
+    /// Returns true if this process has no descendants except waiting standbys.
     pub(super) fn is_empty(&self) -> bool {
         self.running.is_empty() && self.groups.is_empty() && !self.sweeping
     }
@@ -71,7 +71,8 @@ impl Workers {
         program: Program,
         hook: Vec<(String, OsString)>,
     ) -> io::Result<()> {
-        let cgroup = self.cgroup.as_ref().and_then(|cgroup| cgroup.procs(Part::Standbys).ok());
+        let cgroup =
+            self.cgroup.as_ref().and_then(|cgroup| cgroup.procs(ChildCgroup::Standbys).ok());
         self.standbys.stand(program, hook, cgroup)
     }
 
@@ -86,7 +87,7 @@ impl Workers {
         // Before its script can start other processes.
         let prepare = |pid| {
             // A worker outside of its cgroup is still found by the walk through the tree.
-            let _ = cgroup.map(|cgroup| cgroup.move_to(Part::Workers, pid));
+            let _ = cgroup.map(|cgroup| cgroup.move_to(ChildCgroup::Workers, pid));
         };
         if let Some(child) = self.standbys.take_over(program, streams, prepare) {
             return Ok(self.started(local_rank, child, true));
@@ -94,7 +95,8 @@ impl Workers {
         let copies = streams.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
         let streams: Streams = copies.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
         // A worker that cannot join the cgroup is still found by the walk through the tree.
-        let cgroup = self.cgroup.as_ref().and_then(|cgroup| cgroup.procs(Part::Workers).ok());
+        let cgroup =
+            self.cgroup.as_ref().and_then(|cgroup| cgroup.procs(ChildCgroup::Workers).ok());
         let [stdin, stdout, stderr] = streams;
         let mut command = command_of(program);
         command.stdin(stdin).stdout(stdout).stderr(stderr);
@@ -146,10 +148,10 @@ impl Workers {
         self.groups.is_empty()
     }
 
-    /// Kills all processes but standbys without a round; [`Report::Reaped`] follows when none is
+    /// Kills all processes except waiting standbys; [`Report::Reaped`] follows when none is
     /// left.
     pub(super) fn sweep(&mut self, number: Option<u64>) {
-        self.standbys.forgo();
+        self.standbys.kill_starting();
         self.sweeping = true;
         self.sweep = number.unwrap_or(self.sweep);
         self.kill();
@@ -157,7 +159,7 @@ impl Workers {
 
     fn kill(&self) {
         if let Some(cgroup) = &self.cgroup {
-            cgroup.kill(Part::Workers);
+            cgroup.kill(ChildCgroup::Workers);
         }
         tree::kill_descendants(&self.standbys.pids());
     }

@@ -110,8 +110,8 @@ impl ConnectionQuota {
     }
 
     /// Notes that a connection was accepted. Up to `store_clients_max` known connections at once
-    /// may be silent for longer: clients of a store that is served here. If all places are taken, a
-    /// unknown connection makes room, unless `is_known` recognises its address by now.
+    /// may be silent for longer: clients of a store that is served here. If all places are taken,
+    /// an unknown connection is closed, unless `is_known` recognises its address by now.
     pub(crate) fn handle_accepted(
         &mut self,
         now: Instant,

@@ -59,7 +59,7 @@ pub(crate) enum AskedEndpoint {
     At(Endpoint),
     /// `auto`: the job's agents find it.
     Found,
-    /// No endpoint is arguments.
+    /// No endpoint is given.
     NotGiven,
 }
 

@@ -1,9 +1,10 @@
 //! The keeper's own cgroup, if the cgroup that it runs in was delegated to it.
 //!
-//! All processes that the keeper starts run in it: workers in one part, standbys in another. Those of
-//! a part are killed at once by a single write, however they fork. Processes that are left after a keeper was killed together with its agent are killed
-//! by the next agent that is started in the same cgroup, as by a service manager. The process tree
-//! is walked in any case, because most systems have no delegated cgroup.
+//! All processes that the keeper starts run in one of its two child cgroups: workers, or standbys.
+//! All processes of a child cgroup are killed by a single write, however they fork. Processes that
+//! are left after a keeper was killed together with its agent are killed by the next agent that is
+//! started in the same cgroup, as by a service manager. The process tree is walked in any case,
+//! because most systems have no delegated cgroup.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -29,16 +30,16 @@ pub(crate) struct Cgroup {
     standbys: File,
 }
 
-/// A part of a cgroup.
+/// A child cgroup.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Part {
+pub(crate) enum ChildCgroup {
     /// Workers, and all that they have started.
     Workers,
     /// Standbys without a round.
     Standbys,
 }
 
-impl Part {
+impl ChildCgroup {
     const ALL: [Self; 2] = [Self::Workers, Self::Standbys];
 
     fn name(self) -> &'static str {
@@ -57,7 +58,7 @@ impl Cgroup {
         let pid = std::process::id();
         let path = own.join(format!("{PREFIX}{pid}-{}", proc::start_time(pid)?));
         fs::create_dir(&path).ok()?;
-        match (make_part(&path, Part::Workers), make_part(&path, Part::Standbys)) {
+        match (make_part(&path, ChildCgroup::Workers), make_part(&path, ChildCgroup::Standbys)) {
             (Ok(workers), Ok(standbys)) => Some(Self { path, workers, standbys }),
             (Err(_), _) | (_, Err(_)) => {
                 remove(&path);
@@ -66,35 +67,35 @@ impl Cgroup {
         }
     }
 
-    /// The `cgroup.procs` of a part: a process that writes `0` to it joins the part.
-    pub(crate) fn procs(&self, part: Part) -> io::Result<OwnedFd> {
+    /// The `cgroup.procs` of a child cgroup: a process that writes `0` to it joins it.
+    pub(crate) fn procs(&self, part: ChildCgroup) -> io::Result<OwnedFd> {
         self.file(part).try_clone().map(OwnedFd::from)
     }
 
-    /// Moves the process `pid` to a part.
+    /// Moves the process `pid` to a child cgroup.
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal.
-    pub(crate) fn move_to(&self, part: Part, pid: u32) -> io::Result<()> {
+    /// Returns the error of a failed system call.
+    pub(crate) fn move_to(&self, part: ChildCgroup, pid: u32) -> io::Result<()> {
         let mut file = self.file(part);
         file.write_all(pid.to_string().as_bytes())
     }
 
-    /// Kills every process in a part.
-    pub(crate) fn kill(&self, part: Part) {
+    /// Kills every process in a child cgroup.
+    pub(crate) fn kill(&self, part: ChildCgroup) {
         kill_all(&self.path.join(part.name()));
     }
 
-    fn file(&self, part: Part) -> &File {
+    fn file(&self, part: ChildCgroup) -> &File {
         match part {
-            Part::Workers => &self.workers,
-            Part::Standbys => &self.standbys,
+            ChildCgroup::Workers => &self.workers,
+            ChildCgroup::Standbys => &self.standbys,
         }
     }
 }
 
-fn make_part(path: &Path, part: Part) -> io::Result<File> {
+fn make_part(path: &Path, part: ChildCgroup) -> io::Result<File> {
     let path = path.join(part.name());
     fs::create_dir(&path)?;
     OpenOptions::new().write(true).open(path.join("cgroup.procs"))
@@ -102,7 +103,7 @@ fn make_part(path: &Path, part: Part) -> io::Result<File> {
 
 /// Removes a cgroup and its parts, if no process is in them.
 fn remove(path: &Path) {
-    for part in Part::ALL {
+    for part in ChildCgroup::ALL {
         let _ = fs::remove_dir(path.join(part.name()));
     }
     let _ = fs::remove_dir(path);
@@ -170,7 +171,7 @@ fn kill_all(path: &Path) {
         return;
     }
     // Linux before 5.14.
-    for part in [None, Some(Part::Workers), Some(Part::Standbys)] {
+    for part in [None, Some(ChildCgroup::Workers), Some(ChildCgroup::Standbys)] {
         let path = part.map_or_else(|| path.to_owned(), |part| path.join(part.name()));
         let members = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
         for pid in members.lines().filter_map(|line| line.parse().ok()) {

@@ -48,7 +48,7 @@ fn text(path: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// This machine has memory, and less than it has addresses.
+    /// The available memory of this machine is plausible, and `MemAvailable` is parsed.
     #[test]
     fn own_memory() {
         let available = available().unwrap();

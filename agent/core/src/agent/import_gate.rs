@@ -37,7 +37,7 @@ impl ImportGate {
 }
 
 impl Agent {
-    /// Notes that all standbys of this node are ready, or cannot be had.
+    /// Notes that all standbys of this node are ready, or cannot be started.
     pub fn handle_standbys_settled(&mut self, now: Instant) {
         self.open_gate(now);
     }

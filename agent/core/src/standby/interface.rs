@@ -11,14 +11,14 @@ use ragent_rendezvous::ids::LocalRank;
 pub enum Input {
     /// A standby has imported its modules and waits.
     Ready {
-        /// Its slot.
+        /// The slot of the standby.
         slot: LocalRank,
         /// The memory that it shares with no other process.
         bytes: u64,
     },
     /// A standby has ended without a round; the last report about it.
     Ended {
-        /// Its slot.
+        /// The slot of the standby.
         slot: LocalRank,
         /// The way in which it ended.
         reason: String,
@@ -28,9 +28,9 @@ pub enum Input {
     LeftOut {
         /// The slot of the standby that reported it.
         slot: LocalRank,
-        /// The module.
+        /// The name of the module.
         module: String,
-        /// The reason.
+        /// The reason for leaving it out, as a clause.
         reason: String,
         /// True if the standby has become a worker; otherwise it has ended, and this is the last report
         /// about it.
@@ -38,7 +38,7 @@ pub enum Input {
     },
     /// The workers of a round are being started, from standbys where there are any.
     RoundStarted,
-    /// A worker has made progress.
+    /// A worker has sent a heartbeat.
     Progress,
     /// The workers of the round have ended.
     RoundEnded,
@@ -76,9 +76,9 @@ pub enum News {
     },
     /// Standbys leave this module out from now on; reported once for each module.
     LeftOut {
-        /// The module.
+        /// The name of the module.
         module: String,
-        /// The reason.
+        /// The reason for leaving it out, as a clause.
         reason: String,
     },
     /// Slots stay empty.

@@ -403,7 +403,7 @@ fn lost_keeper_takes_its_standbys() {
     }
 }
 
-/// Standbys are settled when each is ready or cannot be, in any combination.
+/// `Settled` is emitted when each slot has a ready standby or cannot have one.
 #[test]
 fn settled_when_none_can_become_ready() {
     let mut t = Fixture::importing(2);
@@ -419,7 +419,7 @@ fn settled_when_none_can_become_ready() {
     assert_eq!(t.imported(0, 100), [Effect::Settled]);
 }
 
-/// The first round settles the matter, and no later event does so again.
+/// `Settled` is emitted when the first round starts, and only once.
 #[test]
 fn settled_by_the_first_round() {
     let mut t = Fixture::importing(2);

@@ -71,7 +71,7 @@ pub(super) async fn examine(
             }
             Outcome::Refused(LeftOut { reason, .. }) | Outcome::Ended(reason) => {
                 let text = format!("a standby does not become ready: {reason}");
-                return findings.report(Finding::warn(CHECK, text, "run the script alone"));
+                return findings.report(Finding::warn(CHECK, text, "import the modules in `python3` to see the error, or leave them out of `--standby`"));
             }
         }
     }
@@ -136,7 +136,7 @@ fn import(program: Program, variables: Vec<(String, OsString)>) -> Outcome {
                 }
             },
             Report::StandbyEnded { end, .. } => {
-                outcome = Some(Outcome::Ended(format!("it was {}", news::ended(&end.into()))));
+                outcome = Some(Outcome::Ended(news::ended(&end.into())));
             }
             Report::Spawned { .. }
             | Report::NotSpawned { .. }

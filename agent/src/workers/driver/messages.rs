@@ -67,7 +67,7 @@ pub enum SupervisorEvent {
     Progress(String),
     /// The standbys of this node.
     Standbys(StandbyCounts),
-    /// All standbys are ready, or cannot be had; sent once if workers are to have any.
+    /// All standbys are ready, or cannot be started; sent once with `--standby`.
     StandbysSettled,
 }
 

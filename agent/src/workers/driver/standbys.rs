@@ -117,7 +117,7 @@ impl Driver {
             match effect {
                 Effect::Stand(slot) => self.stand(slot).await,
                 Effect::Dismiss(slot) => {
-                    self.order(Order::Dismiss { local_rank: slot.0 }, Vec::new()).await;
+                    self.order(Order::DismissStandby { local_rank: slot.0 }, Vec::new()).await;
                 }
                 Effect::ReadMemory => {
                     // A system that does not report it sets no limit.
@@ -160,8 +160,8 @@ impl Driver {
         let spec = &self.spec;
         let shown_rank = spec.environment.shown_rank(slot);
         let args = spec.arguments.of_standby(&spec.command, slot, shown_rank);
-        let program = self.program(slot, args, self.standing_variables(slot));
-        self.order(Order::Stand { program, hook }, Vec::new()).await;
+        let program = self.program(slot, args, self.standby_variables(slot));
+        self.order(Order::StartStandby { program, hook }, Vec::new()).await;
     }
 
     /// Handles a report that the standby of `slot` has sent.
@@ -183,7 +183,7 @@ impl Driver {
             }
         }
         if let Some(left_out) = ready.early.into_iter().next() {
-            self.order(Order::Dismiss { local_rank: slot.0 }, Vec::new()).await;
+            self.order(Order::DismissStandby { local_rank: slot.0 }, Vec::new()).await;
             return self.leave_out(slot, left_out, false);
         }
         self.standby_input(Input::Ready { slot, bytes: ready.bytes });
@@ -193,8 +193,8 @@ impl Driver {
         self.standby_input(Input::LeftOut { slot, module, reason, is_used });
     }
 
-    /// The variables of a worker that do not depend on its round.
-    fn standing_variables(&self, local_rank: LocalRank) -> Vec<(String, std::ffi::OsString)> {
+    /// Returns the variables of a worker that are known before its round.
+    fn standby_variables(&self, local_rank: LocalRank) -> Vec<(String, std::ffi::OsString)> {
         let mut env = self.spec.environment.of_standby(local_rank);
         env.extend(self.variables_of_node(local_rank));
         env
@@ -243,7 +243,8 @@ pub(super) fn text_of(obstacle: &Obstacle) -> String {
              ({reason})"
         ),
         Obstacle::MemoryShort { available, required } => format!(
-            "no standbys are started: {} MiB of memory are available, and {} MiB are required",
+            "no standbys are started: {} MiB of memory are available, and {} MiB are required (name \
+             fewer modules in `--standby`, or disable it with `--standby=none`)",
             available >> 20,
             required >> 20
         ),

@@ -74,7 +74,7 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// Returns the system's refusal of a socket or a process.
+    /// Returns the error of a failed system call.
     pub(super) async fn ensure_keeper(&mut self) -> io::Result<()> {
         if self.keeper.is_some() {
             return Ok(());
