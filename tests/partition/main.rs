@@ -45,7 +45,7 @@ fn cut_off_node_is_left_out_and_taken_back() {
     let [mut host, mut stays, mut cut] = three_agents(&network, &sandbox);
     network.cut(3);
     host.logs("node lost");
-    cut.logs("the keeper kills the workers");
+    cut.logs("the lease has ended");
     for agent in [&mut host, &mut stays] {
         agent.logs("nodes=2 world_size=2");
         agent.worker();
@@ -97,7 +97,7 @@ fn link_that_is_cut_one_way() {
         let sandbox = Sandbox::new();
         let [mut host, mut stays, mut cut] = three_agents(&network, &sandbox);
         network.cut_one_way(from, to);
-        cut.logs("the keeper kills the workers");
+        cut.logs("the lease has ended");
         host.logs("node lost");
         for agent in [&mut host, &mut stays] {
             agent.logs("nodes=2 world_size=2");
@@ -133,7 +133,7 @@ fn half_of_the_nodes_are_cut_off() {
     }
     for (agent, worker) in cut.iter_mut().zip(&workers[3..]) {
         assert!(!is_alive(worker.pid()), "two groups train at once");
-        agent.logs("the keeper kills the workers");
+        agent.logs("the lease has ended");
     }
     for node in 4..=6 {
         network.heal(node);
@@ -214,7 +214,7 @@ fn cut_off_host_is_waited_for() {
     }
     network.cut(1);
     for agent in &mut agents[1..] {
-        agent.logs("the keeper kills the workers");
+        agent.logs("the lease has ended");
     }
     network.heal(1);
     for agent in &mut agents {
