@@ -124,15 +124,11 @@ impl Keeper {
             if ready.ends {
                 self.reap();
             }
-            if ready.lease {
-                // Reading only resets the timer; `poll` has already reported that it fired.
-                let _ = self.lease.wait();
-                self.lease_is_over();
-            }
             if ready.standbys {
-                let socket = &mut self.socket;
-                self.workers.standbys.receive(&mut |report| socket.send(&report));
+                self.receive_from_standbys();
             }
+            // Before the lease: a start that was blocked by a file system may have delayed the reading of
+            // renewals.
             if ready.socket {
                 loop {
                     match self.socket.receive() {
@@ -141,6 +137,11 @@ impl Keeper {
                         Err(_) => return Ok(()),
                     }
                 }
+            }
+            if ready.lease {
+                // Reading only resets the timer; `poll` has already reported that it fired.
+                let _ = self.lease.wait();
+                self.lease_is_over();
             }
             self.start_wanted();
         }
@@ -189,6 +190,7 @@ impl Keeper {
             Order::Forward { signal } => self.workers.signal(signal),
             Order::Signal { signal } => {
                 self.reject_wanted("the workers were stopped first");
+                self.receive_from_standbys();
                 self.workers.standbys.kill_starting();
                 self.workers.signal(signal);
                 // If no worker was started, no end of a worker triggers this report.
@@ -208,6 +210,11 @@ impl Keeper {
             }
         }
         Ok(())
+    }
+
+    fn receive_from_standbys(&mut self) {
+        let socket = &mut self.socket;
+        self.workers.standbys.receive(&mut |report| socket.send(&report));
     }
 
     /// Queues a worker and starts it as soon as possible.
@@ -274,7 +281,8 @@ impl Keeper {
     }
 
     fn lease_is_over(&mut self) {
-        if self.workers.is_empty() {
+        // A renewal may have been received since the timer fired.
+        if self.workers.is_empty() || self.lease_until > clock::boot_time() {
             return;
         }
         self.reject_wanted("the lease has ended");

@@ -115,11 +115,9 @@ impl Standbys {
         match input {
             Input::Ready { slot, bytes } => self.ready(now, slot, bytes),
             Input::Ended { slot, reason } => self.ended(now, slot, reason),
-            Input::LeftOut { slot, module, reason, is_used } => {
+            Input::LeftOut { slot, module, reason } => {
                 let is_removed = self.leave_out(&module);
-                if !is_used {
-                    self.ended_without(now, slot, &module, &reason);
-                }
+                self.ended_without(now, slot, &module, &reason);
                 if is_removed {
                     self.announce(News::LeftOut { module, reason });
                     self.stop_without_modules();
@@ -224,7 +222,12 @@ impl Standbys {
     fn leave_out(&mut self, module: &str) -> bool {
         let before = self.modules.len();
         self.modules.retain(|other| other != module);
-        self.modules.len() < before
+        let is_removed = self.modules.len() < before;
+        if is_removed {
+            // Standbys without it may need much less.
+            self.largest = None;
+        }
+        is_removed
     }
 
     fn stop_without_modules(&mut self) {

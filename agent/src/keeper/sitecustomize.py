@@ -4,13 +4,14 @@ Python imports this file before the script, because its folder is the first one 
 the round starts, stdin is a socket to the keeper. Then this process takes over the environment and
 the streams of the worker, this file returns, and Python runs the script as after any start.
 
-If the round does not match what the imported modules have seen, the process executes its command
-again, with the environment of the round: the same start as without a standby.
+If the round does not match what the imported modules have seen, this process ends, and the worker
+is started as a new one.
 
 Variables (removed before anything else runs):
   RAGENT_STANDBY          the modules, separated by commas; `?` to test only that this file is run
   RAGENT_STANDBY_SCRIPT   the script, or the folder, where Python will search for modules first
   RAGENT_STANDBY_PATH     the value of PYTHONPATH for the script, if it is set
+  RANK and others         not numbers, so that a script that runs without this file fails
 """
 
 import os
@@ -18,11 +19,14 @@ import sys
 
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 STREAMS = (("stdin", "rb"), ("stdout", "wb"), ("stderr", "wb"))
+POISONED = ("MASTER_PORT", "RANK", "WORLD_SIZE")
 FAILED = 70
 
 
 def take_variables():
     """Removes this file and its variables from the environment of the script."""
+    for name in POISONED:
+        os.environ.pop(name, None)
     modules = os.environ.pop("RAGENT_STANDBY")
     searched = os.path.realpath(os.environ.pop("RAGENT_STANDBY_SCRIPT", "."))
     path = os.environ.pop("RAGENT_STANDBY_PATH", None)
@@ -34,18 +38,7 @@ def take_variables():
     sys.path.remove(own)
     sys.path_importer_cache.pop(own, None)
     folder = searched if os.path.isdir(searched) else os.path.dirname(searched)
-    return modules.split(","), folder, path
-
-
-def initial_environment(path):
-    """Returns the environment that the interpreter was started with; `path` is PYTHONPATH."""
-    with open("/proc/self/environ", "rb") as variables:
-        pairs = [pair.partition(b"=") for pair in variables.read().split(b"\0") if pair]
-    environment = {name: value for name, _, value in pairs if not name.startswith(b"RAGENT_STANDBY")}
-    environment.pop(b"PYTHONPATH", None)
-    if path is not None:
-        environment[b"PYTHONPATH"] = os.fsencode(path)
-    return environment
+    return modules.split(","), folder
 
 
 def run_next_sitecustomize():
@@ -192,24 +185,22 @@ class Signals:
                 _signal.signal(number, _signal.SIG_IGN)
 
     def restore(self):
+        with open("/proc/self/status") as lines:
+            mask = next(line for line in lines if line.startswith("SigIgn"))
+        ignored = int(mask.split()[1], 16)
         for number, handler in self.handlers.items():
-            # A module that has set its own handler keeps it.
-            if self.api.getsignal(number) == self.api.SIG_IGN:
+            # A module that has set its own handler keeps it, also if C code has set it.
+            if ignored >> (number - 1) & 1:
                 self.api.signal(number, handler)
-
-    def reset(self):
-        for number in self.handlers:
-            self.api.signal(number, self.api.SIG_DFL)
 
 
 class Standby:
-    def __init__(self, path):
-        with open("/proc/self/cmdline", "rb") as words:
-            self.command = words.read().split(b"\0")[:-1]
-        self.environment = initial_environment(path)
-        self.folder = os.getcwd()
+    def __init__(self):
         import _socket
 
+        self.folder = os.getcwd()
+
+        self.environ = os.environ
         self.socket = _socket.socket(fileno=os.dup(0))
         self.peek = _socket.MSG_PEEK | _socket.MSG_DONTWAIT
         self.rights = _socket.CMSG_SPACE(3 * 4)
@@ -230,7 +221,7 @@ class Standby:
 
     def send(self, *lines):
         """Sends a report: its kind, and then lines of fields that are separated by tabs."""
-        lines = ["\t".join(str(field) for field in line) for line in lines]
+        lines = ["\t".join(" ".join(str(field).split()) for field in line) for line in lines]
         self.socket.send("\n".join(lines).encode("utf-8", "replace")[:60000])
 
     def refuse(self, module, reason):
@@ -248,9 +239,9 @@ class Standby:
     def wait(self):
         """Waits for the round; returns its variables, and None for those to be removed."""
         data, rights, _, _ = self.socket.recvmsg(1 << 18, self.rights)
-        if not data:
-            os._exit(0)
         numbers = memoryview(rights[0][2]).cast("i").tolist()
+        if len(numbers) != len(STREAMS):
+            raise OSError("descriptors are missing")
         words = [os.fsdecode(word) for word in data.split(b"\0") if word]
         pairs = [word.partition("=") for word in words]
         return {name: value if is_set else None for name, is_set, value in pairs}, numbers
@@ -261,10 +252,12 @@ class Standby:
             os.dup2(stream, number)
             os.close(stream)
         for name, value in env.items():
-            if value is not None:
-                os.environ[name] = value
-            else:
-                os.environ.pop(name, None)
+            # A module may have replaced `os.environ` by a copy.
+            for environ in (self.environ, os.environ):
+                if value is not None:
+                    environ[name] = value
+                else:
+                    environ.pop(name, None)
         with open("/proc/self/oom_score_adj", "w") as score:
             score.write(self.oom_score)
 
@@ -273,23 +266,15 @@ class Standby:
             os.lseek(kept, 0, os.SEEK_SET)
             for part in iter(lambda: os.read(kept, 1 << 16), b""):
                 while part:
-                    part = part[os.write(number, part) :]
+                    try:
+                        part = part[os.write(number, part) :]
+                    except BlockingIOError:
+                        import select
+
+                        select.select([], [number], [])
             os.close(kept)
         for number, (name, mode) in enumerate(STREAMS):
             reopen(getattr(sys, "__%s__" % name), number, mode, "<%s>" % name)
-
-    def execute_again(self, env):
-        """Executes the command again, without what modules have changed in this process."""
-        for name, value in env.items():
-            if value is not None:
-                self.environment[os.fsencode(name)] = os.fsencode(value)
-            else:
-                self.environment.pop(os.fsencode(name), None)
-        os.chdir(self.folder)
-        for number in map(int, os.listdir("/proc/self/fd")):
-            if number > 2:
-                os.closerange(number, number + 1)
-        os.execve(self.command[0], self.command, self.environment)
 
 
 def reopen(stream, number, mode, name):
@@ -333,17 +318,19 @@ def import_all(standby, modules, record, loaded):
         held = device()
         if held is not None:
             standby.refuse(name, "it opens %s while it is imported" % held)
+        if os.getcwd() != standby.folder:
+            standby.refuse(name, "it changes the working directory while it is imported")
         seconds = "%.3f" % (monotonic() - began)
         lines.append(["imported", name, seconds, memory() - before])
     return lines
 
 
 def stand_by():
-    modules, searched, path = take_variables()
+    modules, searched = take_variables()
     if modules == ["?"]:
         os.write(1, b"ragent-standby")
         os._exit(0)
-    standby, signals, loaded = Standby(path), Signals(), Loaded(searched)
+    standby, signals, loaded = Standby(), Signals(), Loaded(searched)
     record = Record()
     try:
         run_next_sitecustomize()
@@ -351,21 +338,20 @@ def stand_by():
         lines = import_all(standby, modules, record, loaded)
     except BaseException as error:
         standby.refuse(record.module, "%s: %s" % (type(error).__name__, error))
-    record.stop()
     read = [["read", module, name] for name, (_, module) in record.read.items()]
     contradiction = loaded.contradiction()
     if contradiction is not None:
         standby.refuse(*contradiction)
-    standby.send(["ready", memory()], *lines, *read)
     with open("/proc/self/comm", "w") as comm:
         comm.write("ragent-standby")
+    standby.send(["ready", memory()], *lines, *read)
     env, streams = standby.wait()
+    record.stop()
     contradiction = record.contradiction(env) or loaded.contradiction()
-    standby.take_over(env, streams)
     if contradiction is not None:
-        signals.reset()
-        standby.send(["again", *contradiction])
-        standby.execute_again(env)
+        # The worker is started as a new process.
+        standby.refuse(*contradiction)
+    standby.take_over(env, streams)
     signals.restore()
     with open("/proc/self/comm", "w") as comm:
         comm.write(standby.comm)

@@ -99,23 +99,21 @@ impl Standbys {
     ) -> Option<Child> {
         let local_rank = program.local_rank;
         let standby = self.waiting.get(&local_rank)?;
-        if !has_same_command(&standby.program, program) {
+        let copies = streams.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>();
+        let copies: Option<Streams> = copies.ok().and_then(|copies| copies.try_into().ok());
+        let fits = has_same_command(&standby.program, program);
+        let Some(copies) = copies.filter(|_| fits) else {
             self.dismiss(local_rank);
             return None;
-        }
+        };
         prepare(standby.child.id());
         if standby.send_worker(program, streams).is_err() {
             self.dismiss(local_rank);
             return None;
         }
-        let copies = streams.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>();
-        let streams: Option<Streams> = copies.ok().and_then(|copies| copies.try_into().ok());
         let Standby { child, socket, .. } = self.waiting.remove(&local_rank)?;
-        if let Some(streams) = streams {
-            let pid = pid_of(&child);
-            let starting = Starting { pid, socket, program: program.clone(), streams };
-            self.starting.insert(local_rank, starting);
-        }
+        let (pid, program) = (pid_of(&child), program.clone());
+        self.starting.insert(local_rank, Starting { pid, socket, program, streams: copies });
         Some(child)
     }
 
@@ -243,7 +241,14 @@ fn receive_all(
 ) -> bool {
     let mut message = vec![0; limits::MAX_STANDBY_REPORT];
     let mut has_last = false;
+    let mut received = 0;
     while let Some(open) = socket {
+        if received == limits::STANDBY_REPORTS {
+            // It sends two at most; one that floods its socket is not listened to any more.
+            *socket = None;
+            break;
+        }
+        received += 1;
         match recv(open.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT) {
             Ok(0) => *socket = None,
             Ok(len) => {
@@ -259,10 +264,9 @@ fn receive_all(
     has_last
 }
 
-/// Returns true if the standby that sends this report has become the worker: it runs the script, or
-/// executes its command again.
+/// Returns true if the standby that sends this report has become the worker.
 fn is_taken(report: &str) -> bool {
-    report == "taken" || report.starts_with("again\t")
+    report == "taken"
 }
 
 /// Returns true if the standby that sends this report ends.

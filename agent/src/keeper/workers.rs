@@ -1,6 +1,12 @@
 //! The workers of a keeper, and all processes that they have started.
 
-use std::{collections::BTreeMap, ffi::OsString, io, os::fd::OwnedFd, process::Child};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    io,
+    os::fd::OwnedFd,
+    process::Child,
+};
 
 use nix::{
     sys::signal::{Signal, killpg},
@@ -174,7 +180,7 @@ impl Workers {
         self.standbys.reap(report);
         self.reap_orphans();
         let was_quiet = self.groups.is_empty();
-        if self.is_quiet() && !was_quiet {
+        if self.is_quiet() && !was_quiet && unstarted.is_empty() {
             report(Report::Quiet);
         }
         if self.sweeping {
@@ -194,7 +200,8 @@ impl Workers {
         if spared.is_empty() {
             return tree::has_no_children();
         }
-        tree::children_of(getpid()).iter().all(|child| spared.contains(child))
+        // A list that cannot be read is empty, and proves nothing.
+        tree::children_of(getpid()).into_iter().collect::<BTreeSet<_>>() == spared
     }
 
     fn reap_workers(&mut self, report: &mut impl FnMut(Report)) -> Vec<(Program, Streams)> {

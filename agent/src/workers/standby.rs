@@ -38,6 +38,8 @@ pub(crate) struct Hook {
 }
 
 const SOURCE: &str = include_str!("../keeper/sitecustomize.py");
+/// Variables that the hook removes first.
+const POISONED: [&str; 3] = ["MASTER_PORT", "RANK", "WORLD_SIZE"];
 /// The answer of the hook to a test.
 const ANSWER: &[u8] = b"ragent-standby";
 
@@ -70,6 +72,15 @@ impl Hook {
         }
     }
 
+    /// Stores the hook again if its file is gone, as after the end of a login session.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error.
+    pub(crate) fn ensure(&self) -> io::Result<()> {
+        store_in(&self.folder)
+    }
+
     /// Returns the variables of a standby that imports `modules`.
     pub(crate) fn variables(&self, modules: &str) -> Vec<(String, OsString)> {
         let mut path = self.folder.clone().into_os_string();
@@ -82,6 +93,8 @@ impl Hook {
             ("RAGENT_STANDBY".to_owned(), modules.into()),
             ("RAGENT_STANDBY_SCRIPT".to_owned(), self.script.clone().into()),
         ];
+        // A script that runs without the hook must not take itself for a job of one worker.
+        variables.extend(POISONED.map(|name| (name.to_owned(), "unknown".into())));
         let given = self.python_path.clone();
         variables.extend(given.map(|path| ("RAGENT_STANDBY_PATH".to_owned(), path)));
         variables
@@ -105,14 +118,21 @@ impl Hook {
 fn store(state_dir: &Path) -> io::Result<PathBuf> {
     let digest = Sha256::digest(SOURCE);
     let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    PrivateFolder::make(state_dir)?;
     let path = state_dir.join(format!("standby-{digest}"));
-    let folder = PrivateFolder::make(&path)?;
+    store_in(&path)?;
+    Ok(path)
+}
+
+fn store_in(path: &Path) -> io::Result<()> {
+    if let Some(state_dir) = path.parent() {
+        PrivateFolder::make(state_dir)?;
+    }
+    let folder = PrivateFolder::make(path)?;
     let name = OsStr::new("sitecustomize.py");
     if folder.read(name).ok().as_deref() != Some(SOURCE) {
         folder.replace(name, SOURCE.as_bytes())?;
     }
-    Ok(path)
+    Ok(())
 }
 
 /// A report of a standby, as the hook sends it: lines of fields separated by tabs.
@@ -122,8 +142,6 @@ pub(crate) enum StandbyReport {
     Ready(Ready),
     /// It has ended, because a module must not be imported early.
     Refused(LeftOut),
-    /// It executes its command again, because a module must not be imported early.
-    Again(LeftOut),
     /// It has become the worker.
     Taken,
 }
@@ -162,7 +180,7 @@ pub(crate) struct LeftOut {
 impl StandbyReport {
     /// Parses a report; `None` if it is malformed.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let mut lines = text.lines().map(|line| line.split('\t').collect::<Vec<_>>());
+        let mut lines = text.lines().map(|line| line.splitn(4, '\t').collect::<Vec<_>>());
         let left_out = |module: &str, reason: &str| LeftOut {
             module: module.to_owned(),
             reason: reason.to_owned(),
@@ -170,7 +188,6 @@ impl StandbyReport {
         match lines.next()?.as_slice() {
             ["taken"] => Some(Self::Taken),
             ["refused", module, reason] => Some(Self::Refused(left_out(module, reason))),
-            ["again", module, reason] => Some(Self::Again(left_out(module, reason))),
             ["ready", kib] => {
                 let bytes = kib.parse::<u64>().ok()?.saturating_mul(1024);
                 let mut ready = Ready { bytes, ..Ready::default() };
@@ -223,9 +240,9 @@ mod tests {
         };
         assert_eq!(StandbyReport::parse(text), Some(StandbyReport::Ready(ready)));
         assert_eq!(StandbyReport::parse("taken"), Some(StandbyReport::Taken));
-        let again = StandbyReport::Again(left_out("x", "sets RANK"));
-        assert_eq!(StandbyReport::parse("again\tx\tsets RANK"), Some(again));
-        for wrong in ["", "ready", "ready\tx", "again\tx", "other\t1"] {
+        let refused = StandbyReport::Refused(left_out("x", "it sets RANK"));
+        assert_eq!(StandbyReport::parse("refused\tx\tit sets RANK"), Some(refused));
+        for wrong in ["", "ready", "ready\tx", "refused\tx", "other\t1"] {
             assert_eq!(StandbyReport::parse(wrong), None, "{wrong}");
         }
     }
@@ -233,7 +250,7 @@ mod tests {
     proptest! {
         /// Every text is either parsed or refused.
         #[test]
-        fn never_panics(text in "(ready|again|refused|imported|read|[a-z0-9\t\n]){0,20}") {
+        fn never_panics(text in "(ready|refused|imported|read|[a-z0-9\t\n]){0,20}") {
             let _ = StandbyReport::parse(&text);
         }
     }

@@ -24,7 +24,7 @@ pub enum Input {
         reason: String,
     },
     /// A module cannot be imported before a round: for example, it reads a variable of the round, holds
-    /// a device, or its import fails.
+    /// a device, or its import fails. The standby has ended; this is the last report about it.
     LeftOut {
         /// The slot of the standby that reported it.
         slot: LocalRank,
@@ -32,9 +32,6 @@ pub enum Input {
         module: String,
         /// The reason for leaving it out, as a clause.
         reason: String,
-        /// True if the standby has become a worker; otherwise it has ended, and this is the last report
-        /// about it.
-        is_used: bool,
     },
     /// The workers of a round are being started, from standbys where there are any.
     RoundStarted,

@@ -76,9 +76,9 @@ impl Fixture {
         self.handle(Input::Ended { slot: LocalRank(slot), reason: "killed".to_owned() })
     }
 
-    fn left_out(&mut self, slot: u32, module: &str, is_used: bool) -> Vec<Effect> {
+    fn left_out(&mut self, slot: u32, module: &str) -> Vec<Effect> {
         let (module, reason) = (module.to_owned(), "it reads RANK".to_owned());
-        self.handle(Input::LeftOut { slot: LocalRank(slot), module, reason, is_used })
+        self.handle(Input::LeftOut { slot: LocalRank(slot), module, reason })
     }
 
     /// Advances the clock by `by` and applies the deadlines on the way.
@@ -313,10 +313,10 @@ fn use_resets_the_count_of_ends() {
 #[test]
 fn module_is_left_out() {
     let mut t = Fixture::importing(4);
-    assert_eq!(t.left_out(0, "lightning", false), [left_out("lightning"), stand(0)]);
+    assert_eq!(t.left_out(0, "lightning"), [left_out("lightning"), stand(0)]);
     assert_eq!(t.standbys.modules(), ["torch"]);
     for slot in 1..4 {
-        assert_eq!(t.left_out(slot, "lightning", false), [stand(slot)]);
+        assert_eq!(t.left_out(slot, "lightning"), [stand(slot)]);
     }
     assert_eq!(t.ended(0), [stand(0)]);
     assert_eq!(t.ended(0), [stand(0)]);
@@ -327,22 +327,29 @@ fn module_is_left_out() {
 #[test]
 fn unknown_module_counts_as_an_end() {
     let mut t = Fixture::importing(1);
-    assert_eq!(t.left_out(0, "numpy", false), [stand(0)]);
-    assert_eq!(t.left_out(0, "numpy", false), [stand(0)]);
+    assert_eq!(t.left_out(0, "numpy"), [stand(0)]);
+    assert_eq!(t.left_out(0, "numpy"), [stand(0)]);
     let reason = "`numpy` cannot be imported: it reads RANK".to_owned();
     let given_up = prevented(Obstacle::Ends { slot: LocalRank(0), reason });
-    assert_eq!(t.left_out(0, "numpy", false), [given_up, Effect::Settled]);
+    assert_eq!(t.left_out(0, "numpy"), [given_up, Effect::Settled]);
     assert_eq!(t.standbys.modules(), ["torch", "lightning"]);
 }
 
-/// A module that a used standby reports is left out later, and the slot's new standby stays.
+/// A module that a standby reports when its round has started is left out later.
 #[test]
 fn used_standby_reports_a_module() {
     let mut t = Fixture::running(1);
-    t.advance(30 * SECOND);
-    assert_eq!(t.left_out(0, "lightning", true), [left_out("lightning")]);
+    assert_eq!(t.left_out(0, "lightning"), [left_out("lightning")]);
     assert_eq!(t.standbys.modules(), ["torch"]);
-    assert_eq!(t.standbys.counts().importing, 1);
+}
+
+/// The memory that standbys need is measured again without a module that is left out.
+#[test]
+fn memory_is_measured_again_without_a_module() {
+    let mut t = Fixture::importing(2);
+    t.available = 1000 * MIB;
+    t.imported(1, 900);
+    assert_eq!(t.left_out(0, "lightning"), [left_out("lightning"), stand(0)]);
 }
 
 /// Within a round, a standby that ended for a module is replaced by the rules of the round.
@@ -351,7 +358,7 @@ fn module_is_left_out_within_a_round() {
     let mut t = Fixture::running(2);
     t.advance(30 * SECOND);
     t.imported(0, 100);
-    assert_eq!(t.left_out(0, "lightning", false), [left_out("lightning")]);
+    assert_eq!(t.left_out(0, "lightning"), [left_out("lightning")]);
     assert_eq!(t.imported(1, 100), [stand(0)]);
 }
 
@@ -359,11 +366,11 @@ fn module_is_left_out_within_a_round() {
 #[test]
 fn no_module_is_left() {
     let mut t = Fixture::importing(3);
-    t.left_out(0, "lightning", false);
+    t.left_out(0, "lightning");
     t.imported(2, 100);
     let off = prevented(Obstacle::NoModule);
     let effects = [dismiss(1), dismiss(2), off.clone(), Effect::Settled];
-    assert_eq!(t.left_out(0, "torch", false)[1..], effects);
+    assert_eq!(t.left_out(0, "torch")[1..], effects);
     assert_eq!(t.standbys.poll_timeout(), None);
     assert_eq!(t.handle(Input::KeeperLost), []);
     assert_eq!(t.advance(60 * SECOND), []);

@@ -131,7 +131,7 @@ fn import(program: Program, variables: Vec<(String, OsString)>) -> Outcome {
                 Some(StandbyReport::Refused(left_out)) => {
                     outcome = Some(Outcome::Refused(left_out));
                 }
-                Some(StandbyReport::Again(_) | StandbyReport::Taken) | None => {
+                Some(StandbyReport::Taken) | None => {
                     outcome = Some(Outcome::Ended(format!("it reports `{text}`")));
                 }
             },

@@ -156,6 +156,10 @@ impl Driver {
             return self.standby_input(Input::Ended { slot, reason });
         }
         let HeldStandbys::Enabled(enabled) = &self.standbys else { return };
+        if let Err(error) = enabled.hook.ensure() {
+            let reason = format!("failed to write the hook: {error}");
+            return self.standby_input(Input::Ended { slot, reason });
+        }
         let hook = enabled.hook.variables(&enabled.machine.modules().join(","));
         let spec = &self.spec;
         let shown_rank = spec.environment.shown_rank(slot);
@@ -168,10 +172,13 @@ impl Driver {
     pub(super) async fn handle_standby(&mut self, slot: LocalRank, text: &str) {
         match StandbyReport::parse(text) {
             Some(StandbyReport::Ready(ready)) => self.handle_ready(slot, ready).await,
-            Some(StandbyReport::Refused(left_out)) => self.leave_out(slot, left_out, false),
-            Some(StandbyReport::Again(left_out)) => self.leave_out(slot, left_out, true),
+            Some(StandbyReport::Refused(left_out)) => self.leave_out(slot, left_out),
             Some(StandbyReport::Taken) => {}
-            None => warn!(local_rank = %slot, text, "a standby sent a malformed report"),
+            None => {
+                self.order(Order::DismissStandby { local_rank: slot.0 }, Vec::new()).await;
+                let reason = "it sent a malformed report".to_owned();
+                self.standby_input(Input::Ended { slot, reason });
+            }
         }
     }
 
@@ -184,20 +191,19 @@ impl Driver {
         }
         if let Some(left_out) = ready.early.into_iter().next() {
             self.order(Order::DismissStandby { local_rank: slot.0 }, Vec::new()).await;
-            return self.leave_out(slot, left_out, false);
+            return self.leave_out(slot, left_out);
         }
         self.standby_input(Input::Ready { slot, bytes: ready.bytes });
     }
 
-    fn leave_out(&mut self, slot: LocalRank, LeftOut { module, reason }: LeftOut, is_used: bool) {
-        self.standby_input(Input::LeftOut { slot, module, reason, is_used });
+    fn leave_out(&mut self, slot: LocalRank, LeftOut { module, reason }: LeftOut) {
+        self.standby_input(Input::LeftOut { slot, module, reason });
     }
 
     /// Returns the variables of a worker that are known before its round.
     fn standby_variables(&self, local_rank: LocalRank) -> Vec<(String, std::ffi::OsString)> {
-        let mut env = self.spec.environment.of_standby(local_rank);
-        env.extend(self.variables_of_node(local_rank));
-        env
+        // Without the socket for heartbeats: they would count for the worker that runs.
+        self.spec.environment.of_standby(local_rank)
     }
 
     /// Returns the program of a worker or of its standby.

@@ -26,6 +26,8 @@ struct Model {
     ready: BTreeSet<LocalRank>,
     round: Option<Instant>,
     largest: Option<u64>,
+    /// The modules that were left out.
+    left_out: BTreeSet<String>,
     /// The slots that were given up.
     given_up: BTreeSet<LocalRank>,
     /// The other effects that are emitted once.
@@ -41,9 +43,16 @@ impl Model {
                     self.largest = self.largest.max(Some(*bytes));
                 }
             }
-            Input::Ended { slot, .. } | Input::LeftOut { slot, is_used: false, .. } => {
+            Input::Ended { slot, .. } => {
                 self.importing.remove(slot);
                 self.ready.remove(slot);
+            }
+            Input::LeftOut { slot, module, .. } => {
+                self.importing.remove(slot);
+                self.ready.remove(slot);
+                if MODULES.contains(&module.as_str()) && self.left_out.insert(module.clone()) {
+                    self.largest = None;
+                }
             }
             Input::RoundStarted => {
                 self.importing.clear();
@@ -56,7 +65,7 @@ impl Model {
                 self.ready.clear();
                 self.round = None;
             }
-            Input::LeftOut { .. } | Input::Progress | Input::Memory { .. } => {}
+            Input::Progress | Input::Memory { .. } => {}
         }
     }
 
@@ -173,8 +182,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let input = prop_oneof![
         8 => (slot(), 1..600u64).prop_map(|(slot, mib)| Input::Ready { slot, bytes: mib * MIB }),
         2 => slot().prop_map(|slot| Input::Ended { slot, reason: String::new() }),
-        1 => (slot(), module, any::<bool>()).prop_map(|(slot, module, is_used)| {
-            Input::LeftOut { slot, module: module.to_owned(), reason: String::new(), is_used }
+        1 => (slot(), module).prop_map(|(slot, module)| {
+            Input::LeftOut { slot, module: module.to_owned(), reason: String::new() }
         }),
         3 => Just(Input::RoundStarted),
         3 => Just(Input::Progress),
