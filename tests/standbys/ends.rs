@@ -1,5 +1,7 @@
 //! Ends of standbys, agents and keepers, at every moment in the life of a standby.
 
+use std::{fs, path::PathBuf};
+
 use nix::sys::signal::Signal;
 use ragent::sys::clock;
 
@@ -24,6 +26,37 @@ fn killed_standby_is_replaced() {
     end.assert_code(0);
     assert_eq!(end.stdout, format!("rank 0 of {}\n", next[0]));
     assert!(used_standbys(&end));
+}
+
+/// If the folder of the hook is removed, as at the end of a login session, later standbys work as
+/// before, and the script never runs without its round.
+#[test]
+fn removed_hook() {
+    let sandbox = Sandbox::new();
+    let Some(job) = Job::new(&sandbox) else { return };
+    write(
+        &sandbox,
+        "train.py",
+        "import os\nprint('rank', int(os.environ['RANK']), os.environ['WORLD_SIZE'])",
+    );
+    let node = job.ready_node("--standby=json train.py");
+    let standby = standbys_of(node.pid());
+    let hook = stored_hook(standby[0]);
+    fs::remove_dir_all(&hook).unwrap();
+    kill(standby[0], Signal::SIGKILL);
+    wait_for_standbys(node.pid(), |standbys| standbys.len() == 1 && standbys != standby);
+    let end = job.finish(node);
+    end.assert_code(0);
+    assert_eq!(end.stdout.matches("rank ").count(), 1, "{}", end.stdout);
+    assert!(end.stdout.contains("rank 0 2"), "{}", end.stdout);
+    assert!(used_standbys(&end));
+}
+
+/// Returns the folder of the hook of a standby.
+fn stored_hook(standby: u32) -> PathBuf {
+    let environment = fs::read_to_string(format!("/proc/{standby}/environ")).unwrap();
+    let path = environment.split('\0').find_map(|pair| pair.strip_prefix("PYTHONPATH=")).unwrap();
+    path.split(':').next().unwrap().into()
 }
 
 /// A rank whose standbys keep ending has none, and the job runs without.

@@ -48,8 +48,7 @@ sys.stdout.write('rank %s seen %s\\n' % (rank, reader.SEEN))
     }
 }
 
-/// If a module sets a variable of the round while it is imported, the standby executes its command
-/// again: the worker has the same process, streams and variables as any other.
+/// If a module sets a variable of the round while it is imported, a new process becomes the worker.
 #[test]
 fn module_that_sets_a_variable_of_the_round() {
     let sandbox = Sandbox::new();
@@ -58,7 +57,7 @@ fn module_that_sets_a_variable_of_the_round() {
         &sandbox,
         "modules/setter.py",
         "import os\nos.environ['WORLD_SIZE'] = '1'\n\
-                  os.environ['OF_MODULE'] = '1'\nos.chdir('/')\nprint('set')",
+                  os.environ['OF_MODULE'] = '1'\nprint('set')",
     );
     write(&sandbox, "train.py", include_str!("portrait.py"));
     let words = "train.py";
@@ -66,14 +65,50 @@ fn module_that_sets_a_variable_of_the_round() {
     let standby = standbys_of(node.pid());
     let end = job.finish(node);
     end.assert_code(0);
-    assert_eq!(named(&end, "setter", "sets WORLD_SIZE while it is imported"), 1, "{}", end.stderr);
+    assert_eq!(
+        named(&end, "setter", "it sets WORLD_SIZE while it is imported"),
+        1,
+        "{}",
+        end.stderr
+    );
     assert!(end.stderr.contains(&format!("pid={} is_standby=true", standby[0])), "{}", end.stderr);
+    assert_eq!(end.stderr.matches("is_standby=false").count(), 1, "{}", end.stderr);
     assert!(!end.stdout.contains("set\n"), "{}", end.stdout);
 
     let job = Job::new(&sandbox).unwrap();
     let cold = job.finish(job.node(&format!("--standby=none {words}")).start());
     assert_eq!(end.stdout, cold.stdout);
     assert!(cold.stdout.contains("'WORLD_SIZE': '2'"), "{}", cold.stdout);
+}
+
+/// A module that changes the working directory while it is imported is left out: the worker starts in
+/// the folder of the agent.
+#[test]
+fn module_that_changes_the_folder() {
+    let sandbox = Sandbox::new();
+    let Some(job) = Job::new(&sandbox) else { return };
+    write(&sandbox, "modules/mover.py", "import os\nos.chdir('/')");
+    write(&sandbox, "train.py", "import os\nprint('in', os.getcwd())");
+    let end = job.finish(job.ready_node("--standby=mover,json train.py"));
+    end.assert_code(0);
+    let reason = "it changes the working directory while it is imported";
+    assert_eq!(named(&end, "mover", reason), 1, "{}", end.stderr);
+    assert!(!end.stdout.contains("in /\n"), "{}", end.stdout);
+    assert!(used_standbys(&end));
+}
+
+/// A module whose error has several fields and lines is left out like any other.
+#[test]
+fn module_with_an_odd_error() {
+    let sandbox = Sandbox::new();
+    let Some(job) = Job::new(&sandbox) else { return };
+    write(&sandbox, "modules/odd.py", "raise RuntimeError('code\\t3\\nline\\t2')");
+    write(&sandbox, "train.py", "print('runs')");
+    let end = job.finish(job.ready_node("--standby=odd,json train.py"));
+    end.assert_code(0);
+    let reason = "its import fails: RuntimeError: code 3 line 2";
+    assert_eq!(named(&end, "odd", reason), 1, "{}", end.stderr);
+    assert!(used_standbys(&end));
 }
 
 /// Workers without a seed have different random numbers and hashes.
