@@ -29,17 +29,17 @@ fn runs(sandbox: &Sandbox) -> String {
 
 /// Runs a job with an interpreter that cannot have standbys.
 #[track_caller]
-fn without_standbys(text: &str) -> Option<End> {
+fn without_standbys(text: &str, words: &str) -> Option<End> {
     let sandbox = Sandbox::new();
     let job = Job::new(&sandbox)?;
     write(&sandbox, "train.py", SCRIPT);
     let python = wrapper(&sandbox, text);
-    let mut node = job.node("--standby=json train.py").env("PYTHON_EXEC", python).start();
+    let mut node = job.node(&format!("--standby=json {words}")).env("PYTHON_EXEC", python).start();
     node.logs("workers have no standbys");
     let end = job.finish(node);
     assert_eq!(end.stderr.matches("have no standbys").count(), 1, "{}", end.stderr);
     assert!(!used_standbys(&end));
-    assert_eq!(runs(&sandbox), "rank 0 of 2\n", "{text}");
+    assert_eq!(runs(&sandbox), "rank 0 of 2\n", "{text} {words}");
     Some(end)
 }
 
@@ -49,17 +49,34 @@ fn without_standbys(text: &str) -> Option<End> {
 fn interpreters_that_ignore_the_hook() {
     for flag in ["-I", "-E", "-S", "-IS"] {
         let text = format!("exec /usr/bin/python3 {flag} \"$@\"");
-        let Some(end) = without_standbys(&text) else { return };
+        let Some(end) = without_standbys(&text, "train.py") else { return };
         end.assert_code(0);
         end.assert_stderr(&["ignores PYTHONPATH or does not import `sitecustomize`"]);
     }
     let texts = [
         "unset PYTHONPATH; exec /usr/bin/python3 \"$@\"",
         "echo loading a module; exec /usr/bin/python3 \"$@\"",
-        "[ $2 = -c ] && exit 9; exec /usr/bin/python3 \"$@\"",
+        "[ \"$RAGENT_STANDBY\" = '?' ] && exit 9; exec /usr/bin/python3 \"$@\"",
     ];
     for text in texts {
-        let Some(end) = without_standbys(text) else { return };
+        let Some(end) = without_standbys(text, "train.py") else { return };
+        end.assert_code(0);
+    }
+}
+
+/// A wrapper may run the hook for some commands only: the command of the worker decides.
+#[test]
+fn wrappers_that_run_the_hook_for_other_commands() {
+    let cases = [
+        ("*' -c '*) ;; *) unset PYTHONPATH", "train.py"),
+        ("*' -m '*) unset PYTHONPATH", "-m train"),
+        ("*.py) unset PYTHONPATH", "train.py"),
+        ("*' --lr '*) unset PYTHONPATH", "train.py --lr 3"),
+        ("*' --lr '*) unset PYTHONPATH", "--run-path train.py --lr 3"),
+    ];
+    for (case, words) in cases {
+        let text = format!("case \"$*\" in {case};; esac; exec /usr/bin/python3 \"$@\"");
+        let Some(end) = without_standbys(&text, words) else { return };
         end.assert_code(0);
     }
 }

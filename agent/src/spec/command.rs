@@ -117,6 +117,21 @@ impl WorkerCommand {
         Ok(Self { program, args, own_args_at: 0, title, searched: None })
     }
 
+    /// Returns the arguments with the name of a script, or a module, that does not exist in place of
+    /// the own one; `None` if no script is run.
+    pub(crate) fn args_without_script(&self) -> Option<Vec<OsString>> {
+        let mut args = self.args.clone();
+        let script = args.get_mut(self.own_args_at.checked_sub(1)?)?;
+        let own = Path::new(&*script);
+        let mut absent = own.with_file_name(ABSENT_SCRIPT);
+        // `.py`, or the last part of a module's name.
+        if let Some(extension) = own.extension() {
+            absent.set_extension(extension);
+        }
+        *script = absent.into_os_string();
+        Some(args)
+    }
+
     fn python(
         flags: &[&str],
         script: OsString,
@@ -168,6 +183,9 @@ fn missing_interpreter(script: &Path, host: &impl Host) -> Option<PathBuf> {
     let program = PathBuf::from(program);
     (!program.as_os_str().is_empty() && !host.exists(&program)).then_some(program)
 }
+
+/// A name that no script and no module has.
+const ABSENT_SCRIPT: &str = "ragent_standby_test";
 
 /// Runs the file that is its first argument as `__main__`. As torch's `@record` does for a
 /// function, it writes an exception to the error file.

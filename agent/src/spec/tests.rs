@@ -1,6 +1,6 @@
 //! Tests of one command line and one assertion each.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use super::*;
 use crate::{
@@ -497,6 +497,28 @@ fn own_arguments_begin_behind_the_script() {
         assert_eq!(spec.command.own_args_at, at, "{line}");
         assert_eq!(args(&spec)[at], "-x", "{line}");
     }
+}
+
+/// Every kind of script is replaced by one that does not exist; nothing else of the command changes.
+#[test]
+fn script_is_replaced_by_an_absent_one() {
+    for (line, expected) in [
+        ("ragent t.py -x", Some("-u ragent_standby_test.py -x")),
+        ("ragent -m pkg.sub.train -x", Some("-u -m ragent_standby_test.train -x")),
+        ("ragent -m train", Some("-u -m ragent_standby_test")),
+        ("ragent --no-python true -x", None),
+    ] {
+        let absent = resolve(line).unwrap().command.args_without_script();
+        let absent = absent.map(|args| args.join(OsStr::new(" ")).into_string().unwrap());
+        assert_eq!(absent.as_deref(), expected, "{line}");
+    }
+    let args = ["-u", "/a/train", "t.py"].map(OsString::from).into();
+    let command = WorkerCommand { args, own_args_at: 2, ..WorkerCommand::default() };
+    assert_eq!(command.args_without_script().unwrap(), ["-u", "/a/ragent_standby_test", "t.py"]);
+    let command = resolve("ragent --run-path t.py -x").unwrap().command;
+    let absent = command.args_without_script().unwrap();
+    assert_eq!(absent[..3], command.args[..3]);
+    assert_eq!(absent[3..], ["ragent_standby_test.py", "-x"]);
 }
 
 /// If a launcher provides neither the first agent's host nor a name, agents search for each other

@@ -53,12 +53,14 @@ impl Hook {
         spec: &StandbySpec,
         command: &WorkerCommand,
     ) -> Result<Self, String> {
-        let script = command.searched.clone().ok_or("the command is not a Python script")?;
+        let args = command.args_without_script();
+        let (script, args) =
+            command.searched.clone().zip(args).ok_or("the command is not a Python script")?;
         let stored = store(&spec.state_dir).map_err(|error| {
             format!("their hook cannot be written to {}: {error}", spec.state_dir.display())
         });
         let hook = Self { folder: stored?, python_path: spec.python_path.clone(), script };
-        let answer = timeout(limits::PROBE_TIMEOUT, hook.probe(&command.program)).await;
+        let answer = timeout(limits::PROBE_TIMEOUT, hook.probe(&command.program, &args)).await;
         let python = command.program.display();
         match answer {
             Ok(Ok(answer)) if answer == ANSWER => Ok(hook),
@@ -101,9 +103,12 @@ impl Hook {
     }
 
     /// Returns what the interpreter prints before it runs a script.
-    async fn probe(&self, python: &Path) -> io::Result<Vec<u8>> {
+    ///
+    /// `args` are those of the worker, because a wrapper may handle another command differently: a
+    /// standby whose interpreter does not run the hook would run the script without its round.
+    async fn probe(&self, python: &Path, args: &[OsString]) -> io::Result<Vec<u8>> {
         let mut command = Command::new(python);
-        command.args(["-u", "-c", "pass"]).kill_on_drop(true);
+        command.args(args).kill_on_drop(true);
         unix::end_with_this_thread(&mut command);
         for name in NOT_INHERITED {
             command.env_remove(name);

@@ -85,6 +85,7 @@ fn command(python: PathBuf, script: Option<&Path>) -> WorkerCommand {
     let searched = script.unwrap_or_else(|| Path::new("."));
     WorkerCommand {
         program: python,
+        own_args_at: words.len(),
         args: words.into(),
         searched: Some(searched.to_owned()),
         ..WorkerCommand::default()
