@@ -119,6 +119,43 @@ fn random_numbers_differ() {
     let script = "\
 import random, sys
 sys.stdout.write('number %s\\n' % random.random())
+/// If a module removes a variable of the worker while it is imported, the round would set it again:
+/// the standby executes its command again.
+#[test]
+fn module_that_removes_a_variable() {
+    for removal in ["del os.environ['LOCAL_WORLD_SIZE']", "os.environ.pop('LOCAL_WORLD_SIZE')"] {
+        let sandbox = Sandbox::new();
+        let Some(job) = Job::new(&sandbox) else { return };
+        write(&sandbox, "modules/remover.py", &format!("import os\n{removal}\n"));
+        let script = "\
+import os
+before = os.environ.get('LOCAL_WORLD_SIZE')
+import remover
+print(before, os.environ.get('LOCAL_WORLD_SIZE'))
+";
+        write(&sandbox, "train.py", script);
+        let end = job.finish(job.ready_node("--standby=remover,json train.py"));
+        end.assert_code(0);
+        assert_eq!(end.stdout, "1 None\n", "{removal}");
+        let reason = "removes LOCAL_WORLD_SIZE while it is imported";
+        assert_eq!(named(&end, "remover", reason), 1, "{}", end.stderr);
+    }
+}
+
+/// A module that reads stdin while it is imported finds it empty; the message to the standby is not
+/// taken from it.
+#[test]
+fn module_that_reads_stdin() {
+    let sandbox = Sandbox::new();
+    let Some(job) = Job::new(&sandbox) else { return };
+    write(&sandbox, "modules/reader.py", "import os, sys\nSEEN = os.read(0, 9), sys.stdin.read()");
+    write(&sandbox, "train.py", "import reader\nprint(reader.SEEN)");
+    let end = job.finish(job.ready_node("--standby=reader train.py"));
+    end.assert_code(0);
+    assert_eq!(end.stdout, "(b'', '')\n");
+    assert!(used_standbys(&end));
+}
+
 sys.stdout.write('hash %s\\n' % hash('a'))
 ";
     write(&sandbox, "train.py", script);
@@ -273,7 +310,7 @@ fn module_that_fails() {
         let end = job.finish(job.ready_node("--standby=failing,json train.py"));
         end.assert_code(0);
         assert_eq!(end.stdout, "True\n");
-        assert_eq!(end.stderr.matches("do not import `failing`").count(), 1, "{}", end.stderr);
+        assert_eq!(named(&end, "failing", "its import fails: "), 1, "{}", end.stderr);
         assert!(used_standbys(&end));
     }
 }

@@ -97,6 +97,23 @@ fn wrapper_with_a_child() {
     sandbox.wait_until_nothing_left();
 }
 
+/// A standby executes its command again although its wrapper has named no path.
+#[test]
+fn wrapper_that_searches_the_interpreter() {
+    let sandbox = Sandbox::new();
+    let Some(job) = Job::new(&sandbox) else { return };
+    write(&sandbox, "modules/setter.py", "import os\nos.environ['WORLD_SIZE'] = '1'\n");
+    write(&sandbox, "train.py", SCRIPT);
+    let python = wrapper(&sandbox, "export PATH=/usr/bin:$PATH; exec python3 \"$@\"");
+    let mut node = job.node("--standby=setter train.py").env("PYTHON_EXEC", python).start();
+    node.logs(READY);
+    let end = job.finish(node);
+    end.assert_code(0);
+    assert!(used_standbys(&end));
+    assert!(end.stderr.contains("sets WORLD_SIZE while it is imported"), "{}", end.stderr);
+    assert_eq!(runs(&sandbox), "rank 0 of 2\n");
+}
+
 /// If the hook fails, the script does not run without its round.
 #[test]
 fn failing_hook_never_runs_the_script() {

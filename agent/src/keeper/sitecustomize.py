@@ -54,12 +54,12 @@ def run_next_sitecustomize():
 
 
 class Record:
-    """The variables that modules read or set while they are imported, and by which module."""
+    """The variables that modules read or change while they are imported, and by which module."""
 
     def __init__(self):
         self.module = ""
         self.read = {}
-        self.set = {}
+        self.changed = {}
         self.classes = [(environ, type(environ)) for environ in (os.environ, os.environb)]
         record = self
 
@@ -75,8 +75,12 @@ class Record:
                 return value
 
             def __setitem__(self, key, value):
-                record.set.setdefault(os.fsdecode(key), record.module)
+                record.changed.setdefault(os.fsdecode(key), (record.module, "sets"))
                 super().__setitem__(key, value)
+
+            def __delitem__(self, key):
+                record.changed.setdefault(os.fsdecode(key), (record.module, "removes"))
+                super().__delitem__(key)
 
         for environ, _ in self.classes:
             environ.__class__ = Recording
@@ -91,8 +95,9 @@ class Record:
             seen, module = self.read.get(name, (value, ""))
             if seen != value:
                 return module, "it reads %s while it is imported" % name
-            if name in self.set:
-                return self.set[name], "it sets %s while it is imported" % name
+            if name in self.changed:
+                module, change = self.changed[name]
+                return module, "it %s %s while it is imported" % (change, name)
         return None
 
 
@@ -307,13 +312,13 @@ def import_all(standby, modules, record, loaded):
         began, before, record.module = monotonic(), memory(), name
         try:
             __import__(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not (name + ".").startswith(error.name + "."):
-                raise
+        except BaseException as error:
+            absent = error.name if isinstance(error, ModuleNotFoundError) else None
+            # Otherwise a module that this one imports is not installed.
+            if absent is None or not (name + ".").startswith(absent + "."):
+                standby.refuse(name, "its import fails: %s: %s" % (type(error).__name__, error))
             lines.append(["missing", name, "not installed"])
             continue
-        except BaseException as error:
-            standby.refuse(name, "its import fails: %s: %s" % (type(error).__name__, error))
         loaded.note(name)
         held = device()
         if held is not None:
