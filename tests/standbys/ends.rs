@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use ragent::sys::clock;
 
 use crate::{
-    job::{Gate, Job, READY, standbys_of, used_standbys, wait_for_standbys, write},
+    job::{Gate, Job, READY, ready_standby, used_standbys, wait_for_standbys, write},
     support::{Cgroup, PATIENCE, Sandbox, children, is_alive, keeper_of, kill},
 };
 
@@ -19,9 +19,9 @@ fn killed_standby_is_replaced() {
     let Some(job) = Job::new(&sandbox) else { return };
     write(&sandbox, "train.py", SCRIPT);
     let node = job.ready_node("--standby=json train.py");
-    let first = standbys_of(node.pid());
-    kill(first[0], Signal::SIGKILL);
-    let next = wait_for_standbys(node.pid(), |standbys| standbys.len() == 1 && standbys != first);
+    let first = ready_standby(node.pid());
+    kill(first, Signal::SIGKILL);
+    let next = wait_for_standbys(node.pid(), |standbys| standbys.len() == 1 && standbys != [first]);
     let end = job.finish(node);
     end.assert_code(0);
     assert_eq!(end.stdout, format!("rank 0 of {}\n", next[0]));
@@ -163,7 +163,7 @@ fn stopped_standby_is_ended() {
     write(&sandbox, "train.py", SCRIPT);
     let job = job.with("--shutdown-timeout 3600");
     let mut node = job.ready_node("--standby=json train.py");
-    kill(standbys_of(node.pid())[0], Signal::SIGSTOP);
+    kill(ready_standby(node.pid()), Signal::SIGSTOP);
     let other = job.complete();
     node.logs("is_standby=true");
     node.signal(Signal::SIGTERM);
@@ -187,7 +187,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 ";
     write(&sandbox, "train.py", script);
     let node = job.ready_node("--standby=json train.py");
-    let standby = standbys_of(node.pid())[0];
+    let standby = ready_standby(node.pid());
     // All but SIGKILL and SIGSTOP; 32 and 33 are reserved by libc, and faults are not sent.
     let faults = [4, 5, 6, 7, 8, 9, 11, 19, 31];
     for signal in (1..=31).chain(34..=64).filter(|signal| !faults.contains(signal)) {
@@ -203,6 +203,23 @@ os.kill(os.getpid(), signal.SIGTERM)
     let job = Job::new(&sandbox).unwrap();
     let cold = job.finish(job.node("--standby=none train.py").start());
     assert_eq!(standby_lines, cold.stdout);
+}
+
+/// A handler that a module sets while it is imported is that of the worker.
+#[test]
+fn handler_of_a_module() {
+    let sandbox = Sandbox::new();
+    let Some(job) = Job::new(&sandbox) else { return };
+    let module = "\
+import signal
+signal.signal(signal.SIGTERM, lambda number, frame: print('handled', number, flush=True))
+";
+    write(&sandbox, "modules/handler.py", module);
+    write(&sandbox, "train.py", "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n");
+    let end = job.finish(job.ready_node("--standby=handler train.py"));
+    end.assert_code(0);
+    assert_eq!(end.stdout, "handled 15\n");
+    assert!(used_standbys(&end));
 }
 
 /// The moment at which a process is killed.
@@ -305,10 +322,10 @@ fn standbys_return_after_the_keeper_was_killed() {
     let Some(job) = Job::new(&sandbox) else { return };
     write(&sandbox, "train.py", SCRIPT);
     let mut node = job.ready_node("--standby=json train.py");
-    let first = standbys_of(node.pid());
+    let first = ready_standby(node.pid());
     kill(keeper_of(node.pid()), Signal::SIGKILL);
     node.logs("starting another keeper");
-    let next = wait_for_standbys(node.pid(), |standbys| standbys.len() == 1 && standbys != first);
+    let next = wait_for_standbys(node.pid(), |standbys| standbys.len() == 1 && standbys != [first]);
     let end = job.finish(node);
     end.assert_code(0);
     assert_eq!(end.stdout, format!("rank 0 of {}\n", next[0]));

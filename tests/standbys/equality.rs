@@ -39,6 +39,7 @@ fn portrait(end: &End) -> BTreeMap<&str, &str> {
 #[track_caller]
 fn assert_equal(sandbox: &Sandbox, words: &str) {
     let Some([standby, cold]) = both(sandbox, words) else { return };
+    assert!(!standby.stderr.contains("Error in sitecustomize"), "{}", standby.stderr);
     let (standby, cold) = (portrait(&standby), portrait(&cold));
     assert!(cold.len() > 40, "{cold:?}");
     for (name, value) in &cold {
@@ -94,7 +95,7 @@ fn cgroup() {
     let start = cgroup.ragent(&sandbox, &format!("{} --node-rank 0 {STANDBY} where.py", job.flags));
     let mut node = start.start();
     node.logs(crate::job::READY);
-    let standby = crate::job::standbys_of(node.pid())[0];
+    let standby = crate::job::ready_standby(node.pid());
     let own = std::fs::read_to_string(format!("/proc/{standby}/cgroup")).unwrap();
     assert!(own.contains("/standbys\n"), "{own}");
     let end = job.finish(node);

@@ -1,8 +1,13 @@
 //! Modules that must not be imported before the round: the worker runs as without standbys, and the
 //! module is named once.
 
+use std::{
+    fs::{File, FileTimes},
+    os::unix::fs::symlink,
+};
+
 use crate::{
-    job::{Job, READY, standbys_of, used_standbys, write},
+    job::{Job, READY, ready_standby, used_standbys, write},
     support::{End, Sandbox, is_there, skip},
 };
 
@@ -53,16 +58,17 @@ sys.stdout.write('rank %s seen %s\\n' % (rank, reader.SEEN))
 fn module_that_sets_a_variable_of_the_round() {
     let sandbox = Sandbox::new();
     let Some(job) = Job::new(&sandbox) else { return };
-    write(
-        &sandbox,
-        "modules/setter.py",
-        "import os\nos.environ['WORLD_SIZE'] = '1'\n\
-                  os.environ['OF_MODULE'] = '1'\nprint('set')",
-    );
+    let module = "\
+import os
+os.environ['WORLD_SIZE'] = '1'
+os.environ['OF_MODULE'] = '1'
+print('set')
+";
+    write(&sandbox, "modules/setter.py", module);
     write(&sandbox, "train.py", include_str!("portrait.py"));
     let words = "train.py";
     let node = job.ready_node(&format!("--standby=setter,json {words}"));
-    let standby = standbys_of(node.pid());
+    let standby = ready_standby(node.pid());
     let end = job.finish(node);
     end.assert_code(0);
     assert_eq!(
@@ -71,7 +77,7 @@ fn module_that_sets_a_variable_of_the_round() {
         "{}",
         end.stderr
     );
-    assert!(end.stderr.contains(&format!("pid={} is_standby=true", standby[0])), "{}", end.stderr);
+    assert!(end.stderr.contains(&format!("pid={} is_standby=true", standby)), "{}", end.stderr);
     assert_eq!(end.stderr.matches("is_standby=false").count(), 1, "{}", end.stderr);
     assert!(!end.stdout.contains("set\n"), "{}", end.stdout);
 
@@ -111,14 +117,6 @@ fn module_with_an_odd_error() {
     assert!(used_standbys(&end));
 }
 
-/// Workers without a seed have different random numbers and hashes.
-#[test]
-fn random_numbers_differ() {
-    let sandbox = Sandbox::new();
-    let Some(job) = Job::new(&sandbox) else { return };
-    let script = "\
-import random, sys
-sys.stdout.write('number %s\\n' % random.random())
 /// If a module removes a variable of the worker while it is imported, the round would set it again:
 /// the standby executes its command again.
 #[test]
@@ -156,6 +154,14 @@ fn module_that_reads_stdin() {
     assert!(used_standbys(&end));
 }
 
+/// Workers without a seed have different random numbers and hashes.
+#[test]
+fn random_numbers_differ() {
+    let sandbox = Sandbox::new();
+    let Some(job) = Job::new(&sandbox) else { return };
+    let script = "\
+import random, sys
+sys.stdout.write('number %s\\n' % random.random())
 sys.stdout.write('hash %s\\n' % hash('a'))
 ";
     write(&sandbox, "train.py", script);
@@ -218,13 +224,14 @@ fn module_that_opens_a_device() {
 /// script.
 #[test]
 fn module_beside_the_script() {
-    for place in ["", "folder/"] {
+    let cases = [("", "__main__.py"), ("folder/", "folder"), ("folder/", "link.py")];
+    for (place, words) in cases {
         let sandbox = Sandbox::new();
         let Some(job) = Job::new(&sandbox) else { return };
+        symlink("folder/__main__.py", sandbox.path("link.py")).unwrap();
         write(&sandbox, &format!("{place}decimal.py"), "OWN = True\n");
         let script = "import sys\nassert 'json' in sys.modules\nimport decimal\nprint(decimal.OWN)";
         write(&sandbox, &format!("{place}__main__.py"), script);
-        let words = if place.is_empty() { "__main__.py" } else { "folder" };
         let end = job.finish(job.ready_node(&format!("--standby=decimal,json {words}")));
         end.assert_code(0);
         assert_eq!(end.stdout, "True\n");
@@ -241,7 +248,9 @@ fn imported_module_beside_the_script() {
     write(&sandbox, "modules/outer.py", "import helper\n");
     write(&sandbox, "modules/helper.py", "OWN = False\n");
     write(&sandbox, "helper.py", "OWN = True\n");
-    write(&sandbox, "train.py", "import outer\nprint(outer.helper.OWN)");
+    // It is left out before the round: the standby does not execute its command again.
+    let script = "import sys\nassert 'json' in sys.modules\nimport outer\nprint(outer.helper.OWN)";
+    write(&sandbox, "train.py", script);
     let end = job.finish(job.ready_node("--standby=outer,json train.py"));
     end.assert_code(0);
     assert_eq!(end.stdout, "True\n");
@@ -256,8 +265,12 @@ fn module_written_beside_the_script_later() {
     let Some(job) = Job::new(&sandbox) else { return };
     write(&sandbox, "modules/helper.py", "OWN = False\n");
     write(&sandbox, "train.py", "import helper\nprint(helper.OWN)");
+    // The file system may measure times in seconds: the folder seems to be unchanged.
+    let folder = File::open(sandbox.path("")).unwrap();
     let node = job.ready_node("--standby=helper,json train.py");
+    let times = FileTimes::new().set_modified(folder.metadata().unwrap().modified().unwrap());
     write(&sandbox, "helper.py", "OWN = True\n");
+    folder.set_times(times).unwrap();
     let end = job.finish(node);
     end.assert_code(0);
     assert_eq!(end.stdout, "True\n");

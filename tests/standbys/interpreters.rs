@@ -141,21 +141,25 @@ fn failing_hook_never_runs_the_script() {
 #[test]
 fn sitecustomize_of_the_user() {
     let custom = "\
-import os, sys
+import helper, os, sys
 with open(os.environ['SCRATCH'] + '/custom', 'a') as custom:
     custom.write('%d %s\\n' % (os.getpid(), os.environ.get('PYTHONPATH')))
 sys.custom = sys.modules['sitecustomize'].__file__
 ";
     let script = "\
 import os, sys
-import sitecustomize
+import helper, sitecustomize
 print(os.getpid(), os.environ.get('PYTHONPATH'), sys.custom, sitecustomize.__file__, sys.path)
+print(helper.__file__)
 ";
     let sandbox = Sandbox::new();
     let mut lines = Vec::new();
     for standby in ["json", "none"] {
         let Some(job) = Job::new(&sandbox) else { return };
         write(&sandbox, "modules/sitecustomize.py", custom);
+        // It imports the first one, with standbys and without.
+        write(&sandbox, "modules/helper.py", "");
+        write(&sandbox, "helper.py", "");
         write(&sandbox, "train.py", script);
         write(&sandbox, "custom", "");
         let mut node = job.node(&format!("--standby={standby} train.py")).start();
@@ -165,6 +169,7 @@ print(os.getpid(), os.environ.get('PYTHONPATH'), sys.custom, sitecustomize.__fil
         let end = job.finish(node);
         end.assert_code(0);
         assert_eq!(used_standbys(&end), standby == "json");
+        assert!(!end.stderr.contains("standbys do not import"), "{}", end.stderr);
         let (pid, rest) = end.stdout.split_once(' ').unwrap();
         lines.push(rest.to_owned());
         let runs = fs::read_to_string(sandbox.path("custom")).unwrap();

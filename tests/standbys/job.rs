@@ -98,6 +98,13 @@ pub(crate) fn standbys_of(agent: u32) -> Vec<u32> {
     children.into_iter().filter(|pid| name_of(*pid) == "ragent-standby").collect()
 }
 
+/// Waits until an agent has one standby that has imported its modules: its name changes after its
+/// report.
+#[track_caller]
+pub(crate) fn ready_standby(agent: u32) -> u32 {
+    wait_for_standbys(agent, |standbys| standbys.len() == 1)[0]
+}
+
 /// Waits until an agent has standbys that fulfil a condition; no event reports later ones.
 #[track_caller]
 pub(crate) fn wait_for_standbys(agent: u32, is_met: impl Fn(&[u32]) -> bool) -> Vec<u32> {

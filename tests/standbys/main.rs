@@ -5,6 +5,7 @@ mod arguments;
 mod ends;
 mod equality;
 mod guards;
+mod hook;
 mod interpreters;
 mod job;
 mod output;

@@ -1,7 +1,7 @@
 //! What modules print while standbys import them is output of the worker.
 
 use crate::{
-    job::{Job, standbys_of, used_standbys, wait_for_standbys, write},
+    job::{Job, ready_standby, used_standbys, wait_for_standbys, write},
     support::{Sandbox, kill},
 };
 use nix::sys::signal::Signal;
@@ -77,9 +77,9 @@ fn unused_standbys_print_nothing() {
     write(&sandbox, "modules/prints.py", PRINTS);
     write(&sandbox, "train.py", "");
     let node = job.ready_node("--standby=prints train.py");
-    let first = standbys_of(node.pid());
-    kill(first[0], Signal::SIGKILL);
-    wait_for_standbys(node.pid(), |standbys| standbys.len() == 1 && standbys != first);
+    let first = ready_standby(node.pid());
+    kill(first, Signal::SIGKILL);
+    wait_for_standbys(node.pid(), |standbys| standbys.len() == 1 && standbys != [first]);
     node.signal(Signal::SIGTERM);
     let end = node.end();
     end.assert_code(1);

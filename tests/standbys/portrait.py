@@ -56,7 +56,8 @@ def stream(file):
 
 
 def status():
-    differs = ("Pid", "Tgid", "NStgid", "NSpid", "NSpgid", "NSsid", "PPid", "FDSize")
+    # `SigQ` counts the signals of all processes of the user.
+    differs = ("SigQ", "Pid", "Tgid", "NStgid", "NSpid", "NSpgid", "NSsid", "PPid", "FDSize")
     fields = (line.split(None, 1) for line in read("/proc/self/status").splitlines())
     pairs = ((words[0].rstrip(":"), words[1:]) for words in fields)
     return {

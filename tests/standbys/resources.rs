@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::{
-    job::{Job, standbys_of, used_standbys, write},
+    job::{Job, ready_standby, used_standbys, write},
     support::{Cgroup, Sandbox, children, is_there, keeper_of},
 };
 
@@ -22,7 +22,7 @@ fn score_of_standbys() {
     );
     let mut node = job.prepared(sandbox.program("bash").arg("-c").arg(script)).start();
     node.logs(crate::job::READY);
-    let standby = standbys_of(node.pid())[0];
+    let standby = ready_standby(node.pid());
     assert_eq!(fs::read_to_string(format!("/proc/{standby}/oom_score_adj")).unwrap(), "1000\n");
     let end = job.finish(node);
     end.assert_code(0);

@@ -1,0 +1,123 @@
+//! The hook alone: these tests are its keeper.
+
+use std::{
+    fs::File,
+    io::{IoSlice, Read, pipe},
+    os::fd::{AsRawFd, OwnedFd},
+    process::{Child, Command, Stdio},
+};
+
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair,
+};
+
+use ragent::sys::host::{Host, ThisHost};
+
+use crate::{
+    job::write,
+    support::{Sandbox, is_there},
+};
+
+const HOOK: &str = include_str!("../../agent/src/keeper/sitecustomize.py");
+const SCRIPT: &str = "\
+import os, subprocess
+print(os.environ['RANK'], os.environ.get('EARLIER'), os.environ.get('OTHER'), flush=True)
+subprocess.run(['/usr/bin/env', 'printenv', 'EARLIER'])
+";
+
+/// A standby that has imported the module `imported`, and has two variables.
+struct Standby {
+    child: Child,
+    socket: OwnedFd,
+}
+
+impl Standby {
+    /// Starts a standby and waits for its report.
+    fn start(sandbox: &Sandbox, module: &str) -> Self {
+        write(sandbox, "hook/sitecustomize.py", HOOK);
+        write(sandbox, "modules/imported.py", module);
+        write(sandbox, "train.py", SCRIPT);
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let (socket, theirs) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
+        let modules = sandbox.path("modules");
+        let child = Command::new(ThisHost.find_program("python3".as_ref()).unwrap())
+            .args(["-u", "train.py"])
+            .current_dir(modules.parent().unwrap())
+            .env("PYTHONPATH", format!("{}:{}", sandbox.path("hook").display(), modules.display()))
+            .env("RAGENT_STANDBY", "imported")
+            .env("RAGENT_STANDBY_SCRIPT", "train.py")
+            .env("RAGENT_STANDBY_PATH", modules)
+            .envs([("EARLIER", "1"), ("OTHER", "2")])
+            .stdin(theirs)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let standby = Self { child, socket };
+        let report = standby.report();
+        assert!(report.starts_with("ready\t"), "{report}");
+        standby
+    }
+
+    fn report(&self) -> String {
+        let mut report = vec![0; 64 * 1024];
+        let len = recv(self.socket.as_raw_fd(), &mut report, MsgFlags::empty()).unwrap();
+        String::from_utf8(report[..len].to_vec()).unwrap()
+    }
+
+    /// Starts the round with `variables`; returns the next report, and what the script prints.
+    fn run(mut self, variables: &[u8]) -> (String, String) {
+        let (mut stdout, theirs) = pipe().unwrap();
+        let null = File::open("/dev/null").unwrap();
+        let rights = [null.as_raw_fd(), theirs.as_raw_fd(), theirs.as_raw_fd()];
+        let rights = [ControlMessage::ScmRights(&rights)];
+        let socket = self.socket.as_raw_fd();
+        let slices = [IoSlice::new(variables)];
+        sendmsg::<()>(socket, &slices, &rights, MsgFlags::empty(), None).unwrap();
+        drop(theirs);
+        let report = self.report();
+        let mut text = String::new();
+        stdout.read_to_string(&mut text).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{text}");
+        (report, text)
+    }
+}
+
+/// A variable that the worker does not have is removed from the environment of the script, and of
+/// its children.
+#[test]
+fn variable_that_the_worker_does_not_have() {
+    if !is_there("python3") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let (report, text) = Standby::start(&sandbox, "").run(b"RANK=3\0EARLIER\0");
+    assert_eq!((report.as_str(), text.as_str()), ("taken", "3 None 2\n"));
+}
+
+/// If a module has read it while it was imported, the process executes its command again, without
+/// the variable.
+#[test]
+fn module_that_reads_a_variable_that_the_worker_does_not_have() {
+    if !is_there("python3") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let module = "import os\nSEEN = os.environ['EARLIER']";
+    let (report, text) = Standby::start(&sandbox, module).run(b"RANK=3\0EARLIER\0");
+    assert_eq!(report, "again\timported\treads EARLIER while it is imported");
+    assert_eq!(text, "3 None 2\n");
+}
+
+/// If the keeper closes the socket, the standby ends, and the script does not run.
+#[test]
+fn keeper_that_is_gone() {
+    if !is_there("python3") {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let Standby { mut child, socket } = Standby::start(&sandbox, "");
+    drop(socket);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
