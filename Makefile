@@ -14,7 +14,7 @@ REPEAT ?= 20
 help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
 	@echo 'make test      all tests but the long ones'
-	@echo 'make test-all  the long ones: simulation at volume, repeated process tests'
+	@echo 'make test-all  the long ones: simulation at volume, jobs with standbys, repeated process tests'
 	@echo 'make test-torch-versions  collectives with torch 2.1 to 2.9, one by one: 8 GB of disk'
 	@echo 'make test-frameworks      accelerate, lightning, transformers, deepspeed'
 	@echo 'make chaos     everything happens at once to jobs of five nodes, for CHAOS_SECONDS'
@@ -46,6 +46,7 @@ test-all: venv packages
 	SEEDS=200000 $(CARGO) test --release --locked -p ragent-tests --test simulation
 	CASES=200000 $(CARGO) test --release --locked -p ragent-store --test fuzz
 	$(CARGO) test --release --locked -p ragent-store --test abuse -- --ignored --test-threads 1
+	PET_STANDBY=1 $(CARGO) test --locked -p ragent --test conformance --test torch
 	scripts/repeat.sh $(REPEAT)
 
 chaos:

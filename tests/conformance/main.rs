@@ -3,6 +3,7 @@
 //!
 //! The table is in `cases.rs`. A difference that the table does not name is a failure, and so is a
 //! named difference that is not found. `CASE=word` runs the cases whose name contains that word.
+//! Under `PET_STANDBY=1` the workers of ragent are started from standbys.
 #![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
 
 mod case;
@@ -31,6 +32,7 @@ use ragent::sys::host::{Host, ThisHost};
 use self::{
     case::Case,
     launcher::{Process, Torchrun},
+    support::pet_standby,
     traces::Traces,
 };
 
@@ -60,6 +62,7 @@ fn both_worlds() {
     let names: BTreeSet<&str> = cases.iter().map(|case| case.name).collect();
     assert_eq!(names.len(), cases.len(), "two cases have the same name");
     let next = AtomicUsize::new(0);
+    let standbys = AtomicUsize::new(0);
     let failures = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..THREADS.min(cases.len()) {
@@ -69,6 +72,7 @@ fn both_worlds() {
                     let judged = panic::catch_unwind(AssertUnwindSafe(|| {
                         let theirs = Traces::of(case, &venv, &torchrun);
                         let ours = Traces::of(case, &venv, &ragent);
+                        standbys.fetch_add(ours.standbys, Ordering::Relaxed);
                         case.judge(&theirs, &ours)
                     }));
                     let why = match judged {
@@ -85,6 +89,8 @@ fn both_worlds() {
     failures.sort();
     let (failed, all) = (failures.len(), cases.len());
     assert!(failures.is_empty(), "{failed} of {all} cases:\n\n{}", failures.join("\n\n"));
+    let standbys = standbys.into_inner();
+    assert!(pet_standby().is_none() || standbys > 0, "no worker was started from a standby");
 }
 
 /// A fork of a process that has imported torch behaves like the program torchrun: both leave the

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::{
     case::Case,
     launcher::{Launcher, Run},
-    support::{PATIENCE, Sandbox, free_port},
+    support::{PATIENCE, Sandbox, count_standbys, free_port, pet_standby},
 };
 
 /// The traces of one launcher.
@@ -32,6 +32,8 @@ pub(crate) struct Traces {
     files: BTreeMap<String, String>,
     /// The signals that workers received.
     signals: BTreeMap<String, String>,
+    /// The number of workers that were started from standbys, under `PET_STANDBY`.
+    pub(crate) standbys: usize,
     /// The end of the launcher's stderr, for the message of a failure.
     pub(crate) stderr_tail: String,
 }
@@ -68,7 +70,8 @@ impl Traces {
                 ("LC_ALL".to_owned(), "C.UTF-8".to_owned()),
                 // torch resolves the names of its peers, and waits if there is no answer.
                 ("RES_OPTIONS".to_owned(), "timeout:1 attempts:1".to_owned()),
-                ("RAGENT_LOG".to_owned(), "warn".to_owned()),
+                // The start of a worker is logged as `info`.
+                ("RAGENT_LOG".to_owned(), pet_standby().map_or("warn", |_| "info").to_owned()),
                 ("FACTS".to_owned(), path(FACTS)),
                 ("READY".to_owned(), path("ready")),
             ];
@@ -114,6 +117,7 @@ impl Traces {
             stderr: of_workers(&stderr),
             files: plain.files(),
             signals: plain.signals(),
+            standbys: count_standbys(&stderr),
             stderr_tail: String::from_utf8_lossy(&stderr.as_bytes()[tail..]).into_owned(),
         }
     }

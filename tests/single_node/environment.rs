@@ -27,9 +27,17 @@ fn worker_gets_torchruns_variables_and_nothing_else() {
     end.assert_code(0);
     for (rank, mut environment) in environments(&end) {
         // Those of the sandbox, and the shell's.
-        for name in
-            ["PATH", "XDG_RUNTIME_DIR", "TMPDIR", "SCRATCH", "RAGENT_LOG", "PWD", "SHLVL", "_"]
-        {
+        for name in [
+            "PATH",
+            "XDG_RUNTIME_DIR",
+            "TMPDIR",
+            "SCRATCH",
+            "RAGENT_LOG",
+            "PET_STANDBY",
+            "PWD",
+            "SHLVL",
+            "_",
+        ] {
             environment.remove(name);
         }
         environment.retain(|name, _| !name.starts_with("RAGENT_TEST"));

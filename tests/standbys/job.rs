@@ -6,15 +6,12 @@ use std::{
     path::Path,
     sync::mpsc::{self, Receiver},
     thread,
-    time::Duration,
 };
 
 use nix::{sys::stat::Mode, unistd};
-use ragent::sys::clock;
 
-use crate::support::{
-    End, PATIENCE, Program, Sandbox, Start, children, find_keeper, free_port, is_there, let_pass,
-};
+use crate::support::{End, PATIENCE, Program, Sandbox, Start, free_port, is_there};
+pub(crate) use crate::support::{field, standbys_of, wait_for_standbys};
 
 /// The log line after which every local rank has a standby.
 pub(crate) const READY: &str = "all standbys are ready";
@@ -87,43 +84,11 @@ pub(crate) fn write(sandbox: &Sandbox, name: &str, text: &str) {
     fs::rename(draft, path).unwrap();
 }
 
-/// The name of a process.
-pub(crate) fn name_of(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
-}
-
-/// The standbys of an agent that have imported their modules.
-pub(crate) fn standbys_of(agent: u32) -> Vec<u32> {
-    let children = find_keeper(agent).map(children).unwrap_or_default();
-    children.into_iter().filter(|pid| name_of(*pid) == "ragent-standby").collect()
-}
-
 /// Waits until an agent has one standby that has imported its modules: its name changes after its
 /// report.
 #[track_caller]
 pub(crate) fn ready_standby(agent: u32) -> u32 {
     wait_for_standbys(agent, |standbys| standbys.len() == 1)[0]
-}
-
-/// Waits until an agent has standbys that fulfil a condition; no event reports later ones.
-#[track_caller]
-pub(crate) fn wait_for_standbys(agent: u32, is_met: impl Fn(&[u32]) -> bool) -> Vec<u32> {
-    let deadline = clock::now_blocking() + PATIENCE;
-    loop {
-        let standbys = standbys_of(agent);
-        if is_met(&standbys) {
-            return standbys;
-        }
-        assert!(clock::now_blocking() < deadline, "the standbys are {standbys:?}");
-        let_pass(Duration::from_millis(5));
-    }
-}
-
-/// Returns the field `name` of a log line.
-#[track_caller]
-pub(crate) fn field(line: &str, name: &str) -> String {
-    let word = line.split_ascii_whitespace().find_map(|word| word.strip_prefix(name));
-    word.and_then(|word| word.strip_prefix('=')).unwrap().to_owned()
 }
 
 /// Returns true if every worker of the first node was started from a standby.

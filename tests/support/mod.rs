@@ -12,6 +12,7 @@ mod port;
 mod processes;
 mod program;
 mod sandbox;
+mod standbys;
 
 use std::{sync::mpsc, time::Duration};
 
@@ -27,6 +28,7 @@ pub use self::{
     },
     program::{End, Program, Start, Stream, Worker},
     sandbox::{Lifeline, Orders, Sandbox, wait_until_ended},
+    standbys::{count_standbys, field, is_standby, pet_standby, standbys_of, wait_for_standbys},
 };
 
 /// The deadline for an expected event. It is not a measure of the usual duration: a busy machine

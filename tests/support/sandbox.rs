@@ -15,7 +15,7 @@ use nix::{
 use ragent::sys::clock;
 use tempfile::TempDir;
 
-use super::{PATIENCE, Start, command_line, kill, processes};
+use super::{PATIENCE, Start, command_line, kill, processes, standbys};
 
 /// The variable that marks every process of a test.
 const MARKER: &str = "RAGENT_TEST_SANDBOX";
@@ -70,11 +70,11 @@ impl Sandbox {
         start
     }
 
-    /// The environment of its programs.
+    /// The environment of its programs. `PET_STANDBY` is inherited.
     pub fn environment(&self) -> Vec<(String, String)> {
         let workers = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/workers");
         let path = |name| self.path(name).display().to_string();
-        [
+        let mut environment: Vec<(String, String)> = [
             ("PATH", format!("{workers}:/usr/local/bin:/usr/bin:/bin")),
             ("XDG_RUNTIME_DIR", path("run")),
             ("TMPDIR", path("tmp")),
@@ -84,7 +84,10 @@ impl Sandbox {
             (MARKER, path("")),
         ]
         .map(|(name, value)| (name.to_owned(), value.trim_end_matches('/').to_owned()))
-        .into()
+        .into();
+        let standby = standbys::pet_standby().map(|value| value.to_string_lossy().into_owned());
+        environment.extend(standby.map(|value| (standbys::PET_STANDBY.to_owned(), value)));
+        environment
     }
 
     /// The environment entry that marks all processes of this test.

@@ -8,6 +8,7 @@ use support::{Program, Sandbox, Start, children, free_port, keeper_of, kill, ski
 
 mod frameworks;
 mod launch_methods;
+mod standbys;
 #[path = "../support/mod.rs"]
 mod support;
 mod survival;
