@@ -47,6 +47,7 @@ test-all: venv packages
 	CASES=200000 $(CARGO) test --release --locked -p ragent-store --test fuzz
 	$(CARGO) test --release --locked -p ragent-store --test abuse -- --ignored --test-threads 1
 	PET_STANDBY=1 $(CARGO) test --locked -p ragent --test conformance --test torch
+	WORKER=python $(CARGO) test --locked -p ragent --test chaos -- no_fault
 	scripts/repeat.sh $(REPEAT)
 
 chaos:

@@ -24,6 +24,8 @@ pub(crate) struct History {
     pub(crate) deaths: Vec<Death>,
     /// The times at which a node that was frozen as a whole was resumed, process by process.
     pub(crate) thaws: Vec<(u32, RangeInclusive<Duration>)>,
+    /// The number of workers that were started from standbys.
+    pub(crate) standbys: usize,
     /// Log lines and events that must not occur.
     pub(crate) complaints: Vec<String>,
 }

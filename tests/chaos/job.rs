@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::{
     history::{self, History},
-    node::{Chronicle, Node},
+    node::{Chronicle, Node, Worker},
     oracle,
     schedule::{NODES, Schedule},
     support::{Network, PATIENCE, Sandbox, Start, free_port, let_pass, may_make_networks},
@@ -81,6 +81,7 @@ pub(crate) struct Summary {
     pub(crate) processes: usize,
     pub(crate) rounds: usize,
     pub(crate) charges: u32,
+    pub(crate) standbys: usize,
 }
 
 impl Summary {
@@ -90,13 +91,18 @@ impl Summary {
             processes: history.processes.len(),
             rounds: oracle::count_rounds(history),
             charges: charges.max().unwrap_or_default(),
+            standbys: history.standbys,
         }
     }
 }
 
 /// Runs a job through its schedule and checks its history. The logs are kept if a rule was broken,
 /// or if it `is_wanted`.
-pub(crate) fn run(schedule: &Schedule, is_wanted: bool) -> Result<Summary, Failure> {
+pub(crate) fn run(
+    schedule: &Schedule,
+    worker: Worker,
+    is_wanted: bool,
+) -> Result<Summary, Failure> {
     let site = Site::new();
     let chronicle = Chronicle::default();
     let words = format!(
@@ -108,8 +114,9 @@ pub(crate) fn run(schedule: &Schedule, is_wanted: bool) -> Result<Summary, Failu
         site.endpoint
     );
     let plans = (1..).zip(&schedule.plans);
-    let mut nodes: Vec<Node<'_>> =
-        plans.map(|(node, plan)| Node::new(node, &site, plan, &words, &chronicle)).collect();
+    let mut nodes: Vec<Node<'_>> = plans
+        .map(|(node, plan)| Node::new(node, &site, (plan, worker), &words, &chronicle))
+        .collect();
     let start = history::now();
     thread::scope(|scope| {
         for node in &mut nodes {
@@ -138,10 +145,11 @@ pub(crate) fn run(schedule: &Schedule, is_wanted: bool) -> Result<Summary, Failu
         return Ok(Summary::of(&history));
     }
     Err(Failure(format!(
-        "{}\n\n{schedule}\n{}\nlogs are kept in {}\nSEED={} cargo test -p ragent --test chaos",
+        "{}\n\n{schedule}\n{}\nlogs are kept in {}\n{}SEED={} cargo test -p ragent --test chaos",
         violations.join("\n"),
         chronicle.text(),
         evidence.unwrap_or_default().display(),
+        if worker == Worker::Python { "WORKER=python " } else { "" },
         schedule.seed
     )))
 }
@@ -163,6 +171,7 @@ fn gather(schedule: &Schedule, nodes: &[Node<'_>]) -> History {
         all.admissions.extend(history.admissions);
         all.deaths.extend(history.deaths);
         all.thaws.extend(history.thaws);
+        all.standbys += history.standbys;
         all.complaints.extend(history.complaints);
     }
     all

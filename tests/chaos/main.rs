@@ -3,6 +3,8 @@
 //! their environment and the times at which they were alive; the rules of `docs/rendezvous.md` are
 //! checked on these records.
 //!
+//! With `WORKER=python` the workers are started from standbys, and a run in which none was used fails.
+//!
 //! `SEED` runs one seed, `CHAOS_SECONDS` runs one seed after the other for that time, and both
 //! together repeat the same seed: it determines the faults, but not the speed of the machine.
 
@@ -12,12 +14,14 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     thread,
     time::Duration,
 };
 
+use node::Worker;
+use ragent::sys::host::{Host, ThisHost};
 use schedule::Schedule;
 
 mod history;
@@ -47,16 +51,29 @@ fn given(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Runs the job of a seed; returns the broken rules as an error.
+/// The program of all workers, which `WORKER` selects.
+fn worker() -> Worker {
+    match ThisHost.env("WORKER").as_deref().map(|name| name.to_string_lossy()).as_deref() {
+        Some("python") => Worker::Python,
+        Some("shell") | None => Worker::Shell,
+        Some(other) => panic!("`WORKER={other}`: it is `shell` or `python`"),
+    }
+}
+
+/// Runs the job of a seed; returns the number of standbys used, or the broken rules as an error.
 #[expect(clippy::print_stderr, reason = "whoever runs it for long wants to see it move")]
-fn run(seed: u64) -> Result<(), String> {
+fn run(seed: u64, worker: Worker) -> Result<usize, String> {
     let schedule = Schedule::new(seed, SPAN);
-    let summary = catch_unwind(AssertUnwindSafe(|| job::run(&schedule, given("SEED").is_some())));
+    let is_wanted = given("SEED").is_some();
+    let summary = catch_unwind(AssertUnwindSafe(|| job::run(&schedule, worker, is_wanted)));
     let summary = summary.map_err(|panic| format!("{}\n{schedule}", words(&*panic)));
     let summary = summary?.map_err(|failure| failure.to_string())?;
-    let job::Summary { processes, rounds, charges } = summary;
-    eprintln!("seed {seed}: {processes} processes in {rounds} rounds, {charges} failures charged");
-    Ok(())
+    let job::Summary { processes, rounds, charges, standbys } = summary;
+    eprintln!(
+        "seed {seed}: {processes} processes in {rounds} rounds, {charges} failures charged, \
+         {standbys} standbys used"
+    );
+    Ok(standbys)
 }
 
 fn words(panic: &(dyn Any + Send)) -> &str {
@@ -67,6 +84,10 @@ fn words(panic: &(dyn Any + Send)) -> &str {
 /// No combination of faults breaks a rule.
 #[test]
 fn no_fault_breaks_a_rule() {
+    let worker = worker();
+    if worker == Worker::Python && !support::is_there("python3") {
+        return;
+    }
     let (seed, seconds) = (given("SEED"), given("CHAOS_SECONDS"));
     let runs = match (seed, seconds) {
         (_, Some(_)) => u64::MAX,
@@ -77,6 +98,7 @@ fn no_fault_breaks_a_rule() {
     let first = seconds.map_or(1, |_| RandomState::new().hash_one(()) % 1_000_000_000);
     let end = seconds.map(|seconds| history::now() + Duration::from_secs(seconds));
     let next = AtomicU64::new(0);
+    let standbys = AtomicUsize::new(0);
     let broken = Mutex::new(Vec::new());
     let lane = || {
         while end.is_none_or(|end| history::now() < end) {
@@ -84,8 +106,11 @@ fn no_fault_breaks_a_rule() {
             if number >= runs {
                 return;
             }
-            if let Err(why) = run(seed.unwrap_or(first + number)) {
-                broken.lock().unwrap().push(why);
+            match run(seed.unwrap_or(first + number), worker) {
+                Ok(used) => {
+                    standbys.fetch_add(used, Ordering::Relaxed);
+                }
+                Err(why) => broken.lock().unwrap().push(why),
             }
         }
     };
@@ -96,4 +121,6 @@ fn no_fault_breaks_a_rule() {
     });
     let broken = broken.into_inner().unwrap();
     assert!(broken.is_empty(), "\n{}", broken.join("\n\n"));
+    let standbys = standbys.into_inner();
+    assert_eq!(standbys > 0, worker == Worker::Python, "{standbys} standbys were used");
 }

@@ -14,9 +14,34 @@ use nix::{
 use crate::{
     history::{self, Death, History, Whose},
     job::Site,
-    schedule::{Fault, Plan},
-    support::{Program, Sandbox, Start, children, find_keeper, is_alive, kill, let_pass},
+    schedule::{Fault, Manner, Plan},
+    support::{
+        Program, Sandbox, Start, children, count_standbys, find_keeper, is_alive, is_standby, kill,
+        let_pass,
+    },
 };
+
+/// The program of all workers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Worker {
+    /// `chaos.sh`, which has no standbys.
+    Shell,
+    /// `chaos.py`, with standbys.
+    Python,
+}
+
+impl Worker {
+    fn words(self, manner: Manner) -> String {
+        let manner = manner.word();
+        match self {
+            Self::Shell => format!("--no-python chaos.sh {manner}"),
+            Self::Python => {
+                let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/workers");
+                format!("--standby=json,decimal {folder}/chaos.py {manner}")
+            }
+        }
+    }
+}
 
 /// A node: its folders, its agent, and its faults so far.
 #[derive(Debug)]
@@ -57,7 +82,7 @@ impl<'a> Node<'a> {
     pub(crate) fn new(
         number: u32,
         site: &'a Site,
-        plan: &'a Plan,
+        (plan, worker): (&'a Plan, Worker),
         words: &str,
         chronicle: &'a Chronicle,
     ) -> Self {
@@ -66,9 +91,9 @@ impl<'a> Node<'a> {
         unistd::mkfifo(&sandbox.path("never"), Mode::S_IRWXU).expect("a fresh folder takes a pipe");
         let Plan { workers, manner, .. } = plan;
         let words = format!(
-            "{words},is_host={} --nproc-per-node {workers} --no-python chaos.sh {}",
+            "{words},is_host={} --nproc-per-node {workers} {}",
             number == 1,
-            manner.word()
+            worker.words(*manner)
         );
         let known = History::default();
         Self { number, site, plan, words, sandbox, agent: None, agents: 0, known, chronicle }
@@ -115,7 +140,10 @@ impl<'a> Node<'a> {
             }
             Fault::KillWorker => {
                 let keeper = find_keeper(self.agent().pid());
-                let Some(&worker) = keeper.map(children).unwrap_or_default().last() else { return };
+                let children = keeper.map(children).unwrap_or_default();
+                let Some(worker) = children.into_iter().rfind(|pid| !is_standby(*pid)) else {
+                    return;
+                };
                 kill(worker, Signal::SIGKILL);
             }
             Fault::Terminate(pause) => {
@@ -224,6 +252,7 @@ impl<'a> Node<'a> {
             history.admissions.extend(history::read_admissions(self.number, agent, &log));
             let panics = log.lines().filter(|line| line.contains("panicked at"));
             history.complaints.extend(panics.map(str::to_owned));
+            history.standbys += count_standbys(&log);
         }
         history
     }

@@ -312,6 +312,7 @@ mod tests {
             ],
             deaths: vec![Death { node: 1, whose: Whose::Agent(1), at: ms(2_500) }],
             thaws: Vec::new(),
+            standbys: 0,
             complaints: Vec::new(),
         }
     }
