@@ -9,12 +9,13 @@ CHAOS_SECONDS ?= 600
 # Number of runs of the process tests under load in `make test-all`.
 REPEAT ?= 20
 
-.PHONY: help build demo test test-all chaos fuzz test-torch-versions test-frameworks check fix docs pictures bench bench-recovery venv packages
+.PHONY: help build demo test test-all chaos fuzz test-gpu test-torch-versions test-frameworks check fix docs pictures bench bench-recovery venv packages
 
 help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
 	@echo 'make test      all tests but the long ones'
 	@echo 'make test-all  the long ones: simulation at volume, jobs with standbys, repeated process tests'
+	@echo 'make test-gpu  restarts of jobs that use the GPUs of this machine; skipped without one'
 	@echo 'make test-torch-versions  collectives with torch 2.1 to 2.9, one by one: 8 GB of disk'
 	@echo 'make test-frameworks      accelerate, lightning, transformers, deepspeed'
 	@echo 'make chaos     everything happens at once to jobs of five nodes, for CHAOS_SECONDS'
@@ -49,6 +50,10 @@ test-all: venv packages
 	PET_STANDBY=1 $(CARGO) test --locked -p ragent --test conformance --test torch
 	WORKER=python $(CARGO) test --locked -p ragent --test chaos -- no_fault
 	scripts/repeat.sh $(REPEAT)
+
+# Prints the reason for each test that is skipped.
+test-gpu: venv
+	$(CARGO) test --locked -p ragent --test gpu -- --nocapture
 
 chaos:
 	CHAOS_SECONDS=$(CHAOS_SECONDS) $(CARGO) test --locked -p ragent --test chaos -- --nocapture no_fault

@@ -1,0 +1,13 @@
+//! Workers that use GPUs, with the real driver, CUDA and NCCL: `make test-gpu`.
+//!
+//! Without a GPU these tests print so and pass, also under `CI=true`. A GPU that torch cannot use is a
+//! test that is skipped, as elsewhere.
+#![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
+
+mod machine;
+mod memory;
+mod restarts;
+mod standbys;
+
+#[path = "../support/mod.rs"]
+mod support;
