@@ -40,11 +40,11 @@ fn removed_hook() {
         "import os\nprint('rank', int(os.environ['RANK']), os.environ['WORLD_SIZE'])",
     );
     let node = job.ready_node("--standby=json train.py");
-    let standby = standbys_of(node.pid());
-    let hook = stored_hook(standby[0]);
+    let standby = ready_standby(node.pid());
+    let hook = stored_hook(standby);
     fs::remove_dir_all(&hook).unwrap();
-    kill(standby[0], Signal::SIGKILL);
-    wait_for_standbys(node.pid(), |standbys| standbys.len() == 1 && standbys != standby);
+    kill(standby, Signal::SIGKILL);
+    wait_for_standbys(node.pid(), |standbys| standbys.len() == 1 && standbys != [standby]);
     let end = job.finish(node);
     end.assert_code(0);
     assert_eq!(end.stdout.matches("rank ").count(), 1, "{}", end.stdout);

@@ -118,7 +118,7 @@ fn module_with_an_odd_error() {
 }
 
 /// If a module removes a variable of the worker while it is imported, the round would set it again:
-/// the standby executes its command again.
+/// a new process becomes the worker.
 #[test]
 fn module_that_removes_a_variable() {
     for removal in ["del os.environ['LOCAL_WORLD_SIZE']", "os.environ.pop('LOCAL_WORLD_SIZE')"] {
@@ -248,7 +248,7 @@ fn imported_module_beside_the_script() {
     write(&sandbox, "modules/outer.py", "import helper\n");
     write(&sandbox, "modules/helper.py", "OWN = False\n");
     write(&sandbox, "helper.py", "OWN = True\n");
-    // It is left out before the round: the standby does not execute its command again.
+    // It is left out before the round: the standby becomes the worker.
     let script = "import sys\nassert 'json' in sys.modules\nimport outer\nprint(outer.helper.OWN)";
     write(&sandbox, "train.py", script);
     let end = job.finish(job.ready_node("--standby=outer,json train.py"));

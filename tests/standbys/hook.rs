@@ -96,8 +96,7 @@ fn variable_that_the_worker_does_not_have() {
     assert_eq!((report.as_str(), text.as_str()), ("taken", "3 None 2\n"));
 }
 
-/// If a module has read it while it was imported, the process executes its command again, without
-/// the variable.
+/// If a module has read it while it was imported, the standby ends, and the script does not run in it.
 #[test]
 fn module_that_reads_a_variable_that_the_worker_does_not_have() {
     if !is_there("python3") {
@@ -106,8 +105,8 @@ fn module_that_reads_a_variable_that_the_worker_does_not_have() {
     let sandbox = Sandbox::new();
     let module = "import os\nSEEN = os.environ['EARLIER']";
     let (report, text) = Standby::start(&sandbox, module).run(b"RANK=3\0EARLIER\0");
-    assert_eq!(report, "again\timported\treads EARLIER while it is imported");
-    assert_eq!(text, "3 None 2\n");
+    assert_eq!(report, "refused\timported\tit reads EARLIER while it is imported");
+    assert_eq!(text, "");
 }
 
 /// If the keeper closes the socket, the standby ends, and the script does not run.
@@ -119,5 +118,5 @@ fn keeper_that_is_gone() {
     let sandbox = Sandbox::new();
     let Standby { mut child, socket } = Standby::start(&sandbox, "");
     drop(socket);
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(child.wait().unwrap().code(), Some(70));
 }

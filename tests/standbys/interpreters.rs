@@ -97,7 +97,7 @@ fn wrapper_with_a_child() {
     sandbox.wait_until_nothing_left();
 }
 
-/// A standby executes its command again although its wrapper has named no path.
+/// A worker is started as a new process by a wrapper that names no path.
 #[test]
 fn wrapper_that_searches_the_interpreter() {
     let sandbox = Sandbox::new();
@@ -109,8 +109,8 @@ fn wrapper_that_searches_the_interpreter() {
     node.logs(READY);
     let end = job.finish(node);
     end.assert_code(0);
-    assert!(used_standbys(&end));
     assert!(end.stderr.contains("sets WORLD_SIZE while it is imported"), "{}", end.stderr);
+    assert_eq!(end.stderr.matches("is_standby=false").count(), 1, "{}", end.stderr);
     assert_eq!(runs(&sandbox), "rank 0 of 2\n");
 }
 

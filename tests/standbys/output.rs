@@ -55,7 +55,7 @@ fn large_output_arrives() {
     assert_eq!((lines[49_999], lines[50_000]), ("line 49999", "script"));
 }
 
-/// A standby that executes its command again prints only what the script prints.
+/// A worker whose standby was refused at the start of the round prints only what the script prints.
 #[test]
 fn abandoned_imports_print_nothing() {
     let sandbox = Sandbox::new();
