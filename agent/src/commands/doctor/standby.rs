@@ -9,7 +9,10 @@ use std::{
     time::Instant,
 };
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
 use tokio::task::spawn_blocking;
 
 use super::{Finding, Findings};
@@ -161,12 +164,14 @@ fn wait(standbys: &Standbys, until: Instant) -> io::Result<()> {
     // A socket that is closed is that of a process that is about to end.
     let left = if fds.is_empty() { left.min(limits::REAP_TIMEOUT) } else { left };
     let limit = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-    match poll(&mut fds, limit)? {
-        0 => Err(io::Error::new(
+    match poll(&mut fds, limit) {
+        Ok(0) => Err(io::Error::new(
             io::ErrorKind::TimedOut,
             format!("no report within {} s", limits::IMPORT_TIMEOUT.as_secs()),
         )),
-        _ => Ok(()),
+        // The end of another process interrupts the call; the caller waits again.
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
     }
 }
 
