@@ -20,6 +20,11 @@ pub(super) enum ImportGate {
         /// The time at which the gate opens in any case; known once the node is registered.
         until: Option<Instant>,
     },
+    /// Standbys import modules, but nodes gather for a round.
+    Ajar {
+        /// The time from which on the gate does not close again.
+        until: Option<Instant>,
+    },
     Open,
 }
 
@@ -31,7 +36,7 @@ impl ImportGate {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         match self {
             Self::Closed { until, .. } => *until,
-            Self::Open => None,
+            Self::Ajar { .. } | Self::Open => None,
         }
     }
 }
@@ -49,9 +54,21 @@ impl Agent {
     }
 
     pub(super) fn handle_wait_at_gate(&mut self, now: Instant, reason: WaitReason) {
-        match reason {
-            WaitReason::Gathering | WaitReason::Recovering => self.open_gate(now),
-            WaitReason::NextRound | WaitReason::Spare | WaitReason::Quarantined => {}
+        match (reason, &self.gate) {
+            (WaitReason::Gathering | WaitReason::Recovering, &ImportGate::Closed { until, .. }) => {
+                self.leave_gate(now, ImportGate::Ajar { until });
+            }
+            // The round that was gathered runs without this node.
+            (WaitReason::NextRound | WaitReason::Spare, &ImportGate::Ajar { until }) => {
+                if let State::Ready { store_port } = self.state
+                    && until.is_some_and(|until| now < until)
+                {
+                    self.gate = ImportGate::Closed { store_port: Some(store_port), until };
+                    self.state = State::Preparing;
+                    self.send_standing(now);
+                }
+            }
+            (_, ImportGate::Closed { .. } | ImportGate::Ajar { .. } | ImportGate::Open) => {}
         }
     }
 
@@ -65,7 +82,7 @@ impl Agent {
     pub(super) fn pass_gate(&mut self, now: Instant, port: u16) {
         match &mut self.gate {
             ImportGate::Closed { store_port, .. } => *store_port = Some(port),
-            ImportGate::Open => {
+            ImportGate::Ajar { .. } | ImportGate::Open => {
                 self.state = State::Ready { store_port: port };
                 self.send_standing(now);
             }
@@ -73,9 +90,13 @@ impl Agent {
     }
 
     fn open_gate(&mut self, now: Instant) {
-        let gate = std::mem::replace(&mut self.gate, ImportGate::Open);
+        self.leave_gate(now, ImportGate::Open);
+    }
+
+    fn leave_gate(&mut self, now: Instant, gate: ImportGate) {
+        let before = std::mem::replace(&mut self.gate, gate);
         if let (ImportGate::Closed { store_port: Some(port), .. }, State::Preparing) =
-            (gate, &self.state)
+            (before, &self.state)
         {
             self.pass_gate(now, port);
         }

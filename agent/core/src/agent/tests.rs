@@ -645,6 +645,24 @@ fn gathering_does_not_wait_for_imports() {
     assert_eq!(ready, [t.sends(NodeState::Ready { store_port: PORT })]);
 }
 
+/// A node that a round was formed without, while it imported, waits for its standbys again.
+#[test]
+fn gate_closes_again() {
+    let mut t = importing();
+    t.assign(waits(WaitReason::NextRound));
+    t.assign(waits(WaitReason::Gathering));
+    assert_eq!(t.assign(waits(WaitReason::NextRound)), [t.sends(NodeState::Preparing)]);
+    t.agent.handle_standbys_settled(t.now);
+    assert_eq!(t.effects(), [t.sends(NodeState::Ready { store_port: PORT })]);
+    t.assign(waits(WaitReason::Gathering));
+    assert_eq!(t.assign(waits(WaitReason::NextRound)), []);
+
+    let mut t = importing();
+    t.assign(waits(WaitReason::Gathering));
+    t.now += limits::IMPORT_TIMEOUT;
+    assert_eq!(t.assign(waits(WaitReason::NextRound)), []);
+}
+
 /// An import that takes longer than a minute is not waited for.
 #[test]
 fn slow_import_is_not_waited_for() {
