@@ -21,7 +21,7 @@ pub(super) enum ImportGate {
         until: Option<Instant>,
     },
     /// Standbys import modules, but nodes gather for a round.
-    Ajar {
+    OpenForGathering {
         /// The time from which on the gate does not close again.
         until: Option<Instant>,
     },
@@ -36,7 +36,7 @@ impl ImportGate {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         match self {
             Self::Closed { until, .. } => *until,
-            Self::Ajar { .. } | Self::Open => None,
+            Self::OpenForGathering { .. } | Self::Open => None,
         }
     }
 }
@@ -56,10 +56,13 @@ impl Agent {
     pub(super) fn handle_wait_at_gate(&mut self, now: Instant, reason: WaitReason) {
         match (reason, &self.gate) {
             (WaitReason::Gathering | WaitReason::Recovering, &ImportGate::Closed { until, .. }) => {
-                self.leave_gate(now, ImportGate::Ajar { until });
+                self.leave_gate(now, ImportGate::OpenForGathering { until });
             }
             // The round that was gathered runs without this node.
-            (WaitReason::NextRound | WaitReason::Spare, &ImportGate::Ajar { until }) => {
+            (
+                WaitReason::NextRound | WaitReason::Spare,
+                &ImportGate::OpenForGathering { until },
+            ) => {
                 if let State::Ready { store_port } = self.state
                     && until.is_some_and(|until| now < until)
                 {
@@ -68,7 +71,10 @@ impl Agent {
                     self.send_standing(now);
                 }
             }
-            (_, ImportGate::Closed { .. } | ImportGate::Ajar { .. } | ImportGate::Open) => {}
+            (
+                _,
+                ImportGate::Closed { .. } | ImportGate::OpenForGathering { .. } | ImportGate::Open,
+            ) => {}
         }
     }
 
@@ -82,7 +88,7 @@ impl Agent {
     pub(super) fn pass_gate(&mut self, now: Instant, port: u16) {
         match &mut self.gate {
             ImportGate::Closed { store_port, .. } => *store_port = Some(port),
-            ImportGate::Ajar { .. } | ImportGate::Open => {
+            ImportGate::OpenForGathering { .. } | ImportGate::Open => {
                 self.state = State::Ready { store_port: port };
                 self.send_standing(now);
             }

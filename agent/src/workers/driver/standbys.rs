@@ -1,6 +1,6 @@
 //! Drives the machine of the standbys.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::{collections::BTreeSet, ffi::OsString, time::Instant};
 
 use ragent_core::standby::{Counts, Effect, Input, News, Obstacle, Standbys};
 use ragent_rendezvous::{
@@ -89,7 +89,10 @@ impl Driver {
                 HeldStandbys::Enabled(Box::new(Enabled { machine, hook, missing, reported }))
             }
             Err(reason) => {
-                warn!("workers have no standbys: {reason}; they are started without");
+                warn!(
+                    "workers have no standbys: {reason}; they are started as new processes (check \
+                     with `ragent doctor --standby`)"
+                );
                 self.report(SupervisorEvent::StandbysSettled).await;
                 HeldStandbys::Disabled
             }
@@ -164,7 +167,8 @@ impl Driver {
         let spec = &self.spec;
         let shown_rank = spec.environment.shown_rank(slot);
         let args = spec.arguments.of_standby(&spec.command, slot, shown_rank);
-        let program = self.program(slot, args, self.standby_variables(slot));
+        // Without the socket for heartbeats: they would count for the worker that runs.
+        let program = self.program(slot, args, spec.environment.of_standby(slot));
         self.order(Order::StartStandby { program, hook }, Vec::new()).await;
     }
 
@@ -200,18 +204,12 @@ impl Driver {
         self.standby_input(Input::LeftOut { slot, module, reason });
     }
 
-    /// Returns the variables of a worker that are known before its round.
-    fn standby_variables(&self, local_rank: LocalRank) -> Vec<(String, std::ffi::OsString)> {
-        // Without the socket for heartbeats: they would count for the worker that runs.
-        self.spec.environment.of_standby(local_rank)
-    }
-
     /// Returns the program of a worker or of its standby.
     pub(super) fn program(
         &self,
         local_rank: LocalRank,
-        args: Vec<std::ffi::OsString>,
-        env: Vec<(String, std::ffi::OsString)>,
+        args: Vec<OsString>,
+        env: Vec<(String, OsString)>,
     ) -> Program {
         Program {
             local_rank: local_rank.0,
@@ -242,7 +240,7 @@ fn announce(news: &News) {
 }
 
 /// Returns the reason for which standbys are missing, as a sentence.
-pub(super) fn text_of(obstacle: &Obstacle) -> String {
+fn text_of(obstacle: &Obstacle) -> String {
     match obstacle {
         Obstacle::Ends { slot, reason } => format!(
             "worker {slot} has no standby from now on: its standbys keep ending by themselves \
