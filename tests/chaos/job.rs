@@ -13,10 +13,12 @@ use serde_json::Value;
 
 use crate::{
     history::{self, History},
-    node::{Chronicle, Node, Worker},
+    node::{Chronicle, Node},
     oracle,
     schedule::{NODES, Schedule},
-    support::{Network, PATIENCE, Sandbox, Start, free_port, let_pass, may_make_networks},
+    support::{
+        Network, PATIENCE, Sandbox, Start, WorkerProgram, free_port, let_pass, may_make_networks,
+    },
 };
 
 /// More restarts than any schedule can use.
@@ -100,7 +102,7 @@ impl Summary {
 /// or if it `is_wanted`.
 pub(crate) fn run(
     schedule: &Schedule,
-    worker: Worker,
+    worker: WorkerProgram,
     is_wanted: bool,
 ) -> Result<Summary, Failure> {
     let site = Site::new();
@@ -149,7 +151,7 @@ pub(crate) fn run(
         violations.join("\n"),
         chronicle.text(),
         evidence.unwrap_or_default().display(),
-        if worker == Worker::Python { "WORKER=python " } else { "" },
+        if worker == WorkerProgram::Python { "WORKER=python " } else { "" },
         schedule.seed
     )))
 }

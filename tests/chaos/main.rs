@@ -20,9 +20,8 @@ use std::{
     time::Duration,
 };
 
-use node::Worker;
-use ragent::sys::host::{Host, ThisHost};
 use schedule::Schedule;
+use support::WorkerProgram;
 
 mod history;
 mod job;
@@ -51,18 +50,9 @@ fn given(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// The program of all workers, which `WORKER` selects.
-fn worker() -> Worker {
-    match ThisHost.env("WORKER").as_deref().map(|name| name.to_string_lossy()).as_deref() {
-        Some("python") => Worker::Python,
-        Some("shell") | None => Worker::Shell,
-        Some(other) => panic!("`WORKER={other}`: it is `shell` or `python`"),
-    }
-}
-
 /// Runs the job of a seed; returns the number of standbys used, or the broken rules as an error.
 #[expect(clippy::print_stderr, reason = "whoever runs it for long wants to see it move")]
-fn run(seed: u64, worker: Worker) -> Result<usize, String> {
+fn run(seed: u64, worker: WorkerProgram) -> Result<usize, String> {
     let schedule = Schedule::new(seed, SPAN);
     let is_wanted = given("SEED").is_some();
     let summary = catch_unwind(AssertUnwindSafe(|| job::run(&schedule, worker, is_wanted)));
@@ -84,8 +74,8 @@ fn words(panic: &(dyn Any + Send)) -> &str {
 /// No combination of faults breaks a rule.
 #[test]
 fn no_fault_breaks_a_rule() {
-    let worker = worker();
-    if worker == Worker::Python && !support::is_there("python3") {
+    let worker = WorkerProgram::selected();
+    if worker == WorkerProgram::Python && !support::is_there("python3") {
         return;
     }
     let (seed, seconds) = (given("SEED"), given("CHAOS_SECONDS"));
@@ -122,5 +112,5 @@ fn no_fault_breaks_a_rule() {
     let broken = broken.into_inner().unwrap();
     assert!(broken.is_empty(), "\n{}", broken.join("\n\n"));
     let standbys = standbys.into_inner();
-    assert_eq!(standbys > 0, worker == Worker::Python, "{standbys} standbys were used");
+    assert_eq!(standbys > 0, worker == WorkerProgram::Python, "{standbys} standbys were used");
 }

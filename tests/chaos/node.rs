@@ -14,34 +14,12 @@ use nix::{
 use crate::{
     history::{self, Death, History, Whose},
     job::Site,
-    schedule::{Fault, Manner, Plan},
+    schedule::{Fault, Plan},
     support::{
-        Program, Sandbox, Start, children, count_standbys, find_keeper, is_alive, is_standby, kill,
+        Program, Sandbox, Start, WorkerProgram, children, find_keeper, is_alive, is_standby, kill,
         let_pass,
     },
 };
-
-/// The program of all workers.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Worker {
-    /// `chaos.sh`, which has no standbys.
-    Shell,
-    /// `chaos.py`, with standbys.
-    Python,
-}
-
-impl Worker {
-    fn words(self, manner: Manner) -> String {
-        let manner = manner.word();
-        match self {
-            Self::Shell => format!("--no-python chaos.sh {manner}"),
-            Self::Python => {
-                let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/workers");
-                format!("--standby=json,decimal {folder}/chaos.py {manner}")
-            }
-        }
-    }
-}
 
 /// A node: its folders, its agent, and its faults so far.
 #[derive(Debug)]
@@ -82,7 +60,7 @@ impl<'a> Node<'a> {
     pub(crate) fn new(
         number: u32,
         site: &'a Site,
-        (plan, worker): (&'a Plan, Worker),
+        (plan, worker): (&'a Plan, WorkerProgram),
         words: &str,
         chronicle: &'a Chronicle,
     ) -> Self {
@@ -90,11 +68,11 @@ impl<'a> Node<'a> {
         fs::create_dir(sandbox.path("history")).expect("a fresh folder can be written");
         unistd::mkfifo(&sandbox.path("never"), Mode::S_IRWXU).expect("a fresh folder takes a pipe");
         let Plan { workers, manner, .. } = plan;
-        let words = format!(
-            "{words},is_host={} --nproc-per-node {workers} {}",
+        let words = worker.translate(&format!(
+            "{words},is_host={} --nproc-per-node {workers} --no-python chaos.sh {}",
             number == 1,
-            worker.words(*manner)
-        );
+            manner.word()
+        ));
         let known = History::default();
         Self { number, site, plan, words, sandbox, agent: None, agents: 0, known, chronicle }
     }
@@ -246,13 +224,13 @@ impl<'a> Node<'a> {
     /// Returns the history of the node so far.
     pub(crate) fn history(&self) -> History {
         let mut history = self.known.clone();
+        history.standbys = self.sandbox.used_standbys();
         history.processes = history::read_processes(self.number, &self.sandbox.path("history"));
         for agent in 1..=self.agents {
             let log = self.log(agent);
             history.admissions.extend(history::read_admissions(self.number, agent, &log));
             let panics = log.lines().filter(|line| line.contains("panicked at"));
             history.complaints.extend(panics.map(str::to_owned));
-            history.standbys += count_standbys(&log);
         }
         history
     }

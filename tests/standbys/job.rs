@@ -11,10 +11,7 @@ use std::{
 use nix::{sys::stat::Mode, unistd};
 
 use crate::support::{End, PATIENCE, Program, Sandbox, Start, free_port, is_there};
-pub(crate) use crate::support::{field, wait_for_standbys};
-
-/// The log line after which every local rank has a standby.
-pub(crate) const READY: &str = "all standbys are ready";
+pub(crate) use crate::support::{READY, field, wait_for_standbys};
 
 /// A job of two nodes. The test adds the second one, and thereby starts the first round.
 #[derive(Debug)]

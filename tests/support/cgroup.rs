@@ -44,12 +44,13 @@ impl Cgroup {
 
     /// Returns `ragent` with these arguments, to be started in the cgroup.
     pub fn ragent(&self, sandbox: &Sandbox, words: &str) -> Start {
+        let (words, gate) = sandbox.job(words);
         let script = format!(
             "echo 0 >{}/cgroup.procs; exec {} {words}",
             self.0.display(),
             env!("CARGO_BIN_EXE_ragent")
         );
-        sandbox.program("bash").arg("-c").arg(script)
+        sandbox.program("bash").arg("-c").arg(script).gated_by(gate)
     }
 
     /// The path of the cgroup.

@@ -13,6 +13,7 @@ mod processes;
 mod program;
 mod sandbox;
 mod standbys;
+mod worker_program;
 
 use std::{sync::mpsc, time::Duration};
 
@@ -28,7 +29,10 @@ pub use self::{
     },
     program::{End, Program, Start, Stream, Worker},
     sandbox::{Lifeline, Orders, Sandbox, wait_until_ended},
-    standbys::{count_standbys, field, is_standby, pet_standby, standbys_of, wait_for_standbys},
+    standbys::{
+        READY, count_standbys, field, is_standby, pet_standby, standbys_of, wait_for_standbys,
+    },
+    worker_program::{Gate, WorkerProgram},
 };
 
 /// The deadline for an expected event. It is not a measure of the usual duration: a busy machine

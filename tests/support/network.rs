@@ -60,7 +60,8 @@ impl Network {
         let runtime_dir = sandbox.path(&format!("run{node}"));
         fs::create_dir_all(&runtime_dir).expect("the sandbox is writable");
         let start = self.program(sandbox, node, env!("CARGO_BIN_EXE_ragent"));
-        let start = start.env("XDG_RUNTIME_DIR", runtime_dir);
+        let (words, gate) = sandbox.job(words);
+        let start = start.env("XDG_RUNTIME_DIR", runtime_dir).gated_by(gate);
         words.split_ascii_whitespace().fold(start, Start::arg)
     }
 

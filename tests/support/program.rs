@@ -20,7 +20,7 @@ use nix::{
 };
 use ragent::sys::clock;
 
-use super::{Lifeline, PATIENCE, kill, let_pass};
+use super::{Gate, Lifeline, PATIENCE, kill, let_pass};
 
 /// A program that has not been started yet.
 #[derive(Debug)]
@@ -28,6 +28,7 @@ pub struct Start {
     pub(super) command: Command,
     stdout: Option<Stdio>,
     stderr: Option<Stdio>,
+    gate: Option<Gate>,
 }
 
 impl Start {
@@ -37,7 +38,7 @@ impl Start {
         command.arg("--default-signal=HUP,INT,QUIT").arg(path);
         // A process group of its own, as a shell makes for each job.
         command.stdin(Stdio::null()).process_group(0);
-        Self { command, stdout: None, stderr: None }
+        Self { command, stdout: None, stderr: None, gate: None }
     }
 
     /// Adds an argument; it may contain spaces.
@@ -63,6 +64,12 @@ impl Start {
         self.env("LIFELINE", lifeline.path())
     }
 
+    /// Opens the gate of its job when an agent that it starts has a standby.
+    pub fn gated_by(mut self, gate: Option<Gate>) -> Self {
+        self.gate = gate;
+        self
+    }
+
     /// Replaces the empty stdin.
     pub fn stdin(mut self, stdin: impl Into<Stdio>) -> Self {
         self.command.stdin(stdin);
@@ -82,6 +89,7 @@ impl Start {
     }
 
     /// Starts the program.
+    #[track_caller]
     pub fn start(mut self) -> Program {
         let piped = |stdio: Option<Stdio>| stdio.unwrap_or_else(Stdio::piped);
         self.command.stdout(piped(self.stdout.take())).stderr(piped(self.stderr.take()));
@@ -99,7 +107,11 @@ impl Start {
             open.push(Stream::Stderr);
         }
         wait_for(child.id(), sender);
-        Program { child, events, open, has_ended: false, lines: Vec::new() }
+        let program = Program { child, events, open, has_ended: false, lines: Vec::new() };
+        if let Some(gate) = self.gate {
+            gate.open(program.pid());
+        }
+        program
     }
 
     /// Starts the program and waits for its end.

@@ -15,7 +15,7 @@ use nix::{
 use ragent::sys::clock;
 use tempfile::TempDir;
 
-use super::{PATIENCE, Start, command_line, kill, processes, standbys};
+use super::{Gate, PATIENCE, Start, WorkerProgram, command_line, kill, processes, standbys};
 
 /// The variable that marks every process of a test.
 const MARKER: &str = "RAGENT_TEST_SANDBOX";
@@ -24,13 +24,24 @@ const MARKER: &str = "RAGENT_TEST_SANDBOX";
 #[derive(Debug)]
 pub struct Sandbox {
     folder: TempDir,
+    workers: WorkerProgram,
 }
 
 impl Sandbox {
-    /// Creates an empty sandbox.
+    /// Creates an empty sandbox, whose workers are the programs that the tests name.
     pub fn new() -> Self {
+        Self::with_workers(WorkerProgram::Shell)
+    }
+
+    /// Creates an empty sandbox. With `WORKER=python`, its fake workers can be started from standbys,
+    /// and dropping it fails if none was.
+    pub fn with_standbys() -> Self {
+        Self::with_workers(WorkerProgram::selected())
+    }
+
+    fn with_workers(workers: WorkerProgram) -> Self {
         let folder = tempfile::Builder::new().prefix("ragent-test-").tempdir();
-        let sandbox = Self { folder: folder.expect("the temp folder can be written") };
+        let sandbox = Self { folder: folder.expect("the temp folder can be written"), workers };
         for name in ["run", "tmp"] {
             fs::create_dir(sandbox.path(name)).expect("a fresh folder can be written");
         }
@@ -58,9 +69,30 @@ impl Sandbox {
 
     /// Returns `ragent` with these arguments, not started yet. PATH contains the fake workers.
     pub fn ragent(&self, words: &str) -> Start {
+        let (words, gate) = self.job(words);
         let mut start = self.program(env!("CARGO_BIN_EXE_ragent"));
         start.command.args(words.split_ascii_whitespace());
-        start
+        start.gated_by(gate)
+    }
+
+    /// Translates arguments of `ragent` for the workers of this sandbox. The gate that they need is for
+    /// [`Start::gated_by`].
+    pub fn job(&self, words: &str) -> (String, Option<Gate>) {
+        match self.workers {
+            WorkerProgram::Python if words.contains("--no-python") => Gate::close(words),
+            WorkerProgram::Python | WorkerProgram::Shell => (words.to_owned(), None),
+        }
+    }
+
+    /// Returns true if workers of this sandbox can be started from standbys.
+    pub fn has_standbys(&self) -> bool {
+        self.workers == WorkerProgram::Python
+    }
+
+    /// Returns the number of fake workers that were started from standbys.
+    pub fn used_standbys(&self) -> usize {
+        let used = fs::read_to_string(self.path("standbys.used"));
+        used.map_or(0, |used| used.lines().count())
     }
 
     /// Returns any program in the same environment, not started yet.
@@ -169,6 +201,14 @@ fn collect_files(folder: &Path, files: &mut Vec<PathBuf>) {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
+        self.kill_all();
+        let is_unused = self.has_standbys() && self.used_standbys() == 0;
+        assert!(!is_unused || thread::panicking(), "no worker was started from a standby");
+    }
+}
+
+impl Sandbox {
+    fn kill_all(&self) {
         // All processes with the mark were started by this test. The bound is for processes that
         // cannot die.
         for _ in 0..10_000 {

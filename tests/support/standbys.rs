@@ -12,6 +12,9 @@ use super::{PATIENCE, children, find_keeper, let_pass};
 /// The variable that programs of a test inherit: all jobs of the target then have standbys.
 pub const PET_STANDBY: &str = "PET_STANDBY";
 
+/// The log line after which every local rank of a node has a standby.
+pub const READY: &str = "all standbys are ready";
+
 /// The value of `PET_STANDBY` with which the tests were started.
 pub fn pet_standby() -> Option<OsString> {
     ThisHost.env(PET_STANDBY)
