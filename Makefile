@@ -49,6 +49,9 @@ test-all: venv packages
 	$(CARGO) test --release --locked -p ragent-store --test abuse -- --ignored --test-threads 1
 	PET_STANDBY=1 $(CARGO) test --locked -p ragent --test conformance --test torch
 	WORKER=python $(CARGO) test --locked -p ragent --test chaos -- no_fault
+	WORKER=python $(CARGO) test --locked -p ragent --test single_node -- orphans:: stopping::
+	WORKER=python $(CARGO) test --locked -p ragent --test multi_node -- failure:: leaving:: loss:: members::
+	WORKER=python $(CARGO) test --locked -p ragent --test partition
 	scripts/repeat.sh $(REPEAT)
 
 # Prints the reason for each test that is skipped.

@@ -10,7 +10,7 @@ use crate::{
 /// The failure that ends the job is reported on every node in the same words.
 #[test]
 fn every_node_prints_the_same_report() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let orders = [0, 1, 2, 3].map(|rank| sandbox.orders(rank));
     let job = Job::new(&sandbox, "--nnodes 2 --nproc-per-node 2 --shutdown-timeout 300");
     let mut host = job.host("--no-python obey.sh");
@@ -32,7 +32,7 @@ fn every_node_prints_the_same_report() {
 /// Other codes are restarted.
 #[test]
 fn exit_code_asks_for_no_restart() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let orders = [0, 1].map(|rank| sandbox.orders(rank));
     let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 5");
     let flags = "--no-restart-exit-codes 64,65 --no-python obey.sh";
@@ -58,6 +58,7 @@ fn exit_code_asks_for_no_restart() {
 /// own: they report its outcome, and start nothing.
 #[test]
 fn closed_job_stays_closed() {
+    // A worker may be stopped before it notes that it was a standby.
     let sandbox = Sandbox::new();
     let job = Job::new(&sandbox, "--nnodes 2");
     let folders = ["service.0", "service.1"].map(|name| sandbox.path(name));
@@ -101,7 +102,7 @@ fn closed_job_stays_closed() {
 /// A worker that fails because it is stopped is not counted: only the first failure is reported.
 #[test]
 fn victims_are_not_the_first_failure() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let orders = [0, 1].map(|rank| sandbox.orders(rank));
     let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 300");
     let mut host = job.host("--no-python obey.sh");
@@ -121,7 +122,7 @@ fn victims_are_not_the_first_failure() {
 /// them.
 #[test]
 fn restart_count_is_the_same_on_every_node() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 2");
     let mut host = job.host("--no-python stay.sh");
     let mut guest = job.guest("--no-python stay.sh");
@@ -144,7 +145,7 @@ fn restart_count_is_the_same_on_every_node() {
 /// fail.
 #[test]
 fn success_of_one_node_is_not_the_end() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let orders = [0, 1].map(|rank| sandbox.orders(rank));
     let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 1");
     let mut host = job.host("--no-python obey.sh");
@@ -166,7 +167,7 @@ fn success_of_one_node_is_not_the_end() {
 /// here the worker of one node ignores SIGTERM for its grace period of a second.
 #[test]
 fn next_round_waits_for_the_last_process() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 1 --shutdown-timeout 1");
     let mut host = job.host("--no-python stay.sh");
     let mut guest = job.guest("--no-python stubborn.sh");
@@ -183,7 +184,7 @@ fn next_round_waits_for_the_last_process() {
 #[test]
 fn garbage_does_not_hide_a_failure() {
     for streams in ["", "--log-dir logs -r 2"] {
-        let sandbox = Sandbox::new();
+        let sandbox = Sandbox::with_standbys();
         let orders = [0, 1].map(|rank| sandbox.orders(rank));
         let job = Job::new(&sandbox, "--nnodes 2");
         let mut host = job.host(&format!("{streams} --no-python obey.sh"));
@@ -205,7 +206,7 @@ fn garbage_does_not_hide_a_failure() {
 /// is older, even if it is on another node, and the worker exits late and is killed in the end.
 #[test]
 fn oldest_error_file_is_the_root_cause() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let orders = [0, 1, 2, 3].map(|rank| sandbox.orders(rank));
     let job = Job::new(&sandbox, "--nnodes 2 --nproc-per-node 2 --shutdown-timeout 300");
     let mut host = job.host("--no-python obey.sh");
@@ -233,7 +234,7 @@ fn oldest_error_file_is_the_root_cause() {
 /// An error file that a worker writes because it is being stopped is a consequence, not a cause.
 #[test]
 fn error_files_of_stopped_workers_do_not_count() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let orders = [0, 1].map(|rank| sandbox.orders(rank));
     let words = "--nproc-per-node 2 --shutdown-timeout 300 --no-python obey.sh";
     let mut agent = sandbox.ragent(words).start();

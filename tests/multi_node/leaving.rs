@@ -11,7 +11,7 @@ use crate::{
 /// continue without it at once, although they would wait an hour for a lost node.
 #[test]
 fn node_leaves_in_order() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let flags = "--nnodes 1:2 --shutdown-timeout 300 --rdzv-conf \
                  shrink_timeout=3600,join_timeout=7200,last_call_timeout=3600";
     let job = Job::new(&sandbox, flags);
@@ -34,7 +34,7 @@ fn node_leaves_in_order() {
 /// have ended.
 #[test]
 fn others_run_on_while_a_node_saves() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let orders = sandbox.orders(1);
     let flags = "--nnodes 1:2 --shutdown-timeout 300 --rdzv-conf last_call_timeout=3600";
     let job = Job::new(&sandbox, flags);
@@ -60,7 +60,7 @@ fn others_run_on_while_a_node_saves() {
 /// If all nodes leave, all end, and no process is left.
 #[test]
 fn all_nodes_leave() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 300");
     let mut host = job.host("--no-python polite.sh");
     let mut guest = job.guest("--no-python polite.sh");
@@ -75,7 +75,7 @@ fn all_nodes_leave() {
 /// A host that leaves reports it to the other nodes; they stay, and go on after its return.
 #[test]
 fn host_that_leaves_reports_it_and_may_return() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 300");
     let mut host = job.host("--no-python polite.sh");
     let mut guest = job.guest("--no-python polite.sh");
@@ -93,6 +93,7 @@ fn host_that_leaves_reports_it_and_may_return() {
 /// A node that waits for a round leaves at once.
 #[test]
 fn waiting_node_leaves_at_once() {
+    // No worker is started.
     let sandbox = Sandbox::new();
     let job = Job::new(&sandbox, "--nnodes 3");
     let _host = job.host("--no-python stay.sh");

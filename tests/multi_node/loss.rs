@@ -13,7 +13,7 @@ use crate::{
 /// its workers are dead. The other nodes form a new round without it, and nothing is charged.
 #[test]
 fn killed_agent_is_lost_by_its_obituary() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let job =
         Job::new(&sandbox, "--nnodes 1:2 --rdzv-conf shrink_timeout=0,last_call_timeout=3600");
     let mut host = job.host("--no-python stay.sh");
@@ -32,7 +32,7 @@ fn killed_agent_is_lost_by_its_obituary() {
 /// If a lost node is not replaced in time, the error of every other node names it with the reason.
 #[test]
 fn lost_node_is_named_when_the_job_ends() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let job = Job::new(&sandbox, "--nnodes 3 --rdzv-conf join_timeout=2");
     let mut host = job.host("--no-python stay.sh");
     let mut guest = job.guest("--no-python stay.sh");
@@ -54,7 +54,7 @@ fn lost_node_is_named_when_the_job_ends() {
 /// If no process is left to send the obituary, the end of the lease proves the loss.
 #[test]
 fn node_without_agent_and_keeper_is_lost_by_its_lease() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let job =
         Job::new(&sandbox, "--nnodes 1:2 --rdzv-conf shrink_timeout=0,last_call_timeout=3600");
     let mut host = job.host("--no-python stay.sh");
@@ -75,7 +75,7 @@ fn node_without_agent_and_keeper_is_lost_by_its_lease() {
 /// cannot kill them. When it resumes it is admitted again.
 #[test]
 fn frozen_node_is_evicted_and_comes_back() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let flags = "--nnodes 1:2 --rdzv-conf shrink_timeout=0,join_settle=0,last_call_timeout=3600";
     let job = Job::new(&sandbox, flags);
     let mut host = job.host("--no-python stay.sh");
@@ -98,7 +98,7 @@ fn frozen_node_is_evicted_and_comes_back() {
 /// round follows, not two.
 #[test]
 fn restarted_agent_takes_its_place_again() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let job = Job::new(
         &sandbox,
         "--nnodes 1:2 --rdzv-conf shrink_timeout=3600,join_settle=0,last_call_timeout=3600",
@@ -118,7 +118,7 @@ fn restarted_agent_takes_its_place_again() {
 /// A killed keeper is a failure of its node: charged, and followed by one round of all nodes.
 #[test]
 fn killed_keeper_is_a_failure_of_the_job() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let job = Job::new(&sandbox, "--nnodes 2 --max-restarts 1");
     let mut host = job.host("--no-python stay.sh");
     let mut guest = job.guest("--no-python stay.sh");
@@ -137,7 +137,7 @@ fn killed_keeper_is_a_failure_of_the_job() {
 /// and no worker is stopped.
 #[test]
 fn short_pauses_cost_nothing() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let job = Job::new(&sandbox, "--nnodes 2 --shutdown-timeout 300");
     let mut host = job.host("--no-python stay.sh");
     let mut guest = job.guest("--no-python stay.sh");
@@ -159,6 +159,7 @@ fn short_pauses_cost_nothing() {
 /// replacement: that has no checkpoint to give to the others.
 #[test]
 fn rank_zero_is_a_survivor() {
+    // The coordinator has no workers, so no standby is ready when the last node starts the first round.
     let sandbox = Sandbox::new();
     let job = Job::new(&sandbox, "--nnodes 3 --rdzv-conf shrink_timeout=3600");
     let _coordinator = job.coordinator();
@@ -182,7 +183,7 @@ fn rank_zero_is_a_survivor() {
 /// without it, and nothing is charged, although no restart is left.
 #[test]
 fn broken_newcomer_is_quarantined() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let flags = "--nnodes 1:2 --max-restarts 0 \
                  --rdzv-conf last_call_timeout=0.1,join_settle=0,shrink_timeout=0";
     let job = Job::new(&sandbox, flags);
@@ -202,7 +203,7 @@ fn broken_newcomer_is_quarantined() {
 /// it resumes, the job goes on with a new round, and nothing is charged.
 #[test]
 fn workers_do_not_outlive_the_lease_of_a_frozen_agent() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let lifeline = sandbox.lifeline("lifeline");
     let job = Job::new(&sandbox, "--nnodes 1:2 --rdzv-conf last_call_timeout=1");
     let words = "--nproc-per-node 2 --shutdown-timeout 300 --no-python stubborn.sh";
@@ -224,7 +225,7 @@ fn workers_do_not_outlive_the_lease_of_a_frozen_agent() {
 /// must not outlive the lease by a minute.
 #[test]
 fn workers_of_a_frozen_keeper_die_with_the_lease() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let lifeline = sandbox.lifeline("lifeline");
     let job = Job::new(&sandbox, "--nnodes 2");
     let mut host = job.host("--no-python stay.sh");

@@ -10,14 +10,14 @@ use nix::sys::signal::Signal;
 
 use crate::{
     job::{Job, numbers, workers},
-    support::{Sandbox, Stream, free_port, let_pass, skip},
+    support::{READY, Sandbox, Stream, free_port, let_pass, skip},
 };
 
 /// A node that joins a running job with room is admitted by one new round, which is free; the
 /// members keep their ranks. Their earlier output stays in the same log file.
 #[test]
 fn newcomer_is_taken_in() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let job = Job::new(&sandbox, "--nnodes 1:2 --rdzv-conf last_call_timeout=1,join_settle=0");
     let mut host = job.host("-t 1 --log-dir logs --no-python stay.sh");
     assert_eq!(host.worker().number("world_size"), 1);
@@ -38,7 +38,7 @@ fn newcomer_is_taken_in() {
 /// lost member at once, although the job would wait an hour for that member.
 #[test]
 fn spare_takes_the_place_of_a_lost_member() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let job = Job::new(&sandbox, "--nnodes 2 --rdzv-conf shrink_timeout=3600,join_timeout=7200");
     let mut host = job.host("--no-python stay.sh");
     let mut guest = job.guest("--no-python stay.sh");
@@ -47,7 +47,12 @@ fn spare_takes_the_place_of_a_lost_member() {
     spare.logs("this node is a spare");
     let status = job.status();
     assert_eq!(status["round"], 1);
-    assert_eq!(status["nodes"][2]["standing"], "spare");
+    // A spare is not ready before its standbys are.
+    let is_preparing = sandbox.has_standbys() && status["nodes"][2]["standing"] == "preparing";
+    assert!(is_preparing || status["nodes"][2]["standing"] == "spare", "{status:#}");
+    if sandbox.has_standbys() {
+        spare.logs(READY);
+    }
     guest.signal(Signal::SIGKILL);
     let both = workers([&mut host, &mut spare]);
     assert_eq!(numbers(&both, "group_rank"), [0, 1]);
@@ -58,7 +63,7 @@ fn spare_takes_the_place_of_a_lost_member() {
 /// A spare that is not needed succeeds with the job.
 #[test]
 fn spare_succeeds_with_the_job() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let orders = [0, 1].map(|rank| sandbox.orders(rank));
     let job = Job::new(&sandbox, "--nnodes 2");
     let mut host = job.host("--no-python obey.sh");
@@ -76,7 +81,7 @@ fn spare_succeeds_with_the_job() {
 /// Nodes may have different numbers of workers; global ranks are dense in the order of the nodes.
 #[test]
 fn nodes_may_differ_in_size() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let job = Job::new(&sandbox, "--nnodes 2");
     let mut host = job.host("--nproc-per-node 1 --node-rank 1 --no-python fail.sh 0");
     let mut guest = job.guest("--nproc-per-node 3 --node-rank 0 --no-python fail.sh 0");
@@ -93,6 +98,7 @@ fn nodes_may_differ_in_size() {
 /// same message.
 #[test]
 fn missing_nodes_are_counted() {
+    // No worker is started.
     let sandbox = Sandbox::new();
     let job = Job::new(&sandbox, "--nnodes 3 --rdzv-conf join_timeout=2");
     let mut host = job.host("--no-python stay.sh");
@@ -112,6 +118,7 @@ fn missing_nodes_are_counted() {
 /// Agents that start at the same moment agree on one of them as the host.
 #[test]
 fn agents_that_start_together_find_one_coordinator() {
+    // With standbys, one agent would start before the others.
     let sandbox = Sandbox::new();
     let job = Job::new(&sandbox, "--nnodes 3");
     let mut agents = [0, 1, 2].map(|_| job.guest("--no-python fail.sh 0"));
@@ -130,7 +137,7 @@ fn workers_reach_their_store_over_ipv6() {
     if let Err(error) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) {
         return skip(&format!("::1 is not there: {error}"));
     }
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let job = Job::at(&sandbox, format!("[::1]:{}", free_port()), "--nnodes 2");
     let mut host = job.host("--no-python reach.sh");
     let mut guest = job.guest("--no-python reach.sh");
@@ -144,7 +151,7 @@ fn workers_reach_their_store_over_ipv6() {
 /// The console of a node has the output of its own workers only.
 #[test]
 fn consoles_are_not_mixed() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let job = Job::new(&sandbox, "--nnodes 2");
     let mut host = job.host("--no-python stay.sh");
     let mut guest = job.guest("--no-python stay.sh");
@@ -156,7 +163,7 @@ fn consoles_are_not_mixed() {
 /// A job with whole units keeps the surplus node as a spare, and admits it with the next one.
 #[test]
 fn whole_units_take_part() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let flags = "--nnodes 2:4:2 --rdzv-conf last_call_timeout=1,join_settle=0";
     let job = Job::new(&sandbox, flags);
     let mut host = job.host("--no-python stay.sh");
@@ -174,7 +181,7 @@ fn whole_units_take_part() {
 /// another program: a new node warns, and registers when it answers again.
 #[test]
 fn newcomer_waits_for_a_stalled_coordinator() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let job = Job::new(&sandbox, "--nnodes 1:2 --rdzv-conf last_call_timeout=0.1,join_settle=0.1");
     let mut host = job.host("--no-python stay.sh");
     host.worker();

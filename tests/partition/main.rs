@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use support::{LEASE, Network, Program, Sandbox, Stream, is_alive, let_pass, may_make_networks};
+use support::{
+    LEASE, Network, Program, READY, Sandbox, Stream, is_alive, let_pass, may_make_networks,
+};
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -18,15 +20,22 @@ fn three_agents(network: &Network, sandbox: &Sandbox) -> [Program; 3] {
 }
 
 /// Starts agents on `N` nodes, of which the first hosts, with one worker each, and waits until all
-/// are admitted.
+/// are admitted. The others wait for the host, with standbys if workers have any.
 fn agents<const N: usize>(network: &Network, sandbox: &Sandbox, nodes: &str) -> [Program; N] {
     let words = format!(
         "--nnodes {nodes} --max-restarts 1 --rdzv-endpoint {}:29400 \
          --rdzv-conf last_call_timeout=600,join_settle=0.1,shrink_timeout=0 --no-python stay.sh",
         Network::address(1)
     );
-    let mut agents =
-        std::array::from_fn(|index| network.ragent(sandbox, index as u32 + 1, &words).start());
+    let start = |node| network.ragent(sandbox, node, &words).start();
+    let mut agents: Vec<Program> = (2..=N as u32).map(start).collect();
+    if sandbox.has_standbys() {
+        for agent in &mut agents {
+            agent.logs(READY);
+        }
+    }
+    agents.insert(0, start(1));
+    let mut agents: [Program; N] = agents.try_into().expect("one agent for each node");
     for agent in &mut agents {
         agent.logs(&format!("nodes={N} world_size={N} master=10.77.0.1:"));
     }
@@ -41,7 +50,7 @@ fn cut_off_node_is_left_out_and_taken_back() {
         return;
     }
     let network = Network::new("cut", 3);
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let [mut host, mut stays, mut cut] = three_agents(&network, &sandbox);
     network.cut(3);
     host.logs("node lost");
@@ -66,7 +75,7 @@ fn blips_cost_nothing() {
         return;
     }
     let network = Network::new("blip", 3);
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let [mut host, mut other, blipping] = three_agents(&network, &sandbox);
     for millis in [500, 1000, 1500] {
         network.cut(3);
@@ -94,7 +103,7 @@ fn link_that_is_cut_one_way() {
     }
     for (name, from, to) in [("deaf", 1, 3), ("mute", 3, 1)] {
         let network = Network::new(name, 3);
-        let sandbox = Sandbox::new();
+        let sandbox = Sandbox::with_standbys();
         let [mut host, mut stays, mut cut] = three_agents(&network, &sandbox);
         network.cut_one_way(from, to);
         cut.logs("the lease has ended");
@@ -120,7 +129,7 @@ fn half_of_the_nodes_are_cut_off() {
         return;
     }
     let network = Network::new("half", 6);
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let mut agents = agents::<6>(&network, &sandbox, "2:6");
     let workers = agents.each_mut().map(Program::worker);
     for node in 4..=6 {
@@ -153,7 +162,7 @@ fn flapping_link() {
         return;
     }
     let network = Network::new("flap", 4);
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let mut agents = agents::<4>(&network, &sandbox, "2:4");
     for agent in &mut agents {
         agent.worker();
@@ -182,7 +191,7 @@ fn stale_worker_reaches_no_newer_store() {
         return;
     }
     let network = Network::new("stale", 3);
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let [mut host, mut stays, lost] = three_agents(&network, &sandbox);
     lost.signal(Signal::SIGKILL);
     stays.logs("nodes=2 world_size=2");
@@ -207,7 +216,7 @@ fn cut_off_host_is_waited_for() {
         return;
     }
     let network = Network::new("host", 8);
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let mut agents = agents::<8>(&network, &sandbox, "2:8");
     for agent in &mut agents {
         agent.worker();
@@ -232,6 +241,7 @@ fn host_of_an_address_that_is_not_its_own() {
         return;
     }
     let network = Network::new("nat", 1);
+    // The only node starts its round before it has a standby.
     let sandbox = Sandbox::new();
     let words = "--nnodes 1:2 --shutdown-timeout 3600 --rdzv-endpoint 192.0.2.1:29400 \
                  --rdzv-conf is_host=1,last_call_timeout=0.5,join_timeout=3600 --no-python polite.sh";
@@ -252,6 +262,7 @@ fn doctor_names_the_broken_way() {
         return;
     }
     let network = Network::new("doctor", 4);
+    // The test ends before its workers have started.
     let sandbox = Sandbox::new();
     let _agents = agents::<4>(&network, &sandbox, "4");
     let doctor =
@@ -274,6 +285,7 @@ fn new_address_is_known_in_the_next_round() {
         return;
     }
     let network = Network::new("renew", 2);
+    // Both nodes start at once, before they have standbys.
     let sandbox = Sandbox::new();
     let words = format!(
         "--nnodes 2 --max-restarts 1 --rdzv-endpoint {}:29400 --no-python bash -c",
@@ -305,6 +317,7 @@ fn endpoint_on_a_container_bridge_is_warned_about() {
     network.ip(1, "link add docker0 type bridge");
     network.ip(1, "addr add 172.17.0.1/16 dev docker0");
     network.ip(1, "link set docker0 up");
+    // The only node starts its round before it has a standby.
     let sandbox = Sandbox::new();
     for (address, warned) in [("172.17.0.1", true), ("10.77.0.1", false)] {
         let words = format!(

@@ -15,7 +15,7 @@ fn hopping_and_uninterruptible_processes_die() {
     }
     for worker in ["hop.py", "vfork.py"] {
         for signal in [Signal::SIGTERM, Signal::SIGKILL] {
-            let sandbox = Sandbox::new();
+            let sandbox = Sandbox::with_standbys();
             let lifeline = sandbox.lifeline("lifeline");
             let words = format!("--nproc-per-node 2 --shutdown-timeout 1 --no-python {worker}");
             let mut agent = sandbox.ragent(&words).hold(&lifeline).start();
@@ -31,7 +31,7 @@ fn hopping_and_uninterruptible_processes_die() {
 /// If its process group is killed, the agent dies too, and its keeper kills the rest.
 #[test]
 fn killed_process_group_leaves_nothing() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let lifeline = sandbox.lifeline("lifeline");
     let words = "--nproc-per-node 2 --no-python litter.sh stubborn.sh";
     let mut agent = sandbox.ragent(words).hold(&lifeline).start();
@@ -46,10 +46,12 @@ fn killed_process_group_leaves_nothing() {
 /// An agent whose parent was killed goes on with its job, and ends when it is asked to.
 #[test]
 fn killed_parent_changes_nothing() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let lifeline = sandbox.lifeline("lifeline");
-    let script = format!("{} --no-python litter.sh polite.sh; :", env!("CARGO_BIN_EXE_ragent"));
-    let mut parent = sandbox.program("bash").arg("-c").arg(script).hold(&lifeline).start();
+    let (words, gate) = sandbox.job("--no-python litter.sh polite.sh");
+    let script = format!("{} {words}; :", env!("CARGO_BIN_EXE_ragent"));
+    let parent = sandbox.program("bash").arg("-c").arg(script).hold(&lifeline);
+    let mut parent = parent.gated_by(gate).start();
     parent.worker();
     let worker = parent.worker().pid();
     let agent = children(parent.pid())[0];
@@ -66,7 +68,7 @@ fn killed_parent_changes_nothing() {
 #[test]
 fn delegated_cgroup_is_used() {
     let Some(cgroup) = Cgroup::delegated("used") else { return };
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let mut agent = cgroup.ragent(&sandbox, "--no-python litter.sh stay.sh").start();
     agent.worker();
     let worker = agent.worker().pid();
@@ -88,7 +90,7 @@ fn next_agent_ends_what_is_left() {
     if !is_there("setsid") {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let lifeline = sandbox.lifeline("lifeline");
     let words = "--no-python litter.sh stay.sh";
     let mut agent = cgroup.ragent(&sandbox, words).hold(&lifeline).start();
@@ -119,7 +121,7 @@ fn next_agent_ends_what_is_left() {
 fn service_manager_stops_its_unit() {
     for is_mixed in [false, true] {
         let Some(cgroup) = Cgroup::delegated("unit") else { return };
-        let sandbox = Sandbox::new();
+        let sandbox = Sandbox::with_standbys();
         let words = "--nproc-per-node 2 --no-python litter.sh polite.sh";
         let mut agent = cgroup.ragent(&sandbox, words).start();
         agent.workers(2);

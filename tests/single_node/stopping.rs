@@ -16,7 +16,7 @@ use crate::support::{Sandbox, is_there, keeper_of};
 #[test]
 fn workers_receive_the_signal_and_may_save() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
-        let sandbox = Sandbox::new();
+        let sandbox = Sandbox::with_standbys();
         let words = "--nproc-per-node 2 --shutdown-timeout 300 --no-python polite.sh";
         let mut agent = sandbox.ragent(words).start();
         agent.workers(2);
@@ -34,7 +34,7 @@ fn workers_receive_the_signal_and_may_save() {
 /// Ctrl-C reaches the agent's whole process group; the workers get it once, from the agent.
 #[test]
 fn ctrl_c_reaches_workers_through_the_agent() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let words = "--shutdown-timeout 300 --no-python polite.sh";
     let mut agent = sandbox.ragent(words).start();
     agent.worker();
@@ -49,7 +49,7 @@ fn ctrl_c_reaches_workers_through_the_agent() {
 /// A worker that ignores the signal is killed after its grace period.
 #[test]
 fn stubborn_worker_is_killed_after_its_grace() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let words = "--nproc-per-node 2 --shutdown-timeout 1 --no-python stubborn.sh";
     let mut agent = sandbox.ragent(words).start();
     agent.workers(2);
@@ -62,7 +62,7 @@ fn stubborn_worker_is_killed_after_its_grace() {
 /// A second Ctrl-C kills stubborn workers at once.
 #[test]
 fn second_ctrl_c_kills_at_once() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let words = "--nproc-per-node 2 --shutdown-timeout 3600 --no-python stubborn.sh";
     let mut agent = sandbox.ragent(words).start();
     agent.workers(2);
@@ -77,7 +77,7 @@ fn second_ctrl_c_kills_at_once() {
 /// While workers take their time to stop after a signal, one line reports what happens.
 #[test]
 fn slow_stop_is_one_line() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let words = "--nproc-per-node 2 --shutdown-timeout 300 --no-python stubborn.sh";
     let mut agent = sandbox.ragent(words).default_lines().start();
     agent.workers(2);
@@ -94,7 +94,7 @@ fn slow_stop_is_one_line() {
 /// A service manager that repeats its signal does not shorten the grace period.
 #[test]
 fn second_sigterm_does_not_shorten_the_grace() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let orders = sandbox.orders(0);
     let mut agent = sandbox.ragent("--shutdown-timeout 3600 --no-python obey.sh").start();
     agent.worker();
@@ -120,13 +120,11 @@ fn second_sigterm_does_not_shorten_the_grace() {
 /// default, so that it can still be used to make them reload.
 #[test]
 fn ignored_signal_stays_ignored_by_the_agent_alone() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let orders = sandbox.orders(0);
-    let script = format!(
-        "trap '' HUP; exec {} --shutdown-timeout 3600 --no-python obey.sh",
-        env!("CARGO_BIN_EXE_ragent")
-    );
-    let mut agent = sandbox.program("/bin/sh").arg("-c").arg(script).start();
+    let (words, gate) = sandbox.job("--shutdown-timeout 3600 --no-python obey.sh");
+    let script = format!("trap '' HUP; exec {} {words}", env!("CARGO_BIN_EXE_ragent"));
+    let mut agent = sandbox.program("/bin/sh").arg("-c").arg(script).gated_by(gate).start();
     agent.worker();
     agent.signal(Signal::SIGHUP);
     orders.give("grep SigIgn /proc/$$/status");
@@ -142,7 +140,7 @@ fn ignored_signal_stays_ignored_by_the_agent_alone() {
 /// reported.
 #[test]
 fn stubborn_worker_does_not_outlive_a_failure() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let words = "--nproc-per-node 2 --shutdown-timeout 1 --no-python stubborn.sh";
     let mut agent = sandbox.ragent(words).start();
     agent.workers(2)[1].signal(Signal::SIGBUS);
@@ -159,7 +157,7 @@ fn nothing_is_left_after_success() {
     if !is_there("setsid") {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let words = "--nproc-per-node 2 --shutdown-timeout 300 --no-python litter.sh true";
     sandbox.ragent(words).run().assert_code(0);
     sandbox.assert_nothing_left();
@@ -171,7 +169,7 @@ fn nothing_is_left_of_a_failed_round_when_the_next_begins() {
     if !is_there("setsid") {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let words = "--max-restarts 1 --shutdown-timeout 1 --no-python litter.sh bash -c";
     let check = r#"
         [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 9
@@ -193,7 +191,7 @@ fn nothing_is_left_after_a_signal() {
     if !is_there("setsid") {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let words = "--nproc-per-node 2 --shutdown-timeout 1 --no-python litter.sh sleep infinity";
     let mut agent = sandbox.ragent(words).start();
     agent.workers(2);
@@ -206,7 +204,7 @@ fn nothing_is_left_after_a_signal() {
 #[test]
 fn closed_stdout_does_not_end_the_agent() {
     for tee in ["-t 0", "-t 1"] {
-        let sandbox = Sandbox::new();
+        let sandbox = Sandbox::with_standbys();
         let (reader, writer) = pipe().unwrap();
         let words = format!("--log-dir logs {tee} --no-python flood.sh 20000 0");
         let agent = sandbox.ragent(&words).stdout(writer).start();
@@ -221,7 +219,7 @@ fn closed_stdout_does_not_end_the_agent() {
 /// If the reader of its stderr is gone, an agent goes on, and so do its workers.
 #[test]
 fn closed_stderr_does_not_end_the_agent() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let (reader, writer) = pipe().unwrap();
     let agent = sandbox.ragent("--no-python flood.sh 20000 0").stderr(writer).start();
     let mut first = String::new();
@@ -233,7 +231,7 @@ fn closed_stderr_does_not_end_the_agent() {
 /// An agent whose stderr is a full pipe without a reader still ends on a signal.
 #[test]
 fn full_stderr_does_not_hold_the_agent() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let (_reader, writer) = pipe().unwrap();
     fill(&writer);
     let (orders, lifeline) = (sandbox.orders(0), sandbox.lifeline("lifeline"));
@@ -260,7 +258,7 @@ fn fill(pipe: &PipeWriter) {
 /// Forwarded signals reach the workers, in every round, and end nothing.
 #[test]
 fn forwarded_signals_reach_the_workers() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let orders = [0, 1].map(|rank| sandbox.orders(rank));
     let words = "--nproc-per-node 2 --max-restarts 1 --signals-to-forward SIGUSR1,SIGUSR2 \
                  --no-python obey.sh";
@@ -290,7 +288,7 @@ fn forwarded_signals_reach_the_workers() {
 /// ends neither the keeper nor the job.
 #[test]
 fn signals_to_the_keeper_end_nothing() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::with_standbys();
     let orders = sandbox.orders(0);
     let mut agent = sandbox.ragent("--no-python obey.sh").start();
     agent.worker();
@@ -312,6 +310,7 @@ fn signals_to_the_keeper_end_nothing() {
 /// reserves 32 and 33.
 #[test]
 fn workers_ignore_no_signal() {
+    // The signals of workers from standbys are compared in the suite `standbys`.
     let sandbox = Sandbox::new();
     let python = "import os, signal, sys\n\
                   fixed = {signal.SIGKILL, signal.SIGSTOP, 32, 33}\n\
