@@ -11,6 +11,7 @@ mod job;
 mod output;
 mod resources;
 mod rounds;
+mod running;
 
 #[path = "../support/mod.rs"]
 mod support;
