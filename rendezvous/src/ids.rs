@@ -4,6 +4,8 @@ use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
+use crate::limits;
+
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -105,7 +107,18 @@ impl Term {
     pub(crate) fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
+
+    /// Returns the term that a candidate proposes: its counter is above that of `self`, and `nonce` keeps
+    /// two candidates from proposing the same one.
+    pub(crate) fn proposed(self, nonce: u16) -> Self {
+        let counter =
+            (self.0 >> NONCE_BITS).saturating_add(1).min(limits::NUMBER_MAX >> NONCE_BITS);
+        Self(counter << NONCE_BITS | u64::from(nonce))
+    }
 }
+
+/// The number of low bits of an elected term that identify the process that proposed it.
+const NONCE_BITS: u32 = 16;
 
 impl Round {
     /// Returns the round that follows.

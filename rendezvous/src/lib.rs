@@ -26,10 +26,12 @@
 
 mod departures;
 pub mod effect;
+pub mod election;
 mod flapping;
 mod group;
 pub mod ids;
 pub mod incomplete;
+pub mod jitter;
 pub mod limits;
 mod machine;
 pub mod message;

@@ -98,6 +98,13 @@ pub(crate) const QUIET_TIME: Duration = Duration::from_secs(600);
 /// it.
 pub(crate) const RECOVERY_MARGIN: Duration = Duration::from_secs(2);
 
+/// The most renewals of a leader's lease whose answers count: those of one lease, and as many again for changes
+/// of the memory in between.
+pub(crate) const RENEWALS_UNDER_WAY_MAX: usize = 32;
+
+/// The number of times that the pause between two candidacies doubles, at most.
+pub(crate) const PAUSE_DOUBLINGS_MAX: u32 = 3;
+
 /// The number of keep-alives that one coordinator handles per second.
 const KEEP_ALIVES_PER_SECOND: u32 = 4_000;
 

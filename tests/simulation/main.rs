@@ -2,6 +2,7 @@
 //!
 //! A failure prints the command that replays it.
 
+mod election;
 mod scale;
 mod storm;
 
@@ -50,13 +51,21 @@ fn given(name: &str) -> Option<u64> {
 /// The lowest of `seeds` that breaks a rule, with the reason; the seeds are divided among all
 /// processors.
 fn first_broken(seeds: Range<u64>, sabotage: Sabotage) -> Option<(u64, String)> {
+    first_broken_of(seeds, |seed| run(seed, sabotage).err())
+}
+
+/// The lowest of `seeds` for which `run` returns a reason.
+fn first_broken_of(
+    seeds: Range<u64>,
+    run: impl Fn(u64) -> Option<String> + Sync,
+) -> Option<(u64, String)> {
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     // Once a seed is known to break a rule, higher seeds are skipped.
     let end = AtomicU64::new(seeds.end);
     let share = |first: usize| {
         let share = seeds.clone().skip(first).step_by(threads);
         let mut share = share.take_while(|seed| *seed < end.load(Ordering::Relaxed));
-        let broken = share.find_map(|seed| run(seed, sabotage).err().map(|why| (seed, why)))?;
+        let broken = share.find_map(|seed| run(seed).map(|why| (seed, why)))?;
         end.fetch_min(broken.0, Ordering::Relaxed);
         Some(broken)
     };

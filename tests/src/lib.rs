@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod chronicle;
+pub mod election;
 pub mod invariants;
 pub mod random;
 pub mod sabotage;

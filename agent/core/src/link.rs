@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ragent_rendezvous::{ids::AttendNumber, settings::Leases};
+use ragent_rendezvous::{ids::AttendNumber, jitter::Jitter, settings::Leases};
 
 use crate::limits;
 
@@ -98,7 +98,7 @@ impl Link {
             next_keep_alive: None,
             unanswered: BTreeMap::new(),
             lease: None,
-            jitter: Jitter(seed),
+            jitter: Jitter::new(seed),
             effects: VecDeque::new(),
         }
     }
@@ -285,7 +285,7 @@ impl Link {
     fn dial_soon(&mut self, now: Instant) {
         if self.attempt.is_none() {
             let spread = self.stretched(limits::REDIAL_FIRST).saturating_sub(limits::REDIAL_FIRST);
-            self.next_dial = Some(now + spread.mul_f64(self.jitter.next()));
+            self.next_dial = Some(now + spread.mul_f64(self.jitter.fraction()));
         }
     }
 
@@ -295,7 +295,7 @@ impl Link {
         self.failures = self.failures.saturating_add(1);
         let pause = self.stretched(doubled.min(longest));
         // From half of the pause to all of it.
-        self.next_dial = Some(now + pause.mul_f64(0.5 + self.jitter.next() / 2.0));
+        self.next_dial = Some(now + pause.mul_f64(0.5 + self.jitter.fraction() / 2.0));
     }
 
     fn dial(&mut self, now: Instant) {
@@ -332,22 +332,6 @@ impl Link {
 
 /// The maximum number of keep-alives under way: more than those of one lease.
 const MAX_UNANSWERED: usize = 64;
-
-/// A sequence of random numbers determined by its seed (SplitMix64).
-#[derive(Clone, Copy, Debug)]
-struct Jitter(u64);
-
-impl Jitter {
-    /// Returns a number from 0 to 1, 1 excluded.
-    fn next(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        // The upper 53 bits, the precision of a float.
-        ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
-    }
-}
 
 #[cfg(test)]
 mod tests;

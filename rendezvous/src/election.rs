@@ -1,0 +1,484 @@
+//! Elects the coordinator of a job among a few voters, without a log, a disk or an outside service.
+//!
+//! Three or five agents are *voters*. One of them leads, for as long as a majority renews its lease; its
+//! process runs the [`Rendezvous`](crate::Rendezvous). When the leases end without renewal another
+//! voter is elected. What the job must not forget ([`Memory`]) is copied to a majority before it takes effect.
+//!
+//! ```text
+//!             lease over, stagger         majority would vote     majority has voted
+//!  Follower ─────────────────────▶ Asking ──────────────▶ Voting ─────────────▶ Leading
+//!     ▲                              │                      │                      │
+//!     └──────────────────────────────┴──────────────────────┘                      │
+//!     ▲          no majority within `poll`                                         │
+//!     └────────────────────────────────────────────────────────────────────────────┘
+//!                lease over, a higher term exists, or the voter resigns
+//! ```
+//!
+//! A leadership begins with the first renewal that a majority has granted, and lasts
+//! [`Timers::leader_lease`] from the *sending* of the newest one. A voter votes for nobody else for
+//! [`Timers::voter_lease`] from the receipt of a renewal, which is longer. So at most one process leads.
+//!
+//! A voter that has just started may have forgotten a lease. It is *fresh* for as long as one can last:
+//! its vote counts only if all voters are fresh, because then no earlier leader is left.
+//!
+//! A candidate first asks whether others would vote for it, which changes nothing: a voter that cannot
+//! receive the leader's messages does not depose it.
+//!
+//! Requests are answered by [`Election::handle_request`]; after every other `handle_*`, carry out
+//! [`Election::poll_effect`] until `None` and arm one timer for [`Election::poll_timeout`]. The clock must
+//! go on while the machine is suspended.
+
+mod candidate;
+mod leader;
+pub mod message;
+mod poll;
+#[cfg(test)]
+mod tests;
+pub mod timers;
+mod voter;
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use tracing::{debug, info};
+
+use crate::{
+    ids::{NodeId, Term},
+    jitter::Jitter,
+    limits::NUMBER_MAX,
+    settings::Memory,
+};
+use leader::Leader;
+use message::{Answer, Place, Replica, Request, Version, VoterMessage};
+use poll::Poll;
+use timers::Timers;
+use voter::Voter;
+
+/// The configuration of one voter.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The place of this voter in the list.
+    pub place: Place,
+    /// The number of voters in the list.
+    pub voters: usize,
+    /// This process.
+    pub process: NodeId,
+    /// The leases; the same for all voters.
+    pub timers: Timers,
+    /// The seed of terms and delays; different in each process.
+    pub seed: u64,
+}
+
+/// An action for the driver.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Effect {
+    /// Send a request to the voter at this place; drop it if that cannot be reached.
+    Send {
+        /// The voter.
+        to: Place,
+        /// The request.
+        message: VoterMessage<Request>,
+    },
+    /// Start to coordinate the job.
+    Lead(Box<Leadership>),
+    /// Coordinate until this time at least.
+    Extend(Instant),
+    /// A majority has this version of the memory.
+    Copied(Version),
+    /// Do not coordinate (any more), and send agents to the leader.
+    Follow {
+        /// The leader's place; `None` if none is known.
+        leader: Option<Place>,
+    },
+    /// Report that two places of the list are the same process.
+    Duplicate {
+        /// The place whose process answers elsewhere as well.
+        place: Place,
+    },
+}
+
+/// A leadership that begins.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Leadership {
+    /// Its term.
+    pub term: Term,
+    /// Its end, unless it is extended.
+    pub until: Instant,
+    /// The time until which workers under earlier leaders may run.
+    pub others_until: Instant,
+    /// The leader before, if one is known.
+    pub former: Option<NodeId>,
+    /// The memory of that leader; `None` if this is the first one.
+    pub memory: Option<Memory>,
+}
+
+/// One voter: it votes, stands for election, and leads.
+#[derive(Debug)]
+pub struct Election {
+    settings: Settings,
+    voter: Voter,
+    role: Role,
+    /// The highest term in any message.
+    highest: Term,
+    /// The place of the process that holds this voter's lease.
+    leader: Option<Place>,
+    /// The processes at the other places, as far as known.
+    processes: Vec<Option<NodeId>>,
+    /// The candidacies without success since the last leader.
+    failures: u32,
+    is_leaving: bool,
+    sequence: u64,
+    jitter: Jitter,
+    effects: VecDeque<Effect>,
+    clock: Instant,
+}
+
+#[derive(Debug)]
+enum Role {
+    /// Waits for the end of the leader's lease.
+    Follower { stands_at: Instant },
+    /// Asks who would vote.
+    Asking(Poll),
+    /// Asks for votes; `cold` are the processes whose votes count although they are fresh.
+    Voting { poll: Poll, term: Term, cold: Vec<Option<NodeId>> },
+    /// Sends renewals; leads once a majority has granted one.
+    Leading(Box<Leader>),
+}
+
+impl Election {
+    /// Starts a voter. `memory` is what an earlier process of this place has left, with its version, and
+    /// `highest` the highest term that it knew.
+    pub fn new(now: Instant, settings: Settings, memory: Replica, highest: Term) -> Self {
+        let voter = Voter::new(now, settings.timers, memory);
+        let jitter = Jitter::new(settings.seed);
+        let processes = vec![None; settings.voters];
+        let mut election = Self {
+            voter,
+            role: Role::Follower { stands_at: now },
+            highest,
+            leader: None,
+            processes,
+            failures: 0,
+            is_leaving: false,
+            sequence: 0,
+            jitter,
+            effects: VecDeque::new(),
+            clock: now,
+            settings,
+        };
+        election.follow(now);
+        election
+    }
+
+    /// Handles a request of another voter, and returns the answer.
+    pub fn handle_request(
+        &mut self,
+        now: Instant,
+        message: VoterMessage<Request>,
+    ) -> Option<VoterMessage<Answer>> {
+        self.begin(now);
+        let VoterMessage { place, process, highest, sequence, body, .. } = message;
+        self.learn(now, highest);
+        let answer = match body {
+            Request::Ask => {
+                let would = !self.is_leading() && self.voter.is_free_for(now, &process);
+                self.voter.answer(now, would, false)
+            }
+            Request::Vote { term, cold } => self.handle_vote(now, &process, term, cold),
+            Request::Renew { term, cold, replica } => {
+                self.handle_renewal(now, place, (&process, term), cold, &replica)
+            }
+            Request::Release { term } => {
+                if self.voter.release(now, &process, Some(term)) {
+                    self.follow(now);
+                }
+                return None;
+            }
+        };
+        Some(self.message(now, sequence, answer))
+    }
+
+    /// Handles the answer to a request.
+    pub fn handle_answer(&mut self, now: Instant, message: VoterMessage<Answer>) {
+        self.begin(now);
+        self.learn(now, message.highest);
+        self.note_process(message.place, &message.process);
+        match &mut self.role {
+            Role::Follower { .. } => {}
+            Role::Asking(poll) | Role::Voting { poll, .. } => {
+                if poll.record(now, message) {
+                    self.count(now);
+                }
+            }
+            Role::Leading(leader) => {
+                let VoterMessage { place, process, is_fresh, sequence, body, .. } = message;
+                // A fresh process other than the one that was elected with has forgotten its vote.
+                let counts = !is_fresh || leader.cold(place).as_ref() == Some(&process);
+                if body.is_granted && counts && leader.handle_granted(place, sequence, body.version)
+                {
+                    self.extend();
+                }
+            }
+        }
+    }
+
+    /// Handles a connection to a voter that could not be reached before: repeats what it has missed.
+    pub fn handle_connected(&mut self, now: Instant, place: Place) {
+        self.begin(now);
+        let is_missing = |poll: &Poll| !poll.has_answer_of(place);
+        let (sequence, request) = match &self.role {
+            Role::Follower { .. } => return,
+            Role::Asking(poll) if is_missing(poll) => (poll.sequence, Request::Ask),
+            Role::Voting { poll, term, cold } if is_missing(poll) => {
+                let cold = cold.get(place.0).cloned().flatten();
+                (poll.sequence, Request::Vote { term: *term, cold })
+            }
+            Role::Asking(_) | Role::Voting { .. } => return,
+            Role::Leading(_) => {
+                self.renew(now);
+                return;
+            }
+        };
+        self.send(now, place, sequence, request);
+    }
+
+    /// Handles an obituary: no process of this agent is left, so its lease ends.
+    pub fn handle_obituary(&mut self, now: Instant, process: &NodeId) {
+        self.begin(now);
+        if self.voter.release(now, process, None) {
+            info!(%process, "the leader's process has ended");
+            self.follow(now);
+        }
+    }
+
+    /// Handles a term that an agent knows. A leader of a lower one resigns, and stands again above it.
+    pub fn handle_highest(&mut self, now: Instant, term: Term) {
+        self.begin(now);
+        self.learn(now, term);
+    }
+
+    /// Changes the memory; [`Effect::Copied`] with the version that is returned follows when a majority has it.
+    /// Returns `None` if this voter does not lead.
+    pub fn handle_remember(&mut self, now: Instant, memory: Memory) -> Option<Version> {
+        self.begin(now);
+        let Role::Leading(leader) = &self.role else { return None };
+        leader.until?;
+        let number = self.voter.version().number.saturating_add(1);
+        let version = Version { term: leader.term, number };
+        let replica = Replica { version, memory: Some(memory) };
+        self.grant_own(now, &replica);
+        self.renew(now);
+        Some(version)
+    }
+
+    /// Gives up the leadership, if there is one, and does not stand again: the process is to end.
+    pub fn handle_leaving(&mut self, now: Instant) {
+        self.begin(now);
+        self.is_leaving = true;
+        match self.role {
+            Role::Leading(_) => self.step_down(now, "the agent leaves"),
+            Role::Asking(_) | Role::Voting { .. } => self.follow(now),
+            Role::Follower { .. } => {}
+        }
+    }
+
+    /// Handles all deadlines that have passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.begin(now);
+        match &self.role {
+            Role::Follower { stands_at } if *stands_at <= now && !self.is_leaving => {
+                self.stand(now)
+            }
+            Role::Asking(poll) | Role::Voting { poll, .. } if poll.deadline <= now => {
+                self.pause(now);
+            }
+            Role::Leading(leader) if leader.until.is_none() && leader.deadline <= now => {
+                self.step_down(now, "no majority has granted the first lease");
+            }
+            Role::Leading(leader) if leader.next_renewal <= now => self.renew(now),
+            Role::Follower { .. } | Role::Asking(_) | Role::Voting { .. } | Role::Leading(_) => {}
+        }
+    }
+
+    /// Returns the earliest deadline.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match &self.role {
+            Role::Follower { stands_at } => {
+                let lease = self.voter.lease(self.clock).map(|lease| lease.until);
+                [lease, Some(*stands_at).filter(|_| !self.is_leaving)].into_iter().flatten().min()
+            }
+            Role::Asking(poll) | Role::Voting { poll, .. } => Some(poll.deadline),
+            Role::Leading(leader) => {
+                let end = leader.until.unwrap_or(leader.deadline);
+                Some(leader.next_renewal.min(end))
+            }
+        }
+    }
+
+    /// Returns the next effect to be carried out.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// Returns the time until which this process leads; `None` if it does not.
+    pub fn leads_until(&self) -> Option<Instant> {
+        match &self.role {
+            Role::Leading(leader) => leader.until,
+            Role::Follower { .. } | Role::Asking(_) | Role::Voting { .. } => None,
+        }
+    }
+
+    /// Returns the highest term that this voter knows, to be stored for the next process of its place.
+    pub fn highest(&self) -> Term {
+        self.highest
+    }
+
+    /// Returns the newest memory that this voter has, to be stored likewise.
+    pub fn replica(&self) -> &Replica {
+        self.voter.replica()
+    }
+
+    /// Records the time, and ends what has ended by it before anything else is handled: a process
+    /// that was stopped for a while must not act on a lease that is over.
+    fn begin(&mut self, now: Instant) {
+        debug_assert!(self.clock <= now, "time does not go back");
+        self.clock = self.clock.max(now);
+        if self.leads_until().is_some_and(|until| until <= now) {
+            self.step_down(now, "no majority has renewed the lease");
+        }
+        if self.leader.is_some() && self.voter.lease(now).is_none() && !self.is_leading() {
+            self.announce(None);
+        }
+    }
+
+    /// Returns true if this process leads, or has the votes to.
+    fn is_leading(&self) -> bool {
+        matches!(self.role, Role::Leading(_))
+    }
+
+    fn handle_vote(
+        &mut self,
+        now: Instant,
+        process: &NodeId,
+        term: Term,
+        cold: Option<NodeId>,
+    ) -> Answer {
+        let is_asked = cold.is_none_or(|cold| cold == self.settings.process);
+        let is_granted = is_asked
+            && !self.is_leading()
+            && term.0 <= NUMBER_MAX
+            && self.voter.vote(now, process, term);
+        if is_granted {
+            self.highest = self.highest.max(term);
+            debug!(%process, %term, "voted");
+            // Others are elected within a poll, or not at all.
+            let Timers { poll, pause, .. } = self.settings.timers;
+            self.stand_after(now, poll + pause);
+        }
+        self.voter.answer(now, is_granted, is_granted)
+    }
+
+    fn handle_renewal(
+        &mut self,
+        now: Instant,
+        place: Place,
+        (process, term): (&NodeId, Term),
+        cold: Option<NodeId>,
+        replica: &Replica,
+    ) -> Answer {
+        let is_cold = cold.is_some_and(|cold| cold == self.settings.process);
+        let may_grant = !self.is_leading() && (is_cold || !self.voter.is_fresh(now));
+        let timers = self.settings.timers;
+        let is_granted = may_grant
+            && term.0 <= NUMBER_MAX
+            && self.voter.renew(now, timers, (process, term), replica);
+        if is_granted {
+            if is_cold {
+                self.voter.end_silence(now);
+            }
+            self.highest = self.highest.max(term);
+            self.failures = 0;
+            self.note_process(place, process);
+            self.announce(Some(place));
+            self.follow(now);
+        }
+        self.voter.answer(now, is_granted, false)
+    }
+
+    /// Notes a term that exists. A leader of a lower one could complete rounds below those of a later one.
+    fn learn(&mut self, now: Instant, term: Term) {
+        if term <= self.highest || term.0 > NUMBER_MAX {
+            return;
+        }
+        self.highest = term;
+        match self.role {
+            Role::Follower { .. } | Role::Asking(_) => {}
+            Role::Voting { .. } => self.pause(now),
+            Role::Leading(_) => self.step_down(now, "a higher term exists"),
+        }
+    }
+
+    /// Notes the process at a place, and reports a process that answers at two places.
+    fn note_process(&mut self, place: Place, process: &NodeId) {
+        let is_other = |other: usize| Place(other) != place;
+        let elsewhere = self.processes.iter().enumerate();
+        let is_elsewhere = elsewhere
+            .filter(|(other, _)| is_other(*other))
+            .any(|(_, known)| known.as_ref() == Some(process));
+        let is_own = *process == self.settings.process && place != self.settings.place;
+        if is_own || is_elsewhere {
+            self.effects.push_back(Effect::Duplicate { place });
+        }
+        if let Some(known) = self.processes.get_mut(place.0) {
+            *known = Some(process.clone());
+        }
+    }
+
+    /// Becomes a follower that stands for election when no lease is in force any more.
+    fn follow(&mut self, now: Instant) {
+        let lease = self.voter.lease(now).map(|lease| lease.until.saturating_duration_since(now));
+        if lease.is_none() {
+            self.announce(None);
+        }
+        self.stand_after(now, lease.unwrap_or_default());
+    }
+
+    /// Becomes a follower that stands for election after `delay`, staggered by its place.
+    fn stand_after(&mut self, now: Instant, delay: Duration) {
+        let place = u32::try_from(self.settings.place.0).unwrap_or(u32::MAX);
+        let stagger = self.settings.timers.stagger;
+        let random = stagger.mul_f64(self.jitter.fraction());
+        let stands_at = now + delay + stagger.saturating_mul(place) + random;
+        self.role = Role::Follower { stands_at };
+    }
+
+    /// Reports the leader, if it has changed.
+    fn announce(&mut self, leader: Option<Place>) {
+        if self.leader != leader {
+            self.leader = leader;
+            self.effects.push_back(Effect::Follow { leader });
+        }
+    }
+
+    fn others(&self) -> Vec<Place> {
+        (0..self.settings.voters).map(Place).filter(|place| *place != self.settings.place).collect()
+    }
+
+    fn send(&mut self, now: Instant, to: Place, sequence: u64, request: Request) {
+        let message = self.message(now, sequence, request);
+        self.effects.push_back(Effect::Send { to, message });
+    }
+
+    fn message<Body>(&self, now: Instant, sequence: u64, body: Body) -> VoterMessage<Body> {
+        VoterMessage {
+            place: self.settings.place,
+            process: self.settings.process.clone(),
+            is_fresh: self.voter.is_fresh(now),
+            highest: self.highest,
+            sequence,
+            body,
+        }
+    }
+}

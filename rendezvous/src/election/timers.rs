@@ -1,0 +1,57 @@
+//! The leases of an election, and the conditions between them.
+
+use std::time::Duration;
+
+use crate::settings::{Leases, NodeRange};
+
+/// The intervals of an election; the same for all voters of a job.
+///
+/// With clocks that drift by at most ρ, and the time K that a keeper needs to kill the workers at the
+/// end of a lease, a second leader never overlaps with workers of the first if
+/// `(leader_lease + K)·(1 + ρ) <= voter_lease·(1 - ρ)`. See `docs/rendezvous.md`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Timers {
+    /// The interval at which the leader renews its lease at each voter.
+    pub renewal: Duration,
+    /// The leader's lease, from the sending of the newest renewal that a majority has granted.
+    pub leader_lease: Duration,
+    /// A voter's lease, from the receipt of the newest renewal; also the silence after a start.
+    pub voter_lease: Duration,
+    /// The time for which a candidate waits for answers.
+    pub poll: Duration,
+    /// The pause after a candidacy without success; it doubles with each further one.
+    pub pause: Duration,
+    /// The longest pause.
+    pub pause_max: Duration,
+    /// The delay between the candidacies of two neighbours in the list, and its random part.
+    pub stagger: Duration,
+}
+
+impl Timers {
+    /// Returns the intervals for a job of so many nodes: leases are stretched as those of its agents are.
+    pub fn for_nodes(nodes: NodeRange) -> Self {
+        let leases = Leases::default().for_nodes(nodes);
+        let default = Self::default();
+        Self {
+            renewal: default.renewal.mul_f64(leases.stretch()),
+            leader_lease: leases.agent,
+            voter_lease: leases.coordinator,
+            ..default
+        }
+    }
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        let leases = Leases::default();
+        Self {
+            renewal: Duration::from_millis(200),
+            leader_lease: leases.agent,
+            voter_lease: leases.coordinator,
+            poll: Duration::from_millis(300),
+            pause: Duration::from_millis(100),
+            pause_max: Duration::from_millis(800),
+            stagger: Duration::from_millis(50),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The coordinator of the process that leads: it forms one round from the agents that have registered.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use ragent_rendezvous::{
+    election::{Leadership, message::Version},
+    ids::{Round, Term},
+    settings::Memory,
+};
+
+use super::{
+    Bug, Event, World,
+    agent::{Echo, KeepAlive},
+};
+
+/// The coordinator of one leadership.
+#[derive(Debug)]
+pub(super) struct Coordinator {
+    pub(super) term: Term,
+    until: Instant,
+    others_until: Instant,
+    since: Instant,
+    memory: Memory,
+    /// The hosts whose agents have registered in this term, and run nothing of an earlier one.
+    registered: BTreeSet<usize>,
+    /// The hosts on which no process is left.
+    dead: BTreeSet<usize>,
+    /// The round that is formed when a majority has the memory with it.
+    forming: Option<(Version, Round, BTreeSet<usize>)>,
+    round: Option<Round>,
+}
+
+/// The time that a leader waits for registrations, even if no other workers can run.
+const COURTESY: Duration = Duration::from_millis(300);
+
+impl Coordinator {
+    pub(super) fn until(&self) -> Instant {
+        self.until
+    }
+
+    pub(super) fn handle_obituary(&mut self, host: usize) {
+        self.dead.insert(host);
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let is_waiting = self.round.is_none() && self.forming.is_none();
+        is_waiting.then(|| self.others_until.max(self.since + COURTESY))
+    }
+}
+
+impl World {
+    pub(super) fn note_leader(&mut self, host: usize, leadership: Leadership) {
+        let local = self.hosts[host].local(self.now);
+        self.record.elections += 1;
+        let Some(process) = &mut self.hosts[host].process else { return };
+        let winner = self.record.winners.insert(leadership.term, process.id.clone());
+        if let Some(winner) = winner.filter(|winner| *winner != process.id) {
+            let (term, id) = (leadership.term, &process.id);
+            self.record.broken = Some(format!("rule c: {winner} and {id} have won term {term}"));
+        }
+        process.coordinator = Some(Coordinator {
+            term: leadership.term,
+            until: leadership.until,
+            others_until: leadership.others_until,
+            since: local,
+            memory: Self::memory_of(leadership.memory.as_ref()),
+            registered: BTreeSet::new(),
+            dead: BTreeSet::new(),
+            forming: None,
+            round: None,
+        });
+        self.advance_coordinator(host);
+    }
+
+    pub(super) fn extend_coordinator(&mut self, host: usize, until: Instant) {
+        let local = self.hosts[host].local(self.now);
+        let Some(process) = &mut self.hosts[host].process else { return };
+        let Some(coordinator) = &mut process.coordinator else { return };
+        coordinator.until = match self.bug {
+            Bug::LeaseFromReceipt => local + self.timers.leader_lease,
+            _ => until,
+        };
+    }
+
+    pub(super) fn end_coordinator(&mut self, host: usize) {
+        let local = self.hosts[host].local(self.now);
+        let ignores = self.bug == Bug::LeaseFromReceipt;
+        let Some(process) = &mut self.hosts[host].process else { return };
+        if process.coordinator.as_ref().is_none_or(|own| !ignores || own.until <= local) {
+            process.coordinator = None;
+        }
+        if process.is_leaving && process.coordinator.is_none() {
+            let id = process.id.clone();
+            self.hosts[host].workers = None;
+            self.end_process(host);
+            self.send_obituaries(host, &id);
+            let delay = self.random.millis(100, 6_000);
+            self.schedule(delay, Event::Start(host));
+        }
+    }
+
+    /// Handles a keep-alive. Returns the echo, if this process leads.
+    ///
+    /// An agent is registered when it knows this term, and has stopped what ran under a lower one.
+    pub(super) fn echo(&mut self, host: usize, message: &KeepAlive) -> Option<Echo> {
+        let counts_early = self.bug == Bug::EarlyRegistration;
+        let local = self.hosts[host].local(self.now);
+        let until = self.hosts[host].leads_until(self.bug).filter(|until| local < *until)?;
+        let coordinator = self.hosts[host].process.as_mut()?.coordinator.as_mut()?;
+        if message.term == coordinator.term || counts_early {
+            coordinator.registered.insert(message.from);
+        }
+        let sent = message.sent;
+        let (term, left) = (coordinator.term, until - local);
+        let round = coordinator.round;
+        self.advance_coordinator(host);
+        Some(Echo::Attended { term, left, sent, round, by: host })
+    }
+
+    /// Forms a round if it is time: its memory is copied first.
+    pub(super) fn advance_coordinator(&mut self, host: usize) {
+        let local = self.hosts[host].local(self.now);
+        let (all, bug) = (self.hosts.len(), self.bug);
+        let leads = self.hosts[host].leads_until(bug).is_some_and(|until| local < until);
+        let process = self.hosts[host].process.as_mut().filter(|process| !process.is_leaving);
+        let Some(coordinator) = process.and_then(|process| process.coordinator.as_mut()) else {
+            return;
+        };
+        let is_waiting = coordinator.round.is_none() && coordinator.forming.is_none();
+        let has_all = coordinator.registered.union(&coordinator.dead).count() == all;
+        let may_begin = has_all
+            || local >= coordinator.others_until && local >= coordinator.since + COURTESY
+            || bug == Bug::NoWaitForOthers;
+        if !leads || !is_waiting || !may_begin || coordinator.registered.is_empty() {
+            return;
+        }
+        let round = Round(coordinator.memory.round.0 + 1);
+        let memory = Memory { round, ..coordinator.memory.clone() };
+        coordinator.memory = memory.clone();
+        let members = coordinator.registered.clone();
+        // The copy may be complete before the call returns.
+        coordinator.forming = Some((Version::default(), round, members));
+        let local_version = self
+            .with_election_quietly(host, |election, now| election.handle_remember(now, memory))
+            .flatten();
+        let process = self.hosts[host].process.as_mut();
+        if let Some(coordinator) = process.and_then(|process| process.coordinator.as_mut())
+            && let (Some(version), Some(forming)) = (local_version, &mut coordinator.forming)
+        {
+            forming.0 = version;
+        }
+        self.settle(host);
+    }
+
+    /// Admits the members of the round whose memory a majority has.
+    pub(super) fn form_round(&mut self, host: usize, version: Version) {
+        let local = self.hosts[host].local(self.now);
+        let leads = self.hosts[host].leads_until(self.bug).is_some_and(|until| local < until);
+        let process = self.hosts[host].process.as_mut();
+        let Some(coordinator) = process.and_then(|process| process.coordinator.as_mut()) else {
+            return;
+        };
+        let is_it = |forming: &mut (Version, Round, BTreeSet<usize>)| forming.0 <= version && leads;
+        let Some((_, round, members)) = coordinator.forming.take_if(is_it) else { return };
+        coordinator.round = Some(round);
+        let term = coordinator.term;
+        self.note_round(round, term);
+        for member in members {
+            self.send(
+                host,
+                member,
+                Event::Echo { to: member, message: Echo::Admitted { term, round } },
+            );
+        }
+    }
+}
