@@ -75,8 +75,11 @@ pub const STANDBY_ROUND_PATIENCE: Duration = Duration::from_secs(30);
 /// The time without a round after which missing standbys are started at once: the next round of a
 /// crash loop follows within milliseconds, and an import takes longer than this pause.
 pub const STANDBY_IDLE: Duration = Duration::from_secs(1);
-/// The number of standbys of one slot that may end by themselves in a row: one may be killed by hand or
-/// for lack of memory, and a third such end has a lasting cause.
+/// The time for the import of one standby; `ragent doctor` waits as long. A first import from a shared
+/// file system takes minutes, and one that takes longer than this is faster as a part of the script.
+pub const STANDBY_IMPORT_TIMEOUT: Duration = Duration::from_secs(600);
+/// The number of standbys of one slot that may end in a row without a round: one may be killed by hand
+/// or for lack of memory, and a third such end has a lasting cause.
 pub const MAX_STANDBY_ENDS: u32 = 3;
 /// The time for which a node that joins a running job waits for its standbys: longer than an import
 /// from a shared file system usually takes. A node that needs longer joins without them.

@@ -19,7 +19,11 @@
 //! [`Input::Memory`], which answers the reading that is requested when a start is due, and dismissed one
 //! by one when memory becomes short.
 //!
-//! The machine has no process, file or clock. An input adds at most one effect for each slot and five
+//! An import that takes longer than [`limits::STANDBY_IMPORT_TIMEOUT`] is ended, and counts like a
+//! standby that has ended by itself. Without that deadline, a single import that hangs would keep all
+//! other slots empty for the rest of the round.
+//!
+//! The machine has no process, file or clock. An input adds at most two effects for each slot and five
 //! others, and effects are drained after each input, which bounds their queue.
 
 mod interface;
@@ -46,6 +50,8 @@ pub struct Standbys {
     round: Option<Instant>,
     /// Missing standbys are started from this time on.
     start_at: Instant,
+    /// No standby is started before this time.
+    paused_until: Instant,
     /// A due start requests no reading of memory before this time.
     retry_at: Instant,
     /// The next reading of memory for the standbys that exist.
@@ -55,6 +61,7 @@ pub struct Standbys {
     /// The available memory at the last reading, if it was too low for a start.
     short: Option<u64>,
     is_all_ready_announced: bool,
+    is_timeout_announced: bool,
     is_settled: bool,
     effects: VecDeque<Effect>,
 }
@@ -62,7 +69,7 @@ pub struct Standbys {
 #[derive(Debug, Default)]
 struct Slot {
     standby: Option<Standby>,
-    /// The number of standbys in a row that ended by themselves.
+    /// The number of standbys in a row that ended by themselves or did not become ready in time.
     ends: u32,
     /// The way in which the last of them ended.
     reason: String,
@@ -72,6 +79,8 @@ struct Slot {
 struct Standby {
     /// The number of modules that it imports.
     modules: usize,
+    /// The time by which it has to be ready.
+    deadline: Instant,
     is_ready: bool,
 }
 
@@ -94,18 +103,19 @@ impl Standbys {
             modules,
             round: None,
             start_at: now,
+            paused_until: now,
             retry_at: now,
             watch_at: now,
             largest: None,
             short: None,
             is_all_ready_announced: false,
+            is_timeout_announced: false,
             is_settled: false,
             effects: VecDeque::new(),
         };
         if standbys.modules.is_empty() {
             standbys.announce(News::Prevented(Obstacle::NoModule));
         }
-        standbys.settle();
         standbys.handle_timeout(now);
         standbys
     }
@@ -139,24 +149,25 @@ impl Standbys {
                 self.await_round(now);
             }
         }
-        self.settle();
         self.handle_timeout(now);
     }
 
-    /// Returns the time of the next reading of memory, if any.
+    /// Returns the next deadline: a reading of memory, or the end of an import; `None` if there is none.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let start = self.next_start().map(|(_, at)| at.max(self.retry_at));
-        let has_any = self.slots.values().any(|slot| slot.standby.is_some());
-        [start, has_any.then_some(self.watch_at)].into_iter().flatten().min()
+        let importing = self.standbys().filter(|standby| !standby.is_ready);
+        let import = importing.map(|standby| standby.deadline).min();
+        [self.next_reading(), import].into_iter().flatten().min()
     }
 
     /// Applies every deadline that has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
-        if self.poll_timeout().is_some_and(|deadline| deadline <= now) {
+        self.end_late_imports(now);
+        if self.next_reading().is_some_and(|deadline| deadline <= now) {
             self.effects.push_back(Effect::ReadMemory);
             self.watch_at = now + limits::STANDBY_MEMORY_INTERVAL;
             self.retry_at = self.watch_at;
         }
+        self.settle();
     }
 
     /// Returns the next effect; `None` if there are none.
@@ -273,7 +284,7 @@ impl Standbys {
             if available < self.required(self.importing()) {
                 break;
             }
-            self.stand(slot);
+            self.stand(now, slot);
         }
         if self.required(0) <= available {
             if self.short.take().is_some() {
@@ -288,6 +299,30 @@ impl Standbys {
         }
     }
 
+    /// Returns the time of the next reading of memory, if any.
+    fn next_reading(&self) -> Option<Instant> {
+        let start = self.next_start().map(|(_, at)| at.max(self.retry_at));
+        let has_any = self.standbys().next().is_some();
+        [start, has_any.then_some(self.watch_at)].into_iter().flatten().min()
+    }
+
+    fn end_late_imports(&mut self, now: Instant) {
+        let is_late = |standby: &Standby| !standby.is_ready && standby.deadline <= now;
+        let slots = self.slots.iter();
+        let late = slots.filter(|(_, slot)| slot.standby.as_ref().is_some_and(is_late));
+        for rank in late.map(|(&rank, _)| rank).collect::<Vec<_>>() {
+            self.effects.push_back(Effect::Dismiss(rank));
+            if !mem::replace(&mut self.is_timeout_announced, true) {
+                let modules = self.modules.clone();
+                self.announce(News::ImportTimedOut { slot: rank, modules });
+            }
+            let limit = limits::STANDBY_IMPORT_TIMEOUT.as_secs();
+            self.ended(now, rank, format!("its import did not finish within {limit} s"));
+            // It may have sent a report that has not arrived yet.
+            self.paused_until = self.paused_until.max(now + limits::STANDBY_IDLE);
+        }
+    }
+
     fn dismiss_highest(&mut self) -> bool {
         let highest = self.slots.iter_mut().rfind(|(_, slot)| slot.standby.is_some());
         let Some((&rank, slot)) = highest else { return false };
@@ -296,9 +331,11 @@ impl Standbys {
         true
     }
 
-    fn stand(&mut self, rank: LocalRank) {
+    fn stand(&mut self, now: Instant, rank: LocalRank) {
         if let Some(slot) = self.slots.get_mut(&rank) {
-            slot.standby = Some(Standby { modules: self.modules.len(), is_ready: false });
+            let deadline = now + limits::STANDBY_IMPORT_TIMEOUT;
+            let modules = self.modules.len();
+            slot.standby = Some(Standby { modules, deadline, is_ready: false });
             self.effects.push_back(Effect::Stand(rank));
         }
     }
@@ -307,7 +344,8 @@ impl Standbys {
     /// the start waits for another standby to become ready.
     fn next_start(&self) -> Option<(LocalRank, Instant)> {
         let has_to_wait = self.round.is_some() && self.importing() > 0;
-        self.first_missing().filter(|_| !has_to_wait).map(|slot| (slot, self.start_at))
+        let at = self.start_at.max(self.paused_until);
+        self.first_missing().filter(|_| !has_to_wait).map(|slot| (slot, at))
     }
 
     /// Returns the lowest slot that has no standby and can have one.

@@ -6,7 +6,7 @@ use ragent_rendezvous::ids::LocalRank;
 ///
 /// A report about a slot without a standby is ignored: the standby was used or dismissed in the
 /// meantime. Its slot stays empty for at least [`STANDBY_IDLE`](crate::limits::STANDBY_IDLE), so that
-/// such a report is not attributed to its successor.
+/// such a report is not attributed to the next standby of that slot.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Input {
     /// A standby has imported its modules and waits.
@@ -78,6 +78,13 @@ pub enum News {
         /// The reason for leaving it out, as a clause.
         reason: String,
     },
+    /// The import of a standby did not finish in time, and the standby was ended; reported once.
+    ImportTimedOut {
+        /// The slot of the standby.
+        slot: LocalRank,
+        /// The modules that standbys import.
+        modules: Vec<String>,
+    },
     /// Slots stay empty.
     Prevented(Obstacle),
     /// [`Obstacle::MemoryShort`] has been overcome.
@@ -87,7 +94,7 @@ pub enum News {
 /// A reason for which slots stay empty.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Obstacle {
-    /// The slot's standbys kept ending by themselves; permanent.
+    /// The slot's standbys kept ending before a round; permanent.
     Ends {
         /// The slot.
         slot: LocalRank,

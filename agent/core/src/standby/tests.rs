@@ -89,7 +89,8 @@ impl Fixture {
             self.now = next.max(self.now);
             self.standbys.handle_timeout(self.now);
             effects.extend(self.effects());
-            assert!(self.standbys.poll_timeout() > Some(self.now), "the deadline was applied");
+            let next = self.standbys.poll_timeout();
+            assert!(next.is_none_or(|next| self.now < next), "the deadline was applied");
         }
         self.now = end;
         effects
@@ -293,6 +294,53 @@ fn third_end_gives_the_slot_up() {
     t.handle(Input::RoundStarted);
     assert_eq!(t.advance(30 * SECOND), [stand(0)]);
     assert_eq!(t.imported(0, 100), []);
+}
+
+fn timed_out(slot: u32) -> Effect {
+    let modules = vec!["torch".to_owned(), "lightning".to_owned()];
+    Effect::Announce(News::ImportTimedOut { slot: LocalRank(slot), modules })
+}
+
+/// An import that hangs is ended at its deadline, which is announced once; its slot stays empty until a
+/// late report of the standby has arrived. The third such end gives the slot up.
+#[test]
+fn import_that_hangs_is_ended() {
+    let mut t = Fixture::importing(1);
+    assert_eq!(t.advance(600 * SECOND - MS), []);
+    assert_eq!(t.advance(MS), [dismiss(0), timed_out(0)]);
+    assert_eq!(t.imported(0, 100_000), []);
+    assert_eq!(t.advance(SECOND - MS), []);
+    assert_eq!(t.advance(MS), [stand(0)]);
+    assert_eq!(t.advance(601 * SECOND), [dismiss(0), stand(0)]);
+    let reason = "its import did not finish within 600 s".to_owned();
+    let given_up = prevented(Obstacle::Ends { slot: LocalRank(0), reason });
+    assert_eq!(t.advance(600 * SECOND), [dismiss(0), given_up, Effect::Settled]);
+    assert_eq!(t.advance(6_000 * SECOND), []);
+}
+
+/// An import that hangs within a round keeps the other slots empty until its deadline only.
+#[test]
+fn import_that_hangs_in_a_round() {
+    let mut t = Fixture::running(2);
+    t.ended(1);
+    assert_eq!(t.advance(30 * SECOND), [stand(0)]);
+    assert_eq!(t.advance(600 * SECOND), [dismiss(0), timed_out(0)]);
+    // Progress does not bring the next start forward.
+    assert_eq!(t.handle(Input::Progress), []);
+    assert_eq!(t.advance(SECOND), [stand(0)]);
+    assert_eq!(t.imported(0, 100), [stand(1)]);
+}
+
+/// A standby that waits has no deadline, and one that a round uses has none either.
+#[test]
+fn ready_standby_has_no_deadline() {
+    let mut t = Fixture::ready(1);
+    assert_eq!(t.advance(6_000 * SECOND), []);
+    let mut t = Fixture::importing(1);
+    t.handle(Input::RoundStarted);
+    assert_eq!(t.advance(30 * SECOND), [stand(0)]);
+    t.imported(0, 100);
+    assert_eq!(t.advance(6_000 * SECOND), []);
 }
 
 /// A standby that a round uses shows that its slot works.

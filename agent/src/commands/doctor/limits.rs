@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+pub(crate) use ragent_core::limits::STANDBY_IMPORT_TIMEOUT;
+
 pub(crate) use crate::limits::{
     IDENTIFY_TIMEOUT, MAX_IDENTITY_LEN, MAX_REACHED, MIN_OPEN_FILES, OPEN_FILES_PER_WORKER,
     REACH_AT_ONCE,
@@ -23,6 +25,3 @@ pub(crate) const REACH_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) const MAX_REACH_LEN: usize = 256 * 1024;
 /// The number of findings about peers; further ones usually have the same cause.
 pub(crate) const MAX_PEER_LINES: usize = 32;
-/// The time for importing all modules of a standby: the first import from a shared file system takes
-/// minutes.
-pub(crate) const IMPORT_TIMEOUT: Duration = Duration::from_secs(600);

@@ -123,7 +123,7 @@ fn import(program: Program, variables: Vec<(String, OsString)>) -> Outcome {
     if let Err(error) = standbys.stand(program, variables, None) {
         return Outcome::Ended(error.to_string());
     }
-    let until = clock::now_blocking() + limits::IMPORT_TIMEOUT;
+    let until = clock::now_blocking() + limits::STANDBY_IMPORT_TIMEOUT;
     let mut outcome = None;
     while outcome.is_none() {
         if let Err(error) = wait(&standbys, until) {
@@ -167,7 +167,7 @@ fn wait(standbys: &Standbys, until: Instant) -> io::Result<()> {
     match poll(&mut fds, limit) {
         Ok(0) => Err(io::Error::new(
             io::ErrorKind::TimedOut,
-            format!("no report within {} s", limits::IMPORT_TIMEOUT.as_secs()),
+            format!("no report within {} s", limits::STANDBY_IMPORT_TIMEOUT.as_secs()),
         )),
         // The end of another process interrupts the call; the caller waits again.
         Ok(_) | Err(Errno::EINTR) => Ok(()),

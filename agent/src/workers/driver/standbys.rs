@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, ffi::OsString, time::Instant};
 
-use ragent_core::standby::{Counts, Effect, Input, News, Obstacle, Standbys};
+use ragent_core::{
+    limits,
+    standby::{Counts, Effect, Input, News, Obstacle, Standbys},
+};
 use ragent_rendezvous::{
     ids::LocalRank,
     message::{PROGRESS_MAX, StandbyCounts},
@@ -234,6 +237,14 @@ fn announce(news: &News) {
             let module = if module.is_empty() { "sitecustomize" } else { module };
             warn!("standbys do not import `{module}` from now on: {reason}");
         }
+        News::ImportTimedOut { slot, modules } => {
+            let (modules, limit) = (modules.join(","), limits::STANDBY_IMPORT_TIMEOUT.as_secs());
+            warn!(
+                "a standby of worker {slot} was ended, because it did not finish importing \
+                 `{modules}` within {limit} s (find the module with `ragent doctor \
+                 --standby={modules}`)"
+            );
+        }
         News::Prevented(obstacle) => warn!("{}", text_of(obstacle)),
         News::MemorySufficient => info!("enough memory is available for standbys again"),
     }
@@ -243,8 +254,8 @@ fn announce(news: &News) {
 fn text_of(obstacle: &Obstacle) -> String {
     match obstacle {
         Obstacle::Ends { slot, reason } => format!(
-            "worker {slot} has no standby from now on: its standbys keep ending by themselves \
-             ({reason})"
+            "worker {slot} has no standby from now on: its standbys keep ending before a \
+             round ({reason})"
         ),
         Obstacle::MemoryShort { available, required } => format!(
             "no standbys are started: {} MiB of memory are available, and {} MiB are required (name \

@@ -90,6 +90,11 @@ impl Model {
             Effect::Announce(News::Prevented(Obstacle::Ends { slot, .. })) => {
                 assert!(self.given_up.insert(slot), "the slot is given up once");
             }
+            Effect::Announce(News::ImportTimedOut { .. }) => {
+                let modules = Vec::new();
+                let once = News::ImportTimedOut { slot: LocalRank(0), modules };
+                self.verify_once(Effect::Announce(once));
+            }
             Effect::Announce(News::AllReady { .. }) => {
                 assert_eq!(self.ready.len(), SIZE as usize);
                 self.verify_once(Effect::Announce(News::AllReady { bytes: 0 }));
@@ -130,7 +135,7 @@ impl World {
     /// Carries out the effects of one input; returns true if memory is to be read.
     fn drain(&mut self, read: Option<u64>) -> bool {
         let effects: Vec<Effect> = std::iter::from_fn(|| self.standbys.poll_effect()).collect();
-        assert!(effects.len() <= SIZE as usize + 5, "the queue is bounded");
+        assert!(effects.len() <= 2 * SIZE as usize + 5, "the queue is bounded");
         let is_read = effects.contains(&Effect::ReadMemory);
         for effect in effects {
             self.model.verify(self.now, effect, read);
@@ -191,7 +196,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => memory().prop_map(|available| Input::Memory { available }),
         1 => Just(Input::KeeperLost),
     ];
-    let time = prop_oneof![0..2_000u32, 0..40_000u32].prop_map(|ms| ms * MS);
+    let time = prop_oneof![0..2_000u32, 0..40_000u32, 0..700_000u32].prop_map(|ms| ms * MS);
     let step = prop_oneof![
         4 => input.prop_map(Step::Handle),
         3 => time.prop_map(Step::Pass),
@@ -218,6 +223,9 @@ proptest! {
         let mut world = World::new();
         for step in steps {
             world.step(step);
+        }
+        for slot in 0..SIZE {
+            world.step(Step::Handle(Input::Ready { slot: LocalRank(slot), bytes: MIB }));
         }
         world.step(Step::Handle(Input::RoundEnded));
         world.step(Step::Available(PLENTY));
