@@ -33,7 +33,6 @@ use std::{
 
 use nix::{
     errno::Errno,
-    libc,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         prctl,
@@ -51,11 +50,10 @@ use self::{
     socket::{OrderSocket, Streams},
     workers::Workers,
 };
-use ragent_core::process_end::ProcessEnd;
 
 use crate::sys::{
     cgroup::Cgroup,
-    clock,
+    clock, system_error,
     unix::{self, Disposition},
 };
 
@@ -181,9 +179,10 @@ impl Keeper {
             Order::Spawn(program) => self.want(program),
             Order::StartStandby { program, hook } => {
                 let local_rank = program.local_rank;
-                if self.workers.stand(program, hook).is_err() {
-                    let end = ProcessEnd::UNKNOWN;
-                    self.socket.send(&Report::StandbyEnded { local_rank, end });
+                if let Err(error) = self.workers.stand(program, hook) {
+                    let (reason, is_short) = (error.to_string(), system_error::is_shortage(&error));
+                    let report = Report::StandbyNotStarted { local_rank, reason, is_short };
+                    self.socket.send(&report);
                 }
             }
             Order::DismissStandby { local_rank } => self.workers.standbys.dismiss(local_rank),
@@ -243,8 +242,7 @@ impl Keeper {
             match self.workers.spawn(program, streams) {
                 Ok(report) => self.socket.send(&report),
                 Err(error) => {
-                    let is_short =
-                        matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM));
+                    let is_short = system_error::is_shortage(&error);
                     if is_short && self.refusals < limits::FORK_ATTEMPTS {
                         self.refusals += 1;
                         return;

@@ -7,7 +7,7 @@ use ragent::sys::clock;
 
 use crate::{
     job::{Gate, Job, READY, ready_standby, used_standbys, wait_for_standbys, write},
-    support::{Cgroup, PATIENCE, Sandbox, children, is_alive, keeper_of, kill},
+    support::{Cgroup, PATIENCE, Sandbox, children, is_alive, keeper_of, kill, skip},
 };
 
 const SCRIPT: &str = "import os\nprint('rank', os.environ['RANK'], 'of', os.getpid())";
@@ -74,6 +74,65 @@ fn standbys_that_keep_ending_are_given_up() {
     assert_eq!(end.stdout.matches("rank 0").count(), 1);
     assert!(!used_standbys(&end));
     assert_eq!(end.stderr.matches("has no standby").count(), 1);
+}
+
+/// If no process can be started for a while, standbys are started when it is possible again, however
+/// often a start has failed.
+#[test]
+fn standbys_are_started_after_a_shortage_of_processes() {
+    let sandbox = Sandbox::new();
+    let Some(job) = Job::new(&sandbox) else { return };
+    let Some(limit) = ProcessLimit::new("standbys") else { return };
+    write(&sandbox, "train.py", SCRIPT);
+    let mut node = job.ready_node("--standby=json train.py");
+    let first = ready_standby(node.pid());
+    limit.set(keeper_of(node.pid()), "1");
+    kill(first, Signal::SIGKILL);
+    // More failures than ends that give a slot up: this line is logged after the third one.
+    let line = node.logs("failed to start a standby: ");
+    assert!(line.contains("trying again"), "{line}");
+    limit.set(keeper_of(node.pid()), "max");
+    node.logs("standbys can be started again");
+    let next = ready_standby(node.pid());
+    let end = job.finish(node);
+    end.assert_code(0);
+    assert_eq!(end.stdout, format!("rank 0 of {next}\n"));
+    assert!(used_standbys(&end));
+}
+
+/// A cgroup that limits the number of processes. Dropping it removes it.
+#[derive(Debug)]
+struct ProcessLimit(PathBuf);
+
+impl ProcessLimit {
+    /// Creates a cgroup. Returns `None`, and prints why, if that is impossible.
+    fn new(name: &str) -> Option<Self> {
+        let parents = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"];
+        for parent in parents {
+            let path = PathBuf::from(parent).join(format!("test-{name}-{}", std::process::id()));
+            if fs::create_dir(&path).is_ok() {
+                let limit = Self(path);
+                if limit.0.join("pids.max").exists() {
+                    return Some(limit);
+                }
+            }
+        }
+        skip("there is no cgroup that limits the number of processes");
+        None
+    }
+
+    /// Limits the number of `pid` and the processes that it starts from now on.
+    #[track_caller]
+    fn set(&self, pid: u32, number: &str) {
+        fs::write(self.0.join("pids.max"), number).unwrap();
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+}
+
+impl Drop for ProcessLimit {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
 }
 
 /// If a standby that imports is killed after its round has started, or ends by itself, the worker is

@@ -78,6 +78,13 @@ pub const STANDBY_IDLE: Duration = Duration::from_secs(1);
 /// The time for the import of one standby; `ragent doctor` waits as long. A first import from a shared
 /// file system takes minutes, and one that takes longer than this is faster as a part of the script.
 pub const STANDBY_IMPORT_TIMEOUT: Duration = Duration::from_secs(600);
+/// The pause after the first start of a standby that the system refuses for lack of processes or memory;
+/// it doubles with each further one. Processes of another job on the machine end within seconds.
+pub const STANDBY_START_PAUSE: Duration = Duration::from_secs(1);
+/// The longest of these pauses: an attempt each minute costs nothing, and a round usually lasts longer.
+pub const STANDBY_START_PAUSE_MAX: Duration = Duration::from_secs(60);
+/// The number of such failures in a row that are reported: a shortage of a second is not.
+pub const STANDBY_START_FAILURES: u32 = 3;
 /// The number of standbys of one slot that may end in a row without a round: one may be killed by hand
 /// or for lack of memory, and a third such end has a lasting cause.
 pub const MAX_STANDBY_ENDS: u32 = 3;

@@ -26,7 +26,7 @@ use std::{
 
 use ragent_rendezvous::{ids::AttendNumber, jitter::Jitter, settings::Leases};
 
-use crate::limits;
+use crate::{jitter::Jitter, limits};
 
 /// An action for the driver.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -23,6 +23,10 @@
 //! standby that has ended by itself. Without that deadline, a single import that hangs would keep all
 //! other slots empty for the rest of the round.
 //!
+//! If the system lacks processes or memory for a new process, as for a moment after a job on the same
+//! machine has ended, that is not an end of the standby. Starts are repeated after pauses that double,
+//! with jitter.
+//!
 //! The machine has no process, file or clock. An input adds at most two effects for each slot and five
 //! others, and effects are drained after each input, which bounds their queue.
 
@@ -39,7 +43,7 @@ use std::{
 use ragent_rendezvous::ids::LocalRank;
 
 pub use self::interface::{Counts, Effect, Input, News, Obstacle};
-use crate::limits;
+use crate::{jitter::Jitter, limits};
 
 /// The standbys of one node.
 #[derive(Debug)]
@@ -60,6 +64,12 @@ pub struct Standbys {
     largest: Option<u64>,
     /// The available memory at the last reading, if it was too low for a start.
     short: Option<u64>,
+    /// The number of failed starts in a row, for lack of processes or memory. Starts that fail within
+    /// one pause count once.
+    failed_starts: u32,
+    /// The error of the last of them.
+    start_error: String,
+    jitter: Jitter,
     is_all_ready_announced: bool,
     is_timeout_announced: bool,
     is_settled: bool,
@@ -97,7 +107,8 @@ impl Slot {
 
 impl Standbys {
     /// Creates the machine of a node with `size` slots, whose standbys import `modules`; no round runs.
-    pub fn new(now: Instant, size: u32, modules: Vec<String>) -> Self {
+    /// `seed` decides the jitter.
+    pub fn new(now: Instant, size: u32, modules: Vec<String>, seed: u64) -> Self {
         let mut standbys = Self {
             slots: (0..size).map(|slot| (LocalRank(slot), Slot::default())).collect(),
             modules,
@@ -108,6 +119,9 @@ impl Standbys {
             watch_at: now,
             largest: None,
             short: None,
+            failed_starts: 0,
+            start_error: String::new(),
+            jitter: Jitter(seed),
             is_all_ready_announced: false,
             is_timeout_announced: false,
             is_settled: false,
@@ -124,6 +138,7 @@ impl Standbys {
     pub fn handle(&mut self, now: Instant, input: Input) {
         match input {
             Input::Ready { slot, bytes } => self.ready(now, slot, bytes),
+            Input::NotStarted { slot, reason } => self.not_started(now, slot, reason),
             Input::Ended { slot, reason } => self.ended(now, slot, reason),
             Input::LeftOut { slot, module, reason } => {
                 let is_removed = self.leave_out(&module);
@@ -195,12 +210,41 @@ impl Standbys {
         let standby = self.slots.get_mut(&slot).and_then(|slot| slot.standby.as_mut());
         let Some(standby) = standby.filter(|standby| !standby.is_ready) else { return };
         standby.is_ready = true;
+        self.starts_succeed();
         self.largest = self.largest.max(Some(bytes));
         self.retry(now);
         let is_all = self.standbys().filter(|standby| standby.is_ready).count() == self.slots.len();
         if is_all && !mem::replace(&mut self.is_all_ready_announced, true) {
             self.announce(News::AllReady { bytes: self.needed() });
         }
+    }
+
+    fn not_started(&mut self, now: Instant, rank: LocalRank, reason: String) {
+        let standby = self.slots.get_mut(&rank).and_then(|slot| slot.standby.take());
+        if standby.is_none() {
+            return;
+        }
+        self.start_error = reason;
+        if self.paused_until <= now {
+            let doubled = 2_u32.saturating_pow(self.failed_starts);
+            let pause = limits::STANDBY_START_PAUSE.saturating_mul(doubled);
+            let pause = pause.min(limits::STANDBY_START_PAUSE_MAX);
+            self.paused_until = now + pause.mul_f64(0.5 + self.jitter.next() / 2.0);
+            self.failed_starts = self.failed_starts.saturating_add(1);
+            if self.failed_starts == limits::STANDBY_START_FAILURES {
+                let reason = self.start_error.clone();
+                self.announce(News::Prevented(Obstacle::NotStarted { reason }));
+            }
+        }
+        self.retry(now);
+    }
+
+    /// Notes that a process was started.
+    fn starts_succeed(&mut self) {
+        if self.are_starts_failing() {
+            self.announce(News::StartsSucceed);
+        }
+        self.failed_starts = 0;
     }
 
     fn ended(&mut self, now: Instant, rank: LocalRank, reason: String) {
@@ -213,6 +257,7 @@ impl Standbys {
             let reason = slot.reason.clone();
             self.announce(News::Prevented(Obstacle::Ends { slot: rank, reason }));
         }
+        self.starts_succeed();
         self.retry(now);
     }
 
@@ -388,13 +433,22 @@ impl Standbys {
         if let Some(available) = self.short {
             return Some(Obstacle::MemoryShort { available, required: self.required(0) });
         }
+        if self.are_starts_failing() {
+            return Some(Obstacle::NotStarted { reason: self.start_error.clone() });
+        }
         let (&slot, given_up) = self.slots.iter().find(|(_, slot)| slot.is_given_up())?;
         Some(Obstacle::Ends { slot, reason: given_up.reason.clone() })
     }
 
+    /// Returns true if starts have failed too often for a shortage of a moment.
+    fn are_starts_failing(&self) -> bool {
+        limits::STANDBY_START_FAILURES <= self.failed_starts
+    }
+
     fn settle(&mut self) {
+        let is_start_expected = self.short.is_none() && !self.are_starts_failing();
         let is_waiting =
-            self.importing() > 0 || (self.first_missing().is_some() && self.short.is_none());
+            self.importing() > 0 || (self.first_missing().is_some() && is_start_expected);
         if (self.round.is_some() || !is_waiting) && !mem::replace(&mut self.is_settled, true) {
             self.effects.push_back(Effect::Settled);
         }

@@ -108,7 +108,16 @@ pub(crate) enum Report {
         /// The report, as the hook sends it.
         text: String,
     },
-    /// A standby could not be started, or has ended without a round.
+    /// A standby could not be started.
+    StandbyNotStarted {
+        /// The local rank of its worker.
+        local_rank: u32,
+        /// The reason.
+        reason: String,
+        /// True if the system lacks processes or memory at present.
+        is_short: bool,
+    },
+    /// A standby has ended without a round.
     StandbyEnded {
         /// The local rank of its worker.
         local_rank: u32,

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use nix::libc;
+
 /// The system refused something that every launch needs.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {attempt}")]
@@ -11,6 +13,11 @@ pub struct SystemError {
     /// The system's error.
     #[source]
     pub source: io::Error,
+}
+
+/// Returns true if the system lacks processes or memory at present, so that a later attempt may succeed.
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM))
 }
 
 /// Adds the attempted operation to an error of the system.

@@ -16,6 +16,13 @@ pub enum Input {
         /// The memory that it shares with no other process.
         bytes: u64,
     },
+    /// The system lacks processes or memory for a standby at present; the last report about it.
+    NotStarted {
+        /// The slot of the standby.
+        slot: LocalRank,
+        /// The system's error.
+        reason: String,
+    },
     /// A standby has ended without a round; the last report about it.
     Ended {
         /// The slot of the standby.
@@ -89,6 +96,8 @@ pub enum News {
     Prevented(Obstacle),
     /// [`Obstacle::MemoryShort`] has been overcome.
     MemorySufficient,
+    /// [`Obstacle::NotStarted`] has been overcome.
+    StartsSucceed,
 }
 
 /// A reason for which slots stay empty.
@@ -107,6 +116,11 @@ pub enum Obstacle {
         available: u64,
         /// The required memory, in bytes.
         required: u64,
+    },
+    /// The system lacks processes or memory for a new process; temporary.
+    NotStarted {
+        /// The system's error.
+        reason: String,
     },
     /// No module is left to import; permanent, for all slots.
     NoModule,

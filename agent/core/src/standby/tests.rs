@@ -22,7 +22,7 @@ impl Fixture {
     fn unstarted(size: u32, modules: &[&str], available: u64) -> Self {
         let now = crate::some_instant();
         let modules = modules.iter().map(|module| (*module).to_owned()).collect();
-        Self { standbys: Standbys::new(now, size, modules), now, available, readings: 0 }
+        Self { standbys: Standbys::new(now, size, modules, 17), now, available, readings: 0 }
     }
 
     /// A node with plenty of memory, `size` of whose standbys import two modules.
@@ -74,6 +74,23 @@ impl Fixture {
 
     fn ended(&mut self, slot: u32) -> Vec<Effect> {
         self.handle(Input::Ended { slot: LocalRank(slot), reason: "killed".to_owned() })
+    }
+
+    fn not_started(&mut self, slot: u32) -> Vec<Effect> {
+        self.handle(Input::NotStarted { slot: LocalRank(slot), reason: "EAGAIN".to_owned() })
+    }
+
+    /// Returns the time from now on until the effects of the next deadline that has any.
+    fn pause(&mut self, expected: &[Effect]) -> Duration {
+        let before = self.now;
+        loop {
+            let next = self.standbys.poll_timeout().expect("a deadline");
+            let effects = self.advance(next.saturating_duration_since(self.now));
+            if !effects.is_empty() {
+                assert_eq!(effects, expected);
+                return self.now - before;
+            }
+        }
     }
 
     fn left_out(&mut self, slot: u32, module: &str) -> Vec<Effect> {
@@ -294,6 +311,49 @@ fn third_end_gives_the_slot_up() {
     t.handle(Input::RoundStarted);
     assert_eq!(t.advance(30 * SECOND), [stand(0)]);
     assert_eq!(t.imported(0, 100), []);
+}
+
+/// Starts that the system refuses are repeated without an end, after pauses that double up to a minute,
+/// with jitter. They do not count as ends of the slot, and are announced when they keep failing.
+#[test]
+fn refused_starts_are_repeated() {
+    let mut t = Fixture::importing(1);
+    let not_started = Obstacle::NotStarted { reason: "EAGAIN".to_owned() };
+    let mut pauses = Vec::new();
+    for attempt in 1..=20 {
+        let expected = if attempt == 3 {
+            vec![prevented(not_started.clone()), Effect::Settled]
+        } else {
+            vec![]
+        };
+        assert_eq!(t.not_started(0), expected);
+        pauses.push(t.pause(&[stand(0)]));
+    }
+    for (attempt, pause) in (0..).zip(&pauses) {
+        let limit = (SECOND * 2_u32.pow(attempt)).min(60 * SECOND);
+        assert!((limit / 2..=limit).contains(pause), "{pauses:?}");
+    }
+    assert!(pauses[18] != pauses[19], "no jitter: {pauses:?}");
+    assert_eq!(t.standbys.counts().obstacle, Some(not_started));
+    let all_ready = Effect::Announce(News::AllReady { bytes: 100 * MIB });
+    assert_eq!(t.imported(0, 100), [Effect::Announce(News::StartsSucceed), all_ready]);
+    assert_eq!(t.standbys.counts().obstacle, None);
+}
+
+/// Starts that are refused at the same moment count once, and a short shortage is not announced.
+#[test]
+fn refused_starts_of_one_moment_count_once() {
+    let mut t = Fixture::importing(4);
+    for slot in 0..4 {
+        assert_eq!(t.not_started(slot), []);
+    }
+    // A report that is repeated changes nothing.
+    assert_eq!(t.not_started(0), []);
+    assert!(t.pause(&[stand(0), stand(1), stand(2), stand(3)]) <= SECOND);
+    for slot in 0..4 {
+        assert_eq!(t.not_started(slot), []);
+    }
+    assert!(t.pause(&[stand(0), stand(1), stand(2), stand(3)]) <= 2 * SECOND);
 }
 
 fn timed_out(slot: u32) -> Effect {

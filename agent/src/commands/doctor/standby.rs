@@ -142,6 +142,7 @@ fn import(program: Program, variables: Vec<(String, OsString)>) -> Outcome {
             Report::StandbyEnded { end, .. } => {
                 outcome = Some(Outcome::Ended(news::ended(&end.into())));
             }
+            Report::StandbyNotStarted { reason, .. } => outcome = Some(Outcome::Ended(reason)),
             Report::Spawned { .. }
             | Report::NotSpawned { .. }
             | Report::Ended { .. }

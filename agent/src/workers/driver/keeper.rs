@@ -52,6 +52,9 @@ impl Driver {
             Report::Standby { local_rank, text } => {
                 self.handle_standby(LocalRank(local_rank), &text).await;
             }
+            Report::StandbyNotStarted { local_rank, reason, is_short } => {
+                self.handle_not_started(LocalRank(local_rank), reason, is_short);
+            }
             Report::StandbyEnded { local_rank, end } => {
                 let slot = LocalRank(local_rank);
                 let reason = news::ended(&end.into());

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::{Driver, SupervisorEvent};
 use crate::{
     keeper::order::{Order, Program},
-    sys::{clock, memory},
+    sys::{clock, memory, system_error},
     workers::{
         launch::environment::NOT_INHERITED,
         spec::SupervisorSpec,
@@ -87,7 +87,8 @@ impl Driver {
         self.standbys = match probed {
             Ok(hook) => {
                 let size = self.spec.environment.local_world_size;
-                let machine = Standbys::new(clock::now(), size, modules.unwrap_or_default());
+                let modules = modules.unwrap_or_default();
+                let machine = Standbys::new(clock::now(), size, modules, rand::random());
                 let (missing, reported) = (BTreeSet::new(), Counts::default());
                 HeldStandbys::Enabled(Box::new(Enabled { machine, hook, missing, reported }))
             }
@@ -159,7 +160,7 @@ impl Driver {
     async fn stand(&mut self, slot: LocalRank) {
         if let Err(error) = self.ensure_keeper().await {
             let reason = format!("failed to start the keeper: {error}");
-            return self.standby_input(Input::Ended { slot, reason });
+            return self.handle_not_started(slot, reason, system_error::is_shortage(&error));
         }
         let HeldStandbys::Enabled(enabled) = &self.standbys else { return };
         if let Err(error) = enabled.hook.ensure() {
@@ -173,6 +174,15 @@ impl Driver {
         // Without the socket for heartbeats: they would count for the worker that runs.
         let program = self.program(slot, args, spec.environment.of_standby(slot));
         self.order(Order::StartStandby { program, hook }, Vec::new()).await;
+    }
+
+    /// Handles a failure to start the standby of `slot`.
+    pub(super) fn handle_not_started(&mut self, slot: LocalRank, reason: String, is_short: bool) {
+        self.standby_input(if is_short {
+            Input::NotStarted { slot, reason }
+        } else {
+            Input::Ended { slot, reason }
+        });
     }
 
     /// Handles a report that the standby of `slot` has sent.
@@ -246,6 +256,7 @@ fn announce(news: &News) {
             );
         }
         News::Prevented(obstacle) => warn!("{}", text_of(obstacle)),
+        News::StartsSucceed => info!("standbys can be started again"),
         News::MemorySufficient => info!("enough memory is available for standbys again"),
     }
 }
@@ -262,6 +273,10 @@ fn text_of(obstacle: &Obstacle) -> String {
              fewer modules in `--standby`, or disable it with `--standby=none`)",
             available >> 20,
             required >> 20
+        ),
+        Obstacle::NotStarted { reason } => format!(
+            "failed to start a standby: {reason}; trying again (check the memory, and the limits of \
+             processes: `ulimit -u`, and `pids.max` of the cgroup)"
         ),
         Obstacle::NoModule => {
             "workers have no standbys from now on: no module is left for them to import".to_owned()

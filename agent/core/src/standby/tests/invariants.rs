@@ -43,7 +43,7 @@ impl Model {
                     self.largest = self.largest.max(Some(*bytes));
                 }
             }
-            Input::Ended { slot, .. } => {
+            Input::NotStarted { slot, .. } | Input::Ended { slot, .. } => {
                 self.importing.remove(slot);
                 self.ready.remove(slot);
             }
@@ -102,7 +102,9 @@ impl Model {
             Effect::Announce(News::LeftOut { .. } | News::Prevented(Obstacle::NoModule))
             | Effect::Settled => self.verify_once(effect),
             Effect::Announce(
-                News::Prevented(Obstacle::MemoryShort { .. }) | News::MemorySufficient,
+                News::Prevented(Obstacle::MemoryShort { .. } | Obstacle::NotStarted { .. })
+                | News::MemorySufficient
+                | News::StartsSucceed,
             )
             | Effect::ReadMemory => {}
         }
@@ -125,7 +127,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let now = crate::some_instant();
-        let standbys = Standbys::new(now, SIZE, MODULES.map(str::to_owned).into());
+        let standbys = Standbys::new(now, SIZE, MODULES.map(str::to_owned).into(), 17);
         let available = 4000 * MIB;
         let mut world = Self { standbys, model: Model::default(), now, available };
         world.carry_out(None);
@@ -187,6 +189,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let input = prop_oneof![
         8 => (slot(), 1..600u64).prop_map(|(slot, mib)| Input::Ready { slot, bytes: mib * MIB }),
         2 => slot().prop_map(|slot| Input::Ended { slot, reason: String::new() }),
+        2 => slot().prop_map(|slot| Input::NotStarted { slot, reason: String::new() }),
         1 => (slot(), module).prop_map(|(slot, module)| {
             Input::LeftOut { slot, module: module.to_owned(), reason: String::new() }
         }),
@@ -229,7 +232,8 @@ proptest! {
         }
         world.step(Step::Handle(Input::RoundEnded));
         world.step(Step::Available(PLENTY));
-        world.step(Step::Pass(11 * SECOND));
+        // The longest pause after starts that the system has refused.
+        world.step(Step::Pass(71 * SECOND));
         let counts = world.standbys.counts();
         let filled = counts.ready + counts.importing;
         let given_up = world.model.given_up.len() as u32;
