@@ -3,11 +3,12 @@
 use std::{fs, path::PathBuf};
 
 use nix::sys::signal::Signal;
-use ragent::sys::clock;
 
 use crate::{
-    job::{Gate, Job, READY, ready_standby, used_standbys, wait_for_standbys, write},
-    support::{Cgroup, PATIENCE, Sandbox, children, is_alive, keeper_of, kill, skip},
+    job::{
+        Gate, Job, READY, ready_standby, used_standbys, wait_for_ends, wait_for_standbys, write,
+    },
+    support::{Cgroup, Sandbox, children, keeper_of, kill, skip},
 };
 
 const SCRIPT: &str = "import os\nprint('rank', os.environ['RANK'], 'of', os.getpid())";
@@ -337,14 +338,6 @@ fn nothing_is_left(moment: Moment, has_cgroup: bool, victims: impl Fn(u32, u32) 
         node.end().assert_code(1);
     }
     sandbox.wait_until_nothing_left();
-}
-
-fn wait_for_ends(pids: &[u32]) {
-    let deadline = clock::now_blocking() + PATIENCE;
-    while pids.iter().any(|pid| is_alive(*pid)) {
-        assert!(clock::now_blocking() < deadline, "a standby is left");
-        std::thread::yield_now();
-    }
 }
 
 /// If an agent is killed, no standby is left, whatever the standby does.

@@ -85,7 +85,7 @@ fn run_path() {
     assert_equal(&sandbox, "--run-path portrait.py");
 }
 
-/// In a delegated cgroup, the worker is in the part of workers.
+/// In a delegated cgroup, the worker stays in the cgroup of its standby.
 #[test]
 fn cgroup() {
     let sandbox = Sandbox::new();
@@ -97,9 +97,9 @@ fn cgroup() {
     node.logs(crate::job::READY);
     let standby = crate::job::ready_standby(node.pid());
     let own = std::fs::read_to_string(format!("/proc/{standby}/cgroup")).unwrap();
-    assert!(own.contains("/standbys\n"), "{own}");
+    assert!(own.contains("/standby-1\n"), "{own}");
     let end = job.finish(node);
-    assert!(end.stdout.contains("/workers\n"), "{}", end.stdout);
+    assert_eq!(end.stdout, format!("in {own}\n"));
     assert!(used_standbys(&end));
 }
 

@@ -9,8 +9,9 @@ use std::{
 };
 
 use nix::{sys::stat::Mode, unistd};
+use ragent::sys::clock;
 
-use crate::support::{End, PATIENCE, Program, Sandbox, Start, free_port, is_there};
+use crate::support::{End, PATIENCE, Program, Sandbox, Start, free_port, is_alive, is_there};
 pub(crate) use crate::support::{READY, field, wait_for_standbys};
 
 /// A job of two nodes. The test adds the second one, and thereby starts the first round.
@@ -95,6 +96,16 @@ pub(crate) fn used_standbys(end: &End) -> bool {
     let used: Vec<bool> = lines.map(|line| field(line, "is_standby") == "true").collect();
     assert!(!used.is_empty(), "{}", end.stderr);
     used.iter().all(|used| *used)
+}
+
+/// Waits until these processes have ended.
+#[track_caller]
+pub(crate) fn wait_for_ends(pids: &[u32]) {
+    let deadline = clock::now_blocking() + PATIENCE;
+    while pids.iter().any(|pid| is_alive(*pid)) {
+        assert!(clock::now_blocking() < deadline, "a process is left");
+        thread::yield_now();
+    }
 }
 
 /// A module named `blocked`, whose import waits for the test.

@@ -9,6 +9,7 @@ mod hook;
 mod interpreters;
 mod job;
 mod output;
+mod processes;
 mod resources;
 mod rounds;
 mod running;

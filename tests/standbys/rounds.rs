@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::{
     job::{Gate, Job, READY, field, pipe, wait_for_standbys, write},
-    support::{Cgroup, Sandbox, Start, is_alive, let_pass},
+    processes::write_starter,
+    support::{Cgroup, End, Sandbox, Start, is_alive, let_pass},
 };
 
 /// Sends heartbeats until it receives an order; then it leaves a process and fails. After a restart it
@@ -16,6 +17,10 @@ const SCRIPT: &str = "\
 import os, select, socket, subprocess, sys
 if os.environ['TORCHELASTIC_RESTART_COUNT'] != '0':
     sys.stdout.write('restarted as %d %s\\n' % (os.getpid(), 'json' in sys.modules))
+    if 'starter' in sys.modules:
+        pids = os.getpid(), sys.modules['starter'].PID
+        cgroups = [open('/proc/%d/cgroup' % pid).read() for pid in pids]
+        sys.stdout.write('process in the same cgroup: %s\\n' % (cgroups[0] == cgroups[1]))
     sys.exit(0)
 manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 manager.connect(os.environ['NOTIFY_SOCKET'])
@@ -31,11 +36,13 @@ sys.exit(7)
 /// Standbys of the next round start when a round is older than ten seconds and makes progress. The
 /// sweep after a failure kills what workers have left, and spares the standbys: they become the
 /// workers of the next round.
-fn restart(sandbox: &Sandbox, ragent: impl Fn(&Sandbox, &str) -> Start) {
+fn restart(sandbox: &Sandbox, modules: &str, ragent: impl Fn(&Sandbox, &str) -> Start) -> End {
     write(sandbox, "train.py", SCRIPT);
     let orders = pipe(&sandbox.path("orders"));
-    let words = "--nproc-per-node 2 --max-restarts 1 --hang-timeout 600 --standby=json train.py";
-    let mut node = ragent(sandbox, words).start();
+    let words = format!(
+        "--nproc-per-node 2 --max-restarts 1 --hang-timeout 600 --standby={modules} train.py"
+    );
+    let mut node = ragent(sandbox, &words).start();
     node.prints("running");
     node.prints("running");
     let standbys = wait_for_standbys(node.pid(), |standbys| standbys.len() == 2);
@@ -55,19 +62,27 @@ fn restart(sandbox: &Sandbox, ragent: impl Fn(&Sandbox, &str) -> Start) {
         assert!(end.stdout.contains(&format!("restarted as {standby} True")), "{}", end.stdout);
     }
     sandbox.assert_nothing_left();
+    end
 }
 
 /// A restart uses standbys, and nothing else is left of the round before.
 #[test]
 fn restart_uses_standbys() {
-    restart(&Sandbox::new(), |sandbox, words| sandbox.ragent(words));
+    restart(&Sandbox::new(), "json", |sandbox, words| sandbox.ragent(words));
 }
 
-/// The same holds in a delegated cgroup.
+/// The same holds in a delegated cgroup. There, the sweep also spares the processes that modules of a
+/// standby have started, and they remain in the cgroup of the worker.
 #[test]
 fn restart_in_a_cgroup_uses_standbys() {
     let Some(cgroup) = Cgroup::delegated("restart") else { return };
-    restart(&Sandbox::new(), |sandbox, words| cgroup.ragent(sandbox, words));
+    let sandbox = Sandbox::new();
+    write_starter(&sandbox, "setsid --fork");
+    let modules = sandbox.path("modules");
+    let end = restart(&sandbox, "json,starter", |sandbox, words| {
+        cgroup.ragent(sandbox, words).env("PYTHONPATH", &modules)
+    });
+    assert_eq!(end.stdout.matches("process in the same cgroup: True").count(), 2, "{}", end.stdout);
     assert_eq!(cgroup.below(), Vec::<String>::new());
 }
 

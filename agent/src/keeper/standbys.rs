@@ -34,7 +34,11 @@ use super::{
 };
 use crate::{
     keeper::limits,
-    sys::unix::{self, WorkerLimits},
+    sys::{
+        cgroup::ChildCgroup,
+        tree,
+        unix::{self, WorkerLimits},
+    },
 };
 
 /// The standbys of all local ranks.
@@ -45,6 +49,8 @@ pub(crate) struct Standbys {
     /// Standbys that have received the variables and the streams of a worker, and have not confirmed
     /// them, by local rank.
     starting: BTreeMap<u32, Starting>,
+    /// The cgroups of standbys that have ended or were killed, until they are empty.
+    ended: Vec<ChildCgroup>,
 }
 
 /// A standby without a round.
@@ -54,6 +60,8 @@ struct Standby {
     /// `None` after the standby has closed its end.
     socket: Option<OwnedFd>,
     program: Program,
+    /// Its own cgroup, if the keeper has one.
+    cgroup: Option<ChildCgroup>,
 }
 
 /// A standby that is becoming a worker.
@@ -76,27 +84,29 @@ impl Standbys {
         &mut self,
         program: Program,
         hook: Vec<(String, OsString)>,
-        cgroup: Option<OwnedFd>,
+        cgroup: Option<ChildCgroup>,
     ) -> io::Result<()> {
         self.dismiss(program.local_rank);
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
-        let mut command = command_of(&program);
-        command.envs(hook).stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = unix::spawn_worker(command, limits_of(&program), cgroup)?;
-        let standby = Standby { child, socket: Some(ours), program };
-        self.waiting.insert(standby.program.local_rank, standby);
-        Ok(())
+        match start(&program, hook, cgroup.as_ref()) {
+            Ok((child, socket)) => {
+                let standby = Standby { child, socket: Some(socket), program, cgroup };
+                self.waiting.insert(standby.program.local_rank, standby);
+                Ok(())
+            }
+            Err(error) => {
+                self.ended.extend(cgroup);
+                Err(error)
+            }
+        }
     }
 
-    /// Lets the standby of the worker take it over, after `prepare` was called with its process id;
-    /// returns `None`, without a standby left, if there is none that fits.
+    /// Lets the standby of the worker take it over; returns its process and its cgroup. Returns `None`,
+    /// without a standby left, if there is none that fits.
     pub(super) fn take_over(
         &mut self,
         program: &Program,
         streams: &Streams,
-        prepare: impl FnOnce(u32),
-    ) -> Option<Child> {
+    ) -> Option<(Child, Option<ChildCgroup>)> {
         let local_rank = program.local_rank;
         let standby = self.waiting.get(&local_rank)?;
         let copies = streams.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>();
@@ -106,22 +116,22 @@ impl Standbys {
             self.dismiss(local_rank);
             return None;
         };
-        prepare(standby.child.id());
         if standby.send_worker(program, streams).is_err() {
             self.dismiss(local_rank);
             return None;
         }
-        let Standby { child, socket, .. } = self.waiting.remove(&local_rank)?;
+        let Standby { child, socket, cgroup, .. } = self.waiting.remove(&local_rank)?;
         let (pid, program) = (pid_of(&child), program.clone());
         self.starting.insert(local_rank, Starting { pid, socket, program, streams: copies });
-        Some(child)
+        Some((child, cgroup))
     }
 
-    /// Kills a standby without a round.
+    /// Kills a standby without a round, and all processes that its modules have started.
     pub(crate) fn dismiss(&mut self, local_rank: u32) {
         if let Some(standby) = self.waiting.remove(&local_rank) {
             // It is reaped like any orphan.
-            let _ = killpg(pid_of(&standby.child), Signal::SIGKILL);
+            standby.kill();
+            self.ended.extend(standby.cgroup);
         }
     }
 
@@ -145,6 +155,15 @@ impl Standbys {
         self.waiting.values().map(|standby| pid_of(&standby.child)).collect()
     }
 
+    /// Returns the process ids of the standbys without a round, and of the processes that their modules
+    /// have started, as far as cgroups show them.
+    pub(super) fn members(&self) -> BTreeSet<Pid> {
+        let cgroups = self.waiting.values().filter_map(|standby| standby.cgroup.as_ref());
+        let mut members = self.pids();
+        members.extend(cgroups.flat_map(ChildCgroup::members));
+        members
+    }
+
     /// Returns the sockets, for `poll`.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let waiting = self.waiting.values().filter_map(|standby| standby.socket.as_ref());
@@ -154,10 +173,15 @@ impl Standbys {
 
     /// Receives the reports that have arrived.
     pub(crate) fn receive(&mut self, report: &mut impl FnMut(Report)) {
-        // A standby that was refused ends itself, and is reaped like any orphan.
-        self.waiting.retain(|&local_rank, standby| {
-            !receive_all(&mut standby.socket, local_rank, report, is_refused)
-        });
+        let mut refused = Vec::new();
+        for (&local_rank, standby) in &mut self.waiting {
+            if receive_all(&mut standby.socket, local_rank, report, is_refused) {
+                refused.push(local_rank);
+            }
+        }
+        for local_rank in refused {
+            self.dismiss(local_rank);
+        }
         self.starting.retain(|&local_rank, starting| {
             !receive_all(&mut starting.socket, local_rank, report, is_taken)
         });
@@ -165,18 +189,23 @@ impl Standbys {
 
     /// Reaps and reports every standby without a round that has ended.
     pub(crate) fn reap(&mut self, report: &mut impl FnMut(Report)) {
-        self.waiting.retain(|&local_rank, standby| {
+        let waiting = self.waiting.iter();
+        let ended = waiting.filter(|(_, standby)| tree::has_ended(pid_of(&standby.child)));
+        for local_rank in ended.map(|(&local_rank, _)| local_rank).collect::<Vec<_>>() {
+            let Some(mut standby) = self.waiting.remove(&local_rank) else { continue };
+            // What its modules have started, before the number of its process group can be reused.
+            standby.kill();
             let end = match standby.child.try_wait() {
-                Ok(None) => return true,
                 Ok(Some(status)) => ProcessEnd::from(status),
-                Err(_) => ProcessEnd::UNKNOWN,
+                Ok(None) | Err(_) => ProcessEnd::UNKNOWN,
             };
             // Its last report may have arrived since.
             if !receive_all(&mut standby.socket, local_rank, report, is_refused) {
                 report(Report::StandbyEnded { local_rank, end });
             }
-            false
-        });
+            self.ended.extend(standby.cgroup);
+        }
+        self.ended.retain(|cgroup| !cgroup.remove());
     }
 
     /// Returns the program and the streams of the worker whose standby, `pid`, ended before it took
@@ -195,6 +224,17 @@ impl Standbys {
 }
 
 impl Standby {
+    /// Kills the standby, and the processes that its modules have started: all of them if it has a cgroup,
+    /// otherwise its descendants and the members of its process group.
+    fn kill(&self) {
+        let pid = pid_of(&self.child);
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.kill();
+        }
+        tree::kill_descendants_of(pid, &BTreeSet::new());
+        let _ = killpg(pid, Signal::SIGKILL);
+    }
+
     /// Sends the variables and the streams of the worker.
     fn send_worker(&self, program: &Program, streams: &Streams) -> io::Result<()> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -208,6 +248,21 @@ impl Standby {
         sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(&message)], &rights, flags, None)?;
         Ok(())
     }
+}
+
+/// Starts a standby; returns its process and the keeper's end of its socket.
+fn start(
+    program: &Program,
+    hook: Vec<(String, OsString)>,
+    cgroup: Option<&ChildCgroup>,
+) -> io::Result<(Child, OwnedFd)> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+    let mut command = command_of(program);
+    command.envs(hook).stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
+    // A standby that cannot join its cgroup is still found by the walk through the tree.
+    let cgroup = cgroup.and_then(|cgroup| cgroup.procs().ok());
+    Ok((unix::spawn_worker(command, limits_of(program), cgroup)?, ours))
 }
 
 /// Returns the message to a standby: `NAME=VALUE` for each variable of its worker, and `NAME` for

@@ -35,6 +35,9 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Workers {
     cgroup: Option<Cgroup>,
+    /// The cgroups of workers that were standbys, with the process ids of these workers, until the end
+    /// of the sweep after their round.
+    taken: Vec<(Pid, ChildCgroup)>,
     running: BTreeMap<u32, Child>,
     pub(super) standbys: Standbys,
     /// The process groups of workers, including workers that have ended while processes of their
@@ -53,6 +56,7 @@ impl Workers {
     pub(super) fn new(cgroup: Option<Cgroup>) -> Self {
         Self {
             cgroup,
+            taken: Vec::new(),
             running: BTreeMap::new(),
             standbys: Standbys::default(),
             groups: Vec::new(),
@@ -77,8 +81,7 @@ impl Workers {
         program: Program,
         hook: Vec<(String, OsString)>,
     ) -> io::Result<()> {
-        let cgroup =
-            self.cgroup.as_ref().and_then(|cgroup| cgroup.procs(ChildCgroup::Standbys).ok());
+        let cgroup = self.cgroup.as_mut().and_then(|cgroup| cgroup.add_standby().ok());
         self.standbys.stand(program, hook, cgroup)
     }
 
@@ -89,20 +92,15 @@ impl Workers {
     /// Returns the error of a failed system call.
     pub(super) fn spawn(&mut self, program: &Program, streams: &Streams) -> io::Result<Report> {
         let local_rank = program.local_rank;
-        let cgroup = self.cgroup.as_ref();
-        // Before its script can start other processes.
-        let prepare = |pid| {
-            // A worker outside of its cgroup is still found by the walk through the tree.
-            let _ = cgroup.map(|cgroup| cgroup.move_to(ChildCgroup::Workers, pid));
-        };
-        if let Some(child) = self.standbys.take_over(program, streams, prepare) {
+        if let Some((child, cgroup)) = self.standbys.take_over(program, streams) {
+            let pid = Pid::from_raw(child.id().cast_signed());
+            self.taken.extend(cgroup.map(|cgroup| (pid, cgroup)));
             return Ok(self.started(local_rank, child, true));
         }
         let copies = streams.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
         let streams: Streams = copies.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
         // A worker that cannot join the cgroup is still found by the walk through the tree.
-        let cgroup =
-            self.cgroup.as_ref().and_then(|cgroup| cgroup.procs(ChildCgroup::Workers).ok());
+        let cgroup = self.cgroup.as_ref().and_then(|cgroup| cgroup.workers().procs().ok());
         let [stdin, stdout, stderr] = streams;
         let mut command = command_of(program);
         command.stdin(stdin).stdout(stdout).stderr(stderr);
@@ -154,7 +152,7 @@ impl Workers {
         self.groups.is_empty()
     }
 
-    /// Kills all processes except waiting standbys; [`Report::Reaped`] follows when none is
+    /// Kills all processes except waiting standbys and the processes of their modules; [`Report::Reaped`] follows when none is
     /// left.
     pub(super) fn sweep(&mut self, number: Option<u64>) {
         self.standbys.kill_starting();
@@ -165,9 +163,21 @@ impl Workers {
 
     fn kill(&self) {
         if let Some(cgroup) = &self.cgroup {
-            cgroup.kill(ChildCgroup::Workers);
+            cgroup.workers().kill();
         }
-        tree::kill_descendants(&self.standbys.pids());
+        for (_, cgroup) in &self.taken {
+            cgroup.kill();
+        }
+        tree::kill_descendants(&self.standbys.members());
+    }
+
+    /// Kills the processes that a standby has left that ended before it became a worker: the worker that
+    /// is started for it imports the same modules.
+    fn kill_left_by(&self, standby: Pid) {
+        for (_, cgroup) in self.taken.iter().filter(|(pid, _)| *pid == standby) {
+            cgroup.kill();
+        }
+        let _ = killpg(standby, Signal::SIGKILL);
     }
 
     /// Reaps and reports every process that has ended since the last call.
@@ -187,6 +197,7 @@ impl Workers {
             if self.has_only_standbys() {
                 self.sweeping = false;
                 self.groups.clear();
+                self.taken.retain(|(_, cgroup)| !cgroup.remove());
                 report(Report::Reaped { number: self.sweep });
             } else {
                 self.kill();
@@ -196,21 +207,26 @@ impl Workers {
     }
 
     fn has_only_standbys(&self) -> bool {
-        let spared = self.standbys.pids();
-        if spared.is_empty() {
+        let (standbys, members) = (self.standbys.pids(), self.standbys.members());
+        if members.is_empty() {
             return tree::has_no_children();
         }
+        let children: BTreeSet<Pid> = tree::children_of(getpid()).into_iter().collect();
         // A list that cannot be read is empty, and proves nothing.
-        tree::children_of(getpid()).into_iter().collect::<BTreeSet<_>>() == spared
+        standbys.is_subset(&children) && children.is_subset(&members)
     }
 
     fn reap_workers(&mut self, report: &mut impl FnMut(Report)) -> Vec<(Program, Streams)> {
-        let (standbys, mut unstarted) = (&mut self.standbys, Vec::new());
+        let (standbys, mut unstarted, mut left_by) = (&mut self.standbys, Vec::new(), Vec::new());
         self.running.retain(|&local_rank, child| match child.try_wait() {
             Ok(None) => true,
             Ok(Some(status)) => {
-                match standbys.take_unstarted(Pid::from_raw(child.id().cast_signed()), report) {
-                    Some(worker) => unstarted.push(worker),
+                let pid = Pid::from_raw(child.id().cast_signed());
+                match standbys.take_unstarted(pid, report) {
+                    Some(worker) => {
+                        unstarted.push(worker);
+                        left_by.push(pid);
+                    }
                     None => report(Report::Ended { local_rank, end: ProcessEnd::from(status) }),
                 }
                 false
@@ -222,6 +238,9 @@ impl Workers {
                 false
             }
         });
+        for standby in left_by {
+            self.kill_left_by(standby);
+        }
         unstarted
     }
 

@@ -1,14 +1,18 @@
 //! The keeper's own cgroup, if the cgroup that it runs in was delegated to it.
 //!
-//! All processes that the keeper starts run in one of its two child cgroups: workers, or standbys.
+//! Workers that are started as new processes share one of its child cgroups, and each standby has a child
+//! cgroup of its own. A standby that becomes a worker stays in its cgroup, and so do all processes that
+//! its modules have started: moving them to another one would miss those that fork meanwhile.
+//!
 //! All processes of a child cgroup are killed by a single write, however they fork. Processes that
 //! are left after a keeper was killed together with its agent are killed by the next agent that is
 //! started in the same cgroup, as by a service manager. The process tree is walked in any case,
 //! because most systems have no delegated cgroup.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File, OpenOptions},
-    io::{self, Read, Seek, Write},
+    io::{self, Read, Seek},
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
 };
@@ -26,27 +30,45 @@ use crate::sys::limits;
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     path: PathBuf,
-    workers: File,
-    standbys: File,
+    workers: ChildCgroup,
+    /// The number of child cgroups that were created for standbys.
+    standbys: u64,
 }
 
-/// A child cgroup.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum ChildCgroup {
-    /// Workers, and all that they have started.
-    Workers,
-    /// Standbys without a round.
-    Standbys,
+/// A child cgroup, and all processes that the processes in it start.
+#[derive(Debug)]
+pub(crate) struct ChildCgroup {
+    path: PathBuf,
+    procs: File,
 }
 
 impl ChildCgroup {
-    const ALL: [Self; 2] = [Self::Workers, Self::Standbys];
+    fn make(path: PathBuf) -> io::Result<Self> {
+        fs::create_dir(&path)?;
+        let procs = OpenOptions::new().write(true).open(path.join("cgroup.procs"));
+        // Nothing is in it yet.
+        let procs = procs.inspect_err(|_| drop(fs::remove_dir(&path)))?;
+        Ok(Self { path, procs })
+    }
 
-    fn name(self) -> &'static str {
-        match self {
-            Self::Workers => "workers",
-            Self::Standbys => "standbys",
-        }
+    /// The `cgroup.procs` of this cgroup: a process that writes `0` to it joins it.
+    pub(crate) fn procs(&self) -> io::Result<OwnedFd> {
+        self.procs.try_clone().map(OwnedFd::from)
+    }
+
+    /// The processes in this cgroup.
+    pub(crate) fn members(&self) -> BTreeSet<Pid> {
+        members(&self.path)
+    }
+
+    /// Kills every process in this cgroup.
+    pub(crate) fn kill(&self) {
+        kill_all(&self.path);
+    }
+
+    /// Removes this cgroup if no process is in it; returns true if it is removed.
+    pub(crate) fn remove(&self) -> bool {
+        fs::remove_dir(&self.path).is_ok() || !self.path.exists()
     }
 }
 
@@ -58,55 +80,48 @@ impl Cgroup {
         let pid = std::process::id();
         let path = own.join(format!("{PREFIX}{pid}-{}", proc::start_time(pid)?));
         fs::create_dir(&path).ok()?;
-        match (make_part(&path, ChildCgroup::Workers), make_part(&path, ChildCgroup::Standbys)) {
-            (Ok(workers), Ok(standbys)) => Some(Self { path, workers, standbys }),
-            (Err(_), _) | (_, Err(_)) => {
+        match ChildCgroup::make(path.join("workers")) {
+            Ok(workers) => Some(Self { path, workers, standbys: 0 }),
+            Err(_) => {
                 remove(&path);
                 None
             }
         }
     }
 
-    /// The `cgroup.procs` of a child cgroup: a process that writes `0` to it joins it.
-    pub(crate) fn procs(&self, part: ChildCgroup) -> io::Result<OwnedFd> {
-        self.file(part).try_clone().map(OwnedFd::from)
+    /// The child cgroup of workers that are started as new processes.
+    pub(crate) fn workers(&self) -> &ChildCgroup {
+        &self.workers
     }
 
-    /// Moves the process `pid` to a child cgroup.
+    /// Creates the child cgroup of one standby.
     ///
     /// # Errors
     ///
     /// Returns the error of a failed system call.
-    pub(crate) fn move_to(&self, part: ChildCgroup, pid: u32) -> io::Result<()> {
-        let mut file = self.file(part);
-        file.write_all(pid.to_string().as_bytes())
-    }
-
-    /// Kills every process in a child cgroup.
-    pub(crate) fn kill(&self, part: ChildCgroup) {
-        kill_all(&self.path.join(part.name()));
-    }
-
-    fn file(&self, part: ChildCgroup) -> &File {
-        match part {
-            ChildCgroup::Workers => &self.workers,
-            ChildCgroup::Standbys => &self.standbys,
-        }
+    pub(crate) fn add_standby(&mut self) -> io::Result<ChildCgroup> {
+        self.standbys += 1;
+        ChildCgroup::make(self.path.join(format!("standby-{}", self.standbys)))
     }
 }
 
-fn make_part(path: &Path, part: ChildCgroup) -> io::Result<File> {
-    let path = path.join(part.name());
-    fs::create_dir(&path)?;
-    OpenOptions::new().write(true).open(path.join("cgroup.procs"))
-}
-
-/// Removes a cgroup and its parts, if no process is in them.
+/// Removes a cgroup and its child cgroups, if no process is in them.
 fn remove(path: &Path) {
-    for part in ChildCgroup::ALL {
-        let _ = fs::remove_dir(path.join(part.name()));
+    for child in children(path) {
+        let _ = fs::remove_dir(child);
     }
     let _ = fs::remove_dir(path);
+}
+
+/// The child cgroups of a cgroup.
+fn children(path: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir())
+}
+
+fn members(path: &Path) -> BTreeSet<Pid> {
+    let members = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    members.lines().filter_map(|line| line.parse().ok()).map(Pid::from_raw).collect()
 }
 
 impl Drop for Cgroup {
@@ -171,12 +186,8 @@ fn kill_all(path: &Path) {
         return;
     }
     // Linux before 5.14.
-    for part in [None, Some(ChildCgroup::Workers), Some(ChildCgroup::Standbys)] {
-        let path = part.map_or_else(|| path.to_owned(), |part| path.join(part.name()));
-        let members = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
-        for pid in members.lines().filter_map(|line| line.parse().ok()) {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        }
+    for pid in children(path).chain([path.to_owned()]).flat_map(|path| members(&path)) {
+        let _ = kill(pid, Signal::SIGKILL);
     }
 }
 

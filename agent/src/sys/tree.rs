@@ -7,7 +7,7 @@ use nix::{
     errno::Errno,
     sys::{
         signal::{Signal, kill},
-        wait::{Id, WaitPidFlag, waitid, waitpid},
+        wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid},
     },
     unistd::{Pid, getpid},
 };
@@ -16,6 +16,12 @@ use nix::{
 pub(crate) fn has_no_children() -> bool {
     let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     waitid(Id::All, peek) == Err(Errno::ECHILD)
+}
+
+/// Returns true if `pid`, a child of this process, has ended; it is not reaped.
+pub(crate) fn has_ended(pid: Pid) -> bool {
+    let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::Pid(pid), peek) != Ok(WaitStatus::StillAlive)
 }
 
 /// Returns the children of `parent`, including ended ones that are not reaped.
@@ -49,8 +55,13 @@ pub(crate) fn descendants_of(root: Pid) -> BTreeSet<Pid> {
 ///
 /// The children in `spared`, and all below them, are not killed.
 pub(crate) fn kill_descendants(spared: &BTreeSet<Pid>) {
+    kill_descendants_of(getpid(), spared);
+}
+
+/// Kills every descendant of `root` once, except children in `spared` and all below them.
+pub(crate) fn kill_descendants_of(root: Pid, spared: &BTreeSet<Pid>) {
     let mut found = spared.clone();
-    let mut parents = vec![getpid()];
+    let mut parents = vec![root];
     while let Some(parent) = parents.pop() {
         for child in children_of(parent) {
             if spared.contains(&child) {
