@@ -193,7 +193,12 @@ fn kill_all(path: &Path) {
 
 /// The cgroup of this process, if it is mounted.
 pub(crate) fn own() -> Option<PathBuf> {
-    own_path(&proc::read("self/cgroup")?, &proc::read("self/mountinfo")?)
+    own_path(&proc::read("self/cgroup")?, &proc::read("self/mountinfo")?, None)
+}
+
+/// The cgroup of this process in the hierarchy of a controller, if cgroup v1 is mounted for it.
+pub(crate) fn own_v1(controller: &str) -> Option<PathBuf> {
+    own_path(&proc::read("self/cgroup")?, &proc::read("self/mountinfo")?, Some(controller))
 }
 
 /// The cgroup of this process, if systemd has marked it as delegated.
@@ -203,13 +208,26 @@ fn delegated() -> Option<PathBuf> {
     (is_marked(c"user.delegate") || is_marked(c"trusted.delegate")).then_some(own)
 }
 
-/// Returns the path of a process's cgroup. `cgroup` and `mountinfo` are the texts of its files in
-/// `/proc`.
-fn own_path(cgroup: &str, mountinfo: &str) -> Option<PathBuf> {
-    let own = cgroup.lines().find_map(|line| line.strip_prefix("0::"))?;
+/// Returns the path of a process's cgroup: in the hierarchy of cgroup v2, or in that of cgroup v1 for a
+/// controller. `cgroup` and `mountinfo` are the texts of the process's files in `/proc`.
+fn own_path(cgroup: &str, mountinfo: &str, controller: Option<&str>) -> Option<PathBuf> {
+    let is_in = |list: &str| list.split(',').any(|word| Some(word) == controller);
+    let own = cgroup.lines().find_map(|line| match controller {
+        None => line.strip_prefix("0::"),
+        Some(_) => {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            is_in(controllers).then_some(path)
+        }
+    })?;
     mountinfo.lines().find_map(|line| {
-        let (place, kind) = line.split_once(" - ")?;
-        if kind.split(' ').next() != Some("cgroup2") {
+        let (place, mount) = line.split_once(" - ")?;
+        // The type of the file system, its source and its options.
+        let mut mount = mount.split(' ');
+        let is_hierarchy = match controller {
+            None => mount.next() == Some("cgroup2"),
+            Some(_) => mount.next() == Some("cgroup") && mount.nth(1).is_some_and(is_in),
+        };
+        if !is_hierarchy {
             return None;
         }
         let mut fields = place.split(' ').skip(3);
@@ -229,7 +247,7 @@ mod tests {
     #[test]
     fn own_cgroup_is_found() {
         let find = |cgroup: &str, mounts: &str| {
-            own_path(cgroup, mounts).map(|path| path.to_string_lossy().into_owned())
+            own_path(cgroup, mounts, None).map(|path| path.to_string_lossy().into_owned())
         };
         let host = "24 19 0:21 / /sys rw - sysfs sysfs rw\n\
                     31 24 0:27 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
@@ -242,5 +260,32 @@ mod tests {
         assert_eq!(find("4:memory:/a\n0::/a\n", host).as_deref(), Some("/sys/fs/cgroup/a"));
         assert_eq!(find("4:memory:/a\n", host), None);
         assert_eq!(find("0::/\n", "1 2 0:3 / /x rw - cgroup cgroup rw,memory"), None);
+    }
+
+    /// The path in the hierarchy of a controller is found where cgroup v1 is mounted, alone or with v2.
+    #[test]
+    fn own_cgroup_of_a_controller_is_found() {
+        let find = |cgroup: &str, mounts: &str| {
+            let path = own_path(cgroup, mounts, Some("memory"));
+            path.map(|path| path.to_string_lossy().into_owned())
+        };
+        let host = "31 24 0:27 / /sys/fs/cgroup/unified rw shared:4 - cgroup2 cgroup2 rw\n\
+                    35 31 0:31 / /sys/fs/cgroup/cpu,cpuacct rw shared:5 - cgroup cgroup rw,cpu,cpuacct\n\
+                    36 31 0:32 / /sys/fs/cgroup/memory rw,nosuid shared:6 - cgroup cgroup rw,memory\n";
+        let step = "5:cpu,cpuacct:/\n4:memory:/slurm/uid_7/job_1/step_0\n1:name=memory:/x\n0::/y\n";
+        let path = "/sys/fs/cgroup/memory/slurm/uid_7/job_1/step_0";
+        assert_eq!(find(step, host).as_deref(), Some(path));
+        // Controllers may share a hierarchy.
+        let shared = "36 31 0:32 / /cgroup rw - cgroup none rw,cpu,memory";
+        assert_eq!(find("4:cpu,memory:/a\n", shared).as_deref(), Some("/cgroup/a"));
+        // A container without a namespace for cgroups sees its own as the root.
+        let container = "36 31 0:32 /docker/a /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory";
+        assert_eq!(
+            find("4:memory:/docker/a\n", container).as_deref(),
+            Some("/sys/fs/cgroup/memory/")
+        );
+        assert_eq!(find("4:memory:/docker/b\n", container), None);
+        assert_eq!(find("0::/a\n", host), None);
+        assert_eq!(find(step, "31 24 0:27 / /sys/fs/cgroup rw - cgroup2 memory rw,memory"), None);
     }
 }

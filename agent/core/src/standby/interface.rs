@@ -48,7 +48,7 @@ pub enum Input {
     RoundEnded,
     /// The answer to [`Effect::ReadMemory`].
     Memory {
-        /// The memory that is available to this node, in bytes; the limit of its cgroup counts.
+        /// The memory that is available to this node within the limits of its cgroups, in bytes.
         available: u64,
     },
     /// The keeper is gone, and its standbys with it.
