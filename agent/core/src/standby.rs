@@ -270,7 +270,12 @@ impl Standbys {
             slot.standby = None;
             self.retry(now);
         } else {
-            self.ended(now, rank, format!("`{module}` cannot be imported: {reason}"));
+            let reason = match module {
+                // It has failed before it could import a module.
+                "" => reason.to_owned(),
+                module => format!("`{module}` cannot be imported: {reason}"),
+            };
+            self.ended(now, rank, reason);
         }
     }
 

@@ -443,6 +443,17 @@ fn unknown_module_counts_as_an_end() {
     assert_eq!(t.standbys.modules(), ["torch", "lightning"]);
 }
 
+/// A standby that fails before it has imported a module counts as ended, for the reason that it reports.
+#[test]
+fn failure_before_the_first_module_counts_as_an_end() {
+    let mut t = Fixture::importing(1);
+    assert_eq!(t.left_out(0, ""), [stand(0)]);
+    assert_eq!(t.left_out(0, ""), [stand(0)]);
+    let reason = "it reads RANK".to_owned();
+    let given_up = prevented(Obstacle::Ends { slot: LocalRank(0), reason });
+    assert_eq!(t.left_out(0, ""), [given_up, Effect::Settled]);
+}
+
 /// A module that a standby reports when its round has started is left out later.
 #[test]
 fn used_standby_reports_a_module() {
