@@ -15,9 +15,9 @@
 //! Imports must not delay a round. While no round runs, all missing standbys are started at once; while
 //! one runs, one after another, and only after the round has made progress or has run for
 //! [`limits::STANDBY_ROUND_PATIENCE`]. A crash loop, whose rounds are short and follow each other at
-//! once, starts none. Nor must standbys take the memory that workers need: they are started only on
-//! [`Input::Memory`], which answers the reading that is requested when a start is due, and dismissed one
-//! by one when memory becomes short.
+//! once, starts none. Standbys must not take the memory that workers need either: when a start is due, the
+//! machine requests a reading of the available memory, and starts standbys if [`Input::Memory`] names
+//! enough. They are dismissed one by one when memory becomes short.
 //!
 //! An import that takes longer than [`limits::STANDBY_IMPORT_TIMEOUT`] is ended, and counts like a
 //! standby that has ended by itself. Without that deadline, a single import that hangs would keep all
@@ -52,11 +52,11 @@ pub struct Standbys {
     modules: Vec<String>,
     /// The start of the round that runs.
     round: Option<Instant>,
-    /// Missing standbys are started from this time on.
+    /// The earliest start of missing standbys by the rules for rounds.
     start_at: Instant,
-    /// No standby is started before this time.
+    /// The end of the pause after a start or an import that has failed.
     paused_until: Instant,
-    /// A due start requests no reading of memory before this time.
+    /// The earliest reading of memory for a start.
     retry_at: Instant,
     /// The next reading of memory for the standbys that exist.
     watch_at: Instant,
@@ -87,7 +87,7 @@ struct Slot {
 
 #[derive(Debug)]
 struct Standby {
-    /// The number of modules that it imports.
+    /// The number of modules that it was started with.
     modules: usize,
     /// The time by which it has to be ready.
     deadline: Instant,

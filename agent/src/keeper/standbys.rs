@@ -46,8 +46,8 @@ use crate::{
 pub(crate) struct Standbys {
     /// Standbys that wait for a round, by local rank.
     waiting: BTreeMap<u32, Standby>,
-    /// Standbys that have received the variables and the streams of a worker, and have not confirmed
-    /// them, by local rank.
+    /// Standbys that have received the variables and the streams of a worker, but have not reported that
+    /// they have taken them, by local rank.
     starting: BTreeMap<u32, Starting>,
     /// The cgroups of standbys that have ended or were killed, until they are empty.
     ended: Vec<ChildCgroup>,
@@ -208,8 +208,8 @@ impl Standbys {
         self.ended.retain(|cgroup| !cgroup.remove());
     }
 
-    /// Returns the program and the streams of the worker whose standby, `pid`, ended before it took
-    /// over; `None` if it did, or was none.
+    /// Returns the program and the streams of the worker that the standby `pid` was to become; `None` if
+    /// it has become the worker, or `pid` is another process.
     pub(super) fn take_unstarted(
         &mut self,
         pid: Pid,
@@ -299,7 +299,7 @@ fn receive_all(
     let mut received = 0;
     while let Some(open) = socket {
         if received == limits::STANDBY_REPORTS {
-            // It sends two at most; one that floods its socket is not listened to any more.
+            // The hook sends two reports; nothing more is read from a standby that sends too many.
             *socket = None;
             break;
         }
@@ -324,7 +324,7 @@ fn is_taken(report: &str) -> bool {
     report == "taken"
 }
 
-/// Returns true if the standby that sends this report ends.
+/// Returns true if a standby that sends this report must not become a worker.
 fn is_refused(report: &str) -> bool {
     report.starts_with("refused\t")
 }

@@ -45,7 +45,7 @@ pub(super) struct Workers {
     groups: Vec<Pid>,
     /// The streams of the newest workers.
     flows: Vec<HandedOver>,
-    /// True during a sweep, in which every process of the tree is killed.
+    /// True during a sweep, until no process of a round is left.
     sweeping: bool,
     /// The number of the newest sweep that was ordered.
     sweep: u64,
@@ -85,7 +85,7 @@ impl Workers {
         self.standbys.stand(program, hook, cgroup)
     }
 
-    /// Starts a worker in a session of its own, by its standby if there is one.
+    /// Starts a worker in a session of its own, from its standby if there is one.
     ///
     /// # Errors
     ///

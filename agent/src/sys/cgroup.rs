@@ -191,7 +191,7 @@ fn kill_all(path: &Path) {
     }
 }
 
-/// The cgroup of this process, if it is mounted.
+/// The cgroup of this process in the hierarchy of cgroup v2, if that is mounted.
 pub(crate) fn own() -> Option<PathBuf> {
     own_path(&proc::read("self/cgroup")?, &proc::read("self/mountinfo")?, None)
 }

@@ -1,4 +1,4 @@
-//! The standbys of workers: the hook that makes a Python interpreter one, and what they report.
+//! The hook that makes a Python interpreter a standby, and the reports of standbys.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -95,14 +95,14 @@ impl Hook {
             ("RAGENT_STANDBY".to_owned(), modules.into()),
             ("RAGENT_STANDBY_SCRIPT".to_owned(), self.script.clone().into()),
         ];
-        // A script that runs without the hook must not take itself for a job of one worker.
+        // A script that runs without the hook fails, instead of running as a job of one worker.
         variables.extend(POISONED.map(|name| (name.to_owned(), "unknown".into())));
         let given = self.python_path.clone();
         variables.extend(given.map(|path| ("RAGENT_STANDBY_PATH".to_owned(), path)));
         variables
     }
 
-    /// Returns what the interpreter prints before it runs a script.
+    /// Runs the interpreter with a script that does not exist; returns its output.
     ///
     /// `args` are those of the worker, because a wrapper may handle another command differently: a
     /// standby whose interpreter does not run the hook would run the script without its round.

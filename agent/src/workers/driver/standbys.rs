@@ -26,14 +26,14 @@ use crate::{
 
 /// The standbys of this node.
 pub(super) enum HeldStandbys {
-    /// There are none, and will be none.
+    /// The job has no standbys, or the interpreter cannot be one.
     Disabled,
     /// The interpreter is being tested.
     Probing(oneshot::Receiver<Result<Hook, String>>),
     Enabled(Box<Enabled>),
 }
 
-/// The standbys of a node whose interpreter can have them.
+/// The standbys of a node whose interpreter runs the hook.
 pub(super) struct Enabled {
     machine: Standbys,
     hook: Hook,
