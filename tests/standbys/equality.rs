@@ -122,13 +122,13 @@ fn failure() {
     }
 }
 
-/// The worker's traceback.
+/// The worker's traceback, without lines that the agent has logged meanwhile.
 #[track_caller]
-fn traceback(end: &End) -> &str {
+fn traceback(end: &End) -> Vec<&str> {
     let (start, last) = ("Traceback", "ValueError: it is broken\n");
     let found = end.stderr.find(start).zip(end.stderr.find(last));
     let (start, last) = found.unwrap();
-    &end.stderr[start..last]
+    end.stderr[start..last].lines().filter(|line| !line.contains(" INFO ")).collect()
 }
 
 /// Children that `multiprocessing` starts get the script, the rank and the arguments.
