@@ -15,7 +15,6 @@
 
 pub mod agent;
 pub mod hang;
-mod jitter;
 pub mod keeper_watch;
 pub mod limits;
 pub mod link;

@@ -26,7 +26,7 @@ use std::{
 
 use ragent_rendezvous::{ids::AttendNumber, jitter::Jitter, settings::Leases};
 
-use crate::{jitter::Jitter, limits};
+use crate::limits;
 
 /// An action for the driver.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -40,10 +40,10 @@ use std::{
     time::Instant,
 };
 
-use ragent_rendezvous::ids::LocalRank;
+use ragent_rendezvous::{ids::LocalRank, jitter::Jitter};
 
 pub use self::interface::{Counts, Effect, Input, News, Obstacle};
-use crate::{jitter::Jitter, limits};
+use crate::limits;
 
 /// The standbys of one node.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ impl Standbys {
             short: None,
             failed_starts: 0,
             start_error: String::new(),
-            jitter: Jitter(seed),
+            jitter: Jitter::new(seed),
             is_all_ready_announced: false,
             is_timeout_announced: false,
             is_settled: false,
@@ -229,7 +229,7 @@ impl Standbys {
             let doubled = 2_u32.saturating_pow(self.failed_starts);
             let pause = limits::STANDBY_START_PAUSE.saturating_mul(doubled);
             let pause = pause.min(limits::STANDBY_START_PAUSE_MAX);
-            self.paused_until = now + pause.mul_f64(0.5 + self.jitter.next() / 2.0);
+            self.paused_until = now + pause.mul_f64(0.5 + self.jitter.fraction() / 2.0);
             self.failed_starts = self.failed_starts.saturating_add(1);
             if self.failed_starts == limits::STANDBY_START_FAILURES {
                 let reason = self.start_error.clone();
