@@ -1,19 +1,42 @@
 //! The only place where a clock is read.
+//!
+//! Rust's `Instant` stands still while the machine is suspended, as a laptop or a migrated virtual machine
+//! is. A lease must not: others have given it up by then. So the time of a suspension is added.
+
+mod suspension;
 
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
+use suspension::{Reading, Suspension};
+
 /// Returns the current time, for machines; follows tokio's paused clock in tests.
 #[expect(clippy::disallowed_methods, reason = "this is the clock")]
 pub fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
+    tokio::time::Instant::now().into_std() + suspended()
 }
 
 /// Returns the current time outside a runtime.
 #[expect(clippy::disallowed_methods, reason = "this is the clock")]
 pub fn now_blocking() -> Instant {
-    Instant::now()
+    Instant::now() + suspended()
+}
+
+/// Returns the time for which the machine has been suspended since this process first asked.
+fn suspended() -> Duration {
+    static SUSPENSION: Suspension = Suspension::new();
+    let read = |clock| clock_gettime(clock).map(Duration::from);
+    let reading = || {
+        let before = read(ClockId::CLOCK_MONOTONIC)?;
+        let boot = read(ClockId::CLOCK_BOOTTIME)?;
+        Ok::<_, nix::Error>(Reading { before, boot, after: read(ClockId::CLOCK_MONOTONIC)? })
+    };
+    match reading() {
+        Ok(reading) => SUSPENSION.update(reading),
+        // The clocks exist on every Linux since 2.6.39.
+        Err(_) => SUSPENSION.total(),
+    }
 }
 
 /// Returns the time since boot, suspended time included, in nanoseconds; comparable between
@@ -26,12 +49,13 @@ pub fn boot_time() -> Duration {
 /// Waits until `deadline`, or for ever if there is none.
 ///
 /// Returns at once if `deadline` has passed: a timer counts whole milliseconds, and would wait for
-/// one.
+/// one. A timer stands still while the machine is suspended, so it may be late after that.
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
 pub async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) if deadline <= now() => {}
-        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
-        None => std::future::pending().await,
+    let Some(deadline) = deadline else { return std::future::pending().await };
+    let left = deadline.saturating_duration_since(now());
+    if !left.is_zero() {
+        tokio::time::sleep_until(tokio::time::Instant::now() + left).await;
     }
 }
 
