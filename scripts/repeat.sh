@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 runs=${1:?how often? usage: scripts/repeat.sh N [TEST...]}
 shift
-[ $# -gt 0 ] || set -- single_node multi_node partition ssh
+[ $# -gt 0 ] || set -- single_node multi_node standbys partition ssh
 
 folder=$(mktemp -d)
 hogs=()
@@ -38,11 +38,11 @@ done
 for ((run = 1; run <= runs; run++)); do
     for binary in "${binaries[@]}"; do
         name=$(basename "$binary")
-        if (cd agent && RUST_BACKTRACE=0 "$binary") >"$folder/said" 2>&1; then
-            echo "run $run of $runs: ${name%-*}: $(grep '^test result' "$folder/said")"
+        if (cd agent && RUST_BACKTRACE=0 "$binary") >"$folder/output" 2>&1; then
+            echo "run $run of $runs: ${name%-*}: $(grep '^test result' "$folder/output")"
         else
-            sed -n '/^failures:$/,$p' "$folder/said"
-            echo "run $run of $runs failed: ${name%-*}: $(grep -c FAILED$ "$folder/said") test(s)"
+            sed -n '/^failures:$/,$p' "$folder/output"
+            echo "run $run of $runs failed: ${name%-*}: $(grep -c FAILED$ "$folder/output") test(s)"
             exit 1
         fi
     done

@@ -81,15 +81,16 @@ fn standbys_that_keep_ending_are_given_up() {
 /// often a start has failed.
 #[test]
 fn standbys_are_started_after_a_shortage_of_processes() {
+    // Removed after the sandbox has ended all processes in it.
+    let Some(limit) = ProcessLimit::new("standbys") else { return };
     let sandbox = Sandbox::new();
     let Some(job) = Job::new(&sandbox) else { return };
-    let Some(limit) = ProcessLimit::new("standbys") else { return };
     write(&sandbox, "train.py", SCRIPT);
     let mut node = job.ready_node("--standby=json train.py");
     let first = ready_standby(node.pid());
     limit.set(keeper_of(node.pid()), "1");
     kill(first, Signal::SIGKILL);
-    // More failures than ends that give a slot up: this line is logged after the third one.
+    // The warning follows the third failure; three ends would have given the slot up.
     let line = node.logs("failed to start a standby: ");
     assert!(line.contains("trying again"), "{line}");
     limit.set(keeper_of(node.pid()), "max");
@@ -101,12 +102,12 @@ fn standbys_are_started_after_a_shortage_of_processes() {
     assert!(used_standbys(&end));
 }
 
-/// A cgroup that limits the number of processes. Dropping it removes it.
+/// A cgroup that limits the number of processes, and is removed on drop.
 #[derive(Debug)]
 struct ProcessLimit(PathBuf);
 
 impl ProcessLimit {
-    /// Creates a cgroup. Returns `None`, and prints why, if that is impossible.
+    /// Creates a cgroup. If that is impossible, prints the reason and returns `None`.
     fn new(name: &str) -> Option<Self> {
         let parents = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"];
         for parent in parents {
@@ -122,7 +123,8 @@ impl ProcessLimit {
         None
     }
 
-    /// Limits the number of `pid` and the processes that it starts from now on.
+    /// Limits the number of processes to `number`, counting `pid` and those that it starts from now
+    /// on.
     #[track_caller]
     fn set(&self, pid: u32, number: &str) {
         fs::write(self.0.join("pids.max"), number).unwrap();

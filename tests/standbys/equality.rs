@@ -122,7 +122,7 @@ fn failure() {
     }
 }
 
-/// The worker's traceback, without lines that the agent has logged meanwhile.
+/// The worker's traceback, without lines that the agent has logged in between.
 #[track_caller]
 fn traceback(end: &End) -> Vec<&str> {
     let (start, last) = ("Traceback", "ValueError: it is broken\n");

@@ -31,8 +31,8 @@ fn started(sandbox: &Sandbox) -> Vec<u32> {
     started.lines().map(|line| line.parse().unwrap()).collect()
 }
 
-/// Kills a standby whose module has started a process by this command, and waits until that process has
-/// ended, while its node waits for the first round.
+/// Kills a standby whose module has started a process by this command, before the first round, and
+/// waits until that process has ended.
 fn kill_standby(command: &str, cgroup: Option<&Cgroup>) {
     let sandbox = Sandbox::new();
     let Some(job) = Job::new(&sandbox) else { return };
@@ -70,7 +70,8 @@ fn daemon_ends_with_the_standby() {
     assert_eq!(cgroup.below(), Vec::<String>::new());
 }
 
-/// If a new process replaces a standby whose round has started, the processes of the standby end first.
+/// If a new process replaces a standby whose round has started, the processes that its modules have
+/// started end.
 #[test]
 fn process_ends_with_a_refused_standby() {
     let sandbox = Sandbox::new();

@@ -71,8 +71,8 @@ fn restart_uses_standbys() {
     restart(&Sandbox::new(), "json", |sandbox, words| sandbox.ragent(words));
 }
 
-/// The same holds in a delegated cgroup. There, the sweep also spares the processes that modules of a
-/// standby have started, and they remain in the cgroup of the worker.
+/// The same holds in a delegated cgroup. There, the sweep also spares the processes that the
+/// modules of a standby have started, and they remain in the cgroup of the worker.
 #[test]
 fn restart_in_a_cgroup_uses_standbys() {
     let Some(cgroup) = Cgroup::delegated("restart") else { return };

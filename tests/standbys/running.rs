@@ -1,4 +1,5 @@
-//! Ends of agents and keepers while workers run and standbys of the next round import or wait.
+//! Ends of agents and keepers while workers run and standbys of the next round import modules or
+//! wait.
 
 use std::thread;
 
@@ -9,7 +10,7 @@ use crate::{
     support::{Sandbox, is_there, keeper_of, kill},
 };
 
-/// Sends heartbeats until it is killed, also when no process receives them.
+/// Sends heartbeats until it is killed, even if no process receives them.
 const SCRIPT: &str = "\
 import os, socket, time
 manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -43,7 +44,7 @@ fn nothing_is_left(is_importing: bool, victims: fn(u32, u32) -> Vec<u32>) {
         wait_for_standbys(node.pid(), |standbys| standbys.len() == 2);
     }
     let victims = victims(node.pid(), keeper_of(node.pid()));
-    // Stopped first, so that neither sees the end of the other.
+    // Both are stopped first, so that neither handles the end of the other.
     for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
         for victim in &victims {
             kill(*victim, signal);
@@ -72,13 +73,13 @@ fn killed_agent_leaves_nothing() {
     nothing_is_left_of_both(|agent, _| vec![agent]);
 }
 
-/// Nor if a keeper is killed, which is a failure of the job.
+/// The same holds if a keeper is killed, which is a failure of the job.
 #[test]
 fn killed_keeper_leaves_nothing() {
     nothing_is_left_of_both(|_, keeper| vec![keeper]);
 }
 
-/// Nor if both are killed at the same instant.
+/// The same holds if both are killed at the same instant.
 #[test]
 fn killed_agent_and_keeper_leave_nothing() {
     nothing_is_left_of_both(|agent, keeper| vec![agent, keeper]);

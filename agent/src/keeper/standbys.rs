@@ -49,7 +49,7 @@ pub(crate) struct Standbys {
     /// Standbys that have received the variables and the streams of a worker, but have not reported that
     /// they have taken them, by local rank.
     starting: BTreeMap<u32, Starting>,
-    /// The cgroups of standbys that have ended or were killed, until they are empty.
+    /// The cgroups of standbys that have ended or were killed; each is removed when it is empty.
     ended: Vec<ChildCgroup>,
 }
 
@@ -94,14 +94,15 @@ impl Standbys {
                 Ok(())
             }
             Err(error) => {
-                self.ended.extend(cgroup);
+                // No process is in it, and none whose end would cause its removal.
+                self.ended.extend(cgroup.filter(|cgroup| !cgroup.remove()));
                 Err(error)
             }
         }
     }
 
-    /// Lets the standby of the worker take it over; returns its process and its cgroup. Returns `None`,
-    /// without a standby left, if there is none that fits.
+    /// Makes the standby of a worker become that worker; returns its process and its cgroup.
+    /// Returns `None` if there is no standby that fits; one that does not is dismissed.
     pub(super) fn take_over(
         &mut self,
         program: &Program,
@@ -156,7 +157,7 @@ impl Standbys {
     }
 
     /// Returns the process ids of the standbys without a round, and of the processes that their modules
-    /// have started, as far as cgroups show them.
+    /// have started in their cgroups.
     pub(super) fn members(&self) -> BTreeSet<Pid> {
         let cgroups = self.waiting.values().filter_map(|standby| standby.cgroup.as_ref());
         let mut members = self.pids();
@@ -193,7 +194,7 @@ impl Standbys {
         let ended = waiting.filter(|(_, standby)| tree::has_ended(pid_of(&standby.child)));
         for local_rank in ended.map(|(&local_rank, _)| local_rank).collect::<Vec<_>>() {
             let Some(mut standby) = self.waiting.remove(&local_rank) else { continue };
-            // What its modules have started, before the number of its process group can be reused.
+            // Before it is reaped: then its process group id may be reused.
             standby.kill();
             let end = match standby.child.try_wait() {
                 Ok(Some(status)) => ProcessEnd::from(status),
@@ -299,7 +300,7 @@ fn receive_all(
     let mut received = 0;
     while let Some(open) = socket {
         if received == limits::STANDBY_REPORTS {
-            // The hook sends two reports; nothing more is read from a standby that sends too many.
+            // The hook sends two reports. Nothing more is read from a standby that sends too many.
             *socket = None;
             break;
         }

@@ -152,8 +152,8 @@ impl Workers {
         self.groups.is_empty()
     }
 
-    /// Kills all processes except waiting standbys and the processes of their modules; [`Report::Reaped`] follows when none is
-    /// left.
+    /// Kills all processes except waiting standbys and the processes that their modules have
+    /// started; [`Report::Reaped`] follows when no other process is left.
     pub(super) fn sweep(&mut self, number: Option<u64>) {
         self.standbys.kill_starting();
         self.sweeping = true;
@@ -171,8 +171,8 @@ impl Workers {
         tree::kill_descendants(&self.standbys.members());
     }
 
-    /// Kills the processes that a standby has left that ended before it became a worker: the worker that
-    /// is started for it imports the same modules.
+    /// Kills the processes left by a standby that ended before it became a worker: the process that
+    /// replaces it may import the same modules.
     fn kill_left_by(&self, standby: Pid) {
         for (_, cgroup) in self.taken.iter().filter(|(pid, _)| *pid == standby) {
             cgroup.kill();
@@ -207,11 +207,13 @@ impl Workers {
     }
 
     fn has_only_standbys(&self) -> bool {
+        // The children are listed first: one that a module starts in between, and that becomes a child
+        // later, causes another look when it ends.
+        let children: BTreeSet<Pid> = tree::children_of(getpid()).into_iter().collect();
         let (standbys, members) = (self.standbys.pids(), self.standbys.members());
         if members.is_empty() {
             return tree::has_no_children();
         }
-        let children: BTreeSet<Pid> = tree::children_of(getpid()).into_iter().collect();
         // A list that cannot be read is empty, and proves nothing.
         standbys.is_subset(&children) && children.is_subset(&members)
     }
