@@ -1,32 +1,39 @@
-//! Elects the coordinator of a job among a few voters, without a log, a disk or an outside service.
+//! The election of a job's coordinator among a few voters, without a log, a disk or an external
+//! service.
 //!
-//! Three or five agents are *voters*. One of them leads, for as long as a majority renews its lease; its
-//! process runs the [`Rendezvous`](crate::Rendezvous). When the leases end without renewal another
-//! voter is elected. What the job must not forget ([`Memory`]) is copied to a majority before it takes effect.
+//! Three or five agents are *voters*. One of them leads for as long as a majority renews its lease;
+//! its process runs the [`Rendezvous`](crate::Rendezvous). When the leases end without renewal,
+//! another voter is elected. A change of the job's persistent state ([`Memory`]) is copied to a
+//! majority before it takes effect.
 //!
 //! ```text
-//!             lease over, stagger         majority would vote     majority has voted
-//!  Follower ─────────────────────▶ Asking ──────────────▶ Voting ─────────────▶ Leading
-//!     ▲                              │                      │                      │
-//!     └──────────────────────────────┴──────────────────────┘                      │
-//!     ▲          no majority within `poll`                                         │
-//!     └────────────────────────────────────────────────────────────────────────────┘
-//!                lease over, a higher term exists, or the voter resigns
+//!             lease over,                   a majority                 a majority
+//!             stagger                       would vote                 has voted
+//!  Follower ───────────────▶ PreCandidate ───────────────▶ Candidate ───────────────▶ Leader
+//!      ▲                           │                           │                         │
+//!      └───────────────────────────┴───────────────────────────┘                         │
+//!      ▲       no majority within `poll`                                                 │
+//!      └─────────────────────────────────────────────────────────────────────────────────┘
+//!              lease over, a higher term exists, or the voter resigns
 //! ```
 //!
 //! A leadership begins with the first renewal that a majority has granted, and lasts
-//! [`Timers::leader_lease`] from the *sending* of the newest one. A voter votes for nobody else for
-//! [`Timers::voter_lease`] from the receipt of a renewal, which is longer. So at most one process leads.
+//! [`Timers::leader_lease`] from the *sending* of the newest one. A voter votes for no other
+//! process for [`Timers::voter_lease`] from the receipt of a renewal, which is longer. So at most
+//! one process leads.
 //!
-//! A voter that has just started may have forgotten a lease. It is *fresh* for as long as one can last:
-//! its vote counts only if all voters are fresh, because then no earlier leader is left.
+//! A voter that has just started may have forgotten a lease. It is *fresh* until such a lease must
+//! have ended. Votes of fresh voters count only in a *cold* election, in which all voters are
+//! fresh: then no earlier leader is left.
 //!
-//! A candidate first asks whether others would vote for it, which changes nothing: a voter that cannot
-//! receive the leader's messages does not depose it.
+//! A candidate first holds a pre-vote, as in Raft: it asks whether others would vote for it, and
+//! nothing changes. So a voter that cannot receive the leader's messages does not depose the
+//! leader.
 //!
-//! Requests are answered by [`Election::handle_request`]; after every other `handle_*`, carry out
-//! [`Election::poll_effect`] until `None` and arm one timer for [`Election::poll_timeout`]. The clock must
-//! go on while the machine is suspended.
+//! [`Election::handle_request`] returns the answer. After each call of a `handle_*` method, and
+//! before that answer is sent, carry out [`Election::poll_effect`] until it returns `None`; then set
+//! one timer for [`Election::poll_timeout`]. The clock must include the time for which the machine is
+//! suspended.
 
 mod candidate;
 mod leader;
@@ -74,27 +81,27 @@ pub struct Settings {
 /// An action for the driver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {
-    /// Send a request to the voter at this place; drop it if that cannot be reached.
+    /// Send a request to the voter at this place; drop the request if the voter cannot be reached.
     Send {
         /// The voter.
         to: Place,
         /// The request.
         message: VoterMessage<Request>,
     },
-    /// Start to coordinate the job.
+    /// Start coordinating the job.
     Lead(Box<Leadership>),
     /// Coordinate until this time at least.
     Extend(Instant),
     /// A majority has this version of the memory.
     Copied(Version),
-    /// Do not coordinate (any more), and send agents to the leader.
+    /// Stop coordinating, if this process does, and redirect agents to the leader.
     Follow {
         /// The leader's place; `None` if none is known.
         leader: Option<Place>,
     },
-    /// Report that two places of the list are the same process.
+    /// Report that two places of the list belong to the same process.
     Duplicate {
-        /// The place whose process answers elsewhere as well.
+        /// The place whose process also answers at another one.
         place: Place,
     },
 }
@@ -107,8 +114,8 @@ pub struct Leadership {
     /// Its end, unless it is extended.
     pub until: Instant,
     /// The time until which workers under earlier leaders may run.
-    pub others_until: Instant,
-    /// The leader before, if one is known.
+    pub workers_until: Instant,
+    /// The previous leader, if one is known.
     pub former: Option<NodeId>,
     /// The memory of that leader; `None` if this is the first one.
     pub memory: Option<Memory>,
@@ -120,13 +127,13 @@ pub struct Election {
     settings: Settings,
     voter: Voter,
     role: Role,
-    /// The highest term in any message.
+    /// The highest term that is known.
     highest: Term,
     /// The place of the process that holds this voter's lease.
     leader: Option<Place>,
-    /// The processes at the other places, as far as known.
+    /// The processes that have answered or led, by place.
     processes: Vec<Option<NodeId>>,
-    /// The candidacies without success since the last leader.
+    /// The number of failed candidacies since the last leader.
     failures: u32,
     is_leaving: bool,
     sequence: u64,
@@ -139,19 +146,20 @@ pub struct Election {
 enum Role {
     /// Waits for the end of the leader's lease.
     Follower { stands_at: Instant },
-    /// Asks who would vote.
-    Asking(Poll),
-    /// Asks for votes; `cold` are the processes whose votes count although they are fresh.
-    Voting { poll: Poll, term: Term, cold: Vec<Option<NodeId>> },
+    /// Asks who would vote for it.
+    PreCandidate(Poll),
+    /// Asks for votes. In a cold election, `cold` has the processes whose votes count, by place;
+    /// otherwise it is empty.
+    Candidate { poll: Poll, term: Term, cold: Vec<Option<NodeId>> },
     /// Sends renewals; leads once a majority has granted one.
-    Leading(Box<Leader>),
+    Leader(Box<Leader>),
 }
 
 impl Election {
-    /// Starts a voter. `memory` is what an earlier process of this place has left, with its version, and
-    /// `highest` the highest term that it knew.
-    pub fn new(now: Instant, settings: Settings, memory: Replica, highest: Term) -> Self {
-        let voter = Voter::new(now, settings.timers, memory);
+    /// Starts a voter. `replica` is the copy of the memory that an earlier process at this place
+    /// has stored, and `highest` the highest term that it knew.
+    pub fn new(now: Instant, settings: Settings, replica: Replica, highest: Term) -> Self {
+        let voter = Voter::new(now, settings.timers, replica, highest);
         let jitter = Jitter::new(settings.seed);
         let processes = vec![None; settings.voters];
         let mut election = Self {
@@ -182,7 +190,7 @@ impl Election {
         let VoterMessage { place, process, highest, sequence, body, .. } = message;
         self.learn(now, highest);
         let answer = match body {
-            Request::Ask => {
+            Request::PreVote => {
                 let would = !self.is_leading() && self.voter.is_free_for(now, &process);
                 self.voter.answer(now, would, false)
             }
@@ -200,21 +208,22 @@ impl Election {
         Some(self.message(now, sequence, answer))
     }
 
-    /// Handles the answer to a request.
+    /// Handles the answer to a request. Its `place` must be that of the voter to which the request was sent,
+    /// whatever the answer contains: two names in the list may lead to one process.
     pub fn handle_answer(&mut self, now: Instant, message: VoterMessage<Answer>) {
         self.begin(now);
         self.learn(now, message.highest);
         self.note_process(message.place, &message.process);
         match &mut self.role {
             Role::Follower { .. } => {}
-            Role::Asking(poll) | Role::Voting { poll, .. } => {
-                if poll.record(now, message) {
+            Role::PreCandidate(poll) | Role::Candidate { poll, .. } => {
+                if poll.record(now, self.settings.timers, message) {
                     self.count(now);
                 }
             }
-            Role::Leading(leader) => {
+            Role::Leader(leader) => {
                 let VoterMessage { place, process, is_fresh, sequence, body, .. } = message;
-                // A fresh process other than the one that was elected with has forgotten its vote.
+                // A fresh process that took no part in this election may have forgotten a vote.
                 let counts = !is_fresh || leader.cold(place).as_ref() == Some(&process);
                 if body.is_granted && counts && leader.handle_granted(place, sequence, body.version)
                 {
@@ -224,19 +233,20 @@ impl Election {
         }
     }
 
-    /// Handles a connection to a voter that could not be reached before: repeats what it has missed.
+    /// Handles a new connection to a voter that could not be reached: repeats the request that it
+    /// has missed.
     pub fn handle_connected(&mut self, now: Instant, place: Place) {
         self.begin(now);
         let is_missing = |poll: &Poll| !poll.has_answer_of(place);
         let (sequence, request) = match &self.role {
             Role::Follower { .. } => return,
-            Role::Asking(poll) if is_missing(poll) => (poll.sequence, Request::Ask),
-            Role::Voting { poll, term, cold } if is_missing(poll) => {
+            Role::PreCandidate(poll) if is_missing(poll) => (poll.sequence, Request::PreVote),
+            Role::Candidate { poll, term, cold } if is_missing(poll) => {
                 let cold = cold.get(place.0).cloned().flatten();
                 (poll.sequence, Request::Vote { term: *term, cold })
             }
-            Role::Asking(_) | Role::Voting { .. } => return,
-            Role::Leading(_) => {
+            Role::PreCandidate(_) | Role::Candidate { .. } => return,
+            Role::Leader(_) => {
                 self.renew(now);
                 return;
             }
@@ -244,7 +254,7 @@ impl Election {
         self.send(now, place, sequence, request);
     }
 
-    /// Handles an obituary: no process of this agent is left, so its lease ends.
+    /// Handles an obituary: no process of this agent is left, so the agent's lease ends.
     pub fn handle_obituary(&mut self, now: Instant, process: &NodeId) {
         self.begin(now);
         if self.voter.release(now, process, None) {
@@ -253,17 +263,22 @@ impl Election {
         }
     }
 
-    /// Handles a term that an agent knows. A leader of a lower one resigns, and stands again above it.
+    /// Handles a term that an agent reports. A leader of a lower term resigns, and then stands for
+    /// election in a higher one.
     pub fn handle_highest(&mut self, now: Instant, term: Term) {
         self.begin(now);
-        self.learn(now, term);
+        // Agents are not authenticated in every job. Above the highest term that is taken from them,
+        // as many are left for elections.
+        if term.0 <= NUMBER_MAX / 2 {
+            self.learn(now, term);
+        }
     }
 
-    /// Changes the memory; [`Effect::Copied`] with the version that is returned follows when a majority has it.
-    /// Returns `None` if this voter does not lead.
+    /// Changes the memory, and returns its version; [`Effect::Copied`] reports when a majority has
+    /// it. Returns `None` if this voter does not lead.
     pub fn handle_remember(&mut self, now: Instant, memory: Memory) -> Option<Version> {
         self.begin(now);
-        let Role::Leading(leader) = &self.role else { return None };
+        let Role::Leader(leader) = &self.role else { return None };
         leader.until?;
         let number = self.voter.version().number.saturating_add(1);
         let version = Version { term: leader.term, number };
@@ -273,13 +288,13 @@ impl Election {
         Some(version)
     }
 
-    /// Gives up the leadership, if there is one, and does not stand again: the process is to end.
+    /// Resigns if this process leads, and does not stand for election again: the process will end.
     pub fn handle_leaving(&mut self, now: Instant) {
         self.begin(now);
         self.is_leaving = true;
         match self.role {
-            Role::Leading(_) => self.step_down(now, "the agent leaves"),
-            Role::Asking(_) | Role::Voting { .. } => self.follow(now),
+            Role::Leader(_) => self.step_down(now, "the agent leaves"),
+            Role::PreCandidate(_) | Role::Candidate { .. } => self.follow(now),
             Role::Follower { .. } => {}
         }
     }
@@ -291,14 +306,11 @@ impl Election {
             Role::Follower { stands_at } if *stands_at <= now && !self.is_leaving => {
                 self.stand(now)
             }
-            Role::Asking(poll) | Role::Voting { poll, .. } if poll.deadline <= now => {
-                self.pause(now);
-            }
-            Role::Leading(leader) if leader.until.is_none() && leader.deadline <= now => {
-                self.step_down(now, "no majority has granted the first lease");
-            }
-            Role::Leading(leader) if leader.next_renewal <= now => self.renew(now),
-            Role::Follower { .. } | Role::Asking(_) | Role::Voting { .. } | Role::Leading(_) => {}
+            Role::Leader(leader) if leader.next_renewal <= now => self.renew(now),
+            Role::Follower { .. }
+            | Role::PreCandidate(_)
+            | Role::Candidate { .. }
+            | Role::Leader(_) => {}
         }
     }
 
@@ -309,8 +321,8 @@ impl Election {
                 let lease = self.voter.lease(self.clock).map(|lease| lease.until);
                 [lease, Some(*stands_at).filter(|_| !self.is_leaving)].into_iter().flatten().min()
             }
-            Role::Asking(poll) | Role::Voting { poll, .. } => Some(poll.deadline),
-            Role::Leading(leader) => {
+            Role::PreCandidate(poll) | Role::Candidate { poll, .. } => Some(poll.deadline),
+            Role::Leader(leader) => {
                 let end = leader.until.unwrap_or(leader.deadline);
                 Some(leader.next_renewal.min(end))
             }
@@ -325,37 +337,50 @@ impl Election {
     /// Returns the time until which this process leads; `None` if it does not.
     pub fn leads_until(&self) -> Option<Instant> {
         match &self.role {
-            Role::Leading(leader) => leader.until,
-            Role::Follower { .. } | Role::Asking(_) | Role::Voting { .. } => None,
+            Role::Leader(leader) => leader.until,
+            Role::Follower { .. } | Role::PreCandidate(_) | Role::Candidate { .. } => None,
         }
     }
 
-    /// Returns the highest term that this voter knows, to be stored for the next process of its place.
+    /// Returns the highest term that this voter knows, to be stored for the next process at its
+    /// place.
     pub fn highest(&self) -> Term {
         self.highest
     }
 
-    /// Returns the newest memory that this voter has, to be stored likewise.
+    /// Returns the newest copy of the memory that this voter has, to be stored in the same way.
     pub fn replica(&self) -> &Replica {
         self.voter.replica()
     }
 
-    /// Records the time, and ends what has ended by it before anything else is handled: a process
-    /// that was stopped for a while must not act on a lease that is over.
+    /// Records the time, and applies the end of leases and polls before anything else is handled: a
+    /// process that was stopped for a while must not act on a lease that is over, or on old answers.
     fn begin(&mut self, now: Instant) {
         debug_assert!(self.clock <= now, "time does not go back");
         self.clock = self.clock.max(now);
-        if self.leads_until().is_some_and(|until| until <= now) {
-            self.step_down(now, "no majority has renewed the lease");
+        match &self.role {
+            Role::PreCandidate(poll) | Role::Candidate { poll, .. } if poll.deadline <= now => {
+                self.pause(now);
+            }
+            Role::Leader(leader) if leader.until.is_some_and(|until| until <= now) => {
+                self.step_down(now, "no majority has renewed the lease");
+            }
+            Role::Leader(leader) if leader.until.is_none() && leader.deadline <= now => {
+                self.step_down(now, "no majority has granted the first lease");
+            }
+            Role::Follower { .. }
+            | Role::PreCandidate(_)
+            | Role::Candidate { .. }
+            | Role::Leader(_) => {}
         }
         if self.leader.is_some() && self.voter.lease(now).is_none() && !self.is_leading() {
             self.announce(None);
         }
     }
 
-    /// Returns true if this process leads, or has the votes to.
+    /// Returns true if this process leads, or was elected and waits for its first lease.
     fn is_leading(&self) -> bool {
-        matches!(self.role, Role::Leading(_))
+        matches!(self.role, Role::Leader(_))
     }
 
     fn handle_vote(
@@ -373,9 +398,8 @@ impl Election {
         if is_granted {
             self.highest = self.highest.max(term);
             debug!(%process, %term, "voted");
-            // Others are elected within a poll, or not at all.
-            let Timers { poll, pause, .. } = self.settings.timers;
-            self.stand_after(now, poll + pause);
+            // The candidate is elected within the time of a poll, or not at all.
+            self.stand_after(now, self.poll_time() + self.settings.timers.pause);
         }
         self.voter.answer(now, is_granted, is_granted)
     }
@@ -407,20 +431,21 @@ impl Election {
         self.voter.answer(now, is_granted, false)
     }
 
-    /// Notes a term that exists. A leader of a lower one could complete rounds below those of a later one.
+    /// Records a term that exists. A candidacy or leadership in a lower one ends: its rounds would
+    /// be lower than those of the higher term.
     fn learn(&mut self, now: Instant, term: Term) {
         if term <= self.highest || term.0 > NUMBER_MAX {
             return;
         }
         self.highest = term;
         match self.role {
-            Role::Follower { .. } | Role::Asking(_) => {}
-            Role::Voting { .. } => self.pause(now),
-            Role::Leading(_) => self.step_down(now, "a higher term exists"),
+            Role::Follower { .. } | Role::PreCandidate(_) => {}
+            Role::Candidate { .. } => self.pause(now),
+            Role::Leader(_) => self.step_down(now, "a higher term exists"),
         }
     }
 
-    /// Notes the process at a place, and reports a process that answers at two places.
+    /// Records the process at a place, and reports a process that answers at two places.
     fn note_process(&mut self, place: Place, process: &NodeId) {
         let is_other = |other: usize| Place(other) != place;
         let elsewhere = self.processes.iter().enumerate();
@@ -436,7 +461,7 @@ impl Election {
         }
     }
 
-    /// Becomes a follower that stands for election when no lease is in force any more.
+    /// Becomes a follower that stands for election when its voter's lease has ended.
     fn follow(&mut self, now: Instant) {
         let lease = self.voter.lease(now).map(|lease| lease.until.saturating_duration_since(now));
         if lease.is_none() {
@@ -445,7 +470,8 @@ impl Election {
         self.stand_after(now, lease.unwrap_or_default());
     }
 
-    /// Becomes a follower that stands for election after `delay`, staggered by its place.
+    /// Becomes a follower that stands for election after `delay` and a stagger that depends on its
+    /// place.
     fn stand_after(&mut self, now: Instant, delay: Duration) {
         let place = u32::try_from(self.settings.place.0).unwrap_or(u32::MAX);
         let stagger = self.settings.timers.stagger;

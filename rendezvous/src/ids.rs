@@ -108,11 +108,11 @@ impl Term {
         Self(self.0.saturating_add(1))
     }
 
-    /// Returns the term that a candidate proposes: its counter is above that of `self`, and `nonce` keeps
-    /// two candidates from proposing the same one.
+    /// Returns the term that a candidate proposes: its counter is higher than that of `self`, and
+    /// `nonce` makes the terms of two candidates differ.
     pub(crate) fn proposed(self, nonce: u16) -> Self {
         let counter =
-            (self.0 >> NONCE_BITS).saturating_add(1).min(limits::NUMBER_MAX >> NONCE_BITS);
+            (self.0 >> NONCE_BITS).saturating_add(1).min((limits::NUMBER_MAX >> NONCE_BITS) - 1);
         Self(counter << NONCE_BITS | u64::from(nonce))
     }
 }

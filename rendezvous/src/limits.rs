@@ -31,6 +31,9 @@ pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 /// twelve days, all completed while the state file could not be written.
 pub(crate) const AHEAD_MAX: u64 = 1 << 20;
 
+/// The same for elected terms, whose low 16 bits do not count.
+pub(crate) const TERMS_AHEAD_MAX: u64 = AHEAD_MAX << 16;
+
 /// The number of keep-alive intervals after which a silent node may be lost: one keep-alive may be
 /// late by chance, a second one is not.
 pub(crate) const KEEP_ALIVES_MISSED: u32 = 2;
@@ -98,12 +101,20 @@ pub(crate) const QUIET_TIME: Duration = Duration::from_secs(600);
 /// it.
 pub(crate) const RECOVERY_MARGIN: Duration = Duration::from_secs(2);
 
-/// The most renewals of a leader's lease whose answers count: those of one lease, and as many again for changes
-/// of the memory in between.
+/// The maximum number of renewals whose answers count: those of one lease (12), and those that
+/// changes of the memory cause in between.
 pub(crate) const RENEWALS_UNDER_WAY_MAX: usize = 32;
 
-/// The number of times that the pause between two candidacies doubles, at most.
+/// The maximum number of times that the pause after a failed candidacy doubles.
 pub(crate) const PAUSE_DOUBLINGS_MAX: u32 = 3;
+
+/// The number of times that the time for answers to a candidate doubles, at most: a poll then lasts for half of
+/// a lease.
+pub(crate) const POLL_DOUBLINGS_MAX: u32 = 2;
+
+/// The time for which an elected coordinator waits for members whose workers have ended for certain: a lost packet of
+/// a connection is sent again after a second.
+pub(crate) const TAKEOVER_COURTESY: Duration = Duration::from_secs(1);
 
 /// The number of keep-alives that one coordinator handles per second.
 const KEEP_ALIVES_PER_SECOND: u32 = 4_000;

@@ -1,4 +1,4 @@
-//! Elections of the coordinator, each in a world whose faults a seed determines.
+//! Elections of the coordinator, each in a world whose seed determines its faults.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use ragent_tests::election::{Bug, Totals, World};
 use crate::{first_broken_of, given};
 
 /// The number of seeds of a default run.
-const SEEDS: u64 = 1_000;
+const SEEDS: u64 = 500;
 
 /// The seed below which a planted bug must be found.
 const SEEDS_TO_FIND_A_BUG: u64 = 20_000;
@@ -22,7 +22,8 @@ fn first_broken(seeds: Range<u64>, bug: Bug) -> Option<(u64, String)> {
     first_broken_of(seeds, |seed| run(seed, bug).err())
 }
 
-/// No fault leads to two leaders, to two groups of workers, or to none.
+/// No fault leads to two leaders, or to workers of two rounds at the same time; after the last
+/// fault the job runs again.
 #[test]
 fn election_rules_hold_in_every_world() {
     let seeds = match given("SEED") {
@@ -44,7 +45,7 @@ fn election_worlds_are_eventful() {
         (elections + totals.elections, rounds + totals.rounds)
     });
     assert!(elections > 3 * count, "{elections} elections in {count} worlds");
-    assert!(rounds > 3 * count, "{rounds} rounds in {count} worlds");
+    assert!(rounds > 2 * count, "{rounds} rounds in {count} worlds");
 }
 
 /// The same seed gives the same world.
@@ -63,7 +64,8 @@ fn election_worlds_are_repeatable() {
 /// Each rule finds the bug that breaks it.
 #[test]
 fn every_election_bug_is_noticed() {
-    // The rules that a bug breaks, and the seed from which on worlds are tried: most do not meet a rare bug.
+    // The rules that a bug breaks, and the first seed that is tried: most seeds do not trigger a
+    // rare bug.
     let bugs = [
         (Bug::NoSilence, "ab", 0),
         (Bug::LeaseFromReceipt, "ae", 0),
@@ -72,14 +74,16 @@ fn every_election_bug_is_noticed() {
         (Bug::VoteUnderLease, "a", 0),
         (Bug::UnchainedWorkers, "b", 0),
         (Bug::LeftFromReceipt, "b", 0),
-        (Bug::NoShadow, "b", 0),
+        (Bug::UnreportedWorkers, "b", 0),
         (Bug::NoWaitForOthers, "b", 0),
         (Bug::EarlyRegistration, "b", 0),
         (Bug::ObituaryOfPlace, "ab", 1_600),
-        (Bug::FreshVotesCount, "ab", 2_600),
+        (Bug::FreshVotesCount, "ab", 0),
         (Bug::SharedTerms, "bc", 900),
+        (Bug::IgnoredReplica, "d", 0),
+        (Bug::EarlyRound, "d", 0),
         (Bug::ClockStopsInSuspend, "ae", 0),
-        (Bug::NoTimeouts, "g", 0),
+        (Bug::NoTimeouts, "f", 0),
     ];
     let noticed: Vec<_> = bugs
         .into_iter()
@@ -89,5 +93,6 @@ fn every_election_bug_is_noticed() {
         let rule = noticed.as_ref().and_then(|(_, why)| why.strip_prefix("rule ")?.chars().next());
         rule.is_some_and(|rule| rules.contains(rule))
     };
-    assert!(noticed.iter().all(is_as_expected), "{noticed:#?}");
+    let missed: Vec<_> = noticed.iter().filter(|noticed| !is_as_expected(noticed)).collect();
+    assert!(missed.is_empty(), "{missed:?}");
 }

@@ -1,9 +1,9 @@
-//! Voters in a simulated world: drifting clocks, a network that loses and delays messages, hosts that die,
-//! freeze and come back, and workers whose leases depend on the leader's.
+//! Voters in a simulated world: drifting clocks, a network that loses and delays messages, hosts
+//! that fail, freeze and return, and workers whose leases depend on the leader's.
 //!
-//! The elections are the real ones. Agents and coordinators are modelled as far as the rules need them:
-//! an agent sends keep-alives to the leader and runs workers under the lease that the echo allows; a
-//! coordinator forms a round from the agents that have registered with it.
+//! The voters run the code of the rendezvous crate. Agents and coordinators are modelled as far as
+//! the rules need them: an agent sends keep-alives to the leader and runs workers under the lease
+//! that the echo allows; a coordinator forms a round from the agents that have registered with it.
 
 mod agent;
 mod coordinator;
@@ -46,27 +46,31 @@ pub enum Bug {
     VoteUnderLease,
     /// Workers run under a lease of their own. Breaks rule b.
     UnchainedWorkers,
-    /// An agent counts what is left of the leadership from the receipt of the echo. Breaks rule b.
+    /// An agent counts the rest of the leadership from the receipt of the echo. Breaks rule b.
     LeftFromReceipt,
     /// Voters do not report how long earlier workers may run. Breaks rule b.
-    NoShadow,
+    UnreportedWorkers,
     /// A new leader does not wait for nodes that have not registered. Breaks rule b.
     NoWaitForOthers,
-    /// An agent counts as registered before it has stopped what ran before. Breaks rule b.
+    /// An agent counts as registered before it has stopped its earlier workers. Breaks rule b.
     EarlyRegistration,
-    /// An obituary ends the lease of the process that is now at that place. Breaks rules a and b.
+    /// An obituary ends the lease of the process that now runs on that host. Breaks rules a and b.
     ObituaryOfPlace,
     /// Votes of fresh voters count. Breaks rules a and b.
     FreshVotesCount,
     /// All processes propose the same terms. Breaks rules b and c.
     SharedTerms,
-    /// The clock stands still while a machine is suspended. Breaks rules a and e.
+    /// A winner does not take over the memory of the voters. Breaks rule d.
+    IgnoredReplica,
+    /// A round is formed before a majority has its memory. Breaks rule d.
+    EarlyRound,
+    /// The clock stops while a machine is suspended. Breaks rules a and e.
     ClockStopsInSuspend,
-    /// No deadline is ever applied. Breaks rule g.
+    /// No deadline is ever applied. Breaks rule f.
     NoTimeouts,
 }
 
-/// A few voters, further hosts without one, and the job that runs on all of them.
+/// A few voters, further hosts without a voter, and the job that runs on all of them.
 #[derive(Debug)]
 pub struct World {
     start: Instant,
@@ -79,17 +83,19 @@ pub struct World {
     processes_started: u64,
     events: BTreeMap<(Instant, u64), Event>,
     events_scheduled: u64,
-    /// Pairs of hosts between which messages are lost until then, by direction.
+    /// The times until which messages from one host to another are lost.
     cuts: BTreeMap<(usize, usize), Instant>,
     /// The share of all messages that is lost, in percent, and until when.
     loss: (u64, Instant),
-    /// True if a voter may come back without its memory.
+    /// The time that a message takes, in milliseconds: the least and the most.
+    latency: (u64, u64),
+    /// True if a voter may return without its state file.
     forgets: bool,
     stage: Stage,
     record: Record,
 }
 
-/// What the rules need to know of the past.
+/// The history that the rules need.
 #[derive(Debug, Default)]
 struct Record {
     /// The process that has won each term.
@@ -98,6 +104,8 @@ struct Record {
     rounds: BTreeSet<(Round, Term)>,
     /// The time of sending of the newest renewal that each process has granted in a term.
     grants: BTreeMap<(Term, usize), Instant>,
+    /// The greatest number that a majority has in its memory.
+    copied: u32,
     broken: Option<String>,
     elections: u64,
     events: u64,
@@ -106,9 +114,9 @@ struct Record {
 /// The numbers of a world at its end.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Totals {
-    /// The leaderships that began.
+    /// The number of leaderships that began.
     pub elections: u64,
-    /// The rounds that were formed.
+    /// The number of rounds that were formed.
     pub rounds: u64,
 }
 
@@ -117,8 +125,8 @@ enum Stage {
     Faulty,
     /// No faults have occurred since then.
     Quiet(Instant),
-    /// The job has run again.
-    Healed,
+    /// The job has run again since then, after this number of elections.
+    Healed(Instant, u64),
 }
 
 #[derive(Debug)]
@@ -127,17 +135,19 @@ enum Event {
     Request { to: usize, sent: Instant, message: VoterMessage<Request> },
     /// An answer arrives at the voter that has asked.
     Answer { to: usize, process: NodeId, message: VoterMessage<Answer> },
+    /// A connection to a voter that was down has been made.
+    Connected { from: usize, to: usize },
     /// A keeper's obituary arrives at a voter.
     Obituary { to: usize, of: usize, process: NodeId },
     /// A keep-alive arrives at a voter.
     KeepAlive { to: usize, message: KeepAlive },
-    /// Its answer arrives at the agent.
+    /// The answer to a keep-alive arrives at the agent.
     Echo { to: usize, message: Echo },
     /// A deadline of a host.
     Timer(usize),
     /// The process of a host starts.
     Start(usize),
-    /// A host that was frozen or suspended goes on.
+    /// A host that was frozen or suspended resumes.
     Thaw(usize),
     /// The keeper of a dead agent has killed its workers.
     Swept { host: usize, process: NodeId },
@@ -151,10 +161,10 @@ const FAULTY: Duration = Duration::from_secs(40);
 /// The time that a keeper needs to kill the workers at the end of their lease.
 const KEEPER: Duration = Duration::from_millis(500);
 
-/// The most events in a world; the usual number is 10,000.
+/// The maximum number of events in a world; the usual number is 10,000.
 const EVENTS_MAX: u64 = 200_000;
 
-/// The most by which a clock is too fast or too slow, in millionths.
+/// The maximum drift of a clock, in millionths.
 const DRIFT_MAX: u64 = 10_000;
 
 impl World {
@@ -184,6 +194,7 @@ impl World {
             events_scheduled: 0,
             cuts: BTreeMap::new(),
             loss: (0, start),
+            latency: if random.chance(10) { (150, 250) } else { (0, 8) },
             forgets: random.chance(25),
             stage: Stage::Faulty,
             record: Record::default(),
@@ -207,20 +218,23 @@ impl World {
         }
     }
 
-    /// Handles the next event; returns false once there is nothing left to wait for.
+    /// Handles the next event; returns false once the job runs again after the last fault.
     ///
     /// # Errors
     ///
-    /// Returns the rule that is broken, and how.
+    /// Returns the rule that is broken, with the details.
     pub fn step(&mut self) -> Result<bool, String> {
         self.become_quiet();
         let Some(((at, _), event)) = self.events.pop_first() else {
-            return Err("rule g: nothing happens any more".to_owned());
+            return Err("rule f: no event is left".to_owned());
         };
         self.now = self.now.max(at);
         self.record.events += 1;
         if self.record.events > EVENTS_MAX {
-            return Err(format!("the world does not come to an end at {:?}", self.elapsed()));
+            return Err(format!(
+                "the world has not ended after {EVENTS_MAX} events, at {:?}",
+                self.elapsed()
+            ));
         }
         self.check_leaders()?;
         self.happen(event);
@@ -246,6 +260,7 @@ impl World {
         match event {
             Event::Request { to, sent, message } => self.arrive_request(to, sent, message),
             Event::Answer { to, process, message } => self.arrive_answer(to, &process, message),
+            Event::Connected { from, to } => self.connect(from, to),
             Event::Obituary { to, of, process } => self.arrive_obituary(to, of, &process),
             Event::KeepAlive { to, message } => self.arrive_keep_alive(to, message),
             Event::Echo { to, message } => self.arrive_echo(to, message),
@@ -281,8 +296,10 @@ impl World {
         if is_cut || is_lost {
             return;
         }
+        let (least, most) = self.latency;
         let is_slow = self.stage == Stage::Faulty && self.random.chance(2);
-        let delay = if is_slow { self.random.millis(0, 5_000) } else { self.random.millis(0, 8) };
+        let delay =
+            if is_slow { self.random.millis(0, 5_000) } else { self.random.millis(least, most) };
         self.schedule(delay, event);
     }
 

@@ -1,6 +1,9 @@
-//! The steps of a candidacy: who would vote, who has voted, and the pause after a failure.
+//! The steps of a candidacy: the pre-vote, the vote, and the pause after a failure.
 
-use std::{mem, time::Instant};
+use std::{
+    mem,
+    time::{Duration, Instant},
+};
 
 use tracing::debug;
 
@@ -9,27 +12,27 @@ use crate::{
         Election, Role,
         leader::Leader,
         message::{Answer, Replica, Request, Version},
-        poll::{Ballot, Poll, Tally},
+        poll::{Ballot, Outcome, Poll},
         timers::Timers,
     },
     ids::NodeId,
-    limits::PAUSE_DOUBLINGS_MAX,
+    limits::{PAUSE_DOUBLINGS_MAX, POLL_DOUBLINGS_MAX},
 };
 
 impl Election {
-    /// Becomes a follower for a while, after a candidacy without success.
+    /// Becomes a follower for a while, after a failed candidacy.
     pub(super) fn pause(&mut self, now: Instant) {
         let Timers { pause, pause_max, .. } = self.settings.timers;
         let doubled = pause * (1 << self.failures.min(PAUSE_DOUBLINGS_MAX));
         self.failures = self.failures.saturating_add(1);
         let mut delay = doubled.min(pause_max);
         if self.voter.is_fresh(now) {
-            delay = delay.min(self.voter.mute_until().saturating_duration_since(now));
+            delay = delay.min(self.voter.silent_until().saturating_duration_since(now));
         }
         self.stand_after(now, delay);
     }
 
-    /// Stands for election: asks first who would vote.
+    /// Stands for election: begins the pre-vote.
     pub(super) fn stand(&mut self, now: Instant) {
         if !self.voter.is_free_for(now, &self.settings.process) {
             self.follow(now);
@@ -39,31 +42,32 @@ impl Election {
         let answer = self.voter.answer(now, true, false);
         poll.record_own(self.settings.place, self.own_ballot(now, answer));
         let sequence = poll.sequence;
-        self.role = Role::Asking(poll);
+        self.role = Role::PreCandidate(poll);
         for place in self.others() {
-            self.send(now, place, sequence, Request::Ask);
+            self.send(now, place, sequence, Request::PreVote);
         }
         self.count(now);
     }
 
-    /// Counts the answers of the poll, and goes on if they suffice.
+    /// Counts the answers to the poll, and takes the next step if they decide it.
     pub(super) fn count(&mut self, now: Instant) {
         match &self.role {
-            Role::Follower { .. } | Role::Leading(_) => {}
-            Role::Asking(poll) => match poll.tally() {
-                Tally::AllFresh => self.ask_for_votes(now, poll.processes()),
-                // Its own voter may have forgotten a lease.
-                Tally::Won if self.voter.is_fresh(now) => self.pause(now),
-                Tally::Won => self.ask_for_votes(now, Vec::new()),
-                Tally::Lost => self.pause(now),
-                Tally::Open => {}
+            Role::Follower { .. } | Role::Leader(_) => {}
+            Role::PreCandidate(poll) => match poll.outcome() {
+                Outcome::AllFresh => self.ask_for_votes(now, poll.processes()),
+                // This voter may itself have forgotten a lease.
+                Outcome::Won if self.voter.is_fresh(now) => self.pause(now),
+                Outcome::Won => self.ask_for_votes(now, Vec::new()),
+                Outcome::Lost => self.pause(now),
+                Outcome::Open => {}
             },
-            Role::Voting { poll, cold, .. } => {
-                let tally = if cold.is_empty() { poll.tally() } else { poll.tally_of(cold) };
-                match tally {
-                    Tally::Won => self.begin_to_lead(now),
-                    Tally::Lost | Tally::AllFresh => self.pause(now),
-                    Tally::Open => {}
+            Role::Candidate { poll, cold, .. } => {
+                let outcome =
+                    if cold.is_empty() { poll.outcome() } else { poll.outcome_among(cold) };
+                match outcome {
+                    Outcome::Won => self.begin_to_lead(now),
+                    Outcome::Lost | Outcome::AllFresh => self.pause(now),
+                    Outcome::Open => {}
                 }
             }
         }
@@ -84,25 +88,26 @@ impl Election {
             let cold = cold.get(place.0).cloned().flatten();
             self.send(now, place, sequence, Request::Vote { term, cold });
         }
-        self.role = Role::Voting { poll, term, cold };
+        self.role = Role::Candidate { poll, term, cold };
         self.count(now);
     }
 
-    /// Begins to send renewals, the first of which must be granted before this process leads.
+    /// Begins to send renewals; this process leads when a majority has granted the first one.
     fn begin_to_lead(&mut self, now: Instant) {
         let role = mem::replace(&mut self.role, Role::Follower { stands_at: now });
-        let Role::Voting { poll, term, cold } = role else {
+        let Role::Candidate { poll, term, cold } = role else {
             self.role = role;
             return;
         };
         let inheritance = poll.inheritance(now);
         let memory = inheritance.replica.as_ref().and_then(|replica| replica.memory.clone());
-        let (timers, voters) = (self.settings.timers, self.settings.voters);
+        let voters = self.settings.voters;
         if !cold.is_empty() {
             self.voter.end_silence(now);
         }
-        let leader = Leader::new(now, timers, term, cold, inheritance, voters);
-        self.role = Role::Leading(Box::new(leader));
+        let deadline = now + self.poll_time();
+        let leader = Leader::new(now, deadline, term, cold, inheritance, voters);
+        self.role = Role::Leader(Box::new(leader));
         let version = Version { term, number: 0 };
         self.grant_own(now, &Replica { version, memory });
         self.renew(now);
@@ -111,10 +116,17 @@ impl Election {
 
     fn new_poll(&mut self, now: Instant) -> Poll {
         self.sequence += 1;
-        Poll::new(self.sequence, now + self.settings.timers.poll, self.settings.voters)
+        Poll::new(self.sequence, now + self.poll_time(), self.settings.voters)
+    }
+
+    /// Returns the time for which a candidate waits for answers: longer after failures, since the
+    /// network may be slow.
+    pub(super) fn poll_time(&self) -> Duration {
+        self.settings.timers.poll * (1 << self.failures.min(POLL_DOUBLINGS_MAX))
     }
 
     fn own_ballot(&self, now: Instant, answer: Answer) -> Ballot {
-        Ballot::new(now, self.settings.process.clone(), self.voter.is_fresh(now), answer)
+        let own = (self.settings.process.clone(), self.voter.is_fresh(now));
+        Ballot::new(now, self.settings.timers, own, answer)
     }
 }

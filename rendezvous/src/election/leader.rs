@@ -1,4 +1,4 @@
-//! A leadership: its renewals, and until when a majority has granted it.
+//! A leadership: its renewals, and its end as a majority has granted it.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -19,24 +19,24 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Leader {
     pub(super) term: Term,
-    /// The processes whose silence this term ends, by place; empty unless all voters were fresh.
+    /// The processes whose silence this term ends, by place; empty unless the election was cold.
     pub(super) cold: Vec<Option<NodeId>>,
     pub(super) inheritance: Inheritance,
     /// The end of the leadership; `None` until a majority has granted the first lease.
     pub(super) until: Option<Instant>,
-    /// The time at which a leadership that no majority has granted is given up.
+    /// The time at which the leader resigns if no majority has granted the first lease.
     pub(super) deadline: Instant,
     pub(super) next_renewal: Instant,
-    /// The renewals that may still be granted in time: number, and time of sending.
+    /// The renewals whose answers still count: number, and time of sending.
     sent: VecDeque<(u64, Instant)>,
     grants: Vec<Grant>,
     copied: Version,
 }
 
-/// What one voter has granted.
+/// The newest grant of one voter.
 #[derive(Clone, Copy, Debug, Default)]
 struct Grant {
-    /// The time at which the newest renewal that it has granted was sent.
+    /// The time of sending of the newest renewal that it has granted.
     sent: Option<Instant>,
     version: Version,
 }
@@ -44,7 +44,7 @@ struct Grant {
 impl Leader {
     pub(super) fn new(
         now: Instant,
-        timers: Timers,
+        deadline: Instant,
         term: Term,
         cold: Vec<Option<NodeId>>,
         inheritance: Inheritance,
@@ -55,7 +55,7 @@ impl Leader {
             cold,
             inheritance,
             until: None,
-            deadline: now + timers.poll,
+            deadline,
             next_renewal: now,
             sent: VecDeque::new(),
             grants: vec![Grant::default(); voters],
@@ -63,12 +63,12 @@ impl Leader {
         }
     }
 
-    /// Returns the process of the voter at `place` whose vote counts although it is fresh.
+    /// Returns the process at `place` whose vote counted in a cold election.
     pub(super) fn cold(&self, place: Place) -> Option<NodeId> {
         self.cold.get(place.0).cloned().flatten()
     }
 
-    /// Notes that a renewal is being sent, which the leader's own voter grants at once.
+    /// Records a renewal that is being sent, and the grant of the leader's own voter.
     pub(super) fn send(
         &mut self,
         now: Instant,
@@ -87,7 +87,8 @@ impl Leader {
         self.grant(place, now, version);
     }
 
-    /// Notes that the voter at `place` has granted a renewal. Returns false if its lease is over.
+    /// Records that the voter at `place` has granted a renewal. Returns false if the lease that
+    /// began when it was sent is over.
     pub(super) fn handle_granted(&mut self, place: Place, sequence: u64, version: Version) -> bool {
         let sent = self.sent.iter().find(|(number, _)| *number == sequence);
         let Some((_, sent)) = sent.copied() else { return false };
@@ -102,7 +103,8 @@ impl Leader {
         }
     }
 
-    /// Extends the leadership as far as a majority has granted it. Returns true if it was extended.
+    /// Extends the leadership as far as a majority has granted it; returns true if it became
+    /// longer.
     pub(super) fn extend(&mut self, timers: Timers) -> bool {
         let granted = self.of_majority(|grant| grant.sent).flatten();
         let until = granted.map(|sent| sent + timers.leader_lease);
@@ -113,7 +115,7 @@ impl Leader {
         is_longer
     }
 
-    /// Returns the newest version that a majority has, if that is newer than at the last call.
+    /// Returns the newest version that a majority has, if it is newer than at the last call.
     pub(super) fn newly_copied(&mut self) -> Option<Version> {
         let version = self.of_majority(|grant| grant.version)?;
         let is_new = version > self.copied && version.term == self.term;
@@ -139,7 +141,7 @@ impl Election {
         self.grant_own(now, &replica);
         self.sequence += 1;
         let (timers, sequence, place) = (self.settings.timers, self.sequence, self.settings.place);
-        let Role::Leading(leader) = &mut self.role else { return };
+        let Role::Leader(leader) = &mut self.role else { return };
         leader.send(now, timers, (place, replica.version), sequence);
         let term = leader.term;
         let cold: Vec<_> = (0..self.settings.voters).map(|n| leader.cold(Place(n))).collect();
@@ -153,15 +155,15 @@ impl Election {
     /// Grants a lease to this process itself, as any other voter does.
     pub(super) fn grant_own(&mut self, now: Instant, replica: &Replica) {
         let (process, timers) = (self.settings.process.clone(), self.settings.timers);
-        if let Role::Leading(leader) = &self.role {
+        if let Role::Leader(leader) = &self.role {
             self.voter.renew(now, timers, (&process, leader.term), replica);
         }
     }
 
-    /// Extends the leadership by the renewals that were granted; the first ones begin it.
+    /// Extends the leadership by the renewals that were granted; it begins with the first majority.
     pub(super) fn extend(&mut self) {
         let timers = self.settings.timers;
-        let Role::Leading(leader) = &mut self.role else { return };
+        let Role::Leader(leader) = &mut self.role else { return };
         let is_new = leader.until.is_none();
         let is_longer = leader.extend(timers);
         let Some(until) = leader.until else { return };
@@ -170,7 +172,7 @@ impl Election {
             let leadership = Leadership {
                 term,
                 until,
-                others_until: leader.inheritance.others_until,
+                workers_until: leader.inheritance.workers_until,
                 former: leader.inheritance.former.clone(),
                 memory: self.voter.replica().memory.clone(),
             };
@@ -186,12 +188,18 @@ impl Election {
         }
     }
 
-    /// Ends the leadership, and returns the leases so that a successor need not wait for their end.
+    /// Ends the leadership, and releases the leases, so that a successor does not wait for their
+    /// end.
     pub(super) fn step_down(&mut self, now: Instant, reason: &str) {
-        let Role::Leading(leader) = &self.role else { return };
+        let Role::Leader(leader) = &self.role else { return };
         let (term, has_led) = (leader.term, leader.until.is_some());
         if has_led {
-            info!(%term, reason, "not the leader any more");
+            info!(%term, reason, "the leadership has ended");
+        }
+        if has_led {
+            // Before others learn of it and elect a successor.
+            self.leader = None;
+            self.effects.push_back(Effect::Follow { leader: None });
         }
         let process = self.settings.process.clone();
         self.voter.release(now, &process, None);
@@ -200,8 +208,6 @@ impl Election {
             self.send(now, place, self.sequence, Request::Release { term });
         }
         if has_led {
-            self.leader = None;
-            self.effects.push_back(Effect::Follow { leader: None });
             self.follow(now);
         } else {
             self.pause(now);

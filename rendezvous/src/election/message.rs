@@ -18,7 +18,8 @@ pub struct VoterMessage<Body> {
     pub place: Place,
     /// The process that sends it.
     pub process: NodeId,
-    /// True if the sender was started less than a voter's lease ago, and may have forgotten a promise.
+    /// True if the sender was started less than a voter's lease ago, and may have forgotten a vote
+    /// or a lease.
     pub is_fresh: bool,
     /// The highest term that the sender knows.
     pub highest: Term,
@@ -31,20 +32,20 @@ pub struct VoterMessage<Body> {
 /// A request to a voter.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Request {
-    /// Asks whether the voter would vote for the sender; changes nothing.
-    Ask,
+    /// The pre-vote: asks whether the voter would vote for the sender, and changes nothing.
+    PreVote,
     /// Asks for the vote in `term`.
     Vote {
         /// The term.
         term: Term,
-        /// The fresh process that is asked, if all voters are fresh: only its vote counts.
+        /// In a cold election, the process that is asked; no other process at its place may vote.
         cold: Option<NodeId>,
     },
     /// Asks for a lease, and copies the leader's memory.
     Renew {
         /// The leader's term.
         term: Term,
-        /// The process whose silence after its start this ends, in a term that fresh voters have elected.
+        /// After a cold election, the process whose silence after its start ends with this renewal.
         cold: Option<NodeId>,
         /// The leader's memory.
         replica: Box<Replica>,
@@ -59,15 +60,15 @@ pub enum Request {
 /// The answer to a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Answer {
-    /// True if the voter would vote, has voted, or has granted the lease.
+    /// True if the voter would vote for the sender, has voted for it, or has granted the lease.
     pub is_granted: bool,
     /// The time for which workers of earlier leaders may still run, as far as the voter knows.
-    pub shadow_left: Duration,
+    pub workers_for: Duration,
     /// The last process to which the voter granted a lease, and its term.
     pub former: Option<(Term, NodeId)>,
-    /// The newest memory that the voter has; only with a vote.
+    /// The newest copy of the memory that the voter has; only with a vote.
     pub replica: Option<Box<Replica>>,
-    /// The version of that memory.
+    /// The version of that copy.
     pub version: Version,
 }
 
@@ -76,7 +77,7 @@ pub struct Answer {
 pub struct Replica {
     /// Its version.
     pub version: Version,
-    /// The memory; `None` before a first leader has written one.
+    /// The memory; `None` until the first leader has written one.
     pub memory: Option<Memory>,
 }
 

@@ -1,13 +1,16 @@
-//! One round of questions to all voters, and what the answers amount to.
+//! A poll: one request to all voters, and its outcome.
 
 use std::time::Instant;
 
 use crate::{
-    election::message::{Answer, Place, Replica, VoterMessage},
+    election::{
+        message::{Answer, Place, Replica, VoterMessage},
+        timers::Timers,
+    },
     ids::{NodeId, Term},
 };
 
-/// The answers of all voters to one request of a candidate, its own included.
+/// The answers of all voters to one request of a candidate, including its own.
 #[derive(Debug)]
 pub(super) struct Poll {
     pub(super) sequence: u64,
@@ -22,39 +25,45 @@ pub(super) struct Ballot {
     is_fresh: bool,
     is_granted: bool,
     /// The time until which workers of earlier leaders may run.
-    shadow_until: Instant,
+    workers_until: Instant,
     former: Option<(Term, NodeId)>,
     replica: Option<Replica>,
 }
 
-/// The result of a poll so far.
+/// The outcome of a poll so far.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Tally {
+pub(super) enum Outcome {
     /// More answers are needed.
     Open,
-    /// A majority has agreed.
+    /// A majority has granted the request.
     Won,
-    /// All voters have answered, and all were started a moment ago.
+    /// All voters have granted the request, and all are fresh.
     AllFresh,
-    /// The answers that are missing cannot change the result.
+    /// The missing answers cannot make a majority.
     Lost,
 }
 
-/// What a winner learns from those that have voted for it.
+/// The state of earlier leaders that a winner receives with its votes.
 #[derive(Clone, Debug)]
 pub(super) struct Inheritance {
-    pub(super) others_until: Instant,
+    pub(super) workers_until: Instant,
     pub(super) former: Option<NodeId>,
     pub(super) replica: Option<Replica>,
 }
 
 impl Ballot {
-    pub(super) fn new(now: Instant, process: NodeId, is_fresh: bool, answer: Answer) -> Self {
+    pub(super) fn new(
+        now: Instant,
+        timers: Timers,
+        (process, is_fresh): (NodeId, bool),
+        answer: Answer,
+    ) -> Self {
         Self {
             process,
             is_fresh,
             is_granted: answer.is_granted,
-            shadow_until: now + answer.shadow_left,
+            // No worker outlives the longest lease of a voter.
+            workers_until: now + answer.workers_for.min(timers.voter_lease),
             former: answer.former,
             replica: answer.replica.map(|replica| *replica),
         }
@@ -67,9 +76,15 @@ impl Poll {
     }
 
     /// Records an answer, unless it belongs to an earlier poll. Returns true if it was recorded.
-    pub(super) fn record(&mut self, now: Instant, message: VoterMessage<Answer>) -> bool {
+    pub(super) fn record(
+        &mut self,
+        now: Instant,
+        timers: Timers,
+        message: VoterMessage<Answer>,
+    ) -> bool {
         let is_of_this_poll = message.sequence == self.sequence;
-        let ballot = Ballot::new(now, message.process, message.is_fresh, message.body);
+        let from = (message.process, message.is_fresh);
+        let ballot = Ballot::new(now, timers, from, message.body);
         let ballots = self.ballots.get_mut(message.place.0).filter(|_| is_of_this_poll);
         ballots.is_some_and(|slot| slot.replace(ballot).is_none())
     }
@@ -91,33 +106,42 @@ impl Poll {
         self.ballots.iter().map(process).collect()
     }
 
-    /// Counts the answers. The vote of a fresh voter counts only if all voters are fresh.
-    pub(super) fn tally(&self) -> Tally {
+    /// Counts the answers. Those of fresh voters count only if all voters are fresh.
+    pub(super) fn outcome(&self) -> Outcome {
         let given = || self.ballots.iter().flatten();
         let missing = self.ballots.len() - given().count();
         if missing == 0 && given().all(|ballot| ballot.is_fresh && ballot.is_granted) {
-            return Tally::AllFresh;
+            return Outcome::AllFresh;
         }
         let granted = self.granted(|_, ballot| !ballot.is_fresh).count();
         let may_be_fresh = given().all(|ballot| ballot.is_fresh && ballot.is_granted);
-        self.result(granted, missing, may_be_fresh)
+        self.decide(granted, missing, may_be_fresh)
     }
 
-    /// Counts the votes of an election among fresh voters: only those of the processes in `asked`.
-    pub(super) fn tally_of(&self, asked: &[Option<NodeId>]) -> Tally {
+    /// Counts the votes of a cold election: all processes in `asked` must vote.
+    ///
+    /// A majority is not enough: the voters have answered one after another, so one of them may have
+    /// been elected by another one, which was then replaced by a fresh process.
+    pub(super) fn outcome_among(&self, asked: &[Option<NodeId>]) -> Outcome {
         let given = self.ballots.iter().flatten().count();
         let granted = self.granted(|place, ballot| is_asked(asked, place, ballot)).count();
-        self.result(granted, self.ballots.len() - given, false)
+        if granted == self.ballots.len() {
+            Outcome::Won
+        } else if granted == given {
+            Outcome::Open
+        } else {
+            Outcome::Lost
+        }
     }
 
-    fn result(&self, granted: usize, missing: usize, may_be_fresh: bool) -> Tally {
+    fn decide(&self, granted: usize, missing: usize, may_be_fresh: bool) -> Outcome {
         let majority = majority(self.ballots.len());
         if granted >= majority {
-            Tally::Won
+            Outcome::Won
         } else if granted + missing >= majority || may_be_fresh && missing > 0 {
-            Tally::Open
+            Outcome::Open
         } else {
-            Tally::Lost
+            Outcome::Lost
         }
     }
 
@@ -128,13 +152,13 @@ impl Poll {
         })
     }
 
-    /// Returns what those that have voted know of the leaders before.
+    /// Returns the state of earlier leaders that came with the votes.
     pub(super) fn inheritance(&self, now: Instant) -> Inheritance {
         let votes = || self.ballots.iter().flatten().filter(|ballot| ballot.is_granted);
         let former = votes().filter_map(|ballot| ballot.former.clone()).max();
         let replicas = votes().filter_map(|ballot| ballot.replica.clone());
         Inheritance {
-            others_until: votes().map(|ballot| ballot.shadow_until).max().unwrap_or(now),
+            workers_until: votes().map(|ballot| ballot.workers_until).max().unwrap_or(now),
             former: former.map(|(_, process)| process),
             replica: replicas.max_by_key(|replica| replica.version),
         }
@@ -146,7 +170,7 @@ fn is_asked(asked: &[Option<NodeId>], place: usize, ballot: &Ballot) -> bool {
     asked.get(place).is_some_and(|asked| asked.as_ref() == Some(&ballot.process))
 }
 
-/// Returns the smallest majority of so many voters.
+/// Returns the smallest majority of this number of voters.
 pub(super) fn majority(voters: usize) -> usize {
     voters / 2 + 1
 }

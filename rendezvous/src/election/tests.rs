@@ -1,4 +1,4 @@
-//! Elections with a made-up clock and a network that delivers at once.
+//! Elections with a simulated clock and a network that delivers at once.
 
 use std::{collections::VecDeque, iter};
 
@@ -10,7 +10,7 @@ struct Voters {
     now: Instant,
     voters: Vec<Election>,
     is_down: Vec<bool>,
-    /// The effects that concern nobody else, by voter.
+    /// The effects other than messages, by voter.
     seen: Vec<Vec<Effect>>,
 }
 
@@ -128,7 +128,7 @@ fn vote(place: usize, term: Term, cold: Option<NodeId>) -> VoterMessage<Request>
     }
 }
 
-/// Voters that were all started a moment ago elect one of them at once, and it stays.
+/// If all voters are fresh, they elect one of them at once, and it remains the leader.
 #[test]
 fn fresh_voters_elect_at_once() {
     for count in [1, 3, 5] {
@@ -141,7 +141,7 @@ fn fresh_voters_elect_at_once() {
     }
 }
 
-/// If one voter is missing, the others may have forgotten that it leads: they wait for a lease.
+/// If one voter is missing, fresh voters may have forgotten that it leads: they wait for a lease.
 #[test]
 fn fresh_voters_wait_for_a_lease_if_one_is_missing() {
     let mut voters = Voters::new(3);
@@ -162,8 +162,8 @@ fn minority_elects_nobody() {
     assert_eq!(voters.leader(), None);
 }
 
-/// The loss of the leader is followed by another one when the voters' leases are over, and that one waits
-/// for nobody's workers.
+/// A lost leader is replaced when the voters' leases are over; its successor does not have to wait
+/// for workers of earlier leaders.
 #[test]
 fn lost_leader_is_replaced_after_its_lease() {
     let mut voters = Voters::new(3);
@@ -174,13 +174,13 @@ fn lost_leader_is_replaced_after_its_lease() {
     assert_eq!(voters.leader(), None);
     voters.pass(millis(700));
     let second = voters.leader().expect("another leader");
-    let leadership = voters.led(second).pop().expect("one began");
+    let leadership = voters.led(second).pop().expect("a leadership");
     assert_eq!(leadership.former, Some(process(first)));
-    assert!(leadership.others_until <= voters.now);
+    assert!(leadership.workers_until <= voters.now);
     assert!(leadership.term > voters.led(first)[0].term);
 }
 
-/// A leader that leaves is replaced at once; the workers under it may still run for a while.
+/// A leader that leaves is replaced at once; workers of its term may still run for a while.
 #[test]
 fn leader_that_leaves_is_replaced_at_once() {
     let mut voters = Voters::new(3);
@@ -192,8 +192,8 @@ fn leader_that_leaves_is_replaced_at_once() {
     voters.pass(millis(250));
     let second = voters.leader().expect("another leader");
     assert_ne!(first, second);
-    let leadership = voters.led(second).pop().expect("one began");
-    assert!(Some(leadership.others_until) >= until, "workers may live as long as the lease");
+    let leadership = voters.led(second).pop().expect("a leadership");
+    assert!(Some(leadership.workers_until) >= until, "workers may run as long as the lease");
     voters.pass(millis(60_000));
     assert_eq!(voters.leader(), Some(second), "a voter that leaves does not stand");
 }
@@ -217,9 +217,9 @@ fn obituary_ends_the_lease_of_that_process() {
     assert!(voters.leader().is_some());
 }
 
-/// A leader that reaches no majority stops to lead by itself, before the leases of the others end.
+/// A leader that reaches no majority resigns by itself, before the leases of the others end.
 #[test]
-fn leader_without_majority_ends() {
+fn leader_without_majority_resigns() {
     let mut voters = Voters::new(3);
     voters.pass(millis(10_000));
     let leader = voters.leader().expect("a leader");
@@ -231,7 +231,7 @@ fn leader_without_majority_ends() {
     assert_eq!(voters.seen[leader].last(), Some(&Effect::Follow { leader: None }));
 }
 
-/// What the leader remembers is copied to a majority, and a successor has it.
+/// The leader's memory is copied to a majority, and its successor receives it.
 #[test]
 fn memory_survives_the_leader() {
     let mut voters = Voters::new(3);
@@ -266,7 +266,7 @@ fn memory_needs_a_majority() {
     assert!(!voters.seen[leader].contains(&Effect::Copied(version)));
 }
 
-/// A voter votes once in a term, and not while another process leads.
+/// A voter votes once in each term, and not while another process leads.
 #[test]
 fn one_vote_in_a_term_and_none_under_a_lease() {
     let mut voters = Voters::new(3);
@@ -288,7 +288,7 @@ fn one_vote_in_a_term_and_none_under_a_lease() {
     assert!(!granted(&mut alone, 1, Term(u64::MAX)), "no term is left above it");
 }
 
-/// In an election among fresh voters only the processes that were asked first vote.
+/// In a cold election, only the processes that took part in the pre-vote may vote.
 #[test]
 fn cold_vote_is_for_one_process() {
     let now = Voters::new(1).now;
@@ -299,7 +299,8 @@ fn cold_vote_is_for_one_process() {
     assert!(fresh.handle_request(now, own).expect("an answer").body.is_granted);
 }
 
-/// A voter that was started again while another leads follows it, and grants nothing for a lease.
+/// A voter that was restarted while another one leads follows it; its grants do not count for a
+/// lease.
 #[test]
 fn restarted_voter_is_silent_for_a_lease() {
     let mut voters = Voters::new(3);
@@ -314,7 +315,7 @@ fn restarted_voter_is_silent_for_a_lease() {
     assert!(voters.leader().is_some());
 }
 
-/// A leader that learns of a higher term resigns, and is elected above it.
+/// A leader that receives a higher term resigns, and a leader is elected in a still higher one.
 #[test]
 fn leader_below_a_known_term_resigns() {
     let mut voters = Voters::new(3);
@@ -327,10 +328,11 @@ fn leader_below_a_known_term_resigns() {
     assert_eq!(voters.leader(), None);
     voters.pass(millis(400));
     let next = voters.leader().expect("a leader");
-    assert!(voters.led(next).last().expect("one began").term > known);
+    assert!(voters.led(next).last().expect("a leadership").term > known);
 }
 
-/// A process that was stopped for longer than its lease does not lead when it goes on, whatever arrives first.
+/// A leader that was stopped for longer than its lease does not lead when it resumes, whatever it
+/// handles first.
 #[test]
 fn frozen_leader_does_not_act() {
     let mut voters = Voters::new(3);
@@ -342,7 +344,7 @@ fn frozen_leader_does_not_act() {
     assert_eq!(voters.voters[leader].leads_until(), None);
 }
 
-/// Two names of one process in the list are reported.
+/// A process that answers at two places of the list is reported.
 #[test]
 fn process_at_two_places_is_reported() {
     let now = Voters::new(1).now;
@@ -361,7 +363,7 @@ fn process_at_two_places_is_reported() {
     assert!(effects.contains(&Effect::Duplicate { place: Place(1) }), "{effects:?}");
 }
 
-/// Terms that two processes propose at the same time differ, and a later one is higher.
+/// Terms that two processes propose at the same time differ, and later terms are higher.
 #[test]
 fn proposed_terms_are_unique() {
     let term = Term(7 << 16 | 0x1234).proposed(0xffff);
@@ -370,11 +372,129 @@ fn proposed_terms_are_unique() {
     assert_ne!(term.proposed(1), term.proposed(2));
 }
 
-/// The default leases leave the keepers time: with clocks that drift by one per cent, workers of the old leader
-/// are dead before another one can be elected.
+/// The default leases leave time for keepers: with clocks that drift by one per cent, the workers
+/// of the old leader are dead before another one can be elected.
 #[test]
 fn leases_leave_time_for_keepers() {
     let Timers { leader_lease, voter_lease, .. } = Timers::default();
     let keeper = millis(500);
     assert!((leader_lease + keeper).mul_f64(1.01) <= voter_lease.mul_f64(0.99));
+}
+
+/// A cold election needs all processes that took part in the pre-vote: one of them may lead since.
+#[test]
+fn cold_election_needs_all_voters() {
+    let mut voters = Voters::new(3);
+    let (now, mut first) = (voters.now, voter(voters.now, 0, 3));
+    first.handle_timeout(now + millis(60));
+    let now = now + millis(60);
+    // The pre-vote of place 1 is answered before it is elected, that of place 2 by a new process.
+    let mut answers = Vec::new();
+    for effect in iter::from_fn(|| first.poll_effect()) {
+        if let Effect::Send { to, message } = effect
+            && to == Place(1)
+        {
+            answers.extend(voters.voters[1].handle_request(now, message.clone()));
+            voters.is_down[0] = true;
+            let mut renewed = voter(now, 2, 3);
+            renewed.settings.process = NodeId::new("another2");
+            answers.extend(renewed.handle_request(now, message));
+            voters.voters[2] = renewed;
+        }
+    }
+    assert_eq!(answers.len(), 2);
+    for answer in answers {
+        first.handle_answer(now, answer);
+    }
+    let votes: Vec<_> = iter::from_fn(|| first.poll_effect()).collect();
+    assert_eq!(votes.len(), 2, "it asks both for their votes: {votes:?}");
+    for effect in votes {
+        if let Effect::Send { to: Place(2), message } = effect {
+            let answer = voters.voters[2].handle_request(now, message).expect("an answer");
+            assert!(answer.body.is_granted);
+            first.handle_answer(now, answer);
+        }
+    }
+    let effects: Vec<_> = iter::from_fn(|| first.poll_effect()).collect();
+    assert_eq!(effects, [], "a majority of two does not elect it");
+}
+
+/// Answers that arrive after the poll has ended do not count, even before the timer has fired.
+#[test]
+fn late_answers_do_not_count() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(10_000));
+    let leader = voters.leader().expect("a leader");
+    voters.is_down[leader] = true;
+    let candidate = (leader + 1) % 3;
+    let now = voters.now + millis(4_000);
+    voters.voters[candidate].handle_timeout(now);
+    let asked =
+        iter::from_fn(|| voters.voters[candidate].poll_effect()).find_map(|effect| match effect {
+            Effect::Send { to, message } if to.0 != leader => Some((to, message)),
+            _ => None,
+        });
+    let (to, message) = asked.expect("it asks the other one");
+    let answer = voters.voters[to.0].handle_request(now, message).expect("an answer");
+    assert!(answer.body.is_granted);
+    voters.voters[candidate].handle_answer(now + millis(5_000), answer);
+    let sends = iter::from_fn(|| voters.voters[candidate].poll_effect());
+    assert_eq!(sends.filter(|effect| matches!(effect, Effect::Send { .. })).count(), 0);
+}
+
+/// A candidate waits longer for answers after each failure, so a slow network elects a leader too.
+#[test]
+fn polls_last_longer_after_failures() {
+    let mut voters = Voters::new(3);
+    voters.is_down = vec![false, true, true];
+    voters.pass(millis(20_000));
+    let alone = &voters.voters[0];
+    assert_eq!(alone.poll_time(), millis(1_200));
+}
+
+/// A voter that was restarted grants nothing in a term up to the highest that it has stored.
+#[test]
+fn restarted_voter_keeps_to_the_highest_term() {
+    let now = Voters::new(1).now;
+    let mut settings = voter(now, 0, 3).settings.clone();
+    settings.process = NodeId::new("another0");
+    let mut restarted = Election::new(now, settings, empty(), Term(7));
+    let granted = |voter: &mut Election, term| {
+        voter.handle_request(now, vote(1, term, None)).expect("an answer").body.is_granted
+    };
+    assert!(!granted(&mut restarted, Term(7)));
+    assert!(granted(&mut restarted, Term(8)));
+}
+
+/// A false report of an agent leaves terms for further elections.
+#[test]
+fn agents_cannot_use_up_all_terms() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(10_000));
+    let leader = voters.leader().expect("a leader");
+    for term in [Term(NUMBER_MAX), Term(NUMBER_MAX / 2)] {
+        let now = voters.now;
+        voters.voters[leader].handle_highest(now, term);
+        voters.deliver();
+        voters.pass(millis(10_000));
+    }
+    assert!(voters.leader().is_some());
+    assert!(Term(NUMBER_MAX).proposed(u16::MAX).0 <= NUMBER_MAX);
+}
+
+/// A voter's claim about workers is limited to the longest lease.
+#[test]
+fn claims_about_workers_are_limited() {
+    let now = Voters::new(1).now;
+    let answer = Answer {
+        is_granted: true,
+        workers_for: Duration::MAX,
+        former: None,
+        replica: None,
+        version: Version::default(),
+    };
+    let ballot = poll::Ballot::new(now, Timers::default(), (process(1), false), answer);
+    let mut poll = Poll::new(1, now, 1);
+    poll.record_own(Place(0), ballot);
+    assert_eq!(poll.inheritance(now).workers_until, now + millis(3_000));
 }

@@ -6,29 +6,32 @@ use crate::settings::{Leases, NodeRange};
 
 /// The intervals of an election; the same for all voters of a job.
 ///
-/// With clocks that drift by at most ρ, and the time K that a keeper needs to kill the workers at the
-/// end of a lease, a second leader never overlaps with workers of the first if
-/// `(leader_lease + K)·(1 + ρ) <= voter_lease·(1 - ρ)`. See `docs/rendezvous.md`.
+/// Let clocks drift by at most ρ, and let a keeper need at most K to kill the workers at the end of
+/// a lease. Then no worker of a lost leader runs when the next one is elected, provided that
+/// `(leader_lease + K)·(1 + ρ) <= voter_lease·(1 - ρ)`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Timers {
     /// The interval at which the leader renews its lease at each voter.
     pub renewal: Duration,
     /// The leader's lease, from the sending of the newest renewal that a majority has granted.
     pub leader_lease: Duration,
-    /// A voter's lease, from the receipt of the newest renewal; also the silence after a start.
+    /// A voter's lease, from the receipt of the newest renewal; also the silence after its start,
+    /// while it is fresh.
     pub voter_lease: Duration,
     /// The time for which a candidate waits for answers.
     pub poll: Duration,
-    /// The pause after a candidacy without success; it doubles with each further one.
+    /// The pause after a failed candidacy; it doubles with each further one.
     pub pause: Duration,
     /// The longest pause.
     pub pause_max: Duration,
-    /// The delay between the candidacies of two neighbours in the list, and its random part.
+    /// The delay between the candidacies of two neighbours in the list, and the maximum of the
+    /// random delay that is added to it.
     pub stagger: Duration,
 }
 
 impl Timers {
-    /// Returns the intervals for a job of so many nodes: leases are stretched as those of its agents are.
+    /// Returns the intervals for a job of this size; the leases are stretched like those of its
+    /// agents.
     pub fn for_nodes(nodes: NodeRange) -> Self {
         let leases = Leases::default().for_nodes(nodes);
         let default = Self::default();

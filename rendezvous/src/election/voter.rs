@@ -1,4 +1,4 @@
-//! The promises of one voter: to whom it has granted a lease, and the memory that it keeps.
+//! The promises of one voter: its votes, and the lease that it has granted.
 
 use std::time::{Duration, Instant};
 
@@ -10,16 +10,18 @@ use crate::{
     ids::{NodeId, Term},
 };
 
-/// What a voter has promised, and what it remembers for the next leader.
+/// The promises of a voter, and its copy of the leader's memory.
 #[derive(Debug)]
 pub(super) struct Voter {
     /// The highest term that it has voted for, or granted a lease to.
     promised: Term,
     lease: Option<Lease>,
-    /// The end of the longest lease ever granted; a lease that is returned early does not shorten it.
-    shadow_until: Instant,
-    /// The end of the silence after the start: what this voter may have forgotten is over by then.
-    mute_until: Instant,
+    /// The time until which workers of earlier leaders may run: the end of the longest lease that
+    /// this voter has granted, even if the leader has released it.
+    workers_until: Instant,
+    /// The end of the silence after the start: by then, every lease that this voter may have
+    /// forgotten is over.
+    silent_until: Instant,
     replica: Replica,
     former: Option<(Term, NodeId)>,
 }
@@ -33,12 +35,13 @@ pub(super) struct Lease {
 }
 
 impl Voter {
-    pub(super) fn new(now: Instant, timers: Timers, replica: Replica) -> Self {
+    /// Starts a voter. It may have voted in any term up to `highest`.
+    pub(super) fn new(now: Instant, timers: Timers, replica: Replica, highest: Term) -> Self {
         Self {
-            promised: Term(0),
+            promised: highest,
             lease: None,
-            shadow_until: now,
-            mute_until: now + timers.voter_lease,
+            workers_until: now,
+            silent_until: now + timers.voter_lease,
             replica,
             former: None,
         }
@@ -49,13 +52,13 @@ impl Voter {
         self.lease.as_ref().filter(|lease| now < lease.until)
     }
 
-    /// Returns true if this voter may have forgotten a promise of the process before it.
+    /// Returns true if this voter may have forgotten a promise of an earlier process at its place.
     pub(super) fn is_fresh(&self, now: Instant) -> bool {
-        now < self.mute_until
+        now < self.silent_until
     }
 
-    pub(super) fn mute_until(&self) -> Instant {
-        self.mute_until
+    pub(super) fn silent_until(&self) -> Instant {
+        self.silent_until
     }
 
     pub(super) fn replica(&self) -> &Replica {
@@ -67,7 +70,7 @@ impl Voter {
         self.lease(now).is_none_or(|lease| lease.process == *process)
     }
 
-    /// Votes for `process`, if nothing that was promised forbids it.
+    /// Votes for `process`, if no earlier promise forbids it; returns true if it has voted.
     pub(super) fn vote(&mut self, now: Instant, process: &NodeId, term: Term) -> bool {
         let is_granted = term > self.promised && self.is_free_for(now, process);
         if is_granted {
@@ -76,7 +79,8 @@ impl Voter {
         is_granted
     }
 
-    /// Grants or renews the lease of a leader, and keeps its memory.
+    /// Grants or renews the lease of a leader, and stores its memory; returns true if it was
+    /// granted.
     pub(super) fn renew(
         &mut self,
         now: Instant,
@@ -90,7 +94,7 @@ impl Voter {
         self.promised = term;
         let until = now + timers.voter_lease;
         self.lease = Some(Lease { process: process.clone(), term, until });
-        self.shadow_until = self.shadow_until.max(until);
+        self.workers_until = self.workers_until.max(until);
         self.former = Some((term, process.clone()));
         if replica.version >= self.replica.version {
             self.replica = replica.clone();
@@ -100,13 +104,13 @@ impl Voter {
 
     /// Ends the silence after the start: all voters were started at the same time.
     ///
-    /// Workers under a forgotten lease may run for as long as before.
+    /// Workers under a forgotten lease may still run until the silence would have ended.
     pub(super) fn end_silence(&mut self, now: Instant) {
-        self.shadow_until = self.shadow_until.max(self.mute_until);
-        self.mute_until = self.mute_until.min(now);
+        self.workers_until = self.workers_until.max(self.silent_until);
+        self.silent_until = self.silent_until.min(now);
     }
 
-    /// Ends the lease of `process`, if `term` is the lease's or `None`. Returns true if there was one.
+    /// Ends the lease of `process`, in `term` if that is given. Returns true if there was one.
     pub(super) fn release(&mut self, now: Instant, process: &NodeId, term: Option<Term>) -> bool {
         let is_held = self.lease(now).is_some_and(|lease| {
             lease.process == *process && term.is_none_or(|term| term == lease.term)
@@ -117,11 +121,11 @@ impl Voter {
         is_held
     }
 
-    /// Returns the answer to a request.
+    /// Returns the answer to a request; with the memory if `shows_memory`.
     pub(super) fn answer(&self, now: Instant, is_granted: bool, shows_memory: bool) -> Answer {
         Answer {
             is_granted,
-            shadow_left: self.shadow_left(now),
+            workers_for: self.workers_for(now),
             former: self.former.clone(),
             replica: shows_memory.then(|| Box::new(self.replica.clone())),
             version: self.version(),
@@ -132,8 +136,9 @@ impl Voter {
         self.replica.version
     }
 
-    /// Returns the time for which workers of leaders that this voter knew, or may have forgotten, can run.
-    fn shadow_left(&self, now: Instant) -> Duration {
-        self.shadow_until.max(self.mute_until).saturating_duration_since(now)
+    /// Returns the time for which workers may run under a leader that this voter knew or may have
+    /// forgotten.
+    fn workers_for(&self, now: Instant) -> Duration {
+        self.workers_until.max(self.silent_until).saturating_duration_since(now)
     }
 }

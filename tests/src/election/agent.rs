@@ -10,7 +10,7 @@ use super::{Bug, Event, KEEPER, World, host::Host};
 #[derive(Debug)]
 pub(super) struct Agent {
     pub(super) next_keep_alive: Instant,
-    /// The voter that it takes for the leader.
+    /// The voter to which it sends its keep-alives.
     target: usize,
     /// The highest term in which it has registered.
     term: Term,
@@ -41,7 +41,7 @@ pub(super) struct KeepAlive {
 /// The answer to a keep-alive, or an admission.
 #[derive(Debug)]
 pub(super) enum Echo {
-    /// The process leads for `left` more.
+    /// The agent is known, and the process leads for the time `left`.
     Attended { term: Term, left: Duration, sent: Instant, round: Option<Round>, by: usize },
     /// The process does not lead.
     NotHere,
@@ -49,8 +49,9 @@ pub(super) enum Echo {
     Admitted { term: Term, round: Round },
 }
 
-/// The interval of keep-alives, and the pause before another voter is tried.
+/// The interval of keep-alives.
 const INTERVAL: Duration = Duration::from_millis(300);
+/// The pause before a keep-alive is sent to another voter.
 const NEXT_TARGET: Duration = Duration::from_millis(100);
 /// The longest lease of an agent.
 const LEASE: Duration = Duration::from_millis(2_400);
@@ -62,7 +63,7 @@ impl Agent {
 }
 
 impl Workers {
-    /// Returns the time at which the keeper has killed them at the latest.
+    /// Returns the time by which the keeper has killed them.
     fn gone_at(&self) -> Instant {
         self.until + KEEPER
     }
@@ -78,7 +79,7 @@ impl Host {
 }
 
 impl World {
-    /// Sends a keep-alive, if it is time for one.
+    /// Sends a keep-alive, if one is due.
     pub(super) fn keep_alive(&mut self, host: usize) {
         let voters = self.voters;
         let local = self.hosts[host].local(self.now);
@@ -104,7 +105,7 @@ impl World {
             return;
         }
         let from = message.from;
-        // A stream of a process that is gone is closed.
+        // The stream of a process that has ended is closed.
         if self.hosts[from].process.as_ref().is_none_or(|own| own.id != message.process) {
             return;
         }
@@ -130,7 +131,7 @@ impl World {
         self.set_timer(to);
     }
 
-    /// Extends the lease of an agent; one of a higher term ends what runs under a lower one.
+    /// Extends the lease of an agent; a lease of a higher term ends the workers of a lower one.
     fn attended(&mut self, host: usize, (term, left, sent): (Term, Duration, Instant), by: usize) {
         let local = self.hosts[host].local(self.now);
         let bug = self.bug;
@@ -153,7 +154,7 @@ impl World {
         }
         agent.target = by;
         agent.lease = agent.lease.max(Some(until));
-        // An agent whose lease was over has lost its workers, and is admitted again.
+        // An agent whose lease has ended has lost its workers, and is admitted again.
         let lease = agent.lease.filter(|until| local < *until);
         match (workers, lease) {
             (Some(workers), Some(lease)) if local < workers.until => {
@@ -177,15 +178,14 @@ impl World {
         self.check_workers(host);
     }
 
-    /// Kills at once what should have been killed while the machine was suspended.
+    /// Kills the workers whose lease has ended while the machine was suspended.
     pub(super) fn thaw_workers(&mut self, host: usize) {
         let local = self.hosts[host].local(self.now);
         let is_over = |workers: &mut Workers| workers.until <= local;
         self.hosts[host].workers.take_if(is_over);
     }
 
-    /// The keeper of an agent that is dead has killed its workers, and reports it. The report may be
-    /// late, or arrive twice.
+    /// Kills the workers of a dead agent, as its keeper does, and sends the obituary.
     pub(super) fn sweep(&mut self, host: usize, process: &NodeId) {
         let is_newer = self.hosts[host].process.as_ref().is_some_and(|own| own.id != *process);
         if !is_newer {
@@ -194,6 +194,7 @@ impl World {
         self.send_obituaries(host, process);
     }
 
+    /// Sends an obituary to all voters; it may arrive late, or twice.
     pub(super) fn send_obituaries(&mut self, host: usize, process: &NodeId) {
         for to in 0..self.voters {
             let obituary =

@@ -1,4 +1,5 @@
-//! The coordinator of the process that leads: it forms one round from the agents that have registered.
+//! The coordinator in the process that leads: it forms one round from the agents that have
+//! registered.
 
 use std::{
     collections::BTreeSet,
@@ -21,20 +22,22 @@ use super::{
 pub(super) struct Coordinator {
     pub(super) term: Term,
     until: Instant,
-    others_until: Instant,
+    workers_until: Instant,
     since: Instant,
     memory: Memory,
-    /// The hosts whose agents have registered in this term, and run nothing of an earlier one.
+    /// The hosts whose agents have registered in this term, and run no workers of an earlier one.
     registered: BTreeSet<usize>,
     /// The hosts on which no process is left.
     dead: BTreeSet<usize>,
-    /// The round that is formed when a majority has the memory with it.
+    /// Numbers that are being copied, with the version of the memory.
+    changes: Vec<(Version, u32)>,
+    /// The round that is formed when a majority has this version of the memory.
     forming: Option<(Version, Round, BTreeSet<usize>)>,
     round: Option<Round>,
 }
 
-/// The time that a leader waits for registrations, even if no other workers can run.
-const COURTESY: Duration = Duration::from_millis(300);
+/// The time for which a leader waits for registrations, even if no other workers can run.
+const REGISTRATION_WAIT: Duration = Duration::from_millis(300);
 
 impl Coordinator {
     pub(super) fn until(&self) -> Instant {
@@ -47,7 +50,7 @@ impl Coordinator {
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let is_waiting = self.round.is_none() && self.forming.is_none();
-        is_waiting.then(|| self.others_until.max(self.since + COURTESY))
+        is_waiting.then(|| self.workers_until.max(self.since + REGISTRATION_WAIT))
     }
 }
 
@@ -61,18 +64,28 @@ impl World {
             let (term, id) = (leadership.term, &process.id);
             self.record.broken = Some(format!("rule c: {winner} and {id} have won term {term}"));
         }
+        let memory = Self::memory_of(leadership.memory.as_ref());
+        let (number, copied) = (memory.restarts_used, self.record.copied);
+        if !self.forgets && number < copied {
+            let term = leadership.term;
+            let lost =
+                format!("rule d: term {term} begins with {number} after {copied} was copied");
+            self.record.broken = Some(lost);
+        }
         process.coordinator = Some(Coordinator {
             term: leadership.term,
             until: leadership.until,
-            others_until: leadership.others_until,
+            workers_until: leadership.workers_until,
             since: local,
-            memory: Self::memory_of(leadership.memory.as_ref()),
+            memory,
+            changes: Vec::new(),
             registered: BTreeSet::new(),
             dead: BTreeSet::new(),
             forming: None,
             round: None,
         });
         self.advance_coordinator(host);
+        self.strike_election(host);
     }
 
     pub(super) fn extend_coordinator(&mut self, host: usize, until: Instant) {
@@ -104,7 +117,8 @@ impl World {
 
     /// Handles a keep-alive. Returns the echo, if this process leads.
     ///
-    /// An agent is registered when it knows this term, and has stopped what ran under a lower one.
+    /// An agent counts as registered when it knows this term, and has stopped the workers of a
+    /// lower one.
     pub(super) fn echo(&mut self, host: usize, message: &KeepAlive) -> Option<Echo> {
         let counts_early = self.bug == Bug::EarlyRegistration;
         let local = self.hosts[host].local(self.now);
@@ -117,10 +131,13 @@ impl World {
         let (term, left) = (coordinator.term, until - local);
         let round = coordinator.round;
         self.advance_coordinator(host);
+        if self.random.chance(3) {
+            self.change_memory(host);
+        }
         Some(Echo::Attended { term, left, sent, round, by: host })
     }
 
-    /// Forms a round if it is time: its memory is copied first.
+    /// Begins to form a round, if one is due: the memory is copied first.
     pub(super) fn advance_coordinator(&mut self, host: usize) {
         let local = self.hosts[host].local(self.now);
         let (all, bug) = (self.hosts.len(), self.bug);
@@ -132,7 +149,7 @@ impl World {
         let is_waiting = coordinator.round.is_none() && coordinator.forming.is_none();
         let has_all = coordinator.registered.union(&coordinator.dead).count() == all;
         let may_begin = has_all
-            || local >= coordinator.others_until && local >= coordinator.since + COURTESY
+            || local >= coordinator.workers_until && local >= coordinator.since + REGISTRATION_WAIT
             || bug == Bug::NoWaitForOthers;
         if !leads || !is_waiting || !may_begin || coordinator.registered.is_empty() {
             return;
@@ -151,11 +168,46 @@ impl World {
             && let (Some(version), Some(forming)) = (local_version, &mut coordinator.forming)
         {
             forming.0 = version;
+            if bug == Bug::EarlyRound {
+                self.form_round(host, version);
+            }
         }
         self.settle(host);
     }
 
-    /// Admits the members of the round whose memory a majority has.
+    /// Changes the memory, as a failure that is charged does.
+    fn change_memory(&mut self, host: usize) {
+        let process = self.hosts[host].process.as_mut();
+        let Some(coordinator) = process.and_then(|process| process.coordinator.as_mut()) else {
+            return;
+        };
+        coordinator.memory.restarts_used += 1;
+        let memory = coordinator.memory.clone();
+        let number = memory.restarts_used;
+        let version = self
+            .with_election_quietly(host, |election, now| election.handle_remember(now, memory))
+            .flatten();
+        let process = self.hosts[host].process.as_mut();
+        if let Some(coordinator) = process.and_then(|process| process.coordinator.as_mut())
+            && let Some(version) = version
+        {
+            coordinator.changes.push((version, number));
+        }
+        self.settle(host);
+    }
+
+    /// Notes what a majority has.
+    pub(super) fn note_copied(&mut self, host: usize, version: Version) {
+        let process = self.hosts[host].process.as_mut();
+        let Some(coordinator) = process.and_then(|process| process.coordinator.as_mut()) else {
+            return;
+        };
+        let copied = coordinator.changes.extract_if(.., |(changed, _)| *changed <= version);
+        let newest = copied.map(|(_, number)| number).max();
+        self.record.copied = self.record.copied.max(newest.unwrap_or_default());
+    }
+
+    /// Admits the members of the round, once a majority has its memory.
     pub(super) fn form_round(&mut self, host: usize, version: Version) {
         let local = self.hosts[host].local(self.now);
         let leads = self.hosts[host].leads_until(self.bug).is_some_and(|until| local < until);

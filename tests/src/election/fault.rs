@@ -1,8 +1,8 @@
-//! What happens to the hosts and the network.
+//! The faults of hosts and of the network.
 
 use std::time::Duration;
 
-use super::{Bug, Event, World};
+use super::{Bug, Event, Stage, World};
 
 /// A fault.
 #[derive(Clone, Copy, Debug)]
@@ -13,18 +13,21 @@ pub(super) enum Fault {
     KillHost { victim: Victim, down: Duration },
     /// All hosts lose power at once.
     KillAll,
-    /// An agent's process stands still; its keeper does not.
+    /// An agent's process is frozen; its keeper is not.
     Freeze { victim: Victim, time: Duration },
-    /// A machine stands still.
+    /// A machine is suspended.
     Suspend { victim: Victim, time: Duration },
     /// An agent is asked to leave.
     Leave { victim: Victim },
-    /// A host receives no messages, sends none, or neither.
-    Isolate { victim: Victim, hears: bool, is_heard: bool, time: Duration },
+    /// A host receives no messages, sends none, or both.
+    Isolate { victim: Victim, receives: bool, sends: bool, time: Duration },
     /// One direction between two hosts is cut.
     Cut { from: usize, to: usize, time: Duration },
     /// The hosts are divided in two.
     Partition { first: usize, time: Duration },
+    /// One voter does not receive the leader for longer than a lease; then the leader is cut off from another
+    /// one, which is restarted.
+    Forget { time: Duration },
     /// Messages are lost at random.
     Loss { percent: u64, time: Duration },
 }
@@ -32,9 +35,9 @@ pub(super) enum Fault {
 /// The host that a fault concerns.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Victim {
-    /// The one that leads, if any.
+    /// The one that leads, or the first one if there is no leader.
     Leader,
-    /// A certain one.
+    /// The host with this index.
     Host(usize),
 }
 
@@ -55,12 +58,30 @@ impl World {
             51..=60 => Fault::Suspend { victim, time },
             61..=66 => Fault::Leave { victim },
             67..=80 => {
-                let (hears, is_heard) = (self.random.chance(40), self.random.chance(40));
-                Fault::Isolate { victim, hears, is_heard, time }
+                let (receives, sends) = (self.random.chance(40), self.random.chance(40));
+                Fault::Isolate { victim, receives, sends, time }
             }
             81..=90 => Fault::Cut { from, to, time },
-            91..=95 => Fault::Partition { first: from, time },
+            91..=92 => Fault::Forget { time: self.random.millis(2_900, 4_000) },
+            93..=95 => Fault::Partition { first: from, time },
             _ => Fault::Loss { percent: self.random.between(5, 50), time },
+        }
+    }
+
+    /// Sometimes kills another voter right after an election, and separates the leader from a third one: the voter that
+    /// returns has forgotten its vote.
+    pub(super) fn strike_election(&mut self, leader: usize) {
+        if self.stage != Stage::Faulty || !self.random.chance(10) {
+            return;
+        }
+        let (killed, separated) = ((leader + 1) % self.voters, (leader + 2) % self.voters);
+        let (at, down) = (self.random.millis(0, 10), self.random.millis(20, 200));
+        let victim = Victim::Host(killed);
+        self.schedule(at, Event::Fault(Fault::KillHost { victim, down }));
+        let time = self.random.millis(500, 3_000);
+        self.cut(leader, separated, time);
+        if self.random.chance(50) {
+            self.cut(separated, leader, time);
         }
     }
 
@@ -95,13 +116,13 @@ impl World {
                 self.freeze(host, time, true);
             }
             Fault::Leave { victim } => self.leave(victim),
-            Fault::Isolate { victim, hears, is_heard, time } => {
+            Fault::Isolate { victim, receives, sends, time } => {
                 let host = self.victim(victim);
                 for other in (0..self.hosts.len()).filter(|other| *other != host) {
-                    if !hears {
+                    if !receives {
                         self.cut(other, host, time);
                     }
-                    if !is_heard {
+                    if !sends {
                         self.cut(host, other, time);
                     }
                 }
@@ -116,6 +137,7 @@ impl World {
                     }
                 }
             }
+            Fault::Forget { time } => self.forget(time),
             Fault::Loss { percent, time } => self.loss = (percent, self.now + time),
         }
     }
@@ -132,6 +154,20 @@ impl World {
         }
         self.with_election(host, |election, now| election.handle_leaving(now));
         self.end_coordinator(host);
+    }
+
+    /// Prepares an election in which a voter has forgotten a lease that is in force.
+    fn forget(&mut self, time: Duration) {
+        let leader = self.victim(Victim::Leader);
+        let (restarted, separated) = ((leader + 1) % self.voters, (leader + 2) % self.voters);
+        let cut = Duration::from_secs(3);
+        self.cut(leader, separated, time + cut);
+        self.cut(separated, leader, time + cut);
+        for (from, to) in [(leader, restarted), (restarted, leader)] {
+            self.schedule(time, Event::Fault(Fault::Cut { from, to, time: cut }));
+        }
+        let (victim, down) = (Victim::Host(restarted), self.random.millis(20, 200));
+        self.schedule(time, Event::Fault(Fault::KillHost { victim, down }));
     }
 
     fn kill_host(&mut self, host: usize, down: Duration) {

@@ -18,7 +18,7 @@ use crate::random::Random;
 #[derive(Debug)]
 pub(super) struct Host {
     start: Instant,
-    /// The speed of its clock.
+    /// The rate of its clock; 1 is exact.
     rate: f64,
     /// The time by which its clock was stopped.
     stopped: Duration,
@@ -39,18 +39,18 @@ pub(super) struct Process {
     pub(super) agent: Agent,
     /// The time for which a timer is set.
     pub(super) timer: Option<Instant>,
-    /// True if the process ends once it leads no more.
+    /// True if the process ends as soon as it does not lead.
     pub(super) is_leaving: bool,
 }
 
-/// A stop of a process or of a whole machine.
+/// A pause of an agent's process or of a whole machine.
 #[derive(Debug)]
 pub(super) struct Freeze {
     since: Instant,
     pub(super) until: Instant,
-    /// True if the keeper and the workers stand still too.
+    /// True if the keeper and the workers are stopped as well.
     pub(super) is_suspend: bool,
-    /// The events that arrived meanwhile.
+    /// The events that have arrived since.
     held: Vec<Event>,
 }
 
@@ -122,7 +122,17 @@ impl World {
             timer: None,
             is_leaving: false,
         });
+        for from in (0..self.voters).filter(|from| *from != host) {
+            self.send(host, from, Event::Connected { from, to: host });
+        }
         self.settle(host);
+    }
+
+    /// Notifies a voter of its new connection to another one.
+    pub(super) fn connect(&mut self, from: usize, to: usize) {
+        if let (true, Some(place)) = (self.hosts[from].is_awake(), self.place_of(to)) {
+            self.with_election(from, |election, now| election.handle_connected(now, place));
+        }
     }
 
     fn election(&mut self, host: usize, place: Place, process: NodeId, local: Instant) -> Election {
@@ -141,7 +151,7 @@ impl World {
         Election::new(started, settings, replica, highest)
     }
 
-    /// Calls the voter of a host with the time there, and carries out the effects.
+    /// Calls the voter of a host with the time on its clock, and carries out the effects.
     pub(super) fn with_election<T>(
         &mut self,
         host: usize,
@@ -152,7 +162,7 @@ impl World {
         Some(result)
     }
 
-    /// Calls the voter of a host, and leaves the effects for later.
+    /// Calls the voter of a host; the caller carries out the effects with [`Self::settle`].
     pub(super) fn with_election_quietly<T>(
         &mut self,
         host: usize,
@@ -173,7 +183,7 @@ impl World {
             self.hold(to, Event::Request { to, sent, message });
             return;
         }
-        let asks_for_vote = matches!(message.body, Request::Ask | Request::Vote { .. });
+        let asks_for_vote = matches!(message.body, Request::PreVote | Request::Vote { .. });
         if self.bug == Bug::VoteUnderLease && asks_for_vote {
             for place in (0..self.voters).filter(|place| *place != to) {
                 let Some(process) = self.hosts[place].process.as_ref().map(|p| p.id.clone()) else {
@@ -188,7 +198,7 @@ impl World {
         let (from, asked_by) = (message.place.0, message.process.clone());
         let renewal = match message.body {
             Request::Renew { term, .. } => Some(term),
-            Request::Ask | Request::Vote { .. } | Request::Release { .. } => None,
+            Request::PreVote | Request::Vote { .. } | Request::Release { .. } => None,
         };
         let answer = self.with_election(to, |election, now| election.handle_request(now, message));
         let Some(mut answer) = answer.flatten() else { return };
@@ -203,8 +213,9 @@ impl World {
     /// Changes an answer as a planted bug would.
     fn spoil(&self, answer: &mut VoterMessage<Answer>) {
         match self.bug {
-            Bug::NoShadow => answer.body.shadow_left = Duration::ZERO,
+            Bug::UnreportedWorkers => answer.body.workers_for = Duration::ZERO,
             Bug::FreshVotesCount => answer.is_fresh = false,
+            Bug::IgnoredReplica => answer.body.replica = None,
             _ => {}
         }
     }
@@ -235,7 +246,7 @@ impl World {
             Some(_) | None => process.clone(),
         };
         self.with_election(to, |election, now| election.handle_obituary(now, &process));
-        // A coordinator knows which process was the member; a later one may have been admitted since.
+        // A coordinator ignores the obituary of a process that another one has replaced.
         let is_last = self.hosts[of].process.as_ref().is_none_or(|own| own.id == process);
         let coordinator = self.hosts[to].process.as_mut().and_then(|own| own.coordinator.as_mut());
         if let Some(coordinator) = coordinator.filter(|_| is_last) {
@@ -268,7 +279,10 @@ impl World {
             }
             Effect::Lead(leadership) => self.note_leader(host, *leadership),
             Effect::Extend(until) => self.extend_coordinator(host, until),
-            Effect::Copied(version) => self.form_round(host, version),
+            Effect::Copied(version) => {
+                self.note_copied(host, version);
+                self.form_round(host, version);
+            }
             Effect::Follow { .. } => self.end_coordinator(host),
             Effect::Duplicate { place } => {
                 self.record.broken = Some(format!("a process answers at {place:?} as well"));
@@ -294,7 +308,7 @@ impl World {
         let Some(process) = &self.hosts[host].process else { return };
         let now = self.hosts[host].local(self.now);
         let coordinator = process.coordinator.as_ref().and_then(Coordinator::poll_timeout);
-        // One that has passed waits for registrations, not for a time.
+        // After its deadline, a coordinator waits for registrations only.
         let coordinator = coordinator.filter(|at| now < *at);
         let election = process.election.as_ref().and_then(Election::poll_timeout);
         let agent = Some(process.agent.next_keep_alive);
@@ -355,7 +369,7 @@ impl World {
         self.set_timer(host);
     }
 
-    /// Keeps an event for a process that stands still; one that is dead receives nothing.
+    /// Keeps an event for a frozen process; a dead one does not receive it.
     pub(super) fn hold(&mut self, host: usize, event: Event) {
         if let Some(freeze) = &mut self.hosts[host].freeze {
             freeze.held.push(event);

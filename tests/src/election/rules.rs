@@ -1,21 +1,26 @@
-//! The rules that must hold.
+//! The rules of elections.
 //!
 //! - a: at no moment do two processes lead.
-//! - b: no worker starts while one of another round lives anywhere.
+//! - b: no worker starts while a worker of another round runs on any host.
 //! - c: no term is won twice.
-//! - d: rounds only grow, unless memory may be lost.
-//! - e: a leader has renewals of a majority that were sent within its lease.
-//! - g: after the last fault there is a leader within a voter's lease and 2 s, and the job runs.
+//! - d: the numbers of rounds increase, unless voters may lose their state files.
+//! - e: a majority has granted the leader renewals that were sent within its lease.
+//! - f: after the last fault there is a leader within a voter's lease and 2 s, and the job runs; no other leader is
+//!   elected then.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ragent_rendezvous::ids::{Round, Term};
 
 use super::{Bug, Stage, World};
 
-/// The time within which a job runs after the last fault: a leader is elected, and all workers that it does not
-/// know are gone.
+/// The time within which a job runs after the last fault: a leader is elected, and all workers that
+/// it does not know have ended.
 const RUNS_WITHIN: Duration = Duration::from_millis(9_500);
+
+/// The time within which late messages have arrived, and the time for which the leader must stay then.
+const SETTLED_AFTER: Duration = Duration::from_secs(6);
+const STABLE_FOR: Duration = Duration::from_secs(10);
 
 impl World {
     /// Checks rules a and e.
@@ -80,14 +85,27 @@ impl World {
         self.record.rounds.insert((round, term));
     }
 
-    /// Checks rule g. Returns false once the job runs again.
+    /// Checks that a leader stays once the job runs again and late messages have arrived. Returns false at the end
+    /// of the world.
+    fn check_stability(&mut self, since: Instant, elections: u64) -> Result<bool, String> {
+        if self.now < since + SETTLED_AFTER {
+            self.stage = Stage::Healed(since, self.record.elections);
+        } else if self.record.elections > elections && self.bug == Bug::None {
+            return Err(format!("rule f: another leader was elected at {:?}", self.elapsed()));
+        }
+        Ok(self.now < since + SETTLED_AFTER + STABLE_FOR)
+    }
+
+    /// Checks rule f. Returns false at the end of the world.
     pub(super) fn check_health(&mut self) -> Result<bool, String> {
-        let Stage::Quiet(since) = self.stage else {
-            return Ok(self.stage != Stage::Healed);
+        let since = match self.stage {
+            Stage::Faulty => return Ok(true),
+            Stage::Quiet(since) => since,
+            Stage::Healed(since, elections) => return self.check_stability(since, elections),
         };
         let is_thawed = self.hosts.iter().all(|host| host.freeze.is_none());
         if !is_thawed {
-            // A host that stands still is a fault that has not ended.
+            // A frozen host is a fault that has not ended.
             self.stage = Stage::Quiet(self.now);
             return Ok(true);
         }
@@ -97,22 +115,22 @@ impl World {
         };
         let leader = (0..self.voters).find(|host| leads(*host));
         let elected_within = self.timers.voter_lease.mul_f64(1.02) + Duration::from_secs(2);
-        // Messages that were sent before may still be under way.
+        // Messages that were sent during the faults may still be under way.
         let delayed = Duration::from_secs(5);
         if leader.is_none() && self.now > since + elected_within + delayed {
-            return Err(format!("rule g: no leader at {:?}", self.elapsed()));
+            return Err(format!("rule f: no leader at {:?}", self.elapsed()));
         }
         let runs = self.hosts.iter().filter(|host| host.alive(self.now).is_some()).count();
         if leader.is_some() && runs > self.hosts.len() / 2 {
-            self.stage = Stage::Healed;
-            return Ok(false);
+            self.stage = Stage::Healed(self.now, self.record.elections);
+            return Ok(true);
         }
         if self.now <= since + RUNS_WITHIN + delayed {
             return Ok(true);
         }
         match self.bug {
-            Bug::None => Err(format!("rule g: {runs} hosts run workers at {:?}", self.elapsed())),
-            // The agents and coordinators of this world do not repair what a bug breaks.
+            Bug::None => Err(format!("rule f: {runs} hosts run workers at {:?}", self.elapsed())),
+            // A planted bug may keep the simulated agents and coordinators from running the job.
             _ => Ok(false),
         }
     }
