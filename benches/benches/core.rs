@@ -9,6 +9,7 @@ use ragent_rendezvous::{
     ids::{AttendNumber, JobUid, NodeId, Round, RoundId, RunId},
     message::{Attend, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing},
     settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
+    tenure::Tenure,
 };
 use ragent_store::{
     Engine,
@@ -60,7 +61,8 @@ fn gather(now: Instant, attends: Vec<Attend>) -> usize {
         leases: Leases::default(),
     };
     let nodes = attends.len();
-    let mut machine = Rendezvous::new(now, settings, Memory::fresh(JobUid::new("job")));
+    let mut machine =
+        Rendezvous::new(now, settings, Memory::fresh(JobUid::new("job")), Tenure::Sole);
     let mut effects = 0;
     for attend in attends {
         machine.handle_attend(now, attend);

@@ -1,6 +1,10 @@
 //! The actions that the machine asks its driver to carry out.
 
-use crate::{ids::Peer, message::ToNode, settings::Memory};
+use crate::{
+    ids::{Peer, Term},
+    message::ToNode,
+    settings::Memory,
+};
 
 /// One action. Effects are carried out in the order in which they are returned.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -19,6 +23,12 @@ pub enum Effect {
     },
     /// Writes this to the state file before any later effect is carried out.
     Remember(Memory),
+    /// A node knows a term above that of this elected coordinator, which has ended: it must be elected above that
+    /// term before it continues.
+    Resign {
+        /// The term that the node knows.
+        term: Term,
+    },
     /// The coordinator may exit: every node has acknowledged that the job is closed, the
     /// coordinator's process is to end, or it gives way to another coordinator.
     Finish {

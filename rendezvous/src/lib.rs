@@ -41,5 +41,6 @@ mod roster;
 pub mod settings;
 pub mod snapshot;
 mod table;
+pub mod tenure;
 
 pub use machine::Rendezvous;

@@ -4,6 +4,7 @@
 //! ([`Rendezvous::advance`]), and each node concerned receives its assignment if that has changed
 //! ([`Rendezvous::sync`]). The modules below contain the conditions and steps of each phase.
 
+mod asked;
 mod assignment;
 mod attending;
 mod closing;
@@ -19,9 +20,15 @@ mod running;
 mod tests;
 mod view;
 
-use std::{collections::VecDeque, mem, time::Instant};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    mem,
+    time::Instant,
+};
 
 use tracing::{debug, info};
+
+use asked::Asked;
 
 use crate::{
     departures::Departures,
@@ -34,6 +41,7 @@ use crate::{
     roster::{Node, Roster},
     settings::{Memory, Settings, SharedSettings},
     snapshot::Explanation,
+    tenure::Tenure,
 };
 
 /// The state machine that decides which nodes form the next worker group, and when the job is over.
@@ -41,9 +49,12 @@ use crate::{
 pub struct Rendezvous {
     settings: Settings,
     memory: Memory,
+    tenure: Tenure,
     availability: Availability,
     phase: Phase,
     roster: Roster,
+    /// Nodes that were welcomed, but have not reported their standing since.
+    asked: BTreeMap<NodeId, Asked>,
     departures: Departures,
     spacing: RestartSpacing,
     effects: VecDeque<Effect>,
@@ -71,23 +82,30 @@ enum Availability {
 }
 
 impl Rendezvous {
-    /// Starts a term of the job that `memory` describes.
-    pub fn new(now: Instant, settings: Settings, memory: Memory) -> Self {
-        let memory = Memory { term: memory.term.next(), ..memory };
+    /// Starts a term of the job that `memory` describes, for as long as `tenure` lasts.
+    pub fn new(now: Instant, settings: Settings, memory: Memory, tenure: Tenure) -> Self {
+        let term = match &tenure {
+            Tenure::Sole => memory.term.next(),
+            Tenure::Elected(elected) => elected.term,
+        };
+        let memory = Memory { term, ..memory };
         let phase = if memory.round == Round(0) && memory.closed.is_none() {
             Phase::Gathering(Gathering::default())
         } else {
             let last = RoundId { term: Term(0), round: memory.round };
             Phase::Recovering(Recovering::new(now, last, memory.round_size))
         };
+        let phase = without_former(phase, now, &memory, &tenure);
         let has_lost_host = memory.host.is_some() && memory.is_early && memory.closed.is_none();
         info!(term = %memory.term, round = %memory.round, "coordinator started");
         let mut rendezvous = Self {
             settings,
             memory,
+            tenure,
             availability: Availability::Available,
             phase,
             roster: Roster::default(),
+            asked: BTreeMap::new(),
             departures: Departures::default(),
             spacing: RestartSpacing::default(),
             effects: VecDeque::new(),
@@ -123,16 +141,28 @@ impl Rendezvous {
         self.settings.shared.get_or_insert(attend.settings);
         self.adopt(&attend);
         // A node of another run could claim any round and any charges.
-        let is_of_this_run = self.is_of_this_run(&attend);
-        if is_of_this_run {
+        if self.is_of_this_run(&attend) {
             self.learn(now, &attend);
         }
+        match self.tenure {
+            _ if self.availability == Availability::Ended => {}
+            Tenure::Sole => self.register(now, attend),
+            Tenure::Elected(_) => self.ask_for_standing(now, attend),
+        }
+    }
+
+    /// Registers a node: welcomes it, unless it was welcomed before, and sends its assignment.
+    fn register(&mut self, now: Instant, attend: Attend) {
+        let peer = attend.peer();
+        let is_of_this_run = self.is_of_this_run(&attend);
         let known_round = attend.known_round;
         let leases = self.leases();
         let counts = self.roster.attend(now, attend, leases.coordinator);
         let id = peer.node.clone();
         self.count_loss_of_host(now, &id);
-        self.send(peer.clone(), ToNode::Welcome(self.welcome(leases)));
+        if self.tenure == Tenure::Sole {
+            self.send(peer.clone(), ToNode::Welcome(self.welcome(leases)));
+        }
         if self.availability != Availability::Available {
             self.send(peer, ToNode::HostLeaving);
         }
@@ -158,6 +188,7 @@ impl Rendezvous {
         if !self.begin(now) {
             return;
         }
+        let Some(message) = self.register_asked(now, &from, message) else { return };
         if !self.roster.renew(now, &from) {
             debug!(
                 node = %from.node, attend = %from.attend,
@@ -169,7 +200,8 @@ impl Rendezvous {
             FromNode::KeepAlive { sequence, asks_reason } => {
                 let reason = asks_reason.then(|| self.incomplete(now)).flatten();
                 let reason = reason.as_ref().map(Explanation::from);
-                self.send(from, ToNode::Echo { sequence, reason });
+                let lease_left = self.tenure.left(now);
+                self.send(from, ToNode::Echo { sequence, reason, lease_left });
                 return;
             }
             FromNode::Progress { text } => {
@@ -210,6 +242,7 @@ impl Rendezvous {
             debug!(node = %from.node, attend = %from.attend, "detached");
             node.attached = false;
         }
+        self.forget_asked(&from);
     }
 
     /// Handles an obituary: a node's agent is gone and all its processes are reaped.
@@ -224,6 +257,7 @@ impl Rendezvous {
         }
         debug!(%node, "obituary");
         self.confirm_predecessor_dead(node, round);
+        self.note_dead_member(node, round);
         self.on_lost(now, node, EvictReason::Obituary);
         self.advance(now);
     }
@@ -242,6 +276,16 @@ impl Rendezvous {
         self.advance(now);
     }
 
+    /// Extends the right to coordinate, if it has an end.
+    pub fn handle_extended(&mut self, now: Instant, until: Instant) {
+        if !self.begin(now) {
+            return;
+        }
+        if let Tenure::Elected(elected) = &mut self.tenure {
+            elected.until = elected.until.max(until);
+        }
+    }
+
     /// Handles all deadlines that have passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if !self.begin(now) {
@@ -250,6 +294,7 @@ impl Rendezvous {
         while let Some(node) = self.roster.expired(now) {
             self.on_lost(now, &node, EvictReason::Silent);
         }
+        self.drop_silent(now);
         self.forgive(now);
         self.advance(now);
     }
@@ -260,7 +305,11 @@ impl Rendezvous {
             return None;
         }
         let forgiven = self.roster.quarantined().first().map(|(at, _)| *at);
-        [self.roster.first_lease(), forgiven, self.phase_deadline()].into_iter().flatten().min()
+        let (until, silent) = (self.tenure.until(), self.first_silent());
+        [self.roster.first_lease(), forgiven, self.phase_deadline(), until, silent]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Returns the next effect to be carried out.
@@ -268,10 +317,17 @@ impl Rendezvous {
         self.effects.pop_front()
     }
 
-    /// Records the time. Returns false if the coordinator ignores all input.
+    /// Records the time. Returns false if the coordinator ignores all input: also when its right to
+    /// coordinate is over, which takes effect before anything that arrived later.
     fn begin(&mut self, now: Instant) -> bool {
         debug_assert!(self.clock <= now, "time does not go back");
         self.clock = self.clock.max(now);
+        let is_over = self.tenure.until().is_some_and(|until| until <= now);
+        if is_over && self.availability != Availability::Ended {
+            info!(term = %self.memory.term, "the right to coordinate is over");
+            self.availability = Availability::Ended;
+            self.effects.push_back(Effect::Finish { is_over: false });
+        }
         self.availability != Availability::Ended
     }
 
@@ -368,6 +424,19 @@ impl Rendezvous {
         self.memory.host_tallies = self.roster.host_tallies(self.clock);
         self.effects.push_back(Effect::Remember(self.memory.clone()));
     }
+}
+
+/// Notes in a recovery that the former leader's own agent is gone, if its leadership has ended by itself: its
+/// workers ended before it.
+fn without_former(mut phase: Phase, now: Instant, memory: &Memory, tenure: &Tenure) -> Phase {
+    if let (Phase::Recovering(recovering), Tenure::Elected(elected)) = (&mut phase, tenure)
+        && let Some(seat) = memory.host.as_ref()
+        && elected.former.as_ref() == Some(&seat.node)
+        && elected.workers_until <= now
+    {
+        recovering.dead.insert(seat.node.clone());
+    }
+    phase
 }
 
 /// Returns the state of a member by its own report; `None` if that does not refer to this round.

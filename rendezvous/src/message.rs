@@ -10,7 +10,7 @@ mod outcome;
 mod refusal;
 mod standing;
 
-use std::{net::IpAddr, num::NonZeroU32};
+use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
 use serde::Serialize;
 
@@ -34,7 +34,7 @@ pub const PROGRESS_MAX: usize = 200;
 pub const REFUSED_CLIENTS_MAX: usize = 16;
 
 /// The version of the attend protocol in this build; `docs/protocol.md` lists all versions.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// The first message of an agent on each of its streams.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -166,6 +166,8 @@ pub enum ToNode {
         /// The reason why the next round is not complete, if the keep-alive requested it and there is
         /// one.
         reason: Option<Explanation>,
+        /// The time that is left of the coordinator's own lease, if it has one.
+        lease_left: Option<Duration>,
     },
     /// Asks for an immediate sign of life.
     Probe {
@@ -203,4 +205,7 @@ pub struct Welcome {
     pub leases: Leases,
     /// The nodes that would take over, in this order; currently none.
     pub successors: Vec<NodeId>,
+    /// The time that is left of the coordinator's own lease, if it has one. The workers' lease ends with
+    /// it: afterwards another coordinator may exist.
+    pub lease_left: Option<Duration>,
 }

@@ -45,8 +45,10 @@ pub(crate) struct Recovering {
     pub(crate) claimants: BTreeSet<NodeId>,
     /// The claimants whose machine's old agent is known to have left no process.
     pub(crate) confirmed_claimants: BTreeSet<NodeId>,
-    /// The number of other members that have left in order.
-    pub(crate) left: u32,
+    /// Other members that have left in order.
+    pub(crate) left: BTreeSet<NodeId>,
+    /// Other members of which no process is left; known only to an elected coordinator.
+    pub(crate) dead: BTreeSet<NodeId>,
     /// True if a member of that round has registered.
     pub(crate) has_member: bool,
     /// The start of the wait.

@@ -47,6 +47,7 @@ impl Coordination for Fake {
             coordinator_lease_ms: self.coordinator_lease_ms,
             successors: Vec::new(),
             proof: vec![7; 16],
+            lease_left_ms: None,
         };
         let admission = v1::Admission {
             round,

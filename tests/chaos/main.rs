@@ -51,7 +51,7 @@ fn given(name: &str) -> Option<u64> {
 }
 
 /// Runs the job of a seed; returns the number of standbys used, or the broken rules as an error.
-#[expect(clippy::print_stderr, reason = "whoever runs it for long wants to see it move")]
+#[expect(clippy::print_stderr, reason = "a long run reports its progress")]
 fn run(seed: u64, worker: WorkerProgram) -> Result<usize, String> {
     let schedule = Schedule::new(seed, SPAN);
     let is_wanted = given("SEED").is_some();

@@ -58,7 +58,7 @@ fn exit_code_asks_for_no_restart() {
 /// own: they report its outcome, and start nothing.
 #[test]
 fn closed_job_stays_closed() {
-    // A worker may be stopped before it notes that it was a standby.
+    // A worker may be killed before it records that it was a standby.
     let sandbox = Sandbox::new();
     let job = Job::new(&sandbox, "--nnodes 2");
     let folders = ["service.0", "service.1"].map(|name| sandbox.path(name));

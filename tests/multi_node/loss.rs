@@ -159,7 +159,8 @@ fn short_pauses_cost_nothing() {
 /// replacement: that has no checkpoint to give to the others.
 #[test]
 fn rank_zero_is_a_survivor() {
-    // The coordinator has no workers, so no standby is ready when the last node starts the first round.
+    // `ragent coordinator` serves the endpoint, so no gate delays the first round until standbys
+    // are ready.
     let sandbox = Sandbox::new();
     let job = Job::new(&sandbox, "--nnodes 3 --rdzv-conf shrink_timeout=3600");
     let _coordinator = job.coordinator();

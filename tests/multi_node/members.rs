@@ -118,7 +118,7 @@ fn missing_nodes_are_counted() {
 /// Agents that start at the same moment agree on one of them as the host.
 #[test]
 fn agents_that_start_together_find_one_coordinator() {
-    // With standbys, one agent would start before the others.
+    // With standbys, the gate would delay the other agents until the first one has a standby.
     let sandbox = Sandbox::new();
     let job = Job::new(&sandbox, "--nnodes 3");
     let mut agents = [0, 1, 2].map(|_| job.guest("--no-python fail.sh 0"));

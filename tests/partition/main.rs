@@ -20,7 +20,7 @@ fn three_agents(network: &Network, sandbox: &Sandbox) -> [Program; 3] {
 }
 
 /// Starts agents on `N` nodes, of which the first hosts, with one worker each, and waits until all
-/// are admitted. The others wait for the host, with standbys if workers have any.
+/// are admitted. With standbys, the host is started when the other nodes have theirs.
 fn agents<const N: usize>(network: &Network, sandbox: &Sandbox, nodes: &str) -> [Program; N] {
     let words = format!(
         "--nnodes {nodes} --max-restarts 1 --rdzv-endpoint {}:29400 \

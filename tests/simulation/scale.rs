@@ -15,6 +15,7 @@ use ragent_rendezvous::{
         Standing, ToNode, WorkerEnd, WorkerFailure,
     },
     settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
+    tenure::Tenure,
 };
 
 const NODES: u32 = 1_000;
@@ -97,7 +98,8 @@ fn thousand_nodes_cost_a_few_messages_each() {
         keeps_charges: true,
         leases: Leases::default(),
     };
-    let mut rendezvous = Rendezvous::new(now, settings, Memory::fresh(JobUid::new("job")));
+    let mut rendezvous =
+        Rendezvous::new(now, settings, Memory::fresh(JobUid::new("job")), Tenure::Sole);
     effects(&mut rendezvous);
 
     let mut round = RoundId::default();

@@ -167,12 +167,12 @@ impl Storm {
                 self.serve();
             }
             Event::Answered(Work::Attend(node, attend)) => {
-                self.links[node].handle_welcome(self.now, attend, self.leases);
+                self.links[node].handle_welcome(self.now, attend, self.leases, None);
                 self.settle(node);
             }
             Event::Answered(Work::KeepAlive(node, attend, sequence)) => {
                 if self.links[node].knows(attend) {
-                    self.links[node].handle_echo(self.now, sequence);
+                    self.links[node].handle_echo(self.now, sequence, None);
                     self.settle(node);
                 }
             }

@@ -310,7 +310,7 @@ fn signals_to_the_keeper_end_nothing() {
 /// reserves 32 and 33.
 #[test]
 fn workers_ignore_no_signal() {
-    // The signals of workers from standbys are compared in the suite `standbys`.
+    // The target `standbys` compares the signals of workers that are started from standbys.
     let sandbox = Sandbox::new();
     let python = "import os, signal, sys\n\
                   fixed = {signal.SIGKILL, signal.SIGSTOP, 32, 33}\n\

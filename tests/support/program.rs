@@ -64,7 +64,7 @@ impl Start {
         self.env("LIFELINE", lifeline.path())
     }
 
-    /// Opens the gate of its job when an agent that it starts has a standby.
+    /// Sets the gate of its job, which opens when an agent that it starts has a standby.
     pub fn gated_by(mut self, gate: Option<Gate>) -> Self {
         self.gate = gate;
         self

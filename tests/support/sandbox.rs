@@ -28,7 +28,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Creates an empty sandbox, whose workers are the programs that the tests name.
+    /// Creates an empty sandbox, whose workers are the programs that a test names.
     pub fn new() -> Self {
         Self::with_workers(WorkerProgram::Shell)
     }
@@ -75,7 +75,7 @@ impl Sandbox {
         start.gated_by(gate)
     }
 
-    /// Translates arguments of `ragent` for the workers of this sandbox. The gate that they need is for
+    /// Translates arguments of `ragent` for the workers of this sandbox. Pass the gate to
     /// [`Start::gated_by`].
     pub fn job(&self, words: &str) -> (String, Option<Gate>) {
         match self.workers {

@@ -10,15 +10,15 @@ use ragent::sys::{
 
 use super::{PATIENCE, children, free_port, is_alive, is_standby, let_pass};
 
-/// The modules that standbys of fake workers import; `exec.py` recognises a standby by the last one.
+/// The modules that standbys of fake workers import; `exec.py` recognises a standby by `decimal`.
 const MODULES: &str = "json,decimal";
 
 /// The program of fake workers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WorkerProgram {
-    /// A shell script, which has no standbys.
+    /// A shell script, without standbys.
     Shell,
-    /// `exec.py`, which replaces itself by the script and has standbys.
+    /// `exec.py`, which can be started from a standby and replaces itself by the script.
     Python,
 }
 
@@ -28,7 +28,7 @@ impl WorkerProgram {
         match ThisHost.env("WORKER").as_deref().map(|name| name.to_string_lossy()).as_deref() {
             Some("python") => Self::Python,
             Some("shell") | None => Self::Shell,
-            Some(other) => panic!("`WORKER={other}`: it is `shell` or `python`"),
+            Some(other) => panic!("`WORKER={other}` is unknown; set it to `shell` or `python`"),
         }
     }
 
@@ -44,8 +44,8 @@ impl WorkerProgram {
     }
 }
 
-/// The port of a job's endpoint, held until the first agent has a standby. That agent hosts the job
-/// only then, so its first round uses a standby.
+/// The port of a job's endpoint, which is in use until the first agent has a standby. That agent
+/// cannot host the job before then, so its first round uses a standby.
 #[derive(Debug)]
 pub struct Gate(TcpListener);
 

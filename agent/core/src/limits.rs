@@ -75,15 +75,16 @@ pub const STANDBY_ROUND_PATIENCE: Duration = Duration::from_secs(30);
 /// The time without a round after which missing standbys are started at once: the next round of a
 /// crash loop follows within milliseconds, and an import takes longer than this pause.
 pub const STANDBY_IDLE: Duration = Duration::from_secs(1);
-/// The time for the import of one standby; `ragent doctor` waits as long. A first import from a shared
-/// file system takes minutes, and one that takes longer than this is faster as a part of the script.
+/// The time limit of the import of one standby, also in `ragent doctor`: a first import from a
+/// shared file system takes minutes, and an import that takes longer than this probably hangs.
 pub const STANDBY_IMPORT_TIMEOUT: Duration = Duration::from_secs(600);
-/// The pause after the first start of a standby that the system refuses for lack of processes or memory;
-/// it doubles with each further one. Processes of another job on the machine end within seconds.
+/// The pause after the first start of a standby that fails for lack of processes or memory; it
+/// doubles with each further failure. Processes of another job on the machine end within seconds.
 pub const STANDBY_START_PAUSE: Duration = Duration::from_secs(1);
-/// The longest of these pauses: an attempt each minute costs nothing, and a round usually lasts longer.
+/// The longest of these pauses: one attempt per minute costs little, and a round usually lasts
+/// longer.
 pub const STANDBY_START_PAUSE_MAX: Duration = Duration::from_secs(60);
-/// The number of such failures in a row that are reported: a shortage of a second is not.
+/// The number of such failures in a row after which they are reported; a brief shortage is not.
 pub const STANDBY_START_FAILURES: u32 = 3;
 /// The number of standbys of one slot that may end in a row without a round: one may be killed by hand
 /// or for lack of memory, and a third such end has a lasting cause.

@@ -121,7 +121,15 @@ impl Link {
     }
 
     /// Notes that the coordinator has welcomed a stream, which becomes the current one.
-    pub fn handle_welcome(&mut self, now: Instant, attend: AttendNumber, leases: Leases) {
+    ///
+    /// `lease_left` is what was left of the coordinator's own lease, if it has one.
+    pub fn handle_welcome(
+        &mut self,
+        now: Instant,
+        attend: AttendNumber,
+        leases: Leases,
+        lease_left: Option<Duration>,
+    ) {
         let Some(attempt) = self.attempt.take_if(|attempt| attempt.number == attend) else {
             return;
         };
@@ -139,12 +147,12 @@ impl Link {
         self.next_dial = None;
         self.failures = 0;
         self.unanswered.clear();
-        self.extend_lease(now, attended);
+        self.extend_lease(now, attended, lease_left);
         self.keep_alive(now, attend);
     }
 
-    /// Notes the coordinator's echo of a keep-alive.
-    pub fn handle_echo(&mut self, now: Instant, sequence: u64) {
+    /// Notes the coordinator's echo of a keep-alive; `lease_left` as in the welcome.
+    pub fn handle_echo(&mut self, now: Instant, sequence: u64, lease_left: Option<Duration>) {
         let Some(sent) = self.unanswered.remove(&sequence) else {
             return;
         };
@@ -160,7 +168,7 @@ impl Link {
                 self.effects.push_back(Effect::Drop(attempt.number));
             }
         }
-        self.extend_lease(now, sent);
+        self.extend_lease(now, sent, lease_left);
     }
 
     /// Notes that a stream has ended, or could not be opened.
@@ -315,8 +323,10 @@ impl Link {
         self.effects.push_back(Effect::KeepAlive { attend, sequence: self.sequence });
     }
 
-    fn extend_lease(&mut self, now: Instant, sent: Instant) {
-        let until = sent + self.leases.agent;
+    /// Extends the lease, counted from the sending of what was answered. It does not outlast the
+    /// coordinator's: afterwards another coordinator may start workers elsewhere.
+    fn extend_lease(&mut self, now: Instant, sent: Instant, lease_left: Option<Duration>) {
+        let until = sent + lease_left.map_or(self.leases.agent, |left| left.min(self.leases.agent));
         // An echo that arrives too late proves nothing.
         if until > now && self.lease.is_none_or(|lease| lease < until) {
             self.lease = Some(until);

@@ -129,7 +129,7 @@ impl Node {
             self.end_stream(now, attend);
             return false;
         }
-        self.link.handle_welcome(now, attend, welcome.leases);
+        self.link.handle_welcome(now, attend, welcome.leases, welcome.lease_left);
         let counts = self.link.current() == Some(attend);
         if counts {
             self.agent.handle_welcome(now, welcome);
@@ -150,8 +150,8 @@ impl Node {
                 self.handle_welcome(now, attend, &welcome);
             }
             ToNode::Refuse(reason) => self.agent.handle_refused(reason),
-            ToNode::Echo { sequence, reason } => {
-                self.link.handle_echo(now, sequence);
+            ToNode::Echo { sequence, reason, lease_left } => {
+                self.link.handle_echo(now, sequence, lease_left);
                 self.agent.handle_echo(sequence, reason);
             }
             // A newer stream has taken over since, and repeats the current state.

@@ -12,20 +12,20 @@
 //!         a round starts | it ends | it is dismissed
 //! ```
 //!
-//! Imports must not delay a round. While no round runs, all missing standbys are started at once; while
-//! one runs, one after another, and only after the round has made progress or has run for
-//! [`limits::STANDBY_ROUND_PATIENCE`]. A crash loop, whose rounds are short and follow each other at
-//! once, starts none. Standbys must not take the memory that workers need either: when a start is due, the
-//! machine requests a reading of the available memory, and starts standbys if [`Input::Memory`] names
-//! enough. They are dismissed one by one when memory becomes short.
+//! Imports must not delay a round. While no round runs, all missing standbys are started at once;
+//! while one runs, one after another, and only after the round has made progress or has run for
+//! [`limits::STANDBY_ROUND_PATIENCE`]. A crash loop, whose rounds are short and follow each other
+//! at once, starts none. Standbys must not take the memory that workers need either: when a start
+//! is due, the machine requests a reading of the available memory, and starts standbys if
+//! [`Input::Memory`] reports enough. They are dismissed one by one when memory becomes short.
 //!
-//! An import that takes longer than [`limits::STANDBY_IMPORT_TIMEOUT`] is ended, and counts like a
-//! standby that has ended by itself. Without that deadline, a single import that hangs would keep all
+//! A standby whose import takes longer than [`limits::STANDBY_IMPORT_TIMEOUT`] is dismissed, which
+//! counts like an end by itself. Without that deadline, a single import that hangs would keep all
 //! other slots empty for the rest of the round.
 //!
-//! If the system lacks processes or memory for a new process, as for a moment after a job on the same
-//! machine has ended, that is not an end of the standby. Starts are repeated after pauses that double,
-//! with jitter.
+//! A start that fails because the system lacks processes or memory, as it may for a moment after
+//! another job on the machine has ended, does not count as an end. It is repeated after a pause
+//! with jitter, which doubles with each failure.
 //!
 //! The machine has no process, file or clock. An input adds at most two effects for each slot and five
 //! others, and effects are drained after each input, which bounds their queue.
@@ -52,7 +52,7 @@ pub struct Standbys {
     modules: Vec<String>,
     /// The start of the round that runs.
     round: Option<Instant>,
-    /// The earliest start of missing standbys by the rules for rounds.
+    /// The earliest start of missing standbys according to the rules for rounds.
     start_at: Instant,
     /// The end of the pause after a start or an import that has failed.
     paused_until: Instant,
@@ -239,7 +239,7 @@ impl Standbys {
         self.retry(now);
     }
 
-    /// Notes that a process was started.
+    /// Records that a process was started.
     fn starts_succeed(&mut self) {
         if self.are_starts_failing() {
             self.announce(News::StartsSucceed);
@@ -271,7 +271,7 @@ impl Standbys {
             self.retry(now);
         } else {
             let reason = match module {
-                // It has failed before it could import a module.
+                // The standby has failed before it could import a module.
                 "" => reason.to_owned(),
                 module => format!("`{module}` cannot be imported: {reason}"),
             };
@@ -368,7 +368,7 @@ impl Standbys {
             }
             let limit = limits::STANDBY_IMPORT_TIMEOUT.as_secs();
             self.ended(now, rank, format!("its import did not finish within {limit} s"));
-            // It may have sent a report that has not arrived yet.
+            // A report of this standby may still be under way.
             self.paused_until = self.paused_until.max(now + limits::STANDBY_IDLE);
         }
     }
@@ -445,7 +445,7 @@ impl Standbys {
         Some(Obstacle::Ends { slot, reason: given_up.reason.clone() })
     }
 
-    /// Returns true if starts have failed too often for a shortage of a moment.
+    /// Returns true if so many starts in a row have failed that it is reported.
     fn are_starts_failing(&self) -> bool {
         limits::STANDBY_START_FAILURES <= self.failed_starts
     }

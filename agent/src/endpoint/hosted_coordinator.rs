@@ -7,6 +7,7 @@ use ragent_rendezvous::{
     Rendezvous,
     ids::JobUid,
     settings::{Memory, Settings},
+    tenure::Tenure,
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -75,7 +76,7 @@ pub(crate) fn host_coordinator(
     let (inputs, queue) = mpsc::channel::<Input>(limits::COORDINATOR_QUEUE);
     let run_id = settings.run_id.clone();
     let memory = memory.unwrap_or_else(|| Memory::fresh(JobUid::new(random_id())));
-    let rendezvous = Rendezvous::new(clock::now(), settings, memory);
+    let rendezvous = Rendezvous::new(clock::now(), settings, memory, Tenure::Sole);
     let (known, endpoint) = (not_here.subscribe(), not_here.borrow().endpoint.clone());
     let role = Role::Coordinator { inputs: inputs.clone(), endpoint, known };
     let EndpointPort { listener, store, attended } = port;

@@ -1,8 +1,8 @@
 //! The keeper's own cgroup, if the cgroup that it runs in was delegated to it.
 //!
-//! Workers that are started as new processes share one of its child cgroups, and each standby has a child
-//! cgroup of its own. A standby that becomes a worker stays in its cgroup, and so do all processes that
-//! its modules have started: moving them to another one would miss those that fork meanwhile.
+//! Workers that are started as new processes share one of its child cgroups, and each standby has a
+//! child cgroup of its own. A standby that becomes a worker stays in its cgroup, and so do all
+//! processes that its modules have started: a move could miss processes that fork at the same time.
 //!
 //! All processes of a child cgroup are killed by a single write, however they fork. Processes that
 //! are left after a keeper was killed together with its agent are killed by the next agent that is
@@ -46,7 +46,7 @@ impl ChildCgroup {
     fn make(path: PathBuf) -> io::Result<Self> {
         fs::create_dir(&path)?;
         let procs = OpenOptions::new().write(true).open(path.join("cgroup.procs"));
-        // Nothing is in it yet.
+        // No process has joined it yet.
         let procs = procs.inspect_err(|_| drop(fs::remove_dir(&path)))?;
         Ok(Self { path, procs })
     }
@@ -208,8 +208,8 @@ fn delegated() -> Option<PathBuf> {
     (is_marked(c"user.delegate") || is_marked(c"trusted.delegate")).then_some(own)
 }
 
-/// Returns the path of a process's cgroup: in the hierarchy of cgroup v2, or in that of cgroup v1 for a
-/// controller. `cgroup` and `mountinfo` are the texts of the process's files in `/proc`.
+/// Returns the path of a process's cgroup: in the hierarchy of cgroup v2, or in that of cgroup v1
+/// for `controller`. `cgroup` and `mountinfo` are the texts of the process's files in `/proc`.
 fn own_path(cgroup: &str, mountinfo: &str, controller: Option<&str>) -> Option<PathBuf> {
     let is_in = |list: &str| list.split(',').any(|word| Some(word) == controller);
     let own = cgroup.lines().find_map(|line| match controller {
@@ -262,7 +262,8 @@ mod tests {
         assert_eq!(find("0::/\n", "1 2 0:3 / /x rw - cgroup cgroup rw,memory"), None);
     }
 
-    /// The path in the hierarchy of a controller is found where cgroup v1 is mounted, alone or with v2.
+    /// The path in the hierarchy of a controller is found if cgroup v1 is mounted, alone or with
+    /// v2.
     #[test]
     fn own_cgroup_of_a_controller_is_found() {
         let find = |cgroup: &str, mounts: &str| {
@@ -278,7 +279,7 @@ mod tests {
         // Controllers may share a hierarchy.
         let shared = "36 31 0:32 / /cgroup rw - cgroup none rw,cpu,memory";
         assert_eq!(find("4:cpu,memory:/a\n", shared).as_deref(), Some("/cgroup/a"));
-        // A container without a namespace for cgroups sees its own as the root.
+        // Without a cgroup namespace, a container sees its own cgroup as the root of the mount.
         let container = "36 31 0:32 /docker/a /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory";
         assert_eq!(
             find("4:memory:/docker/a\n", container).as_deref(),

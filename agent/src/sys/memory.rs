@@ -9,7 +9,7 @@ use super::{cgroup, proc};
 pub(crate) fn available() -> Option<u64> {
     let machine = available_on_machine(&proc::read("meminfo")?)?;
     let limits = cgroup::own().into_iter().flat_map(|own| available_in(&own, left));
-    // The memory controller belongs to one version of cgroups only.
+    // The memory controller belongs to only one of the two versions.
     let limits_v1 =
         cgroup::own_v1("memory").into_iter().flat_map(|own| available_in(&own, left_v1));
     Some(limits.chain(limits_v1).fold(machine, u64::min))
@@ -21,7 +21,7 @@ fn available_on_machine(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Returns the memory that is `left` in a cgroup, and in each one above it, where there is a limit.
+/// Returns what `left` returns for a cgroup and for each one above it, if that has a limit.
 fn available_in(own: &Path, left: fn(&Path) -> Option<u64>) -> Vec<u64> {
     own.ancestors().filter_map(left).collect()
 }
@@ -40,10 +40,10 @@ fn left(cgroup: &Path) -> Option<u64> {
 fn left_v1(cgroup: &Path) -> Option<u64> {
     // Without a limit it is the largest number of pages.
     let limit = number(cgroup, "memory.limit_in_bytes")?;
-    // The lowest limit of this cgroup and of those above it, which a container may not see.
+    // The lowest limit of this cgroup and of all above it, including those outside of a container.
     let lowest = statistic(cgroup, "hierarchical_memory_limit").unwrap_or(u64::MAX);
     let used = number(cgroup, "memory.usage_in_bytes")?;
-    // The usage includes the cgroups below; `inactive_file` is that of this cgroup alone.
+    // The usage includes the cgroups below, and so does `total_inactive_file`.
     let reclaimable = statistic(cgroup, "total_inactive_file").unwrap_or(0);
     Some(limit.min(lowest).saturating_sub(used.saturating_sub(reclaimable)))
 }
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(available_in(&own, left), [0, 500]);
     }
 
-    /// The same holds for cgroup v1, whose limit may be that of a cgroup outside of the container.
+    /// The same holds for cgroup v1, where a limit may be set outside of the container.
     #[test]
     fn limits_of_cgroups_v1() {
         let folder = tempfile::tempdir().unwrap();

@@ -15,7 +15,7 @@ pub struct SystemError {
     pub source: io::Error,
 }
 
-/// Returns true if the system lacks processes or memory at present, so that a later attempt may succeed.
+/// Returns true if the system lacks processes or memory at present: a later attempt may succeed.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM))
 }

@@ -95,7 +95,7 @@ impl Hook {
             ("RAGENT_STANDBY".to_owned(), modules.into()),
             ("RAGENT_STANDBY_SCRIPT".to_owned(), self.script.clone().into()),
         ];
-        // A script that runs without the hook fails, instead of running as a job of one worker.
+        // A script that is run without the hook must fail, not run as a job of one worker.
         variables.extend(POISONED.map(|name| (name.to_owned(), "unknown".into())));
         let given = self.python_path.clone();
         variables.extend(given.map(|path| ("RAGENT_STANDBY_PATH".to_owned(), path)));

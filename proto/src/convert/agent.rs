@@ -38,7 +38,7 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
                 }
                 Self::Attend(Box::new(attend.try_into()?), proof)
             }
-            Message::KeepAlive(v1::KeepAlive { sequence, asks_reason, reason: _ }) => {
+            Message::KeepAlive(v1::KeepAlive { sequence, asks_reason, .. }) => {
                 Self::Message(FromNode::KeepAlive { sequence, asks_reason })
             }
             Message::Standing(standing) => Self::Message(FromNode::Standing(standing.try_into()?)),
@@ -67,7 +67,7 @@ impl From<FromAgent> for v1::AgentMessage {
                 Message::Attend(v1::Attend { proof, ..(*attend).into() })
             }
             FromAgent::Message(FromNode::KeepAlive { sequence, asks_reason }) => {
-                Message::KeepAlive(v1::KeepAlive { sequence, asks_reason, reason: None })
+                Message::KeepAlive(v1::KeepAlive { sequence, asks_reason, ..Default::default() })
             }
             FromAgent::Message(FromNode::Standing(standing)) => Message::Standing(standing.into()),
             FromAgent::Message(FromNode::Alive { round }) => {

@@ -1,6 +1,6 @@
 //! Messages of the coordinator.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, JobUid, NodeId, RoleRank, Round, RunId, Term},
@@ -69,10 +69,11 @@ impl From<FromCoordinator> for v1::CoordinatorMessage {
             FromCoordinator::Message(message) => match message {
                 ToNode::Welcome(welcome) => Message::Welcome(welcome.into()),
                 ToNode::Refuse(reason) => Message::Refusal(reason.into()),
-                ToNode::Echo { sequence, reason } => Message::Echo(v1::KeepAlive {
+                ToNode::Echo { sequence, reason, lease_left } => Message::Echo(v1::KeepAlive {
                     sequence,
                     asks_reason: false,
                     reason: reason.map(Into::into),
+                    lease_left_ms: lease_left.map(to_lease_left),
                 }),
                 ToNode::Probe { round } => Message::Probe(v1::Probe { round: to_round(round) }),
                 ToNode::Assignment(assignment) => Message::Assignment(assignment.into()),
@@ -100,8 +101,9 @@ impl TryFrom<v1::CoordinatorMessage> for FromCoordinator {
                 return Ok(Self::OtherAgent);
             }
             Message::Refusal(refusal) => ToNode::Refuse(refusal.try_into()?),
-            Message::Echo(v1::KeepAlive { sequence, asks_reason: _, reason }) => {
-                ToNode::Echo { sequence, reason: reason.map(TryInto::try_into).transpose()? }
+            Message::Echo(v1::KeepAlive { sequence, asks_reason: _, reason, lease_left_ms }) => {
+                let reason = reason.map(TryInto::try_into).transpose()?;
+                ToNode::Echo { sequence, reason, lease_left: lease_left_ms.map(from_lease_left) }
             }
             Message::Probe(probe) => ToNode::Probe { round: round(probe.round, "probe.round")? },
             Message::Assignment(assignment) => ToNode::Assignment(assignment.try_into()?),
@@ -122,8 +124,18 @@ impl From<Welcome> for v1::Welcome {
             coordinator_lease_ms: to_millis(welcome.leases.coordinator),
             successors: welcome.successors.iter().map(NodeId::to_string).collect(),
             proof: Vec::new(),
+            lease_left_ms: welcome.lease_left.map(to_lease_left),
         }
     }
+}
+
+/// Returns what is left of a lease in milliseconds, rounded down: a longer lease would be unsafe.
+fn to_lease_left(left: Duration) -> u32 {
+    u32::try_from(left.as_millis()).unwrap_or(u32::MAX)
+}
+
+fn from_lease_left(millis: u32) -> Duration {
+    Duration::from_millis(millis.into())
 }
 
 impl TryFrom<v1::Welcome> for Welcome {
@@ -157,6 +169,7 @@ impl TryFrom<v1::Welcome> for Welcome {
                 limits::MAX_NODES,
                 |node| Ok(NodeId::new(nonempty(node, "welcome.successors")?)),
             )?,
+            lease_left: welcome.lease_left_ms.map(from_lease_left),
         })
     }
 }

@@ -215,6 +215,7 @@ fn from_coordinator() -> Vec<FromCoordinator> {
         coordinator: "node0".to_owned(),
         leases: Leases::default(),
         successors: vec![NodeId::new("node1")],
+        lease_left: Some(Duration::from_millis(2_345)),
     };
     let mut refusals = vec![
         RefuseReason::EarlierRun,
@@ -228,10 +229,11 @@ fn from_coordinator() -> Vec<FromCoordinator> {
     ];
     refusals.extend(outcomes().into_iter().map(RefuseReason::Closed));
     let mut all = vec![
-        ToNode::Echo { sequence: 7, reason: None },
+        ToNode::Echo { sequence: 7, reason: None, lease_left: None },
         ToNode::Echo {
             sequence: 8,
             reason: Some(Explanation { kind: "last_call".into(), text: "last call".into() }),
+            lease_left: Some(Duration::from_millis(1_234)),
         },
         ToNode::Probe { round: round() },
         ToNode::HostLeaving,

@@ -7,13 +7,14 @@ use tracing::warn;
 use crate::{
     effect::Effect,
     ids::{JobUid, Round, RoundId},
-    limits::{AHEAD_MAX, KEEP_ALIVES_MISSED, NUMBER_MAX, nodes_served},
+    limits::{AHEAD_MAX, KEEP_ALIVES_MISSED, NUMBER_MAX, TERMS_AHEAD_MAX, nodes_served},
     machine::{Availability, Rendezvous},
     message::{Attend, PROTOCOL_VERSION, RefuseReason, Welcome},
     phase::{Phase, Recovering},
     roster::Node,
     settings::Leases,
     table::is_loopback,
+    tenure::Tenure,
 };
 
 impl Rendezvous {
@@ -31,14 +32,15 @@ impl Rendezvous {
         if let Some(ours) = self.settings.shared.filter(|ours| *ours != attend.settings) {
             return Some(RefuseReason::Settings { ours });
         }
-        if self.roster.get(&attend.node.node_id).is_some() {
+        let id = &attend.node.node_id;
+        if self.roster.get(id).is_some() || self.asked.contains_key(id) {
             return None;
         }
         if let Phase::Closed(closed) = &self.phase {
             return Some(RefuseReason::Closed(closed.outcome.clone()));
         }
         let limit = nodes_served(attend.settings.nodes);
-        if self.roster.len() >= limit {
+        if self.roster.len().saturating_add(self.asked.len()) >= limit {
             let limit = u32::try_from(limit).unwrap_or(u32::MAX);
             return Some(RefuseReason::TooManyNodes { limit });
         }
@@ -140,8 +142,16 @@ impl Rendezvous {
             // registers, which may be a foreign agent that was welcomed before.
             Phase::Running(_) | Phase::Regathering(_) | Phase::Closed(_) => return,
         }
-        if known_round > (RoundId { term: self.memory.term, round: self.memory.round }) {
-            self.memory.term = known_round.term.next();
+        let is_newer = known_round > RoundId { term: self.memory.term, round: self.memory.round };
+        match self.tenure {
+            Tenure::Sole if is_newer => self.memory.term = known_round.term.next(),
+            Tenure::Elected(_) if known_round.term > self.memory.term => {
+                warn!(term = %known_round.term, "a node knows a later coordinator; resigning");
+                self.availability = Availability::Ended;
+                self.effects.push_back(Effect::Resign { term: known_round.term });
+                return;
+            }
+            Tenure::Sole | Tenure::Elected(_) => {}
         }
         if known_round.round > self.memory.round {
             // A node that was not a member may not know the size: the largest possible one is
@@ -177,11 +187,15 @@ impl Rendezvous {
 
     /// Returns true if a claimed round is not implausibly far ahead of the known one.
     pub(super) fn is_credible(&self, known_round: RoundId) -> bool {
-        let fits = |number: u64, known: u64| {
-            number <= known.saturating_add(AHEAD_MAX) && number <= NUMBER_MAX
+        let fits = |number: u64, known: u64, ahead: u64| {
+            number <= known.saturating_add(ahead) && number <= NUMBER_MAX
         };
-        fits(known_round.term.0, self.memory.term.0)
-            && fits(known_round.round.0, self.memory.round.0)
+        let terms_ahead = match self.tenure {
+            Tenure::Sole => AHEAD_MAX,
+            Tenure::Elected(_) => TERMS_AHEAD_MAX,
+        };
+        fits(known_round.term.0, self.memory.term.0, terms_ahead)
+            && fits(known_round.round.0, self.memory.round.0, AHEAD_MAX)
     }
 
     /// Returns true if `attend` comes from an agent of this run, so that its claims count.
@@ -196,6 +210,7 @@ impl Rendezvous {
             coordinator: self.settings.coordinator.clone(),
             leases,
             successors: Vec::new(),
+            lease_left: self.tenure.left(self.clock),
         }
     }
 }

@@ -16,12 +16,13 @@ use tracing::{info, warn};
 use crate::{
     group::Group,
     ids::{GroupRank, NodeId, Round, RoundId},
-    limits::{RECOVERY_MARGIN, after},
+    limits::{RECOVERY_MARGIN, TAKEOVER_COURTESY, after},
     machine::{Availability, Rendezvous, closing::Failures},
     message::{Assignment, Attend, JobResult, KnownRound, NodeState, RestartReason, WaitReason},
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering},
     roster::Node,
     settings::{Leases, SharedSettings},
+    tenure::Tenure,
 };
 
 impl Recovering {
@@ -34,7 +35,8 @@ impl Recovering {
             ranks: BTreeMap::new(),
             claimants: BTreeSet::new(),
             confirmed_claimants: BTreeSet::new(),
-            left: 0,
+            left: BTreeSet::new(),
+            dead: BTreeSet::new(),
             has_member: false,
             since: now,
             stage: RecoveryStage::Listening,
@@ -44,7 +46,7 @@ impl Recovering {
     /// Returns the number of members that are in no other group: they are back, or have left in
     /// order.
     fn accounted_for(&self) -> usize {
-        self.members.len() + self.left as usize
+        self.members.len() + self.left.len()
     }
 
     /// Returns the number of members that are back and of nodes that replace others: agents of
@@ -77,7 +79,8 @@ impl Recovering {
             self.ranks.clear();
             self.claimants.clear();
             self.confirmed_claimants.clear();
-            self.left = 0;
+            self.left.clear();
+            self.dead.clear();
             self.round = round;
         } else if is_member && round.term != self.round.term {
             if self.has_member {
@@ -86,7 +89,8 @@ impl Recovering {
                 }
                 let claimants = self.claimants.clone();
                 self.retain(|id| claimants.contains(id));
-                self.left = 0;
+                self.left.clear();
+                self.dead.clear();
             }
             self.round = round;
         }
@@ -96,7 +100,18 @@ impl Recovering {
     /// Returns the time at which the recovery may continue: at once if every member itself is back;
     /// at the end of all leases if every rank is taken again; a margin later if members are still
     /// missing.
-    pub(super) fn goes_on_at(&self, leases: Leases) -> Instant {
+    ///
+    /// An elected coordinator knows when all workers of earlier leaders have ended. It waits for a moment longer
+    /// for members whose registration was lost on the way.
+    pub(super) fn goes_on_at(&self, leases: Leases, tenure: &Tenure) -> Instant {
+        if let Tenure::Elected(elected) = tenure {
+            let back = self.ranks.len() - self.claimants.len();
+            if self.size > 0 && back + self.left.union(&self.dead).count() >= self.size as usize {
+                return self.since;
+            }
+            let courtesy = if self.is_complete() { Duration::ZERO } else { TAKEOVER_COURTESY };
+            return elected.workers_until.max(after(self.since, courtesy));
+        }
         if self.is_complete() && self.claimants == self.confirmed_claimants {
             return self.since;
         }
@@ -138,7 +153,9 @@ impl Recovering {
     pub(super) fn let_go(&mut self, id: &NodeId) {
         let was_member = self.ranks.contains_key(id) && !self.claimants.contains(id);
         self.unseat(id);
-        self.left += u32::from(was_member);
+        if was_member {
+            self.left.insert(id.clone());
+        }
     }
 
     /// Returns the assignment of `node`, a member of the last round.
@@ -227,6 +244,20 @@ impl Rendezvous {
         self.remember();
     }
 
+    /// Notes that no process is left of a member of the last round, if an elected coordinator recovers it.
+    ///
+    /// A coordinator of a single endpoint waits for the end of all leases instead, as the members could be those
+    /// of a round that it does not know.
+    pub(super) fn note_dead_member(&mut self, id: &NodeId, round: Round) {
+        let is_elected = self.tenure != Tenure::Sole;
+        let Phase::Recovering(recovering) = &mut self.phase else { return };
+        let is_member = round == recovering.round.round;
+        if is_elected && is_member && recovering.dead.len() < recovering.size as usize {
+            recovering.unseat(id);
+            recovering.dead.insert(id.clone());
+        }
+    }
+
     /// Recovers the last round after all, if `attend` comes from one of its members.
     ///
     /// Agents that know the round only from a state file do not suffice: a job that was killed as a
@@ -271,7 +302,7 @@ impl Rendezvous {
         let Phase::Recovering(recovering) = &mut self.phase else {
             return false;
         };
-        if now < recovering.goes_on_at(leases) {
+        if now < recovering.goes_on_at(leases, &self.tenure) {
             return false;
         }
         if !recovering.has_member {
@@ -282,7 +313,8 @@ impl Rendezvous {
             return true;
         }
         let (present, needed) = (self.present_in_recovery(), self.needed_in_recovery(shared));
-        if present >= needed || !self.memory.is_adopted {
+        let is_only_one = !self.memory.is_adopted || self.tenure != Tenure::Sole;
+        if present >= needed || is_only_one {
             if present < needed {
                 warn!(present, needed, "too few nodes for a round; waiting for more");
             }
@@ -299,7 +331,12 @@ impl Rendezvous {
     /// `docs/rendezvous.md`, *Recovery*.
     pub(super) fn needed_in_recovery(&self, shared: SharedSettings) -> u32 {
         match &self.phase {
-            Phase::Recovering(recovering) if self.memory.is_adopted => recovering.majority(),
+            // An elected coordinator is the only one, whatever it knows.
+            Phase::Recovering(recovering)
+                if self.memory.is_adopted && self.tenure == Tenure::Sole =>
+            {
+                recovering.majority()
+            }
             Phase::Recovering(_)
             | Phase::Gathering(_)
             | Phase::Running(_)
@@ -355,14 +392,14 @@ impl Rendezvous {
             return None;
         }
         Some(match recovering.stage {
-            RecoveryStage::Listening => recovering.goes_on_at(self.leases()),
+            RecoveryStage::Listening => recovering.goes_on_at(self.leases(), &self.tenure),
             RecoveryStage::Outnumbered => after(recovering.since, shared.timeouts.join),
         })
     }
 
     /// Returns the time until the recovery continues, if no other node comes.
     pub(super) fn recovery_left(&self, now: Instant, recovering: &Recovering) -> Duration {
-        recovering.goes_on_at(self.leases()).saturating_duration_since(now)
+        recovering.goes_on_at(self.leases(), &self.tenure).saturating_duration_since(now)
     }
 
     /// Waits for the members that are back, as after any other end of a round.
@@ -373,7 +410,9 @@ impl Rendezvous {
         };
         let members = mem::take(&mut recovering.members);
         let (round, since) = (recovering.round, recovering.since);
-        let size = recovering.size.saturating_sub(recovering.left);
+        let size = recovering
+            .size
+            .saturating_sub(u32::try_from(recovering.left.len()).unwrap_or(u32::MAX));
         info!(%round, nodes = members.len(), "recovered");
         if members.is_empty() && (self.roster.is_empty() || self.roster.all_leaving()) {
             self.close(JobResult::AllLeft, Failures::default());

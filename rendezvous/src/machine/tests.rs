@@ -13,4 +13,5 @@ mod leaving;
 mod membership;
 mod persistence;
 mod recovery;
+mod tenure;
 mod units;

@@ -6,6 +6,7 @@ use ragent_rendezvous::{
     ids::{NodeId, Peer},
     message::{Admission, Assignment, KnownRound, ToNode, WaitReason},
     settings::{Memory, Settings},
+    tenure::Tenure,
 };
 
 use super::{Event, LEASES, Stage, World};
@@ -43,7 +44,7 @@ impl World {
             let is_reported = is_gone && self.random.chance(70);
             seat.is_confirmed_dead |= is_reported || self.sabotage == Sabotage::FalseObituary;
         }
-        self.coordinator = Some(Rendezvous::new(self.now, settings, memory));
+        self.coordinator = Some(Rendezvous::new(self.now, settings, memory, Tenure::Sole));
         self.dies_after = None;
         self.carry_out();
     }
@@ -127,7 +128,8 @@ impl World {
                 Effect::Send { to, message } => self.deliver(to, message),
                 Effect::HangUp { to } => self.break_stream(&to),
                 Effect::Remember(memory) => self.remember(memory),
-                Effect::Finish { .. } => self.stage = Stage::Finished,
+                // The only coordinator of a job has no other one above it.
+                Effect::Resign { .. } | Effect::Finish { .. } => self.stage = Stage::Finished,
             }
         }
     }

@@ -79,6 +79,7 @@ impl Fixture {
                 coordinator: "a".to_owned(),
                 leases: Leases::default(),
                 successors: Vec::new(),
+                lease_left: None,
             },
         );
         self.effects()

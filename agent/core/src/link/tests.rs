@@ -31,12 +31,12 @@ impl Fixture {
     }
 
     fn welcome(&mut self, attend: AttendNumber) -> Vec<Effect> {
-        self.link.handle_welcome(self.now, attend, Leases::default());
+        self.link.handle_welcome(self.now, attend, Leases::default(), None);
         self.effects()
     }
 
     fn echo(&mut self, sequence: u64) -> Vec<Effect> {
-        self.link.handle_echo(self.now, sequence);
+        self.link.handle_echo(self.now, sequence, None);
         self.effects()
     }
 
@@ -221,7 +221,7 @@ fn large_jobs_are_slower_throughout() {
     let mut t = Fixture::new();
     t.advance(0);
     t.link.handle_opened(t.now, ONE);
-    t.link.handle_welcome(t.now, ONE, leases);
+    t.link.handle_welcome(t.now, ONE, leases, None);
     t.effects();
     assert_eq!(Fixture::dials(&t.advance(5_999)), 0);
     assert_eq!(Fixture::dials(&t.advance(1)), 1);
@@ -253,4 +253,20 @@ fn late_echo_without_a_stream_stops_no_dial() {
     t.effects();
     t.echo(1);
     assert!(t.link.next_dial.is_some() || t.link.attempt.is_some());
+}
+
+/// The lease does not outlast that of an elected coordinator, counted from the sending of what was answered.
+#[test]
+fn lease_is_bounded_by_the_coordinators() {
+    let mut t = Fixture::new();
+    t.advance(0);
+    t.link.handle_opened(t.now, ONE);
+    t.link.handle_welcome(t.now, ONE, Leases::default(), Some(1000 * MS));
+    assert!(t.effects().contains(&Effect::Lease(t.start + 1000 * MS)));
+    t.advance(200);
+    t.link.handle_echo(t.now, 1, Some(1500 * MS));
+    assert_eq!(t.effects(), [Effect::Lease(t.start + 1500 * MS)]);
+    t.advance(100);
+    t.link.handle_echo(t.now, 2, Some(Duration::ZERO));
+    assert_eq!(t.effects(), [], "a lease that was granted is not shortened");
 }

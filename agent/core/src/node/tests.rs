@@ -36,6 +36,7 @@ fn welcome(term: u64) -> Welcome {
         coordinator: "a".to_owned(),
         leases: Leases::default(),
         successors: Vec::new(),
+        lease_left: None,
     }
 }
 

@@ -16,7 +16,8 @@ pub enum Input {
         /// The memory that it shares with no other process.
         bytes: u64,
     },
-    /// The system lacks processes or memory for a standby at present; the last report about it.
+    /// A standby was not started, because the system lacks processes or memory; the last report
+    /// about it.
     NotStarted {
         /// The slot of the standby.
         slot: LocalRank,
@@ -96,7 +97,7 @@ pub enum News {
     Prevented(Obstacle),
     /// [`Obstacle::MemoryShort`] has been overcome.
     MemorySufficient,
-    /// [`Obstacle::NotStarted`] has been overcome.
+    /// [`Obstacle::NotStarted`] has been overcome: a process was started.
     StartsSucceed,
 }
 

@@ -80,7 +80,7 @@ impl Fixture {
         self.handle(Input::NotStarted { slot: LocalRank(slot), reason: "EAGAIN".to_owned() })
     }
 
-    /// Returns the time from now on until the effects of the next deadline that has any.
+    /// Returns the time until the next deadline that has effects, which are `expected`.
     fn pause(&mut self, expected: &[Effect]) -> Duration {
         let before = self.now;
         loop {
@@ -313,8 +313,9 @@ fn third_end_gives_the_slot_up() {
     assert_eq!(t.imported(0, 100), []);
 }
 
-/// Starts that the system refuses are repeated without an end, after pauses that double up to a minute,
-/// with jitter. They do not count as ends of the slot, and are announced when they keep failing.
+/// Starts that the system refuses are repeated without a limit, after pauses with jitter that
+/// double up to a minute. They do not count as ends of standbys; the third one in a row is
+/// announced.
 #[test]
 fn refused_starts_are_repeated() {
     let mut t = Fixture::importing(1);
@@ -340,7 +341,7 @@ fn refused_starts_are_repeated() {
     assert_eq!(t.standbys.counts().obstacle, None);
 }
 
-/// Starts that are refused at the same moment count once, and a short shortage is not announced.
+/// Starts that are refused at the same time count once, and a brief shortage is not announced.
 #[test]
 fn refused_starts_of_one_moment_count_once() {
     let mut t = Fixture::importing(4);
@@ -378,7 +379,7 @@ fn import_that_hangs_is_ended() {
     assert_eq!(t.advance(6_000 * SECOND), []);
 }
 
-/// An import that hangs within a round keeps the other slots empty until its deadline only.
+/// An import that hangs during a round keeps the other slots empty until its deadline only.
 #[test]
 fn import_that_hangs_in_a_round() {
     let mut t = Fixture::running(2);
@@ -391,7 +392,7 @@ fn import_that_hangs_in_a_round() {
     assert_eq!(t.imported(0, 100), [stand(1)]);
 }
 
-/// A standby that waits has no deadline, and one that a round uses has none either.
+/// Neither a standby that waits nor one that a round uses has a deadline.
 #[test]
 fn ready_standby_has_no_deadline() {
     let mut t = Fixture::ready(1);

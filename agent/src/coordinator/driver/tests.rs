@@ -11,6 +11,7 @@ use ragent_rendezvous::{
     },
     settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
     snapshot::{NodeSnapshot, StandingName},
+    tenure::Tenure,
 };
 use tokio::task::JoinHandle;
 
@@ -39,7 +40,7 @@ impl Fixture {
             leases: Leases::default(),
         };
         let memory = Memory::fresh(JobUid::new("uid"));
-        let rendezvous = Rendezvous::new(clock::now(), settings, memory);
+        let rendezvous = Rendezvous::new(clock::now(), settings, memory, Tenure::Sole);
         let (inputs, queue) = mpsc::channel(crate::limits::COORDINATOR_QUEUE);
         let here = NotHere { term: Term(0), endpoint: "here:1".to_owned() };
         let (not_here, known) = watch::channel(here);
@@ -178,7 +179,9 @@ async fn proof_is_needed() {
         assert_eq!(t.standing_of("a").await, Some(StandingName::Joined));
     }
     t.keep_alive("a", 2).await;
-    while next_message(&mut stream).await != (ToNode::Echo { sequence: 2, reason: None }) {}
+    while next_message(&mut stream).await
+        != (ToNode::Echo { sequence: 2, reason: None, lease_left: None })
+    {}
     obituary(Some(proof)).await.unwrap();
     assert_eq!(t.standing_of("a").await, None);
 }
@@ -221,7 +224,10 @@ async fn last_call_is_armed() {
     for sequence in 0..29 {
         clock::until(Some(clock::now() + Duration::from_secs(1))).await;
         t.keep_alive("a", sequence).await;
-        assert_eq!(next_message(&mut stream).await, ToNode::Echo { sequence, reason: None });
+        assert_eq!(
+            next_message(&mut stream).await,
+            ToNode::Echo { sequence, reason: None, lease_left: None }
+        );
     }
     assert!(matches!(next_assignment(&mut stream).await, Assignment::Admit(_)));
     assert_eq!(clock::now() - start, Duration::from_secs(30));
@@ -275,7 +281,9 @@ async fn slow_reader_is_dropped() {
         t.keep_alive("slow", sequence).await;
     }
     t.keep_alive("quick", 7).await;
-    while next_message(&mut quick).await != (ToNode::Echo { sequence: 7, reason: None }) {}
+    while next_message(&mut quick).await
+        != (ToNode::Echo { sequence: 7, reason: None, lease_left: None })
+    {}
     let mut known_round = 0;
     while slow.recv().await.is_some() {
         known_round += 1;

@@ -26,14 +26,14 @@ use crate::{
 
 /// The standbys of this node.
 pub(super) enum HeldStandbys {
-    /// The job has no standbys, or the interpreter cannot be one.
+    /// The job has no standbys, or its interpreter does not run the hook.
     Disabled,
     /// The interpreter is being tested.
     Probing(oneshot::Receiver<Result<Hook, String>>),
     Enabled(Box<Enabled>),
 }
 
-/// The standbys of a node whose interpreter runs the hook.
+/// The standbys of a node, whose interpreter runs the hook.
 pub(super) struct Enabled {
     machine: Standbys,
     hook: Hook,
@@ -250,9 +250,8 @@ fn announce(news: &News) {
         News::ImportTimedOut { slot, modules } => {
             let (modules, limit) = (modules.join(","), limits::STANDBY_IMPORT_TIMEOUT.as_secs());
             warn!(
-                "a standby of worker {slot} was ended, because it did not finish importing \
-                 `{modules}` within {limit} s (find the module with `ragent doctor \
-                 --standby={modules}`)"
+                "a standby of worker {slot} was killed: it did not finish importing `{modules}` \
+                 within {limit} s (find the module with `ragent doctor --standby={modules}`)"
             );
         }
         News::Prevented(obstacle) => warn!("{}", text_of(obstacle)),
@@ -275,8 +274,8 @@ fn text_of(obstacle: &Obstacle) -> String {
             required >> 20
         ),
         Obstacle::NotStarted { reason } => format!(
-            "failed to start a standby: {reason}; trying again (check the memory, and the limits of \
-             processes: `ulimit -u`, and `pids.max` of the cgroup)"
+            "failed to start a standby: {reason}; trying again (check the available memory and the \
+             limits on processes: `ulimit -u`, `pids.max` of the cgroup)"
         ),
         Obstacle::NoModule => {
             "workers have no standbys from now on: no module is left for them to import".to_owned()

@@ -86,7 +86,7 @@ fn echo_contains_the_reason_on_request() {
         let keep_alive = FromNode::KeepAlive { sequence: 1, asks_reason };
         t.machine.handle_message(t.now, peer, keep_alive);
         match t.machine.poll_effect() {
-            Some(Effect::Send { message: ToNode::Echo { sequence: 1, reason }, .. }) => reason,
+            Some(Effect::Send { message: ToNode::Echo { sequence: 1, reason, .. }, .. }) => reason,
             other => panic!("{other:?}"),
         }
     };

@@ -19,6 +19,7 @@ use crate::{
         WorkerEnd, WorkerFailure,
     },
     settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
+    tenure::Tenure,
 };
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
@@ -70,6 +71,8 @@ pub(super) enum Did {
     Remember(u64, u32),
     /// The stream of `node` was ended.
     HangUp(&'static str),
+    /// The coordinator resigned because of this term.
+    Resign(u64),
     /// The coordinator may exit.
     Finish,
 }
@@ -108,7 +111,7 @@ impl Fixture {
     pub(super) fn start(settings: Settings, shared: SharedSettings, memory: Memory) -> Self {
         let now = some_instant();
         Self {
-            machine: Rendezvous::new(now, settings.clone(), memory.clone()),
+            machine: Rendezvous::new(now, settings.clone(), memory.clone(), Tenure::Sole),
             now,
             shared,
             settings,
@@ -121,7 +124,8 @@ impl Fixture {
 
     /// Kills the coordinator's process and starts it again.
     pub(super) fn restart_coordinator(&mut self) -> Vec<Did> {
-        self.machine = Rendezvous::new(self.now, self.settings.clone(), self.memory.clone());
+        self.machine =
+            Rendezvous::new(self.now, self.settings.clone(), self.memory.clone(), Tenure::Sole);
         self.drain()
     }
 
@@ -129,7 +133,8 @@ impl Fixture {
     pub(super) fn host(mut self, name: &str) -> Self {
         self.settings.host = Some(NodeId::new(name));
         self.memory.term = Term(0);
-        self.machine = Rendezvous::new(self.now, self.settings.clone(), self.memory.clone());
+        self.machine =
+            Rendezvous::new(self.now, self.settings.clone(), self.memory.clone(), Tenure::Sole);
         self.drain();
         self
     }
@@ -312,6 +317,7 @@ impl Fixture {
 
     fn shorten(&mut self, effect: Effect) -> Did {
         let (to, message) = match effect {
+            Effect::Resign { term } => return Did::Resign(term.0),
             Effect::Finish { .. } => return Did::Finish,
             Effect::HangUp { to } => return Did::HangUp(known(&to)),
             Effect::Remember(memory) => {

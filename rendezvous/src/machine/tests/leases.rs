@@ -34,6 +34,7 @@ fn welcome(t: &mut Fixture, name: &'static str) -> Welcome {
         Effect::Send { .. }
         | Effect::HangUp { .. }
         | Effect::Remember(_)
+        | Effect::Resign { .. }
         | Effect::Finish { .. } => None,
     });
     welcome.expect("it is welcomed")

@@ -232,7 +232,7 @@ proptest! {
         }
         world.step(Step::Handle(Input::RoundEnded));
         world.step(Step::Available(PLENTY));
-        // The longest pause after starts that the system has refused.
+        // Longer than the pause after a start that the system has refused.
         world.step(Step::Pass(71 * SECOND));
         let counts = world.standbys.counts();
         let filled = counts.ready + counts.importing;

@@ -1,0 +1,210 @@
+//! A coordinator that was elected: its lease, registrations with it, and what it waits for.
+
+use std::time::Duration;
+
+use super::fixture::{Did, Fixture, SECOND, known_round, ready};
+use crate::{
+    Rendezvous,
+    effect::Effect,
+    ids::{NodeId, Round, RoundId, Term},
+    message::{FromNode, NodeState, ToNode, WaitReason},
+    tenure::{Elected, Tenure},
+};
+
+/// The term of the elected coordinator, far above that of the first one.
+const TERM: Term = Term(9 << 16);
+
+/// Ends the coordinator, and elects another one. `former` is the leader before, and workers under it may run for
+/// `others`.
+fn take_over(t: &mut Fixture, others: Duration, former: Option<&str>) {
+    let elected = Elected {
+        term: TERM,
+        until: t.now + 3_600 * SECOND,
+        workers_until: t.now + others,
+        former: former.map(NodeId::new),
+    };
+    t.machine =
+        Rendezvous::new(t.now, t.settings.clone(), t.memory.clone(), Tenure::Elected(elected));
+    t.drain();
+}
+
+/// Starts a job whose groups shrink at once.
+fn job(size: u32) -> Fixture {
+    Fixture::with(1, size, |shared| shared.timeouts.shrink = Duration::ZERO)
+}
+
+/// Creates an elected coordinator that takes over a round of `names`.
+fn taken_over(names: &[&'static str], others: Duration) -> Fixture {
+    let size = u32::try_from(names.len()).expect("few");
+    let mut t = job(size);
+    t.run(names);
+    take_over(&mut t, others, None);
+    t
+}
+
+/// Registers `name`, which runs workers of the last round, and stops them.
+fn come_back(t: &mut Fixture, name: &'static str) -> Vec<Did> {
+    let mut did = t.attend(name, NodeState::Running);
+    did.extend(t.report(name, NodeState::Running));
+    did.extend(t.back(name));
+    did
+}
+
+/// A node that has not reported since its welcome is not registered: its registration may be old.
+#[test]
+fn standing_after_the_welcome_counts() {
+    let mut t = taken_over(&["a", "b"], Duration::ZERO);
+    assert_eq!(t.join("a"), [Did::Welcome("a")]);
+    assert_eq!(t.join("b"), [Did::Welcome("b")]);
+    assert_eq!(t.machine.snapshot(t.now).nodes.len(), 0);
+    assert_eq!(t.back("a"), [Did::Wait("a", WaitReason::Recovering)]);
+    let did = t.back("b");
+    assert!(
+        did.contains(&Did::Admit("a", 2, 0)) && did.contains(&Did::Admit("b", 2, 1)),
+        "{did:?}"
+    );
+    assert_eq!(t.rounds["a"].term, TERM);
+}
+
+/// Keep-alives are echoed before that, and a node that reports nothing for a lease is dropped.
+#[test]
+fn silent_node_is_dropped() {
+    let mut t = taken_over(&["a", "b"], Duration::ZERO);
+    t.join("a");
+    let keep_alive = FromNode::KeepAlive { sequence: 1, asks_reason: true };
+    assert_eq!(t.message("a", keep_alive), [Did::Echo("a")]);
+    assert_eq!(t.advance(3 * SECOND), [Did::HangUp("a")]);
+    assert_eq!(t.back("a"), [], "the stream has ended");
+}
+
+/// Only the newest stream of a node can register it.
+#[test]
+fn earlier_stream_does_not_register() {
+    let mut t = taken_over(&["a", "b"], Duration::ZERO);
+    let first = t.attend_of("a", ready());
+    t.attend_with(first.clone());
+    t.join("a");
+    let standing = t.standing("a", ready(), None);
+    t.machine.handle_message(t.now, first.peer(), standing);
+    assert_eq!(t.drain(), []);
+    assert_eq!(t.back("a"), [Did::Wait("a", WaitReason::Recovering)]);
+}
+
+/// Members that do not come back are waited for until workers of earlier leaders have ended, and for a second at least.
+#[test]
+fn recovery_waits_for_workers_of_earlier_leaders() {
+    for (others, wait) in [(Duration::ZERO, SECOND), (2 * SECOND, 2 * SECOND)] {
+        let mut t = taken_over(&["a", "b", "c"], others);
+        come_back(&mut t, "a");
+        come_back(&mut t, "b");
+        let ms = Duration::from_millis(1);
+        assert_eq!(t.advance(wait - ms), [], "others run for {others:?}");
+        let did = t.advance(ms);
+        assert!(did.contains(&Did::Admit("a", 2, 0)), "{did:?}");
+    }
+}
+
+/// Nobody is waited for if each other member is known to have no process.
+#[test]
+fn obituaries_end_the_recovery() {
+    let mut t = taken_over(&["a", "b", "c"], 3 * SECOND);
+    come_back(&mut t, "a");
+    t.obituary("b");
+    let did = t.obituary("c");
+    assert!(did.contains(&Did::Admit("a", 2, 0)), "{did:?}");
+}
+
+/// An obituary of an earlier round proves nothing about this one.
+#[test]
+fn obituary_of_an_earlier_round_is_not_counted() {
+    let mut t = taken_over(&["a", "b"], 3 * SECOND);
+    come_back(&mut t, "a");
+    t.machine.handle_obituary(t.now, &NodeId::new("b"), Round(0));
+    assert_eq!(t.drain(), []);
+}
+
+/// A member that has died does not count among those that have succeeded.
+#[test]
+fn dead_member_has_not_succeeded() {
+    let mut t = taken_over(&["a", "b"], 3 * SECOND);
+    t.attend("a", NodeState::Succeeded);
+    t.report("a", NodeState::Succeeded);
+    let did = t.obituary("b");
+    assert_eq!(did, [Did::Restart("a", 1)]);
+}
+
+/// The agent of the former leader is not waited for if its leadership has ended by itself.
+#[test]
+fn former_leader_is_gone_with_its_lease() {
+    for (others, is_gone) in [(Duration::ZERO, true), (SECOND, false)] {
+        let mut t = job(2).host("a");
+        t.run(&["a", "b"]);
+        take_over(&mut t, others, Some("a"));
+        t.settings.host = None;
+        let did = come_back(&mut t, "b");
+        assert_eq!(did.contains(&Did::Admit("b", 2, 0)), is_gone, "{did:?}");
+    }
+}
+
+/// A round that was learned from a node needs no majority: an elected coordinator is the only one.
+#[test]
+fn adopted_round_needs_no_majority() {
+    let mut t = job(3);
+    take_over(&mut t, Duration::ZERO, None);
+    let mut attend = t.attend_of("a", ready());
+    let round = RoundId { term: Term(1), round: Round(1) };
+    attend.known_round = known_round(round, 3, 0);
+    attend.standing.round = round;
+    t.rounds.insert("a".to_owned(), round);
+    t.attend_with(attend);
+    t.back("a");
+    let did = t.live(&["a"], 2 * SECOND);
+    assert!(did.contains(&Did::Admit("a", 2, 0)), "{did:?}");
+}
+
+/// A coordinator below a term that a node knows ends, and names the term.
+#[test]
+fn higher_term_ends_the_coordinator() {
+    let mut t = taken_over(&["a"], Duration::ZERO);
+    let mut attend = t.attend_of("a", ready());
+    let term = Term(TERM.0 + 1);
+    attend.known_round = known_round(RoundId { term, round: Round(1) }, 1, 0);
+    assert_eq!(t.attend_with(attend), [Did::Resign(term.0)]);
+    assert_eq!(t.join("a"), [], "it handles nothing any more");
+}
+
+/// Nothing is sent after the end of the lease, and an extension moves the end.
+#[test]
+fn coordinator_ends_with_its_lease() {
+    let mut t = taken_over(&["a"], Duration::ZERO);
+    let elected = Elected { term: TERM, until: t.now + SECOND, workers_until: t.now, former: None };
+    let (settings, memory) = (t.settings.clone(), t.memory.clone());
+    t.machine = Rendezvous::new(t.now, settings, memory, Tenure::Elected(elected));
+    t.drain();
+    t.machine.handle_extended(t.now, t.now + 2 * SECOND);
+    assert_eq!(t.advance(SECOND), []);
+    assert_eq!(t.join("a"), [Did::Welcome("a")]);
+    t.now += SECOND;
+    assert_eq!(t.back("a"), [Did::Finish], "the lease has ended first");
+    assert_eq!(t.join("a"), []);
+}
+
+/// Welcome and echo contain what is left of the lease, which bounds that of the workers.
+#[test]
+fn lease_left_is_sent() {
+    let mut t = taken_over(&["a"], Duration::ZERO);
+    let attend = t.attend_of("a", ready());
+    let peer = attend.peer();
+    t.machine.handle_attend(t.now, attend);
+    let left = |effect| match effect {
+        Some(Effect::Send { message: ToNode::Welcome(welcome), .. }) => welcome.lease_left,
+        Some(Effect::Send { message: ToNode::Echo { lease_left, .. }, .. }) => lease_left,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(left(t.machine.poll_effect()), Some(3_600 * SECOND));
+    t.now += SECOND;
+    t.back("a");
+    let keep_alive = FromNode::KeepAlive { sequence: 1, asks_reason: false };
+    t.machine.handle_message(t.now, peer, keep_alive);
+    assert_eq!(left(t.machine.poll_effect()), Some(3_599 * SECOND));
+}
