@@ -36,6 +36,8 @@
 //! suspended.
 
 mod candidate;
+mod follower;
+mod interface;
 mod leader;
 pub mod message;
 mod poll;
@@ -44,13 +46,11 @@ mod tests;
 pub mod timers;
 mod voter;
 
-use std::{
-    collections::VecDeque,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, time::Instant};
 
-use tracing::{debug, info};
+use tracing::info;
 
+pub use self::interface::{Effect, Leadership, Settings};
 use crate::{
     ids::{NodeId, Term},
     jitter::Jitter,
@@ -60,66 +60,7 @@ use crate::{
 use leader::Leader;
 use message::{Answer, Place, Replica, Request, Version, VoterMessage};
 use poll::Poll;
-use timers::Timers;
 use voter::Voter;
-
-/// The configuration of one voter.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The place of this voter in the list.
-    pub place: Place,
-    /// The number of voters in the list.
-    pub voters: usize,
-    /// This process.
-    pub process: NodeId,
-    /// The leases; the same for all voters.
-    pub timers: Timers,
-    /// The seed of terms and delays; different in each process.
-    pub seed: u64,
-}
-
-/// An action for the driver.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Effect {
-    /// Send a request to the voter at this place; drop the request if the voter cannot be reached.
-    Send {
-        /// The voter.
-        to: Place,
-        /// The request.
-        message: VoterMessage<Request>,
-    },
-    /// Start coordinating the job.
-    Lead(Box<Leadership>),
-    /// Coordinate until this time at least.
-    Extend(Instant),
-    /// A majority has this version of the memory.
-    Copied(Version),
-    /// Stop coordinating, if this process does, and redirect agents to the leader.
-    Follow {
-        /// The leader's place; `None` if none is known.
-        leader: Option<Place>,
-    },
-    /// Report that two places of the list belong to the same process.
-    Duplicate {
-        /// The place whose process also answers at another one.
-        place: Place,
-    },
-}
-
-/// A leadership that begins.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Leadership {
-    /// Its term.
-    pub term: Term,
-    /// Its end, unless it is extended.
-    pub until: Instant,
-    /// The time until which workers under earlier leaders may run.
-    pub workers_until: Instant,
-    /// The previous leader, if one is known.
-    pub former: Option<NodeId>,
-    /// The memory of that leader; `None` if this is the first one.
-    pub memory: Option<Memory>,
-}
 
 /// One voter: it votes, stands for election, and leads.
 #[derive(Debug)]
@@ -383,54 +324,6 @@ impl Election {
         matches!(self.role, Role::Leader(_))
     }
 
-    fn handle_vote(
-        &mut self,
-        now: Instant,
-        process: &NodeId,
-        term: Term,
-        cold: Option<NodeId>,
-    ) -> Answer {
-        let is_asked = cold.is_none_or(|cold| cold == self.settings.process);
-        let is_granted = is_asked
-            && !self.is_leading()
-            && term.0 <= NUMBER_MAX
-            && self.voter.vote(now, process, term);
-        if is_granted {
-            self.highest = self.highest.max(term);
-            debug!(%process, %term, "voted");
-            // The candidate is elected within the time of a poll, or not at all.
-            self.stand_after(now, self.poll_time() + self.settings.timers.pause);
-        }
-        self.voter.answer(now, is_granted, is_granted)
-    }
-
-    fn handle_renewal(
-        &mut self,
-        now: Instant,
-        place: Place,
-        (process, term): (&NodeId, Term),
-        cold: Option<NodeId>,
-        replica: &Replica,
-    ) -> Answer {
-        let is_cold = cold.is_some_and(|cold| cold == self.settings.process);
-        let may_grant = !self.is_leading() && (is_cold || !self.voter.is_fresh(now));
-        let timers = self.settings.timers;
-        let is_granted = may_grant
-            && term.0 <= NUMBER_MAX
-            && self.voter.renew(now, timers, (process, term), replica);
-        if is_granted {
-            if is_cold {
-                self.voter.end_silence(now);
-            }
-            self.highest = self.highest.max(term);
-            self.failures = 0;
-            self.note_process(place, process);
-            self.announce(Some(place));
-            self.follow(now);
-        }
-        self.voter.answer(now, is_granted, false)
-    }
-
     /// Records a term that exists. A candidacy or leadership in a lower one ends: its rounds would
     /// be lower than those of the higher term.
     fn learn(&mut self, now: Instant, term: Term) {
@@ -459,25 +352,6 @@ impl Election {
         if let Some(known) = self.processes.get_mut(place.0) {
             *known = Some(process.clone());
         }
-    }
-
-    /// Becomes a follower that stands for election when its voter's lease has ended.
-    fn follow(&mut self, now: Instant) {
-        let lease = self.voter.lease(now).map(|lease| lease.until.saturating_duration_since(now));
-        if lease.is_none() {
-            self.announce(None);
-        }
-        self.stand_after(now, lease.unwrap_or_default());
-    }
-
-    /// Becomes a follower that stands for election after `delay` and a stagger that depends on its
-    /// place.
-    fn stand_after(&mut self, now: Instant, delay: Duration) {
-        let place = u32::try_from(self.settings.place.0).unwrap_or(u32::MAX);
-        let stagger = self.settings.timers.stagger;
-        let random = stagger.mul_f64(self.jitter.fraction());
-        let stands_at = now + delay + stagger.saturating_mul(place) + random;
-        self.role = Role::Follower { stands_at };
     }
 
     /// Reports the leader, if it has changed.

@@ -4,7 +4,6 @@
 //! ([`Rendezvous::advance`]), and each node concerned receives its assignment if that has changed
 //! ([`Rendezvous::sync`]). The modules below contain the conditions and steps of each phase.
 
-mod asked;
 mod assignment;
 mod attending;
 mod closing;
@@ -15,6 +14,7 @@ mod gathering;
 mod recovering;
 mod refused_clients;
 mod regathering;
+mod registering;
 mod running;
 #[cfg(test)]
 mod tests;
@@ -28,7 +28,7 @@ use std::{
 
 use tracing::{debug, info};
 
-use asked::Asked;
+use registering::Asked;
 
 use crate::{
     departures::Departures,
@@ -95,7 +95,7 @@ impl Rendezvous {
             let last = RoundId { term: Term(0), round: memory.round };
             Phase::Recovering(Recovering::new(now, last, memory.round_size))
         };
-        let phase = without_former(phase, now, &memory, &tenure);
+        let phase = recovering::without_former(phase, now, &memory, &tenure);
         let has_lost_host = memory.host.is_some() && memory.is_early && memory.closed.is_none();
         info!(term = %memory.term, round = %memory.round, "coordinator started");
         let mut rendezvous = Self {
@@ -149,38 +149,6 @@ impl Rendezvous {
             Tenure::Sole => self.register(now, attend),
             Tenure::Elected(_) => self.ask_for_standing(now, attend),
         }
-    }
-
-    /// Registers a node: welcomes it, unless it was welcomed before, and sends its assignment.
-    fn register(&mut self, now: Instant, attend: Attend) {
-        let peer = attend.peer();
-        let is_of_this_run = self.is_of_this_run(&attend);
-        let known_round = attend.known_round;
-        let leases = self.leases();
-        let counts = self.roster.attend(now, attend, leases.coordinator);
-        let id = peer.node.clone();
-        self.count_loss_of_host(now, &id);
-        if self.tenure == Tenure::Sole {
-            self.send(peer.clone(), ToNode::Welcome(self.welcome(leases)));
-        }
-        if self.availability != Availability::Available {
-            self.send(peer, ToNode::HostLeaving);
-        }
-        if is_of_this_run {
-            self.close_again();
-        }
-        // The agent of this process has read the state file, and learns the run from the welcome.
-        if is_of_this_run || self.is_host(&id) {
-            self.claim(&id, known_round);
-        }
-        if counts {
-            self.on_standing(now, &id);
-        } else {
-            self.record_sign_of_life_by_standing(&id);
-        }
-        self.advance(now);
-        self.sync(&id);
-        self.repeat_refused_clients(&id);
     }
 
     /// Handles a message of a node on an open stream.
@@ -424,19 +392,6 @@ impl Rendezvous {
         self.memory.host_tallies = self.roster.host_tallies(self.clock);
         self.effects.push_back(Effect::Remember(self.memory.clone()));
     }
-}
-
-/// Notes in a recovery that the former leader's own agent is gone, if its leadership has ended by itself: its
-/// workers ended before it.
-fn without_former(mut phase: Phase, now: Instant, memory: &Memory, tenure: &Tenure) -> Phase {
-    if let (Phase::Recovering(recovering), Tenure::Elected(elected)) = (&mut phase, tenure)
-        && let Some(seat) = memory.host.as_ref()
-        && elected.former.as_ref() == Some(&seat.node)
-        && elected.workers_until <= now
-    {
-        recovering.dead.insert(seat.node.clone());
-    }
-    phase
 }
 
 /// Returns the state of a member by its own report; `None` if that does not refer to this round.

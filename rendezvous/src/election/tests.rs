@@ -1,8 +1,8 @@
 //! Elections with a simulated clock and a network that delivers at once.
 
-use std::{collections::VecDeque, iter};
+use std::{collections::VecDeque, iter, time::Duration};
 
-use super::*;
+use super::{timers::Timers, *};
 use crate::ids::JobUid;
 
 /// Voters of one list; a voter that is down receives nothing.

@@ -21,7 +21,7 @@ use crate::{
     message::{Assignment, Attend, JobResult, KnownRound, NodeState, RestartReason, WaitReason},
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering},
     roster::Node,
-    settings::{Leases, SharedSettings},
+    settings::{Leases, Memory, SharedSettings},
     tenure::Tenure,
 };
 
@@ -436,4 +436,22 @@ impl Rendezvous {
             && members.len() == size as usize
             && states.all(|state| state == Some(NodeState::Succeeded))
     }
+}
+
+/// Notes in a recovery that the former leader's own agent is gone, if its leadership has ended by itself: its
+/// workers ended before it.
+pub(super) fn without_former(
+    mut phase: Phase,
+    now: Instant,
+    memory: &Memory,
+    tenure: &Tenure,
+) -> Phase {
+    if let (Phase::Recovering(recovering), Tenure::Elected(elected)) = (&mut phase, tenure)
+        && let Some(seat) = memory.host.as_ref()
+        && elected.former.as_ref() == Some(&seat.node)
+        && elected.workers_until <= now
+    {
+        recovering.dead.insert(seat.node.clone());
+    }
+    phase
 }

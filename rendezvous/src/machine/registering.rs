@@ -1,4 +1,4 @@
-//! Registration with an elected coordinator, in two steps.
+//! The registration of a node that was not refused; with an elected coordinator it has two steps.
 //!
 //! A registration may be old: another voter may have held it until this process was elected, and the node may have been
 //! admitted to a round by another leader since. So the node is welcomed, and registered when it reports its
@@ -11,8 +11,9 @@ use tracing::debug;
 use crate::{
     effect::Effect,
     ids::Peer,
-    machine::Rendezvous,
+    machine::{Availability, Rendezvous},
     message::{Attend, FromNode, ToNode},
+    tenure::Tenure,
 };
 
 /// A node that was welcomed, and is to report its standing.
@@ -23,6 +24,38 @@ pub(super) struct Asked {
 }
 
 impl Rendezvous {
+    /// Registers a node: welcomes it, unless it was welcomed before, and sends its assignment.
+    pub(super) fn register(&mut self, now: Instant, attend: Attend) {
+        let peer = attend.peer();
+        let is_of_this_run = self.is_of_this_run(&attend);
+        let known_round = attend.known_round;
+        let leases = self.leases();
+        let counts = self.roster.attend(now, attend, leases.coordinator);
+        let id = peer.node.clone();
+        self.count_loss_of_host(now, &id);
+        if self.tenure == Tenure::Sole {
+            self.send(peer.clone(), ToNode::Welcome(self.welcome(leases)));
+        }
+        if self.availability != Availability::Available {
+            self.send(peer, ToNode::HostLeaving);
+        }
+        if is_of_this_run {
+            self.close_again();
+        }
+        // The agent of this process has read the state file, and learns the run from the welcome.
+        if is_of_this_run || self.is_host(&id) {
+            self.claim(&id, known_round);
+        }
+        if counts {
+            self.on_standing(now, &id);
+        } else {
+            self.record_sign_of_life_by_standing(&id);
+        }
+        self.advance(now);
+        self.sync(&id);
+        self.repeat_refused_clients(&id);
+    }
+
     /// Welcomes a node, which reports its standing then. An earlier stream of it is forgotten.
     pub(super) fn ask_for_standing(&mut self, now: Instant, attend: Attend) {
         let peer = attend.peer();

@@ -1,0 +1,83 @@
+//! The steps of a follower: it votes, grants leases, and waits until it stands for election.
+
+use std::time::{Duration, Instant};
+
+use tracing::debug;
+
+use crate::{
+    election::{
+        Election, Role,
+        message::{Answer, Place, Replica},
+    },
+    ids::{NodeId, Term},
+    limits::NUMBER_MAX,
+};
+
+impl Election {
+    pub(super) fn handle_vote(
+        &mut self,
+        now: Instant,
+        process: &NodeId,
+        term: Term,
+        cold: Option<NodeId>,
+    ) -> Answer {
+        let is_asked = cold.is_none_or(|cold| cold == self.settings.process);
+        let is_granted = is_asked
+            && !self.is_leading()
+            && term.0 <= NUMBER_MAX
+            && self.voter.vote(now, process, term);
+        if is_granted {
+            self.highest = self.highest.max(term);
+            debug!(%process, %term, "voted");
+            // The candidate is elected within the time of a poll, or not at all.
+            self.stand_after(now, self.poll_time() + self.settings.timers.pause);
+        }
+        self.voter.answer(now, is_granted, is_granted)
+    }
+
+    pub(super) fn handle_renewal(
+        &mut self,
+        now: Instant,
+        place: Place,
+        (process, term): (&NodeId, Term),
+        cold: Option<NodeId>,
+        replica: &Replica,
+    ) -> Answer {
+        let is_cold = cold.is_some_and(|cold| cold == self.settings.process);
+        let may_grant = !self.is_leading() && (is_cold || !self.voter.is_fresh(now));
+        let timers = self.settings.timers;
+        let is_granted = may_grant
+            && term.0 <= NUMBER_MAX
+            && self.voter.renew(now, timers, (process, term), replica);
+        if is_granted {
+            if is_cold {
+                self.voter.end_silence(now);
+            }
+            self.highest = self.highest.max(term);
+            self.failures = 0;
+            self.note_process(place, process);
+            self.announce(Some(place));
+            self.follow(now);
+        }
+        self.voter.answer(now, is_granted, false)
+    }
+
+    /// Becomes a follower that stands for election when its voter's lease has ended.
+    pub(super) fn follow(&mut self, now: Instant) {
+        let lease = self.voter.lease(now).map(|lease| lease.until.saturating_duration_since(now));
+        if lease.is_none() {
+            self.announce(None);
+        }
+        self.stand_after(now, lease.unwrap_or_default());
+    }
+
+    /// Becomes a follower that stands for election after `delay` and a stagger that depends on its
+    /// place.
+    pub(super) fn stand_after(&mut self, now: Instant, delay: Duration) {
+        let place = u32::try_from(self.settings.place.0).unwrap_or(u32::MAX);
+        let stagger = self.settings.timers.stagger;
+        let random = stagger.mul_f64(self.jitter.fraction());
+        let stands_at = now + delay + stagger.saturating_mul(place) + random;
+        self.role = Role::Follower { stands_at };
+    }
+}
