@@ -1,7 +1,8 @@
 //! The only place where a clock is read.
 //!
-//! Rust's `Instant` stands still while the machine is suspended, as a laptop or a migrated virtual machine
-//! is. A lease must not: others have given it up by then. So the time of a suspension is added.
+//! `Instant` does not advance while the machine is suspended. Leases must include that time, because
+//! others have applied their end meanwhile, so it is added. A virtual machine that its host pauses does
+//! not notice it by any clock.
 
 mod suspension;
 

@@ -15,7 +15,7 @@ use super::{
     order::{AgentEnd, HostNumber, Report},
     ssh_process::SshOutput,
 };
-use crate::commands::ssh::limits;
+use crate::{commands::ssh::limits, sys::clock};
 
 /// The receiver of a relay's reports.
 pub(super) struct Listener<'a> {
@@ -140,5 +140,6 @@ fn printable(text: &str) -> String {
 
 /// Returns the output of `future`, or `None` if it is not complete at `deadline`.
 async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Option<F::Output> {
-    tokio::time::timeout_at(deadline.into(), future).await.ok()
+    let left = deadline.saturating_duration_since(clock::now());
+    tokio::time::timeout(left, future).await.ok()
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-/// The suspensions since the first reading. Only `CLOCK_BOOTTIME` goes on during one.
+/// The suspensions since the first reading. Only `CLOCK_BOOTTIME` advances during a suspension.
 #[derive(Debug)]
 pub(super) struct Suspension {
     /// The difference between the clocks at the first reading.
@@ -25,7 +25,7 @@ pub(super) struct Reading {
     pub(super) after: Duration,
 }
 
-/// The longest time that a reading may take: the difference is as inexact as that.
+/// The longest time that a reading may take, and the error of the difference.
 const PRECISION: Duration = Duration::from_millis(1);
 
 /// The shortest suspension that counts, well above the inexactness of two readings. No machine is suspended
@@ -42,7 +42,8 @@ impl Suspension {
         Duration::from_nanos(self.total.load(Ordering::Relaxed))
     }
 
-    /// Adds what the clocks show. The sum never becomes smaller, so that time does not go back.
+    /// Adds the suspensions in `reading`, and returns the sum. It never becomes smaller, so that time
+    /// does not go back.
     pub(super) fn update(&self, reading: Reading) -> Duration {
         let Reading { before, boot, after } = reading;
         let total = self.total();
