@@ -23,8 +23,8 @@ pub enum Effect {
     },
     /// Writes this to the state file before any later effect is carried out.
     Remember(Memory),
-    /// A node knows a term above that of this elected coordinator, which has ended: it must be elected above that
-    /// term before it continues.
+    /// End this elected coordinator: a node knows a higher term. The process may coordinate again when it is elected
+    /// in a term above that one.
     Resign {
         /// The term that the node knows.
         term: Term,

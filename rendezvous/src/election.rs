@@ -54,7 +54,7 @@ pub use self::interface::{Effect, Leadership, Settings};
 use crate::{
     ids::{NodeId, Term},
     jitter::Jitter,
-    limits::NUMBER_MAX,
+    limits::{AGENT_TERM_MAX, NUMBER_MAX},
     settings::Memory,
 };
 use leader::Leader;
@@ -121,7 +121,8 @@ impl Election {
         election
     }
 
-    /// Handles a request of another voter, and returns the answer.
+    /// Handles a request of another voter, and returns the answer; `None` if it has none, or if the sender's place
+    /// is not that of another voter.
     pub fn handle_request(
         &mut self,
         now: Instant,
@@ -129,6 +130,9 @@ impl Election {
     ) -> Option<VoterMessage<Answer>> {
         self.begin(now);
         let VoterMessage { place, process, highest, sequence, body, .. } = message;
+        if place.0 >= self.settings.voters || place == self.settings.place {
+            return None;
+        }
         self.learn(now, highest);
         let answer = match body {
             Request::PreVote => {
@@ -208,9 +212,7 @@ impl Election {
     /// election in a higher one.
     pub fn handle_highest(&mut self, now: Instant, term: Term) {
         self.begin(now);
-        // Agents are not authenticated in every job. Above the highest term that is taken from them,
-        // as many are left for elections.
-        if term.0 <= NUMBER_MAX / 2 {
+        if term.0 <= AGENT_TERM_MAX {
             self.learn(now, term);
         }
     }

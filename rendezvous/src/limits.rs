@@ -31,8 +31,13 @@ pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 /// twelve days, all completed while the state file could not be written.
 pub(crate) const AHEAD_MAX: u64 = 1 << 20;
 
-/// The same for elected terms, whose low 16 bits do not count.
+/// The most by which a claimed term may be ahead of that of an elected coordinator: the same number of elections, as
+/// the low 16 bits of such a term do not count.
 pub(crate) const TERMS_AHEAD_MAX: u64 = AHEAD_MAX << 16;
+
+/// The highest term that an elected coordinator accepts from an agent, which may not be authenticated. The other half of
+/// all terms is reserved for elections.
+pub(crate) const AGENT_TERM_MAX: u64 = NUMBER_MAX / 2;
 
 /// The number of keep-alive intervals after which a silent node may be lost: one keep-alive may be
 /// late by chance, a second one is not.
@@ -112,8 +117,8 @@ pub(crate) const PAUSE_DOUBLINGS_MAX: u32 = 3;
 /// a lease.
 pub(crate) const POLL_DOUBLINGS_MAX: u32 = 2;
 
-/// The time for which an elected coordinator waits for members whose workers have ended for certain: a lost packet of
-/// a connection is sent again after a second.
+/// The time for which an elected coordinator waits for members whose workers must have ended: TCP repeats a lost
+/// SYN after a second.
 pub(crate) const TAKEOVER_COURTESY: Duration = Duration::from_secs(1);
 
 /// The number of keep-alives that one coordinator handles per second.

@@ -20,15 +20,11 @@ mod running;
 mod tests;
 mod view;
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    mem,
-    time::Instant,
-};
+use std::{collections::VecDeque, mem, time::Instant};
 
 use tracing::{debug, info};
 
-use registering::Asked;
+use registering::Welcomed;
 
 use crate::{
     departures::Departures,
@@ -54,7 +50,7 @@ pub struct Rendezvous {
     phase: Phase,
     roster: Roster,
     /// Nodes that were welcomed, but have not reported their standing since.
-    asked: BTreeMap<NodeId, Asked>,
+    welcomed: Welcomed,
     departures: Departures,
     spacing: RestartSpacing,
     effects: VecDeque<Effect>,
@@ -105,7 +101,7 @@ impl Rendezvous {
             availability: Availability::Available,
             phase,
             roster: Roster::default(),
-            asked: BTreeMap::new(),
+            welcomed: Welcomed::default(),
             departures: Departures::default(),
             spacing: RestartSpacing::default(),
             effects: VecDeque::new(),
@@ -156,7 +152,7 @@ impl Rendezvous {
         if !self.begin(now) {
             return;
         }
-        let Some(message) = self.register_asked(now, &from, message) else { return };
+        let Some(message) = self.register_welcomed(now, &from, message) else { return };
         if !self.roster.renew(now, &from) {
             debug!(
                 node = %from.node, attend = %from.attend,
@@ -210,7 +206,6 @@ impl Rendezvous {
             debug!(node = %from.node, attend = %from.attend, "detached");
             node.attached = false;
         }
-        self.forget_asked(&from);
     }
 
     /// Handles an obituary: a node's agent is gone and all its processes are reaped.
@@ -226,6 +221,7 @@ impl Rendezvous {
         debug!(%node, "obituary");
         self.confirm_predecessor_dead(node, round);
         self.note_dead_member(node, round);
+        self.welcomed.remove(node);
         self.on_lost(now, node, EvictReason::Obituary);
         self.advance(now);
     }
@@ -273,7 +269,7 @@ impl Rendezvous {
             return None;
         }
         let forgiven = self.roster.quarantined().first().map(|(at, _)| *at);
-        let (until, silent) = (self.tenure.until(), self.first_silent());
+        let (until, silent) = (self.tenure.until(), self.welcomed.first_until());
         [self.roster.first_lease(), forgiven, self.phase_deadline(), until, silent]
             .into_iter()
             .flatten()

@@ -205,7 +205,7 @@ pub struct Welcome {
     pub leases: Leases,
     /// The nodes that would take over, in this order; currently none.
     pub successors: Vec<NodeId>,
-    /// The time that is left of the coordinator's own lease, if it has one. The workers' lease ends with
-    /// it: afterwards another coordinator may exist.
+    /// The time that is left of the coordinator's own lease, if it has one; a bound of the agent's lease, because
+    /// another coordinator may exist afterwards.
     pub lease_left: Option<Duration>,
 }

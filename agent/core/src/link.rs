@@ -133,8 +133,8 @@ impl Link {
         let Some(attempt) = self.attempt.take_if(|attempt| attempt.number == attend) else {
             return;
         };
-        let Some(attended) = attempt.attended.filter(|attended| now < *attended + leases.agent)
-        else {
+        let lease = lease_left.map_or(leases.agent, |left| left.min(leases.agent));
+        let Some(attended) = attempt.attended.filter(|attended| now < *attended + lease) else {
             // The answer took longer than a lease, and so proves nothing: the coordinator may have
             // evicted the node since.
             self.effects.push_back(Effect::Drop(attend));

@@ -150,7 +150,7 @@ impl Driver {
                 Effect::Send { to, message } => self.streams.send(&to, message),
                 Effect::HangUp { to } => self.streams.close(&to),
                 Effect::Remember(memory) => self.file.remember(memory, self.rendezvous.kept_for()),
-                // The only coordinator of a job goes above a higher term by itself.
+                // A sole coordinator raises its own term, and never resigns.
                 Effect::Resign { .. } => return Some(false),
                 Effect::Finish { is_over } => return Some(is_over),
             }

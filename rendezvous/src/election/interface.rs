@@ -38,7 +38,7 @@ pub enum Effect {
     },
     /// Start coordinating the job.
     Lead(Box<Leadership>),
-    /// Coordinate until this time at least.
+    /// Coordinate until this time, unless it is extended again.
     Extend(Instant),
     /// A majority has this version of the memory.
     Copied(Version),

@@ -7,7 +7,9 @@ use tracing::warn;
 use crate::{
     effect::Effect,
     ids::{JobUid, Round, RoundId},
-    limits::{AHEAD_MAX, KEEP_ALIVES_MISSED, NUMBER_MAX, TERMS_AHEAD_MAX, nodes_served},
+    limits::{
+        AGENT_TERM_MAX, AHEAD_MAX, KEEP_ALIVES_MISSED, NUMBER_MAX, TERMS_AHEAD_MAX, nodes_served,
+    },
     machine::{Availability, Rendezvous},
     message::{Attend, PROTOCOL_VERSION, RefuseReason, Welcome},
     phase::{Phase, Recovering},
@@ -33,14 +35,14 @@ impl Rendezvous {
             return Some(RefuseReason::Settings { ours });
         }
         let id = &attend.node.node_id;
-        if self.roster.get(id).is_some() || self.asked.contains_key(id) {
+        if self.roster.get(id).is_some() || self.welcomed.contains(id) {
             return None;
         }
         if let Phase::Closed(closed) = &self.phase {
             return Some(RefuseReason::Closed(closed.outcome.clone()));
         }
         let limit = nodes_served(attend.settings.nodes);
-        if self.roster.len().saturating_add(self.asked.len()) >= limit {
+        if self.roster.len() >= limit || self.welcomed.len() >= limit {
             let limit = u32::try_from(limit).unwrap_or(u32::MAX);
             return Some(RefuseReason::TooManyNodes { limit });
         }
@@ -125,7 +127,8 @@ impl Rendezvous {
         self.given_before = Some(mem::replace(&mut self.memory.job_uid, uid));
         let id = &attend.node.node_id;
         let others = self.roster.iter().filter(|(other, _)| *other != id);
-        let peers: Vec<_> = others.map(|(_, node)| node.peer()).collect();
+        let mut peers: Vec<_> = others.map(|(_, node)| node.peer()).collect();
+        peers.extend(self.welcomed.take());
         self.effects.extend(peers.into_iter().map(|to| Effect::HangUp { to }));
     }
 
@@ -190,12 +193,14 @@ impl Rendezvous {
         let fits = |number: u64, known: u64, ahead: u64| {
             number <= known.saturating_add(ahead) && number <= NUMBER_MAX
         };
-        let terms_ahead = match self.tenure {
-            Tenure::Sole => AHEAD_MAX,
-            Tenure::Elected(_) => TERMS_AHEAD_MAX,
+        let fits_term = match self.tenure {
+            Tenure::Sole => fits(known_round.term.0, self.memory.term.0, AHEAD_MAX),
+            Tenure::Elected(_) => {
+                let is_usable = known_round.term.0 <= AGENT_TERM_MAX;
+                is_usable && fits(known_round.term.0, self.memory.term.0, TERMS_AHEAD_MAX)
+            }
         };
-        fits(known_round.term.0, self.memory.term.0, terms_ahead)
-            && fits(known_round.round.0, self.memory.round.0, AHEAD_MAX)
+        fits_term && fits(known_round.round.0, self.memory.round.0, AHEAD_MAX)
     }
 
     /// Returns true if `attend` comes from an agent of this run, so that its claims count.

@@ -42,7 +42,8 @@ impl Rendezvous {
             return;
         };
         info!(result = outcome.result.kind(), "the job was already closed");
-        let stays_until = recovering.goes_on_at(self.leases(), &self.tenure);
+        let stays_until =
+            recovering.goes_on_at(self.leases(), &self.tenure, self.welcomed.last_until());
         self.enter_closed(outcome.clone(), None, stays_until);
     }
 

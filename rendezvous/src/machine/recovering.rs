@@ -101,16 +101,23 @@ impl Recovering {
     /// at the end of all leases if every rank is taken again; a margin later if members are still
     /// missing.
     ///
-    /// An elected coordinator knows when all workers of earlier leaders have ended. It waits for a moment longer
-    /// for members whose registration was lost on the way.
-    pub(super) fn goes_on_at(&self, leases: Leases, tenure: &Tenure) -> Instant {
+    /// An elected coordinator knows when all workers of earlier leaders have ended, and those of nodes that it has
+    /// welcomed, which may run until `welcomed`. It waits [`TAKEOVER_COURTESY`] longer for members whose registration
+    /// was lost.
+    pub(super) fn goes_on_at(
+        &self,
+        leases: Leases,
+        tenure: &Tenure,
+        welcomed: Option<Instant>,
+    ) -> Instant {
         if let Tenure::Elected(elected) = tenure {
             let back = self.ranks.len() - self.claimants.len();
             if self.size > 0 && back + self.left.union(&self.dead).count() >= self.size as usize {
                 return self.since;
             }
             let courtesy = if self.is_complete() { Duration::ZERO } else { TAKEOVER_COURTESY };
-            return elected.workers_until.max(after(self.since, courtesy));
+            let workers_until = elected.workers_until.max(welcomed.unwrap_or(self.since));
+            return workers_until.max(after(self.since, courtesy));
         }
         if self.is_complete() && self.claimants == self.confirmed_claimants {
             return self.since;
@@ -121,6 +128,7 @@ impl Recovering {
 
     fn seat(&mut self, rank: GroupRank, id: &NodeId, is_claimant: bool) {
         self.unseat(id);
+        self.dead.remove(id);
         if let Some(other) = self.members.insert(rank, id.clone()) {
             self.ranks.remove(&other);
             self.claimants.remove(&other);
@@ -302,7 +310,8 @@ impl Rendezvous {
         let Phase::Recovering(recovering) = &mut self.phase else {
             return false;
         };
-        if now < recovering.goes_on_at(leases, &self.tenure) {
+        let welcomed = self.welcomed.last_until();
+        if now < recovering.goes_on_at(leases, &self.tenure, welcomed) {
             return false;
         }
         if !recovering.has_member {
@@ -392,14 +401,18 @@ impl Rendezvous {
             return None;
         }
         Some(match recovering.stage {
-            RecoveryStage::Listening => recovering.goes_on_at(self.leases(), &self.tenure),
+            RecoveryStage::Listening => {
+                recovering.goes_on_at(self.leases(), &self.tenure, self.welcomed.last_until())
+            }
             RecoveryStage::Outnumbered => after(recovering.since, shared.timeouts.join),
         })
     }
 
     /// Returns the time until the recovery continues, if no other node comes.
     pub(super) fn recovery_left(&self, now: Instant, recovering: &Recovering) -> Duration {
-        recovering.goes_on_at(self.leases(), &self.tenure).saturating_duration_since(now)
+        recovering
+            .goes_on_at(self.leases(), &self.tenure, self.welcomed.last_until())
+            .saturating_duration_since(now)
     }
 
     /// Waits for the members that are back, as after any other end of a round.
@@ -438,8 +451,8 @@ impl Rendezvous {
     }
 }
 
-/// Notes in a recovery that the former leader's own agent is gone, if its leadership has ended by itself: its
-/// workers ended before it.
+/// Notes in a recovery that the former leader's own agent is gone, if its lease expired without a release: its workers
+/// ended before it.
 pub(super) fn without_former(
     mut phase: Phase,
     now: Instant,

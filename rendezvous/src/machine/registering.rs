@@ -4,23 +4,67 @@
 //! admitted to a round by another leader since. So the node is welcomed, and registered when it reports its
 //! standing on the same stream: from its welcome on it ignores leaders of lower terms.
 
-use std::time::Instant;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    time::Instant,
+};
 
-use tracing::debug;
+use tracing::{debug, info};
 
 use crate::{
     effect::Effect,
-    ids::Peer,
+    ids::{NodeId, Peer},
     machine::{Availability, Rendezvous},
     message::{Attend, FromNode, ToNode},
     tenure::Tenure,
 };
 
-/// A node that was welcomed, and is to report its standing.
-#[derive(Debug)]
-pub(super) struct Asked {
-    attend: Attend,
-    until: Instant,
+/// The nodes that were welcomed, and have not reported their standing since.
+#[derive(Debug, Default)]
+pub(super) struct Welcomed {
+    attends: BTreeMap<NodeId, (Instant, Attend)>,
+    /// The same nodes, by the time until which they may take to report.
+    by_time: BTreeSet<(Instant, NodeId)>,
+}
+
+impl Welcomed {
+    fn insert(&mut self, until: Instant, attend: Attend) {
+        let node = attend.node.node_id.clone();
+        self.remove(&node);
+        self.by_time.insert((until, node.clone()));
+        self.attends.insert(node, (until, attend));
+    }
+
+    pub(super) fn remove(&mut self, node: &NodeId) -> Option<Attend> {
+        let (until, attend) = self.attends.remove(node)?;
+        self.by_time.remove(&(until, node.clone()));
+        Some(attend)
+    }
+
+    /// Removes and returns all of them.
+    pub(super) fn take(&mut self) -> Vec<Peer> {
+        self.by_time.clear();
+        mem::take(&mut self.attends).into_values().map(|(_, attend)| attend.peer()).collect()
+    }
+
+    pub(super) fn contains(&self, node: &NodeId) -> bool {
+        self.attends.contains_key(node)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.attends.len()
+    }
+
+    /// Returns the time until which the first of them may report.
+    pub(super) fn first_until(&self) -> Option<Instant> {
+        self.by_time.first().map(|(until, _)| *until)
+    }
+
+    /// Returns the time until which workers of any of them may run.
+    pub(super) fn last_until(&self) -> Option<Instant> {
+        self.by_time.last().map(|(until, _)| *until)
+    }
 }
 
 impl Rendezvous {
@@ -56,69 +100,60 @@ impl Rendezvous {
         self.repeat_refused_clients(&id);
     }
 
-    /// Welcomes a node, which reports its standing then. An earlier stream of it is forgotten.
+    /// Welcomes a node, and waits for its standing. Forgets an earlier stream of the node.
     pub(super) fn ask_for_standing(&mut self, now: Instant, attend: Attend) {
         let peer = attend.peer();
         let leases = self.leases();
-        if self.asked.get(&peer.node).is_some_and(|asked| asked.attend.attend > peer.attend) {
+        let newest = self.welcomed.attends.get(&peer.node);
+        if newest.is_some_and(|(_, newest)| newest.attend > peer.attend) {
             debug!(node = %peer.node, attend = %peer.attend, "outdated registration dropped");
             return;
         }
-        let asked = Asked { attend, until: now + leases.coordinator };
-        self.asked.insert(peer.node.clone(), asked);
+        // The welcome extends the lease of its workers.
+        self.welcomed.insert(now + leases.coordinator, attend);
         self.send(peer, ToNode::Welcome(self.welcome(leases)));
     }
 
-    /// Registers a node that reports its standing after its welcome. Returns the message if it is to be handled as
-    /// any other.
-    pub(super) fn register_asked(
+    /// Registers a node that reports its standing after its welcome. Returns the message if it comes from
+    /// another stream.
+    pub(super) fn register_welcomed(
         &mut self,
         now: Instant,
         from: &Peer,
         message: FromNode,
     ) -> Option<FromNode> {
-        let is_asked = |asked: &&Asked| asked.attend.peer() == *from;
-        if self.asked.get(&from.node).filter(is_asked).is_none() {
+        let newest = self.welcomed.attends.get(&from.node);
+        if newest.is_none_or(|(_, attend)| attend.peer() != *from) {
             return Some(message);
         }
-        match message {
-            FromNode::Standing(standing) => {
-                let asked = self.asked.remove(&from.node)?;
-                self.register(now, Attend { standing, ..asked.attend });
-                None
-            }
-            FromNode::KeepAlive { sequence, .. } => {
-                let lease_left = self.tenure.left(now);
-                self.send(from.clone(), ToNode::Echo { sequence, reason: None, lease_left });
-                None
-            }
-            // Each of them follows a standing, and is repeated with it.
-            FromNode::Alive { .. }
-            | FromNode::Progress { .. }
-            | FromNode::Standbys(_)
-            | FromNode::RefusedClients(_)
-            | FromNode::Goodbye => None,
+        // An agent sends its standing first, and repeats the rest. An echo would extend the lease of workers that
+        // nobody waits for.
+        let FromNode::Standing(standing) = message else { return None };
+        let attend = self.welcomed.remove(&from.node)?;
+        if standing.round.round > attend.known_round.round.round {
+            debug!(node = %from.node, "registration is older than the node's round");
+            self.effects.push_back(Effect::HangUp { to: from.clone() });
+            return None;
         }
-    }
-
-    /// Forgets a welcomed node whose stream has ended.
-    pub(super) fn forget_asked(&mut self, peer: &Peer) {
-        if self.asked.get(&peer.node).is_some_and(|asked| asked.attend.attend == peer.attend) {
-            self.asked.remove(&peer.node);
+        let attend = Attend { standing, ..attend };
+        match self.why_refused(&attend) {
+            Some(reason) => {
+                info!(node = %from.node, reason = reason.kind(), "node refused");
+                self.send(from.clone(), ToNode::Refuse(reason));
+            }
+            None => self.register(now, attend),
         }
+        None
     }
 
     /// Ends the streams of welcomed nodes that have reported nothing for a lease.
     pub(super) fn drop_silent(&mut self, now: Instant) {
-        let silent = self.asked.values().filter(|asked| asked.until <= now);
-        for peer in silent.map(|asked| asked.attend.peer()).collect::<Vec<_>>() {
-            self.asked.remove(&peer.node);
-            self.effects.push_back(Effect::HangUp { to: peer });
+        while let Some((_, node)) =
+            self.welcomed.by_time.first().filter(|(until, _)| *until <= now).cloned()
+        {
+            if let Some(attend) = self.welcomed.remove(&node) {
+                self.effects.push_back(Effect::HangUp { to: attend.peer() });
+            }
         }
-    }
-
-    /// Returns the time at which the first of these streams is ended.
-    pub(super) fn first_silent(&self) -> Option<Instant> {
-        self.asked.values().map(|asked| asked.until).min()
     }
 }

@@ -270,3 +270,15 @@ fn lease_is_bounded_by_the_coordinators() {
     t.link.handle_echo(t.now, 2, Some(Duration::ZERO));
     assert_eq!(t.effects(), [], "a lease that was granted is not shortened");
 }
+
+/// A welcome that took longer than what was left of the coordinator's lease proves nothing: the node dials again.
+#[test]
+fn late_welcome_of_an_elected_coordinator_does_not_count() {
+    let mut t = Fixture::new();
+    t.advance(0);
+    t.link.handle_opened(t.now, ONE);
+    t.advance(300);
+    t.link.handle_welcome(t.now, ONE, Leases::default(), Some(200 * MS));
+    assert_eq!(t.effects(), [Effect::Drop(ONE)]);
+    assert_eq!(t.link.current(), None);
+}

@@ -66,15 +66,65 @@ fn standing_after_the_welcome_counts() {
     assert_eq!(t.rounds["a"].term, TERM);
 }
 
-/// Keep-alives are echoed before that, and a node that reports nothing for a lease is dropped.
+/// Until then its keep-alives are not echoed, which would extend the lease of workers that are not waited for. A node
+/// that reports nothing for a lease is dropped.
 #[test]
 fn silent_node_is_dropped() {
     let mut t = taken_over(&["a", "b"], Duration::ZERO);
     t.join("a");
     let keep_alive = FromNode::KeepAlive { sequence: 1, asks_reason: true };
-    assert_eq!(t.message("a", keep_alive), [Did::Echo("a")]);
+    assert_eq!(t.message("a", keep_alive), []);
     assert_eq!(t.advance(3 * SECOND), [Did::HangUp("a")]);
     assert_eq!(t.back("a"), [], "the stream has ended");
+}
+
+/// Workers of a node that was welcomed may run for a lease, and are waited for, also if its stream ends.
+#[test]
+fn recovery_waits_for_welcomed_nodes() {
+    let mut t = taken_over(&["a", "b", "c"], Duration::ZERO);
+    come_back(&mut t, "a");
+    come_back(&mut t, "b");
+    t.live(&["a", "b"], SECOND / 2);
+    t.attend("c", NodeState::Running);
+    let peer = t.peer("c");
+    t.machine.handle_detached(t.now, peer);
+    assert!(!t.live(&["a", "b"], 2 * SECOND).contains(&Did::Admit("a", 2, 0)));
+    assert!(t.live(&["a", "b"], SECOND).contains(&Did::Admit("a", 2, 0)));
+}
+
+/// A node that has been in a later round since it attended attends again.
+#[test]
+fn registration_older_than_the_round_is_repeated() {
+    let mut t = taken_over(&["a", "b"], Duration::ZERO);
+    t.attend("a", NodeState::Running);
+    t.rounds.insert("a".to_owned(), RoundId { term: Term(5), round: Round(7) });
+    assert_eq!(t.report("a", NodeState::Running), [Did::HangUp("a")]);
+}
+
+/// A node counts once, whatever order its obituary and its standing arrive in.
+#[test]
+fn dead_member_counts_once() {
+    let mut t = taken_over(&["a", "b", "c"], 2 * SECOND);
+    come_back(&mut t, "b");
+    t.attend("c", NodeState::Running);
+    t.obituary("c");
+    assert_eq!(t.report("c", NodeState::Running), [], "it is not registered");
+    assert!(!t.live(&["b"], SECOND).contains(&Did::Admit("b", 2, 0)), "`a` may run");
+}
+
+/// What may refuse a node is checked again when it is registered.
+#[test]
+fn fixed_rank_is_taken_once() {
+    let mut t = Fixture::with(2, 2, |shared| shared.fixed_ranks = true);
+    take_over(&mut t, Duration::ZERO, None);
+    for name in ["a", "b"] {
+        let mut attend = t.attend_of(name, ready());
+        attend.node.node_rank = Some(1);
+        t.attend_with(attend);
+    }
+    t.back("a");
+    let did = t.back("b");
+    assert!(matches!(did[..], [Did::Refuse("b", _)]), "{did:?}");
 }
 
 /// Only the newest stream of a node can register it.
