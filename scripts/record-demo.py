@@ -20,6 +20,8 @@ PAUSE_S = 1.2
 END_S = 6.0
 CHAR_W, LINE_H, MARGIN = 8.4, 19, 14
 COMMAND = "make demo"
+# The number of lines that are printed if the demo fails.
+LAST_LINES = 40
 # The time of a line, which is local and short on a terminal.
 TIME = re.compile(r"\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\.\d+Z")
 DEMO = pathlib.Path(__file__).resolve().parent.parent / "examples" / "digits" / "demo.py"
@@ -36,7 +38,9 @@ def record(ragent):
         last = now
         lines.append((shown_at, TIME.sub(r"\1", line.rstrip("\n").expandtabs())[:COLUMNS]))
     if code := demo.wait():
-        sys.exit(f"error: the demo exits with {code}\nhint: run `make demo` to see why")
+        for _, line in lines[-LAST_LINES:]:
+            print(line, file=sys.stderr)
+        sys.exit(f"error: the demo exits with {code}; its last lines are above")
     return lines
 
 

@@ -95,7 +95,8 @@ def tell_story(demo):
     demo.say("training continues until its end")
     demo.may_end = True
     for agent in (a, c):
-        demo.wait(f"agent {agent.name} ends", lambda agent=agent: agent.process.poll() is not None)
+        demo.wait(f"agent {agent.name} ends", lambda agent=agent: agent.process.poll() is not None,
+                  seconds=EPOCHS * EPOCH_S + ONE_WAIT_S)
         code = agent.process.returncode
         demo.check(f"agent {agent.name} exits with 0 (it was {code})", code == 0)
     # Waits for output still in the pipes; a process left that holds a pipe open is detected below.
