@@ -34,6 +34,9 @@
 //! before that answer is sent, carry out [`Election::poll_effect`] until it returns `None`; then set
 //! one timer for [`Election::poll_timeout`]. The clock must include the time for which the machine is
 //! suspended.
+//!
+//! [`Timers::leader_lease`]: timers::Timers::leader_lease
+//! [`Timers::voter_lease`]: timers::Timers::voter_lease
 
 mod candidate;
 mod follower;
