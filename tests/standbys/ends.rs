@@ -119,7 +119,7 @@ impl ProcessLimit {
                 }
             }
         }
-        skip("there is no cgroup that limits the number of processes");
+        skip("no cgroup here can limit the number of processes");
         None
     }
 

@@ -52,7 +52,7 @@ pub struct Gate(TcpListener);
 impl Gate {
     /// Translates the arguments of an agent for Python workers, and closes the gate of its job.
     ///
-    /// A job without an endpoint gets one. There is no gate if the endpoint is in use already, or in
+    /// A job without an endpoint gets one. Returns no gate if the endpoint is already in use, or in
     /// another network namespace.
     pub(super) fn close(words: &str) -> (String, Option<Self>) {
         let words = WorkerProgram::Python.translate(words);

@@ -102,7 +102,7 @@ impl Standbys {
     }
 
     /// Makes the standby of a worker become that worker; returns its process and its cgroup.
-    /// Returns `None` if there is no standby that fits; one that does not is dismissed.
+    /// Returns `None` if no standby fits the worker, and dismisses a standby that does not fit.
     pub(super) fn take_over(
         &mut self,
         program: &Program,

@@ -152,7 +152,7 @@ fn fresh_voters_wait_for_a_lease_if_one_is_missing() {
     assert!(voters.leader().is_some());
 }
 
-/// Without a majority there is no leader.
+/// A minority of the voters elects no leader.
 #[test]
 fn minority_elects_nobody() {
     let mut voters = Voters::new(3);

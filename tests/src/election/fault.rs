@@ -35,7 +35,7 @@ pub(super) enum Fault {
 /// The host that a fault concerns.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Victim {
-    /// The one that leads, or the first one if there is no leader.
+    /// The leader's host, or the first host without a leader.
     Leader,
     /// The host with this index.
     Host(usize),
