@@ -1,43 +1,40 @@
 //! The only place where a clock is read.
 //!
-//! `Instant` does not advance while the machine is suspended. Leases must include that time, because
-//! others have applied their end meanwhile, so it is added. A virtual machine that its host pauses does
-//! not notice it by any clock.
+//! `Instant::now` does not advance while the machine is suspended. Leases must include that time, because
+//! others have applied their end meanwhile, so `CLOCK_BOOTTIME` is read instead. A virtual machine that its
+//! host pauses does not notice it by any clock.
 
-mod suspension;
-
-use std::time::{Duration, Instant};
+use std::{
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
 
 use nix::time::{ClockId, clock_gettime};
 
-use suspension::{Reading, Suspension};
+/// Returns the current time, for machines.
+#[cfg(not(test))]
+pub fn now() -> Instant {
+    now_blocking()
+}
 
-/// Returns the current time, for machines; follows tokio's paused clock in tests.
+/// Returns the current time, by tokio's clock, which tests may pause.
+#[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "this is the clock")]
 pub fn now() -> Instant {
-    tokio::time::Instant::now().into_std() + suspended()
+    tokio::time::Instant::now().into_std()
 }
 
 /// Returns the current time outside a runtime.
 #[expect(clippy::disallowed_methods, reason = "this is the clock")]
 pub fn now_blocking() -> Instant {
-    Instant::now() + suspended()
-}
-
-/// Returns the time for which the machine has been suspended since this process first asked.
-fn suspended() -> Duration {
-    static SUSPENSION: Suspension = Suspension::new();
-    let read = |clock| clock_gettime(clock).map(Duration::from);
-    let reading = || {
-        let before = read(ClockId::CLOCK_MONOTONIC)?;
-        let boot = read(ClockId::CLOCK_BOOTTIME)?;
-        Ok::<_, nix::Error>(Reading { before, boot, after: read(ClockId::CLOCK_MONOTONIC)? })
+    /// The first reading of both clocks.
+    static FIRST: OnceLock<(Instant, Duration)> = OnceLock::new();
+    let Ok(boot) = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from) else {
+        // The clock exists on every Linux since 2.6.39.
+        return Instant::now();
     };
-    match reading() {
-        Ok(reading) => SUSPENSION.update(reading),
-        // The clocks exist on every Linux since 2.6.39.
-        Err(_) => SUSPENSION.total(),
-    }
+    let (instant, first) = FIRST.get_or_init(|| (Instant::now(), boot));
+    *instant + boot.saturating_sub(*first)
 }
 
 /// Returns the time since boot, suspended time included, in nanoseconds; comparable between
