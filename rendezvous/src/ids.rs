@@ -102,6 +102,34 @@ number_id! {
     AttendNumber(u64)
 }
 
+/// The secret key with which the coordinators of a run prove and verify node ids.
+///
+/// The machine carries it with the rest of the [`Memory`](crate::settings::Memory), and never reads it.
+#[derive(Clone, Eq, PartialEq)]
+pub struct ProofKey([u8; Self::LEN]);
+
+impl ProofKey {
+    /// Its length in bytes.
+    pub const LEN: usize = 32;
+
+    /// Wraps the bytes of a key.
+    pub fn new(bytes: [u8; Self::LEN]) -> Self {
+        Self(bytes)
+    }
+
+    /// Returns the bytes.
+    pub fn as_bytes(&self) -> &[u8; Self::LEN] {
+        &self.0
+    }
+}
+
+/// Omits the key itself: a reader of a log could use it to act as any node.
+impl fmt::Debug for ProofKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ProofKey(..)")
+    }
+}
+
 impl Term {
     /// Returns the term of the next coordinator.
     pub(crate) fn next(self) -> Self {
@@ -153,4 +181,15 @@ pub struct Peer {
     pub node: NodeId,
     /// The number of the stream.
     pub attend: AttendNumber,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The debug form omits the key.
+    #[test]
+    fn key_is_not_printed() {
+        assert_eq!(format!("{:?}", ProofKey::new([1; 32])), "ProofKey(..)");
+    }
 }

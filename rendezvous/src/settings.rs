@@ -3,7 +3,7 @@
 use std::{fmt, num::NonZeroU32, str::FromStr, time::Duration};
 
 use crate::{
-    ids::{GroupRank, JobUid, NodeId, Round, RunId, Term},
+    ids::{GroupRank, JobUid, NodeId, ProofKey, Round, RunId, Term},
     limits,
     message::Outcome,
 };
@@ -272,6 +272,9 @@ pub struct Memory {
     pub is_early: bool,
     /// The outcome of the job, from its end until every node has received it.
     pub closed: Option<Outcome>,
+    /// The key of the proofs of node ids; `None` until a coordinator has drawn one. The machine does
+    /// not read it.
+    pub proof_key: Option<ProofKey>,
 }
 
 /// The member of a round that runs in the coordinator's own process, and ends with it.
@@ -315,6 +318,7 @@ impl Memory {
             early_free_rounds: 0,
             is_early: false,
             closed: None,
+            proof_key: None,
         }
     }
 }

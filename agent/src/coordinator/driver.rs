@@ -87,7 +87,7 @@ pub(crate) async fn drive(
 ) {
     let mut driver = Driver {
         rendezvous,
-        file: StateWriter::new(state_file, proofs.key().clone()),
+        file: StateWriter::new(state_file),
         streams: Streams::new(attended, proofs),
         effects: VecDeque::new(),
         stall: StallGuard::default(),

@@ -2,69 +2,24 @@
 //!
 //! Node ids are public, as `ragent status` prints them. So an attend under a known id, and an
 //! obituary, must carry HMAC-SHA256(key, job uid, node id), which the coordinator can verify with
-//! its key alone. The key is in the state file, so that a restarted coordinator can verify its
-//! members.
+//! its key alone. The key is in the coordinator's memory, so that the next coordinator of the job can
+//! verify its members.
 
-use std::{collections::BTreeSet, fmt};
+use std::collections::BTreeSet;
 
 use hmac::{Hmac, Mac};
 use ragent_proto::Proof;
 use ragent_rendezvous::{
-    ids::{JobUid, NodeId},
+    ids::{JobUid, NodeId, ProofKey},
     limits::NODES_MAX,
     message::{Attend, PROTOCOL_VERSION},
 };
 use sha2::Sha256;
 
-/// The secret key of the proofs.
-#[derive(Clone, Eq, PartialEq)]
-pub(crate) struct Key([u8; Self::LEN]);
-
-impl Key {
-    const LEN: usize = 32;
-
-    fn random() -> Self {
-        Self(rand::random())
-    }
-
-    /// Returns the key as hexadecimal digits, for the state file.
-    pub(crate) fn to_hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    /// Parses the hexadecimal digits of a key.
-    pub(crate) fn from_hex(text: &str) -> Option<Self> {
-        let mut bytes = [0; Self::LEN];
-        if text.len() != 2 * Self::LEN || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return None;
-        }
-        for (at, byte) in bytes.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
-        }
-        Some(Self(bytes))
-    }
-
-    fn mac(&self, uid: &JobUid, node: &NodeId) -> Option<Hmac<Sha256>> {
-        // A key of any length is valid.
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
-        mac.update(uid.to_string().as_bytes());
-        // No name contains this byte, so no other pair has the same bytes.
-        mac.update(&[0]);
-        mac.update(node.to_string().as_bytes());
-        Some(mac)
-    }
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key(..)")
-    }
-}
-
 /// The proofs of one coordinator's agents.
 #[derive(Debug)]
 pub(crate) struct Proofs {
-    key: Key,
+    key: ProofKey,
     /// Accepts members without a valid proof, because the key of the earlier coordinator was lost.
     is_lenient: bool,
     /// Nodes that have sent a message since their welcome, and so have received their proof.
@@ -72,23 +27,23 @@ pub(crate) struct Proofs {
 }
 
 impl Proofs {
-    /// Creates proofs with the `key` of the state file. Without one, it generates a key and accepts
+    /// Creates proofs with the `key` of an earlier coordinator. Without one, it generates a key and accepts
     /// members of the job without a valid proof until the first admission.
-    pub(crate) fn new(key: Option<Key>) -> Self {
+    pub(crate) fn new(key: Option<ProofKey>) -> Self {
         let is_lenient = key.is_none();
-        let key = key.unwrap_or_else(Key::random);
+        let key = key.unwrap_or_else(|| ProofKey::new(rand::random()));
         Self { key, is_lenient, confirmed: BTreeSet::new() }
     }
 
-    /// Returns the key, for the state file.
-    pub(crate) fn key(&self) -> &Key {
+    /// Returns the key, for the coordinator's memory.
+    pub(crate) fn key(&self) -> &ProofKey {
         &self.key
     }
 
     /// Returns the proof of a node.
     pub(crate) fn of(&self, uid: &JobUid, node: &NodeId) -> Proof {
         let mut proof = [0; Proof::LEN];
-        if let Some(mac) = self.key.mac(uid, node) {
+        if let Some(mac) = self.mac(uid, node) {
             let whole = mac.finalize().into_bytes();
             proof.iter_mut().zip(whole).for_each(|(to, from)| *to = from);
         }
@@ -97,7 +52,7 @@ impl Proofs {
 
     /// Verifies the proof of a node.
     pub(crate) fn are_of(&self, uid: &JobUid, node: &NodeId, proof: Option<Proof>) -> bool {
-        let (Some(Proof(proof)), Some(mac)) = (proof, self.key.mac(uid, node)) else {
+        let (Some(Proof(proof)), Some(mac)) = (proof, self.mac(uid, node)) else {
             return false;
         };
         mac.verify_truncated_left(&proof).is_ok()
@@ -116,6 +71,16 @@ impl Proofs {
         let knows_the_job =
             attend.protocol_version == PROTOCOL_VERSION && attend.job_uid.as_ref() == Some(uid);
         !self.confirmed.contains(node) && (self.is_lenient || !knows_the_job)
+    }
+
+    fn mac(&self, uid: &JobUid, node: &NodeId) -> Option<Hmac<Sha256>> {
+        // A key of any length is valid.
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.key.as_bytes()).ok()?;
+        mac.update(uid.to_string().as_bytes());
+        // No name contains this byte, so no other pair has the same bytes.
+        mac.update(&[0]);
+        mac.update(node.to_string().as_bytes());
+        Some(mac)
     }
 
     /// Notes that a node has sent a message on a welcomed stream.
@@ -165,7 +130,7 @@ mod tests {
     }
 
     fn sound() -> Proofs {
-        Proofs::new(Some(Key([1; 32])))
+        Proofs::new(Some(ProofKey::new([1; 32])))
     }
 
     /// Once a node has its proof, messages in its name are refused without the proof.
@@ -207,16 +172,13 @@ mod tests {
         assert!(!proofs.admit(&uid(), &attend("n", false), None));
     }
 
-    /// A restarted coordinator verifies its members by the key of its state file.
+    /// The next coordinator verifies its members by the key of the one before.
     #[test]
     fn proofs_outlive_the_coordinator() {
         let proof = sound().of(&uid(), &node("n"));
-        let proofs = Proofs::new(Key::from_hex(&sound().key().to_hex()));
+        let proofs = Proofs::new(Some(sound().key().clone()));
         assert!(proofs.admit(&uid(), &attend("n", true), Some(proof)));
         assert!(!proofs.admit(&uid(), &attend("n", true), None));
-        for wrong in ["", "00", &"0".repeat(63), &"+".repeat(64), &"\u{fc}".repeat(32)] {
-            assert_eq!(Key::from_hex(wrong), None);
-        }
     }
 
     /// A coordinator without its key accepts members without a valid proof until its first round.

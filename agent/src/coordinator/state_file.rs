@@ -15,7 +15,7 @@ mod registration;
 
 use std::path::Path;
 
-pub(crate) use self::memory::{read_key, write_memory};
+pub(crate) use self::memory::write_memory;
 pub use self::{
     cleaning::clean,
     closed_job::ClosedJob,

@@ -14,14 +14,13 @@ use ragent_rendezvous::settings::Memory;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::warn;
 
-use super::{proofs::Key, state_file};
+use super::state_file;
 use crate::{coordinator::limits, sys::clock};
 
 /// The state file of one coordinator, if it has one.
 #[derive(Debug)]
 pub(super) struct StateWriter {
     path: Option<PathBuf>,
-    key: Key,
     writing: Option<JoinHandle<io::Result<()>>>,
     /// True if the write under way repeats the last one, so that no effect waits for it.
     is_touch: bool,
@@ -38,10 +37,9 @@ pub(super) struct StateWriter {
 }
 
 impl StateWriter {
-    pub(super) fn new(path: Option<PathBuf>, key: Key) -> Self {
+    pub(super) fn new(path: Option<PathBuf>) -> Self {
         Self {
             path,
-            key,
             writing: None,
             is_touch: false,
             next: None,
@@ -138,11 +136,10 @@ impl StateWriter {
             self.patience = None;
             return;
         };
-        let (key, kept) = (self.key.clone(), self.kept);
+        let kept = self.kept;
         self.last = Some(memory.clone());
         self.touch_at = Some(clock::now() + limits::STATE_FILE_INTERVAL);
-        self.writing =
-            Some(spawn_blocking(move || state_file::write_memory(&path, &memory, kept, &key)));
+        self.writing = Some(spawn_blocking(move || state_file::write_memory(&path, &memory, kept)));
     }
 }
 
@@ -157,10 +154,6 @@ mod tests {
 
     const KEPT: Duration = Duration::from_secs(600);
 
-    fn key() -> Key {
-        Key::from_hex(&"ab".repeat(32)).unwrap()
-    }
-
     fn memory(round: u64) -> Memory {
         Memory { round: Round(round), ..Memory::fresh(JobUid::new("u")) }
     }
@@ -170,14 +163,13 @@ mod tests {
     async fn writing_is_awaited() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run/job.json");
-        let mut file = StateWriter::new(Some(path.clone()), key());
+        let mut file = StateWriter::new(Some(path.clone()));
         assert!(!file.is_awaited());
         file.remember(memory(1), KEPT);
         assert!(file.is_awaited() && file.poll_timeout().is_some());
         file.written().await;
         assert!(!file.is_awaited());
         assert_eq!(state_file::read_memory(&path), Some(memory(1)));
-        assert_eq!(state_file::read_key(&path), Some(key()));
         file.forget().await;
         assert_eq!(state_file::read_memory(&path), None);
     }
@@ -187,7 +179,7 @@ mod tests {
     async fn newest_is_written_last() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.json");
-        let mut file = StateWriter::new(Some(path.clone()), key());
+        let mut file = StateWriter::new(Some(path.clone()));
         for round in 1..=3 {
             file.remember(memory(round), KEPT);
         }
@@ -202,7 +194,7 @@ mod tests {
     /// none.
     #[tokio::test]
     async fn disk_keeps_nobody() {
-        let mut file = StateWriter::new(Some("/proc/no/job.json".into()), key());
+        let mut file = StateWriter::new(Some("/proc/no/job.json".into()));
         file.remember(memory(1), KEPT);
         file.handle_timeout();
         assert!(!file.is_awaited());
@@ -210,7 +202,7 @@ mod tests {
         file.written().await;
         file.written().await;
         assert!(!file.is_awaited());
-        let mut nowhere = StateWriter::new(None, key());
+        let mut nowhere = StateWriter::new(None);
         nowhere.remember(memory(1), KEPT);
         assert!(!nowhere.is_awaited());
     }
@@ -221,13 +213,13 @@ mod tests {
     async fn removal_follows_the_last_write() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.json");
-        let mut file = StateWriter::new(Some(path.clone()), key());
+        let mut file = StateWriter::new(Some(path.clone()));
         // A write to a disk that stalls until the test continues it.
         let (resume, resumed) = oneshot::channel();
         let written_to = path.clone();
         file.writing = Some(tokio::spawn(async move {
             let _ = resumed.await;
-            state_file::write_memory(&written_to, &memory(1), KEPT, &key())
+            state_file::write_memory(&written_to, &memory(1), KEPT)
         }));
         let mut forgetting = pin!(file.forget());
         // The clock moves only when no task can continue, and no removal is in progress.
@@ -244,7 +236,7 @@ mod tests {
     async fn file_is_kept_young() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.json");
-        let mut file = StateWriter::new(Some(path.clone()), key());
+        let mut file = StateWriter::new(Some(path.clone()));
         assert_eq!(file.touch_at(), None);
         file.remember(memory(1), KEPT);
         assert_eq!(file.touch_at(), None);

@@ -18,7 +18,7 @@ use super::server::Server;
 use crate::{
     coordinator::{
         driver::{self as coordinator_driver, Input, Inputs},
-        proofs::{Key, Proofs},
+        proofs::Proofs,
         role::Role,
         service, state_file,
     },
@@ -48,16 +48,13 @@ pub(crate) struct RecoveredState {
     pub(crate) state_file: Option<PathBuf>,
     /// The memory of an earlier coordinator.
     pub(crate) memory: Option<Memory>,
-    /// The key of its proofs.
-    pub(crate) key: Option<Key>,
 }
 
 impl RecoveredState {
     /// Reads the state file of a job.
     pub(crate) fn from_file(path: PathBuf) -> Self {
         let memory = state_file::read_memory(&path);
-        let key = state_file::read_key(&path);
-        Self { state_file: Some(path), memory, key }
+        Self { state_file: Some(path), memory }
     }
 }
 
@@ -68,7 +65,7 @@ pub(crate) fn host_coordinator(
     recovered: RecoveredState,
     not_here: watch::Sender<NotHere>,
 ) -> (HostedCoordinator, Server) {
-    let RecoveredState { state_file, memory, key } = recovered;
+    let RecoveredState { state_file, memory } = recovered;
     if let Some(own) = state_file.clone() {
         // A slow disk does not delay the start, and remaining files are removed next time.
         drop(tokio::task::spawn_blocking(move || state_file::clean(&own)));
@@ -76,12 +73,13 @@ pub(crate) fn host_coordinator(
     let (inputs, queue) = mpsc::channel::<Input>(limits::COORDINATOR_QUEUE);
     let run_id = settings.run_id.clone();
     let memory = memory.unwrap_or_else(|| Memory::fresh(JobUid::new(random_id())));
+    let proofs = Proofs::new(memory.proof_key.clone());
+    let memory = Memory { proof_key: Some(proofs.key().clone()), ..memory };
     let rendezvous = Rendezvous::new(clock::now(), settings, memory, Tenure::Sole);
     let (known, endpoint) = (not_here.subscribe(), not_here.borrow().endpoint.clone());
     let role = Role::Coordinator { inputs: inputs.clone(), endpoint, known };
     let EndpointPort { listener, store, attended } = port;
     let protocols_attended = attended.subscribe();
-    let proofs = Proofs::new(key);
     let coordinator =
         coordinator_driver::drive(rendezvous, queue, state_file, not_here, attended, proofs);
     let coordinator = tokio::spawn(coordinator);

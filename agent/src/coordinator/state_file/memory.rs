@@ -3,7 +3,7 @@
 use std::{io, path::Path, time::Duration};
 
 use ragent_rendezvous::{
-    ids::{GroupRank, JobUid, NodeId, Round, Term},
+    ids::{GroupRank, JobUid, NodeId, ProofKey, Round, Term},
     message::Outcome,
     settings::{HostSeat, HostTally, Memory},
 };
@@ -14,7 +14,7 @@ use super::{
     age::{self, Stamp},
     files::{folder_of, name_of, read},
 };
-use crate::{coordinator::limits, coordinator::proofs::Key, sys::private_folder::PrivateFolder};
+use crate::{coordinator::limits, sys::private_folder::PrivateFolder};
 
 /// The content of a coordinator's state file.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
@@ -52,7 +52,7 @@ pub(super) struct Remembered {
     /// Missing in files of older builds.
     #[serde(default)]
     closed: Option<Outcome>,
-    /// Missing in files of older builds.
+    /// Hexadecimal digits. Missing in files of older builds.
     #[serde(default)]
     proof_key: String,
 }
@@ -144,12 +144,8 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
         early_free_rounds: remembered.early_free_rounds,
         is_early: remembered.is_early,
         closed: remembered.closed,
+        proof_key: key_from_hex(&remembered.proof_key),
     })
-}
-
-/// Reads the key with which an earlier coordinator made proofs, if there is one.
-pub(crate) fn read_key(path: &Path) -> Option<Key> {
-    Key::from_hex(&read::<Remembered>(path)?.proof_key)
 }
 
 /// Replaces the memory; agents of the run may wait for `kept` for the next coordinator.
@@ -161,12 +157,7 @@ pub(crate) fn read_key(path: &Path) -> Option<Key> {
 /// # Errors
 ///
 /// Returns the system's error.
-pub(crate) fn write_memory(
-    path: &Path,
-    memory: &Memory,
-    kept: Duration,
-    key: &Key,
-) -> io::Result<()> {
+pub(crate) fn write_memory(path: &Path, memory: &Memory, kept: Duration) -> io::Result<()> {
     let mut remembered = Remembered {
         schema: SCHEMA,
         written: Stamp::now(),
@@ -186,7 +177,7 @@ pub(crate) fn write_memory(
         early_free_rounds: memory.early_free_rounds,
         is_early: memory.is_early,
         closed: memory.closed.clone(),
-        proof_key: key.to_hex(),
+        proof_key: memory.proof_key.as_ref().map(key_to_hex).unwrap_or_default(),
     };
     let mut text = serde_json::to_vec(&remembered)?;
     if text.len() as u64 > limits::MAX_STATE_FILE
@@ -212,6 +203,21 @@ pub(crate) fn write_memory(
     if is_usual && folder.write_over(name, &text)? { Ok(()) } else { folder.replace(name, &text) }
 }
 
+fn key_to_hex(key: &ProofKey) -> String {
+    key.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn key_from_hex(text: &str) -> Option<ProofKey> {
+    let mut bytes = [0; ProofKey::LEN];
+    if text.len() != 2 * ProofKey::LEN || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(ProofKey::new(bytes))
+}
+
 /// The usual length of a state file: one page, which the kernel writes at once. A longer file, as
 /// after failures on many machines, is written to a temporary file and renamed.
 const MEMORY_LEN: usize = 4096;
@@ -232,8 +238,7 @@ pub(super) mod tests {
         change: impl FnOnce(&mut Remembered),
     ) {
         let memory = Memory::fresh(JobUid::new("u"));
-        let key = Key::from_hex(&"ab".repeat(32)).unwrap();
-        write_memory(path, &memory, Duration::from_secs(600), &key).unwrap();
+        write_memory(path, &memory, Duration::from_secs(600)).unwrap();
         let mut remembered: Remembered = read(path).unwrap();
         let now = u64::try_from(crate::sys::clock::boot_time().as_millis()).unwrap();
         remembered.written = serde_json::from_value(serde_json::json!({
@@ -250,7 +255,6 @@ pub(super) mod tests {
     fn memory_survives() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/job.json");
-        let key = Key::from_hex(&"0f".repeat(32)).unwrap();
         assert_eq!(read_memory(&path), None);
         let memory = Memory {
             round: Round(7),
@@ -268,6 +272,7 @@ pub(super) mod tests {
             free_rounds: 3,
             early_free_rounds: 2,
             is_early: true,
+            proof_key: Some(ProofKey::new([0xf; 32])),
             ..Memory::fresh(JobUid::new("u"))
         };
         // The second is shorter, and no part of the first remains.
@@ -281,11 +286,21 @@ pub(super) mod tests {
         };
         let closed = Memory { closed: Some(outcome), ..memory.clone() };
         for written in [first, memory, closed] {
-            write_memory(&path, &written, Duration::from_secs(600), &key).unwrap();
+            write_memory(&path, &written, Duration::from_secs(600)).unwrap();
             assert_eq!(read_memory(&path), Some(written));
         }
         fs::write(&path, "{").unwrap();
         assert_eq!(read_memory(&path), None);
+    }
+
+    /// A key in a state file consists of 64 hexadecimal digits; anything else is no key.
+    #[test]
+    fn key_is_parsed() {
+        let key = ProofKey::new(std::array::from_fn(|at| 8 * u8::try_from(at).unwrap()));
+        assert_eq!(key_from_hex(&key_to_hex(&key)), Some(key));
+        for wrong in ["", "00", &"0".repeat(63), &"+".repeat(64), &"\u{fc}".repeat(32)] {
+            assert_eq!(key_from_hex(wrong), None);
+        }
     }
 
     /// A state file is read only while agents may wait for its run, and only with the known schema.
