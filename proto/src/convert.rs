@@ -28,8 +28,10 @@ macro_rules! enumeration {
 mod agent;
 mod coordinator;
 mod failure;
+mod memory;
 mod settings;
 mod snapshot;
+pub mod voter;
 
 use std::time::Duration;
 

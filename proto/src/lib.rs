@@ -1,6 +1,6 @@
-//! The attend protocol and the status of a job, over gRPC.
+//! The attend protocol and the status of a job, over gRPC, and the messages between voters.
 //!
-//! [`v1`] is generated from `ragent.proto`: all fields are optional, all numbers wide. [`convert`]
+//! [`v1`] is generated from `ragent.proto` and `voter.proto`: all fields are optional, all numbers wide. [`convert`]
 //! converts it to the domain types of `ragent-rendezvous` and refuses malformed messages, so that
 //! no other crate checks a message again. This crate uses no socket and no process.
 #![forbid(unsafe_code)]

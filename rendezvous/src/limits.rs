@@ -25,7 +25,7 @@ pub(crate) const DEPARTED_TALLIES_MAX: usize = 1_024;
 
 /// The highest term or round that is accepted. At one round per microsecond it is reached after
 /// 140,000 years, so a higher number is an error; accepting it would leave no number for the next.
-pub(crate) const NUMBER_MAX: u64 = 1 << 62;
+pub const NUMBER_MAX: u64 = 1 << 62;
 
 /// The most by which a claimed term or round may be ahead of the known one: one per second for
 /// twelve days, all completed while the state file could not be written.
@@ -91,7 +91,7 @@ pub(crate) const FREE_ROUNDS_MAX: u32 = 1_000;
 
 /// The most machines whose tallies are kept across a restart of the coordinator: those with the
 /// most losses, as many as a state file easily holds.
-pub(crate) const HOST_TALLIES_MAX: usize = 64;
+pub const HOST_TALLIES_MAX: usize = 64;
 
 /// The longest spacing of voluntary rounds: a node that joins does not wait longer for one.
 pub(crate) const VOLUNTARY_SPACING_MAX: Duration = Duration::from_secs(300);
@@ -105,6 +105,9 @@ pub(crate) const QUIET_TIME: Duration = Duration::from_secs(600);
 /// round. Their workers have ended by the end of the lease; their agents need the margin to find
 /// it.
 pub(crate) const RECOVERY_MARGIN: Duration = Duration::from_secs(2);
+
+/// The most voters of a job: of five, any two may be lost. More would only add messages.
+pub const VOTERS_MAX: usize = 5;
 
 /// The maximum number of renewals whose answers count: those of one lease (12), and those that
 /// changes of the memory cause in between.

@@ -1,0 +1,251 @@
+//! Messages between voters.
+//!
+//! They are sent over plain connections, so this module also encodes and decodes their bytes.
+
+use std::time::Duration;
+
+use prost::Message;
+use ragent_rendezvous::{
+    election::message::{Answer, Place, Replica, Request, Version, VoterMessage},
+    ids::{NodeId, RunId, Term},
+    limits::{NUMBER_MAX, VOTERS_MAX},
+    message::PROTOCOL_VERSION,
+};
+
+use super::{millis, name, nonempty, required};
+use crate::{
+    Malformed,
+    v1::{self, voter_message},
+};
+
+/// The part of a message that is the same in all messages between the voters of a job.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ElectionHeader {
+    /// The job.
+    pub run_id: RunId,
+    /// The digest of the list of voters.
+    pub voters: [u8; 32],
+}
+
+/// A message of another voter.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum FromVoter {
+    /// A request.
+    Request(VoterMessage<Request>),
+    /// The answer to a request.
+    Answer(VoterMessage<Answer>),
+}
+
+/// Encodes a message to another voter.
+pub fn encode(header: &ElectionHeader, message: FromVoter) -> Vec<u8> {
+    let encoded = match message {
+        FromVoter::Request(message) => {
+            let (message, request) = take_body(message);
+            wire(header, message, request.into())
+        }
+        FromVoter::Answer(message) => {
+            let (message, answer) = take_body(message);
+            wire(header, message, voter_message::Body::Answer(answer.into()))
+        }
+    };
+    encoded.encode_to_vec()
+}
+
+/// Decodes a message of another voter.
+///
+/// # Errors
+///
+/// Returns [`Malformed::ProtocolVersion`] if the other voter has another protocol version, and
+/// another error if the message is not valid.
+pub fn decode(bytes: &[u8]) -> Result<(ElectionHeader, FromVoter), Malformed> {
+    let message = v1::VoterMessage::decode(bytes).map_err(|_| Malformed::Encoding)?;
+    if message.protocol_version != PROTOCOL_VERSION {
+        let theirs = message.protocol_version;
+        return Err(Malformed::ProtocolVersion { ours: PROTOCOL_VERSION, theirs });
+    }
+    let header = ElectionHeader {
+        run_id: RunId::new(nonempty(message.run_id, "voter.run_id")?),
+        voters: message.voters.try_into().map_err(|_| Malformed::OutOfRange("voter.voters"))?,
+    };
+    let place = usize::try_from(message.place).ok().filter(|place| *place < VOTERS_MAX);
+    let message_of = VoterMessage {
+        place: Place(place.ok_or(Malformed::OutOfRange("voter.place"))?),
+        process: NodeId::new(nonempty(message.process, "voter.process")?),
+        is_fresh: message.is_fresh,
+        highest: term(message.highest, "voter.highest")?,
+        sequence: message.sequence,
+        body: (),
+    };
+    let message = match Body::try_from(required(message.body, "voter.body")?)? {
+        Body::Request(request) => FromVoter::Request(with_body(message_of, request)),
+        Body::Answer(answer) => FromVoter::Answer(with_body(message_of, answer)),
+    };
+    Ok((header, message))
+}
+
+enum Body {
+    Request(Request),
+    Answer(Answer),
+}
+
+fn with_body<Body>(message: VoterMessage<()>, body: Body) -> VoterMessage<Body> {
+    let VoterMessage { place, process, is_fresh, highest, sequence, body: () } = message;
+    VoterMessage { place, process, is_fresh, highest, sequence, body }
+}
+
+fn take_body<Body>(message: VoterMessage<Body>) -> (VoterMessage<()>, Body) {
+    let VoterMessage { place, process, is_fresh, highest, sequence, body } = message;
+    (VoterMessage { place, process, is_fresh, highest, sequence, body: () }, body)
+}
+
+fn wire(
+    header: &ElectionHeader,
+    message: VoterMessage<()>,
+    body: voter_message::Body,
+) -> v1::VoterMessage {
+    v1::VoterMessage {
+        protocol_version: PROTOCOL_VERSION,
+        run_id: header.run_id.to_string(),
+        voters: header.voters.to_vec(),
+        // A place beyond the limit is refused by the receiver.
+        place: u32::try_from(message.place.0).unwrap_or(u32::MAX),
+        process: message.process.to_string(),
+        is_fresh: message.is_fresh,
+        highest: message.highest.0,
+        sequence: message.sequence,
+        body: Some(body),
+    }
+}
+
+/// Checks a term or a number that only grows.
+pub(super) fn number(value: u64, field: &'static str) -> Result<u64, Malformed> {
+    if value > NUMBER_MAX { Err(Malformed::OutOfRange(field)) } else { Ok(value) }
+}
+
+fn term(value: u64, field: &'static str) -> Result<Term, Malformed> {
+    number(value, field).map(Term)
+}
+
+impl From<Request> for voter_message::Body {
+    fn from(request: Request) -> Self {
+        match request {
+            Request::PreVote => Self::PreVote(voter_message::PreVote {}),
+            Request::Vote { term, cold } => {
+                Self::Vote(voter_message::Vote { term: term.0, cold: to_cold(cold) })
+            }
+            Request::Renew { term, cold, replica } => Self::Renew(voter_message::Renew {
+                term: term.0,
+                cold: to_cold(cold),
+                replica: Some((*replica).into()),
+            }),
+            Request::Release { term } => Self::Release(voter_message::Release { term: term.0 }),
+        }
+    }
+}
+
+impl TryFrom<voter_message::Body> for Body {
+    type Error = Malformed;
+
+    fn try_from(body: voter_message::Body) -> Result<Self, Malformed> {
+        use voter_message::Body as Wire;
+        Ok(Self::Request(match body {
+            Wire::PreVote(voter_message::PreVote {}) => Request::PreVote,
+            Wire::Vote(vote) => {
+                Request::Vote { term: term(vote.term, "vote.term")?, cold: cold(vote.cold)? }
+            }
+            Wire::Renew(renew) => Request::Renew {
+                term: term(renew.term, "renew.term")?,
+                cold: cold(renew.cold)?,
+                replica: Box::new(required(renew.replica, "renew.replica")?.try_into()?),
+            },
+            Wire::Release(release) => {
+                Request::Release { term: term(release.term, "release.term")? }
+            }
+            Wire::Answer(answer) => return Ok(Self::Answer(answer.try_into()?)),
+        }))
+    }
+}
+
+fn to_cold(cold: Option<NodeId>) -> String {
+    cold.map(|process| process.to_string()).unwrap_or_default()
+}
+
+fn cold(process: String) -> Result<Option<NodeId>, Malformed> {
+    let process = name(process, "voter.cold")?;
+    Ok((!process.is_empty()).then(|| NodeId::new(process)))
+}
+
+impl From<Answer> for voter_message::Answer {
+    fn from(answer: Answer) -> Self {
+        let Answer { is_granted, workers_for, former, replica, version } = answer;
+        let former = former
+            .map(|(term, process)| v1::FormerLeader { term: term.0, process: process.to_string() });
+        Self {
+            is_granted,
+            workers_for_ms: to_millis_up(workers_for),
+            former,
+            replica: replica.map(|replica| (*replica).into()),
+            version: Some(version.into()),
+        }
+    }
+}
+
+/// Returns the milliseconds for which workers may run, rounded up: a shorter wait would be unsafe.
+fn to_millis_up(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+impl TryFrom<voter_message::Answer> for Answer {
+    type Error = Malformed;
+
+    fn try_from(answer: voter_message::Answer) -> Result<Self, Malformed> {
+        let former = answer.former.map(|v1::FormerLeader { term: value, process }| {
+            let process = NodeId::new(nonempty(process, "answer.former")?);
+            Ok((term(value, "answer.former")?, process))
+        });
+        let replica = answer.replica.map(TryInto::try_into).transpose()?;
+        Ok(Self {
+            is_granted: answer.is_granted,
+            workers_for: millis(answer.workers_for_ms, "answer.workers_for_ms")?,
+            former: former.transpose()?,
+            replica: replica.map(Box::new),
+            version: required(answer.version, "answer.version")?.try_into()?,
+        })
+    }
+}
+
+impl From<Version> for v1::Version {
+    fn from(version: Version) -> Self {
+        Self { term: version.term.0, number: version.number }
+    }
+}
+
+impl TryFrom<v1::Version> for Version {
+    type Error = Malformed;
+
+    fn try_from(version: v1::Version) -> Result<Self, Malformed> {
+        let v1::Version { term: value, number: changes } = version;
+        Ok(Self { term: term(value, "version.term")?, number: number(changes, "version.number")? })
+    }
+}
+
+impl From<Replica> for v1::Replica {
+    fn from(replica: Replica) -> Self {
+        let Replica { version, memory } = replica;
+        Self { version: Some(version.into()), memory: memory.map(Into::into) }
+    }
+}
+
+impl TryFrom<v1::Replica> for Replica {
+    type Error = Malformed;
+
+    fn try_from(replica: v1::Replica) -> Result<Self, Malformed> {
+        Ok(Self {
+            version: required(replica.version, "replica.version")?.try_into()?,
+            memory: replica.memory.map(TryInto::try_into).transpose()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,222 @@
+//! Messages between voters are received as they were sent, and malformed ones are refused.
+
+use proptest::prelude::*;
+use ragent_rendezvous::{
+    ids::{GroupRank, JobUid, ProofKey, Round},
+    message::{JobResult, Outcome},
+    settings::{HostSeat, HostTally, Memory},
+};
+
+use super::*;
+
+fn header() -> ElectionHeader {
+    ElectionHeader { run_id: RunId::new("job7"), voters: std::array::from_fn(|n| n as u8) }
+}
+
+fn with<Body>(body: Body) -> VoterMessage<Body> {
+    VoterMessage {
+        place: Place(2),
+        process: NodeId::new("node1_17_ab"),
+        is_fresh: true,
+        highest: Term(NUMBER_MAX),
+        sequence: 17,
+        body,
+    }
+}
+
+fn version() -> Version {
+    Version { term: Term(9 << 16 | 3), number: 4 }
+}
+
+fn memory() -> Memory {
+    let tally = HostTally {
+        host_name: "node1".to_owned(),
+        address: "10.0.0.1".to_owned(),
+        strikes: 2,
+        early_losses: 1,
+    };
+    Memory {
+        job_uid: JobUid::new("uid"),
+        term: Term(8),
+        round: Round(41),
+        round_size: 3,
+        is_adopted: true,
+        host: Some(HostSeat {
+            rank: GroupRank(2),
+            node: NodeId::new("n"),
+            is_confirmed_dead: true,
+        }),
+        restarts_used: 5,
+        charged_through: Round(40),
+        host_tallies: vec![tally; 64],
+        free_rounds: 6,
+        early_free_rounds: 7,
+        is_early: true,
+        closed: Some(Outcome {
+            result: JobResult::Succeeded,
+            first_failure: None,
+            other_failures: 0,
+            further_failures: Vec::new(),
+            restarts_used: 5,
+        }),
+        proof_key: Some(ProofKey::new([3; 32])),
+    }
+}
+
+fn replica(memory: Option<Memory>) -> Box<Replica> {
+    Box::new(Replica { version: version(), memory })
+}
+
+fn answer() -> Answer {
+    Answer {
+        is_granted: true,
+        workers_for: Duration::from_millis(2_900),
+        former: Some((Term(8), NodeId::new("m"))),
+        replica: Some(replica(Some(memory()))),
+        version: version(),
+    }
+}
+
+fn all() -> Vec<FromVoter> {
+    let (term, cold) = (Term(9 << 16 | 3), Some(NodeId::new("m")));
+    let fresh = Memory::fresh(JobUid::new("uid"));
+    let requests = [
+        Request::PreVote,
+        Request::Vote { term, cold: None },
+        Request::Vote { term, cold: cold.clone() },
+        Request::Renew { term, cold: None, replica: replica(None) },
+        Request::Renew { term, cold: None, replica: replica(Some(fresh)) },
+        Request::Renew { term, cold, replica: replica(Some(memory())) },
+        Request::Release { term },
+    ];
+    let refused = Answer { is_granted: false, former: None, replica: None, ..answer() };
+    let requests = requests.map(|request| FromVoter::Request(with(request)));
+    let answers = [answer(), refused].map(|answer| FromVoter::Answer(with(answer)));
+    requests.into_iter().chain(answers).collect()
+}
+
+/// Returns the error of a message that `change` makes wrong.
+fn refusal(message: FromVoter, change: impl FnOnce(&mut v1::VoterMessage)) -> Malformed {
+    let bytes = encode(&header(), message);
+    let mut message = v1::VoterMessage::decode(bytes.as_slice()).unwrap();
+    change(&mut message);
+    decode(&message.encode_to_vec()).unwrap_err()
+}
+
+/// Returns the error of a renewal whose memory `change` makes wrong.
+fn refusal_of_memory(change: impl FnOnce(&mut v1::Memory)) -> Malformed {
+    let replica = replica(Some(memory()));
+    let renew = Request::Renew { term: Term(1), cold: None, replica };
+    refusal(FromVoter::Request(with(renew)), |message| {
+        let Some(voter_message::Body::Renew(renew)) = &mut message.body else {
+            panic!("{message:?}")
+        };
+        change(renew.replica.as_mut().unwrap().memory.as_mut().unwrap());
+    })
+}
+
+/// Every message is received as it was sent, with all fields of the memory.
+#[test]
+fn voters_are_understood() {
+    for sent in all() {
+        let bytes = encode(&header(), sent.clone());
+        assert_eq!(decode(&bytes), Ok((header(), sent)));
+    }
+}
+
+/// The time for which workers may run never becomes shorter: the winner of an election waits for
+/// it.
+#[test]
+fn time_of_workers_is_rounded_up() {
+    for (nanos, millis) in [(0, 0), (1, 1), (1_000_000, 1), (2_000_001, 3)] {
+        let sent = Answer { workers_for: Duration::from_nanos(nanos), ..answer() };
+        let received = decode(&encode(&header(), FromVoter::Answer(with(sent)))).unwrap();
+        let (_, FromVoter::Answer(received)) = received else { panic!("{received:?}") };
+        assert_eq!(received.body.workers_for, Duration::from_millis(millis));
+    }
+}
+
+/// A voter of another protocol version is refused by name, whatever else its message contains.
+#[test]
+fn other_versions_are_named() {
+    let error = refusal(FromVoter::Request(with(Request::PreVote)), |message| {
+        message.protocol_version = 9;
+        message.body = None;
+    });
+    assert_eq!(error, Malformed::ProtocolVersion { ours: PROTOCOL_VERSION, theirs: 9 });
+    let text = error.to_string();
+    assert!(text.contains('9') && text.contains(&PROTOCOL_VERSION.to_string()), "{text}");
+}
+
+/// A missing, too long or meaningless field is refused by name.
+#[test]
+fn malformed_messages_are_refused_by_name() {
+    let request = |change: &dyn Fn(&mut v1::VoterMessage)| {
+        refusal(FromVoter::Request(with(Request::PreVote)), change)
+    };
+    assert_eq!(decode(&[0xff]), Err(Malformed::Encoding));
+    assert_eq!(request(&|m| m.run_id.clear()), Malformed::Missing("voter.run_id"));
+    assert_eq!(request(&|m| m.process.clear()), Malformed::Missing("voter.process"));
+    assert_eq!(request(&|m| m.process = "\u{1b}".into()), Malformed::OutOfRange("voter.process"));
+    assert_eq!(request(&|m| m.body = None), Malformed::Missing("voter.body"));
+    assert_eq!(request(&|m| m.place = 5), Malformed::OutOfRange("voter.place"));
+    assert_eq!(request(&|m| m.highest = NUMBER_MAX + 1), Malformed::OutOfRange("voter.highest"));
+    for len in [0, 31, 33] {
+        assert_eq!(request(&|m| m.voters = vec![0; len]), Malformed::OutOfRange("voter.voters"));
+    }
+    let body = |request| {
+        let no_body = |body| refusal(FromVoter::Request(with(Request::PreVote)), |m| m.body = body);
+        no_body(Some(request))
+    };
+    use voter_message::Body as Wire;
+    let term = NUMBER_MAX + 1;
+    let vote = voter_message::Vote { term, cold: String::new() };
+    assert_eq!(body(Wire::Vote(vote)), Malformed::OutOfRange("vote.term"));
+    let vote = voter_message::Vote { term: 1, cold: "x".repeat(257) };
+    let too_long = Malformed::TooLong { field: "voter.cold", len: 257, limit: 256 };
+    assert_eq!(body(Wire::Vote(vote)), too_long);
+    let renew = voter_message::Renew { term: 1, cold: String::new(), replica: None };
+    assert_eq!(body(Wire::Renew(renew)), Malformed::Missing("renew.replica"));
+    let mut wrong = voter_message::Answer::from(answer());
+    wrong.version.as_mut().unwrap().number = u64::MAX;
+    assert_eq!(body(Wire::Answer(wrong)), Malformed::OutOfRange("version.number"));
+    let wrong = voter_message::Answer { version: None, ..answer().into() };
+    assert_eq!(body(Wire::Answer(wrong)), Malformed::Missing("answer.version"));
+    let wrong = voter_message::Answer { workers_for_ms: u64::MAX, ..answer().into() };
+    assert_eq!(body(Wire::Answer(wrong)), Malformed::OutOfRange("answer.workers_for_ms"));
+}
+
+/// Every field of a memory is checked.
+#[test]
+fn malformed_memories_are_refused_by_name() {
+    let out_of_range = |change: &dyn Fn(&mut v1::Memory), field| {
+        assert_eq!(refusal_of_memory(change), Malformed::OutOfRange(field));
+    };
+    out_of_range(&|m| m.term = u64::MAX, "memory.term");
+    out_of_range(&|m| m.round = u64::MAX, "memory.round");
+    out_of_range(&|m| m.round_size = u32::MAX, "memory.round_size");
+    out_of_range(&|m| m.charged_through = u64::MAX, "memory.charged_through");
+    out_of_range(&|m| m.proof_key = vec![1; 16], "memory.proof_key");
+    out_of_range(&|m| m.host_tallies[0].address = "\n".into(), "host_tally.address");
+    out_of_range(&|m| m.host.as_mut().unwrap().node_id = "\0".into(), "host_seat.node_id");
+    assert_eq!(refusal_of_memory(|m| m.job_uid.clear()), Malformed::Missing("memory.job_uid"));
+    let too_many = refusal_of_memory(|m| m.host_tallies.push(v1::HostTally::default()));
+    let field = "memory.host_tallies";
+    assert_eq!(too_many, Malformed::TooLong { field, len: 65, limit: 64 });
+}
+
+proptest! {
+    /// Decoding never panics, however the bytes were cut or changed.
+    #[test]
+    fn no_bytes_panic(
+        which in 0_usize..9,
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+        noise in prop::collection::vec(any::<u8>(), 0..64),
+    ) {
+        let mut bytes = encode(&header(), all()[which].clone());
+        let place = at.index(bytes.len());
+        bytes[place] = byte;
+        let _ = (decode(&bytes), decode(&noise), decode(&bytes[..place]));
+    }
+}
