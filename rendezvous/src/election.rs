@@ -49,7 +49,10 @@ mod tests;
 pub mod timers;
 mod voter;
 
-use std::{collections::VecDeque, time::Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use tracing::info;
 
@@ -77,6 +80,8 @@ pub struct Election {
     leader: Option<Place>,
     /// The processes that have answered or led, by place.
     processes: Vec<Option<NodeId>>,
+    /// The times of the last answers to requests of this process, by place.
+    answered: Vec<Option<Instant>>,
     /// The number of failed candidacies since the last leader.
     failures: u32,
     is_leaving: bool,
@@ -112,6 +117,7 @@ impl Election {
             highest,
             leader: None,
             processes,
+            answered: vec![None; settings.voters],
             failures: 0,
             is_leaving: false,
             sequence: 0,
@@ -162,6 +168,9 @@ impl Election {
         self.begin(now);
         self.learn(now, message.highest);
         self.note_process(message.place, &message.process);
+        if let Some(answered) = self.answered.get_mut(message.place.0) {
+            *answered = Some(now);
+        }
         match &mut self.role {
             Role::Follower { .. } => {}
             Role::PreCandidate(poll) | Role::Candidate { poll, .. } => {
@@ -286,6 +295,17 @@ impl Election {
             Role::Leader(leader) => leader.until,
             Role::Follower { .. } | Role::PreCandidate(_) | Role::Candidate { .. } => None,
         }
+    }
+
+    /// Returns, by place, the time since each voter answered a request of this process: zero for this
+    /// voter itself, and `None` for one that has never answered.
+    pub fn answered(&self, now: Instant) -> Vec<Option<Duration>> {
+        let since = |at: &Option<Instant>| at.map(|at| now.saturating_duration_since(at));
+        let mut answered: Vec<_> = self.answered.iter().map(since).collect();
+        if let Some(own) = answered.get_mut(self.settings.place.0) {
+            *own = Some(Duration::ZERO);
+        }
+        answered
     }
 
     /// Returns the highest term that this voter knows, to be stored for the next process at its

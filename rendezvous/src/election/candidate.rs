@@ -125,6 +125,11 @@ impl Election {
         self.settings.timers.poll * (1 << self.failures.min(POLL_DOUBLINGS_MAX))
     }
 
+    /// Returns the longest time for which any candidate waits for answers.
+    pub(super) fn longest_poll(&self) -> Duration {
+        self.settings.timers.poll * (1 << POLL_DOUBLINGS_MAX)
+    }
+
     fn own_ballot(&self, now: Instant, answer: Answer) -> Ballot {
         let own = (self.settings.process.clone(), self.voter.is_fresh(now));
         Ballot::new(now, self.settings.timers, own, answer)

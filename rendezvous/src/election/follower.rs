@@ -10,7 +10,7 @@ use crate::{
         message::{Answer, Place, Replica},
     },
     ids::{NodeId, Term},
-    limits::NUMBER_MAX,
+    limits::{NUMBER_MAX, VOTERS_MAX},
 };
 
 impl Election {
@@ -29,8 +29,9 @@ impl Election {
         if is_granted {
             self.highest = self.highest.max(term);
             debug!(%process, %term, "voted");
-            // The candidate is elected within the time of a poll, or not at all.
-            self.stand_after(now, self.poll_time() + self.settings.timers.pause);
+            // The candidate is elected within the time of its poll, or not at all. It may have failed
+            // more often than this voter, and take longer.
+            self.stand_after(now, self.longest_poll() + self.settings.timers.pause);
         }
         self.voter.answer(now, is_granted, is_granted)
     }
@@ -72,12 +73,13 @@ impl Election {
     }
 
     /// Becomes a follower that stands for election after `delay` and a stagger that depends on its
-    /// place.
+    /// turn.
     pub(super) fn stand_after(&mut self, now: Instant, delay: Duration) {
-        let place = u32::try_from(self.settings.place.0).unwrap_or(u32::MAX);
+        let turn = self.settings.turn.min(VOTERS_MAX);
+        let turn = u32::try_from(turn).unwrap_or(u32::MAX);
         let stagger = self.settings.timers.stagger;
         let random = stagger.mul_f64(self.jitter.fraction());
-        let stands_at = now + delay + stagger.saturating_mul(place) + random;
+        let stands_at = now + delay + stagger.saturating_mul(turn) + random;
         self.role = Role::Follower { stands_at };
     }
 }

@@ -14,8 +14,11 @@ use crate::{
 /// The configuration of one voter.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The place of this voter in the list.
+    /// The place of this voter in the list that all voters share, which is sorted.
     pub place: Place,
+    /// The position of this voter in the list as the user gave it, counted from zero: the delay of its
+    /// candidacies, so that the first voter that is alive leads.
+    pub turn: usize,
     /// The number of voters in the list.
     pub voters: usize,
     /// This process.

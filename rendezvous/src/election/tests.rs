@@ -1,6 +1,6 @@
 //! Elections with a simulated clock and a network that delivers at once.
 
-use std::{collections::VecDeque, iter, time::Duration};
+use std::{collections::VecDeque, iter};
 
 use super::{timers::Timers, *};
 use crate::ids::JobUid;
@@ -25,6 +25,7 @@ fn empty() -> Replica {
 fn voter(now: Instant, place: usize, voters: usize) -> Election {
     let settings = Settings {
         place: Place(place),
+        turn: place,
         voters,
         process: process(place),
         timers: Timers::default(),
@@ -139,6 +140,50 @@ fn fresh_voters_elect_at_once() {
         assert_eq!(voters.leader(), Some(leader));
         assert_eq!(voters.led(leader).len(), 1, "elected once");
     }
+}
+
+/// The voter that the user has listed first leads, whatever its place in the sorted list.
+#[test]
+fn first_turn_leads() {
+    for first in 0..3 {
+        let mut voters = Voters::new(3);
+        for place in 0..3 {
+            let mut settings = voters.voters[place].settings.clone();
+            settings.turn = (place + 3 - first) % 3;
+            voters.voters[place] = Election::new(voters.now, settings, empty(), Term(0));
+        }
+        voters.pass(millis(400));
+        assert_eq!(voters.leader(), Some(first));
+    }
+}
+
+/// A voter that has voted does not stand before the candidate's poll has ended, however often that
+/// candidate has failed.
+#[test]
+fn voter_waits_for_the_longest_poll() {
+    let now = Voters::new(1).now;
+    let mut voter = voter(now, 0, 3);
+    let answer = voter.handle_request(now, vote(1, Term(7), None)).expect("an answer");
+    assert!(answer.body.is_granted);
+    let stands_at = voter.poll_timeout().expect("it stands");
+    assert!(stands_at >= now + millis(1_200) + Timers::default().pause);
+}
+
+/// The time since the last answer of each voter is known, to be shown to the user.
+#[test]
+fn silence_of_voters_is_counted() {
+    let mut voters = Voters::new(3);
+    let never = [Some(Duration::ZERO), None, None];
+    assert_eq!(voters.voters[0].answered(voters.now), never);
+    voters.pass(millis(10_000));
+    assert_eq!(voters.leader(), Some(0));
+    voters.is_down[1] = true;
+    voters.pass(millis(12_000));
+    let answered = voters.voters[0].answered(voters.now);
+    assert_eq!(answered[0], Some(Duration::ZERO));
+    assert!(answered[1].is_some_and(|silent| silent >= millis(12_000)), "{answered:?}");
+    let interval = Timers::default().renewal;
+    assert!(answered[2].is_some_and(|silent| silent <= interval), "{answered:?}");
 }
 
 /// If one voter is missing, fresh voters may have forgotten that it leads: they wait for a lease.

@@ -24,7 +24,7 @@ pub struct Timers {
     pub pause: Duration,
     /// The longest pause.
     pub pause_max: Duration,
-    /// The delay between the candidacies of two neighbours in the list, and the maximum of the
+    /// The delay between the candidacies of two neighbours in the list as the user gave it, and the maximum of the
     /// random delay that is added to it.
     pub stagger: Duration,
 }

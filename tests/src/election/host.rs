@@ -140,8 +140,8 @@ impl World {
             Bug::SharedTerms => 0,
             _ => self.random.between(0, u64::MAX - 1),
         };
-        let settings =
-            election::Settings { place, voters: self.voters, process, timers: self.timers, seed };
+        let (turn, voters, timers) = (place.0, self.voters, self.timers);
+        let settings = election::Settings { place, turn, voters, process, timers, seed };
         let empty = Replica { version: Version::default(), memory: None };
         let (replica, highest) = self.hosts[host].file.clone().unwrap_or((empty, Term(0)));
         let started = match self.bug {
