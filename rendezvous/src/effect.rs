@@ -29,6 +29,9 @@ pub enum Effect {
         /// The term that the node knows.
         term: Term,
     },
+    /// End this elected coordinator: the node in its process has left, or the process is to end. Another voter is to be
+    /// elected, and this process never again.
+    HandOver,
     /// The coordinator may exit: every node has acknowledged that the job is closed, the
     /// coordinator's process is to end, or it gives way to another coordinator.
     Finish {

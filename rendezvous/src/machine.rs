@@ -11,6 +11,7 @@ mod departing;
 mod failing;
 mod free_rounds;
 mod gathering;
+mod handing_over;
 mod recovering;
 mod refused_clients;
 mod regathering;
@@ -73,7 +74,8 @@ enum Availability {
     /// The coordinator's process is shutting down; the coordinator ends when the workers have
     /// stopped.
     ShuttingDown,
-    /// The coordinator has returned [`Effect::Finish`] and ignores all input.
+    /// The coordinator has returned [`Effect::Finish`], [`Effect::Resign`] or [`Effect::HandOver`] and ignores all
+    /// input.
     Ended,
 }
 
@@ -227,12 +229,16 @@ impl Rendezvous {
     }
 
     /// Shuts this coordinator down, because its process is to end: the round is stopped, no other
-    /// follows.
+    /// follows. An elected coordinator is replaced by another voter, which continues the job.
     pub fn handle_shutdown(&mut self, now: Instant) {
         if !self.begin(now) || matches!(self.phase, Phase::Closed(_)) {
             return;
         }
         info!("coordinator shutting down");
+        if self.tenure != Tenure::Sole {
+            self.hand_over();
+            return;
+        }
         self.leave(Availability::ShuttingDown);
         if matches!(self.phase, Phase::Running(_)) {
             self.restart(now, RestartReason::HostLeft, None, None);
@@ -303,7 +309,7 @@ impl Rendezvous {
             Phase::Regathering(_) => self.on_standing_in_regathering(id),
         }
         self.index_readiness(id);
-        if !self.is_host(id) || matches!(self.phase, Phase::Closed(_)) {
+        if !self.is_sole_host(id) || matches!(self.phase, Phase::Closed(_)) {
             return;
         }
         if let Some(NodeState::Leaving { reaped }) = self.state(id) {
@@ -336,6 +342,10 @@ impl Rendezvous {
             }
             return false;
         };
+        if self.has_left_with_host() {
+            self.close_or_hand_over();
+            return false;
+        }
         match &self.phase {
             Phase::Recovering(_) => self.step_in_recovering(now, shared),
             Phase::Gathering(_) => self.step_in_gathering(now, shared),

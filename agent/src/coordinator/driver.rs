@@ -150,8 +150,8 @@ impl Driver {
                 Effect::Send { to, message } => self.streams.send(&to, message),
                 Effect::HangUp { to } => self.streams.close(&to),
                 Effect::Remember(memory) => self.file.remember(memory, self.rendezvous.kept_for()),
-                // A sole coordinator raises its own term, and never resigns.
-                Effect::Resign { .. } => return Some(false),
+                // A sole coordinator raises its own term, and never resigns or hands over.
+                Effect::Resign { .. } | Effect::HandOver => return Some(false),
                 Effect::Finish { is_over } => return Some(is_over),
             }
         }

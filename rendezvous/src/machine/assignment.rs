@@ -134,7 +134,7 @@ impl Rendezvous {
     fn is_served_by(&self, id: &NodeId) -> bool {
         match &self.phase {
             Phase::Running(_) | Phase::Regathering(_) => self.phase.group().is_some_and(|group| {
-                (group.held(id).is_some() || self.is_host(id)) && !group.unstopped().is_empty()
+                (group.held(id).is_some() || self.is_sole_host(id)) && !group.unstopped().is_empty()
             }),
             Phase::Recovering(_) | Phase::Gathering(_) | Phase::Closed(_) => false,
         }

@@ -65,6 +65,7 @@ impl Rendezvous {
             recovering.let_go(id);
         }
         self.follow_host(id);
+        self.follow_elected_host(id);
     }
 
     /// Ends this coordinator if `id` was its leaving host.

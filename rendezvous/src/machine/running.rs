@@ -35,7 +35,7 @@ impl Rendezvous {
         }
         if let NodeState::Leaving { reaped } = state {
             group.set_state(id, SeatState::of(state));
-            if reaped && !has_succeeded && !self.is_host(id) {
+            if reaped && !has_succeeded && !self.is_sole_host(id) {
                 self.restart(now, RestartReason::NodeLeft { host_name }, None, None);
             }
             return;

@@ -8,6 +8,7 @@ mod first_round;
 mod fixed_ranks;
 mod fixture;
 mod free_rounds;
+mod handing_over;
 mod leases;
 mod leaving;
 mod membership;

@@ -129,7 +129,9 @@ impl World {
                 Effect::HangUp { to } => self.break_stream(&to),
                 Effect::Remember(memory) => self.remember(memory),
                 // The only coordinator of a job has no other one above it.
-                Effect::Resign { .. } | Effect::Finish { .. } => self.stage = Stage::Finished,
+                Effect::Resign { .. } | Effect::HandOver | Effect::Finish { .. } => {
+                    self.stage = Stage::Finished
+                }
             }
         }
     }

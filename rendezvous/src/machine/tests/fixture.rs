@@ -73,6 +73,8 @@ pub(super) enum Did {
     HangUp(&'static str),
     /// The coordinator resigned because of this term.
     Resign(u64),
+    /// The coordinator ended, so that another voter is elected.
+    HandOver,
     /// The coordinator may exit.
     Finish,
 }
@@ -318,6 +320,7 @@ impl Fixture {
     fn shorten(&mut self, effect: Effect) -> Did {
         let (to, message) = match effect {
             Effect::Resign { term } => return Did::Resign(term.0),
+            Effect::HandOver => return Did::HandOver,
             Effect::Finish { .. } => return Did::Finish,
             Effect::HangUp { to } => return Did::HangUp(known(&to)),
             Effect::Remember(memory) => {

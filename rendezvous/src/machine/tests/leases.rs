@@ -35,6 +35,7 @@ fn welcome(t: &mut Fixture, name: &'static str) -> Welcome {
         | Effect::HangUp { .. }
         | Effect::Remember(_)
         | Effect::Resign { .. }
+        | Effect::HandOver
         | Effect::Finish { .. } => None,
     });
     welcome.expect("it is welcomed")

@@ -16,7 +16,7 @@ const TERM: Term = Term(9 << 16);
 
 /// Ends the coordinator, and elects another one. `former` is the leader before, and workers under it may run for
 /// `others`.
-fn take_over(t: &mut Fixture, others: Duration, former: Option<&str>) {
+pub(super) fn take_over(t: &mut Fixture, others: Duration, former: Option<&str>) {
     let elected = Elected {
         term: TERM,
         until: t.now + 3_600 * SECOND,

@@ -1,0 +1,75 @@
+//! The end of an elected coordinator whose process ends: another voter continues the job.
+//!
+//! The node in the coordinator's process leaves like any other one: the others run until its workers have ended, and
+//! are informed that it has left. Then the coordinator ends, before it forms a round without that node; the
+//! node registers with the next coordinator, which dismisses it.
+
+use tracing::info;
+
+use crate::{
+    effect::Effect,
+    ids::NodeId,
+    machine::{Availability, Rendezvous, closing::Failures},
+    message::{JobResult, NodeState},
+    phase::Phase,
+    tenure::Tenure,
+};
+
+impl Rendezvous {
+    /// Returns true if this is the node in the coordinator's process, and no other process can coordinate the job.
+    pub(super) fn is_sole_host(&self, id: &NodeId) -> bool {
+        self.is_host(id) && self.tenure == Tenure::Sole
+    }
+
+    /// Returns true if an elected coordinator is to end because the node in its process has left.
+    ///
+    /// Not in a closed job, whose nodes receive the outcome first; not if that node has succeeded, as it serves the
+    /// running round until that ends; and not before the first round if all nodes leave, as they are
+    /// dismissed at once.
+    pub(super) fn has_left_with_host(&self) -> bool {
+        let host = self.settings.host.as_ref().filter(|_| self.tenure != Tenure::Sole);
+        let Some(host) = host else { return false };
+        if self.state(host) != Some(NodeState::Leaving { reaped: true }) {
+            return false;
+        }
+        match &self.phase {
+            Phase::Recovering(_) | Phase::Regathering(_) => true,
+            Phase::Gathering(_) => !self.roster.all_leaving(),
+            Phase::Running(running) => !running.group.has_succeeded(host),
+            Phase::Closed(_) => false,
+        }
+    }
+
+    /// Closes the job if all nodes have left; else ends this coordinator.
+    pub(super) fn close_or_hand_over(&mut self) {
+        if self.have_all_left() {
+            self.close(JobResult::AllLeft, Failures::default());
+        } else {
+            self.hand_over();
+        }
+    }
+
+    /// Ends this elected coordinator, after all members were informed of the end of their round.
+    pub(super) fn hand_over(&mut self) {
+        if self.availability == Availability::Ended {
+            return;
+        }
+        info!(term = %self.memory.term, "coordinator ends; another voter is to be elected");
+        // The next coordinator dismisses the node of this process, and then knows that it has left.
+        let is_host = |id: &&NodeId| self.is_host(id);
+        let others = self.roster.iter().map(|(id, _)| id).filter(|id| !is_host(id));
+        for id in others.cloned().collect::<Vec<_>>() {
+            self.sync(&id);
+        }
+        self.availability = Availability::Ended;
+        self.effects.push_back(Effect::HandOver);
+    }
+
+    /// Ends this elected coordinator if `id` was the node in its process, which was dismissed.
+    pub(super) fn follow_elected_host(&mut self, id: &NodeId) {
+        let is_elected = self.tenure != Tenure::Sole;
+        if self.is_host(id) && is_elected && !matches!(self.phase, Phase::Closed(_)) {
+            self.hand_over();
+        }
+    }
+}
