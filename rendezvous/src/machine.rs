@@ -385,6 +385,10 @@ impl Rendezvous {
         self.roster.get(id).map(|node| node.standing.state)
     }
 
+    fn host_name(&self, id: &NodeId) -> String {
+        self.roster.get(id).map(|node| node.description.host_name.clone()).unwrap_or_default()
+    }
+
     fn is_host(&self, id: &NodeId) -> bool {
         self.settings.host.as_ref() == Some(id)
     }

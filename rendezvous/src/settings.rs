@@ -284,6 +284,8 @@ pub struct HostSeat {
     pub rank: GroupRank,
     /// The agent that had that rank.
     pub node: NodeId,
+    /// Its host name.
+    pub host_name: String,
     /// True if it is known that no process of that agent is left.
     pub is_confirmed_dead: bool,
 }

@@ -180,7 +180,8 @@ mod tests {
     }
 
     fn seat(is_confirmed_dead: bool) -> HostSeat {
-        HostSeat { rank: GroupRank(2), node: NodeId::new("n"), is_confirmed_dead }
+        let (rank, node) = (GroupRank(2), NodeId::new("n"));
+        HostSeat { rank, node, host_name: "node1".to_owned(), is_confirmed_dead }
     }
 
     /// A host that restarts keeps its rank in the last round; without a round it registers as new.

@@ -26,6 +26,7 @@ pub fn is_failure(news: &News) -> bool {
         News::Restarting(_, reason) => match reason {
             RestartReason::WorkerFailed { .. }
             | RestartReason::NodeLost { .. }
+            | RestartReason::CoordinatorLost { .. }
             | RestartReason::CoordinatorRestarted => true,
             RestartReason::HostLeft
             | RestartReason::NodesWaiting { .. }
@@ -175,6 +176,12 @@ pub fn departed_nodes(nodes: &DepartedNodes) -> String {
 /// Describes why a round has ended.
 pub fn restarting(reason: &RestartReason) -> String {
     match reason {
+        RestartReason::CoordinatorLost { host_name: Some(host) } => {
+            format!("the coordinator on {host} was lost, and another agent has taken over")
+        }
+        RestartReason::CoordinatorLost { host_name: None } => {
+            "the coordinator was lost, and another agent has taken over".to_owned()
+        }
         RestartReason::CoordinatorRestarted => "the coordinator was restarted".to_owned(),
         RestartReason::HostLeft => "the coordinator's host is leaving".to_owned(),
         RestartReason::NodesWaiting { waiting: 1 } => {
@@ -260,6 +267,17 @@ mod tests {
         );
         let one = DepartedNodes { first: first[..1].to_vec(), more: 0 };
         assert_eq!(departed_nodes(&one), "b (silent for 603 s)");
+    }
+
+    /// A takeover names the host of the lost coordinator, if it is known.
+    #[test]
+    fn takeover_names_the_host() {
+        let text = |host_name: Option<&str>| {
+            restarting(&RestartReason::CoordinatorLost { host_name: host_name.map(str::to_owned) })
+        };
+        let expected = "the coordinator on n0 was lost, and another agent has taken over";
+        assert_eq!(text(Some("n0")), expected);
+        assert_eq!(text(None), expected.replace(" on n0", ""));
     }
 
     /// Every signal has a well-known name.

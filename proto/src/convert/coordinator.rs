@@ -296,6 +296,9 @@ enumeration!(EvictReason, EvictReason, "evict.reason", [Obituary, Silent, NotBac
 impl From<RestartReason> for restart::Reason {
     fn from(reason: RestartReason) -> Self {
         match reason {
+            RestartReason::CoordinatorLost { host_name } => {
+                Self::CoordinatorLost(restart::CoordinatorLost { host_name })
+            }
             RestartReason::CoordinatorRestarted => {
                 Self::CoordinatorRestarted(restart::CoordinatorRestarted {})
             }
@@ -327,6 +330,10 @@ impl TryFrom<restart::Reason> for RestartReason {
     fn try_from(reason: restart::Reason) -> Result<Self, Malformed> {
         use restart::Reason;
         Ok(match reason {
+            Reason::CoordinatorLost(restart::CoordinatorLost { host_name }) => {
+                let host_name = host_name.map(|host| name(host, "restart.host_name"));
+                Self::CoordinatorLost { host_name: host_name.transpose()? }
+            }
             Reason::CoordinatorRestarted(restart::CoordinatorRestarted {}) => {
                 Self::CoordinatorRestarted
             }

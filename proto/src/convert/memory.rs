@@ -70,8 +70,9 @@ fn proof_key(bytes: &[u8]) -> Result<Option<ProofKey>, Malformed> {
 }
 
 impl From<HostSeat> for v1::HostSeat {
-    fn from(HostSeat { rank, node, is_confirmed_dead }: HostSeat) -> Self {
-        Self { rank: rank.0, node_id: node.to_string(), is_confirmed_dead }
+    fn from(seat: HostSeat) -> Self {
+        let HostSeat { rank, node, host_name, is_confirmed_dead } = seat;
+        Self { rank: rank.0, node_id: node.to_string(), host_name, is_confirmed_dead }
     }
 }
 
@@ -81,8 +82,9 @@ impl TryFrom<v1::HostSeat> for HostSeat {
     fn try_from(seat: v1::HostSeat) -> Result<Self, Malformed> {
         Ok(Self {
             rank: GroupRank(seat.rank),
-            // Empty in a memory that comes from the state file of an older build.
+            // Both are empty in a memory that comes from the state file of an older build.
             node: NodeId::new(name(seat.node_id, "host_seat.node_id")?),
+            host_name: name(seat.host_name, "host_seat.host_name")?,
             is_confirmed_dead: seat.is_confirmed_dead,
         })
     }

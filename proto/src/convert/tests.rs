@@ -173,6 +173,8 @@ fn assignments() -> Vec<Assignment> {
     ];
     let host_name = "node2".to_owned();
     let mut restarts = vec![
+        RestartReason::CoordinatorLost { host_name: Some("node1".to_owned()) },
+        RestartReason::CoordinatorLost { host_name: None },
         RestartReason::CoordinatorRestarted,
         RestartReason::HostLeft,
         RestartReason::NodesWaiting { waiting: 2 },

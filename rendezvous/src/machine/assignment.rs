@@ -54,7 +54,7 @@ impl Rendezvous {
         }
         match &self.phase {
             Phase::Recovering(recovering) if recovering.ranks.contains_key(id) => {
-                recovering.assignment(node)
+                recovering.assignment(node, self.why_last_round_ended())
             }
             Phase::Running(running) => match running.group.held(id) {
                 Some(Seat { rank, .. }) => {

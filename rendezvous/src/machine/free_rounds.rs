@@ -59,7 +59,8 @@ impl Rendezvous {
                 RestartReason::NodesWaiting { .. }
                 | RestartReason::NodeLeft { .. }
                 | RestartReason::HostLeft => Ending::Voluntary,
-                RestartReason::CoordinatorRestarted
+                RestartReason::CoordinatorLost { .. }
+                | RestartReason::CoordinatorRestarted
                 | RestartReason::NodeLost { .. }
                 | RestartReason::WorkerFailed { .. } => {
                     let group = &regathering.group;

@@ -153,6 +153,7 @@ impl Rendezvous {
         self.memory.host = host.map(|(id, rank)| HostSeat {
             rank: GroupRank(rank),
             node: id.clone(),
+            host_name: self.host_name(id),
             is_confirmed_dead: false,
         });
         self.remember();

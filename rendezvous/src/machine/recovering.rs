@@ -22,7 +22,7 @@ use crate::{
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering},
     roster::Node,
     settings::{Leases, Memory, SharedSettings},
-    tenure::Tenure,
+    tenure::{Elected, Tenure},
 };
 
 impl Recovering {
@@ -166,16 +166,13 @@ impl Recovering {
         }
     }
 
-    /// Returns the assignment of `node`, a member of the last round.
+    /// Returns the assignment of `node`, a member of the last round, which has ended for `reason`.
     ///
     /// A member that has succeeded receives none yet: perhaps all have.
-    pub(super) fn assignment(&self, node: &Node) -> Option<Assignment> {
+    pub(super) fn assignment(&self, node: &Node, reason: RestartReason) -> Option<Assignment> {
         match node.standing.state {
             NodeState::Running | NodeState::Stopping | NodeState::Preparing => {
-                Some(Assignment::Restart {
-                    round: self.round,
-                    reason: RestartReason::CoordinatorRestarted,
-                })
+                Some(Assignment::Restart { round: self.round, reason })
             }
             NodeState::Ready { .. } => {
                 Some(Assignment::Wait { round: self.round, reason: WaitReason::Recovering })
@@ -228,6 +225,19 @@ impl Rendezvous {
                 recovering.confirmed_claimants.insert(id.clone());
             }
         }
+    }
+
+    /// Returns the reason why the last round has ended.
+    pub(super) fn why_last_round_ended(&self) -> RestartReason {
+        let Tenure::Elected(Elected { former: Some(former), .. }) = &self.tenure else {
+            return RestartReason::CoordinatorRestarted;
+        };
+        if self.is_host(former) || former.as_str() == self.settings.coordinator {
+            return RestartReason::CoordinatorRestarted;
+        }
+        let seat = self.memory.host.as_ref().filter(|seat| seat.node == *former);
+        let host_name = seat.map(|seat| seat.host_name.clone()).filter(|name| !name.is_empty());
+        RestartReason::CoordinatorLost { host_name }
     }
 
     /// Records that no process is left of the agent that hosted the last round, if `id` is that
@@ -437,7 +447,7 @@ impl Rendezvous {
         }
         let loss = (members.len() < size as usize).then_some(since);
         let group = Group::recovered(round, size, members);
-        let reason = RestartReason::CoordinatorRestarted;
+        let reason = self.why_last_round_ended();
         self.regather(Regathering { group, reason, since: now, loss, verdict: None });
     }
 

@@ -87,6 +87,11 @@ pub enum WaitReason {
 /// The reason why a round ended before its workers were done.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum RestartReason {
+    /// The elected coordinator was lost, and another process was elected.
+    CoordinatorLost {
+        /// The host name of the lost one; `None` if it is not known, as its node was not a member.
+        host_name: Option<String>,
+    },
     /// The coordinator was restarted.
     CoordinatorRestarted,
     /// The coordinator's host is leaving.
@@ -123,6 +128,7 @@ impl RestartReason {
     /// Returns a stable name of the reason, for programs.
     pub fn kind(&self) -> &'static str {
         match self {
+            Self::CoordinatorLost { .. } => "coordinator_lost",
             Self::CoordinatorRestarted => "coordinator_restarted",
             Self::HostLeft => "host_left",
             Self::NodesWaiting { .. } => "nodes_waiting",

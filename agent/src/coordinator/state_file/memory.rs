@@ -34,9 +34,11 @@ pub(super) struct Remembered {
     #[serde(default)]
     is_adopted: bool,
     host_rank: Option<u32>,
-    /// This field and the next one are missing in files of older builds.
+    /// This field and the next two are missing in files of older builds.
     #[serde(default)]
     host_node: String,
+    #[serde(default)]
+    host_name: String,
     #[serde(default, alias = "is_host_buried")]
     is_host_confirmed_dead: bool,
     restarts_used: u32,
@@ -135,6 +137,7 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
         host: remembered.host_rank.map(|rank| HostSeat {
             rank: GroupRank(rank),
             node: NodeId::new(remembered.host_node),
+            host_name: remembered.host_name,
             is_confirmed_dead: remembered.is_host_confirmed_dead,
         }),
         restarts_used: remembered.restarts_used,
@@ -169,6 +172,7 @@ pub(crate) fn write_memory(path: &Path, memory: &Memory, kept: Duration) -> io::
         is_adopted: memory.is_adopted,
         host_rank: memory.host.as_ref().map(|seat| seat.rank.0),
         host_node: memory.host.as_ref().map(|seat| seat.node.to_string()).unwrap_or_default(),
+        host_name: memory.host.as_ref().map(|seat| seat.host_name.clone()).unwrap_or_default(),
         is_host_confirmed_dead: memory.host.as_ref().is_some_and(|seat| seat.is_confirmed_dead),
         restarts_used: memory.restarts_used,
         charged_through: memory.charged_through.0,
@@ -261,6 +265,7 @@ pub(super) mod tests {
             host: Some(HostSeat {
                 rank: GroupRank(2),
                 node: NodeId::new("n"),
+                host_name: "node1".to_owned(),
                 is_confirmed_dead: true,
             }),
             host_tallies: vec![HostTally {

@@ -44,6 +44,7 @@ fn memory() -> Memory {
         host: Some(HostSeat {
             rank: GroupRank(2),
             node: NodeId::new("n"),
+            host_name: "node2".to_owned(),
             is_confirmed_dead: true,
         }),
         restarts_used: 5,
@@ -199,6 +200,7 @@ fn malformed_memories_are_refused_by_name() {
     out_of_range(&|m| m.proof_key = vec![1; 16], "memory.proof_key");
     out_of_range(&|m| m.host_tallies[0].address = "\n".into(), "host_tally.address");
     out_of_range(&|m| m.host.as_mut().unwrap().node_id = "\0".into(), "host_seat.node_id");
+    out_of_range(&|m| m.host.as_mut().unwrap().host_name = "\n".into(), "host_seat.host_name");
     assert_eq!(refusal_of_memory(|m| m.job_uid.clear()), Malformed::Missing("memory.job_uid"));
     let too_many = refusal_of_memory(|m| m.host_tallies.push(v1::HostTally::default()));
     let field = "memory.host_tallies";

@@ -7,7 +7,7 @@ use crate::{
     Rendezvous,
     effect::Effect,
     ids::{NodeId, Round, RoundId, Term},
-    message::{FromNode, NodeState, ToNode, WaitReason},
+    message::{Assignment, FromNode, NodeState, RestartReason, ToNode, WaitReason},
     tenure::{Elected, Tenure},
 };
 
@@ -194,6 +194,49 @@ fn former_leader_is_gone_with_its_lease() {
         let did = come_back(&mut t, "b");
         assert_eq!(did.contains(&Did::Admit("b", 2, 0)), is_gone, "{did:?}");
     }
+}
+
+/// Members are informed that the coordinator was lost, and on which host, if another process has led before.
+#[test]
+fn takeover_names_the_lost_host() {
+    let lost = |host_name: Option<&str>| RestartReason::CoordinatorLost {
+        host_name: host_name.map(str::to_owned),
+    };
+    for (former, reason) in [
+        (Some("a"), lost(Some("a"))),
+        (Some("x"), lost(None)),
+        (Some("b"), RestartReason::CoordinatorRestarted),
+        (None, RestartReason::CoordinatorRestarted),
+    ] {
+        let mut t = job(3).host("a");
+        t.run(&["a", "b", "c"]);
+        t.settings.host = Some(NodeId::new("b"));
+        take_over(&mut t, Duration::ZERO, former);
+        t.attend("c", NodeState::Running);
+        let (peer, standing) = (t.peer("c"), t.standing("c", NodeState::Running, None));
+        t.machine.handle_message(t.now, peer, standing);
+        let reasons =
+            std::iter::from_fn(|| t.machine.poll_effect()).find_map(|effect| match effect {
+                Effect::Send {
+                    message: ToNode::Assignment(Assignment::Restart { reason, .. }),
+                    ..
+                } => Some(reason),
+                _ => None,
+            });
+        assert_eq!(reasons, Some(reason), "{former:?}");
+    }
+}
+
+/// A takeover is not charged.
+#[test]
+fn takeover_is_free() {
+    let mut t = job(2).host("a");
+    t.run(&["a", "b"]);
+    t.settings.host = None;
+    take_over(&mut t, Duration::ZERO, Some("a"));
+    let did = come_back(&mut t, "b");
+    assert!(did.contains(&Did::Remember(2, 0)), "{did:?}");
+    assert_eq!(t.memory.free_rounds, 1);
 }
 
 /// A round that was learned from a node needs no majority: an elected coordinator is the only one.
