@@ -1,8 +1,8 @@
 //! The state of a job for people and monitoring, as one value.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::{
     ids::{GlobalRank, GroupRank, JobUid, NodeId, Round, RunId, Term},
@@ -41,6 +41,25 @@ pub struct Snapshot {
     pub refused_clients: Vec<IpAddr>,
     /// The outcome of the job, if it has ended.
     pub outcome: Option<Outcome>,
+    /// The voters that elect the coordinator, in the order of their list, if the coordinator's driver knows them; empty
+    /// if the job has one endpoint.
+    pub voters: Vec<VoterStatus>,
+}
+
+/// One voter.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct VoterStatus {
+    /// Its endpoint.
+    pub endpoint: String,
+    /// True if its process coordinates the job.
+    pub is_leading: bool,
+    /// The time since it last answered the leader; `None` if it has not answered yet.
+    #[serde(rename = "silent_ms", serialize_with = "as_millis")]
+    pub silent_for: Option<Duration>,
+}
+
+fn as_millis<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).serialize(serializer)
 }
 
 /// The phase of a job.

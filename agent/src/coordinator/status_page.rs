@@ -133,6 +133,7 @@ mod tests {
             incomplete: None,
             refused_clients: Vec::new(),
             outcome: None,
+            voters: Vec::new(),
         }
     }
 }

@@ -4,12 +4,14 @@ use std::net::IpAddr;
 
 use ragent_rendezvous::{
     ids::{GlobalRank, GroupRank, JobUid, NodeId, RunId},
+    limits::VOTERS_MAX,
     message::PROGRESS_MAX,
-    snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName},
+    snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName, VoterStatus},
 };
 
 use super::{
-    NotHere, agent::refused_clients, list, name, port, printable, required, round, text, to_round,
+    NotHere, agent::refused_clients, list, millis, name, nonempty, port, printable, required,
+    round, text, to_millis, to_round,
 };
 use crate::{
     Malformed, limits,
@@ -65,6 +67,7 @@ impl From<Snapshot> for v1::Snapshot {
             incomplete: snapshot.incomplete.map(Into::into),
             outcome: snapshot.outcome.map(Into::into),
             refused_clients: snapshot.refused_clients.iter().map(IpAddr::to_string).collect(),
+            voters: snapshot.voters.into_iter().map(Into::into).collect(),
         }
     }
 }
@@ -90,6 +93,26 @@ impl TryFrom<v1::Snapshot> for Snapshot {
             incomplete: snapshot.incomplete.map(TryInto::try_into).transpose()?,
             outcome: snapshot.outcome.map(TryInto::try_into).transpose()?,
             refused_clients: refused_clients(snapshot.refused_clients)?,
+            voters: list(snapshot.voters, "snapshot.voters", VOTERS_MAX, TryInto::try_into)?,
+        })
+    }
+}
+
+impl From<VoterStatus> for v1::VoterStatus {
+    fn from(VoterStatus { endpoint, is_leading, silent_for }: VoterStatus) -> Self {
+        Self { endpoint, is_leading, silent_ms: silent_for.map(to_millis) }
+    }
+}
+
+impl TryFrom<v1::VoterStatus> for VoterStatus {
+    type Error = Malformed;
+
+    fn try_from(voter: v1::VoterStatus) -> Result<Self, Malformed> {
+        let silent_for = voter.silent_ms.map(|silent| millis(silent, "voter.silent_ms"));
+        Ok(Self {
+            endpoint: nonempty(voter.endpoint, "voter.endpoint")?,
+            is_leading: voter.is_leading,
+            silent_for: silent_for.transpose()?,
         })
     }
 }

@@ -16,7 +16,7 @@ use ragent_rendezvous::{
         WorkerEnd, WorkerFailure,
     },
     settings::{Leases, NodeRange, SharedSettings, StoreAccess, Timeouts},
-    snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName},
+    snapshot::{Explanation, NodeSnapshot, PhaseName, Snapshot, StandingName, VoterStatus},
 };
 
 use super::*;
@@ -255,6 +255,10 @@ fn standbys() -> StandbyCounts {
     StandbyCounts { ready: 3, importing: 1, size: 8, obstacle: Some("memory".to_owned()) }
 }
 
+fn voter(endpoint: &str, is_leading: bool, silent_for: Option<Duration>) -> VoterStatus {
+    VoterStatus { endpoint: endpoint.to_owned(), is_leading, silent_for }
+}
+
 fn snapshot() -> Snapshot {
     let node = |standing| NodeSnapshot {
         node_id: NodeId::new("n"),
@@ -286,6 +290,11 @@ fn snapshot() -> Snapshot {
         incomplete: Some(Explanation { kind: "k".to_owned(), text: "t".to_owned() }),
         refused_clients: refused_clients().addresses,
         outcome: outcomes().pop(),
+        voters: vec![
+            voter("n0:29400", true, Some(Duration::ZERO)),
+            voter("n1:29400", false, Some(Duration::from_millis(12_345))),
+            voter("n2:29400", false, None),
+        ],
     }
 }
 
@@ -354,6 +363,21 @@ fn malformed_messages_are_refused_by_name() {
         refusal(&|a| a.settings.as_mut().unwrap().min_nodes = 9),
         Malformed::OutOfRange("settings.min_nodes")
     );
+}
+
+/// Voters in a status are checked: their number, their names and their times.
+#[test]
+fn malformed_voters_are_refused() {
+    let refusal = |change: &dyn Fn(&mut Vec<v1::VoterStatus>)| {
+        let mut message = v1::Snapshot::from(snapshot());
+        change(&mut message.voters);
+        Snapshot::try_from(message).unwrap_err()
+    };
+    assert_eq!(refusal(&|v| v[0].endpoint.clear()), Malformed::Missing("voter.endpoint"));
+    let silent_ms = Some(u64::MAX);
+    assert_eq!(refusal(&|v| v[0].silent_ms = silent_ms), Malformed::OutOfRange("voter.silent_ms"));
+    let too_long = Malformed::TooLong { field: "snapshot.voters", len: 6, limit: 5 };
+    assert_eq!(refusal(&|v| v.resize(6, v1::VoterStatus::default())), too_long);
 }
 
 /// Control characters are refused in every text, and never sent.

@@ -92,6 +92,8 @@ impl Rendezvous {
                 | Phase::Running(_)
                 | Phase::Regathering(_) => None,
             },
+            // The driver adds them.
+            voters: Vec::new(),
         }
     }
 
