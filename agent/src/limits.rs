@@ -24,6 +24,8 @@ pub const OPEN_FILES_PER_WORKER: u64 = 52;
 pub const MAX_LOCAL_WORLD_SIZE: u32 = 4096;
 /// The number of pods of a job: no more agents are supported.
 pub const MAX_PODS: u32 = 10_000;
+/// The number of voters: five tolerate two failures, and more would only add messages.
+pub const MAX_VOTERS: usize = 5;
 /// The number of addresses of an endpoint; a round-robin name has a few.
 pub const MAX_ENDPOINT_ADDRESSES: usize = 16;
 /// The time for the process at the endpoint to identify itself.

@@ -20,6 +20,7 @@ mod standby;
 mod streams;
 mod template;
 mod usage;
+mod voters;
 
 use std::{collections::BTreeSet, num::NonZeroU32, path::PathBuf, time::Duration};
 
@@ -56,6 +57,7 @@ pub use self::{
     streams::{Stream, StreamMap, Streams},
     template::substitute,
     usage::UsageError,
+    voters::{VoterList, VoterListError},
 };
 use crate::{
     cli::LaunchArgs,
@@ -171,6 +173,7 @@ impl JobSpec {
             RendezvousMethod::Static { node_rank, .. } => Some(*node_rank),
             RendezvousMethod::Standalone
             | RendezvousMethod::Endpoint { .. }
+            | RendezvousMethod::Voters(_)
             | RendezvousMethod::Search(_) => errors
                 .or_default(arguments.optional_number("node_rank", &args.node_rank))
                 .or_else(|| launcher_group.as_ref().map(|group| group.node_rank)),

@@ -62,7 +62,7 @@ use crate::{
 ///
 /// Returns [`LaunchError`] unless the job has succeeded.
 pub fn launch(mut spec: JobSpec, log: &Log) -> Result<ExitCode, LaunchError> {
-    let closed = ClosedJob::of(&spec.run_id, &spec.rendezvous.endpoint());
+    let closed = ClosedJob::of(&spec.run_id, &spec.rendezvous);
     let own_id = RunId::new(random_id());
     if spec.run_id.as_str() == spec::NO_NAME {
         spec.files.folder_name = JobFiles::folder_name(&own_id);
@@ -118,6 +118,11 @@ fn log_choices(spec: &JobSpec) {
             "OMP_NUM_THREADS is set to 1 for each worker, because several workers share this \
              node; set the variable to use another number"
         );
+    }
+    if let RendezvousMethod::Voters(voters) = &spec.rendezvous
+        && let Some(warning) = voters.majority_warning(spec.shared.nodes)
+    {
+        warn!("{warning}");
     }
     for (local_rank, cpus) in spec.cpus_by_rank.iter().enumerate() {
         info!(local_rank, ?cpus, "worker bound to processors");
@@ -262,7 +267,7 @@ async fn take_part(
 ) -> Result<(agent_driver::End, Endpoint), LaunchError> {
     let stores = StoreThread::start("stores").map_err(system("start a thread"))?;
     let mut service_manager = ServiceManager::of_this_process(clock::now());
-    service_manager.report_looking(&spec.rendezvous.endpoint().to_string());
+    service_manager.report_looking(&spec.rendezvous.endpoint_text());
     let registration = Registration::new(&looking(spec, None))
         .inspect_err(|error| {
             warn!(
@@ -283,14 +288,14 @@ async fn take_part(
             return Ok((end, Endpoint::default()));
         },
     };
-    let attends = RunningAgent::this(&spec.run_id, &services.endpoint, Stage::Attending);
+    let attends = attending(spec, &services.endpoint);
     renew(registration.as_ref(), &attends);
     let stores = WorkerStores::new(stores, services.store_port_mode(spec));
     let agent = services.agent_spec(spec, log);
     let mut coordinator = services.coordinator();
     let ending = tokio::select! {
         ending = agent_driver::drive(agent, stores, supervisor, signals, &mut service_manager) => ending,
-        never = keep_registered(registration.as_ref(), &spec.run_id, &mut coordinator) => match never {},
+        never = keep_registered(registration.as_ref(), spec, &mut coordinator) => match never {},
     };
     service_manager.report_stopping();
     if let Some(hosted) = services.hosted() {
@@ -318,13 +323,13 @@ async fn take_part(
 /// Updates the coordinator's endpoint in the registration, for `ragent status` on this machine.
 async fn keep_registered(
     registration: Option<&Registration>,
-    run_id: &RunId,
+    spec: &JobSpec,
     coordinator: &mut watch::Receiver<NotHere>,
 ) -> Infallible {
     while coordinator.changed().await.is_ok() {
         let endpoint = coordinator.borrow_and_update().endpoint.parse::<Endpoint>();
         if let Ok(endpoint) = endpoint {
-            renew(registration, &RunningAgent::this(run_id, &endpoint, Stage::Attending));
+            renew(registration, &attending(spec, &endpoint));
         }
     }
     std::future::pending().await
@@ -336,9 +341,23 @@ fn looking(spec: &JobSpec, cause: Option<&str>) -> RunningAgent {
         RendezvousMethod::Search(_) => Stage::Searching,
         RendezvousMethod::Standalone
         | RendezvousMethod::Endpoint { .. }
+        | RendezvousMethod::Voters(_)
         | RendezvousMethod::Static { .. } => Stage::Waiting { cause: cause.map(str::to_owned) },
     };
-    RunningAgent::this(&spec.run_id, &spec.rendezvous.endpoint(), stage)
+    RunningAgent::this(&spec.run_id, spec.rendezvous.endpoint_text(), stage)
+}
+
+/// Returns the registration of this agent, whose coordinator is at `endpoint`. Voters are all named,
+/// since any of them can answer, and another one may coordinate the job later.
+fn attending(spec: &JobSpec, endpoint: &Endpoint) -> RunningAgent {
+    let text = match &spec.rendezvous {
+        RendezvousMethod::Voters(voters) => voters.to_string(),
+        RendezvousMethod::Standalone
+        | RendezvousMethod::Endpoint { .. }
+        | RendezvousMethod::Search(_)
+        | RendezvousMethod::Static { .. } => endpoint.to_string(),
+    };
+    RunningAgent::this(&spec.run_id, text, Stage::Attending)
 }
 
 fn renew(registration: Option<&Registration>, agent: &RunningAgent) {
@@ -395,6 +414,7 @@ fn supervisor_spec(
     let (master_address, rdzv_backend) = match &spec.rendezvous {
         RendezvousMethod::Standalone
         | RendezvousMethod::Endpoint { .. }
+        | RendezvousMethod::Voters(_)
         | RendezvousMethod::Search(_) => (None, "c10d"),
         RendezvousMethod::Static { master, .. } => (Some(master.host.clone()), "static"),
     };

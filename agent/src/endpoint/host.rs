@@ -103,6 +103,7 @@ fn recover(spec: &JobSpec, endpoint: &Endpoint) -> RecoveredState {
     let path = match spec.rendezvous {
         RendezvousMethod::Standalone => return RecoveredState::default(),
         RendezvousMethod::Endpoint { .. }
+        | RendezvousMethod::Voters(_)
         | RendezvousMethod::Search(_)
         | RendezvousMethod::Static { .. } => state_file::memory_path(&spec.run_id, endpoint),
     };
@@ -161,6 +162,7 @@ fn open_store(
         }
         RendezvousMethod::Standalone
         | RendezvousMethod::Endpoint { .. }
+        | RendezvousMethod::Voters(_)
         | RendezvousMethod::Search(_) => Ok((None, plain_store(stores, attended)?)),
     }
 }

@@ -37,10 +37,10 @@ pub(crate) async fn host_or_join(
             return host_at(spec, stores, Ipv4Addr::LOCALHOST.into(), 0);
         }
         RendezvousMethod::Search(search) => return find(spec, search, stores).await,
-        RendezvousMethod::Endpoint { is_host, .. } => (spec.rendezvous.endpoint(), *is_host),
-        RendezvousMethod::Static { node_rank, .. } => {
-            (spec.rendezvous.endpoint(), Some(*node_rank == 0))
-        }
+        RendezvousMethod::Endpoint { endpoint, is_host } => (endpoint.clone(), *is_host),
+        // No election takes place yet: the first voter is the endpoint.
+        RendezvousMethod::Voters(voters) => (voters.endpoints()[0].clone(), None),
+        RendezvousMethod::Static { master, node_rank } => (master.clone(), Some(*node_rank == 0)),
     };
     if let (Some(LauncherGroup { launcher, node_rank: 0, .. }), None) =
         (&spec.launcher_group, is_host)

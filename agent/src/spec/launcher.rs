@@ -94,7 +94,7 @@ impl<H: Host> Arguments<'_, H> {
             Head::Here => Ok(RendezvousMethod::Standalone),
             Head::There(host) => {
                 let endpoint = Endpoint { host: host.clone(), port: port_of(placement) };
-                Ok(RendezvousMethod::Endpoint { endpoints: vec![endpoint], is_host: None })
+                Ok(RendezvousMethod::Endpoint { endpoint, is_host: None })
             }
             // The first agent hosts, and the others search for it.
             Head::Unknown if placement.name.is_some() || self.is_named() => {

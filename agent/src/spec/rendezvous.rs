@@ -5,8 +5,8 @@ use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 use ragent_rendezvous::settings::{NodeRange, NodeRangeError, Timeouts};
 
 use super::{
-    Argument, Endpoint, EndpointError, RdzvConf, SearchSpec, UsageError, arguments::Arguments,
-    endpoint::ADDRESS_HINT,
+    Argument, Endpoint, EndpointError, RdzvConf, SearchSpec, UsageError, VoterList,
+    arguments::Arguments, endpoint::ADDRESS_HINT,
 };
 use crate::sys::host::Host;
 
@@ -18,12 +18,14 @@ pub enum RendezvousMethod {
     Standalone,
     /// All nodes connect to an endpoint.
     Endpoint {
-        /// The candidates; exactly one at present.
-        endpoints: Vec<Endpoint>,
+        /// The endpoint.
+        endpoint: Endpoint,
         /// True if this node hosts it, false if another one does; `None` if the user has not
         /// decided.
         is_host: Option<bool>,
     },
+    /// All nodes connect to the voters, which elect the coordinator among themselves.
+    Voters(VoterList),
     /// Agents find each other on the local network.
     Search(SearchSpec),
     /// All nodes connect to node 0, on the port of the workers' store; ranks are fixed.
@@ -48,16 +50,15 @@ const DEFAULT_MASTER_PORT: u16 = 29500;
 const STATIC_TIMEOUT: Duration = Duration::from_secs(900);
 
 impl RendezvousMethod {
-    /// Returns the endpoint to which the nodes connect; a default one if there is one node.
-    pub fn endpoint(&self) -> Endpoint {
+    /// Returns the endpoint as text, in the form of `--rdzv-endpoint`: the whole list if there are
+    /// voters, a default one if there is one node.
+    pub fn endpoint_text(&self) -> String {
         match self {
-            Self::Standalone => Endpoint::default(),
-            // The list has one entry until another agent can take over.
-            Self::Endpoint { endpoints, .. } => endpoints[0].clone(),
-            Self::Search(SearchSpec { port, .. }) => {
-                Endpoint { host: "auto".to_owned(), port: *port }
-            }
-            Self::Static { master, .. } => master.clone(),
+            Self::Standalone => Endpoint::default().to_string(),
+            Self::Endpoint { endpoint, .. } => endpoint.to_string(),
+            Self::Voters(voters) => voters.to_string(),
+            Self::Search(SearchSpec { port, .. }) => format!("auto:{port}"),
+            Self::Static { master, .. } => master.to_string(),
         }
     }
 
@@ -69,7 +70,7 @@ impl RendezvousMethod {
         timeouts: &mut Timeouts,
     ) -> NodeRange {
         match self {
-            Self::Standalone | Self::Endpoint { .. } | Self::Search(_) => nodes,
+            Self::Standalone | Self::Endpoint { .. } | Self::Voters(_) | Self::Search(_) => nodes,
             Self::Static { .. } => {
                 if !conf.has_join_timeout {
                     timeouts.join = conf.timeout.unwrap_or(STATIC_TIMEOUT);
@@ -104,7 +105,7 @@ impl<H: Host> Arguments<'_, H> {
             return given.backend().map(Some);
         }
         let endpoint = self.argument("rdzv_endpoint", &args.rdzv_endpoint);
-        if endpoint.is_some_and(|given| given.search_port().is_some()) {
+        if endpoint.is_some_and(|given| given.is_list() || given.search_port().is_some()) {
             return Ok(Some(Backend::C10d));
         }
         let is_static = self.argument("node_rank", &args.node_rank).is_some()
@@ -138,6 +139,9 @@ impl<H: Host> Arguments<'_, H> {
             return Err(UsageError::new("`--discover-hosts` requires `--rdzv-endpoint auto`")
                 .with_hint("give both flags, or an endpoint without `--discover-hosts`"));
         }
+        if let Some(given) = endpoint.as_ref().filter(|given| given.is_list()) {
+            return voters(given, backend, conf);
+        }
         match (backend, search_port) {
             (Some(Backend::Static), Some(_)) => Err(static_search()),
             (Some(Backend::Static), None) => self.static_rendezvous(nodes, endpoint),
@@ -150,7 +154,7 @@ impl<H: Host> Arguments<'_, H> {
                     Some(given) => checked(given.endpoint()?, &given.source, is_single)?,
                     None => Endpoint::default(),
                 };
-                Ok(RendezvousMethod::Endpoint { endpoints: vec![endpoint], is_host: conf.is_host })
+                Ok(RendezvousMethod::Endpoint { endpoint, is_host: conf.is_host })
             }
         }
     }
@@ -224,6 +228,27 @@ fn static_search() -> UsageError {
     UsageError::new("`--rdzv-endpoint auto` requires the backend `c10d`, not `static`").with_hint(
         "use `c10d`: with `--rdzv-endpoint auto`, `--node-rank 0` hosts the coordinator there too",
     )
+}
+
+/// Reads the rendezvous at a list of voters.
+fn voters(
+    given: &Argument,
+    backend: Option<Backend>,
+    conf: &RdzvConf,
+) -> Result<RendezvousMethod, UsageError> {
+    if backend == Some(Backend::Static) {
+        let problem = "is a list, which requires the backend `c10d`, not `static`";
+        let hint = "use `c10d`, or give the endpoint of node 0 alone: with `static`, the job \
+                    depends on that node";
+        return Err(given.invalid(problem).with_hint(hint));
+    }
+    if conf.is_host.is_some() {
+        let problem = "is a list, whose hosts elect the coordinator, so `is_host` in \
+                       `--rdzv-conf` has no meaning";
+        let hint = "omit `is_host`, or give one endpoint";
+        return Err(given.invalid(problem).with_hint(hint));
+    }
+    given.voters().map(RendezvousMethod::Voters)
 }
 
 /// Returns `endpoint` if it means the same on all nodes.

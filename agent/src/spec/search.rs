@@ -66,7 +66,7 @@ pub(crate) enum AskedEndpoint {
 impl Argument {
     /// Returns the port of `auto` or `auto:PORT`, or `None` if the endpoint is an address.
     pub(super) fn search_port(&self) -> Option<Result<u16, UsageError>> {
-        let rest = self.text.trim().strip_prefix("auto")?;
+        let rest = self.text.trim().strip_prefix("auto").filter(|_| !self.is_list())?;
         if rest.is_empty() {
             return Some(Ok(DEFAULT_PORT));
         }

@@ -99,10 +99,7 @@ fn pet_variables_are_defaults() {
     assert_eq!((spec.shared.nodes.min(), spec.shared.nodes.max()), (2, 4));
     assert_eq!(spec.shared.max_restarts, 1);
     let endpoint = Endpoint { host: "node0".into(), port: 7 };
-    assert_eq!(
-        spec.rendezvous,
-        RendezvousMethod::Endpoint { endpoints: vec![endpoint], is_host: None }
-    );
+    assert_eq!(spec.rendezvous, RendezvousMethod::Endpoint { endpoint, is_host: None });
     let host = machine(&[("PET_STANDALONE", "true")]);
     assert_eq!(mistakes_on(&host, "ragent t.py"), ["`PET_STANDALONE=true` is neither 0 nor 1"]);
 }
@@ -282,6 +279,78 @@ fn static_backend() {
     assert!(
         matches!(spec.rendezvous, RendezvousMethod::Endpoint { .. }) && spec.node_rank == Some(1)
     );
+}
+
+/// A list of endpoints is one of voters, also where a single endpoint would be static, where one
+/// node would be standalone, or where a launcher has started the agent.
+#[test]
+fn lists_of_voters() {
+    let variable = machine(&[("PET_RDZV_ENDPOINT", "a,b,c:7")]);
+    let slurm = machine(&[
+        ("SLURM_JOB_ID", "1"),
+        ("SLURM_STEP_ID", "0"),
+        ("SLURM_PROCID", "1"),
+        ("SLURM_LOCALID", "0"),
+        ("SLURM_NODEID", "1"),
+        ("SLURM_STEP_NUM_TASKS", "2"),
+        ("SLURM_STEP_NUM_NODES", "2"),
+        ("SLURM_STEP_TASKS_PER_NODE", "1(x2)"),
+        ("SLURM_STEP_NODELIST", "n[0-1]"),
+    ]);
+    for (host, line) in [
+        (&machine(&[]), "--nnodes 3 --rdzv-endpoint a,b,c:7"),
+        (&machine(&[]), "--rdzv-endpoint a,b,c:7"),
+        (&machine(&[]), "--rdzv-backend c10d --rdzv-endpoint a,b,c:7"),
+        (&machine(&[]), "--nnodes 2:4 --node-rank 1 --rdzv-endpoint a,b,c:7"),
+        (&variable, "--nnodes 2"),
+        (&slurm, "--nnodes 2 --rdzv-endpoint a,b,c:7"),
+    ] {
+        let spec = resolve_on(host, &format!("ragent {line} t.py")).unwrap();
+        assert_eq!(spec.rendezvous, RendezvousMethod::Voters("a,b,c:7".parse().unwrap()), "{line}");
+        assert_eq!(spec.rendezvous.endpoint_text(), "a:7,b:7,c:7");
+        assert_eq!((spec.shared.fixed_ranks, &spec.launcher_group), (false, &None), "{line}");
+    }
+    let alone = resolve("ragent --standalone --rdzv-endpoint a,b,c t.py").unwrap();
+    assert_eq!(alone.rendezvous, RendezvousMethod::Standalone);
+}
+
+/// A list that is not one of voters, and flags that contradict a list, are reported with a hint.
+#[test]
+fn mistakes_in_lists() {
+    for (line, error) in [
+        (
+            "--rdzv-endpoint a,b,c,d",
+            "`--rdzv-endpoint a,b,c,d` is not a valid list of endpoints: 4 hosts tolerate no more \
+             failures than 3",
+        ),
+        (
+            "--rdzv-endpoint auto:1,b,c",
+            "`--rdzv-endpoint auto:1,b,c` is not a valid list of endpoints: it contains `auto`, \
+             which is not the address of a host",
+        ),
+        (
+            "--rdzv-endpoint a,,b",
+            "`--rdzv-endpoint a,,b` is not a valid list of endpoints: one of its entries is empty",
+        ),
+        (
+            "--rdzv-backend static --rdzv-endpoint a,b,c",
+            "`--rdzv-endpoint a,b,c` is a list, which requires the backend `c10d`, not `static`",
+        ),
+        (
+            "--rdzv-conf is_host=1 --rdzv-endpoint a,b,c",
+            "`--rdzv-endpoint a,b,c` is a list, whose hosts elect the coordinator, so `is_host` \
+             in `--rdzv-conf` has no meaning",
+        ),
+        (
+            "--discover-hosts h --rdzv-endpoint a,b,c",
+            "`--discover-hosts` requires `--rdzv-endpoint auto`",
+        ),
+    ] {
+        let errors = resolve(&format!("ragent --nnodes 3 {line} t.py")).unwrap_err();
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, [error], "{line}");
+        assert!(errors[0].hint().is_some(), "{line}");
+    }
 }
 
 /// All nodes of a static job wait for each other as long as with torch, unless configured

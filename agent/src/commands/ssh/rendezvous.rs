@@ -28,7 +28,7 @@ pub(super) struct RendezvousPlan {
 enum Kind {
     /// There is one node only.
     Alone,
-    /// At the endpoint that the user has given, or by search.
+    /// At the endpoint or the voters that the user has given, or by search.
     Given,
     /// At the first reached host with an address that other hosts can use, else the first one.
     FirstHost,
@@ -49,7 +49,7 @@ impl RendezvousPlan {
             RendezvousMethod::Static { .. } => {
                 Kind::Static { has_master: has_endpoint || args.master_addr.is_some() }
             }
-            RendezvousMethod::Search(_) => Kind::Given,
+            RendezvousMethod::Voters(_) | RendezvousMethod::Search(_) => Kind::Given,
             RendezvousMethod::Standalone | RendezvousMethod::Endpoint { .. } if has_endpoint => {
                 Kind::Given
             }

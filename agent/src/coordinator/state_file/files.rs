@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsStr,
+    fmt::Display,
     io,
     path::{Path, PathBuf},
 };
@@ -17,13 +18,14 @@ use crate::{
 
 /// Returns the path of the state file for the coordinator of a job at `endpoint`.
 pub fn memory_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
-    ThisHost.state_dir().join(format!("job-{}.json", job_key(run_id, endpoint)))
+    ThisHost.state_dir().join(format!("job-{}.json", job_key(run_id, endpoint.port)))
 }
 
-/// Returns a string that distinguishes jobs in file names.
-pub(super) fn job_key(run_id: &RunId, endpoint: &Endpoint) -> String {
+/// Returns a string that distinguishes jobs in file names, by their name and `place`: the port of
+/// the endpoint, or the voters.
+pub(super) fn job_key(run_id: &RunId, place: impl Display) -> String {
     // The same in every build, so that an upgraded agent finds its job.
-    let digest = Sha256::digest(format!("{run_id}\0{}", endpoint.port));
+    let digest = Sha256::digest(format!("{run_id}\0{place}"));
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -55,7 +57,6 @@ mod tests {
     /// File names of jobs do not depend on the build.
     #[test]
     fn names_are_fixed() {
-        let endpoint = Endpoint { host: "h".into(), port: 29400 };
-        assert_eq!(job_key(&RunId::new("run"), &endpoint), "66a9e947e24ea6ea");
+        assert_eq!(job_key(&RunId::new("run"), 29400), "66a9e947e24ea6ea");
     }
 }

@@ -10,17 +10,14 @@ use ragent_rendezvous::ids::RunId;
 use serde::{Deserialize, Serialize};
 
 use super::files::{folder_of, name_of, replace};
-use crate::{
-    spec::Endpoint,
-    sys::{host::ThisHost, private_folder::PrivateFolder, proc},
-};
+use crate::sys::{host::ThisHost, private_folder::PrivateFolder, proc};
 
 /// The registration of a running agent, for `ragent status`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RunningAgent {
     /// The run id of the job.
     pub run_id: String,
-    /// Its endpoint.
+    /// Its endpoint, or its voters, in the form of `--rdzv-endpoint`.
     pub endpoint: String,
     /// The agent's process.
     pub pid: u32,
@@ -50,10 +47,10 @@ pub enum Stage {
 
 impl RunningAgent {
     /// Describes this process as an agent of a job.
-    pub fn this(run_id: &RunId, endpoint: &Endpoint, stage: Stage) -> Self {
+    pub fn this(run_id: &RunId, endpoint: String, stage: Stage) -> Self {
         let pid = std::process::id();
-        let (run_id, endpoint) = (run_id.to_string(), endpoint.to_string());
-        Self { run_id, endpoint, pid, began: proc::start_time(pid).unwrap_or(0), stage }
+        let began = proc::start_time(pid).unwrap_or(0);
+        Self { run_id: run_id.to_string(), endpoint, pid, began, stage }
     }
 
     fn is_alive(&self) -> bool {
@@ -134,8 +131,7 @@ mod tests {
     #[test]
     fn stale_registrations_are_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let endpoint = Endpoint { host: "h".into(), port: 1 };
-        let alive = RunningAgent::this(&RunId::new("run"), &endpoint, Stage::Attending);
+        let alive = RunningAgent::this(&RunId::new("run"), "h:1".to_owned(), Stage::Attending);
         let gone = RunningAgent { began: alive.began + 1, ..alive.clone() };
         for (name, agent) in [("agent-1.json", &gone), ("agent-2.json", &alive)] {
             fs::write(folder.path().join(name), serde_json::to_vec(agent).unwrap()).unwrap();

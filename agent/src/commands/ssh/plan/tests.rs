@@ -109,6 +109,11 @@ fn given_endpoints_stay() {
     let words = agents(&given, &[0, 1, 2]).join("\n");
     assert!(!words.contains("is_host") && !words.contains("fresh"), "{words}");
     assert_eq!(words.matches("--rdzv-endpoint").count(), 3);
+    let voters = plan("--rdzv-endpoint n1,n2,n3 t.py").unwrap();
+    for words in agents(&voters, &[0, 1, 2]) {
+        assert!(words.contains("--rdzv-endpoint=n1,n2,n3 "), "{words}");
+        assert!(words.contains("--rdzv-backend=c10d ") && !words.contains("is_host"), "{words}");
+    }
     let fixed = plan("--rdzv-backend static --nnodes 2 t.py").unwrap();
     assert_eq!(fixed.hosts.len(), 2);
     let words = agents(&fixed, &[0, 1]);
