@@ -35,7 +35,7 @@ pub(crate) use self::{
     launch_method::{MethodArguments, read_deepspeed_config},
     launcher::port_of,
     rendezvous::one_node,
-    search::{AskedEndpoint, asked_endpoint},
+    search::{AskedEndpoint, JobEndpoint, asked_endpoint},
     standby::standby_modules,
     usage::UsageErrors,
 };

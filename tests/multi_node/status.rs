@@ -123,6 +123,56 @@ fn status_follows_to_the_coordinator() {
     }
 }
 
+/// Of a list of voters, one that answers is enough, and an agent that does not coordinate the job
+/// redirects to the coordinator. If none answers, each is named with its cause.
+#[test]
+fn status_of_voters() {
+    let sandbox = Sandbox::new();
+    let job = Job::new(&sandbox, "--nnodes 2");
+    let mut host = job.host("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    workers([&mut host, &mut guest]);
+    let ports = Vec::from_iter(listening_ports(guest.pid()));
+    let [port] = ports[..] else { panic!("one port was expected, not {ports:?}") };
+    let refused = [free_port(), free_port(), free_port()].map(|port| format!("127.0.0.1:{port}"));
+    let asked = job.status();
+    for answering in [&job.endpoint, &format!("127.0.0.1:{port}")] {
+        let list = format!("{},{answering},{}", refused[0], refused[1]);
+        let end = sandbox.ragent(&format!("status --json --rdzv-endpoint {list}")).run();
+        end.assert_code(0);
+        let status: serde_json::Value = serde_json::from_str(&end.stdout).unwrap();
+        for part in ["job_uid", "round", "phase", "world_size"] {
+            assert_eq!(status[part], asked[part], "{part} from {list}");
+        }
+    }
+    let end = sandbox.ragent("status").env("PET_RDZV_ENDPOINT", refused.join(",")).run();
+    end.assert_code(1);
+    let lines = refused.map(|voter| format!("\n  {voter}: cannot connect to {voter}: Connection"));
+    let [first, second, third] = &lines;
+    end.assert_stderr(&["from any of its voters", first, second, third, "hint: "]);
+}
+
+/// The registration of an agent contains the whole list of its voters, with which `ragent status`
+/// without arguments finds the job.
+#[test]
+fn status_finds_a_job_with_voters() {
+    let sandbox = Sandbox::new();
+    let list = [(); 3].map(|()| format!("127.0.0.1:{}", free_port())).join(",");
+    let job = Job::at(&sandbox, list.clone(), "--nnodes 2");
+    let mut host = job.guest("--no-python stay.sh");
+    let mut guest = job.guest("--no-python stay.sh");
+    workers([&mut host, &mut guest]);
+    let end = sandbox.ragent("status").run();
+    end.assert_code(0);
+    assert!(end.stdout.starts_with("job j  round 1  running"), "{}", end.stdout);
+    let mut other =
+        sandbox.ragent("--rdzv-id b --rdzv-endpoint 127.0.0.1:0 --no-python stay.sh").start();
+    other.worker();
+    let end = sandbox.ragent("status").run();
+    end.assert_code(1);
+    end.assert_stderr(&[&format!("\n  run id j, endpoint {list}")]);
+}
+
 /// An agent that waits for its coordinator is a job of this machine: status shows what it waits
 /// for, and that it runs.
 #[test]

@@ -5,8 +5,9 @@ use clap::Args;
 /// Flags of `ragent status`.
 #[derive(Args, Clone, Debug)]
 pub struct StatusArgs {
-    /// Endpoint of the job or of one of its agents [default: the running job of this user]
-    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]|auto[:PORT]")]
+    /// Endpoint of the job or of one of its agents, or the list of voters [default: the running job
+    /// of this user]
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT][,…]|auto[:PORT]")]
     pub rdzv_endpoint: Option<String>,
     /// Print one JSON object
     #[arg(long)]

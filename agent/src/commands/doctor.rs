@@ -12,7 +12,7 @@ mod peers;
 mod python;
 mod standby;
 
-use std::{fmt, io, num::NonZeroU32, process::ExitCode};
+use std::{fmt, io, num::NonZeroU32, process::ExitCode, slice};
 
 use serde::Serialize;
 use tokio::{task::spawn_blocking, time::timeout};
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     cli::DoctorArgs,
-    spec::{self, Argument, AskedEndpoint, UsageError},
+    spec::{self, Argument, AskedEndpoint, JobEndpoint, UsageError},
     sys::{host::ThisHost, stdout},
 };
 
@@ -123,14 +123,20 @@ async fn workers(
 async fn over_the_network(endpoint: AskedEndpoint, wants_peers: bool, findings: &mut Findings) {
     findings.report(loopback::examine().await);
     findings.report(endpoint::own_name().await);
-    let endpoint = match endpoint {
-        AskedEndpoint::At(endpoint) => endpoint,
+    let job = match endpoint {
+        AskedEndpoint::At(job) => job,
         AskedEndpoint::Found => return findings.report(multicast()),
         AskedEndpoint::NotGiven => return,
     };
-    endpoint::examine(&endpoint).await.into_iter().for_each(|finding| findings.report(finding));
+    let endpoints = match &job {
+        JobEndpoint::One(endpoint) => slice::from_ref(endpoint),
+        JobEndpoint::Voters(voters) => voters.endpoints(),
+    };
+    for endpoint in endpoints {
+        endpoint::examine(endpoint).await.into_iter().for_each(|finding| findings.report(finding));
+    }
     if wants_peers {
-        peers::examine(&endpoint).await.into_iter().for_each(|finding| findings.report(finding));
+        peers::examine(job).await.into_iter().for_each(|finding| findings.report(finding));
     }
 }
 

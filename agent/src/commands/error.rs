@@ -65,6 +65,17 @@ pub enum LaunchError {
         #[source]
         source: AttendError,
     },
+    /// `ragent status` cannot ask any of the voters.
+    #[error(
+        "failed to get the status of the job from any of its voters{}",
+        of_agent(*agent)
+    )]
+    StatusOfVoters {
+        /// Each voter that was asked, with the cause.
+        failures: Vec<String>,
+        /// The process id of an agent of that job on this machine, if there is one.
+        agent: Option<u32>,
+    },
     /// No store for the workers of a round can be opened.
     #[error("failed to open a store for the workers{}", on_ports(*ports))]
     WorkerStore {
@@ -146,6 +157,7 @@ impl LaunchError {
             | Self::NoJob(_)
             | Self::NotMet(_)
             | Self::Status { .. }
+            | Self::StatusOfVoters { .. }
             | Self::WorkerStore { .. } => 1,
         }
     }
@@ -168,6 +180,9 @@ impl LaunchError {
                     path.display()
                 )),
             ),
+            Self::StatusOfVoters { failures, .. } => {
+                with_hint(format!("error: {self}\n  {}", failures.join("\n  ")), self.hint())
+            }
             Self::System(_)
             | Self::HostOrJoin(_)
             | Self::NoJob(_)
@@ -187,6 +202,10 @@ impl LaunchError {
                 Some("check the port: `--rdzv-endpoint` must be the endpoint of the job")
             }
             Self::Status { agent: None, .. } => Some("check that its agent is running"),
+            Self::StatusOfVoters { .. } => Some(
+                "check that the agents on these hosts are running, and that no firewall blocks \
+                 their ports",
+            ),
             Self::Status { agent: Some(_), .. }
             | Self::NotMet(RunningAgent { stage: Stage::Waiting { .. }, .. }) => Some(
                 "check that the agent on the endpoint's host is running, and that no firewall \

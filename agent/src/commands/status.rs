@@ -1,26 +1,24 @@
 //! `ragent status`: prints the state of a job, as text or JSON.
 
-use std::{fmt::Write as _, net::IpAddr, process::ExitCode, time::Duration};
+mod ask;
 
-use ragent_proto::convert::StatusAnswer;
+use std::{fmt::Write as _, net::IpAddr, process::ExitCode};
+
 use ragent_proto::printable;
 use ragent_rendezvous::{
     message::StandbyCounts,
-    snapshot::{NodeSnapshot, PhaseName, Snapshot, StandingName, VoterStatus},
+    snapshot::{NodeSnapshot, PhaseName, Snapshot, StandingName},
 };
 
+pub(crate) use self::ask::ask;
 use super::{
     error::{self, LaunchError, system},
     runtime,
 };
 use crate::{
     cli::StatusArgs,
-    coordinator::{
-        client::{self, AttendError},
-        state_file::{self, RunningAgent, Stage},
-    },
-    endpoint::identity,
-    spec::{self, AskedEndpoint, Endpoint},
+    coordinator::state_file::{self, RunningAgent, Stage},
+    spec::{self, AskedEndpoint, JobEndpoint},
     sys::{host::ThisHost, stdout},
 };
 
@@ -30,8 +28,8 @@ use crate::{
 ///
 /// Returns [`LaunchError`] if the endpoint to ask is unknown, or no process answers.
 pub fn print(args: &StatusArgs) -> Result<ExitCode, LaunchError> {
-    let endpoint = find(args)?;
-    let snapshot = runtime::block_on(ask(endpoint))??;
+    let job = find(args)?;
+    let snapshot = runtime::block_on(ask(job))??;
     let text = if args.json {
         let json = serde_json::to_string(&snapshot).expect("a snapshot has no odd keys");
         json + "\n"
@@ -42,9 +40,9 @@ pub fn print(args: &StatusArgs) -> Result<ExitCode, LaunchError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn find(args: &StatusArgs) -> Result<Endpoint, LaunchError> {
+fn find(args: &StatusArgs) -> Result<JobEndpoint, LaunchError> {
     match spec::asked_endpoint(args.rdzv_endpoint.clone(), &ThisHost)? {
-        AskedEndpoint::At(endpoint) => Ok(endpoint),
+        AskedEndpoint::At(job) => Ok(job),
         AskedEndpoint::Found | AskedEndpoint::NotGiven => {
             of_this_machine(state_file::running_agents())
         }
@@ -52,15 +50,14 @@ fn find(args: &StatusArgs) -> Result<Endpoint, LaunchError> {
 }
 
 /// Returns the endpoint of the only job with agents on this machine.
-fn of_this_machine(agents: Vec<RunningAgent>) -> Result<Endpoint, LaunchError> {
+fn of_this_machine(agents: Vec<RunningAgent>) -> Result<JobEndpoint, LaunchError> {
     let mut jobs = one_for_each_job(agents);
     match jobs.as_slice() {
         [] => Err(LaunchError::NoJob("no job of this user is running on this machine".to_owned())),
-        [RunningAgent { stage: Stage::Attending, endpoint, .. }] => {
-            endpoint.parse().map_err(|_| {
+        [RunningAgent { stage: Stage::Attending, endpoint, .. }] => JobEndpoint::of_text(endpoint)
+            .ok_or_else(|| {
                 LaunchError::NoJob(format!("`{endpoint}` is not a valid endpoint of a job"))
-            })
-        }
+            }),
         [_] => Err(LaunchError::NotMet(jobs.remove(0))),
         several => {
             let list: Vec<String> = several
@@ -98,43 +95,6 @@ fn one_for_each_job(mut agents: Vec<RunningAgent>) -> Vec<RunningAgent> {
     agents
 }
 
-/// Asks at `endpoint`, or at the coordinator's endpoint if the answer contains that.
-pub(crate) async fn ask(endpoint: Endpoint) -> Result<Snapshot, LaunchError> {
-    let failed = |endpoint: &Endpoint| {
-        let endpoint = endpoint.to_string();
-        move |source| {
-            let agents = state_file::running_agents();
-            let agent = agents.iter().find(|agent| agent.endpoint == endpoint);
-            LaunchError::Status { agent: agent.map(|agent| agent.pid), endpoint, source }
-        }
-    };
-    let not_here = match ask_at(&endpoint).await.map_err(failed(&endpoint))? {
-        StatusAnswer::Snapshot(snapshot) => return Ok(*snapshot),
-        StatusAnswer::NotHere(not_here) => not_here,
-    };
-    let Ok(elsewhere) = not_here.endpoint.parse::<Endpoint>() else {
-        let what = format!("the agent at {endpoint} has not found the coordinator of its job");
-        return Err(LaunchError::NoJob(what));
-    };
-    match ask_at(&elsewhere).await.map_err(failed(&elsewhere))? {
-        StatusAnswer::Snapshot(snapshot) => Ok(*snapshot),
-        StatusAnswer::NotHere(_) => {
-            Err(LaunchError::NoJob(format!("neither {endpoint} nor {elsewhere} coordinates a job")))
-        }
-    }
-}
-
-/// Asks at `endpoint`. A process that is silent, or does not use this protocol, is identified.
-async fn ask_at(endpoint: &Endpoint) -> Result<StatusAnswer, AttendError> {
-    let answer = client::status(endpoint).await;
-    if let Err(AttendError::Protocol { address, .. } | AttendError::Silent { address, .. }) = answer
-        && let Some(what) = identity::describe_other_program(address).await
-    {
-        return Err(AttendError::Other { address, what });
-    }
-    answer
-}
-
 /// Returns the state as text.
 pub fn text(snapshot: &Snapshot) -> String {
     let mut text = String::new();
@@ -157,10 +117,6 @@ pub fn text(snapshot: &Snapshot) -> String {
     if let Some(why) = &snapshot.incomplete {
         let _ = writeln!(text, "not complete: {}", why.text);
     }
-    if !snapshot.voters.is_empty() {
-        let voters: Vec<_> = snapshot.voters.iter().map(voter).collect();
-        let _ = writeln!(text, "voters: {}", voters.join(", "));
-    }
     let rows: Vec<[String; 6]> = snapshot.nodes.iter().map(row).collect();
     if !rows.is_empty() {
         let head = ["rank", "host", "address", "workers", "state", "seen"].map(str::to_owned);
@@ -182,21 +138,6 @@ pub fn text(snapshot: &Snapshot) -> String {
     }
     // The answer may come from an untrusted process.
     printable(&text)
-}
-
-/// The silence of a voter from which it is shown: several renewals are lost by then.
-const SILENCE_SHOWN: Duration = Duration::from_secs(3);
-
-fn voter(voter: &VoterStatus) -> String {
-    let VoterStatus { endpoint, is_leading, silent_for } = voter;
-    match silent_for {
-        _ if *is_leading => format!("{endpoint} (leads)"),
-        None => format!("{endpoint} (no answer yet)"),
-        Some(silent) if *silent >= SILENCE_SHOWN => {
-            format!("{endpoint} (no answer for {} s)", silent.as_secs())
-        }
-        Some(_) => endpoint.clone(),
-    }
 }
 
 fn row(node: &NodeSnapshot) -> [String; 6] {
@@ -277,8 +218,6 @@ fn standing(standing: StandingName) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use ragent_rendezvous::ids::{JobUid, Round, RunId, Term};
-
     use super::*;
 
     fn agent(run_id: &str, endpoint: &str, stage: Stage) -> RunningAgent {
@@ -290,57 +229,24 @@ mod tests {
         Stage::Waiting { cause: Some("refused".to_owned()) }
     }
 
-    /// Voters are listed on one line, with the leader and those that do not answer; programs read the milliseconds.
-    #[test]
-    fn voters_are_listed() {
-        let voter = |endpoint: &str, is_leading, silent_ms: Option<u64>| VoterStatus {
-            endpoint: endpoint.to_owned(),
-            is_leading,
-            silent_for: silent_ms.map(Duration::from_millis),
-        };
-        let voters = vec![
-            voter("n0:1", true, Some(0)),
-            voter("n1:1", false, Some(250)),
-            voter("n2:1", false, Some(12_345)),
-            voter("n3:1", false, None),
-        ];
-        let snapshot = Snapshot {
-            run_id: RunId::new("job"),
-            job_uid: JobUid::new("u"),
-            term: Term(1),
-            round: Round(0),
-            phase: PhaseName::Gathering,
-            min_nodes: 1,
-            max_nodes: 1,
-            restarts_used: 0,
-            max_restarts: 0,
-            world_size: 0,
-            nodes: Vec::new(),
-            incomplete: None,
-            refused_clients: Vec::new(),
-            outcome: None,
-            voters,
-        };
-        let line = "voters: n0:1 (leads), n1:1, n2:1 (no answer for 12 s), n3:1 (no answer yet)";
-        assert_eq!(text(&snapshot).lines().nth(1), Some(line));
-        let json = serde_json::to_value(&snapshot).unwrap();
-        let silent = serde_json::json!({
-            "endpoint": "n2:1", "is_leading": false, "silent_ms": 12_345,
-        });
-        assert_eq!(json["voters"][2], silent);
-        let alone = Snapshot { voters: Vec::new(), ..snapshot };
-        assert!(!text(&alone).contains("voters"));
-    }
-
     /// A registered agent is asked, independently of other agents of its job; an unregistered one
     /// is reported.
     #[test]
     fn agents_of_this_machine() {
         let error = |agents: Vec<RunningAgent>| of_this_machine(agents).unwrap_err().to_string();
         let at = |endpoint| agent("j", endpoint, Stage::Attending);
-        let found = |agents| of_this_machine(agents).unwrap().to_string();
+        let found = |agents| match of_this_machine(agents).unwrap() {
+            JobEndpoint::One(endpoint) => endpoint.to_string(),
+            JobEndpoint::Voters(voters) => format!("voters {voters}"),
+        };
         assert_eq!(found(vec![at("n:1"), agent("j", "n:1", waiting()), at("n:1")]), "n:1");
         assert_eq!(found(vec![agent("j", "auto:2", Stage::Searching), at("n:1")]), "n:1");
+        let list = "n:1,m:1,k:1";
+        assert_eq!(
+            found(vec![at(list), agent("j", list, waiting()), at(list)]),
+            format!("voters {list}")
+        );
+        assert_eq!(error(vec![at("n:1,m:1")]), "`n:1,m:1` is not a valid endpoint of a job");
         assert_eq!(error(vec![]), "no job of this user is running on this machine");
         let waits = "job j has no coordinator yet: its agent on this machine (process 7) ";
         let lone = vec![agent("j", "n:1", waiting()), agent("j", "n:1", waiting())];

@@ -1,6 +1,8 @@
 //! Reads how agents find each other without an address: `--rdzv-endpoint auto`.
 
-use super::{Argument, DEFAULT_PORT, Endpoint, RdzvConf, UsageError, arguments::Arguments};
+use super::{
+    Argument, DEFAULT_PORT, Endpoint, RdzvConf, UsageError, VoterList, arguments::Arguments,
+};
 use crate::{cli::LaunchArgs, limits, sys::host::Host};
 
 /// The permission of an agent to host.
@@ -31,12 +33,12 @@ pub struct SearchSpec {
     pub rank: u32,
 }
 
-/// Reads the endpoint for a command that asks a job: from the argument, else from
+/// Reads the endpoint or the voters for a command that asks a job: from the argument, else from
 /// `PET_RDZV_ENDPOINT`.
 ///
 /// # Errors
 ///
-/// Returns [`UsageError`] if it is not an endpoint.
+/// Returns [`UsageError`] if it is neither an endpoint nor a list of voters.
 pub(crate) fn asked_endpoint(
     typed: Option<String>,
     host: &impl Host,
@@ -48,19 +50,42 @@ pub(crate) fn asked_endpoint(
     };
     match endpoint.search_port() {
         Some(port) => port.map(|_| AskedEndpoint::Found),
-        None => endpoint.endpoint().map(AskedEndpoint::At),
+        None if endpoint.is_list() => {
+            endpoint.voters().map(|voters| AskedEndpoint::At(JobEndpoint::Voters(voters)))
+        }
+        None => endpoint.endpoint().map(|endpoint| AskedEndpoint::At(JobEndpoint::One(endpoint))),
     }
 }
 
 /// The endpoint that a command asks about a job.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum AskedEndpoint {
-    /// An address.
-    At(Endpoint),
+    /// An address, or several.
+    At(JobEndpoint),
     /// `auto`: the job's agents find it.
     Found,
     /// No endpoint is given.
     NotGiven,
+}
+
+/// The addresses at which a job can be asked.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum JobEndpoint {
+    /// The endpoint of the job, or of one of its agents.
+    One(Endpoint),
+    /// The voters, of which any may answer.
+    Voters(VoterList),
+}
+
+impl JobEndpoint {
+    /// Parses the text of an endpoint or of a list of voters.
+    pub(crate) fn of_text(text: &str) -> Option<Self> {
+        if text.contains(',') {
+            text.parse().ok().map(Self::Voters)
+        } else {
+            text.parse().ok().map(Self::One)
+        }
+    }
 }
 
 impl Argument {

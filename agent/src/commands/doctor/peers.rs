@@ -12,13 +12,13 @@ use crate::{
     commands::status,
     coordinator::reachability::{REACH_PATH, ReachReport, Reached},
     net::http_client::{self, Exchange, ExchangeEnd, Page},
-    spec::Endpoint,
+    spec::JobEndpoint,
     sys::clock,
 };
 
 /// Asks every node how it reaches the others, and judges the answers.
-pub(super) async fn examine(endpoint: &Endpoint) -> Vec<Finding> {
-    let snapshot = match status::ask(endpoint.clone()).await {
+pub(super) async fn examine(job: JobEndpoint) -> Vec<Finding> {
+    let snapshot = match status::ask(job).await {
         Ok(snapshot) => snapshot,
         Err(error) => {
             let text = format!("failed to get the job's nodes: {error}");

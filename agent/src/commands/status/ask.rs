@@ -1,0 +1,134 @@
+//! Asks for the state of a job: at its endpoint, or at all of its voters at once.
+
+use std::error::Error;
+
+use ragent_proto::convert::StatusAnswer;
+use ragent_rendezvous::snapshot::Snapshot;
+use tokio::task::JoinSet;
+
+use crate::{
+    commands::error::LaunchError,
+    coordinator::{
+        client::{self, AttendError},
+        state_file,
+    },
+    endpoint::identity,
+    spec::{Endpoint, JobEndpoint, VoterList},
+};
+
+/// Asks at the endpoint, or at all voters until one of them has answered with the state. An agent
+/// that does not coordinate the job names the coordinator, which is asked instead.
+///
+/// # Errors
+///
+/// Returns [`LaunchError`] if no process answers with the state of a job.
+pub(crate) async fn ask(job: JobEndpoint) -> Result<Snapshot, LaunchError> {
+    match job {
+        JobEndpoint::One(endpoint) => ask_one(&endpoint).await.map_err(Failure::into_error),
+        JobEndpoint::Voters(voters) => ask_voters(&voters).await,
+    }
+}
+
+/// The reason for which a process did not answer with the state of a job.
+#[derive(Debug)]
+enum Failure {
+    /// The process at `endpoint` did not answer.
+    Asked { endpoint: Endpoint, source: AttendError },
+    /// It answered, but knows no coordinator that answers.
+    NoJob(String),
+}
+
+impl Failure {
+    fn into_error(self) -> LaunchError {
+        match self {
+            Self::Asked { endpoint, source } => {
+                let endpoint = endpoint.to_string();
+                LaunchError::Status { agent: local_agent(&endpoint), endpoint, source }
+            }
+            Self::NoJob(text) => LaunchError::NoJob(text),
+        }
+    }
+
+    /// Describes the failure in one line, after the name of the voter that was asked.
+    fn line(&self, voter: &Endpoint) -> String {
+        match self {
+            Self::Asked { endpoint, source } if endpoint == voter => one_line(source),
+            Self::Asked { endpoint, source } => {
+                format!("names the coordinator at {endpoint}: {}", one_line(source))
+            }
+            Self::NoJob(text) => text.clone(),
+        }
+    }
+}
+
+/// Returns the process id of an agent on this machine that is registered with this endpoint.
+fn local_agent(endpoint: &str) -> Option<u32> {
+    let agents = state_file::running_agents();
+    agents.iter().find(|agent| agent.endpoint == endpoint).map(|agent| agent.pid)
+}
+
+/// Returns an error and its causes in one line.
+fn one_line(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// Asks all voters at once. Most answer with the same coordinator; the first state counts.
+async fn ask_voters(voters: &VoterList) -> Result<Snapshot, LaunchError> {
+    let mut asked = JoinSet::new();
+    for (place, voter) in voters.endpoints().iter().cloned().enumerate() {
+        asked.spawn(async move {
+            let answer = ask_one(&voter).await;
+            answer.map_err(|failure| (place, format!("{voter}: {}", failure.line(&voter))))
+        });
+    }
+    let mut failures = Vec::new();
+    while let Some(answer) = asked.join_next().await {
+        match answer {
+            Ok(Ok(snapshot)) => return Ok(snapshot),
+            Ok(Err(failure)) => failures.push(failure),
+            Err(error) => failures.push((voters.endpoints().len(), error.to_string())),
+        }
+    }
+    failures.sort();
+    let failures = failures.into_iter().map(|(_, line)| line).collect();
+    Err(LaunchError::StatusOfVoters { failures, agent: local_agent(&voters.to_string()) })
+}
+
+/// Asks at `endpoint`, or at the coordinator's endpoint if the answer contains that.
+async fn ask_one(endpoint: &Endpoint) -> Result<Snapshot, Failure> {
+    let failed = |endpoint: &Endpoint| {
+        let endpoint = endpoint.clone();
+        move |source| Failure::Asked { endpoint, source }
+    };
+    let not_here = match ask_at(endpoint).await.map_err(failed(endpoint))? {
+        StatusAnswer::Snapshot(snapshot) => return Ok(*snapshot),
+        StatusAnswer::NotHere(not_here) => not_here,
+    };
+    let Ok(elsewhere) = not_here.endpoint.parse::<Endpoint>() else {
+        let what = format!("the agent at {endpoint} has not found the coordinator of its job");
+        return Err(Failure::NoJob(what));
+    };
+    match ask_at(&elsewhere).await.map_err(failed(&elsewhere))? {
+        StatusAnswer::Snapshot(snapshot) => Ok(*snapshot),
+        StatusAnswer::NotHere(_) => {
+            Err(Failure::NoJob(format!("neither {endpoint} nor {elsewhere} coordinates a job")))
+        }
+    }
+}
+
+/// Asks at `endpoint`. A process that is silent, or does not use this protocol, is identified.
+async fn ask_at(endpoint: &Endpoint) -> Result<StatusAnswer, AttendError> {
+    let answer = client::status(endpoint).await;
+    if let Err(AttendError::Protocol { address, .. } | AttendError::Silent { address, .. }) = answer
+        && let Some(what) = identity::describe_other_program(address).await
+    {
+        return Err(AttendError::Other { address, what });
+    }
+    answer
+}
