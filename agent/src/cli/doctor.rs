@@ -7,8 +7,8 @@ use clap::Args;
 /// Flags of `ragent doctor`.
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
-    /// Endpoint of the job, as given to its agents [default: check this machine only]
-    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]|auto[:PORT]")]
+    /// Endpoint or voters of the job, as given to its agents [default: check this machine only]
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT][,…]|auto[:PORT]")]
     pub rdzv_endpoint: Option<String>,
     /// Let the nodes of the running job measure the connections between them
     #[arg(long)]

@@ -11,12 +11,14 @@ mod machine;
 mod peers;
 mod python;
 mod standby;
+mod voters;
 
-use std::{fmt, io, num::NonZeroU32, process::ExitCode, slice};
+use std::{fmt, io, num::NonZeroU32, process::ExitCode};
 
 use serde::Serialize;
 use tokio::{task::spawn_blocking, time::timeout};
 
+use self::endpoint::Purpose;
 use super::{
     error::{LaunchError, system},
     runtime,
@@ -128,12 +130,12 @@ async fn over_the_network(endpoint: AskedEndpoint, wants_peers: bool, findings: 
         AskedEndpoint::Found => return findings.report(multicast()),
         AskedEndpoint::NotGiven => return,
     };
-    let endpoints = match &job {
-        JobEndpoint::One(endpoint) => slice::from_ref(endpoint),
-        JobEndpoint::Voters(voters) => voters.endpoints(),
-    };
-    for endpoint in endpoints {
-        endpoint::examine(endpoint).await.into_iter().for_each(|finding| findings.report(finding));
+    match &job {
+        JobEndpoint::One(endpoint) => {
+            let examined = endpoint::examine(endpoint, Purpose::Coordinator).await;
+            examined.findings.into_iter().for_each(|finding| findings.report(finding));
+        }
+        JobEndpoint::Voters(voters) => voters::examine(voters, findings).await,
     }
     if wants_peers {
         peers::examine(job).await.into_iter().for_each(|finding| findings.report(finding));

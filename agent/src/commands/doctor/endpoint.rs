@@ -53,23 +53,44 @@ fn judge_own_name(name: &str, ips: &[IpAddr], is_own: impl Fn(IpAddr) -> bool) -
     Finding::pass("hostname", text)
 }
 
-pub(super) async fn examine(endpoint: &Endpoint) -> Vec<Finding> {
+/// The purpose of the process at an endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Purpose {
+    /// It coordinates the job.
+    Coordinator,
+    /// It is one of those that elect the coordinator.
+    Voter,
+}
+
+/// The findings about an endpoint.
+#[derive(Debug)]
+pub(super) struct Examined {
+    pub(super) findings: Vec<Finding>,
+    /// True if ragent answers there.
+    pub(super) is_served: bool,
+}
+
+/// Checks the addresses of an endpoint, and the process that answers there.
+pub(super) async fn examine(endpoint: &Endpoint, purpose: Purpose) -> Examined {
     let addresses = match net::resolve(endpoint).await {
         Ok(addresses) => addresses,
         Err(error) => {
             let hint = "check the spelling, and that this node can resolve the name";
-            return vec![Finding::fail("endpoint", error.to_string(), hint)];
+            let findings = vec![Finding::fail("endpoint", error.to_string(), hint)];
+            return Examined { findings, is_served: false };
         }
     };
     let ips: Vec<IpAddr> = addresses.iter().map(SocketAddr::ip).collect();
     let owned = ips.iter().copied().find(|ip| ThisHost.owns(*ip));
-    let mut findings = vec![whose(endpoint, &ips, owned)];
+    let mut findings = vec![whose(endpoint, &ips, owned, purpose)];
     let mut last = String::new();
     for address in &addresses {
         match ask(*address).await {
             Ok(answer) => {
-                findings.extend(judge_answer(*address, &answer));
-                return findings;
+                let identity = identity::identity(&answer.received);
+                let is_served = identity.is_some();
+                findings.extend(judge_answer(*address, &answer, identity));
+                return Examined { findings, is_served };
             }
             Err(error) => last = format!("{address}: {error}"),
         }
@@ -82,11 +103,15 @@ pub(super) async fn examine(endpoint: &Endpoint) -> Vec<Finding> {
             "expected if the job has not been started yet; otherwise check the firewall",
         ),
     });
-    findings
+    Examined { findings, is_served: false }
 }
 
-fn whose(endpoint: &Endpoint, ips: &[IpAddr], owned: Option<IpAddr>) -> Finding {
+fn whose(endpoint: &Endpoint, ips: &[IpAddr], owned: Option<IpAddr>, purpose: Purpose) -> Finding {
     let text = format!("{endpoint} resolves to {}", list(ips));
+    let role = match purpose {
+        Purpose::Coordinator => "hosts the coordinator",
+        Purpose::Voter => "is this voter",
+    };
     match owned {
         Some(ip) if ip.is_loopback() => Finding::warn(
             "endpoint",
@@ -95,12 +120,9 @@ fn whose(endpoint: &Endpoint, ips: &[IpAddr], owned: Option<IpAddr>) -> Finding 
         ),
         Some(ip) => {
             let interface = ThisHost.interface_of(ip).unwrap_or_else(|| "an interface".to_owned());
-            Finding::pass(
-                "endpoint",
-                format!("{text}, of {interface} here: this node hosts the coordinator"),
-            )
+            Finding::pass("endpoint", format!("{text}, of {interface} here: this node {role}"))
         }
-        None => Finding::pass("endpoint", format!("{text}: another node hosts the coordinator")),
+        None => Finding::pass("endpoint", format!("{text}: another node {role}")),
     }
 }
 
@@ -140,8 +162,8 @@ async fn ask(address: SocketAddr) -> std::io::Result<Answer> {
     Ok(Answer { received, sent_at, took: clock::now() - begun })
 }
 
-fn judge_answer(address: SocketAddr, answer: &Answer) -> Vec<Finding> {
-    let Some(identity) = identity::identity(&answer.received) else {
+fn judge_answer(address: SocketAddr, answer: &Answer, identity: Option<Identity>) -> Vec<Finding> {
+    let Some(identity) = identity else {
         let what = identity::looks_like(&answer.received);
         let holder =
             ThisHost.owns(address.ip()).then(|| port_holder::holder(address.port())).flatten();
