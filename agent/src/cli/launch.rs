@@ -109,8 +109,9 @@ fn for_hosts(arg: Arg) -> Arg {
              --master-addr or --master-port is given, else c10d]"
         }
         "rdzv_endpoint" => {
-            "Address of the coordinator; with `auto`, nodes find each other on the local network \
-             by the name of the job [default: the first host that is reached]"
+            "Address of the coordinator, or of 3 or 5 voters, which elect it; with `auto`, nodes \
+             find each other on the local network by the name of the job [default: the first host \
+             that is reached]"
         }
         "rdzv_id" => "Name of the job, the same on all of its nodes [default: a unique name]",
         _ => return arg,

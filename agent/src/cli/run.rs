@@ -10,12 +10,13 @@ pub struct LaunchArgs {
     /// The job.
     #[command(flatten)]
     pub job: JobArgs,
-    /// Address of the coordinator; the node that owns the address hosts it; with `auto`, nodes find
-    /// each other on the local network by the name of the job [default: localhost:29400]
+    /// Address of the coordinator, which the node that owns the address hosts; or addresses of 3 or 5
+    /// voters, which elect it; with `auto`, nodes find each other on the local network by the name of
+    /// the job [default: localhost:29400]
     #[arg(
         long,
         alias = "rdzv_endpoint",
-        value_name = "HOST[:PORT]|auto[:PORT]",
+        value_name = "HOST[:PORT][,…]|auto[:PORT]",
         help_heading = NODES
     )]
     pub rdzv_endpoint: Option<String>,

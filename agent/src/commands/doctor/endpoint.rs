@@ -58,7 +58,7 @@ fn judge_own_name(name: &str, ips: &[IpAddr], is_own: impl Fn(IpAddr) -> bool) -
 pub(super) enum Purpose {
     /// It coordinates the job.
     Coordinator,
-    /// It is one of those that elect the coordinator.
+    /// It takes part in the election of the coordinator.
     Voter,
 }
 

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
     use crate::commands::doctor::Verdict;
 
-    /// More than half of the voters must answer; the hint lists those that do not.
+    /// More than half of the voters must answer; the hint lists the absent ones.
     #[test]
     fn majority_is_judged() {
         for (list, absent, verdict, count) in [
