@@ -1,20 +1,25 @@
 //! The coordinator of a job, and the agents' connections to it.
 //!
 //! `driver` owns the machine, with the open `streams`; `stall` and `peer_addresses` are decisions
-//! of its own. `service` is its gRPC and HTTP side, for each `role` of an agent's port, [`client`]
+//! of its own. `persistence` is the state that outlives its process; `elected` runs it while this process
+//! leads the voters, which `listed_voters` adds to the status of the job. `service` is its gRPC and HTTP side, for each `role` of an agent's port, [`client`]
 //! the agents'. `proofs` authenticates messages of a node. `browser_guard` refuses requests of web
 //! pages. `identity` and `status_page` are pages of the port; `reachability` measures how one node
 //! reaches the others. `state_file` keeps what a restarted coordinator needs, `state_writer` writes
-//! it.
+//! it, and `replica_file` the copy of a voter.
 
 mod browser_guard;
 pub mod client;
 pub(crate) mod driver;
+pub(crate) mod elected;
 pub(crate) mod identity;
 mod limits;
+mod listed_voters;
 mod peer_addresses;
+pub(crate) mod persistence;
 pub(crate) mod proofs;
 pub(crate) mod reachability;
+pub(crate) mod replica_file;
 pub(crate) mod role;
 pub(crate) mod service;
 mod stall;

@@ -3,7 +3,8 @@
 //! `host_or_join` finds the host: `locate` asks an address who hosts there (`locator` decides,
 //! `identity` recognises the answer), and [`search`] finds the host without an address (`finder`
 //! decides what follows). Then `host` or `join` starts the `NodeServices`. `hosted_coordinator` is
-//! a coordinator with its port, with or without an agent.
+//! a coordinator with its port, with or without an agent. `voters` does the same for a list of endpoints, where
+//! the coordinator is elected: `hosted_voter` is one of them.
 
 mod address;
 mod error;
@@ -11,15 +12,17 @@ mod finder;
 mod host;
 mod host_or_join;
 pub(crate) mod hosted_coordinator;
+pub(crate) mod hosted_voter;
 pub(crate) mod identity;
 mod join;
 mod limits;
 mod locate;
 mod locator;
-mod node_services;
+pub(crate) mod node_services;
 pub(crate) mod plain_store;
 pub mod search;
 mod server;
+pub(crate) mod voters;
 
 pub(crate) use self::error::CHECK_NAME;
 pub use self::error::{HostOrJoinError, LocateError};

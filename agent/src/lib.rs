@@ -4,7 +4,7 @@
 //! contains the course of a launch. The modules form layers, and each imports only from lower ones:
 //! [`commands`] at the top, then [`endpoint`] (who hosts), [`node`] (one node's part in a job),
 //! [`workers`] and [`keeper`] (which hold the workers), [`coordinator`] (the service that one node
-//! hosts for all), [`report`], [`output`], [`net`], [`spec`] (the meaning of the arguments),
+//! hosts for all), `voter` (its election), [`report`], [`output`], [`net`], [`spec`] (the meaning of the arguments),
 //! [`scheduler`], [`cli`], [`sys`] and [`limits`]. `tests/layers` verifies it.
 #![deny(unsafe_code)]
 
@@ -21,4 +21,5 @@ pub mod report;
 pub mod scheduler;
 pub mod spec;
 pub mod sys;
+mod voter;
 pub mod workers;

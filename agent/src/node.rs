@@ -1,9 +1,11 @@
 //! One node's part in a job: registers with the coordinator and runs workers when it is admitted.
 //!
 //! Two machines of [`ragent_core`] decide: `Link` when to send keep-alives and to dial, `Agent`
-//! when to join, start, stop and leave. [`driver`] carries out their effects.
+//! when to join, start, stop and leave. [`driver`] carries out their effects. `destination` has the
+//! endpoints that it dials.
 
 mod description;
+pub(crate) mod destination;
 pub mod driver;
 pub(crate) mod node_id;
 mod proof_of_id;

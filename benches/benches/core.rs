@@ -57,6 +57,7 @@ fn gather(now: Instant, attends: Vec<Attend>) -> usize {
         coordinator: "coordinator".to_owned(),
         host: None,
         shared: None,
+        voters: Vec::new(),
         keeps_charges: false,
         leases: Leases::default(),
     };
@@ -98,6 +99,7 @@ fn attend(number: u32, nodes: u32) -> Attend {
             fixed_ranks: false,
             store_access: StoreAccess::Members,
         },
+        voters: Vec::new(),
         known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),

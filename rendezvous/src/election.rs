@@ -297,6 +297,11 @@ impl Election {
         }
     }
 
+    /// Returns the term of the leader to which this voter has granted a lease; `None` if it has granted none.
+    pub fn lease_term(&self) -> Option<Term> {
+        self.voter.lease(self.clock).map(|lease| lease.term)
+    }
+
     /// Returns, by place, the time since each voter answered a request of this process: zero for this
     /// voter itself, and `None` for one that has never answered.
     pub fn answered(&self, now: Instant) -> Vec<Option<Duration>> {

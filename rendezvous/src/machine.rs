@@ -246,14 +246,15 @@ impl Rendezvous {
         self.advance(now);
     }
 
-    /// Extends the right to coordinate, if it has an end.
+    /// Extends the right to coordinate, if it has an end and has not been used up before.
+    ///
+    /// `until` is the present end, so the extension takes effect before the end of earlier ones: a driver may
+    /// pass it on only when something else happens.
     pub fn handle_extended(&mut self, now: Instant, until: Instant) {
-        if !self.begin(now) {
-            return;
-        }
         if let Tenure::Elected(elected) = &mut self.tenure {
             elected.until = elected.until.max(until);
         }
+        self.begin(now);
     }
 
     /// Handles all deadlines that have passed.

@@ -51,6 +51,8 @@ pub struct Attend {
     pub node: NodeDescription,
     /// The agent's settings that all nodes must share.
     pub settings: SharedSettings,
+    /// The sorted endpoints of the voters, as the agent knows them; empty if the job has one endpoint.
+    pub voters: Vec<String>,
     /// The newest round that the node knows, with its size and the node's rank in it.
     pub known_round: KnownRound,
     /// The number of failures charged to the job, as far as the agent knows.

@@ -14,6 +14,7 @@ mod loss;
 mod members;
 mod refusals;
 mod status;
+mod takeover;
 
 #[path = "../support/mod.rs"]
 mod support;

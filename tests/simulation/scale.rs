@@ -52,6 +52,7 @@ fn attend(n: u32) -> Attend {
             node_rank: None,
         },
         settings: shared(),
+        voters: Vec::new(),
         known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),
@@ -95,6 +96,7 @@ fn thousand_nodes_cost_a_few_messages_each() {
         coordinator: "c".to_owned(),
         host: None,
         shared: Some(shared()),
+        voters: Vec::new(),
         keeps_charges: true,
         leases: Leases::default(),
     };

@@ -90,7 +90,7 @@ impl Storm {
         let link = |seed: usize| {
             // Nodes do not start in the same instant.
             let offset = leases.agent.mul_f64(seed as f64 / nodes as f64);
-            Link::new(start + offset, leases, seed as u64)
+            Link::new(start + offset, leases, seed as u64, false)
         };
         let mut storm = Self {
             bug,

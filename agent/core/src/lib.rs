@@ -5,7 +5,8 @@
 //! [`Supervisor`](supervisor::Supervisor) decides when the local worker group has failed or ended,
 //! [`HangWatch`](hang::HangWatch) when it makes no progress,
 //! [`KeeperWatch`](keeper_watch::KeeperWatch) when the keeper does not answer, and
-//! [`Standbys`](standby::Standbys) when interpreters for the next round are started. Each takes the time
+//! [`Standbys`](standby::Standbys) when interpreters for the next round are started. [`Targets`](targets::Targets)
+//! decides which voter is dialed. Each takes the time
 //! as an argument and returns effects; the crate `ragent` carries them out, and `tests/simulation` runs the
 //! same machines against a simulated network.
 //!
@@ -25,6 +26,7 @@ pub mod reported_causes;
 pub mod signal;
 pub mod standby;
 pub mod supervisor;
+pub mod targets;
 mod wait_reports;
 
 /// An instant to start a test's clock from.

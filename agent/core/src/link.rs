@@ -61,6 +61,8 @@ pub struct Link {
     /// Number of times that the stream became suspect since the last prompt echo.
     suspicions: u32,
     leases: Leases,
+    /// True if other coordinators may be dialed instead.
+    has_alternatives: bool,
     sequence: u64,
     next_keep_alive: Option<Instant>,
     /// Keep-alives that were not echoed yet: the time of sending, by number.
@@ -78,14 +80,17 @@ struct Attempt {
     begun: Instant,
     /// The time at which the attend was sent; `None` before the attempt is connected.
     attended: Option<Instant>,
+    /// True if the other end has accepted the stream; its welcome may take longer.
+    is_accepted: bool,
 }
 
 impl Link {
     /// Creates a link that dials at once.
     ///
     /// `leases` are the intervals in use until a welcome names others; `seed` decides the jitter,
-    /// and differs between the nodes of a job.
-    pub fn new(now: Instant, leases: Leases, seed: u64) -> Self {
+    /// and differs between the nodes of a job. `has_alternatives` is true if another voter may be dialed
+    /// when the coordinator does not answer.
+    pub fn new(now: Instant, leases: Leases, seed: u64, has_alternatives: bool) -> Self {
         Self {
             newest: AttendNumber(0),
             current: None,
@@ -94,6 +99,7 @@ impl Link {
             failures: 0,
             suspicions: 0,
             leases,
+            has_alternatives,
             sequence: 0,
             next_keep_alive: None,
             unanswered: BTreeMap::new(),
@@ -108,6 +114,11 @@ impl Link {
         self.current
     }
 
+    /// Returns true if the node has a lease.
+    pub fn has_lease(&self) -> bool {
+        self.lease.is_some()
+    }
+
     /// Returns true if the stream is the current one or being opened.
     pub fn knows(&self, attend: AttendNumber) -> bool {
         self.current == Some(attend) || self.attempt.is_some_and(|attempt| attempt.number == attend)
@@ -117,6 +128,14 @@ impl Link {
     pub fn handle_opened(&mut self, now: Instant, attend: AttendNumber) {
         if let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.number == attend) {
             attempt.attended = Some(now);
+        }
+    }
+
+    /// Notes that the other end has accepted a stream. A voter may then wait for an election before it
+    /// answers.
+    pub fn handle_accepted(&mut self, attend: AttendNumber) {
+        if let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.number == attend) {
+            attempt.is_accepted = true;
         }
     }
 
@@ -185,6 +204,20 @@ impl Link {
                 None => limits::REDIAL_MAX,
             };
             self.back_off(now, longest);
+        }
+    }
+
+    /// Notes that the voter at the other end of an attempt does not lead. If it names a new leader
+    /// (`is_new`), that is dialed at once.
+    pub fn handle_not_leading(&mut self, now: Instant, attend: AttendNumber, is_new: bool) {
+        if self.attempt.take_if(|attempt| attempt.number == attend).is_none() {
+            return self.handle_ended(now, attend);
+        }
+        if is_new {
+            self.next_dial = Some(now);
+        } else if self.current.is_none() || self.is_suspect(now) {
+            // Its answer is no work for it, unlike a registration.
+            self.back_off(now, limits::REDIAL_MAX);
         }
     }
 
@@ -261,13 +294,17 @@ impl Link {
     /// Returns the time at which the attempt under way is abandoned.
     ///
     /// A connected attempt has as long as its welcome can count. An unconnected one is replaced
-    /// soon while there is a lease to save: its packets may have been lost, and TCP sends them
-    /// again only after a second.
+    /// soon while there is a lease to save, since its packets may have been lost, and TCP sends them
+    /// again only after a second; also if another voter can be dialed.
     fn attempt_deadline(&self) -> Option<Instant> {
         let attempt = self.attempt.as_ref()?;
         Some(match attempt.attended {
+            // A process that is stopped accepts connections, too.
+            Some(attended) if self.has_alternatives && !attempt.is_accepted => {
+                attended + self.stretched(limits::CONNECT_PATIENCE)
+            }
             Some(attended) => attended + self.leases.agent,
-            None if self.lease.is_some() => {
+            None if self.lease.is_some() || self.has_alternatives => {
                 attempt.begun + self.stretched(limits::CONNECT_PATIENCE)
             }
             None => attempt.begun + limits::CONNECT_LIMIT,
@@ -308,7 +345,8 @@ impl Link {
 
     fn dial(&mut self, now: Instant) {
         self.newest = AttendNumber(self.newest.0 + 1);
-        self.attempt = Some(Attempt { number: self.newest, begun: now, attended: None });
+        self.attempt =
+            Some(Attempt { number: self.newest, begun: now, attended: None, is_accepted: false });
         self.next_dial = None;
         self.effects.push_back(Effect::Dial(self.newest));
     }

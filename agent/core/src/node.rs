@@ -53,6 +53,9 @@ pub struct Claims {
     pub charged_through: Round,
     /// The present standing of the node.
     pub standing: Standing,
+    /// The term of the leader whose lease has ended on this node, so that only a later leader is of use; zero if
+    /// there is none.
+    pub lost_term: Term,
 }
 
 /// One node's registration and its part in a job.
@@ -67,7 +70,7 @@ pub struct Node {
 impl Node {
     /// Creates a node that has not registered yet; it dials at once.
     pub fn new(now: Instant, settings: AgentSettings) -> Self {
-        let link = Link::new(now, settings.leases, settings.seed);
+        let link = Link::new(now, settings.leases, settings.seed, settings.has_voters);
         let runs_unleased = settings.runs_unleased;
         let agent = Agent::new(now, settings);
         let mut node = Self { agent, link, runs_unleased, effects: VecDeque::new() };
@@ -105,9 +108,17 @@ impl Node {
             restarts_used,
             charged_through,
             standing: self.agent.standing(now),
+            lost_term: if self.link.has_lease() { Term(0) } else { self.agent.term() },
         };
         self.collect(now);
         Some(claims)
+    }
+
+    /// Notes that the other end has accepted a stream, and may answer later.
+    pub fn handle_accepted(&mut self, now: Instant, attend: AttendNumber) {
+        self.begin(now);
+        self.link.handle_accepted(attend);
+        self.collect(now);
     }
 
     /// Takes in a welcome; returns true if its stream is now the current one.
@@ -194,6 +205,21 @@ impl Node {
         self.end_stream(now, attend);
         self.collect(now);
         follows
+    }
+
+    /// Notes that the voter at the other end does not lead; `is_new` is true if it names a leader that this
+    /// node did not know, which is dialed at once.
+    pub fn handle_not_leading(&mut self, now: Instant, attend: AttendNumber, is_new: bool) {
+        self.begin(now);
+        if !self.link.knows(attend) {
+            return;
+        }
+        self.effects.push_back(Effect::Drop(attend));
+        self.link.handle_not_leading(now, attend, is_new);
+        if self.link.current().is_none() {
+            self.agent.handle_unattended(now);
+        }
+        self.collect(now);
     }
 
     /// Notes that a fresh worker store listens on this port.

@@ -14,4 +14,15 @@ pub struct CoordinatorArgs {
     /// Name of the job
     #[arg(long, alias = "rdzv_id", value_name = "ID", default_value = "none")]
     pub rdzv_id: String,
+    /// Hosts of the job's voters, as on its nodes; this host is one of them
+    ///
+    /// The coordinator takes part in the election, and coordinates the job while it is elected.
+    #[arg(
+        long, alias = "rdzv_endpoint", value_name = "HOST,HOST,...[:PORT]", requires = "nnodes",
+        conflicts_with_all = ["host", "port"]
+    )]
+    pub rdzv_endpoint: Option<String>,
+    /// Numbers of nodes of the job, as on its nodes
+    #[arg(long, value_name = "N or MIN:MAX", requires = "rdzv_endpoint")]
+    pub nnodes: Option<String>,
 }

@@ -4,8 +4,9 @@ use std::process::ExitCode;
 
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
+    election::timers::Timers,
     ids::{RunId, Term},
-    settings::{Leases, Settings},
+    settings::{Leases, Settings, Timeouts},
 };
 use ragent_store::StoreThread;
 use tokio::sync::watch;
@@ -20,12 +21,16 @@ use crate::{
     cli::CoordinatorArgs,
     coordinator::{driver::Input, state_file},
     endpoint::{
+        HostOrJoinError,
         hosted_coordinator::{EndpointPort, RecoveredState, host_coordinator},
+        hosted_voter::{HostedVoterSpec, VoterEnd, host_voter},
         plain_store::plain_store,
+        voters::{kept_for, own_endpoint, source},
     },
     net::port::Attended,
-    spec::Endpoint,
-    sys::host::ThisHost,
+    node::node_id::new_node_id,
+    spec::{Argument, Endpoint, UsageError},
+    sys::{clock, host::ThisHost},
 };
 
 /// Hosts an endpoint until a signal, or until its job has ended.
@@ -36,6 +41,9 @@ use crate::{
 pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
     ThisHost.raise_open_files();
     ThisHost.disable_core_dumps();
+    if let (Some(list), Some(nodes)) = (&args.rdzv_endpoint, &args.nnodes) {
+        return vote(args, list, nodes);
+    }
     let (listener, address) = bind(&args.host, args.port)?;
     let stores = StoreThread::start("store").map_err(system("start a thread"))?;
     runtime::block_on(async {
@@ -48,6 +56,7 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
             coordinator: format!("{}_{}", ThisHost.name(), std::process::id()),
             host: None,
             shared: None,
+            voters: Vec::new(),
             keeps_charges: ThisHost.service_dir().is_some(),
             leases: Leases::default(),
         };
@@ -69,6 +78,61 @@ pub fn host(args: &CoordinatorArgs) -> Result<ExitCode, LaunchError> {
                 let _ = (&mut hosted.coordinator).await;
             }
         }
+        drop(server);
+        Ok(ExitCode::SUCCESS)
+    })?
+}
+
+/// Takes part in the election of a job's coordinator, until a signal or until the job has ended.
+fn vote(args: &CoordinatorArgs, list: &str, nodes: &str) -> Result<ExitCode, LaunchError> {
+    let list = Argument::new("--rdzv-endpoint", list).voters()?;
+    let nodes = Argument::new("--nnodes", nodes).nodes()?;
+    let stores = StoreThread::start("store").map_err(system("start a thread"))?;
+    runtime::block_on(async {
+        let mut signals = runtime::watch_signals(&SIGNALS)?;
+        let own = own_endpoint(&list, clock::now(), |_| {}).await.map_err(HostOrJoinError::from)?;
+        let Some(own) = own else {
+            let message =
+                format!("none of the hosts in `--rdzv-endpoint {list}` is free on this machine");
+            let hint =
+                "run `ragent coordinator` on a listed host on which no agent of the job runs";
+            return Err(UsageError::new(message).with_hint(hint).into());
+        };
+        let address = own.listener.local_addr().map_err(system("listen"))?;
+        let attended = watch::Sender::new(Attended::default());
+        let store = plain_store(&stores, attended.subscribe())?;
+        let port = EndpointPort { listener: own.listener, store, attended };
+        let process = new_node_id();
+        let spec = HostedVoterSpec {
+            list: list.sorted(),
+            place: own.place,
+            turn: own.turn,
+            timers: Timers::for_nodes(nodes),
+            source: source(own.address),
+            settings: Settings {
+                run_id: RunId::new(&args.rdzv_id),
+                coordinator: process.to_string(),
+                host: None,
+                shared: None,
+                keeps_charges: ThisHost.service_dir().is_some(),
+                leases: Leases::default(),
+                voters: list.sorted().iter().map(ToString::to_string).collect(),
+            },
+            process,
+            kept: kept_for(Timeouts::default().join),
+        };
+        let (mut voter, server) = host_voter(port, spec)?;
+        print_address(address)?;
+        info!(%address, voters = %list, run_id = args.rdzv_id, "taking part in the election");
+        let how = tokio::select! {
+            biased;
+            () = voter.job_ended() => VoterEnd::Closed,
+            signal = signals.recv() => {
+                info!(?signal, "signal received; leaving the election");
+                VoterEnd::Left
+            }
+        };
+        voter.end(how).await;
         drop(server);
         Ok(ExitCode::SUCCESS)
     })?

@@ -24,7 +24,10 @@ use crate::{
         driver::{Input, Inputs},
         state_file::{ClosedJob, Registration, RunningAgent, Stage},
     },
-    endpoint::{host_or_join, hosted_coordinator::HostedCoordinator},
+    endpoint::{
+        host_or_join, hosted_coordinator::HostedCoordinator, hosted_voter::VoterEnd,
+        node_services::Hosted,
+    },
     limits,
     node::{
         driver::{self as agent_driver, DriveError},
@@ -38,8 +41,7 @@ use crate::{
         telemetry::{self, Log},
     },
     spec::{
-        self, Argument, Endpoint, JobFiles, JobSpec, LaunchMethod, RendezvousMethod, TimerFile,
-        UsageError,
+        self, Argument, JobFiles, JobSpec, LaunchMethod, RendezvousMethod, TimerFile, UsageError,
     },
     sys::{
         clock, files,
@@ -218,7 +220,8 @@ async fn launch_on_runtime(
         }
         ending => {
             let (settings, title) = (spec.shared, spec.command.title.clone());
-            let ended = Ended { ending, settings, endpoint, title, workers_succeeded };
+            let voters = spec.rendezvous.voters();
+            let ended = Ended { ending, settings, voters, endpoint, title, workers_succeeded };
             Err(LaunchError::Ended(Box::new(ended)))
         }
     }
@@ -229,7 +232,7 @@ async fn launch_on_runtime(
 async fn keep_log(
     spec: &JobSpec,
     log: &Log,
-    outcome: &Result<(agent_driver::End, Endpoint), LaunchError>,
+    outcome: &Result<(agent_driver::End, String), LaunchError>,
 ) {
     let is_well = |ending: &Ending| match ending {
         Ending::Closed(outcome) => {
@@ -264,7 +267,7 @@ async fn take_part(
     supervisor: &mut SupervisorHandle,
     signals: &mut mpsc::Receiver<Signal>,
     log: &Log,
-) -> Result<(agent_driver::End, Endpoint), LaunchError> {
+) -> Result<(agent_driver::End, String), LaunchError> {
     let stores = StoreThread::start("stores").map_err(system("start a thread"))?;
     let mut service_manager = ServiceManager::of_this_process(clock::now());
     service_manager.report_looking(&spec.rendezvous.endpoint_text());
@@ -285,10 +288,10 @@ async fn take_part(
             let signal = ragent_core::signal::Signal(signal as i32);
             let ending = Ending::Left(signal);
             let end = agent_driver::End { ending, workers_succeeded: false };
-            return Ok((end, Endpoint::default()));
+            return Ok((end, String::new()));
         },
     };
-    let attends = attending(spec, &services.endpoint);
+    let attends = attending(spec, &services.name);
     renew(registration.as_ref(), &attends);
     let stores = WorkerStores::new(stores, services.store_port_mode(spec));
     let agent = services.agent_spec(spec, log);
@@ -300,16 +303,23 @@ async fn take_part(
     service_manager.report_stopping();
     if let Some(hosted) = services.hosted() {
         let limit = spec.shared.timeouts.rejoin() + limits::COORDINATOR_END_MARGIN;
-        wait_for_coordinator(
-            hosted,
-            &services.node_id,
-            ending.as_ref().ok().map(|end| &end.ending),
-            limit,
-            signals,
-        )
-        .await;
+        let ending = ending.as_ref().ok().map(|end| &end.ending);
+        let own = services.node_id.clone();
+        let ends = async {
+            match hosted {
+                Hosted::Coordinator(hosted) => wait_for_coordinator(hosted, &own, ending).await,
+                Hosted::Voter(voter) => voter.end(voter_end(ending)).await,
+            }
+        };
+        wait_for_hosted(ends, limit, signals).await;
     }
-    let endpoint = coordinator.borrow().endpoint.parse().unwrap_or_default();
+    let endpoint = match &spec.rendezvous {
+        RendezvousMethod::Voters(voters) => voters.to_string(),
+        RendezvousMethod::Standalone
+        | RendezvousMethod::Endpoint { .. }
+        | RendezvousMethod::Search(_)
+        | RendezvousMethod::Static { .. } => coordinator.borrow().endpoint.clone(),
+    };
     services.stop();
     let ending = ending.map_err(|error| match error {
         DriveError::Store(source) => LaunchError::WorkerStore { ports: spec.store_ports, source },
@@ -327,10 +337,8 @@ async fn keep_registered(
     coordinator: &mut watch::Receiver<NotHere>,
 ) -> Infallible {
     while coordinator.changed().await.is_ok() {
-        let endpoint = coordinator.borrow_and_update().endpoint.parse::<Endpoint>();
-        if let Ok(endpoint) = endpoint {
-            renew(registration, &attending(spec, &endpoint));
-        }
+        let endpoint = coordinator.borrow_and_update().endpoint.clone();
+        renew(registration, &attending(spec, &endpoint));
     }
     std::future::pending().await
 }
@@ -349,13 +357,13 @@ fn looking(spec: &JobSpec, cause: Option<&str>) -> RunningAgent {
 
 /// Returns the registration of this agent, whose coordinator is at `endpoint`. Voters are all named,
 /// since any of them can answer, and another one may coordinate the job later.
-fn attending(spec: &JobSpec, endpoint: &Endpoint) -> RunningAgent {
+fn attending(spec: &JobSpec, endpoint: &str) -> RunningAgent {
     let text = match &spec.rendezvous {
         RendezvousMethod::Voters(voters) => voters.to_string(),
         RendezvousMethod::Standalone
         | RendezvousMethod::Endpoint { .. }
         | RendezvousMethod::Search(_)
-        | RendezvousMethod::Static { .. } => endpoint.to_string(),
+        | RendezvousMethod::Static { .. } => endpoint.to_owned(),
     };
     RunningAgent::this(&spec.run_id, text, Stage::Attending)
 }
@@ -366,15 +374,27 @@ fn renew(registration: Option<&Registration>, agent: &RunningAgent) {
     }
 }
 
-/// Keeps a coordinator until all agents have the outcome, until `limit` has passed, or until
+/// Waits until the coordinator or the voter in this process has ended, until `limit` has passed, or until
 /// another signal.
-async fn wait_for_coordinator(
-    hosted: HostedCoordinator,
-    own: &NodeId,
-    ending: Option<&Ending>,
+async fn wait_for_hosted(
+    ends: impl Future<Output = ()>,
     limit: Duration,
     signals: &mut mpsc::Receiver<Signal>,
 ) {
+    let goes = async {
+        tokio::select! {
+            () = ends => {}
+            Some(signal) = signals.recv() => {
+                warn!(%signal, "signal received; not waiting for the other agents");
+            }
+        }
+    };
+    // If it takes longer than the other agents may take to stop, it is stuck.
+    let _ = tokio::time::timeout(limit, goes).await;
+}
+
+/// Keeps a coordinator until all agents have the outcome.
+async fn wait_for_coordinator(hosted: HostedCoordinator, own: &NodeId, ending: Option<&Ending>) {
     let HostedCoordinator { inputs, coordinator } = hosted;
     let knows_why = match ending {
         Some(Ending::Closed(_)) => true,
@@ -385,16 +405,16 @@ async fn wait_for_coordinator(
         // The coordinator does not know why this agent ends.
         let _ = inputs.send(Input::Shutdown).await;
     }
-    let goes = async {
-        tokio::select! {
-            _ = coordinator => {}
-            Some(signal) = signals.recv() => {
-                warn!(%signal, "signal received; not waiting for the other agents");
-            }
-        }
-    };
-    // If it takes longer than the other agents may take to stop, it is stuck.
-    let _ = tokio::time::timeout(limit, goes).await;
+    let _ = coordinator.await;
+}
+
+/// Returns the way in which a voter ends after its agent.
+fn voter_end(ending: Option<&Ending>) -> VoterEnd {
+    match ending {
+        Some(Ending::Closed(_) | Ending::Refused(RefuseReason::Closed(_))) => VoterEnd::Closed,
+        Some(Ending::Left(_)) => VoterEnd::Left,
+        Some(Ending::Refused(_) | Ending::Unreachable { .. }) | None => VoterEnd::Other,
+    }
 }
 
 /// Returns true if a coordinator counts `node`, or has ended.

@@ -2,12 +2,12 @@
 
 mod ask;
 
-use std::{fmt::Write as _, net::IpAddr, process::ExitCode};
+use std::{fmt::Write as _, net::IpAddr, process::ExitCode, time::Duration};
 
 use ragent_proto::printable;
 use ragent_rendezvous::{
     message::StandbyCounts,
-    snapshot::{NodeSnapshot, PhaseName, Snapshot, StandingName},
+    snapshot::{NodeSnapshot, PhaseName, Snapshot, StandingName, VoterStatus},
 };
 
 pub(crate) use self::ask::ask;
@@ -117,6 +117,10 @@ pub fn text(snapshot: &Snapshot) -> String {
     if let Some(why) = &snapshot.incomplete {
         let _ = writeln!(text, "not complete: {}", why.text);
     }
+    if !snapshot.voters.is_empty() {
+        let voters: Vec<_> = snapshot.voters.iter().map(voter).collect();
+        let _ = writeln!(text, "voters: {}", voters.join(", "));
+    }
     let rows: Vec<[String; 6]> = snapshot.nodes.iter().map(row).collect();
     if !rows.is_empty() {
         let head = ["rank", "host", "address", "workers", "state", "seen"].map(str::to_owned);
@@ -138,6 +142,21 @@ pub fn text(snapshot: &Snapshot) -> String {
     }
     // The answer may come from an untrusted process.
     printable(&text)
+}
+
+/// The silence of a voter from which it is shown: several renewals are lost by then.
+const SILENCE_SHOWN: Duration = Duration::from_secs(3);
+
+fn voter(voter: &VoterStatus) -> String {
+    let VoterStatus { endpoint, is_leading, silent_for } = voter;
+    match silent_for {
+        _ if *is_leading => format!("{endpoint} (leads)"),
+        None => format!("{endpoint} (no answer yet)"),
+        Some(silent) if *silent >= SILENCE_SHOWN => {
+            format!("{endpoint} (no answer for {} s)", silent.as_secs())
+        }
+        Some(_) => endpoint.clone(),
+    }
 }
 
 fn row(node: &NodeSnapshot) -> [String; 6] {
@@ -218,6 +237,8 @@ fn standing(standing: StandingName) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use ragent_rendezvous::ids::{JobUid, Round, RunId, Term};
+
     use super::*;
 
     fn agent(run_id: &str, endpoint: &str, stage: Stage) -> RunningAgent {
@@ -227,6 +248,48 @@ mod tests {
 
     fn waiting() -> Stage {
         Stage::Waiting { cause: Some("refused".to_owned()) }
+    }
+
+    /// Voters are listed on one line, with the leader and those that do not answer; programs read the milliseconds.
+    #[test]
+    fn voters_are_listed() {
+        let voter = |endpoint: &str, is_leading, silent_ms: Option<u64>| VoterStatus {
+            endpoint: endpoint.to_owned(),
+            is_leading,
+            silent_for: silent_ms.map(Duration::from_millis),
+        };
+        let voters = vec![
+            voter("n0:1", true, Some(0)),
+            voter("n1:1", false, Some(250)),
+            voter("n2:1", false, Some(12_345)),
+            voter("n3:1", false, None),
+        ];
+        let snapshot = Snapshot {
+            run_id: RunId::new("job"),
+            job_uid: JobUid::new("u"),
+            term: Term(1),
+            round: Round(0),
+            phase: PhaseName::Gathering,
+            min_nodes: 1,
+            max_nodes: 1,
+            restarts_used: 0,
+            max_restarts: 0,
+            world_size: 0,
+            nodes: Vec::new(),
+            incomplete: None,
+            refused_clients: Vec::new(),
+            outcome: None,
+            voters,
+        };
+        let line = "voters: n0:1 (leads), n1:1, n2:1 (no answer for 12 s), n3:1 (no answer yet)";
+        assert_eq!(text(&snapshot).lines().nth(1), Some(line));
+        let json = serde_json::to_value(&snapshot).unwrap();
+        let silent = serde_json::json!({
+            "endpoint": "n2:1", "is_leading": false, "silent_ms": 12_345,
+        });
+        assert_eq!(json["voters"][2], silent);
+        let alone = Snapshot { voters: Vec::new(), ..snapshot };
+        assert!(!text(&alone).contains("voters"));
     }
 
     /// A registered agent is asked, independently of other agents of its job; an unregistered one

@@ -33,7 +33,7 @@ impl Guard {
     }
 
     fn is_ours(&self, host: &str) -> bool {
-        let endpoint = self.role.known().endpoint.parse::<Endpoint>();
+        let endpoint = self.role.endpoint().parse::<Endpoint>();
         let endpoint = endpoint.map(|endpoint| endpoint.host).unwrap_or_default();
         let names = ["localhost", RAGENT, &self.host_name, &endpoint];
         names.iter().any(|name| name.eq_ignore_ascii_case(host))

@@ -9,7 +9,7 @@ use ragent_proto::{
     v1::{AgentMessage, StatusRequest, coordination_client::CoordinationClient},
 };
 use ragent_rendezvous::{
-    ids::AttendNumber,
+    ids::{AttendNumber, Term},
     message::{Attend, FromNode},
 };
 use tokio::{
@@ -94,6 +94,8 @@ pub enum StreamEvent {
         /// The channel for the first message and the queue of further ones.
         reply: oneshot::Sender<FirstWords>,
     },
+    /// The other end has accepted the stream, and may answer later.
+    Accepted(AttendNumber),
     /// A message was received.
     Message(AttendNumber, FromCoordinator),
     /// The stream has ended.
@@ -107,6 +109,8 @@ pub struct FirstWords {
     pub attend: Attend,
     /// The proof of its node id, once it was issued.
     pub proof: Option<Proof>,
+    /// The term of the leader that the agent has lost; zero if there is none.
+    pub lost_term: Term,
     /// Further messages of the stream.
     pub queue: mpsc::Receiver<FromNode>,
 }
@@ -139,9 +143,10 @@ async fn stream(
     let (reply, replied) = oneshot::channel();
     let connected = StreamEvent::Connected { attend, local, remote, reply };
     events.send(connected).await.map_err(|_| AttendError::GivenUp)?;
-    let FirstWords { attend: first, proof, queue } =
+    let FirstWords { attend: first, proof, lost_term, queue } =
         replied.await.map_err(|_| AttendError::GivenUp)?;
-    let first = AgentMessage::from(FromAgent::Attend(Box::new(first), proof));
+    let first = FromAgent::Attend { attend: Box::new(first), proof, lost_term };
+    let first = AgentMessage::from(first);
     let rest = ReceiverStream::new(queue).map(|m| AgentMessage::from(FromAgent::Message(m)));
     let failed = |status: tonic::Status| match status.code() {
         // The text of these repeats at length that the connection broke.
@@ -149,6 +154,8 @@ async fn stream(
         _ => AttendError::Protocol { address: remote, source: status.message().into() },
     };
     let response = client.attend(tokio_stream::once(first).chain(rest)).await.map_err(failed)?;
+    let accepted = StreamEvent::Accepted(attend);
+    events.send(accepted).await.map_err(|_| AttendError::GivenUp)?;
     let mut messages = response.into_inner();
     while let Some(message) = messages.message().await.map_err(|_| AttendError::Broken(remote))? {
         let message = FromCoordinator::try_from(message)

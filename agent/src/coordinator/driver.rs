@@ -3,7 +3,7 @@
 //! A stream whose reader does not keep up is dropped; its agent registers again, and both sides
 //! repeat their state.
 
-use std::{collections::VecDeque, path::PathBuf, time::Instant};
+use std::{collections::VecDeque, time::Instant};
 
 use ragent_proto::{
     Proof,
@@ -20,11 +20,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, warn};
 
 use super::{
+    listed_voters::ListedVoters,
     peer_addresses::{add_source, observed},
+    persistence::Persistence,
     proofs::Proofs,
     stall::StallGuard,
     state_file::Obituary,
-    state_writer::StateWriter,
     streams::{Stream, Streams},
 };
 use crate::{
@@ -75,31 +76,59 @@ pub(crate) async fn snapshot(inputs: &Inputs) -> Option<Snapshot> {
     snapshot.await.ok()
 }
 
-/// Drives `rendezvous` until its job has ended and all nodes have the outcome, until it gives way
-/// to another coordinator, named by `not_here`, or until no sender of inputs is left.
-pub(crate) async fn drive(
-    rendezvous: Rendezvous,
-    mut inputs: mpsc::Receiver<Input>,
-    state_file: Option<PathBuf>,
-    not_here: watch::Sender<NotHere>,
-    attended: watch::Sender<Attended>,
-    proofs: Proofs,
-) {
+/// The reason for the end of a coordinator.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum End {
+    /// The job has ended, and all nodes have the outcome.
+    JobOver,
+    /// The node in the coordinator's process has left; another voter is to be elected.
+    HandedOver,
+    /// The coordinator gives way, or its right to coordinate has ended.
+    Ended,
+}
+
+/// A coordinator to be driven.
+pub(crate) struct Coordination {
+    /// The machine.
+    pub rendezvous: Rendezvous,
+    /// The state that outlives this process.
+    pub persistence: Persistence,
+    /// The registered nodes, published to the port.
+    pub attended: watch::Sender<Attended>,
+    /// The proofs of node ids.
+    pub proofs: Proofs,
+    /// The endpoint of the job's coordinator, by the name that all nodes use.
+    pub not_here: watch::Sender<NotHere>,
+    /// The end of the right to coordinate, if it has one.
+    pub until: Option<watch::Receiver<Instant>>,
+    /// The voters, if they have elected this coordinator.
+    pub voters: Option<ListedVoters>,
+}
+
+/// Drives a coordinator until its job has ended and all nodes have the outcome, until it gives way
+/// to another coordinator, named by `not_here`, until its right to coordinate has ended, or until no sender
+/// of inputs is left.
+pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver<Input>) -> End {
+    let Coordination { rendezvous, persistence, attended, proofs, not_here, until, voters } =
+        coordination;
     let mut driver = Driver {
         rendezvous,
-        file: StateWriter::new(state_file),
+        persistence,
         streams: Streams::new(attended, proofs),
         effects: VecDeque::new(),
         stall: StallGuard::default(),
         not_here,
+        until,
+        voters,
     };
     loop {
-        if let Some(is_over) = driver.carry_out_all() {
-            return driver.finish(is_over).await;
+        if let Some(end) = driver.carry_out_all() {
+            driver.finish(end).await;
+            return end;
         }
         let deadline = driver.rendezvous.poll_timeout();
         let due = driver.stall.due(clock::now(), deadline);
-        let (patience, touch_at) = (driver.file.poll_timeout(), driver.file.touch_at());
+        let storing_due = driver.persistence.poll_timeout();
         tokio::select! {
             // Inputs first, so that received messages are handled before any node times out. A
             // flood of inputs cannot delay a deadline for long: the work for each input is bounded,
@@ -107,11 +136,10 @@ pub(crate) async fn drive(
             biased;
             input = inputs.recv() => match input {
                 Some(input) => driver.handle(clock::now(), input),
-                None => return,
+                None => return End::Ended,
             },
-            () = driver.file.written() => {}
-            () = clock::until(patience) => driver.file.handle_timeout(),
-            () = clock::until(touch_at) => driver.file.touch(),
+            () = driver.persistence.stored() => {}
+            () = clock::until(storing_due) => driver.persistence.handle_timeout(clock::now()),
             () = clock::until(due) => driver.handle_due(clock::now(), deadline),
         }
     }
@@ -120,18 +148,21 @@ pub(crate) async fn drive(
 struct Driver {
     rendezvous: Rendezvous,
     streams: Streams,
-    file: StateWriter,
-    /// Effects that wait until the state file is written.
+    persistence: Persistence,
+    /// Effects that wait until the state is stored.
     effects: VecDeque<Effect>,
     stall: StallGuard,
     /// The endpoint of the job's coordinator, by the name that all nodes use.
     not_here: watch::Sender<NotHere>,
+    /// The end of the right to coordinate, which the election extends.
+    until: Option<watch::Receiver<Instant>>,
+    voters: Option<ListedVoters>,
 }
 
 impl Driver {
-    /// Carries out the effects of the machine, except those that wait for the state file. Returns
-    /// `Some` after the last effect of the machine: true if the job is over.
-    fn carry_out_all(&mut self) -> Option<bool> {
+    /// Carries out the effects of the machine, except those that wait until the state is stored. Returns
+    /// `Some` after the last effect of the machine.
+    fn carry_out_all(&mut self) -> Option<End> {
         while let Some(effect) = self.rendezvous.poll_effect() {
             debug!(?effect, "rendezvous");
             match effect {
@@ -143,31 +174,46 @@ impl Driver {
                 effect => self.effects.push_back(effect),
             }
         }
-        while !self.file.is_awaited()
+        while !self.persistence.is_awaited()
             && let Some(effect) = self.effects.pop_front()
         {
             match effect {
                 Effect::Send { to, message } => self.streams.send(&to, message),
                 Effect::HangUp { to } => self.streams.close(&to),
-                Effect::Remember(memory) => self.file.remember(memory, self.rendezvous.kept_for()),
-                // A sole coordinator raises its own term, and never resigns or hands over.
-                Effect::Resign { .. } | Effect::HandOver => return Some(false),
-                Effect::Finish { is_over } => return Some(is_over),
+                Effect::Remember(memory) => {
+                    self.persistence.remember(memory, self.rendezvous.kept_for());
+                }
+                Effect::Resign { term } => {
+                    self.persistence.report_term(term);
+                    return Some(End::Ended);
+                }
+                Effect::HandOver => return Some(End::HandedOver),
+                Effect::Finish { is_over: true } => return Some(End::JobOver),
+                Effect::Finish { is_over: false } => return Some(End::Ended),
             }
         }
         None
     }
 
-    /// Ends the coordinator; `is_over` is true if its job has ended.
-    async fn finish(self, is_over: bool) {
+    /// Ends the coordinator.
+    async fn finish(self, end: End) {
         // A later job of the same name must not recover a job that has ended.
-        if is_over {
-            self.file.forget().await;
+        if end == End::JobOver {
+            self.persistence.forget().await;
         }
         self.streams.close_all().await;
     }
 
+    /// Applies the extensions of the right to coordinate since the last call.
+    fn extend(&mut self, now: Instant) {
+        if let Some(until) = &self.until {
+            let until = *until.borrow();
+            self.rendezvous.handle_extended(now, until);
+        }
+    }
+
     fn handle_due(&mut self, now: Instant, deadline: Option<Instant>) {
+        self.extend(now);
         let stretch = self.rendezvous.leases().stretch().max(1.0);
         if self.stall.may_apply(now, deadline, limits::CATCH_UP.mul_f64(stretch)) {
             self.rendezvous.handle_timeout(now);
@@ -179,6 +225,7 @@ impl Driver {
     }
 
     fn handle(&mut self, now: Instant, input: Input) {
+        self.extend(now);
         match input {
             Input::Attend { answers, .. } if answers.is_closed() => {
                 // Its agent has stopped waiting: the answer would have no reader.
@@ -210,8 +257,14 @@ impl Driver {
             Input::Snapshot(answer) => {
                 let mut snapshot = self.rendezvous.snapshot(now);
                 self.streams.add_observed(&mut snapshot);
-                // The receiver may be gone.
-                drop(answer.send(snapshot));
+                let voters = self.voters.clone();
+                // The loop does not wait for the voter. The receiver may be gone.
+                drop(tokio::spawn(async move {
+                    if let Some(voters) = voters {
+                        voters.add_to(&mut snapshot).await;
+                    }
+                    drop(answer.send(snapshot));
+                }));
             }
             Input::GiveWay(to) => self.give_way(now, &to),
             Input::Shutdown => self.rendezvous.handle_shutdown(now),

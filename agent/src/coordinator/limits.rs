@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 pub(crate) use crate::limits::{
-    FLUSH_TIMEOUT, IDENTIFY_TIMEOUT, MAX_REACHED, MAX_STATE_FILE, REACH_AT_ONCE, STREAM_QUEUE,
+    COORDINATOR_QUEUE, FLUSH_TIMEOUT, IDENTIFY_TIMEOUT, MAX_REACHED, MAX_STATE_FILE, REACH_AT_ONCE,
+    STREAM_QUEUE,
 };
 
 /// The time for which a coordinator waits for its state file to be written before it continues: a
@@ -27,5 +28,10 @@ pub(crate) const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 /// The time for which a coordinator that was stalled receives messages before it expires leases:
 /// agents reconnect within 600 ms, and try twice a second until they are connected.
 pub(crate) const CATCH_UP: Duration = Duration::from_millis(1000);
+/// The time for which a voter keeps an obituary for the next leader: far longer than an election takes.
+pub(crate) const OBITUARY_AGE: Duration = Duration::from_secs(60);
+/// The number of obituaries that a voter keeps; further ones replace the oldest, and the end of a lease proves
+/// the same.
+pub(crate) const MAX_OBITUARIES: usize = 512;
 /// The number of connections to each, of which the fastest counts.
 pub(crate) const REACH_TRIES: u32 = 3;

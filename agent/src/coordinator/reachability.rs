@@ -53,7 +53,7 @@ pub(super) async fn report(State(role): State<Arc<Role>>) -> Response {
             .into_response();
     };
     let (snapshot, endpoint) = match role.coordinator() {
-        Ok(inputs) => (driver::snapshot(inputs).await, Vec::new()),
+        Ok(inputs) => (driver::snapshot(&inputs).await, Vec::new()),
         Err(not_here) => match not_here.endpoint.parse::<Endpoint>() {
             Ok(endpoint) => (snapshot_of(&endpoint).await, addresses_of(&endpoint).await),
             Err(_) => (None, Vec::new()),

@@ -1,9 +1,10 @@
 //! The coordinator of a job, from the point of view of one agent's port.
 
 use ragent_proto::convert::NotHere;
-use tokio::sync::watch;
+use ragent_rendezvous::ids::Term;
+use tokio::sync::{mpsc, watch};
 
-use super::driver::Inputs;
+use super::{driver::Inputs, state_file::Obituary};
 
 /// The coordinator, from the point of view of one port.
 #[derive(Clone, Debug)]
@@ -20,25 +21,77 @@ pub(crate) enum Role {
     },
     /// Another process coordinates; its newest known endpoint.
     Elsewhere(watch::Receiver<NotHere>),
+    /// This process is a voter, and coordinates while it leads.
+    Voter {
+        /// Its endpoint in the list of voters.
+        endpoint: String,
+        /// The coordinator that was elected.
+        elected: watch::Receiver<ElectedCoordinator>,
+        /// The queue of obituaries, which count for the election, too.
+        obituaries: mpsc::Sender<Obituary>,
+    },
+}
+
+/// The coordinator that the voters have elected, as one of them knows it.
+#[derive(Clone, Debug)]
+pub(crate) enum ElectedCoordinator {
+    /// None is known.
+    Unknown,
+    /// This process coordinates, and has these inputs.
+    Here(Inputs),
+    /// Another voter coordinates there.
+    There(NotHere),
 }
 
 impl Role {
-    /// Returns the newest known endpoint of the coordinator.
-    pub(super) fn known(&self) -> NotHere {
+    /// Returns the endpoint by which requests to this port may address it.
+    pub(super) fn endpoint(&self) -> String {
         match self {
-            Self::Coordinator { known, .. } | Self::Elsewhere(known) => known.borrow().clone(),
+            Self::Coordinator { known, .. } | Self::Elsewhere(known) => {
+                known.borrow().endpoint.clone()
+            }
+            Self::Voter { endpoint, .. } => endpoint.clone(),
         }
     }
 
-    /// Returns the inputs of the coordinator, or its endpoint if it is not in this process.
-    pub(super) fn coordinator(&self) -> Result<&Inputs, NotHere> {
+    /// Returns the inputs of the coordinator, or its endpoint if it is not in this process; that is empty
+    /// if none is elected at present.
+    pub(super) fn coordinator(&self) -> Result<Inputs, NotHere> {
         match self {
             Self::Coordinator { inputs, endpoint, known }
                 if known.borrow().endpoint == *endpoint =>
             {
-                Ok(inputs)
+                Ok(inputs.clone())
             }
             Self::Coordinator { known, .. } | Self::Elsewhere(known) => Err(known.borrow().clone()),
+            Self::Voter { elected, .. } => match &*elected.borrow() {
+                ElectedCoordinator::Here(inputs) => Ok(inputs.clone()),
+                ElectedCoordinator::There(not_here) => Err(not_here.clone()),
+                ElectedCoordinator::Unknown => Err(NotHere::unknown()),
+            },
         }
+    }
+
+    /// Returns the coordinator's endpoint if it is in another process, whatever an agent registers with: the
+    /// registration need not be read. A voter may have to wait for an election first.
+    pub(super) fn redirect(&self) -> Option<NotHere> {
+        match self {
+            Self::Coordinator { .. } | Self::Elsewhere(_) => self.coordinator().err(),
+            Self::Voter { .. } => None,
+        }
+    }
+
+    /// Returns the same as [`Self::coordinator`], once a coordinator is elected in a term after `lost`.
+    pub(super) async fn wait_for_coordinator(&self, lost: Term) -> Result<Inputs, NotHere> {
+        if let Self::Voter { elected, .. } = self {
+            let is_known = |elected: &ElectedCoordinator| match elected {
+                ElectedCoordinator::Unknown => false,
+                ElectedCoordinator::Here(_) => true,
+                ElectedCoordinator::There(not_here) => not_here.term > lost,
+            };
+            // If the voter has ended, none will be elected here.
+            let _ = elected.clone().wait_for(is_known).await;
+        }
+        self.coordinator()
     }
 }

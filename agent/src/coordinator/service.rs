@@ -11,13 +11,17 @@ use axum::{
     routing::{get, post},
 };
 use ragent_proto::{
-    convert::{FromAgent, FromCoordinator, StatusAnswer},
+    Proof,
+    convert::{FromAgent, FromCoordinator, NotHere, StatusAnswer},
     v1::{
         AgentMessage, CoordinatorMessage, StatusReply, StatusRequest,
         coordination_server::{Coordination, CoordinationServer},
     },
 };
-use ragent_rendezvous::ids::{Peer, RunId};
+use ragent_rendezvous::{
+    ids::{Peer, RunId, Term},
+    message::Attend,
+};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming, service::Routes};
@@ -79,31 +83,30 @@ impl Coordination for Service {
         let from = request.extensions().get::<PeerAddress>().copied();
         let read = request.extensions().get::<BodyRead>().cloned().unwrap_or_default();
         let mut messages = request.into_inner();
-        let inputs = match self.role.coordinator() {
-            Ok(inputs) => inputs.clone(),
-            Err(not_here) => {
-                let not_here = FromCoordinator::NotHere(not_here);
-                let answers = tokio_stream::once(Ok(not_here.into()));
-                return Ok(Response::new(Box::pin(answers)));
-            }
-        };
+        if let Some(not_here) = self.role.redirect() {
+            return Ok(redirect(not_here));
+        }
         let first = messages.message().await?;
         let first = first
             .ok_or_else(|| Status::invalid_argument("the stream has ended without a message"))?;
-        let FromAgent::Attend(attend, proof) = first.try_into()? else {
+        let FromAgent::Attend { attend, proof, lost_term } = first.try_into()? else {
             return Err(Status::failed_precondition("the first message is not an Attend message"));
         };
         read.notify();
-        let peer = attend.peer();
         let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
-        let (taken, is_taken) = oneshot::channel();
-        send(&inputs, Input::Attend { attend, proof, from, answers, taken }).await?;
-        tokio::spawn(async move {
-            // Otherwise its messages and its end would count for the other stream of the same name.
-            if is_taken.await.is_ok() {
-                forward(messages, peer, inputs).await;
+        let registration = Registration { attend, proof, from, answers };
+        match self.role.coordinator() {
+            Ok(inputs) => {
+                let taken = registration.send(&inputs).await?;
+                tokio::spawn(taken.forward(messages, inputs));
             }
-        });
+            // The answer to the stream begins at once, so that the agent can distinguish this process from one that
+            // is stopped.
+            Err(_) => {
+                let role = Arc::clone(&self.role);
+                drop(tokio::spawn(hold(role, lost_term, registration, messages)));
+            }
+        }
         let answers = ReceiverStream::new(queue).map(|message| Ok(message.into()));
         Ok(Response::new(Box::pin(answers)))
     }
@@ -115,7 +118,7 @@ impl Coordination for Service {
         let answer = match self.role.coordinator() {
             Err(not_here) => StatusAnswer::NotHere(not_here),
             Ok(inputs) => {
-                let snapshot = driver::snapshot(inputs).await;
+                let snapshot = driver::snapshot(&inputs).await;
                 let snapshot = snapshot.ok_or_else(|| Status::unavailable("the job has ended"))?;
                 StatusAnswer::Snapshot(Box::new(snapshot))
             }
@@ -124,8 +127,70 @@ impl Coordination for Service {
     }
 }
 
-async fn send(inputs: &Inputs, input: Input) -> Result<(), Status> {
-    inputs.send(input).await.map_err(|_| Status::unavailable("the job has ended"))
+/// Answers a registration with the endpoint of the coordinator.
+fn redirect(not_here: NotHere) -> Response<Answers> {
+    let not_here = FromCoordinator::NotHere(not_here);
+    Response::new(Box::pin(tokio_stream::once(Ok(not_here.into()))))
+}
+
+/// A registration for the coordinator.
+struct Registration {
+    attend: Box<Attend>,
+    proof: Option<Proof>,
+    from: Option<PeerAddress>,
+    answers: mpsc::Sender<FromCoordinator>,
+}
+
+/// A registration that was sent to the coordinator.
+struct Taken {
+    peer: Peer,
+    is_taken: oneshot::Receiver<()>,
+}
+
+impl Registration {
+    /// Sends it to a coordinator.
+    async fn send(self, inputs: &Inputs) -> Result<Taken, Status> {
+        let Self { attend, proof, from, answers } = self;
+        let peer = attend.peer();
+        let (taken, is_taken) = oneshot::channel();
+        let input = Input::Attend { attend, proof, from, answers, taken };
+        inputs.send(input).await.map_err(|_| Status::unavailable("the job has ended"))?;
+        Ok(Taken { peer, is_taken })
+    }
+}
+
+impl Taken {
+    /// Passes the messages of the stream on.
+    async fn forward(self, messages: Streaming<AgentMessage>, inputs: Inputs) {
+        // Otherwise its messages and its end would count for the other stream of the same name.
+        if self.is_taken.await.is_ok() {
+            forward(messages, self.peer, inputs).await;
+        }
+    }
+}
+
+/// Holds a registration until a coordinator is elected in a term after `lost`, or the agent ends the stream.
+async fn hold(
+    role: Arc<Role>,
+    lost: Term,
+    registration: Registration,
+    messages: Streaming<AgentMessage>,
+) {
+    let coordinator = tokio::select! {
+        coordinator = role.wait_for_coordinator(lost) => coordinator,
+        () = registration.answers.closed() => return,
+    };
+    match coordinator {
+        Ok(inputs) => {
+            if let Ok(taken) = registration.send(&inputs).await {
+                taken.forward(messages, inputs).await;
+            }
+        }
+        Err(not_here) => {
+            // The agent may have ended the stream.
+            let _ = registration.answers.send(FromCoordinator::NotHere(not_here)).await;
+        }
+    }
 }
 
 /// Passes an agent's messages on until its stream ends.
@@ -133,7 +198,7 @@ async fn forward(mut messages: Streaming<AgentMessage>, peer: Peer, inputs: Inpu
     while let Ok(Some(message)) = messages.message().await {
         let message = match FromAgent::try_from(message) {
             Ok(FromAgent::Message(message)) => message,
-            Ok(FromAgent::Attend(..)) => {
+            Ok(FromAgent::Attend { .. }) => {
                 warn!(node = %peer.node, "stream closed: second Attend message");
                 break;
             }
@@ -151,22 +216,22 @@ async fn forward(mut messages: Streaming<AgentMessage>, peer: Peer, inputs: Inpu
 }
 
 async fn obituary(State(role): State<Arc<Role>>, text: String) -> HttpResponse {
-    let Ok(inputs) = role.coordinator() else {
-        return StatusCode::MISDIRECTED_REQUEST.into_response();
+    let obituary = state_file::parse_obituary(&text);
+    let is_taken = match (&*role, role.coordinator(), obituary) {
+        (_, _, None) => return StatusCode::BAD_REQUEST.into_response(),
+        (Role::Voter { obituaries, .. }, _, Some(obituary)) => {
+            obituaries.send(obituary).await.is_ok()
+        }
+        (_, Ok(inputs), Some(obituary)) => inputs.send(Input::Obituary(obituary)).await.is_ok(),
+        (_, Err(_), _) => return StatusCode::MISDIRECTED_REQUEST.into_response(),
     };
-    let Some(obituary) = state_file::parse_obituary(&text) else {
-        return StatusCode::BAD_REQUEST.into_response();
-    };
-    match inputs.send(Input::Obituary(obituary)).await {
-        Ok(()) => StatusCode::NO_CONTENT.into_response(),
-        Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
-    }
+    let status = if is_taken { StatusCode::NO_CONTENT } else { StatusCode::SERVICE_UNAVAILABLE };
+    status.into_response()
 }
 
 #[cfg(test)]
 mod tests {
     use axum::{body::Body, extract::Request};
-    use ragent_proto::convert::NotHere;
     use ragent_rendezvous::ids::Term;
     use tokio::sync::watch;
     use tower::ServiceExt;

@@ -15,11 +15,11 @@ mod registration;
 
 use std::path::Path;
 
-pub(crate) use self::memory::write_memory;
+pub(crate) use self::memory::{read_copy, write_copy, write_memory};
 pub use self::{
     cleaning::clean,
     closed_job::ClosedJob,
-    files::memory_path,
+    files::{memory_path, voter_path},
     memory::read_memory,
     obituary::{Obituary, has_obituary, parse_obituary, write_obituary},
     registration::{Registration, RunningAgent, Stage, running_agents},

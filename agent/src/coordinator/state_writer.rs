@@ -19,7 +19,7 @@ use crate::{coordinator::limits, sys::clock};
 
 /// The state file of one coordinator, if it has one.
 #[derive(Debug)]
-pub(super) struct StateWriter {
+pub(crate) struct StateWriter {
     path: Option<PathBuf>,
     writing: Option<JoinHandle<io::Result<()>>>,
     /// True if the write under way repeats the last one, so that no effect waits for it.

@@ -55,11 +55,15 @@ impl StatusPage {
 /// Answers a request for the state.
 pub(super) async fn status_page(State(page): State<Arc<StatusPage>>) -> Response {
     match page.role.coordinator() {
+        Err(NotHere { endpoint, .. }) if endpoint.is_empty() => {
+            (StatusCode::SERVICE_UNAVAILABLE, "no coordinator is elected at present\n")
+                .into_response()
+        }
         Err(NotHere { endpoint, .. }) => {
             (StatusCode::MISDIRECTED_REQUEST, format!("ask the coordinator at {endpoint}\n"))
                 .into_response()
         }
-        Ok(inputs) => match page.text(inputs).await {
+        Ok(inputs) => match page.text(&inputs).await {
             Some(text) => ([(CONTENT_TYPE, "application/json")], text).into_response(),
             None => (StatusCode::SERVICE_UNAVAILABLE, "the job has ended\n").into_response(),
         },

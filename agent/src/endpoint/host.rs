@@ -17,7 +17,7 @@ use super::{
     address::{EndpointHere, Unreachable, reachable_here},
     error::HostOrJoinError,
     hosted_coordinator::{EndpointPort, RecoveredState, host_coordinator},
-    node_services::NodeServices,
+    node_services::{Hosted, NodeServices},
     plain_store::plain_store,
 };
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
         Reach,
         port::{Attended, PortStore},
     },
-    node::node_id::new_node_id,
+    node::{destination::Destination, node_id::new_node_id},
     spec::{Endpoint, JobSpec, RendezvousMethod},
     sys::{host::ThisHost, system_error::system},
 };
@@ -53,17 +53,18 @@ pub(super) fn host(
     let (hosted, server) =
         host_coordinator(port, settings(spec, &node_id), recovered, not_here.clone());
     info!(%endpoint, run_id = %spec.run_id, nodes = %spec.shared.nodes, "coordinating the job");
+    let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
     Ok(NodeServices {
         reach: Reach::of_endpoint(&endpoint, address),
-        attend_at: Endpoint { host: reachable_here(bound).to_string(), port: bound.port() },
-        endpoint,
+        destination: Destination::endpoint(here.clone(), here),
+        name: endpoint.to_string(),
         address: Some(address),
         port: bound.port(),
         node_id,
         known_round,
         state_file,
         not_here,
-        hosted: Some(hosted),
+        hosted: Some(Hosted::Coordinator(hosted)),
         store_sender,
         server,
         search_responder: None,
@@ -140,6 +141,7 @@ fn settings(spec: &JobSpec, node_id: &NodeId) -> Settings {
         coordinator: node_id.to_string(),
         host: Some(node_id.clone()),
         shared: Some(spec.shared),
+        voters: spec.rendezvous.voters(),
         keeps_charges: ThisHost.service_dir().is_some(),
         leases: Leases::default(),
     }

@@ -13,6 +13,7 @@ use super::{
     locate::{self, Located},
     node_services::NodeServices,
     search::driver::Search,
+    voters,
 };
 use crate::{
     net::{self, Reach},
@@ -38,8 +39,9 @@ pub(crate) async fn host_or_join(
         }
         RendezvousMethod::Search(search) => return find(spec, search, stores).await,
         RendezvousMethod::Endpoint { endpoint, is_host } => (endpoint.clone(), *is_host),
-        // No election takes place yet: the first voter is the endpoint.
-        RendezvousMethod::Voters(voters) => (voters.endpoints()[0].clone(), None),
+        RendezvousMethod::Voters(list) => {
+            return voters::take_part(spec, list, stores, waits).await;
+        }
         RendezvousMethod::Static { master, node_rank } => (master.clone(), Some(*node_rank == 0)),
     };
     if let (Some(LauncherGroup { launcher, node_rank: 0, .. }), None) =

@@ -17,7 +17,8 @@ use tokio::{
 use super::server::Server;
 use crate::{
     coordinator::{
-        driver::{self as coordinator_driver, Input, Inputs},
+        driver::{self as coordinator_driver, Coordination, Input, Inputs},
+        persistence::Persistence,
         proofs::Proofs,
         role::Role,
         service, state_file,
@@ -80,10 +81,21 @@ pub(crate) fn host_coordinator(
     let role = Role::Coordinator { inputs: inputs.clone(), endpoint, known };
     let EndpointPort { listener, store, attended } = port;
     let protocols_attended = attended.subscribe();
-    let coordinator =
-        coordinator_driver::drive(rendezvous, queue, state_file, not_here, attended, proofs);
-    let coordinator = tokio::spawn(coordinator);
+    let persistence = Persistence::file(state_file);
+    let coordination = Coordination {
+        rendezvous,
+        persistence,
+        attended,
+        proofs,
+        not_here,
+        until: None,
+        voters: None,
+    };
+    let coordinator = tokio::spawn(async move {
+        coordinator_driver::drive(coordination, queue).await;
+    });
     let http = service::router(&run_id, role);
-    let protocols = PortProtocols { http, store: Some(store), attended: protocols_attended };
+    let protocols =
+        PortProtocols { http, store: Some(store), voters: None, attended: protocols_attended };
     (HostedCoordinator { inputs, coordinator }, Server::start(listener, protocols))
 }

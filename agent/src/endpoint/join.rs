@@ -15,7 +15,7 @@ use crate::{
         self,
         port::{Attended, PortProtocols},
     },
-    node::node_id::new_node_id,
+    node::{destination::Destination, node_id::new_node_id},
     spec::{Endpoint, JobSpec},
     sys::system_error::system,
 };
@@ -35,10 +35,10 @@ pub(super) fn join(
     let (not_here, known) = watch::channel(not_here);
     let http = service::router(&spec.run_id, Role::Elsewhere(known));
     let attended = watch::channel(Attended::default()).1;
-    let protocols = PortProtocols { http, store: None, attended };
+    let protocols = PortProtocols { http, store: None, voters: None, attended };
     Ok(NodeServices {
-        attend_at: endpoint.clone(),
-        endpoint,
+        name: endpoint.to_string(),
+        destination: Destination::endpoint(endpoint.clone(), endpoint),
         address: None,
         reach,
         port,

@@ -15,26 +15,27 @@ use tokio::sync::watch;
 use super::{
     address::store_reach,
     hosted_coordinator::HostedCoordinator,
+    hosted_voter::HostedVoter,
     search::driver::{Search, SearchResponder},
     server::Server,
 };
 use crate::{
     net::Reach,
-    node::{driver::AgentSpec, worker_stores::StorePortMode},
+    node::{destination::Destination, driver::AgentSpec, worker_stores::StorePortMode},
     report::{news::round_lines::RoundLines, telemetry::Log},
-    spec::{Endpoint, JobSpec, RendezvousMethod},
+    spec::{JobSpec, RendezvousMethod},
     sys::host::ThisHost,
 };
 
 /// The services of a node on its port, and the endpoint of its coordinator.
 pub(crate) struct NodeServices {
-    /// The endpoint, by the name that all nodes use.
-    pub(crate) endpoint: Endpoint,
+    /// The endpoint or the list of voters, by the names that all nodes use.
+    pub(crate) name: String,
     /// The connections that its worker stores accept.
     pub(super) reach: Reach,
     /// The address at which this agent registers; on a host that of its own listener, even if the
     /// endpoint resolves to another one.
-    pub(super) attend_at: Endpoint,
+    pub(super) destination: Destination,
     /// The address by which other nodes reach this one, if the endpoint determines it.
     pub(super) address: Option<IpAddr>,
     pub(super) port: u16,
@@ -42,7 +43,7 @@ pub(crate) struct NodeServices {
     pub(super) known_round: KnownRound,
     pub(super) state_file: Option<PathBuf>,
     pub(super) not_here: watch::Sender<NotHere>,
-    pub(super) hosted: Option<HostedCoordinator>,
+    pub(super) hosted: Option<Hosted>,
     /// The channel for the store of a round to its port, if the store is served there.
     pub(super) store_sender: Option<watch::Sender<Option<StoreHandle>>>,
     pub(super) server: Server,
@@ -50,15 +51,23 @@ pub(crate) struct NodeServices {
     pub(super) search_responder: Option<SearchResponder>,
 }
 
+/// The coordinator or the voter in this process.
+pub(crate) enum Hosted {
+    /// The only coordinator of the job.
+    Coordinator(HostedCoordinator),
+    /// One of the voters.
+    Voter(HostedVoter),
+}
+
 impl NodeServices {
     /// Continues `search` for other agents that look for the endpoint.
     pub(super) fn answer_searching_agents(&mut self, search: Search) {
         let known = self.not_here.subscribe();
         self.search_responder = Some(match (&self.hosted, self.address) {
-            (Some(HostedCoordinator { inputs, .. }), Some(address)) => {
+            (Some(Hosted::Coordinator(HostedCoordinator { inputs, .. })), Some(address)) => {
                 search.answer_as_host((address, self.port).into(), inputs.clone(), known)
             }
-            (None, _) | (_, None) => search.answer_as_member(known),
+            (None | Some(Hosted::Voter(_)), _) | (_, None) => search.answer_as_member(known),
         });
     }
 
@@ -80,8 +89,9 @@ impl NodeServices {
             lines: RoundLines::new(&spec.shared, spec.output.first_node_lines),
             log: log.clone(),
             run_id: spec.run_id.clone(),
-            endpoint: self.attend_at.clone(),
+            destination: self.destination.clone(),
             shared: spec.shared,
+            voters: spec.rendezvous.voters(),
             node,
             local_addr: spec.local_addr.clone(),
             settings: AgentSettings {
@@ -89,6 +99,7 @@ impl NodeServices {
                 join_timeout: spec.shared.timeouts.join,
                 known_round: self.known_round,
                 runs_unleased: self.runs_unleased(spec),
+                has_voters: matches!(spec.rendezvous, RendezvousMethod::Voters(_)),
                 has_standbys: !spec.standby.is_empty(),
                 leases: Leases::default().for_nodes(spec.shared.nodes),
                 seed: rand::random(),
@@ -116,7 +127,9 @@ impl NodeServices {
     /// A host that was chosen by search may still give way to another one.
     fn runs_unleased(&self, spec: &JobSpec) -> bool {
         let may_give_way = matches!(spec.rendezvous, RendezvousMethod::Search(_));
-        self.hosted.is_some() && spec.shared.nodes.max() == 1 && !may_give_way
+        matches!(self.hosted, Some(Hosted::Coordinator(_)))
+            && spec.shared.nodes.max() == 1
+            && !may_give_way
     }
 
     /// Returns the newest known endpoint of the coordinator.
@@ -124,8 +137,8 @@ impl NodeServices {
         self.not_here.subscribe()
     }
 
-    /// Takes the coordinator that this agent hosts, if any.
-    pub(crate) fn hosted(&mut self) -> Option<HostedCoordinator> {
+    /// Takes the coordinator or the voter that this agent hosts, if any.
+    pub(crate) fn hosted(&mut self) -> Option<Hosted> {
         self.hosted.take()
     }
 

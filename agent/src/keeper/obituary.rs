@@ -4,6 +4,7 @@ use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
     path::PathBuf,
+    thread,
 };
 
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Obituary {
     pub(super) node_id: String,
-    /// Empty if the agent has left by itself.
+    /// The coordinator and all voters; empty if the agent has left by itself.
     pub(super) coordinators: Vec<SocketAddr>,
     /// The newest round that ran on this node.
     pub(super) round: u64,
@@ -41,11 +42,16 @@ impl Obituary {
             // If this fails, the end of the lease proves the same a little later.
             let _ = state_file::write_obituary(path, &self.text());
         }
-        for coordinator in self.coordinators.iter().take(limits::MAX_ENDPOINT_ADDRESSES) {
-            if self.deliver_to(*coordinator).is_ok() {
-                return;
+        // One that does not answer must not delay the others: each of them may be a voter.
+        thread::scope(|scope| {
+            for coordinator in self.coordinators.iter().take(limits::MAX_ENDPOINT_ADDRESSES) {
+                let deliver = || self.deliver_to(*coordinator);
+                // Without a thread, one after the other.
+                if thread::Builder::new().spawn_scoped(scope, deliver).is_err() {
+                    let _ = deliver();
+                }
             }
-        }
+        });
     }
 
     fn text(&self) -> String {

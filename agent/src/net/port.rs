@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     io,
-    net::{IpAddr, SocketAddr, TcpListener as StdTcpListener},
+    net::{IpAddr, SocketAddr, TcpListener as StdTcpListener, TcpStream as StdTcpStream},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -47,6 +47,20 @@ pub(crate) struct Attended {
     pub world_size: u32,
 }
 
+/// The first byte of a connection between voters.
+pub(crate) const VOTER_PROTOCOL: u8 = 0xee;
+
+/// A connection of another voter, of which nothing has been read.
+#[derive(Debug)]
+pub(crate) struct VoterConnection {
+    /// The socket.
+    pub stream: StdTcpStream,
+    /// Its source.
+    pub peer: PeerAddress,
+    /// True if it is a socket of this user on this machine.
+    pub is_own_user: bool,
+}
+
 /// The services for the protocols that share one port.
 #[derive(Debug)]
 pub(crate) struct PortProtocols {
@@ -54,6 +68,8 @@ pub(crate) struct PortProtocols {
     pub http: Router,
     /// `TCPStore`; `None`: such connections are closed.
     pub store: Option<PortStore>,
+    /// Connections of other voters; `None`: they are closed.
+    pub voters: Option<mpsc::Sender<VoterConnection>>,
     /// The registered nodes.
     pub attended: watch::Receiver<Attended>,
 }
@@ -206,7 +222,7 @@ impl Port {
             self.quota.handle_accepted(now, address.ip, origin, store_clients_max, is_known);
         let progress = Progress::new(connection, self.progress.clone());
         let handle = self.tasks.spawn(async move {
-            serve_connection(stream, address, &protocols, &progress).await;
+            serve_connection(stream, (address, origin), &protocols, &progress).await;
         });
         self.connections.insert(handle.id(), connection);
         self.handles.insert(connection, handle);
@@ -238,7 +254,7 @@ const ROOM_REST: Duration = Duration::from_millis(10);
 
 async fn serve_connection(
     stream: TcpStream,
-    peer: PeerAddress,
+    (peer, origin): (PeerAddress, Origin),
     protocols: &PortProtocols,
     progress: &Progress,
 ) {
@@ -258,6 +274,16 @@ async fn serve_connection(
             progress.report(Step::IsHttp).await;
             http::serve(stream, peer, protocols.http.clone(), progress).await;
         }
+        VOTER_PROTOCOL => match (&protocols.voters, stream.into_std()) {
+            (Some(voters), Ok(stream)) => {
+                let is_own_user = peer.is_here && origin == Origin::Known;
+                // If the queue is full or the voter has ended, the connection is closed.
+                let _ = voters.try_send(VoterConnection { stream, peer, is_own_user });
+            }
+            (None, _) | (_, Err(_)) => {
+                debug!(peer = %peer.ip, "connection closed: this agent is not a voter");
+            }
+        },
         byte => {
             debug!(peer = %peer.ip, byte, "connection closed: unknown protocol");
         }

@@ -5,7 +5,7 @@ mod outage;
 mod streams;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
@@ -27,24 +27,24 @@ use ragent_rendezvous::{
 };
 use tokio::{
     sync::{mpsc, watch},
-    task::AbortHandle,
+    task::{AbortHandle, JoinSet},
 };
 use tracing::{debug, info};
 
 use super::{
+    destination::Destination,
     proof_of_id::ProofOfId,
     worker_stores::{WorkerStores, admission_of},
 };
 use crate::{
     coordinator::client::{self, StreamEvent},
-    limits,
+    limits, net,
     report::{
         news::{self, round_lines::RoundLines},
         service_manager::ServiceManager,
         stopping_line::StoppingLine,
         telemetry::{self, Log},
     },
-    spec::Endpoint,
     sys::{clock, host::ThisHost},
     workers::driver::{Command, SupervisorEvent, SupervisorHandle},
 };
@@ -54,10 +54,12 @@ use crate::{
 pub struct AgentSpec {
     /// The job.
     pub run_id: RunId,
-    /// The address of the coordinator.
-    pub endpoint: Endpoint,
+    /// The address of the coordinator, or of the voters.
+    pub(crate) destination: Destination,
     /// The settings that all nodes must share.
     pub shared: SharedSettings,
+    /// The sorted endpoints of the voters; empty if the job has one endpoint.
+    pub voters: Vec<String>,
     /// This node's description; its address only if it is known before a stream is open.
     pub node: NodeDescription,
     /// The node's address, if the user gave it.
@@ -121,8 +123,9 @@ pub async fn drive(
         remotes: BTreeMap::new(),
         tasks: BTreeMap::new(),
         events: sender,
-        known: None,
         coordinator: None,
+        voters: BTreeSet::new(),
+        lookup: JoinSet::new(),
         outage: Outage::default(),
         has_workers: false,
         stopping,
@@ -146,6 +149,7 @@ pub async fn drive(
                 driver.handle_supervisor_event(event.ok_or(DriveError::Supervisor)?);
             }
             Some(event) = events.recv() => driver.handle_event(event),
+            Some(voters) = driver.lookup.join_next() => driver.handle_voters(voters.unwrap_or_default()),
             (round, address) = driver.stores.client_refused() => {
                 driver.node.handle_client_refused(clock::now(), round, address);
             }
@@ -165,10 +169,12 @@ struct Driver<'a> {
     /// The task of each stream; a stream that is dropped ends with it.
     tasks: BTreeMap<AttendNumber, AbortHandle>,
     events: mpsc::Sender<StreamEvent>,
-    /// The address at which the coordinator was last reached.
-    known: Option<SocketAddr>,
     /// The address to which the keeper sends an obituary.
     coordinator: Option<SocketAddr>,
+    /// The addresses of all voters, to which it sends it as well.
+    voters: BTreeSet<SocketAddr>,
+    /// The lookup of these addresses.
+    lookup: JoinSet<BTreeSet<SocketAddr>>,
     outage: Outage,
     /// True while workers of this node are running.
     has_workers: bool,
@@ -245,8 +251,10 @@ impl Driver<'_> {
     async fn carry_out(&mut self, effect: Effect) -> Result<(), DriveError> {
         match effect {
             Effect::Dial(attend) => {
-                let (endpoint, events) = (self.spec.endpoint.clone(), self.events.clone());
-                let task = tokio::spawn(client::attend(endpoint, self.known, attend, events));
+                let is_attended = self.node.is_attended();
+                let (endpoint, known) = self.spec.destination.dial(attend, is_attended);
+                let events = self.events.clone();
+                let task = tokio::spawn(client::attend(endpoint, known, attend, events));
                 self.tasks.insert(attend, task.abort_handle());
             }
             Effect::Send { attend, message } => self.send_on(attend, message),
@@ -322,11 +330,33 @@ impl Driver<'_> {
         self.coordinator = coordinator.or(self.coordinator);
         self.command(Command::SetObituary {
             node_id: self.spec.node.node_id.to_string(),
-            coordinators: self.coordinator.into_iter().collect(),
+            coordinators: self.voters.iter().copied().chain(self.coordinator).collect(),
             round: self.node.agent().known_round().round.round,
             proof: self.proof.newest(),
             state_file: self.spec.state_file.clone(),
         });
+    }
+
+    /// Looks the addresses of all voters up, for the obituary of this node.
+    fn look_voters_up(&mut self) {
+        let voters = self.spec.destination.dialed_voters().to_vec();
+        if voters.is_empty() || !self.lookup.is_empty() {
+            return;
+        }
+        self.lookup.spawn(async move {
+            let mut addresses = BTreeSet::new();
+            for voter in voters {
+                addresses.extend(net::resolve(&voter).await.unwrap_or_default());
+            }
+            addresses
+        });
+    }
+
+    fn handle_voters(&mut self, voters: BTreeSet<SocketAddr>) {
+        if !voters.is_empty() && voters != self.voters {
+            self.voters = voters;
+            self.set_obituary(None);
+        }
     }
 
     async fn order(&self, command: Command) {

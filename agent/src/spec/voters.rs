@@ -161,7 +161,7 @@ impl Argument {
     }
 
     /// Reads a list of voters.
-    pub(super) fn voters(&self) -> Result<VoterList, UsageError> {
+    pub(crate) fn voters(&self) -> Result<VoterList, UsageError> {
         self.text.parse().map_err(|error: VoterListError| {
             let hint = match error {
                 VoterListError::FreePort => "use the same fixed ports on all nodes",

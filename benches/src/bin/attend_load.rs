@@ -382,6 +382,7 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
         run_id: RunId::new(RUN_ID),
         endpoint,
         shared,
+        voters: Vec::new(),
         node,
         local_addr: None,
         settings: AgentSettings {
@@ -389,6 +390,7 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
             join_timeout: shared.timeouts.join,
             known_round: KnownRound::default(),
             runs_unleased: false,
+            has_voters: false,
             has_standbys: false,
             leases: Leases::default().for_nodes(shared.nodes),
             seed: u64::from(number),

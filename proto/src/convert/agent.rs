@@ -3,7 +3,8 @@
 use std::{net::IpAddr, num::NonZeroU32};
 
 use ragent_rendezvous::{
-    ids::{AttendNumber, GroupRank, JobUid, NodeId, Round, RunId},
+    ids::{AttendNumber, GroupRank, JobUid, NodeId, Round, RunId, Term},
+    limits::VOTERS_MAX,
     message::{
         Attend, FromNode, KnownRound, NodeDescription, NodeState, PROGRESS_MAX,
         REFUSED_CLIENTS_MAX, RefusedClients, StandbyCounts, Standing,
@@ -20,7 +21,15 @@ use crate::{
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum FromAgent {
     /// The first message, with the proof of its node id if one was issued.
-    Attend(Box<Attend>, Option<Proof>),
+    Attend {
+        /// The registration.
+        attend: Box<Attend>,
+        /// The proof of its node id, if it has one.
+        proof: Option<Proof>,
+        /// The term of the leader that the agent has lost; a voter that knows no later leader waits for one
+        /// before it answers. Zero if there is none.
+        lost_term: Term,
+    },
     /// Any further message.
     Message(FromNode),
 }
@@ -36,7 +45,8 @@ impl TryFrom<v1::AgentMessage> for FromAgent {
                 if proof.is_none() && !attend.proof.is_empty() {
                     return Err(Malformed::OutOfRange("attend.proof"));
                 }
-                Self::Attend(Box::new(attend.try_into()?), proof)
+                let lost_term = Term(attend.lost_term);
+                Self::Attend { attend: Box::new(attend.try_into()?), proof, lost_term }
             }
             Message::KeepAlive(v1::KeepAlive { sequence, asks_reason, .. }) => {
                 Self::Message(FromNode::KeepAlive { sequence, asks_reason })
@@ -62,9 +72,10 @@ impl From<FromAgent> for v1::AgentMessage {
     fn from(message: FromAgent) -> Self {
         use agent_message::Message;
         let message = match message {
-            FromAgent::Attend(attend, proof) => {
+            FromAgent::Attend { attend, proof, lost_term } => {
                 let proof = proof.map(|Proof(bytes)| bytes.to_vec()).unwrap_or_default();
-                Message::Attend(v1::Attend { proof, ..(*attend).into() })
+                let lost_term = lost_term.0;
+                Message::Attend(v1::Attend { proof, lost_term, ..(*attend).into() })
             }
             FromAgent::Message(FromNode::KeepAlive { sequence, asks_reason }) => {
                 Message::KeepAlive(v1::KeepAlive { sequence, asks_reason, ..Default::default() })
@@ -136,6 +147,7 @@ impl From<Attend> for v1::Attend {
             attend: attend.attend.0,
             node: Some(attend.node.into()),
             settings: Some(attend.settings.into()),
+            voters: attend.voters,
             known_round: Some(v1::KnownRound {
                 round: to_round(attend.known_round.round),
                 size: attend.known_round.size,
@@ -145,6 +157,7 @@ impl From<Attend> for v1::Attend {
             charged_through: attend.charged_through.0,
             standing: Some(attend.standing.into()),
             proof: Vec::new(),
+            lost_term: 0,
         }
     }
 }
@@ -162,6 +175,7 @@ impl TryFrom<v1::Attend> for Attend {
             attend: AttendNumber(attend.attend),
             node: required(attend.node, "attend.node")?.try_into()?,
             settings: required(attend.settings, "attend.settings")?.try_into()?,
+            voters: voters(attend.voters, "attend.voters")?,
             known_round: KnownRound {
                 round: round(known_round.round, "known_round.round")?,
                 size: known_round.size,
@@ -172,6 +186,11 @@ impl TryFrom<v1::Attend> for Attend {
             standing: required(attend.standing, "attend.standing")?.try_into()?,
         })
     }
+}
+
+/// Checks a list of voters.
+pub(super) fn voters(voters: Vec<String>, field: &'static str) -> Result<Vec<String>, Malformed> {
+    list(voters, field, VOTERS_MAX, |voter| nonempty(voter, field))
 }
 
 impl From<NodeDescription> for v1::Node {

@@ -11,7 +11,9 @@ use ragent_rendezvous::{
     settings::Leases,
 };
 
-use super::{list, millis, name, nonempty, port, required, round, to_millis, to_round};
+use super::{
+    agent::voters, list, millis, name, nonempty, port, required, round, to_millis, to_round,
+};
 use crate::{
     Malformed, Proof, limits,
     v1::{self, assignment, coordinator_message, refusal, restart},
@@ -35,8 +37,15 @@ pub enum FromCoordinator {
 pub struct NotHere {
     /// The newest term that the answering agent knows.
     pub term: Term,
-    /// The endpoint at which it is registered.
+    /// The endpoint at which it is registered; empty if no coordinator is elected at present.
     pub endpoint: String,
+}
+
+impl NotHere {
+    /// Returns the answer of a voter while no coordinator is elected.
+    pub fn unknown() -> Self {
+        Self { term: Term(0), endpoint: String::new() }
+    }
 }
 
 impl From<NotHere> for v1::NotHere {
@@ -49,7 +58,7 @@ impl TryFrom<v1::NotHere> for NotHere {
     type Error = Malformed;
 
     fn try_from(not_here: v1::NotHere) -> Result<Self, Malformed> {
-        let endpoint = nonempty(not_here.endpoint, "not_here.endpoint")?;
+        let endpoint = name(not_here.endpoint, "not_here.endpoint")?;
         Ok(Self { term: Term(not_here.term), endpoint })
     }
 }
@@ -180,6 +189,7 @@ impl From<RefuseReason> for v1::Refusal {
         let reason = match reason {
             RefuseReason::Closed(outcome) => Reason::Closed(outcome.into()),
             RefuseReason::EarlierRun => Reason::EarlierRun(refusal::EarlierRun {}),
+            RefuseReason::Endpoints { ours } => Reason::Endpoints(refusal::Endpoints { ours }),
             RefuseReason::LoopbackAddress { address } => {
                 Reason::LoopbackAddress(refusal::LoopbackAddress { address })
             }
@@ -215,6 +225,9 @@ impl TryFrom<v1::Refusal> for RefuseReason {
             // Not a reason of the machine: see `FromCoordinator`.
             Reason::OtherAgent(refusal::OtherAgent {}) => {
                 return Err(Malformed::OutOfRange("refusal.reason"));
+            }
+            Reason::Endpoints(refusal::Endpoints { ours }) => {
+                Self::Endpoints { ours: voters(ours, "refusal.endpoints")? }
             }
             Reason::LoopbackAddress(refusal::LoopbackAddress { address }) => {
                 Self::LoopbackAddress { address: name(address, "refusal.address")? }

@@ -98,6 +98,10 @@ fn outcomes() -> Vec<Outcome> {
     results.into_iter().map(outcome).collect()
 }
 
+fn voters() -> Vec<String> {
+    ["n0:29400", "n1:29400", "n2:29400"].map(str::to_owned).to_vec()
+}
+
 fn attend(state: NodeState) -> Attend {
     Attend {
         protocol_version: 1,
@@ -115,6 +119,7 @@ fn attend(state: NodeState) -> Attend {
             node_rank: Some(0),
         },
         settings: settings(),
+        voters: voters(),
         known_round: KnownRound { round: round(), size: 4, group_rank: Some(GroupRank(0)) },
         restarts_used: 1,
         charged_through: Round(40),
@@ -138,7 +143,11 @@ fn from_agent() -> Vec<FromAgent> {
     ];
     let proofs = [None, Some(Proof([7; 16]))].into_iter().cycle();
     let attends = states.into_iter().zip(proofs);
-    let attends = attends.map(|(state, proof)| FromAgent::Attend(Box::new(attend(state)), proof));
+    let attends = attends.map(|(state, proof)| FromAgent::Attend {
+        attend: Box::new(attend(state)),
+        proof,
+        lost_term: Term(5),
+    });
     let standings = ends().map(|end| {
         let failure = Some(failure(end));
         let standing =
@@ -221,6 +230,8 @@ fn from_coordinator() -> Vec<FromCoordinator> {
     };
     let mut refusals = vec![
         RefuseReason::EarlierRun,
+        RefuseReason::Endpoints { ours: voters() },
+        RefuseReason::Endpoints { ours: Vec::new() },
         RefuseReason::LoopbackAddress { address: "127.0.0.1".to_owned() },
         RefuseReason::NodeRankTaken { node_rank: 1, host_name: "node1".to_owned() },
         RefuseReason::ProtocolVersion { ours: 2 },
@@ -358,6 +369,11 @@ fn malformed_messages_are_refused_by_name() {
     assert_eq!(
         refusal(&|a| node(a, &|n| n.role = "x".repeat(257))),
         Malformed::TooLong { field: "node.role", len: 257, limit: 256 }
+    );
+    assert_eq!(refusal(&|a| a.voters[1].clear()), Malformed::Missing("attend.voters"));
+    assert_eq!(
+        refusal(&|a| a.voters = vec!["n:1".to_owned(); 6]),
+        Malformed::TooLong { field: "attend.voters", len: 6, limit: 5 }
     );
     assert_eq!(
         refusal(&|a| a.settings.as_mut().unwrap().min_nodes = 9),

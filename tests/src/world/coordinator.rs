@@ -30,6 +30,7 @@ impl World {
             host: self.host_node.clone(),
             shared: Some(self.shared),
             // As under a service manager, except if the file is of another run.
+            voters: Vec::new(),
             keeps_charges: self.planted.is_none() || self.sabotage == Sabotage::OthersCharges,
             leases: LEASES,
         };

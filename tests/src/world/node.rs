@@ -114,6 +114,7 @@ impl World {
             join_timeout: self.shared.timeouts.join,
             known_round: self.machines.get(&machine).copied().unwrap_or_default(),
             runs_unleased: false,
+            has_voters: false,
             has_standbys: false,
             leases: LEASES,
             seed: self.random.between(0, u64::MAX - 1),
@@ -325,7 +326,7 @@ impl World {
         let Some(agent) = self.agents.get(id) else {
             return;
         };
-        let Claims { job_uid, known_round, restarts_used, charged_through, standing } = claims;
+        let Claims { job_uid, known_round, restarts_used, charged_through, standing, .. } = claims;
         let mut message = Attend {
             protocol_version: PROTOCOL_VERSION,
             run_id: Self::run_id(),
@@ -333,6 +334,7 @@ impl World {
             attend,
             node: agent.description.clone(),
             settings: self.shared,
+            voters: Vec::new(),
             known_round,
             restarts_used,
             charged_through,

@@ -34,6 +34,7 @@ impl Fixture {
             join_timeout: 600 * SECOND,
             known_round: KnownRound::default(),
             runs_unleased: false,
+            has_voters: false,
             has_standbys,
             leases: Leases::default(),
             seed: 7,

@@ -13,7 +13,7 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let now = crate::some_instant();
-        Self { link: Link::new(now, Leases::default(), 7), now, start: now }
+        Self { link: Link::new(now, Leases::default(), 7, false), now, start: now }
     }
 
     /// A link that is connected since time zero, with its first keep-alive under way.

@@ -110,6 +110,11 @@ async fn ask_one(endpoint: &Endpoint) -> Result<Snapshot, Failure> {
         StatusAnswer::Snapshot(snapshot) => return Ok(*snapshot),
         StatusAnswer::NotHere(not_here) => not_here,
     };
+    if not_here.endpoint.is_empty() {
+        return Err(Failure::NoJob(format!(
+            "{endpoint} knows of no elected coordinator at present"
+        )));
+    }
     let Ok(elsewhere) = not_here.endpoint.parse::<Endpoint>() else {
         let what = format!("the agent at {endpoint} has not found the coordinator of its job");
         return Err(Failure::NoJob(what));

@@ -26,7 +26,7 @@ struct Fixture {
     known: watch::Receiver<NotHere>,
     /// The addresses known to the port.
     attended: watch::Receiver<Attended>,
-    task: JoinHandle<()>,
+    task: JoinHandle<End>,
 }
 
 impl Fixture {
@@ -36,6 +36,7 @@ impl Fixture {
             coordinator: "c".to_owned(),
             host: None,
             shared: None,
+            voters: Vec::new(),
             keeps_charges: true,
             leases: Leases::default(),
         };
@@ -45,8 +46,16 @@ impl Fixture {
         let here = NotHere { term: Term(0), endpoint: "here:1".to_owned() };
         let (not_here, known) = watch::channel(here);
         let (attended, port_knows) = watch::channel(Attended::default());
-        let task =
-            tokio::spawn(drive(rendezvous, queue, None, not_here, attended, Proofs::new(None)));
+        let coordination = Coordination {
+            rendezvous,
+            persistence: Persistence::file(None),
+            attended,
+            proofs: Proofs::new(None),
+            not_here,
+            until: None,
+            voters: None,
+        };
+        let task = tokio::spawn(drive(coordination, queue));
         Self { inputs, known, attended: port_knows, task }
     }
 
@@ -109,6 +118,7 @@ pub(crate) fn attend(name: &str) -> Attend {
             fixed_ranks: false,
             store_access: StoreAccess::Members,
         },
+        voters: Vec::new(),
         known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),

@@ -21,6 +21,12 @@ pub fn memory_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
     ThisHost.state_dir().join(format!("job-{}.json", job_key(run_id, endpoint.port)))
 }
 
+/// Returns the path of the state file for the voter of a job at `endpoint`. Several voters of one machine may
+/// have the same port at different addresses.
+pub fn voter_path(run_id: &RunId, endpoint: &Endpoint) -> PathBuf {
+    ThisHost.state_dir().join(format!("job-{}.json", job_key(run_id, endpoint)))
+}
+
 /// Returns a string that distinguishes jobs in file names, by their name and `place`: the port of
 /// the endpoint, or the voters.
 pub(super) fn job_key(run_id: &RunId, place: impl Display) -> String {

@@ -3,6 +3,7 @@
 use std::{io, path::Path, time::Duration};
 
 use ragent_rendezvous::{
+    election::message::{Replica, Version},
     ids::{GroupRank, JobUid, NodeId, ProofKey, Round, Term},
     message::Outcome,
     settings::{HostSeat, HostTally, Memory},
@@ -14,7 +15,7 @@ use super::{
     age::{self, Stamp},
     files::{folder_of, name_of, read},
 };
-use crate::{coordinator::limits, sys::private_folder::PrivateFolder};
+use crate::{coordinator::limits, sys::private_folder::PrivateFolder, voter::Stored};
 
 /// The content of a coordinator's state file.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
@@ -57,6 +58,17 @@ pub(super) struct Remembered {
     /// Hexadecimal digits. Missing in files of older builds.
     #[serde(default)]
     proof_key: String,
+    /// Only in the file of a voter.
+    #[serde(default)]
+    copy: Option<RememberedCopy>,
+}
+
+/// The version of a voter's copy, and the highest term that the voter knew.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+struct RememberedCopy {
+    version_term: u64,
+    version_number: u64,
+    highest: u64,
 }
 
 /// One machine's early failures and losses.
@@ -113,6 +125,19 @@ pub(super) fn age_of_memory(path: &Path) -> Age {
 /// Reads the memory of an earlier coordinator; `None` if there is none, it cannot be read, or it is
 /// so old that no agent can be waiting for that run.
 pub fn read_memory(path: &Path) -> Option<Memory> {
+    read_fresh(path).map(Memory::from)
+}
+
+/// Reads the state of an earlier voter, under the same conditions.
+pub(crate) fn read_copy(path: &Path) -> Option<Stored> {
+    let remembered = read_fresh(path)?;
+    let copy = remembered.copy?;
+    let version = Version { term: Term(copy.version_term), number: copy.version_number };
+    let replica = Replica { version, memory: Some(remembered.into()) };
+    Some(Stored { replica, highest: Term(copy.highest) })
+}
+
+fn read_fresh(path: &Path) -> Option<Remembered> {
     let remembered: Remembered = read(path)?;
     match remembered.age(path) {
         Age::Fresh => {}
@@ -128,27 +153,33 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
             return None;
         }
     }
-    Some(Memory {
-        job_uid: JobUid::new(remembered.job_uid),
-        term: Term(remembered.term),
-        round: Round(remembered.round),
-        round_size: remembered.round_size,
-        is_adopted: remembered.is_adopted,
-        host: remembered.host_rank.map(|rank| HostSeat {
-            rank: GroupRank(rank),
-            node: NodeId::new(remembered.host_node),
-            host_name: remembered.host_name,
-            is_confirmed_dead: remembered.is_host_confirmed_dead,
-        }),
-        restarts_used: remembered.restarts_used,
-        charged_through: Round(remembered.charged_through),
-        host_tallies: remembered.host_tallies.into_iter().map(Into::into).collect(),
-        free_rounds: remembered.free_rounds,
-        early_free_rounds: remembered.early_free_rounds,
-        is_early: remembered.is_early,
-        closed: remembered.closed,
-        proof_key: key_from_hex(&remembered.proof_key),
-    })
+    Some(remembered)
+}
+
+impl From<Remembered> for Memory {
+    fn from(remembered: Remembered) -> Self {
+        Self {
+            job_uid: JobUid::new(remembered.job_uid),
+            term: Term(remembered.term),
+            round: Round(remembered.round),
+            round_size: remembered.round_size,
+            is_adopted: remembered.is_adopted,
+            host: remembered.host_rank.map(|rank| HostSeat {
+                rank: GroupRank(rank),
+                node: NodeId::new(remembered.host_node),
+                host_name: remembered.host_name,
+                is_confirmed_dead: remembered.is_host_confirmed_dead,
+            }),
+            restarts_used: remembered.restarts_used,
+            charged_through: Round(remembered.charged_through),
+            host_tallies: remembered.host_tallies.into_iter().map(Into::into).collect(),
+            free_rounds: remembered.free_rounds,
+            early_free_rounds: remembered.early_free_rounds,
+            is_early: remembered.is_early,
+            closed: remembered.closed,
+            proof_key: key_from_hex(&remembered.proof_key),
+        }
+    }
 }
 
 /// Replaces the memory; agents of the run may wait for `kept` for the next coordinator.
@@ -161,6 +192,32 @@ pub fn read_memory(path: &Path) -> Option<Memory> {
 ///
 /// Returns the system's error.
 pub(crate) fn write_memory(path: &Path, memory: &Memory, kept: Duration) -> io::Result<()> {
+    write(path, memory, None, kept)
+}
+
+/// Replaces the state of a voter in the same way, if it has a copy of the memory.
+///
+/// # Errors
+///
+/// Returns the system's error.
+pub(crate) fn write_copy(path: &Path, stored: &Stored, kept: Duration) -> io::Result<()> {
+    let Stored { replica: Replica { version, memory: Some(memory) }, highest } = stored else {
+        return Ok(());
+    };
+    let copy = RememberedCopy {
+        version_term: version.term.0,
+        version_number: version.number,
+        highest: highest.0,
+    };
+    write(path, memory, Some(copy), kept)
+}
+
+fn write(
+    path: &Path,
+    memory: &Memory,
+    copy: Option<RememberedCopy>,
+    kept: Duration,
+) -> io::Result<()> {
     let mut remembered = Remembered {
         schema: SCHEMA,
         written: Stamp::now(),
@@ -182,6 +239,7 @@ pub(crate) fn write_memory(path: &Path, memory: &Memory, kept: Duration) -> io::
         is_early: memory.is_early,
         closed: memory.closed.clone(),
         proof_key: memory.proof_key.as_ref().map(key_to_hex).unwrap_or_default(),
+        copy,
     };
     let mut text = serde_json::to_vec(&remembered)?;
     if text.len() as u64 > limits::MAX_STATE_FILE

@@ -37,8 +37,12 @@ impl Fixture {
             .route("/", get(|| async { "hello" }))
             .route("/slow", get(|| async { clock::until(Some(clock::now() + 30 * SECOND)).await }))
             .route("/", post(|text: String| async { text }));
-        let protocols =
-            PortProtocols { http, store: Some(watch::channel(Some(store)).1), attended: known };
+        let protocols = PortProtocols {
+            http,
+            store: Some(watch::channel(Some(store)).1),
+            voters: None,
+            attended: known,
+        };
         let server = tokio::spawn(serve_port(listener, protocols));
         Self { address, _stores: stores, _attended: attended, server }
     }

@@ -19,7 +19,7 @@ impl Driver<'_> {
         } else {
             self.outage.handle_unreachable(&cause, is_registered)
         };
-        let (endpoint, settings) = (&self.spec.endpoint, &self.spec.settings);
+        let (endpoint, settings) = (&self.spec.destination, &self.spec.settings);
         let give_up_after_s = settings.join_timeout.as_secs();
         let lease = settings.leases.agent.as_secs_f64();
         match report {
@@ -40,7 +40,7 @@ impl Driver<'_> {
 
     /// Reports that the lease has ended.
     pub(super) fn report_lost_lease(&mut self) {
-        let (endpoint, settings) = (&self.spec.endpoint, &self.spec.settings);
+        let (endpoint, settings) = (&self.spec.destination, &self.spec.settings);
         let give_up_after_s = settings.join_timeout.as_secs();
         let lease = settings.leases.agent.as_secs_f64();
         let stops_workers = self.has_workers && !settings.runs_unleased;

@@ -18,7 +18,7 @@ use super::Driver;
 use crate::{
     coordinator::client::{FirstWords, StreamEvent},
     limits,
-    node::{description::describe, node_id::new_node_id},
+    node::{description::describe, destination::Redirect, node_id::new_node_id},
     report::telemetry,
     spec::Endpoint,
     sys::{clock, host::ThisHost},
@@ -33,12 +33,15 @@ impl Driver<'_> {
                     self.attend(attend, claims, local, remote, reply);
                 }
             }
+            StreamEvent::Accepted(attend) => self.node.handle_accepted(now, attend),
             StreamEvent::Message(attend, message) if self.streams.contains_key(&attend) => {
                 debug!(attend = attend.0, ?message, "coordinator");
                 self.handle_message(now, attend, message);
             }
             // The stream was dropped in the meantime.
             StreamEvent::Message(..) => {}
+            // The attempt was abandoned in the meantime, or has led to another coordinator.
+            StreamEvent::Ended(attend, _) if !self.tasks.contains_key(&attend) => {}
             StreamEvent::Ended(attend, error) => {
                 let was_attended = self.node.is_attended();
                 self.forget(attend);
@@ -62,7 +65,8 @@ impl Driver<'_> {
         // IPv6 addresses may change while an agent runs.
         self.addresses = ThisHost.addresses();
         describe(&mut node, local.ip(), self.addresses.clone());
-        let Claims { job_uid, known_round, restarts_used, charged_through, standing } = claims;
+        let Claims { job_uid, known_round, restarts_used, charged_through, standing, lost_term } =
+            claims;
         let message = Attend {
             protocol_version: PROTOCOL_VERSION,
             run_id: self.spec.run_id.clone(),
@@ -71,18 +75,20 @@ impl Driver<'_> {
             attend,
             node,
             settings: self.spec.shared,
+            voters: self.spec.voters.clone(),
             known_round,
             restarts_used,
             charged_through,
             standing,
         };
         let (sender, queue) = mpsc::channel(limits::STREAM_QUEUE);
-        let first = FirstWords { attend: message, proof: self.proof.newest(), queue };
+        let first = FirstWords { attend: message, proof: self.proof.newest(), lost_term, queue };
         if reply.send(first).is_ok() {
             self.streams.insert(attend, sender);
             self.proof.handle_shown(attend);
             self.remotes.insert(attend, remote);
             self.set_obituary(Some(remote));
+            self.look_voters_up();
         }
     }
 
@@ -123,19 +129,26 @@ impl Driver<'_> {
         if !counts {
             return debug!(term = welcome.term.0, "outdated welcome ignored");
         }
+        let remote = self.remotes.get(&attend).copied();
+        let name = self.spec.destination.handle_welcome(attend, welcome.term, remote);
+        let endpoint = name.map(ToString::to_string).unwrap_or_default();
         if self.outage.handle_reached() || is_first {
             info!(
-                endpoint = %self.spec.endpoint, run_id = %self.spec.run_id,
-                term = welcome.term.0, "registered"
+                endpoint, run_id = %self.spec.run_id, term = welcome.term.0, "registered"
             );
             if is_first {
-                let line = self.spec.lines.registered(&self.spec.endpoint);
+                let line = self.spec.lines.registered(&endpoint);
                 line.iter().for_each(|line| telemetry::line(line));
             }
-            self.service_manager.report_registered(&self.spec.endpoint.to_string());
+            self.service_manager.report_registered(&endpoint);
         }
-        self.known = self.remotes.get(&attend).copied();
-        self.spec.not_here.send_modify(|not_here| not_here.term = welcome.term);
+        let is_elected = !self.spec.destination.dialed_voters().is_empty();
+        self.spec.not_here.send_modify(|not_here| {
+            not_here.term = welcome.term;
+            if is_elected {
+                not_here.endpoint = endpoint;
+            }
+        });
     }
 
     /// Registers again if the coordinator does not know this machine's present addresses. It must
@@ -168,6 +181,7 @@ impl Driver<'_> {
     pub(super) fn forget(&mut self, attend: AttendNumber) {
         self.streams.remove(&attend);
         self.remotes.remove(&attend);
+        self.spec.destination.handle_ended(attend);
         self.proof.handle_ended(attend);
         if let Some(task) = self.tasks.remove(&attend) {
             task.abort();
@@ -192,28 +206,37 @@ impl Driver<'_> {
 
     /// Follows a redirect from an agent that does not coordinate, or no longer does.
     pub(super) fn go_elsewhere(&mut self, now: Instant, attend: AttendNumber, not_here: &NotHere) {
-        let endpoint = not_here.endpoint.parse::<Endpoint>().ok();
-        let elsewhere = endpoint.filter(|endpoint| *endpoint != self.spec.endpoint);
-        let is_new = elsewhere.is_some();
-        let follows = self.node.handle_sent_elsewhere(now, attend, not_here.term, is_new);
-        match elsewhere {
-            Some(endpoint) if follows => {
-                info!(
-                    from = %self.spec.endpoint, to = %endpoint,
-                    "redirected to another endpoint of the coordinator"
-                );
-                self.spec.not_here.send_modify(|known| known.endpoint = endpoint.to_string());
-                self.spec.endpoint = endpoint;
-                self.known = None;
-                self.proof.discard();
-                // The address used as a host, possibly loopback, need not lead to the new
-                // coordinator.
-                self.spec.node.address = self.spec.local_addr.clone().unwrap_or_default();
-                self.spec.state_file = None;
+        match self.spec.destination.handle_redirect(not_here) {
+            Redirect::NotLeading(is_new) => {
+                debug!(leader = not_here.endpoint, is_new, "the voter does not lead");
+                self.node.handle_not_leading(now, attend, is_new);
             }
-            Some(_) | None => {
+            Redirect::Elsewhere(endpoint) => {
+                if self.node.handle_sent_elsewhere(now, attend, not_here.term, true) {
+                    self.follow(endpoint);
+                } else {
+                    debug!(endpoint = not_here.endpoint, "redirect ignored");
+                }
+            }
+            Redirect::Ignored => {
+                self.node.handle_sent_elsewhere(now, attend, not_here.term, false);
                 debug!(endpoint = not_here.endpoint, "redirect ignored");
             }
         }
+    }
+
+    /// Registers at another endpoint from now on.
+    fn follow(&mut self, endpoint: Endpoint) {
+        info!(
+            from = %self.spec.destination, to = %endpoint,
+            "redirected to another endpoint of the coordinator"
+        );
+        self.spec.not_here.send_modify(|known| known.endpoint = endpoint.to_string());
+        self.spec.destination.replace(endpoint);
+        self.proof.discard();
+        // The address used as a host, possibly loopback, need not lead to the new
+        // coordinator.
+        self.spec.node.address = self.spec.local_addr.clone().unwrap_or_default();
+        self.spec.state_file = None;
     }
 }

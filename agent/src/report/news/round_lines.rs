@@ -41,7 +41,7 @@ impl RoundLines {
     }
 
     /// The line for the first registration at `endpoint`.
-    pub fn registered(&self, endpoint: &Endpoint) -> Option<String> {
+    pub fn registered(&self, endpoint: &str) -> Option<String> {
         let is_shown = self.has_several_nodes() && !self.is_first_only;
         is_shown.then(|| format!("registered at {endpoint} (job of {} nodes)", self.nodes))
     }

@@ -111,6 +111,10 @@ fn misfits_are_refused_with_the_reason() {
     let reason = RefuseReason::RunId { ours: RunId::new("run") };
     assert_eq!(t.attend_with(attend), [Did::Refuse("a", reason)]);
     let mut attend = t.attend_of("a", ready());
+    attend.voters = vec!["n0:29400".to_owned()];
+    let reason = RefuseReason::Endpoints { ours: Vec::new() };
+    assert_eq!(t.attend_with(attend), [Did::Refuse("a", reason)]);
+    let mut attend = t.attend_of("a", ready());
     attend.job_uid = Some(JobUid::new("yesterday"));
     assert_eq!(t.attend_with(attend), [Did::Refuse("a", RefuseReason::EarlierRun)]);
     let mut attend = t.attend_of("a", ready());

@@ -101,6 +101,7 @@ impl Fixture {
             coordinator: "c".to_owned(),
             host: None,
             shared: Some(shared),
+            voters: Vec::new(),
             keeps_charges: true,
             leases: Leases::default(),
         };
@@ -154,6 +155,7 @@ impl Fixture {
             attend,
             node: describe(name),
             settings: self.shared,
+            voters: self.settings.voters.clone(),
             known_round: KnownRound {
                 round,
                 size: admission.map_or(0, |admission| admission.group_world_size),

@@ -1,0 +1,249 @@
+//! The coordinator of a process that is a voter: runs it while this process leads, and tells the agent's port
+//! who leads otherwise.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use ragent_proto::convert::NotHere;
+use ragent_rendezvous::{
+    Rendezvous,
+    election::message::Place,
+    ids::{JobUid, Term},
+    settings::{Memory, Settings},
+    tenure::{Elected, Tenure},
+};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::timeout,
+};
+use tracing::{debug, info};
+
+use super::{
+    driver::{self, Coordination, End, Input, Inputs},
+    listed_voters::ListedVoters,
+    persistence::Persistence,
+    proofs::Proofs,
+    role::ElectedCoordinator,
+    state_file::Obituary,
+};
+use crate::{
+    coordinator::limits,
+    net::port::Attended,
+    spec::Endpoint,
+    sys::{clock, random::random_id},
+    voter::{Command, Commands, Leader, Stored, Tenancy},
+};
+
+/// The parts of a voter's coordinator.
+pub(crate) struct VoterCoordinator {
+    /// The settings of each coordinator.
+    pub settings: Settings,
+    /// The list of voters, in the order of their places.
+    pub list: Vec<Endpoint>,
+    /// The place of this process.
+    pub own: Place,
+    /// The queue of the voter's commands.
+    pub commands: Commands,
+    /// The leader, as the voter knows it.
+    pub leader: watch::Receiver<Leader>,
+    /// The voter's copy of the memory.
+    pub stored: watch::Receiver<Stored>,
+    /// The registered nodes, published to the port.
+    pub attended: watch::Sender<Attended>,
+    /// The elected coordinator, published to the port.
+    pub elected: watch::Sender<ElectedCoordinator>,
+    /// Obituaries that keepers have sent.
+    pub obituaries: mpsc::Receiver<Obituary>,
+}
+
+/// The obituaries of the last minute, which the next leader needs.
+#[derive(Debug, Default)]
+struct RecentObituaries(VecDeque<(Instant, Obituary)>);
+
+impl VoterCoordinator {
+    /// Coordinates whenever this process leads, until its voter or the job has ended.
+    pub(crate) async fn run(mut self) {
+        let mut recent = RecentObituaries::default();
+        loop {
+            let leader = self.leader.borrow_and_update().clone();
+            let is_over = match leader {
+                Leader::Here(tenancy) => self.coordinate(tenancy, &mut recent).await,
+                Leader::Other(place, term) => {
+                    let endpoint = self.list.get(place.0).map(ToString::to_string);
+                    let endpoint = endpoint.unwrap_or_default();
+                    let there = ElectedCoordinator::There(NotHere { term, endpoint });
+                    self.elected.send_replace(there);
+                    self.wait(&mut recent).await
+                }
+                Leader::Unknown => {
+                    self.elected.send_replace(ElectedCoordinator::Unknown);
+                    self.wait(&mut recent).await
+                }
+            };
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    /// Handles obituaries until the leader changes; returns true if the voter has ended.
+    async fn wait(&mut self, recent: &mut RecentObituaries) -> bool {
+        loop {
+            tokio::select! {
+                changed = self.leader.changed() => return changed.is_err(),
+                Some(obituary) = self.obituaries.recv() => {
+                    if self.is_proven(&obituary) {
+                        self.report(&obituary).await;
+                        recent.add(clock::now(), obituary);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Coordinates until the end of a leadership; returns true if the job or the voter has ended.
+    async fn coordinate(&mut self, tenancy: Tenancy, recent: &mut RecentObituaries) -> bool {
+        let term = tenancy.leadership.term;
+        let (inputs, queue) = mpsc::channel(limits::COORDINATOR_QUEUE);
+        recent.pass_on(clock::now(), &inputs);
+        let coordination = self.coordination(&tenancy);
+        self.elected.send_replace(ElectedCoordinator::Here(inputs.clone()));
+        let coordinator = driver::drive(coordination, queue);
+        tokio::pin!(coordinator);
+        let end = loop {
+            tokio::select! {
+                end = &mut coordinator => break end,
+                changed = self.leader.changed() => {
+                    if changed.is_err() {
+                        return true;
+                    }
+                    if !self.leads_in(term) {
+                        // All streams end with the coordinator.
+                        return false;
+                    }
+                }
+                Some(obituary) = self.obituaries.recv() => {
+                    recent.add(clock::now(), obituary.clone());
+                    // The coordinator verifies the proof.
+                    let _ = inputs.send(Input::Obituary(obituary)).await;
+                }
+            }
+        };
+        self.elected.send_replace(ElectedCoordinator::Unknown);
+        match end {
+            End::JobOver => {
+                debug!("the job has ended; releasing the leases of the voters");
+                leave(&self.commands).await;
+                return true;
+            }
+            // Its last messages are sent.
+            End::HandedOver => leave(&self.commands).await,
+            End::Ended => {}
+        }
+        // The coordinator ends before the leadership does if it resigns.
+        while self.leads_in(term) {
+            if self.wait(recent).await {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn coordination(&self, tenancy: &Tenancy) -> Coordination {
+        let leadership = &tenancy.leadership;
+        let memory = leadership.memory.clone();
+        let memory = memory.unwrap_or_else(|| Memory::fresh(JobUid::new(random_id())));
+        let proofs = Proofs::new(memory.proof_key.clone());
+        let memory = Memory { proof_key: Some(proofs.key().clone()), ..memory };
+        let tenure = Tenure::Elected(Elected {
+            term: leadership.term,
+            until: leadership.until,
+            workers_until: leadership.workers_until,
+            former: leadership.former.clone(),
+        });
+        info!(
+            term = %leadership.term, run_id = %self.settings.run_id,
+            "elected; this agent coordinates the job"
+        );
+        let rendezvous = Rendezvous::new(clock::now(), self.settings.clone(), memory, tenure);
+        Coordination {
+            rendezvous,
+            persistence: Persistence::voters(self.commands.clone()),
+            attended: self.attended.clone(),
+            proofs,
+            // An elected coordinator does not give way: it resigns.
+            not_here: watch::Sender::new(NotHere::unknown()),
+            until: Some(tenancy.until.clone()),
+            voters: Some(ListedVoters {
+                endpoints: self.list.iter().map(ToString::to_string).collect(),
+                own: self.own,
+                commands: self.commands.clone(),
+            }),
+        }
+    }
+
+    fn leads_in(&self, term: Term) -> bool {
+        match &*self.leader.borrow() {
+            Leader::Here(tenancy) => tenancy.leadership.term == term,
+            Leader::Other(..) | Leader::Unknown => false,
+        }
+    }
+
+    /// Returns true if an obituary has the proof of its node id, by the key in this voter's copy.
+    fn is_proven(&self, obituary: &Obituary) -> bool {
+        let stored = self.stored.borrow();
+        let Some(memory) = &stored.replica.memory else { return false };
+        let proofs = Proofs::new(memory.proof_key.clone());
+        proofs.are_of(&memory.job_uid, &obituary.node, obituary.proof)
+    }
+
+    /// Reports the end of an agent to the election: the lease of that process has ended.
+    async fn report(&self, obituary: &Obituary) {
+        // The voter may have ended.
+        let _ = self.commands.send(Command::Obituary(obituary.node.clone())).await;
+    }
+}
+
+impl RecentObituaries {
+    fn add(&mut self, now: Instant, obituary: Obituary) {
+        self.forget_old(now);
+        if self.0.len() >= limits::MAX_OBITUARIES {
+            self.0.pop_front();
+        }
+        self.0.push_back((now, obituary));
+    }
+
+    /// Passes them on to a coordinator that has just started.
+    fn pass_on(&mut self, now: Instant, inputs: &Inputs) {
+        self.forget_old(now);
+        for (_, obituary) in &self.0 {
+            // The queue has room for all of them.
+            let _ = inputs.try_send(Input::Obituary(obituary.clone()));
+        }
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        let is_old = |at: Instant| now.saturating_duration_since(at) > limits::OBITUARY_AGE;
+        while self.0.front().is_some_and(|(at, _)| is_old(*at)) {
+            self.0.pop_front();
+        }
+    }
+}
+
+/// Resigns if this process leads, and does not stand for election again; waits until the other voters have
+/// been sent the release of their leases.
+pub(crate) async fn leave(commands: &Commands) {
+    let (left, has_left) = oneshot::channel();
+    let leaving = async {
+        if commands.send(Command::Leave(left)).await.is_ok() {
+            // The voter may end at this moment.
+            let _ = has_left.await;
+        }
+    };
+    let _: Result<(), _> = timeout(LEAVE_PATIENCE, leaving).await;
+}
+
+/// The time for the voter's thread to send its last messages, which has a limit of its own.
+const LEAVE_PATIENCE: Duration = limits::FLUSH_TIMEOUT;

@@ -1,0 +1,226 @@
+//! The voter of an endpoint in this process, its port, and the coordinator that runs here while it leads.
+
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use ragent_rendezvous::{
+    election::{self, message::Place, timers::Timers},
+    ids::NodeId,
+    settings::Settings,
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
+use tracing::info;
+
+use super::{hosted_coordinator::EndpointPort, server::Server};
+use crate::{
+    coordinator::{
+        driver::Input,
+        elected::{self, VoterCoordinator},
+        replica_file,
+        role::{ElectedCoordinator, Role},
+        service, state_file,
+    },
+    endpoint::limits,
+    net::port::PortProtocols,
+    spec::Endpoint,
+    sys::system_error::{SystemError, system},
+    voter::{self, Commands, Stored, VoterHandle, VoterSpec},
+};
+
+/// A running voter.
+pub(crate) struct HostedVoter {
+    commands: Commands,
+    elected: watch::Receiver<ElectedCoordinator>,
+    stored: watch::Receiver<Stored>,
+    coordinator: JoinHandle<()>,
+    file: JoinHandle<()>,
+    state_file: PathBuf,
+}
+
+/// The configuration of a voter's process.
+pub(crate) struct HostedVoterSpec {
+    /// The list of voters, in the order of their places.
+    pub list: Vec<Endpoint>,
+    /// The place of this process.
+    pub place: Place,
+    /// Its position in the list as the user gave it.
+    pub turn: usize,
+    /// The process.
+    pub process: NodeId,
+    /// The leases of the election.
+    pub timers: Timers,
+    /// The address of its endpoint, if it is one of this machine's.
+    pub source: Option<IpAddr>,
+    /// The settings of the coordinator.
+    pub settings: Settings,
+    /// The time for which agents may wait for the next leader.
+    pub kept: Duration,
+}
+
+/// The way in which a voter's process ends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum VoterEnd {
+    /// The job has ended, and this agent has the outcome.
+    Closed,
+    /// The agent has left the job.
+    Left,
+    /// The agent ends for another reason.
+    Other,
+}
+
+/// Starts a voter, and serves its port.
+///
+/// # Errors
+///
+/// Returns [`SystemError`] if its thread cannot be started.
+pub(crate) fn host_voter(
+    port: EndpointPort,
+    spec: HostedVoterSpec,
+) -> Result<(HostedVoter, Server), SystemError> {
+    let run_id = spec.settings.run_id.clone();
+    let endpoint = spec.list.get(spec.place.0).cloned().unwrap_or_default();
+    let state_file = state_file::voter_path(&run_id, &endpoint);
+    let stored = state_file::read_copy(&state_file).unwrap_or_default();
+    let own = state_file.clone();
+    // A slow disk does not delay the start, and remaining files are removed next time.
+    drop(tokio::task::spawn_blocking(move || state_file::clean(&own)));
+    info!(
+        %endpoint, run_id = %run_id, round = stored.replica.memory.as_ref().map_or(0, |m| m.round.0),
+        "voter started"
+    );
+    let handle = voter::start(VoterSpec {
+        run_id: run_id.clone(),
+        list: spec.list.clone(),
+        settings: election::Settings {
+            place: spec.place,
+            turn: spec.turn,
+            voters: spec.list.len(),
+            process: spec.process,
+            timers: spec.timers,
+            seed: rand::random(),
+        },
+        stored,
+        source: spec.source,
+    })
+    .map_err(system("start a thread"))?;
+    let VoterHandle { commands, leader, stored, connections } = handle;
+    let (published, elected) = watch::channel(ElectedCoordinator::Unknown);
+    let (obituaries, received) = mpsc::channel(limits::OBITUARIES);
+    let EndpointPort { listener, store, attended } = port;
+    let protocols_attended = attended.subscribe();
+    let file = replica_file::keep(state_file.clone(), stored.clone(), spec.kept);
+    let file = tokio::spawn(file);
+    let known = stored.clone();
+    let coordinator = VoterCoordinator {
+        settings: spec.settings,
+        list: spec.list,
+        own: spec.place,
+        commands: commands.clone(),
+        leader,
+        stored,
+        attended,
+        elected: published,
+        obituaries: received,
+    };
+    let coordinator = tokio::spawn(coordinator.run());
+    let role = Role::Voter { endpoint: endpoint.to_string(), elected: elected.clone(), obituaries };
+    let http = service::router(&run_id, role);
+    let protocols = PortProtocols {
+        http,
+        store: Some(store),
+        voters: Some(connections),
+        attended: protocols_attended,
+    };
+    let hosted = HostedVoter { commands, elected, stored: known, coordinator, file, state_file };
+    Ok((hosted, Server::start(listener, protocols)))
+}
+
+impl HostedVoter {
+    /// Ends the voter: a leader resigns, or completes the end of the job, and a follower of a job that has
+    /// ended grants leases until the leader has informed all nodes. Cancelled when the caller's limit is over.
+    pub(crate) async fn end(mut self, how: VoterEnd) {
+        if how == VoterEnd::Closed {
+            self.complete().await;
+        } else {
+            let inputs = match &*self.elected.borrow() {
+                ElectedCoordinator::Here(inputs) => Some(inputs.clone()),
+                ElectedCoordinator::There(_) | ElectedCoordinator::Unknown => None,
+            };
+            if let Some(inputs) = inputs {
+                // The coordinator may have ended.
+                let _ = inputs.send(Input::Shutdown).await;
+            }
+        }
+        elected::leave(&self.commands).await;
+        self.stop(how).await;
+    }
+
+    /// Waits until the job has been closed for all nodes.
+    async fn complete(&mut self) {
+        if matches!(&*self.elected.borrow(), ElectedCoordinator::Here(_)) {
+            let _ = (&mut self.coordinator).await;
+            return;
+        }
+        // Its vote is not needed any more, and it must not lead.
+        elected::leave(&self.commands).await;
+        let is_over =
+            |elected: &ElectedCoordinator| !matches!(elected, ElectedCoordinator::There(_));
+        // The voter may have ended.
+        let _ = self.elected.wait_for(is_over).await;
+    }
+
+    async fn stop(self, how: VoterEnd) {
+        let Self { commands, coordinator, file, state_file, .. } = self;
+        coordinator.abort();
+        // The voter ends with its last command, and its file with it.
+        drop(commands);
+        // A task that was awaited before has nothing to wait for.
+        if !coordinator.is_finished() {
+            let _ = coordinator.await;
+        }
+        let _ = file.await;
+        match how {
+            VoterEnd::Closed | VoterEnd::Left => forget(&state_file).await,
+            VoterEnd::Other => {}
+        }
+    }
+
+    /// Waits until the job has ended: the coordinator in this process has closed it, or another one has, and no
+    /// further one is elected.
+    pub(crate) async fn job_ended(&mut self) {
+        let closed = async {
+            loop {
+                let is_closed = |stored: &Stored| {
+                    let memory = stored.replica.memory.as_ref();
+                    memory.is_some_and(|memory| memory.closed.is_some())
+                };
+                // The voter may have ended.
+                let _ = self.stored.wait_for(is_closed).await;
+                let is_unknown =
+                    |elected: &ElectedCoordinator| matches!(elected, ElectedCoordinator::Unknown);
+                let _ = self.elected.wait_for(is_unknown).await;
+                let is_known = |elected: &ElectedCoordinator| !is_unknown(elected);
+                let next = self.elected.wait_for(is_known);
+                if tokio::time::timeout(limits::NEXT_LEADER_TIMEOUT, next).await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            _ = &mut self.coordinator => {}
+            () = closed => {}
+        }
+    }
+}
+
+/// Removes the state file: another voter has the state of a job that continues.
+async fn forget(state_file: &Path) {
+    let path = state_file.to_owned();
+    let _ = tokio::task::spawn_blocking(move || state_file::forget(&path)).await;
+}

@@ -1,0 +1,199 @@
+//! The coordinator's endpoint, or the voters that may coordinate, as an agent dials them.
+
+use std::{collections::BTreeMap, fmt, net::SocketAddr};
+
+use ragent_core::targets::Targets;
+use ragent_proto::convert::NotHere;
+use ragent_rendezvous::ids::{AttendNumber, Term};
+
+use crate::spec::Endpoint;
+
+/// The endpoints of a coordinator.
+#[derive(Clone, Debug)]
+pub(crate) struct Destination {
+    /// The endpoints, by the names that all nodes use; one, or those of the voters by place.
+    names: Vec<Endpoint>,
+    /// The same as this agent dials them: it reaches its own port at another address.
+    dialed: Vec<Endpoint>,
+    /// The choice among voters; `None` if there is one endpoint.
+    targets: Option<Targets>,
+    /// The names, for people.
+    text: String,
+    /// The last known address of each.
+    known: Vec<Option<SocketAddr>>,
+    /// The endpoint of each stream and each attempt, by position.
+    attempts: BTreeMap<AttendNumber, usize>,
+}
+
+/// The consequence of a redirect.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Redirect {
+    /// The only endpoint is to be replaced by this one, if the agent follows.
+    Elsewhere(Endpoint),
+    /// The voter does not lead; true if it names a leader that was not known.
+    NotLeading(bool),
+    /// The redirect names the endpoint that was dialed, or none.
+    Ignored,
+}
+
+impl Destination {
+    /// Returns the destination of an agent with one endpoint, which it dials at `dialed`.
+    pub(crate) fn endpoint(name: Endpoint, dialed: Endpoint) -> Self {
+        let text = name.to_string();
+        Self {
+            names: vec![name],
+            dialed: vec![dialed],
+            targets: None,
+            text,
+            known: vec![None],
+            attempts: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the destination of an agent with `voters`, which are listed by place and shown as `text`. It
+    /// dials the one at `first` first, and its own, if it is a voter, at an address of its own.
+    pub(crate) fn voters(
+        voters: Vec<Endpoint>,
+        text: String,
+        own: Option<(usize, Endpoint)>,
+        first: usize,
+    ) -> Self {
+        let mut dialed = voters.clone();
+        if let Some((place, address)) = own
+            && let Some(endpoint) = dialed.get_mut(place)
+        {
+            *endpoint = address;
+        }
+        Self {
+            targets: Some(Targets::new(voters.len(), first)),
+            known: vec![None; voters.len()],
+            names: voters,
+            dialed,
+            text,
+            attempts: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the endpoint for a new attempt, and its last known address.
+    pub(super) fn dial(
+        &mut self,
+        attend: AttendNumber,
+        is_attended: bool,
+    ) -> (Endpoint, Option<SocketAddr>) {
+        let at = self.targets.as_mut().map_or(0, |targets| targets.next(is_attended));
+        self.attempts.insert(attend, at);
+        let endpoint = self.dialed.get(at).cloned().unwrap_or_default();
+        (endpoint, self.known.get(at).copied().flatten())
+    }
+
+    /// Notes a welcome on a stream, and the address that it leads to. Returns the name of the endpoint.
+    pub(super) fn handle_welcome(
+        &mut self,
+        attend: AttendNumber,
+        term: Term,
+        remote: Option<SocketAddr>,
+    ) -> Option<&Endpoint> {
+        let at = *self.attempts.get(&attend)?;
+        if let Some(targets) = &mut self.targets {
+            targets.handle_welcome(at, term);
+        }
+        if let Some(known) = self.known.get_mut(at) {
+            *known = remote;
+        }
+        self.names.get(at)
+    }
+
+    /// Notes that a stream, or the attempt to open it, has ended.
+    pub(super) fn handle_ended(&mut self, attend: AttendNumber) {
+        if let Some(at) = self.attempts.remove(&attend)
+            && let Some(targets) = &mut self.targets
+        {
+            targets.handle_ended(at);
+        }
+    }
+
+    /// Notes a redirect, and returns its consequence.
+    pub(super) fn handle_redirect(&mut self, not_here: &NotHere) -> Redirect {
+        let named = not_here.endpoint.parse::<Endpoint>().ok();
+        match &mut self.targets {
+            Some(targets) => {
+                let place = self.names.iter().position(|name| Some(name) == named.as_ref());
+                Redirect::NotLeading(
+                    place.is_some_and(|place| targets.handle_redirect(place, not_here.term)),
+                )
+            }
+            None => match named.filter(|named| !self.dialed.contains(named)) {
+                Some(endpoint) => Redirect::Elsewhere(endpoint),
+                None => Redirect::Ignored,
+            },
+        }
+    }
+
+    /// Replaces the only endpoint.
+    pub(super) fn replace(&mut self, endpoint: Endpoint) {
+        *self = Self::endpoint(endpoint.clone(), endpoint);
+    }
+
+    /// Returns the voters as this agent dials them; empty if there is one endpoint.
+    pub(super) fn dialed_voters(&self) -> &[Endpoint] {
+        if self.targets.is_some() { &self.dialed } else { &[] }
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: AttendNumber = AttendNumber(1);
+    const TWO: AttendNumber = AttendNumber(2);
+
+    fn at(text: &str) -> Endpoint {
+        text.parse().unwrap()
+    }
+
+    fn not_here(term: u64, endpoint: &str) -> NotHere {
+        NotHere { term: Term(term), endpoint: endpoint.to_owned() }
+    }
+
+    /// An agent with one endpoint follows a redirect to another one.
+    #[test]
+    fn one_endpoint_is_replaced() {
+        let mut destination = Destination::endpoint(at("a:1"), at("127.0.0.1:1"));
+        assert_eq!(destination.dial(ONE, false), (at("127.0.0.1:1"), None));
+        assert_eq!(destination.handle_redirect(&not_here(1, "127.0.0.1:1")), Redirect::Ignored);
+        assert_eq!(destination.handle_redirect(&not_here(1, "")), Redirect::Ignored);
+        let elsewhere = Redirect::Elsewhere(at("b:1"));
+        assert_eq!(destination.handle_redirect(&not_here(1, "b:1")), elsewhere);
+        destination.replace(at("b:1"));
+        assert_eq!(destination.dial(TWO, false), (at("b:1"), None));
+        assert_eq!(destination.to_string(), "b:1");
+    }
+
+    /// An agent with voters dials its own voter at its own address, and the leader by the name that others
+    /// give it.
+    #[test]
+    fn voters_are_dialed() {
+        let list = ["a:1", "b:1", "c:1"].map(at).to_vec();
+        let own = Some((1, at("127.0.0.1:1")));
+        let mut destination = Destination::voters(list, "a,b,c".to_owned(), own, 1);
+        assert_eq!(destination.dial(ONE, false), (at("127.0.0.1:1"), None));
+        let unknown = Redirect::NotLeading(false);
+        assert_eq!(destination.handle_redirect(&not_here(0, "")), unknown);
+        assert_eq!(destination.handle_redirect(&not_here(3, "d:1")), unknown);
+        assert_eq!(destination.handle_redirect(&not_here(3, "c:1")), Redirect::NotLeading(true));
+        assert_eq!(destination.dial(TWO, false), (at("c:1"), None));
+        let remote = Some("10.0.0.3:1".parse().unwrap());
+        assert_eq!(destination.handle_welcome(TWO, Term(3), remote), Some(&at("c:1")));
+        assert_eq!(destination.dial(AttendNumber(3), true), (at("c:1"), remote));
+        destination.handle_ended(TWO);
+        assert_eq!(destination.dial(AttendNumber(4), false).0, at("127.0.0.1:1"));
+        assert_eq!(destination.dial(AttendNumber(5), false).0, at("c:1"), "in its turn");
+        assert_eq!(destination.to_string(), "a,b,c");
+    }
+}

@@ -1,0 +1,64 @@
+//! This process as a voter of its job: the driver of [`Election`], on a thread of its own, so that no
+//! other work of the agent delays a renewal.
+//!
+//! Each voter opens one connection to each other voter ([`outgoing`]), sends its requests there, and
+//! receives their answers. Connections of other voters arrive at the agent's port, which passes them on
+//! ([`incoming`]). [`frames`] has their format. [`handle`] is the interface to the rest of the agent:
+//! commands, and the leader as this voter knows it. The thread never waits for a disk: `stored` has what
+//! others write to the state file.
+//!
+//! [`Election`]: ragent_rendezvous::election::Election
+
+mod driver;
+mod frames;
+mod handle;
+mod incoming;
+mod limits;
+mod outgoing;
+mod reach;
+
+use std::{io, net::IpAddr, thread};
+
+use ragent_rendezvous::{election::Settings, ids::RunId};
+use tokio::{
+    runtime::Builder,
+    sync::{mpsc, watch},
+};
+
+use self::driver::{Driver, Inputs};
+pub(crate) use self::handle::{Command, Commands, Leader, Stored, Tenancy, VoterHandle, answered};
+use crate::spec::Endpoint;
+
+/// The configuration of a voter.
+#[derive(Debug)]
+pub(crate) struct VoterSpec {
+    /// The job.
+    pub run_id: RunId,
+    /// The list of voters, in the order of their places.
+    pub list: Vec<Endpoint>,
+    /// The configuration of the machine.
+    pub settings: Settings,
+    /// The state that an earlier process at this place has stored.
+    pub stored: Stored,
+    /// The address from which connections to other voters are made, so that they recognise this voter;
+    /// `None`: the system selects it.
+    pub source: Option<IpAddr>,
+}
+
+/// Starts a voter. It ends when all of its [`Commands`] are dropped.
+///
+/// # Errors
+///
+/// Returns the system's error if the thread cannot be started.
+pub(crate) fn start(spec: VoterSpec) -> io::Result<VoterHandle> {
+    let (commands, received_commands) = mpsc::channel(limits::COMMANDS);
+    let (connections, received_connections) = mpsc::channel(limits::MAX_CONNECTIONS);
+    let (leader, leader_known) = watch::channel(Leader::Unknown);
+    let (stored, stored_known) = watch::channel(spec.stored.clone());
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let inputs = Inputs { commands: received_commands, connections: received_connections };
+    thread::Builder::new().name("voter".to_owned()).spawn(move || {
+        runtime.block_on(async { Driver::new(spec, leader, stored).drive(inputs).await });
+    })?;
+    Ok(VoterHandle { commands, leader: leader_known, stored: stored_known, connections })
+}

@@ -1,0 +1,98 @@
+//! The interface between a voter's thread and the rest of the agent.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ragent_rendezvous::{
+    election::{
+        Leadership,
+        message::{Place, Replica},
+    },
+    ids::{NodeId, Term},
+    settings::Memory,
+};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::net::port::VoterConnection;
+
+/// A running voter.
+#[derive(Debug)]
+pub(crate) struct VoterHandle {
+    /// The queue of its commands.
+    pub commands: Commands,
+    /// The leader, as this voter knows it.
+    pub leader: watch::Receiver<Leader>,
+    /// The state for the next process at its place.
+    pub stored: watch::Receiver<Stored>,
+    /// The queue of connections of other voters, for the agent's port.
+    pub connections: mpsc::Sender<VoterConnection>,
+}
+
+/// A queue of commands for a voter.
+pub(crate) type Commands = mpsc::Sender<Command>;
+
+/// A command for a voter.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// The memory of the coordinator in this process has changed; it is to be copied to a majority.
+    Remember {
+        /// The memory.
+        memory: Box<Memory>,
+        /// Notified when a majority has it; dropped if this process no longer leads.
+        copied: oneshot::Sender<()>,
+    },
+    /// An agent has reported this term.
+    Highest(Term),
+    /// No process of this agent is left.
+    Obituary(NodeId),
+    /// Resign, and do not stand for election again, because this process will end. Notified when the other
+    /// voters have been sent the release of their leases.
+    Leave(oneshot::Sender<()>),
+    /// A request for the time since the last answer of each voter, by place; `None` if there was none.
+    Answered(oneshot::Sender<Vec<Option<Duration>>>),
+}
+
+/// The leader of the voters.
+#[derive(Clone, Debug)]
+pub(crate) enum Leader {
+    /// No leader is known.
+    Unknown,
+    /// The voter at this place leads in this term.
+    Other(Place, Term),
+    /// This process leads.
+    Here(Tenancy),
+}
+
+/// A leadership of this process.
+#[derive(Clone, Debug)]
+pub(crate) struct Tenancy {
+    /// The leadership as it began.
+    pub leadership: Arc<Leadership>,
+    /// Its end, which each renewal extends.
+    pub until: watch::Receiver<Instant>,
+}
+
+/// The state of a voter that outlives its process, in a state file.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Stored {
+    /// The newest copy of the coordinator's memory.
+    pub replica: Replica,
+    /// The highest term that is known.
+    pub highest: Term,
+}
+
+impl Default for Stored {
+    fn default() -> Self {
+        let replica = Replica { version: Default::default(), memory: None };
+        Self { replica, highest: Term::default() }
+    }
+}
+
+/// Asks a voter for the time since the last answer of each other voter, by place.
+pub(crate) async fn answered(commands: &Commands) -> Option<Vec<Option<Duration>>> {
+    let (answer, times) = oneshot::channel();
+    commands.send(Command::Answered(answer)).await.ok()?;
+    times.await.ok()
+}

@@ -1,0 +1,37 @@
+//! The limits of `voter`, each with its reason. Sizes are in bytes; times, sizes and numbers are maxima
+//! unless stated otherwise.
+
+use std::time::Duration;
+
+/// Commands that wait for the voter's thread: an agent sends a few in each round.
+pub(super) const COMMANDS: usize = 64;
+/// Messages of other voters that wait for the machine: each voter has one request under way.
+pub(super) const EVENTS: usize = 64;
+/// Requests that wait for one connection: those of a poll and of a few renewals. Further ones are dropped, as
+/// if they were lost in transit.
+pub(super) const FRAMES: usize = 8;
+/// Connections of other voters at the same time: two of each, while one replaces another, and a reserve. At
+/// the limit, the oldest is closed.
+pub(super) const MAX_CONNECTIONS: usize = 16;
+/// The size of a message: the memory of a coordinator, with the failures that ended its job, twice.
+pub(super) const MAX_FRAME: usize = 256 * 1024;
+/// The time for connecting to another voter: a few round trips. A lost SYN is repeated by another attempt.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(600);
+/// The time for which a connection may leave requests unanswered before another one replaces it: two polls. TCP
+/// itself may take longer than a lease to continue after an interruption.
+pub(super) const SILENCE: Duration = Duration::from_millis(600);
+/// The time for which a resolver is waited for if addresses are known from before.
+pub(super) const RESOLVE_PATIENCE: Duration = Duration::from_millis(250);
+/// The first pause between attempts to connect; it doubles, with jitter.
+pub(super) const REDIAL_FIRST: Duration = Duration::from_millis(100);
+/// The longest pause between attempts: a voter that returns is found within a second.
+pub(super) const REDIAL_MAX: Duration = Duration::from_secs(1);
+/// The time without a leader after which the voters that do not answer are reported: hosts of a job rarely
+/// start in the same second.
+pub(super) const WAIT_WARNING: Duration = Duration::from_secs(10);
+/// The time for sending the last messages of a voter that leaves.
+pub(super) const LEAVE_TIMEOUT: Duration = Duration::from_millis(300);
+/// The time after which the system examines an idle connection, the interval of its probes, and the number of
+/// probes: a voter whose host has failed is noticed before it is needed for an election.
+pub(super) const KEEPALIVE: (Duration, Duration, u32) =
+    (Duration::from_secs(5), Duration::from_secs(1), 3);

@@ -1,0 +1,188 @@
+//! The connection to another voter: connects again whenever it is lost, and sends this voter's requests.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use ragent_proto::convert::voter::FromVoter;
+use ragent_rendezvous::{election::message::Place, jitter::Jitter};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpSocket, TcpStream},
+    sync::mpsc,
+    time::timeout,
+};
+use tokio_stream::StreamExt;
+use tokio_util::codec::FramedRead;
+
+use super::{
+    driver::Event,
+    frames::{Format, codec},
+    limits,
+};
+use crate::{
+    net::{self, port::VOTER_PROTOCOL},
+    spec::Endpoint,
+    sys::clock,
+};
+
+/// The connection to one voter.
+pub(super) struct Outgoing {
+    pub place: Place,
+    pub endpoint: Endpoint,
+    /// The address from which it is made.
+    pub source: Option<IpAddr>,
+    pub format: Format,
+    pub requests: mpsc::Receiver<OutgoingRequest>,
+    pub events: mpsc::Sender<Event>,
+    /// The addresses to which the endpoint resolved last.
+    pub addresses: Vec<SocketAddr>,
+    pub jitter: Jitter,
+}
+
+/// A request as a frame.
+#[derive(Clone, Debug)]
+pub(super) struct OutgoingRequest {
+    pub bytes: Bytes,
+    /// False for a request that has no answer.
+    pub is_answered: bool,
+}
+
+/// The end of a connection.
+enum End {
+    /// The voter of this process has ended.
+    Closed,
+    /// The connection is lost, for this reason; true if the other voter had answered.
+    Lost(String, bool),
+}
+
+impl Outgoing {
+    /// Keeps a connection until the voter ends.
+    pub(super) async fn run(mut self) {
+        let mut failures = 0_u32;
+        loop {
+            let (cause, has_answered) = match self.connect().await {
+                Ok(stream) => match self.serve(stream).await {
+                    End::Closed => return,
+                    End::Lost(cause, has_answered) => (cause, has_answered),
+                },
+                Err(cause) => (cause, false),
+            };
+            if self.events.send(Event::Lost(self.place, cause)).await.is_err() {
+                return;
+            }
+            failures = if has_answered { 0 } else { failures.saturating_add(1) };
+            if failures > 0 {
+                let doubled = limits::REDIAL_FIRST.saturating_mul(1 << failures.min(16));
+                let pause = doubled.min(limits::REDIAL_MAX);
+                let pause = pause.mul_f64(0.5 + self.jitter.fraction() / 2.0);
+                clock::until(Some(clock::now() + pause)).await;
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Result<TcpStream, String> {
+        let resolving = net::resolve(&self.endpoint);
+        let resolved = if self.addresses.is_empty() {
+            resolving.await.map_err(|error| error.to_string())
+        } else {
+            timeout(limits::RESOLVE_PATIENCE, resolving)
+                .await
+                .unwrap_or_else(|_| Ok(self.addresses.clone()))
+                .or_else(|_| Ok(self.addresses.clone()))
+        };
+        self.addresses = resolved?;
+        let ips = self.addresses.iter().map(SocketAddr::ip).collect();
+        // The driver has ended if this fails, which is noticed later.
+        let _ = self.events.send(Event::Resolved(self.place, ips)).await;
+        let mut cause = String::new();
+        for address in self.addresses.clone() {
+            match timeout(limits::CONNECT_TIMEOUT, dial(address, self.source)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => cause = error.to_string(),
+                Err(_) => cause = "no answer".to_owned(),
+            }
+        }
+        Err(cause)
+    }
+
+    async fn serve(&mut self, mut stream: TcpStream) -> End {
+        // Requests from before are outdated; the machine repeats what is needed.
+        while self.requests.try_recv().is_ok() {}
+        let lost = |error: io::Error, has_answered| End::Lost(error.to_string(), has_answered);
+        if let Err(error) = stream.write_all(&[VOTER_PROTOCOL]).await {
+            return lost(error, false);
+        }
+        if self.events.send(Event::Connected(self.place)).await.is_err() {
+            return End::Closed;
+        }
+        let (read, mut write) = stream.into_split();
+        let mut frames = FramedRead::new(read, codec());
+        let mut unanswered: Option<Instant> = None;
+        let mut has_answered = false;
+        loop {
+            let silent_at = unanswered.map(|since| since + limits::SILENCE);
+            tokio::select! {
+                biased;
+                answer = frames.next() => {
+                    let answer = match answer {
+                        Some(Ok(frame)) => self.format.decode(&frame),
+                        Some(Err(error)) => return lost(error, has_answered),
+                        None => return End::Lost("it closes the connection".into(), has_answered),
+                    };
+                    unanswered = None;
+                    has_answered = true;
+                    let answer = match answer {
+                        Ok(FromVoter::Answer(answer)) => answer,
+                        Ok(FromVoter::Request(_)) => {
+                            return End::Lost("it sends no answers".to_owned(), false);
+                        }
+                        Err(error) => return End::Lost(error.to_string(), false),
+                    };
+                    if self.events.send(Event::Answer(self.place, Box::new(answer))).await.is_err() {
+                        return End::Closed;
+                    }
+                }
+                request = self.requests.recv() => {
+                    let Some(OutgoingRequest { bytes, is_answered }) = request else {
+                        return End::Closed;
+                    };
+                    match timeout(limits::SILENCE, write.write_all(&bytes)).await {
+                        Ok(Ok(())) => {}
+                        Ok(Err(error)) => return lost(error, has_answered),
+                        Err(_) => return End::Lost(SILENT.to_owned(), has_answered),
+                    }
+                    if is_answered {
+                        unanswered.get_or_insert_with(clock::now);
+                    }
+                }
+                () = clock::until(silent_at) => {
+                    return End::Lost(SILENT.to_owned(), has_answered);
+                }
+            }
+        }
+    }
+}
+
+const SILENT: &str = "it accepts connections but does not answer";
+
+async fn dial(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    if let Some(source) = source.filter(|source| source.is_ipv4() == address.is_ipv4()) {
+        socket.bind((source, 0).into())?;
+    }
+    let stream = socket.connect(address).await?;
+    stream.set_nodelay(true)?;
+    let (idle, interval, probes): (Duration, Duration, u32) = limits::KEEPALIVE;
+    let keepalive =
+        TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(probes);
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    Ok(stream)
+}

@@ -1,0 +1,263 @@
+//! Jobs whose coordinator is elected: its loss costs one restart, whichever host it was on.
+
+use std::collections::BTreeSet;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::{
+    job::Job,
+    support::{Program, Sandbox, free_port, listening_ports},
+};
+
+/// Three free endpoints of this machine.
+fn endpoints() -> [String; 3] {
+    [(); 3].map(|()| format!("127.0.0.1:{}", free_port()))
+}
+
+/// A job whose coordinator is elected among the agents at `list`.
+fn elected<'a>(sandbox: &'a Sandbox, list: &[String; 3], flags: &str) -> Job<'a> {
+    Job::at(sandbox, list.join(","), flags)
+}
+
+/// The endpoint of the voter that leads, by the status of the job.
+#[track_caller]
+fn leader(job: &Job<'_>) -> String {
+    let status = job.status();
+    let voters = status["voters"].as_array().expect("the voters are listed");
+    let leading: Vec<&Value> =
+        voters.iter().filter(|voter| voter["is_leading"] == Value::Bool(true)).collect();
+    let [leader] = leading[..] else { panic!("one leader was expected: {status}") };
+    leader["endpoint"].as_str().expect("an endpoint is text").to_owned()
+}
+
+/// The position of the agent that serves `endpoint`.
+#[track_caller]
+fn at(agents: &[Program], endpoint: &str) -> usize {
+    let port: u16 = endpoint.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap();
+    let serves = |agent: &Program| listening_ports(agent.pid()).contains(&port);
+    agents.iter().position(serves).expect("an agent serves the endpoint")
+}
+
+/// Takes the agent that coordinates the job out of `agents`.
+#[track_caller]
+fn take_leader(job: &Job<'_>, agents: &mut Vec<Program>) -> Program {
+    let at = at(agents, &leader(job));
+    agents.remove(at)
+}
+
+/// Waits for the next worker of each agent, and checks the size of the new round.
+#[track_caller]
+fn assert_round(agents: &mut [Program], world_size: u32) {
+    let ranks: BTreeSet<u32> = agents
+        .iter_mut()
+        .map(|agent| {
+            let worker = agent.worker();
+            assert_eq!(worker.number("world_size"), world_size);
+            worker.number("rank")
+        })
+        .collect();
+    assert_eq!(ranks.len(), agents.len());
+}
+
+const FLAGS: &str = "--max-restarts 0 --rdzv-conf shrink_timeout=0,last_call_timeout=3600";
+
+/// The agent of the coordinator is killed: the others continue without it, for no charge. A second loss
+/// leaves no majority of the voters: everything stops and waits. One more agent at a listed endpoint
+/// ends the wait, although it knows nothing of the job.
+#[test]
+fn leader_is_killed() {
+    let sandbox = Sandbox::with_standbys();
+    let job = elected(&sandbox, &endpoints(), &format!("--nnodes 2:4 {FLAGS}"));
+    let mut agents: Vec<Program> = (0..3).map(|_| job.guest("--no-python stay.sh")).collect();
+    let member = job.guest("--no-python stay.sh");
+    agents.push(member);
+    assert_round(&mut agents, 4);
+    let first = leader(&job);
+    let lost = take_leader(&job, &mut agents);
+    lost.signal(Signal::SIGKILL);
+    assert_round(&mut agents, 3);
+    for agent in &mut agents {
+        let line = agent.logs("round has ended");
+        assert!(line.contains("was lost, and another agent has taken over"), "{line}");
+    }
+    assert_eq!(job.status()["restarts_used"], 0);
+    let second = leader(&job);
+    assert_ne!(second, first);
+    take_leader(&job, &mut agents).signal(Signal::SIGKILL);
+    for agent in &mut agents {
+        agent.logs("killing the workers of this node");
+    }
+    let voter =
+        at(&agents, job.endpoint.split(',').find(|one| **one != first && **one != second).unwrap());
+    agents[voter].logs("no coordinator was elected for 10 s: a majority of the 3 hosts");
+    let end = sandbox.ragent(&format!("status --rdzv-endpoint {}", job.endpoint)).run();
+    end.assert_code(1);
+    end.assert_stderr(&["knows of no elected coordinator at present"]);
+    let mut returned = job.guest("--no-python stay.sh");
+    // Two of the three may have a round before the third one joins.
+    while returned.worker().number("world_size") != 3 {}
+    assert_eq!(job.status()["restarts_used"], 0);
+    agents.push(returned);
+    for agent in &agents {
+        agent.signal(Signal::SIGTERM);
+    }
+    for agent in agents {
+        agent.end().assert_code(1);
+    }
+    lost.end();
+    sandbox.wait_until_nothing_left();
+}
+
+/// A coordinator that is stopped loses its job to another voter, and takes part again when it continues.
+#[test]
+fn leader_is_frozen() {
+    let sandbox = Sandbox::with_standbys();
+    let job = elected(&sandbox, &endpoints(), &format!("--nnodes 2:3 {FLAGS},join_settle=0"));
+    let mut agents: Vec<Program> = (0..3).map(|_| job.guest("--no-python stay.sh")).collect();
+    assert_round(&mut agents, 3);
+    let frozen = take_leader(&job, &mut agents);
+    frozen.signal(Signal::SIGSTOP);
+    assert_round(&mut agents, 2);
+    frozen.signal(Signal::SIGCONT);
+    agents.push(frozen);
+    assert_round(&mut agents, 3);
+    assert_eq!(job.status()["restarts_used"], 0);
+}
+
+/// An agent that coordinates and leaves hands the job over, and ends as any other that leaves.
+#[test]
+fn leader_leaves() {
+    let sandbox = Sandbox::with_standbys();
+    let flags = format!("--nnodes 2:3 --shutdown-timeout 300 {FLAGS}");
+    let job = elected(&sandbox, &endpoints(), &flags);
+    let mut agents: Vec<Program> = (0..3).map(|_| job.guest("--no-python polite.sh")).collect();
+    assert_round(&mut agents, 3);
+    let mut leaver = take_leader(&job, &mut agents);
+    leaver.signal(Signal::SIGTERM);
+    leaver.prints("on TERM");
+    let end = leaver.end();
+    end.assert_code(1);
+    end.assert_stderr(&["left the job because of SIGTERM"]);
+    assert_round(&mut agents, 2);
+    assert_eq!(job.status()["restarts_used"], 0);
+    for agent in &agents {
+        agent.signal(Signal::SIGTERM);
+    }
+    for agent in agents {
+        agent.end().assert_code(1);
+    }
+    sandbox.assert_nothing_left();
+    assert_no_state(&sandbox);
+}
+
+/// A job that succeeds leaves no state, so that the next one of its name begins from the start; it
+/// succeeds after a takeover, too, and the charges of its restarts outlive the coordinator.
+#[test]
+fn job_succeeds_after_a_takeover() {
+    let sandbox = Sandbox::with_standbys();
+    let orders: Vec<_> = (0..3).map(|rank| sandbox.orders(rank)).collect();
+    let flags = "--nnodes 2:3 --max-restarts 1 --rdzv-conf shrink_timeout=0,last_call_timeout=3600";
+    let job = elected(&sandbox, &endpoints(), flags);
+    let mut agents: Vec<Program> = (0..3).map(|_| job.guest("--no-python obey.sh")).collect();
+    assert_round(&mut agents, 3);
+    orders[2].give("exit 3");
+    assert_round(&mut agents, 3);
+    assert_eq!(job.status()["restarts_used"], 1);
+    take_leader(&job, &mut agents).signal(Signal::SIGKILL);
+    assert_round(&mut agents, 2);
+    assert_eq!(job.status()["restarts_used"], 1);
+    for order in &orders[..2] {
+        order.give("exit 0");
+    }
+    for agent in agents {
+        agent.end().assert_code(0);
+    }
+    sandbox.wait_until_nothing_left();
+}
+
+/// The failure that ends a job is reported by every agent, also by the voters that do not coordinate.
+#[test]
+fn failed_job_ends_everywhere() {
+    let sandbox = Sandbox::with_standbys();
+    let job = elected(&sandbox, &endpoints(), &format!("--nnodes 4 {FLAGS}"));
+    let orders = sandbox.orders(0);
+    let mut agents: Vec<Program> = (0..4).map(|_| job.guest("--no-python obey.sh")).collect();
+    let _rest: Vec<_> = (1..4).map(|rank| sandbox.orders(rank)).collect();
+    assert_round(&mut agents, 4);
+    orders.give("exit 7");
+    for agent in agents {
+        let end = agent.end();
+        end.assert_code(1);
+        end.assert_stderr(&["exited with code 7"]);
+    }
+    sandbox.assert_nothing_left();
+    assert_no_state(&sandbox);
+}
+
+/// Voters without workers carry a job: `ragent coordinator` on three hosts of which one is lost.
+#[test]
+fn coordinators_without_agents() {
+    let sandbox = Sandbox::with_standbys();
+    let list = endpoints();
+    let job = elected(&sandbox, &list, &format!("--nnodes 2 {FLAGS}"));
+    let words = format!("coordinator --rdzv-id j --nnodes 2 --rdzv-endpoint {}", job.endpoint);
+    let mut voters: Vec<Program> = (0..3)
+        .map(|_| {
+            let mut voter = sandbox.ragent(&words).start();
+            voter.prints("127.0.0.1:");
+            voter
+        })
+        .collect();
+    let mut agents: Vec<Program> = (0..2).map(|_| job.guest("--no-python stay.sh")).collect();
+    assert_round(&mut agents, 2);
+    take_leader(&job, &mut voters).signal(Signal::SIGKILL);
+    assert_round(&mut agents, 2);
+    for agent in &agents {
+        agent.signal(Signal::SIGTERM);
+    }
+    for agent in agents {
+        agent.end().assert_code(1);
+    }
+    for voter in voters {
+        voter.end().assert_code(0);
+    }
+    sandbox.wait_until_nothing_left();
+}
+
+/// A node with another list of voters is refused with both lists.
+#[test]
+fn other_lists_are_refused() {
+    let sandbox = Sandbox::new();
+    let list = endpoints();
+    let job = elected(&sandbox, &list, "--nnodes 2");
+    let mut voters: Vec<Program> = (0..2).map(|_| job.guest("--no-python stay.sh")).collect();
+    for voter in &mut voters {
+        voter.worker();
+    }
+    let [first, second, _] = &list;
+    let other = [first.clone(), second.clone(), format!("127.0.0.1:{}", free_port())];
+    let stranger = elected(&sandbox, &other, "--nnodes 2");
+    let end = stranger.guest("--no-python stay.sh").end();
+    end.assert_code(1);
+    end.assert_stderr(&[&sorted(&list), &sorted(&other), "hint: "]);
+    let single = Job::at(&sandbox, first.clone(), "--nnodes 2");
+    let end = single.guest("--no-python stay.sh").end();
+    end.assert_code(1);
+    end.assert_stderr(&[&sorted(&list), "one endpoint"]);
+    drop(voters);
+}
+
+fn sorted(list: &[String; 3]) -> String {
+    let mut list = list.clone();
+    list.sort();
+    list.join(",")
+}
+
+/// Asserts that no voter has left a state file for the next job.
+#[track_caller]
+fn assert_no_state(sandbox: &Sandbox) {
+    let files = sandbox.files_below("");
+    let state: Vec<_> = files.iter().filter(|file| file.contains("job-")).collect();
+    assert!(state.is_empty(), "{state:?}");
+}
