@@ -41,9 +41,20 @@ pub struct Snapshot {
     pub refused_clients: Vec<IpAddr>,
     /// The outcome of the job, if it has ended.
     pub outcome: Option<Outcome>,
+    /// The endpoint of the voter that coordinates the job; `None` if the job has one endpoint.
+    pub leader: Option<String>,
     /// The voters that elect the coordinator, in the order of their list, if the coordinator's driver knows them; empty
     /// if the job has one endpoint.
     pub voters: Vec<VoterStatus>,
+}
+
+impl Snapshot {
+    /// Adds the voters that elect the coordinator.
+    pub fn set_voters(&mut self, voters: Vec<VoterStatus>) {
+        let leader = voters.iter().find(|voter| voter.is_leader);
+        self.leader = leader.map(|voter| voter.endpoint.clone());
+        self.voters = voters;
+    }
 }
 
 /// One voter.
@@ -52,8 +63,9 @@ pub struct VoterStatus {
     /// Its endpoint.
     pub endpoint: String,
     /// True if its process coordinates the job.
-    pub is_leading: bool,
-    /// The time since it last answered the leader; `None` if it has not answered yet.
+    pub is_leader: bool,
+    /// The time since it last answered the leader, or since the leader was elected; `None` if the leader does not
+    /// know.
     #[serde(rename = "silent_ms", serialize_with = "as_millis")]
     pub silent_for: Option<Duration>,
 }

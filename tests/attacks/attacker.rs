@@ -102,6 +102,7 @@ pub(crate) fn attend(node_id: &str, address: &str, agent_port: u32) -> v1::Atten
         }),
         proof: Vec::new(),
         voters: Vec::new(),
+        lost_term: 0,
     }
 }
 

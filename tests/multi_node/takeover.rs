@@ -26,7 +26,7 @@ fn leader(job: &Job<'_>) -> String {
     let status = job.status();
     let voters = status["voters"].as_array().expect("the voters are listed");
     let leading: Vec<&Value> =
-        voters.iter().filter(|voter| voter["is_leading"] == Value::Bool(true)).collect();
+        voters.iter().filter(|voter| voter["is_leader"] == Value::Bool(true)).collect();
     let [leader] = leading[..] else { panic!("one leader was expected: {status}") };
     leader["endpoint"].as_str().expect("an endpoint is text").to_owned()
 }

@@ -500,7 +500,7 @@ mod tests {
             fixed_ranks: false,
             store_access: StoreAccess::Members,
         };
-        let endpoint = Endpoint { host: "n0".to_owned(), port: 1 };
+        let endpoint = "n0:1".to_owned();
         let report = |here: &[&str], there: &[&str]| {
             let list = |voters: &[&str]| voters.iter().map(|voter| (*voter).to_owned()).collect();
             let (voters, ours): (Vec<_>, Vec<_>) = (list(here), list(there));

@@ -148,9 +148,9 @@ pub fn text(snapshot: &Snapshot) -> String {
 const SILENCE_SHOWN: Duration = Duration::from_secs(3);
 
 fn voter(voter: &VoterStatus) -> String {
-    let VoterStatus { endpoint, is_leading, silent_for } = voter;
+    let VoterStatus { endpoint, is_leader, silent_for } = voter;
     match silent_for {
-        _ if *is_leading => format!("{endpoint} (leads)"),
+        _ if *is_leader => format!("{endpoint} (leads)"),
         None => format!("{endpoint} (no answer yet)"),
         Some(silent) if *silent >= SILENCE_SHOWN => {
             format!("{endpoint} (no answer for {} s)", silent.as_secs())
@@ -253,9 +253,9 @@ mod tests {
     /// Voters are listed on one line, with the leader and those that do not answer; programs read the milliseconds.
     #[test]
     fn voters_are_listed() {
-        let voter = |endpoint: &str, is_leading, silent_ms: Option<u64>| VoterStatus {
+        let voter = |endpoint: &str, is_leader, silent_ms: Option<u64>| VoterStatus {
             endpoint: endpoint.to_owned(),
-            is_leading,
+            is_leader,
             silent_for: silent_ms.map(Duration::from_millis),
         };
         let voters = vec![
@@ -264,7 +264,7 @@ mod tests {
             voter("n2:1", false, Some(12_345)),
             voter("n3:1", false, None),
         ];
-        let snapshot = Snapshot {
+        let mut snapshot = Snapshot {
             run_id: RunId::new("job"),
             job_uid: JobUid::new("u"),
             term: Term(1),
@@ -279,17 +279,19 @@ mod tests {
             incomplete: None,
             refused_clients: Vec::new(),
             outcome: None,
-            voters,
+            leader: None,
+            voters: Vec::new(),
         };
+        assert!(!text(&snapshot).contains("voters"));
+        snapshot.set_voters(voters);
         let line = "voters: n0:1 (leads), n1:1, n2:1 (no answer for 12 s), n3:1 (no answer yet)";
         assert_eq!(text(&snapshot).lines().nth(1), Some(line));
         let json = serde_json::to_value(&snapshot).unwrap();
         let silent = serde_json::json!({
-            "endpoint": "n2:1", "is_leading": false, "silent_ms": 12_345,
+            "endpoint": "n2:1", "is_leader": false, "silent_ms": 12_345,
         });
         assert_eq!(json["voters"][2], silent);
-        let alone = Snapshot { voters: Vec::new(), ..snapshot };
-        assert!(!text(&alone).contains("voters"));
+        assert_eq!(json["leader"], "n0:1");
     }
 
     /// A registered agent is asked, independently of other agents of its job; an unregistered one

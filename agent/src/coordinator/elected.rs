@@ -179,6 +179,7 @@ impl VoterCoordinator {
             voters: Some(ListedVoters {
                 endpoints: self.list.iter().map(ToString::to_string).collect(),
                 own: self.own,
+                since: clock::now(),
                 commands: self.commands.clone(),
             }),
         }

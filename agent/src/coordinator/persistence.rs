@@ -16,7 +16,7 @@ use crate::voter::{Command, Commands};
 #[derive(Debug)]
 pub(crate) enum Persistence {
     /// The state file of a coordinator that no other one can replace.
-    File(StateWriter),
+    File(Box<StateWriter>),
     /// The copies of an elected coordinator.
     Voters(Copies),
 }
@@ -33,7 +33,7 @@ pub(crate) struct Copies {
 
 impl Persistence {
     pub(crate) fn file(path: Option<PathBuf>) -> Self {
-        Self::File(StateWriter::new(path))
+        Self::File(Box::new(StateWriter::new(path)))
     }
 
     pub(crate) fn voters(commands: Commands) -> Self {

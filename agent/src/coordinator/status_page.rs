@@ -137,6 +137,7 @@ mod tests {
             incomplete: None,
             refused_clients: Vec::new(),
             outcome: None,
+            leader: None,
             voters: Vec::new(),
         }
     }

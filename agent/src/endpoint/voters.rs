@@ -87,23 +87,33 @@ pub(crate) async fn own_endpoint(
 ) -> Result<Option<OwnEndpoint>, LocateError> {
     loop {
         let mut unresolved = None;
+        let mut owned = Vec::new();
         for (turn, endpoint) in list.endpoints().iter().enumerate() {
-            let own = match net::resolve(endpoint).await {
-                Ok(addresses) => addresses.into_iter().find(|address| ThisHost.owns(address.ip())),
-                Err(error) => {
-                    if is_this_host(endpoint) {
-                        unresolved = Some(error.to_string());
-                    }
-                    continue;
+            match net::resolve(endpoint).await {
+                Ok(addresses) => {
+                    let own = addresses.into_iter().find(|address| ThisHost.owns(address.ip()));
+                    owned.extend(own.map(|address| (turn, endpoint, address)));
                 }
-            };
-            let Some(address) = own else { continue };
-            if let Some(listener) = bind(endpoint, address).await? {
-                let place = list.sorted().iter().position(|listed| listed == endpoint);
+                Err(error) if is_this_host(endpoint) => unresolved = Some(error.to_string()),
+                Err(_) => {}
+            }
+        }
+        for (turn, endpoint, address) in &owned {
+            // The machine has several of the endpoints at the same port.
+            let shares_port =
+                |other: &SocketAddr| other.port() == address.port() && other != address;
+            let is_shared = owned.iter().any(|(_, _, other)| shares_port(other));
+            if let Some(listener) = bind(endpoint, *address, is_shared).await? {
+                let place = list.sorted().iter().position(|listed| listed == *endpoint);
                 let place = Place(place.unwrap_or_default());
-                let address = address.ip();
-                let endpoint = endpoint.clone();
-                return Ok(Some(OwnEndpoint { place, turn, endpoint, listener, address }));
+                let (turn, endpoint) = (*turn, (*endpoint).clone());
+                return Ok(Some(OwnEndpoint {
+                    place,
+                    turn,
+                    endpoint,
+                    listener,
+                    address: address.ip(),
+                }));
             }
         }
         let Some(cause) = unresolved.filter(|_| clock::now() < until) else { return Ok(None) };
@@ -119,11 +129,19 @@ fn is_this_host(endpoint: &Endpoint) -> bool {
 }
 
 /// Listens at an endpoint; `None` if another agent of this machine does.
+///
+/// Listens on that address alone if the machine has several of the listed endpoints at the same port.
 async fn bind(
     endpoint: &Endpoint,
     address: SocketAddr,
+    is_shared: bool,
 ) -> Result<Option<TcpListener>, LocateError> {
-    match net::listen(Reach::of_endpoint(endpoint, address.ip()), address.port()) {
+    let listener = if is_shared {
+        net::listen_on(address)
+    } else {
+        net::listen(Reach::of_endpoint(endpoint, address.ip()), address.port())
+    };
+    match listener {
         Ok(listener) => Ok(Some(listener)),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             match identity::describe_other_program(address).await {

@@ -161,11 +161,11 @@ impl Driver {
             Event::Connected(place) => self.election.handle_connected(now, place),
             Event::Lost(place, cause) => {
                 debug!(voter = %self.name(place), cause, "no connection to a voter");
-                self.reach.handle_connection(place, Some(cause));
+                self.reach.handle_lost(now, place, cause);
             }
             Event::Resolved(place, addresses) => self.reach.handle_resolved(place, addresses),
             Event::Answer(place, answer) => {
-                self.reach.handle_connection(place, None);
+                self.reach.handle_answer(place);
                 self.election.handle_answer(now, VoterMessage { place, ..*answer });
             }
             Event::Request(request, answered) => {
@@ -272,7 +272,7 @@ impl Driver {
             Effect::Follow { leader } => {
                 self.until = None;
                 self.copying.clear();
-                self.reach.handle_leader(clock::now(), leader.is_some());
+                self.reach.handle_leader(clock::now(), leader.is_some(), false);
                 let term = self.election.lease_term().unwrap_or_default();
                 debug!(leader = leader.map(|place| self.name(place)), %term, "leader");
                 self.leader.send_replace(match leader {
@@ -296,7 +296,7 @@ impl Driver {
     fn lead(&mut self, leadership: Leadership) {
         let (sender, until) = watch::channel(leadership.until);
         self.until = Some(sender);
-        self.reach.handle_leader(clock::now(), true);
+        self.reach.handle_leader(clock::now(), true, true);
         self.leader.send_replace(Leader::Here(Tenancy { leadership: leadership.into(), until }));
     }
 

@@ -29,6 +29,9 @@ pub(super) const REDIAL_MAX: Duration = Duration::from_secs(1);
 /// The time without a leader after which the voters that do not answer are reported: hosts of a job rarely
 /// start in the same second.
 pub(super) const WAIT_WARNING: Duration = Duration::from_secs(10);
+/// The time after which a leader reports a voter that does not answer: longer than a host takes to restart its
+/// agent.
+pub(super) const LOST_WARNING: Duration = Duration::from_secs(60);
 /// The time for sending the last messages of a voter that leaves.
 pub(super) const LEAVE_TIMEOUT: Duration = Duration::from_millis(300);
 /// The time after which the system examines an idle connection, the interval of its probes, and the number of

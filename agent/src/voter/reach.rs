@@ -16,28 +16,59 @@ use crate::spec::Endpoint;
 pub(super) struct Reachability {
     list: Vec<Endpoint>,
     own: Place,
-    /// The reason for which each voter is not connected, by place; `None` if it is.
-    causes: Vec<Option<String>>,
+    /// The reason for which each voter is not connected, by place, and since when; `None` if it is.
+    causes: Vec<Option<Lost>>,
     /// The addresses of each voter, by place.
     addresses: Vec<Vec<IpAddr>>,
+    /// True if this process leads.
+    is_leading: bool,
     /// The time since which no leader is known; `None` while there is one.
     leaderless: Option<Instant>,
     is_reported: bool,
     mismatches: ReportedCauses,
 }
 
+/// A voter that is not connected.
+#[derive(Clone, Debug)]
+struct Lost {
+    cause: String,
+    since: Instant,
+    /// True if it was reported that fewer voters are left.
+    is_reported: bool,
+}
+
 impl Reachability {
     pub(super) fn new(now: Instant, list: Vec<Endpoint>, own: Place) -> Self {
-        let causes = vec![Some("not connected yet".to_owned()); list.len()];
+        let unknown =
+            Lost { cause: "not connected yet".to_owned(), since: now, is_reported: false };
+        let causes = vec![Some(unknown); list.len()];
         let addresses = vec![Vec::new(); list.len()];
         let mismatches = ReportedCauses::default();
-        Self { list, own, causes, addresses, leaderless: Some(now), is_reported: false, mismatches }
+        Self {
+            list,
+            own,
+            causes,
+            addresses,
+            is_leading: false,
+            leaderless: Some(now),
+            is_reported: false,
+            mismatches,
+        }
     }
 
-    /// Notes that a voter is connected, or the reason why not.
-    pub(super) fn handle_connection(&mut self, place: Place, cause: Option<String>) {
+    /// Notes that a voter has answered.
+    pub(super) fn handle_answer(&mut self, place: Place) {
         if let Some(known) = self.causes.get_mut(place.0) {
-            *known = cause;
+            *known = None;
+        }
+    }
+
+    /// Notes that a voter is not connected, and the reason.
+    pub(super) fn handle_lost(&mut self, now: Instant, place: Place, cause: String) {
+        if let Some(known) = self.causes.get_mut(place.0) {
+            let (since, is_reported) =
+                known.as_ref().map_or((now, false), |lost| (lost.since, lost.is_reported));
+            *known = Some(Lost { cause, since, is_reported });
         }
     }
 
@@ -53,8 +84,9 @@ impl Reachability {
         }
     }
 
-    /// Notes whether a leader is known.
-    pub(super) fn handle_leader(&mut self, now: Instant, is_known: bool) {
+    /// Notes whether a leader is known, and whether it is this process.
+    pub(super) fn handle_leader(&mut self, now: Instant, is_known: bool, is_own: bool) {
+        self.is_leading = is_own;
         if is_known {
             self.leaderless = None;
             self.is_reported = false;
@@ -74,41 +106,76 @@ impl Reachability {
         self.mismatches.insert(&format!("{ip} {cause}"))
     }
 
-    /// Returns the time at which the lack of a leader is to be reported.
+    /// Returns the time of the next report.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        [self.leaderless_due(), self.lost_due()].into_iter().flatten().min()
+    }
+
+    /// Returns the report that is due, if there is one.
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> Option<String> {
+        if let Some(since) = self.leaderless
+            && self.leaderless_due().is_some_and(|due| due <= now)
+        {
+            self.is_reported = true;
+            return Some(self.leaderless_report(now.saturating_duration_since(since)));
+        }
+        self.lost_report(now)
+    }
+
+    fn leaderless_due(&self) -> Option<Instant> {
         self.leaderless.filter(|_| !self.is_reported).map(|since| since + limits::WAIT_WARNING)
     }
 
-    /// Returns the report that no leader was elected, if it is due.
-    pub(super) fn handle_timeout(&mut self, now: Instant) -> Option<String> {
-        let since = self.leaderless?;
-        if self.poll_timeout().is_none_or(|due| now < due) {
+    fn lost_due(&self) -> Option<Instant> {
+        let unreported = |lost: &&Lost| !lost.is_reported;
+        let since =
+            self.lost().map(|(_, lost)| lost).filter(unreported).map(|lost| lost.since).min();
+        since.filter(|_| self.is_leading).map(|since| since + limits::LOST_WARNING)
+    }
+
+    /// Returns the other voters that are not connected.
+    fn lost(&self) -> impl Iterator<Item = (&Endpoint, &Lost)> {
+        let voters = self.list.iter().zip(&self.causes).enumerate();
+        voters
+            .filter(|(place, _)| *place != self.own.0)
+            .filter_map(|(_, (endpoint, lost))| Some((endpoint, lost.as_ref()?)))
+    }
+
+    fn leaderless_report(&self, waited: Duration) -> String {
+        let absent: Vec<_> =
+            self.lost().map(|(endpoint, lost)| format!("{endpoint} ({})", lost.cause)).collect();
+        let (waited, all) = (waited.as_secs(), self.list.len());
+        if absent.is_empty() {
+            return format!(
+                "no coordinator was elected for {waited} s, although all voters are connected"
+            );
+        }
+        format!(
+            "no coordinator was elected for {waited} s: a majority of the {all} hosts in \
+             `--rdzv-endpoint` is needed; not reached: {}",
+            absent.join(", ")
+        )
+    }
+
+    /// Reports the voters that have not answered for long to the leader's user.
+    fn lost_report(&mut self, now: Instant) -> Option<String> {
+        if self.lost_due().is_none_or(|due| now < due) {
             return None;
         }
-        self.is_reported = true;
-        let absent = self.list.iter().zip(&self.causes).enumerate().filter_map(|(place, voter)| {
-            let (endpoint, cause) = voter;
-            cause
-                .as_ref()
-                .filter(|_| place != self.own.0)
-                .map(|cause| format!("{endpoint} ({cause})"))
-        });
-        let absent: Vec<_> = absent.collect();
-        let waited: Duration = now.saturating_duration_since(since);
-        Some(if absent.is_empty() {
-            format!(
-                "no coordinator was elected for {} s, although all voters are connected",
-                waited.as_secs()
-            )
+        let absent: Vec<_> = self.lost().map(|(endpoint, _)| endpoint.to_string()).collect();
+        let (all, left) = (self.list.len(), self.list.len() - absent.len());
+        for lost in self.causes.iter_mut().flatten() {
+            lost.is_reported = true;
+        }
+        let absent = absent.join(", ");
+        let consequence = if left <= all / 2 + 1 {
+            "the loss of another one stops the job"
         } else {
-            format!(
-                "no coordinator was elected for {} s: a majority of the {} hosts in \
-                 `--rdzv-endpoint` is needed; not reached: {}",
-                waited.as_secs(),
-                self.list.len(),
-                absent.join(", ")
-            )
-        })
+            "the job continues while a majority is left"
+        };
+        Some(format!(
+            "{left} of {all} voters are left, and {consequence}; start an agent on {absent}"
+        ))
     }
 }
 
@@ -125,8 +192,8 @@ mod tests {
     fn lack_of_a_leader_is_reported_once() {
         let start = crate::sys::clock::now_blocking();
         let mut reach = Reachability::new(start, list(), Place(0));
-        reach.handle_connection(Place(1), None);
-        reach.handle_connection(Place(2), Some("refused".to_owned()));
+        reach.handle_answer(Place(1));
+        reach.handle_lost(start, Place(2), "refused".to_owned());
         assert_eq!(reach.poll_timeout(), Some(start + limits::WAIT_WARNING));
         assert_eq!(reach.handle_timeout(start), None);
         let due = start + limits::WAIT_WARNING;
@@ -134,9 +201,30 @@ mod tests {
                         `--rdzv-endpoint` is needed; not reached: c:1 (refused)";
         assert_eq!(reach.handle_timeout(due).as_deref(), Some(expected));
         assert_eq!((reach.poll_timeout(), reach.handle_timeout(due)), (None, None));
-        reach.handle_leader(due, true);
-        reach.handle_leader(due, false);
+        reach.handle_leader(due, true, false);
+        assert_eq!(reach.poll_timeout(), None, "only a leader reports lost voters");
+        reach.handle_leader(due, false, false);
         assert_eq!(reach.poll_timeout(), Some(due + limits::WAIT_WARNING));
+    }
+
+    /// A leader reports a voter that is lost for a minute, once for each loss.
+    #[test]
+    fn lost_voters_are_reported() {
+        let start = crate::sys::clock::now_blocking();
+        let mut reach = Reachability::new(start, list(), Place(0));
+        reach.handle_leader(start, true, true);
+        reach.handle_answer(Place(1));
+        let due = start + limits::LOST_WARNING;
+        assert_eq!(reach.poll_timeout(), Some(due));
+        reach.handle_lost(start, Place(2), "refused".to_owned());
+        let expected = "2 of 3 voters are left, and the loss of another one stops the job; start an \
+                        agent on c:1";
+        assert_eq!(reach.handle_timeout(due).as_deref(), Some(expected));
+        reach.handle_lost(due, Place(2), "refused".to_owned());
+        assert_eq!((reach.poll_timeout(), reach.handle_timeout(due)), (None, None));
+        reach.handle_answer(Place(2));
+        reach.handle_lost(due, Place(2), "refused".to_owned());
+        assert_eq!(reach.poll_timeout(), Some(due + limits::LOST_WARNING));
     }
 
     /// The addresses of the other voters are recognised, not the own ones.

@@ -78,7 +78,8 @@ impl TryFrom<v1::Snapshot> for Snapshot {
     fn try_from(snapshot: v1::Snapshot) -> Result<Self, Malformed> {
         let phase = snapshot.phase().try_into()?;
         let id = round(snapshot.round, "snapshot.round")?;
-        Ok(Self {
+        let voters = list(snapshot.voters, "snapshot.voters", VOTERS_MAX, TryInto::try_into)?;
+        let mut converted = Self {
             run_id: RunId::new(name(snapshot.run_id, "snapshot.run_id")?),
             job_uid: JobUid::new(name(snapshot.job_uid, "snapshot.job_uid")?),
             term: id.term,
@@ -93,14 +94,17 @@ impl TryFrom<v1::Snapshot> for Snapshot {
             incomplete: snapshot.incomplete.map(TryInto::try_into).transpose()?,
             outcome: snapshot.outcome.map(TryInto::try_into).transpose()?,
             refused_clients: refused_clients(snapshot.refused_clients)?,
-            voters: list(snapshot.voters, "snapshot.voters", VOTERS_MAX, TryInto::try_into)?,
-        })
+            leader: None,
+            voters: Vec::new(),
+        };
+        converted.set_voters(voters);
+        Ok(converted)
     }
 }
 
 impl From<VoterStatus> for v1::VoterStatus {
-    fn from(VoterStatus { endpoint, is_leading, silent_for }: VoterStatus) -> Self {
-        Self { endpoint, is_leading, silent_ms: silent_for.map(to_millis) }
+    fn from(VoterStatus { endpoint, is_leader, silent_for }: VoterStatus) -> Self {
+        Self { endpoint, is_leader, silent_ms: silent_for.map(to_millis) }
     }
 }
 
@@ -111,7 +115,7 @@ impl TryFrom<v1::VoterStatus> for VoterStatus {
         let silent_for = voter.silent_ms.map(|silent| millis(silent, "voter.silent_ms"));
         Ok(Self {
             endpoint: nonempty(voter.endpoint, "voter.endpoint")?,
-            is_leading: voter.is_leading,
+            is_leader: voter.is_leader,
             silent_for: silent_for.transpose()?,
         })
     }

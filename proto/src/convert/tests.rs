@@ -266,8 +266,8 @@ fn standbys() -> StandbyCounts {
     StandbyCounts { ready: 3, importing: 1, size: 8, obstacle: Some("memory".to_owned()) }
 }
 
-fn voter(endpoint: &str, is_leading: bool, silent_for: Option<Duration>) -> VoterStatus {
-    VoterStatus { endpoint: endpoint.to_owned(), is_leading, silent_for }
+fn voter(endpoint: &str, is_leader: bool, silent_for: Option<Duration>) -> VoterStatus {
+    VoterStatus { endpoint: endpoint.to_owned(), is_leader, silent_for }
 }
 
 fn snapshot() -> Snapshot {
@@ -301,6 +301,7 @@ fn snapshot() -> Snapshot {
         incomplete: Some(Explanation { kind: "k".to_owned(), text: "t".to_owned() }),
         refused_clients: refused_clients().addresses,
         outcome: outcomes().pop(),
+        leader: Some("n0:29400".to_owned()),
         voters: vec![
             voter("n0:29400", true, Some(Duration::ZERO)),
             voter("n1:29400", false, Some(Duration::from_millis(12_345))),

@@ -93,6 +93,7 @@ impl Rendezvous {
                 | Phase::Regathering(_) => None,
             },
             // The driver adds them.
+            leader: None,
             voters: Vec::new(),
         }
     }

@@ -75,6 +75,7 @@ mod tests {
             incomplete: None,
             refused_clients: Vec::new(),
             outcome: None,
+            leader: None,
             voters: Vec::new(),
         }
     }
