@@ -1,8 +1,9 @@
 """Breaks a training job on purpose, and measures the time until ragent has it running again.
 
-Three agents on loopback act as three nodes. A worker of B is killed, C joins, B itself is killed,
-and the training completes as usual. If a step fails, the demo names it and exits with 1. It ends
-every process that it started, takes four minutes at most, and needs only the standard library
+Three agents on loopback act as three nodes, and elect the one that coordinates. A worker of B is
+killed, C joins, B itself is killed and returns, the agent that coordinates is killed, and the
+training completes as usual. If a step fails, the demo names it and exits with 1. It ends
+every process that it started, takes five minutes at most, and needs only the standard library
 (train.py needs torch).
 
 The agents hold standbys: interpreters that have imported torch, and become the workers of the next
@@ -34,11 +35,11 @@ from pathlib import Path
 
 WORKERS_PER_AGENT = 2
 ACCURACY = 0.95
-# Long enough for three waits for standbys.
-EPOCHS = 50
+# Long enough for five waits for standbys.
+EPOCHS = 70
 EPOCH_S = 2.5
 # On two cores, the import of torch in six workers takes most of the time; the limits are generous.
-WHOLE_DEMO_S = 240
+WHOLE_DEMO_S = 300
 ONE_WAIT_S = 60
 POLL_S = 0.005
 TRAIN = Path(__file__).resolve().with_name("train.py")
@@ -63,44 +64,49 @@ def main():
 
 
 def tell_story(demo):
+    # Two of three voters elect a coordinator; they wait 3 s for the third one.
     demo.say("agents A and B start")
-    a = demo.start_agent("A")
-    # A must start first: the agent that binds the endpoint hosts it, and B will be killed.
-    demo.wait("A hosts the endpoint", demo.status)
-    with demo.event("A and B start", workers=4, restarts=0):
+    with demo.event("A and B start", workers=4, restarts=0, round_before=0):
+        demo.start_agent("A")
         b = demo.start_agent("B")
 
-    demo.wait_for_standbys("A", "B", share=0.35)
+    demo.wait_for_standbys("A", "B", share=0.25)
     demo.say("kill -9 one worker of B")
     victim = demo.worker_of("B")
     with demo.event("a worker of B is killed", workers=4, restarts=1):
         os.kill(victim, signal.SIGKILL)
 
     # Joining and leaving members are not failures of the job, so the budget does not change.
-    demo.wait_for_standbys("A", "B", share=0.6)
+    demo.wait_for_standbys("A", "B", share=0.4)
     demo.say("agent C starts; it joins when its standbys are ready, and the time is measured from then on")
-    with demo.event("agent C joins", workers=6, restarts=1) as event:
-        c = demo.start_agent("C")
-        demo.wait("the standbys of C are ready", lambda: event.has_begun()
-                  or demo.standbys("C") == WORKERS_PER_AGENT, poll_s=0.02)
-        event.start = time.monotonic()
+    join(demo, "C", "agent C joins")
 
-    demo.wait_for_standbys("A", "C", share=0.9)
+    demo.wait_for_standbys("A", "C", share=0.6)
     demo.say("kill -9 agent B")
     with demo.event("agent B is killed", workers=4, restarts=1):
-        b.killed = True
-        b.process.kill()
+        b.kill()
     demo.check("no process of B is alive any more", not demo.processes("B"))
+
+    demo.wait_for_standbys("A", "C", share=0.75)
+    demo.say("agent B starts again; a majority of the voters is left when another one is lost")
+    join(demo, "B", "agent B returns")
+
+    demo.wait_for_standbys("A", "B", "C", share=0.9)
+    leader = demo.leader()
+    demo.say(f"kill -9 agent {leader.name}, which coordinates the job")
+    with demo.event("the coordinator is killed", workers=4, restarts=1):
+        leader.kill()
+    demo.check(f"no process of {leader.name} is alive any more", not demo.processes(leader.name))
 
     demo.say("training continues until its end")
     demo.may_end = True
-    for agent in (a, c):
+    for agent in demo.living():
         demo.wait(f"agent {agent.name} ends", lambda agent=agent: agent.process.poll() is not None,
                   seconds=EPOCHS * EPOCH_S + ONE_WAIT_S)
         code = agent.process.returncode
         demo.check(f"agent {agent.name} exits with 0 (it was {code})", code == 0)
     # Waits for output still in the pipes; a process left that holds a pipe open is detected below.
-    for agent in (a, b, c):
+    for agent in demo.agents:
         agent.reader.join(timeout=2)
     last = demo.epochs[-1]
     demo.check(f"all {last.of} epochs were trained (the last was {last.number})",
@@ -115,6 +121,15 @@ def tell_story(demo):
     demo.check(f"the accuracy is at least {ACCURACY:.0%}", last.accuracy >= ACCURACY)
 
 
+def join(demo, name, event_name):
+    """Starts an agent, and measures from the time at which its standbys are ready."""
+    with demo.event(event_name, workers=6, restarts=1) as event:
+        demo.start_agent(name)
+        demo.wait(f"the standbys of {name} are ready", lambda: event.has_begun()
+                  or demo.standbys(name) == WORKERS_PER_AGENT, poll_s=0.02)
+        event.start = time.monotonic()
+
+
 class DidNotHappen(Exception):
     """An expected step did not happen; the text names it."""
 
@@ -127,6 +142,7 @@ class Status:
     all_running: bool
     workers: int
     restarts: int
+    leader: int
     text: str
 
 
@@ -166,6 +182,10 @@ class Agent:
         self.reader = threading.Thread(target=self._read, args=(log, on_line), daemon=True)
         self.reader.start()
 
+    def kill(self):
+        self.killed = True
+        self.process.kill()
+
     def _read(self, log, on_line):
         with log.open("wb") as file:
             for line in self.process.stdout:
@@ -184,8 +204,11 @@ class Demo:
         self.folder = Path(tempfile.mkdtemp(prefix="digits-demo-"))
         self.may_end = False
         self.keep_folder = False
-        self.port = free_port()
-        self.run_id = f"digits-demo-{os.getpid()}-{self.port}"
+        # The endpoint of each agent, all of which are voters.
+        self.ports = {name: free_port() for name in "ABC"}
+        # The agent that answered as the coordinator last.
+        self.coordinator = "A"
+        self.run_id = f"digits-demo-{os.getpid()}-{self.ports['A']}"
         self.start = time.monotonic()
         self.agents = []
         self.epochs = []
@@ -209,7 +232,7 @@ class Demo:
         command = [
             self.ragent, "--nnodes", "2:3", "--nproc-per-node", str(WORKERS_PER_AGENT),
             "--max-restarts", "3", "--rdzv-id", self.run_id,
-            "--rdzv-endpoint", f"127.0.0.1:{self.port}",
+            "--rdzv-endpoint", ",".join(f"127.0.0.1:{port}" for port in self.ports.values()),
             "--rdzv-conf", "shrink_timeout=0,join_settle=0.2,last_call_timeout=1",
             # With heartbeats, a round has new standbys after ten seconds.
             "--standby", "--hang-timeout", "60",
@@ -235,15 +258,34 @@ class Demo:
                 Epoch(time.monotonic(), number, of, workers, float(found.group(4)))
             )
 
-    def status(self):
-        """Returns the job's status, or None while no coordinator answers."""
+    def living(self):
+        return [agent for agent in self.agents if not agent.killed]
+
+    def leader(self):
+        """Returns the agent that coordinates the job."""
+        return next(agent for agent in self.living() if agent.process.pid == self.status_now().leader)
+
+    def answer(self, name):
+        """Returns the status that an agent answers, or None if it does not coordinate the job."""
         try:
-            url = f"http://127.0.0.1:{self.port}/status"
+            url = f"http://127.0.0.1:{self.ports[name]}/status"
             with self.http.open(url, timeout=1) as answer:
-                status = json.load(answer)
+                return json.load(answer)
         except (OSError, http.client.HTTPException, ValueError):
             return None
+
+    def status(self):
+        """Returns the job's status, or None while no coordinator answers."""
+        names = [self.coordinator, *(name for name in self.ports if name != self.coordinator)]
+        answers = ((name, self.answer(name)) for name in names)
+        self.coordinator, status = next((found for found in answers if found[1]), (names[-1], None))
+        if not status:
+            return None
         try:
+            port = int(status["leader"].rsplit(":", 1)[1])
+            # The id of a node contains the process id of its agent.
+            leader = next((int(node["node_id"].split("_")[-2]) for node in status["nodes"]
+                           if node["agent_port"] == port), None)
             members = [node for node in status["nodes"] if node["group_rank"] is not None]
             nodes = ", ".join(
                 f"{node['standing']}" + (f" ({node['reason']})" if node["reason"] else "")
@@ -256,10 +298,11 @@ class Demo:
                 and all(member["standing"] == "running" for member in members),
                 workers=sum(member["local_world_size"] for member in members),
                 restarts=status["restarts_used"],
+                leader=leader,
                 text=f"round {status['round']} {status['phase']}; nodes: {nodes}"
                 + (f"; {missing['text']}" if missing else ""),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise DidNotHappen(f"the status can be read: {error!r} in {status}") from error
 
     def status_now(self):
@@ -316,12 +359,14 @@ class Demo:
         return workers[-1]
 
     @contextmanager
-    def event(self, name, workers, restarts):
+    def event(self, name, workers, restarts, round_before=None):
         """Measures the time from the block until all workers run, and until training continues.
 
         The block may set a later start.
         """
-        event = Event(self, self.status_now().round, time.monotonic())
+        if round_before is None:
+            round_before = self.status_now().round
+        event = Event(self, round_before, time.monotonic())
         yield event
 
         def all_running():
