@@ -25,8 +25,8 @@ use tokio::{
     sync::{mpsc, watch},
 };
 
-use self::driver::{Driver, Inputs};
-pub(crate) use self::handle::{Command, Commands, Leader, Stored, Tenancy, VoterHandle, answered};
+use self::driver::{Driver, Inputs, Published};
+pub(crate) use self::handle::{Answered, Command, Commands, Leader, Stored, Tenancy, VoterHandle};
 use crate::spec::Endpoint;
 
 /// The configuration of a voter.
@@ -55,10 +55,18 @@ pub(crate) fn start(spec: VoterSpec) -> io::Result<VoterHandle> {
     let (connections, received_connections) = mpsc::channel(limits::MAX_CONNECTIONS);
     let (leader, leader_known) = watch::channel(Leader::Unknown);
     let (stored, stored_known) = watch::channel(spec.stored.clone());
+    let (answered, answered_known) = watch::channel(Answered::new());
+    let published = Published { leader, answered, stored };
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let inputs = Inputs { commands: received_commands, connections: received_connections };
     thread::Builder::new().name("voter".to_owned()).spawn(move || {
-        runtime.block_on(async { Driver::new(spec, leader, stored).drive(inputs).await });
+        runtime.block_on(async { Driver::new(spec, published).drive(inputs).await });
     })?;
-    Ok(VoterHandle { commands, leader: leader_known, stored: stored_known, connections })
+    Ok(VoterHandle {
+        commands,
+        leader: leader_known,
+        answered: answered_known,
+        stored: stored_known,
+        connections,
+    })
 }

@@ -49,10 +49,7 @@ mod tests;
 pub mod timers;
 mod voter;
 
-use std::{
-    collections::VecDeque,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, time::Instant};
 
 use tracing::info;
 
@@ -76,8 +73,8 @@ pub struct Election {
     role: Role,
     /// The highest term that is known.
     highest: Term,
-    /// The place of the process that holds this voter's lease.
-    leader: Option<Place>,
+    /// The place of the process that holds this voter's lease, and its term.
+    leader: Option<(Place, Term)>,
     /// The processes that have answered or led, by place.
     processes: Vec<Option<NodeId>>,
     /// The times of the last answers to requests of this process, by place.
@@ -243,6 +240,14 @@ impl Election {
         Some(version)
     }
 
+    /// Resigns if this process leads in `term`: its coordinator has ended, and coordinates no more in that term.
+    pub fn handle_resigned(&mut self, now: Instant, term: Term) {
+        self.begin(now);
+        if matches!(&self.role, Role::Leader(leader) if leader.term == term) {
+            self.step_down(now, "the coordinator has ended");
+        }
+    }
+
     /// Resigns if this process leads, and does not stand for election again: the process will end.
     pub fn handle_leaving(&mut self, now: Instant) {
         self.begin(now);
@@ -302,15 +307,10 @@ impl Election {
         self.voter.lease(self.clock).map(|lease| lease.term)
     }
 
-    /// Returns, by place, the time since each voter answered a request of this process: zero for this
-    /// voter itself, and `None` for one that has never answered.
-    pub fn answered(&self, now: Instant) -> Vec<Option<Duration>> {
-        let since = |at: &Option<Instant>| at.map(|at| now.saturating_duration_since(at));
-        let mut answered: Vec<_> = self.answered.iter().map(since).collect();
-        if let Some(own) = answered.get_mut(self.settings.place.0) {
-            *own = Some(Duration::ZERO);
-        }
-        answered
+    /// Returns, by place, the time at which each other voter last answered a request of this process; `None` if
+    /// it has never answered.
+    pub fn answered(&self) -> &[Option<Instant>] {
+        &self.answered
     }
 
     /// Returns the highest term that this voter knows, to be stored for the next process at its
@@ -384,11 +384,11 @@ impl Election {
         }
     }
 
-    /// Reports the leader, if it has changed.
-    fn announce(&mut self, leader: Option<Place>) {
+    /// Reports the leader, if it or its term has changed.
+    fn announce(&mut self, leader: Option<(Place, Term)>) {
         if self.leader != leader {
             self.leader = leader;
-            self.effects.push_back(Effect::Follow { leader });
+            self.effects.push_back(Effect::Follow { leader: leader.map(|(place, _)| place) });
         }
     }
 

@@ -304,8 +304,13 @@ impl Link {
                 attended + self.stretched(limits::CONNECT_PATIENCE)
             }
             Some(attended) => attended + self.leases.agent,
-            None if self.lease.is_some() || self.has_alternatives => {
+            None if self.lease.is_some() => {
                 attempt.begun + self.stretched(limits::CONNECT_PATIENCE)
+            }
+            // Longer after each failure, since the resolver may be slow.
+            None if self.has_alternatives => {
+                let patience = limits::CONNECT_PATIENCE.saturating_mul(1 << self.failures.min(16));
+                attempt.begun + self.stretched(patience).min(limits::CONNECT_LIMIT)
             }
             None => attempt.begun + limits::CONNECT_LIMIT,
         })
@@ -336,6 +341,11 @@ impl Link {
 
     /// Dials after a pause that doubles with each failure, up to `longest`.
     fn back_off(&mut self, now: Instant, longest: Duration) {
+        if self.has_alternatives && self.failures == 0 {
+            // The leader is lost; another voter may know the next one.
+            self.failures = 1;
+            return self.dial_soon(now);
+        }
         let doubled = limits::REDIAL_FIRST.saturating_mul(1 << self.failures.min(16));
         self.failures = self.failures.saturating_add(1);
         let pause = self.stretched(doubled.min(longest));

@@ -47,8 +47,8 @@ impl Targets {
         self.has_failed = false;
     }
 
-    /// Notes that the stream to `voter`, or the attempt to open it, has ended.
-    pub fn handle_ended(&mut self, voter: usize) {
+    /// Notes that an attempt to register with `voter` has failed.
+    pub fn handle_failed(&mut self, voter: usize) {
         if self.leader.is_some_and(|(leader, _)| leader == voter) && !self.has_failed {
             self.has_failed = true;
             self.begin_with_first();
@@ -91,7 +91,7 @@ mod tests {
         targets.handle_welcome(2, Term(5));
         assert_eq!(targets.next(true), 2);
         assert_eq!(targets.next(false), 2);
-        targets.handle_ended(2);
+        targets.handle_failed(2);
         let dialed: Vec<_> = (0..3).map(|_| targets.next(false)).collect();
         assert_eq!(dialed, [1, 2, 0]);
         assert_eq!(targets.next(true), 2, "a stream that is only suspect has the same leader");
@@ -104,7 +104,7 @@ mod tests {
         let mut targets = Targets::new(3, 0);
         assert!(targets.handle_redirect(2, Term(5)));
         assert_eq!(targets.next(false), 2);
-        targets.handle_ended(2);
+        targets.handle_failed(2);
         assert!(!targets.handle_redirect(2, Term(5)));
         assert!(!targets.handle_redirect(1, Term(4)));
         assert_eq!(targets.next(false), 0);

@@ -27,6 +27,7 @@ use crate::{
         plain_store::plain_store,
         voters::{kept_for, own_endpoint, source},
     },
+    limits,
     net::port::Attended,
     node::node_id::new_node_id,
     spec::{Argument, Endpoint, UsageError},
@@ -132,7 +133,13 @@ fn vote(args: &CoordinatorArgs, list: &str, nodes: &str) -> Result<ExitCode, Lau
                 VoterEnd::Left
             }
         };
-        voter.end(how).await;
+        tokio::select! {
+            ended = tokio::time::timeout(limits::COORDINATOR_END_MARGIN, voter.end(how)) => {
+                // If it takes longer, it is stuck.
+                let _ = ended;
+            }
+            signal = signals.recv() => info!(?signal, "signal received again; ending at once"),
+        }
         drop(server);
         Ok(ExitCode::SUCCESS)
     })?

@@ -174,6 +174,9 @@ impl Driver {
                 effect => self.effects.push_back(effect),
             }
         }
+        if self.persistence.is_over() {
+            return Some(End::Ended);
+        }
         while !self.persistence.is_awaited()
             && let Some(effect) = self.effects.pop_front()
         {
@@ -257,14 +260,11 @@ impl Driver {
             Input::Snapshot(answer) => {
                 let mut snapshot = self.rendezvous.snapshot(now);
                 self.streams.add_observed(&mut snapshot);
-                let voters = self.voters.clone();
-                // The loop does not wait for the voter. The receiver may be gone.
-                drop(tokio::spawn(async move {
-                    if let Some(voters) = voters {
-                        voters.add_to(&mut snapshot).await;
-                    }
-                    drop(answer.send(snapshot));
-                }));
+                if let Some(voters) = &self.voters {
+                    voters.add_to(now, &mut snapshot);
+                }
+                // The receiver may be gone.
+                drop(answer.send(snapshot));
             }
             Input::GiveWay(to) => self.give_way(now, &to),
             Input::Shutdown => self.rendezvous.handle_shutdown(now),

@@ -33,7 +33,7 @@ use crate::{
     net::port::Attended,
     spec::Endpoint,
     sys::{clock, random::random_id},
-    voter::{Command, Commands, Leader, Stored, Tenancy},
+    voter::{Answered, Command, Commands, Leader, Stored, Tenancy},
 };
 
 /// The parts of a voter's coordinator.
@@ -48,6 +48,8 @@ pub(crate) struct VoterCoordinator {
     pub commands: Commands,
     /// The leader, as the voter knows it.
     pub leader: watch::Receiver<Leader>,
+    /// The time of the last answer of each voter.
+    pub answered: watch::Receiver<Answered>,
     /// The voter's copy of the memory.
     pub stored: watch::Receiver<Stored>,
     /// The registered nodes, published to the port.
@@ -114,9 +116,11 @@ impl VoterCoordinator {
         tokio::pin!(coordinator);
         let end = loop {
             tokio::select! {
-                end = &mut coordinator => break end,
+                // The end of the leadership first: nothing of this coordinator counts after it.
+                biased;
                 changed = self.leader.changed() => {
                     if changed.is_err() {
+                        self.elected.send_replace(ElectedCoordinator::Unknown);
                         return true;
                     }
                     if !self.leads_in(term) {
@@ -124,10 +128,14 @@ impl VoterCoordinator {
                         return false;
                     }
                 }
+                end = &mut coordinator => break end,
                 Some(obituary) = self.obituaries.recv() => {
-                    recent.add(clock::now(), obituary.clone());
-                    // The coordinator verifies the proof.
-                    let _ = inputs.send(Input::Obituary(obituary)).await;
+                    if self.is_proven(&obituary) {
+                        // Waiting for room would keep the coordinator from making it; the end of a lease
+                        // proves the same.
+                        let _ = inputs.try_send(Input::Obituary(obituary.clone()));
+                        recent.add(clock::now(), obituary);
+                    }
                 }
             }
         };
@@ -140,9 +148,9 @@ impl VoterCoordinator {
             }
             // Its last messages are sent.
             End::HandedOver => leave(&self.commands).await,
-            End::Ended => {}
+            // Another process may lead; the voter may have ended.
+            End::Ended => drop(self.commands.send(Command::Resign(term)).await),
         }
-        // The coordinator ends before the leadership does if it resigns.
         while self.leads_in(term) {
             if self.wait(recent).await {
                 return true;
@@ -170,7 +178,7 @@ impl VoterCoordinator {
         let rendezvous = Rendezvous::new(clock::now(), self.settings.clone(), memory, tenure);
         Coordination {
             rendezvous,
-            persistence: Persistence::voters(self.commands.clone()),
+            persistence: Persistence::voters(self.commands.clone(), leadership.term),
             attended: self.attended.clone(),
             proofs,
             // An elected coordinator does not give way: it resigns.
@@ -180,7 +188,7 @@ impl VoterCoordinator {
                 endpoints: self.list.iter().map(ToString::to_string).collect(),
                 own: self.own,
                 since: clock::now(),
-                commands: self.commands.clone(),
+                answered: self.answered.clone(),
             }),
         }
     }

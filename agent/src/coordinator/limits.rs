@@ -30,6 +30,9 @@ pub(crate) const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) const CATCH_UP: Duration = Duration::from_millis(1000);
 /// The time for which a voter keeps an obituary for the next leader: far longer than an election takes.
 pub(crate) const OBITUARY_AGE: Duration = Duration::from_secs(60);
+/// The time for which a voter holds a registration until a coordinator is elected: two leases of an agent. The
+/// agent asks another voter after one.
+pub(crate) const HELD_TIMEOUT: Duration = Duration::from_secs(5);
 /// The number of obituaries that a voter keeps; further ones replace the oldest, and the end of a lease proves
 /// the same.
 pub(crate) const MAX_OBITUARIES: usize = 512;

@@ -6,11 +6,9 @@ use ragent_rendezvous::{
     election::message::Place,
     snapshot::{Snapshot, VoterStatus},
 };
+use tokio::sync::watch;
 
-use crate::{
-    sys::clock,
-    voter::{self, Commands},
-};
+use crate::voter::Answered;
 
 /// The voters of which this process is one.
 #[derive(Clone, Debug)]
@@ -21,21 +19,21 @@ pub(crate) struct ListedVoters {
     pub own: Place,
     /// The time at which this process was elected.
     pub since: Instant,
-    /// The queue of the commands of its voter.
-    pub commands: Commands,
+    /// The time of the last answer of each voter.
+    pub answered: watch::Receiver<Answered>,
 }
 
 impl ListedVoters {
     /// Adds the voters to the status of the job that this process coordinates.
-    pub(super) async fn add_to(self, snapshot: &mut Snapshot) {
-        let answered = voter::answered(&self.commands).await.unwrap_or_default();
-        let led_for = clock::now().saturating_duration_since(self.since);
-        let voters = self.endpoints.into_iter().enumerate();
-        let voters = voters.map(|(place, endpoint)| VoterStatus {
-            endpoint,
-            is_leader: Place(place) == self.own,
-            // It is not asked regularly before this process leads.
-            silent_for: answered.get(place).map(|silent| silent.unwrap_or(led_for).min(led_for)),
+    pub(super) fn add_to(&self, now: Instant, snapshot: &mut Snapshot) {
+        let answered = self.answered.borrow();
+        let voters = self.endpoints.iter().enumerate().map(|(place, endpoint)| {
+            let is_leader = Place(place) == self.own;
+            let answered = answered.get(place).copied().flatten();
+            // They are not asked regularly before this process leads.
+            let last = if is_leader { now } else { self.since.max(answered.unwrap_or(self.since)) };
+            let silent_for = Some(now.saturating_duration_since(last));
+            VoterStatus { endpoint: endpoint.clone(), is_leader, silent_for }
         });
         snapshot.set_voters(voters.collect());
     }

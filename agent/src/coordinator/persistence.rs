@@ -25,6 +25,8 @@ pub(crate) enum Persistence {
 #[derive(Debug)]
 pub(crate) struct Copies {
     commands: Commands,
+    /// The coordinator's term.
+    term: Term,
     /// Notified when a majority has the newest memory.
     copying: Option<oneshot::Receiver<()>>,
     /// True if this process no longer leads, so that nothing more will be copied.
@@ -36,8 +38,8 @@ impl Persistence {
         Self::File(Box::new(StateWriter::new(path)))
     }
 
-    pub(crate) fn voters(commands: Commands) -> Self {
-        Self::Voters(Copies { commands, copying: None, is_over: false })
+    pub(crate) fn voters(commands: Commands, term: Term) -> Self {
+        Self::Voters(Copies { commands, term, copying: None, is_over: false })
     }
 
     /// Begins to store `memory`; agents may wait for `kept` for the next coordinator.
@@ -45,6 +47,14 @@ impl Persistence {
         match self {
             Self::File(file) => file.remember(memory, kept),
             Self::Voters(copies) => copies.remember(memory),
+        }
+    }
+
+    /// Returns true if nothing more can be stored: this process no longer leads.
+    pub(super) fn is_over(&self) -> bool {
+        match self {
+            Self::File(_) => false,
+            Self::Voters(copies) => copies.is_over,
         }
     }
 
@@ -102,7 +112,7 @@ impl Persistence {
             // A sole coordinator raises its own term, and never resigns.
             Self::File(_) => {}
             Self::Voters(copies) => {
-                // If the queue is full, the leadership ends by itself: this coordinator has ended.
+                // This coordinator has ended, so the process resigns in any case.
                 let _ = copies.commands.try_send(Command::Highest(term));
             }
         }
@@ -112,7 +122,7 @@ impl Persistence {
 impl Copies {
     fn remember(&mut self, memory: Memory) {
         let (copied, copying) = oneshot::channel();
-        let command = Command::Remember { memory: Box::new(memory), copied };
+        let command = Command::Remember { term: self.term, memory: Box::new(memory), copied };
         // A newer memory replaces an older one; a majority that has it needs no other.
         self.copying = Some(copying);
         if self.commands.try_send(command).is_err() {
@@ -144,7 +154,7 @@ mod tests {
     #[tokio::test]
     async fn copies_are_awaited() {
         let (commands, mut queue) = mpsc::channel(4);
-        let mut copies = Persistence::voters(commands);
+        let mut copies = Persistence::voters(commands, Term(1));
         assert!(!copies.is_awaited());
         copies.remember(memory(), Duration::ZERO);
         copies.remember(memory(), Duration::ZERO);
@@ -164,11 +174,11 @@ mod tests {
     #[tokio::test]
     async fn lost_leadership_ends_the_effects() {
         let (commands, mut queue) = mpsc::channel(4);
-        let mut copies = Persistence::voters(commands);
+        let mut copies = Persistence::voters(commands, Term(1));
         copies.remember(memory(), Duration::ZERO);
         drop(queue.recv().await);
         copies.stored().await;
-        assert!(copies.is_awaited());
+        assert!(copies.is_awaited() && copies.is_over());
         drop(queue);
         copies.remember(memory(), Duration::ZERO);
         assert!(copies.is_awaited());

@@ -22,7 +22,10 @@ use ragent_rendezvous::{
     ids::{Peer, RunId, Term},
     message::Attend,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming, service::Routes};
 use tracing::warn;
@@ -95,18 +98,9 @@ impl Coordination for Service {
         read.notify();
         let (answers, queue) = mpsc::channel(limits::STREAM_QUEUE);
         let registration = Registration { attend, proof, from, answers };
-        match self.role.coordinator() {
-            Ok(inputs) => {
-                let taken = registration.send(&inputs).await?;
-                tokio::spawn(taken.forward(messages, inputs));
-            }
-            // The answer to the stream begins at once, so that the agent can distinguish this process from one that
-            // is stopped.
-            Err(_) => {
-                let role = Arc::clone(&self.role);
-                drop(tokio::spawn(hold(role, lost_term, registration, messages)));
-            }
-        }
+        // The answer to the stream begins at once, so that the agent can distinguish this process from one that
+        // is stopped.
+        tokio::spawn(pass_on(Arc::clone(&self.role), lost_term, registration, messages));
         let answers = ReceiverStream::new(queue).map(|message| Ok(message.into()));
         Ok(Response::new(Box::pin(answers)))
     }
@@ -169,19 +163,21 @@ impl Taken {
     }
 }
 
-/// Holds a registration until a coordinator is elected in a term after `lost`, or the agent ends the stream.
-async fn hold(
+/// Passes a registration on to the coordinator. If none is known that was elected in a term after `lost`, holds it
+/// until there is one, for a limited time, or until the agent ends the stream.
+async fn pass_on(
     role: Arc<Role>,
     lost: Term,
     registration: Registration,
     messages: Streaming<AgentMessage>,
 ) {
     let coordinator = tokio::select! {
-        coordinator = role.wait_for_coordinator(lost) => coordinator,
+        coordinator = timeout(limits::HELD_TIMEOUT, role.wait_for_coordinator(lost)) => coordinator,
         () = registration.answers.closed() => return,
     };
-    match coordinator {
+    match coordinator.unwrap_or_else(|_| Err(NotHere::unknown())) {
         Ok(inputs) => {
+            // The job may have ended.
             if let Ok(taken) = registration.send(&inputs).await {
                 taken.forward(messages, inputs).await;
             }

@@ -109,7 +109,7 @@ pub(crate) fn host_voter(
         source: spec.source,
     })
     .map_err(system("start a thread"))?;
-    let VoterHandle { commands, leader, stored, connections } = handle;
+    let VoterHandle { commands, leader, answered, stored, connections } = handle;
     let (published, elected) = watch::channel(ElectedCoordinator::Unknown);
     let (obituaries, received) = mpsc::channel(limits::OBITUARIES);
     let EndpointPort { listener, store, attended } = port;
@@ -123,6 +123,7 @@ pub(crate) fn host_voter(
         own: spec.place,
         commands: commands.clone(),
         leader,
+        answered,
         stored,
         attended,
         elected: published,
@@ -163,6 +164,9 @@ impl HostedVoter {
 
     /// Waits until the job has been closed for all nodes.
     async fn complete(&mut self) {
+        if self.coordinator.is_finished() {
+            return;
+        }
         if matches!(&*self.elected.borrow(), ElectedCoordinator::Here(_)) {
             let _ = (&mut self.coordinator).await;
             return;
@@ -195,6 +199,10 @@ impl HostedVoter {
     /// further one is elected.
     pub(crate) async fn job_ended(&mut self) {
         let closed = async {
+            // Its copy may be that of an earlier job of the same name.
+            let is_led =
+                |elected: &ElectedCoordinator| !matches!(elected, ElectedCoordinator::Unknown);
+            let _ = self.elected.wait_for(is_led).await;
             loop {
                 let is_closed = |stored: &Stored| {
                     let memory = stored.replica.memory.as_ref();

@@ -208,7 +208,7 @@ impl Port {
         let Ok(local) = stream.local_addr() else { return };
         let now = clock::now();
         let address = PeerAddress::new(local, peer);
-        let origin = self.origin(now, local, peer, address);
+        let (origin, is_own_user) = self.origin(now, local, peer, address);
         let store_clients_max = match self.protocols.store {
             Some(_) => {
                 let world_size = self.protocols.attended.borrow().world_size;
@@ -222,30 +222,35 @@ impl Port {
             self.quota.handle_accepted(now, address.ip, origin, store_clients_max, is_known);
         let progress = Progress::new(connection, self.progress.clone());
         let handle = self.tasks.spawn(async move {
-            serve_connection(stream, (address, origin), &protocols, &progress).await;
+            serve_connection(stream, (address, is_own_user), &protocols, &progress).await;
         });
         self.connections.insert(handle.id(), connection);
         self.handles.insert(connection, handle);
     }
 
+    /// Returns the origin of a connection, and whether it is known to be a socket of this user on this machine.
     fn origin(
         &mut self,
         now: Instant,
         local: SocketAddr,
         peer: SocketAddr,
         address: PeerAddress,
-    ) -> Origin {
-        let is_known = if address.is_here {
+    ) -> (Origin, bool) {
+        let (is_known, is_own_user) = if address.is_here {
             match self.owners.of_peer(now, local, peer) {
-                Owner::User(uid) => uid == 0 || uid == geteuid().as_raw(),
-                Owner::Nobody => false,
-                // If the kernel does not answer, the machine is assumed to have one user.
-                Owner::Later(_) | Owner::Unknown => true,
+                Owner::User(uid) => {
+                    let is_own = uid == 0 || uid == geteuid().as_raw();
+                    (is_own, is_own)
+                }
+                Owner::Nobody => (false, false),
+                // If the kernel does not answer, the machine is assumed to have one user. That is too weak an
+                // assumption for a voter.
+                Owner::Later(_) | Owner::Unknown => (true, false),
             }
         } else {
-            self.protocols.knows(address.ip)
+            (self.protocols.knows(address.ip), false)
         };
-        if is_known { Origin::Known } else { Origin::Unknown }
+        (if is_known { Origin::Known } else { Origin::Unknown }, is_own_user)
     }
 }
 
@@ -254,7 +259,7 @@ const ROOM_REST: Duration = Duration::from_millis(10);
 
 async fn serve_connection(
     stream: TcpStream,
-    (peer, origin): (PeerAddress, Origin),
+    (peer, is_own_user): (PeerAddress, bool),
     protocols: &PortProtocols,
     progress: &Progress,
 ) {
@@ -276,7 +281,6 @@ async fn serve_connection(
         }
         VOTER_PROTOCOL => match (&protocols.voters, stream.into_std()) {
             (Some(voters), Ok(stream)) => {
-                let is_own_user = peer.is_here && origin == Origin::Known;
                 // If the queue is full or the voter has ended, the connection is closed.
                 let _ = voters.try_send(VoterConnection { stream, peer, is_own_user });
             }

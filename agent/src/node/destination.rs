@@ -21,7 +21,7 @@ pub(crate) struct Destination {
     text: String,
     /// The last known address of each.
     known: Vec<Option<SocketAddr>>,
-    /// The endpoint of each stream and each attempt, by position.
+    /// The endpoint of each attempt that was not welcomed yet, by position.
     attempts: BTreeMap<AttendNumber, usize>,
 }
 
@@ -93,7 +93,7 @@ impl Destination {
         term: Term,
         remote: Option<SocketAddr>,
     ) -> Option<&Endpoint> {
-        let at = *self.attempts.get(&attend)?;
+        let at = self.attempts.remove(&attend)?;
         if let Some(targets) = &mut self.targets {
             targets.handle_welcome(at, term);
         }
@@ -103,12 +103,13 @@ impl Destination {
         self.names.get(at)
     }
 
-    /// Notes that a stream, or the attempt to open it, has ended.
+    /// Notes that a stream, or the attempt to open it, has ended. The end of a stream proves nothing about the
+    /// leader, which is dialed again.
     pub(super) fn handle_ended(&mut self, attend: AttendNumber) {
         if let Some(at) = self.attempts.remove(&attend)
             && let Some(targets) = &mut self.targets
         {
-            targets.handle_ended(at);
+            targets.handle_failed(at);
         }
     }
 
@@ -192,8 +193,10 @@ mod tests {
         assert_eq!(destination.handle_welcome(TWO, Term(3), remote), Some(&at("c:1")));
         assert_eq!(destination.dial(AttendNumber(3), true), (at("c:1"), remote));
         destination.handle_ended(TWO);
-        assert_eq!(destination.dial(AttendNumber(4), false).0, at("127.0.0.1:1"));
-        assert_eq!(destination.dial(AttendNumber(5), false).0, at("c:1"), "in its turn");
+        assert_eq!(destination.dial(AttendNumber(4), false).0, at("c:1"), "the same leader");
+        destination.handle_ended(AttendNumber(4));
+        assert_eq!(destination.dial(AttendNumber(5), false).0, at("127.0.0.1:1"));
+        assert_eq!(destination.dial(AttendNumber(6), false).0, at("c:1"), "in its turn");
         assert_eq!(destination.to_string(), "a,b,c");
     }
 }

@@ -328,9 +328,11 @@ impl Driver<'_> {
     /// Updates the obituary that the keeper sends if this process dies, and its destination.
     fn set_obituary(&mut self, coordinator: Option<SocketAddr>) {
         self.coordinator = coordinator.or(self.coordinator);
+        // The leader first: the number of addresses is limited.
+        let others = self.voters.iter().copied().filter(|voter| Some(*voter) != self.coordinator);
         self.command(Command::SetObituary {
             node_id: self.spec.node.node_id.to_string(),
-            coordinators: self.voters.iter().copied().chain(self.coordinator).collect(),
+            coordinators: self.coordinator.into_iter().chain(others).collect(),
             round: self.node.agent().known_round().round.round,
             proof: self.proof.newest(),
             state_file: self.spec.state_file.clone(),

@@ -1,9 +1,6 @@
 //! Drives the machine of a voter: one task, which waits for nothing but its inputs.
 
-use std::{
-    net::IpAddr,
-    time::{Duration, Instant},
-};
+use std::{net::IpAddr, time::Instant};
 
 use bytes::Bytes;
 use ragent_proto::convert::voter::FromVoter;
@@ -12,6 +9,7 @@ use ragent_rendezvous::{
         Effect, Election, Leadership,
         message::{Answer, Place, Request, Version, VoterMessage},
     },
+    ids::Term,
     jitter::Jitter,
 };
 use tokio::{
@@ -24,7 +22,7 @@ use tracing::{debug, warn};
 use super::{
     VoterSpec,
     frames::Format,
-    handle::{Command, Leader, Stored, Tenancy},
+    handle::{Answered, Command, Leader, Stored, Tenancy},
     incoming, limits,
     outgoing::{Outgoing, OutgoingRequest},
     reach::Reachability,
@@ -54,16 +52,22 @@ pub(super) struct Inputs {
     pub connections: mpsc::Receiver<VoterConnection>,
 }
 
+/// What the rest of the agent knows of the voter.
+pub(super) struct Published {
+    pub leader: watch::Sender<Leader>,
+    pub answered: watch::Sender<Answered>,
+    pub stored: watch::Sender<Stored>,
+}
+
 /// The driver of one voter.
 pub(super) struct Driver {
     election: Election,
     format: Format,
     list: Vec<Endpoint>,
     reach: Reachability,
-    leader: watch::Sender<Leader>,
-    stored: watch::Sender<Stored>,
-    /// The end of the leadership of this process, if it leads.
-    until: Option<watch::Sender<Instant>>,
+    published: Published,
+    /// The term in which this process leads, and its end; `None` if it does not.
+    leading: Option<(Term, watch::Sender<Instant>)>,
     /// Changes of the memory that are being copied, in their order.
     copying: Vec<(Version, oneshot::Sender<()>)>,
     /// The requests to the other voters, by place; `None` at the own place.
@@ -79,11 +83,7 @@ pub(super) struct Driver {
 
 impl Driver {
     /// Starts the voter, and the tasks of its connections.
-    pub(super) fn new(
-        spec: VoterSpec,
-        leader: watch::Sender<Leader>,
-        stored: watch::Sender<Stored>,
-    ) -> Self {
+    pub(super) fn new(spec: VoterSpec, published: Published) -> Self {
         let VoterSpec { run_id, list, settings, stored: Stored { replica, highest }, source } =
             spec;
         let now = clock::now();
@@ -117,9 +117,8 @@ impl Driver {
             format,
             reach: Reachability::new(now, list.clone(), own),
             list,
-            leader,
-            stored,
-            until: None,
+            published,
+            leading: None,
             copying: Vec::new(),
             outgoing,
             incoming: Vec::new(),
@@ -167,6 +166,7 @@ impl Driver {
             Event::Answer(place, answer) => {
                 self.reach.handle_answer(place);
                 self.election.handle_answer(now, VoterMessage { place, ..*answer });
+                self.published.answered.send_replace(self.election.answered().to_vec());
             }
             Event::Request(request, answered) => {
                 let answer = self.election.handle_request(now, *request);
@@ -193,13 +193,15 @@ impl Driver {
     fn handle_command(&mut self, command: Command) {
         let now = clock::now();
         match command {
-            Command::Remember { memory, copied } => {
-                // Otherwise this process no longer leads, and drops `copied`.
-                if let Some(version) = self.election.handle_remember(now, *memory) {
+            Command::Remember { term, memory, copied } => {
+                let leads = self.leading.as_ref().is_some_and(|(leading, _)| *leading == term);
+                // Otherwise this process no longer leads in that term, and drops `copied`.
+                if leads && let Some(version) = self.election.handle_remember(now, *memory) {
                     self.copying.push((version, copied));
                 }
             }
             Command::Highest(term) => self.election.handle_highest(now, term),
+            Command::Resign(term) => self.election.handle_resigned(now, term),
             Command::Obituary(process) => self.election.handle_obituary(now, &process),
             Command::Leave(left) => {
                 self.election.handle_leaving(now);
@@ -212,11 +214,6 @@ impl Driver {
                     let _ = timeout(limits::LEAVE_TIMEOUT, flush(outgoing)).await;
                     let _ = left.send(());
                 });
-            }
-            Command::Answered(answer) => {
-                let times: Vec<Option<Duration>> = self.election.answered(now);
-                // The receiver may be gone.
-                let _ = answer.send(times);
             }
         }
     }
@@ -241,7 +238,7 @@ impl Driver {
             self.carry_out(effect);
         }
         let (version, highest) = (self.election.replica().version, self.election.highest());
-        self.stored.send_if_modified(|stored| {
+        self.published.stored.send_if_modified(|stored| {
             let is_new = stored.replica.version != version || stored.highest != highest;
             if is_new {
                 *stored = Stored { replica: self.election.replica().clone(), highest };
@@ -255,7 +252,7 @@ impl Driver {
             Effect::Send { to, message } => self.send(to, message),
             Effect::Lead(leadership) => self.lead(*leadership),
             Effect::Extend(until) => {
-                if let Some(sender) = &self.until {
+                if let Some((_, sender)) = &self.leading {
                     sender.send_replace(until);
                 }
             }
@@ -270,12 +267,12 @@ impl Driver {
                 }
             }
             Effect::Follow { leader } => {
-                self.until = None;
+                self.leading = None;
                 self.copying.clear();
                 self.reach.handle_leader(clock::now(), leader.is_some(), false);
                 let term = self.election.lease_term().unwrap_or_default();
                 debug!(leader = leader.map(|place| self.name(place)), %term, "leader");
-                self.leader.send_replace(match leader {
+                self.published.leader.send_replace(match leader {
                     Some(place) => Leader::Other(place, term),
                     None => Leader::Unknown,
                 });
@@ -295,9 +292,11 @@ impl Driver {
 
     fn lead(&mut self, leadership: Leadership) {
         let (sender, until) = watch::channel(leadership.until);
-        self.until = Some(sender);
+        self.leading = Some((leadership.term, sender));
         self.reach.handle_leader(clock::now(), true, true);
-        self.leader.send_replace(Leader::Here(Tenancy { leadership: leadership.into(), until }));
+        self.published
+            .leader
+            .send_replace(Leader::Here(Tenancy { leadership: leadership.into(), until }));
     }
 
     fn send(&mut self, to: Place, message: VoterMessage<Request>) {

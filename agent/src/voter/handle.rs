@@ -1,9 +1,6 @@
 //! The interface between a voter's thread and the rest of the agent.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
 use ragent_rendezvous::{
     election::{
@@ -24,11 +21,16 @@ pub(crate) struct VoterHandle {
     pub commands: Commands,
     /// The leader, as this voter knows it.
     pub leader: watch::Receiver<Leader>,
+    /// The time of the last answer of each voter.
+    pub answered: watch::Receiver<Answered>,
     /// The state for the next process at its place.
     pub stored: watch::Receiver<Stored>,
     /// The queue of connections of other voters, for the agent's port.
     pub connections: mpsc::Sender<VoterConnection>,
 }
+
+/// The time of the last answer of each voter, by place; `None` if it has never answered.
+pub(crate) type Answered = Vec<Option<Instant>>;
 
 /// A queue of commands for a voter.
 pub(crate) type Commands = mpsc::Sender<Command>;
@@ -38,6 +40,8 @@ pub(crate) type Commands = mpsc::Sender<Command>;
 pub(crate) enum Command {
     /// The memory of the coordinator in this process has changed; it is to be copied to a majority.
     Remember {
+        /// The term of that coordinator; it counts only while this process leads in this term.
+        term: Term,
         /// The memory.
         memory: Box<Memory>,
         /// Notified when a majority has it; dropped if this process no longer leads.
@@ -45,13 +49,13 @@ pub(crate) enum Command {
     },
     /// An agent has reported this term.
     Highest(Term),
+    /// The coordinator of this term has ended; another process is to be elected.
+    Resign(Term),
     /// No process of this agent is left.
     Obituary(NodeId),
     /// Resign, and do not stand for election again, because this process will end. Notified when the other
     /// voters have been sent the release of their leases.
     Leave(oneshot::Sender<()>),
-    /// A request for the time since the last answer of each voter, by place; `None` if there was none.
-    Answered(oneshot::Sender<Vec<Option<Duration>>>),
 }
 
 /// The leader of the voters.
@@ -88,11 +92,4 @@ impl Default for Stored {
         let replica = Replica { version: Default::default(), memory: None };
         Self { replica, highest: Term::default() }
     }
-}
-
-/// Asks a voter for the time since the last answer of each other voter, by place.
-pub(crate) async fn answered(commands: &Commands) -> Option<Vec<Option<Duration>>> {
-    let (answer, times) = oneshot::channel();
-    commands.send(Command::Answered(answer)).await.ok()?;
-    times.await.ok()
 }

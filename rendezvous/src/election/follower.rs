@@ -57,7 +57,7 @@ impl Election {
             self.highest = self.highest.max(term);
             self.failures = 0;
             self.note_process(place, process);
-            self.announce(Some(place));
+            self.announce(Some((place, term)));
             self.follow(now);
         }
         self.voter.answer(now, is_granted, false)

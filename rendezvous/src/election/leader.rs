@@ -178,7 +178,7 @@ impl Election {
             };
             self.effects.push_back(Effect::Lead(Box::new(leadership)));
             self.failures = 0;
-            self.leader = Some(self.settings.place);
+            self.leader = Some((self.settings.place, term));
             info!(%term, "elected");
         } else if is_longer {
             self.effects.push_back(Effect::Extend(until));

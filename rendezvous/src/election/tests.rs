@@ -2,6 +2,8 @@
 
 use std::{collections::VecDeque, iter};
 
+use std::time::Duration;
+
 use super::{timers::Timers, *};
 use crate::ids::JobUid;
 
@@ -169,21 +171,35 @@ fn voter_waits_for_the_longest_poll() {
     assert!(stands_at >= now + millis(1_200) + Timers::default().pause);
 }
 
-/// The time since the last answer of each voter is known, to be shown to the user.
+/// The time of the last answer of each voter is known, to be shown to the user.
 #[test]
-fn silence_of_voters_is_counted() {
+fn last_answers_are_known() {
     let mut voters = Voters::new(3);
-    let never = [Some(Duration::ZERO), None, None];
-    assert_eq!(voters.voters[0].answered(voters.now), never);
+    assert_eq!(voters.voters[0].answered(), [None; 3]);
     voters.pass(millis(10_000));
     assert_eq!(voters.leader(), Some(0));
     voters.is_down[1] = true;
+    let down = voters.now;
     voters.pass(millis(12_000));
-    let answered = voters.voters[0].answered(voters.now);
-    assert_eq!(answered[0], Some(Duration::ZERO));
-    assert!(answered[1].is_some_and(|silent| silent >= millis(12_000)), "{answered:?}");
+    let answered = voters.voters[0].answered();
+    assert!(answered[1].is_some_and(|at| at <= down), "{answered:?}");
     let interval = Timers::default().renewal;
-    assert!(answered[2].is_some_and(|silent| silent <= interval), "{answered:?}");
+    assert!(answered[2].is_some_and(|at| at + interval >= voters.now), "{answered:?}");
+}
+
+/// A leader whose coordinator has ended resigns, in that term only, and another voter leads.
+#[test]
+fn leader_resigns_with_its_coordinator() {
+    let mut voters = Voters::new(3);
+    voters.pass(millis(5_000));
+    let leader = voters.leader().expect("a leader");
+    let (now, term) = (voters.now, voters.voters[leader].highest());
+    voters.voters[leader].handle_resigned(now, Term(term.0 - 1));
+    assert!(voters.voters[leader].leads_until().is_some());
+    voters.voters[leader].handle_resigned(now, term);
+    assert_eq!(voters.voters[leader].leads_until(), None);
+    voters.pass(millis(2_000));
+    assert!(voters.leader().is_some());
 }
 
 /// If one voter is missing, fresh voters may have forgotten that it leads: they wait for a lease.
