@@ -6,10 +6,13 @@ RAGENT := target/release/ragent
 FUZZ_SECONDS ?= 60
 # Seconds for which `make chaos` runs.
 CHAOS_SECONDS ?= 600
+# Number of takeovers in the file of results at the end of `make takeovers`.
+N ?= 1000
+TAKEOVERS_FILE ?= target/takeovers.csv
 # Number of runs of the process tests under load in `make test-all`.
 REPEAT ?= 20
 
-.PHONY: help build demo test test-all chaos fuzz test-gpu test-torch-versions test-frameworks check fix docs pictures bench bench-recovery venv packages
+.PHONY: help build demo test test-all chaos takeovers fuzz test-gpu test-torch-versions test-frameworks check fix docs pictures bench bench-recovery venv packages
 
 help:
 	@echo 'make demo      build, prepare Python, and show a job that survives what is done to it'
@@ -19,6 +22,7 @@ help:
 	@echo 'make test-torch-versions  collectives with torch 2.1 to 2.9, one by one: 8 GB of disk'
 	@echo 'make test-frameworks      accelerate, lightning, transformers, deepspeed'
 	@echo 'make chaos     everything happens at once to jobs of five nodes, for CHAOS_SECONDS'
+	@echo 'make takeovers N=1000  lets another voter lead N times; continues where it was stopped; needs root'
 	@echo 'make fuzz      fuzzes the store; wants nightly Rust and cargo-fuzz'
 	@echo 'make check     formatting, lints, documentation, licences; writes nothing'
 	@echo 'make docs      checks the links of the pages, and builds them as a book where mdbook is installed'
@@ -52,6 +56,7 @@ test-all: venv packages
 	WORKER=python $(CARGO) test --locked -p ragent --test single_node -- orphans:: stopping::
 	WORKER=python $(CARGO) test --locked -p ragent --test multi_node -- failure:: leaving:: loss:: members::
 	WORKER=python $(CARGO) test --locked -p ragent --test partition
+	TAKEOVERS=20 $(CARGO) test --locked -p ragent --test partition -- --ignored --nocapture takeovers::
 	scripts/repeat.sh $(REPEAT)
 
 # Prints the reason for each test that is skipped.
@@ -60,6 +65,11 @@ test-gpu: venv
 
 chaos:
 	CHAOS_SECONDS=$(CHAOS_SECONDS) $(CARGO) test --locked -p ragent --test chaos -- --nocapture no_fault
+
+# Takes 8 s a takeover, on a machine that does nothing else.
+takeovers:
+	TAKEOVERS=$(N) TAKEOVERS_FILE=$(abspath $(TAKEOVERS_FILE)) \
+		$(CARGO) test --release --locked -p ragent --test partition -- --ignored --nocapture takeovers::
 
 fuzz:
 	@scripts/fuzz.sh $(FUZZ_SECONDS)

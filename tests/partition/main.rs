@@ -7,8 +7,12 @@ use support::{
     LEASE, Network, Program, READY, Sandbox, Stream, is_alive, let_pass, may_make_networks,
 };
 
+mod elected_job;
+mod records;
 #[path = "../support/mod.rs"]
 mod support;
+mod takeovers;
+mod voters;
 
 /// Three agents with running workers.
 fn three_agents(network: &Network, sandbox: &Sandbox) -> [Program; 3] {

@@ -103,6 +103,65 @@ impl Network {
         ip(&format!("-n {} route del blackhole {}", self.namespace(from), Self::address(to)));
     }
 
+    /// Moves nodes to a switch of their own, so that they reach each other and no other node.
+    pub fn split(&self, nodes: &[u32]) {
+        let hub = self.hub();
+        ip(&format!("-n {hub} link add br1 type bridge"));
+        ip(&format!("-n {hub} link set br1 up"));
+        for node in nodes {
+            ip(&format!("-n {hub} link set port{node} master br1"));
+        }
+    }
+
+    /// Undoes [`Self::split`].
+    pub fn unite(&self, nodes: &[u32]) {
+        for node in nodes {
+            self.unblock(*node);
+        }
+        ip(&format!("-n {} link del br1", self.hub()));
+    }
+
+    /// Drops all packets that a node sends, where they are received; the senders notice nothing.
+    pub fn mute(&self, node: u32) {
+        for other in self.others(node) {
+            self.drop_received(other, &Self::address(node));
+        }
+    }
+
+    /// Undoes [`Self::mute`].
+    pub fn unmute(&self, node: u32) {
+        for other in self.others(node) {
+            self.accept_received(other);
+        }
+    }
+
+    /// Drops all packets that a node receives; the senders notice nothing.
+    pub fn deafen(&self, node: u32) {
+        self.drop_received(node, "0.0.0.0/0");
+    }
+
+    /// Undoes [`Self::deafen`].
+    pub fn undeafen(&self, node: u32) {
+        self.accept_received(node);
+    }
+
+    fn others(&self, node: u32) -> impl Iterator<Item = u32> {
+        (1..=self.nodes).filter(move |other| *other != node)
+    }
+
+    fn drop_received(&self, node: u32, from: &str) {
+        // A rule only comes before the one of local addresses if that one makes room.
+        self.ip(node, "rule add pref 2 table local");
+        self.ip(node, "rule del pref 0");
+        self.ip(node, &format!("rule add pref 1 iif eth0 from {from} blackhole"));
+    }
+
+    fn accept_received(&self, node: u32) {
+        self.ip(node, "rule del pref 1");
+        self.ip(node, "rule add pref 0 table local");
+        self.ip(node, "rule del pref 2");
+    }
+
     /// Runs `ip` with these arguments in a node's namespace.
     pub fn ip(&self, node: u32, words: &str) {
         ip(&format!("-n {} {words}", self.namespace(node)));

@@ -240,7 +240,14 @@ impl Program {
         word.expect("the line names the endpoint").to_owned()
     }
 
-    /// The output on `stream` so far.
+    /// Receives the output that was read since the last wait, so that [`Self::text`] has it.
+    pub fn receive_pending(&mut self) {
+        while let Ok(event) = self.events.try_recv() {
+            self.handle_event(event);
+        }
+    }
+
+    /// The output on `stream` up to the last wait.
     pub fn text(&self, stream: Stream) -> String {
         let lines = self.lines.iter().filter(|line| line.stream == stream);
         lines.map(|line| format!("{}\n", line.text)).collect()
@@ -286,13 +293,17 @@ impl Program {
             }
             let left = deadline.saturating_duration_since(clock::now_blocking());
             match self.events.recv_timeout(left) {
-                Ok(Event::Line(stream, text)) => {
-                    self.lines.push(Line { stream, text, taken: false });
-                }
-                Ok(Event::Closed(stream)) => self.open.retain(|open| *open != stream),
-                Ok(Event::Ended) => self.has_ended = true,
+                Ok(event) => self.handle_event(event),
                 Err(why) => panic!("waiting for {what}: {why}\n{}", self.transcript()),
             }
+        }
+    }
+
+    fn handle_event(&mut self, event: Event) {
+        match event {
+            Event::Line(stream, text) => self.lines.push(Line { stream, text, taken: false }),
+            Event::Closed(stream) => self.open.retain(|open| *open != stream),
+            Event::Ended => self.has_ended = true,
         }
     }
 

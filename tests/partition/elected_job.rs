@@ -1,0 +1,281 @@
+//! A job whose coordinator is elected: five agents on a network with failures, of which the first three are
+//! voters. Their workers record when they run.
+
+use std::{collections::BTreeMap, thread, time::Duration};
+
+use nix::sys::signal::Signal;
+
+use crate::{
+    records::{Lifetime, RoundId, Rounds, violations},
+    support::{Network, Program, READY, Sandbox, Stream, field, is_alive},
+};
+
+/// The number of nodes.
+pub(crate) const NODES: u32 = 5;
+
+/// The nodes whose agents are voters.
+const VOTERS: [u32; 3] = [1, 2, 3];
+
+/// A node that is not a voter, so that its agent survives the loss of any leader, and logs who leads.
+pub(crate) const WITNESS: u32 = 5;
+
+/// The log line of an agent that is elected.
+const ELECTED: &str = "elected; this agent coordinates the job";
+
+/// A running job.
+#[derive(Debug)]
+pub(crate) struct ElectedJob {
+    agents: BTreeMap<u32, Program>,
+    /// The logs of agents that have ended.
+    ended: Vec<String>,
+    /// The last round that was waited for.
+    round: RoundId,
+    sandbox: Sandbox,
+    pub(crate) network: Network,
+}
+
+/// The node whose agent coordinates the job, and its term.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Leader {
+    pub(crate) node: u32,
+    pub(crate) term: u64,
+}
+
+/// A round whose workers run.
+#[derive(Clone, Debug)]
+pub(crate) struct Round {
+    /// The time at which the last worker began.
+    pub(crate) complete: Duration,
+    /// The pids of its workers, by node.
+    workers: BTreeMap<u32, u32>,
+}
+
+impl ElectedJob {
+    /// Starts the job and waits until all of its workers run.
+    pub(crate) fn start(name: &str) -> (Self, Round) {
+        let mut job = Self {
+            agents: BTreeMap::new(),
+            ended: Vec::new(),
+            round: RoundId::default(),
+            sandbox: Sandbox::with_standbys(),
+            network: Network::new(name, NODES),
+        };
+        for node in 1..=NODES {
+            job.start_agent(node);
+        }
+        let round = job.runs_on(&Self::all());
+        if job.sandbox.has_standbys() {
+            // The next round uses them.
+            for agent in job.agents.values_mut() {
+                agent.logs(READY);
+            }
+        }
+        (job, round)
+    }
+
+    /// Starts the agent of a node.
+    pub(crate) fn start_agent(&mut self, node: u32) {
+        let words = format!(
+            "--nnodes 2:{NODES} --max-restarts 1 --rdzv-endpoint {}:29400 \
+             --rdzv-conf last_call_timeout=600,join_settle=0.1,shrink_timeout=0 --no-python alive.py",
+            VOTERS.map(Network::address).join(",")
+        );
+        let agent = self.network.ragent(&self.sandbox, node, &words).start();
+        self.agents.insert(node, agent);
+    }
+
+    /// Kills the agent of a node.
+    pub(crate) fn kill_agent(&mut self, node: u32) {
+        self.agent(node).signal(Signal::SIGKILL);
+    }
+
+    /// Waits for the end of a killed agent, of its keeper and of its workers, and starts another agent.
+    pub(crate) fn replace_agent(&mut self, node: u32) {
+        self.wait_for_end(node);
+        self.start_agent(node);
+    }
+
+    fn wait_for_end(&mut self, node: u32) {
+        let agent = self.agents.remove(&node).expect("it was started");
+        self.ended.push(agent.end().stderr);
+    }
+
+    /// The agent of a node.
+    pub(crate) fn agent(&mut self, node: u32) -> &mut Program {
+        self.agents.get_mut(&node).expect("it was started")
+    }
+
+    /// All nodes.
+    pub(crate) fn all() -> Vec<u32> {
+        Self::without(&[])
+    }
+
+    /// The nodes other than these.
+    pub(crate) fn without(nodes: &[u32]) -> Vec<u32> {
+        (1..=NODES).filter(|node| !nodes.contains(node)).collect()
+    }
+
+    /// The voters other than the leader.
+    pub(crate) fn followers(leader: Leader) -> [u32; 2] {
+        match leader.node {
+            1 => [2, 3],
+            2 => [1, 3],
+            _ => [1, 2],
+        }
+    }
+
+    /// Waits until these nodes run, and no others, all in one round, which is a new one.
+    #[track_caller]
+    pub(crate) fn runs_on(&mut self, nodes: &[u32]) -> Round {
+        let size = nodes.len();
+        let mut rounds: BTreeMap<u32, RoundId> =
+            nodes.iter().map(|node| (*node, self.round)).collect();
+        let id = loop {
+            let newest = rounds.values().copied().max().unwrap_or_default();
+            // A round may end before all of its nodes are admitted.
+            let is_behind = |id: &RoundId| *id < newest || newest == self.round;
+            let Some((&node, _)) = rounds.iter().find(|(_, id)| is_behind(id)) else {
+                break newest;
+            };
+            let line = self.agent(node).logs(&format!("nodes={size} world_size={size} "));
+            let id = field(&line, "round").parse().expect("it is logged");
+            rounds.insert(node, id);
+        };
+        self.round = id;
+        let mut workers = BTreeMap::new();
+        for node in nodes {
+            let line = self.agent(*node).logs(&format!("worker started round={id} "));
+            let pid = field(&line, "pid").parse().expect("it is logged");
+            self.agent(*node).prints(&format!("pid={pid} alive"));
+            workers.insert(*node, pid);
+        }
+        let begins =
+            workers.values().filter_map(|pid| self.lifetime(*pid)).map(|lifetime| lifetime.begin);
+        Round { complete: begins.max().expect("the workers have recorded it"), workers }
+    }
+
+    /// Returns the leader that the agent of a node has registered with last.
+    #[track_caller]
+    pub(crate) fn leader(&mut self, witness: u32) -> Leader {
+        let agent = self.agent(witness);
+        agent.receive_pending();
+        let log = agent.text(Stream::Stderr);
+        log.lines()
+            .rev()
+            .find_map(registration)
+            .unwrap_or_else(|| panic!("it has not registered:\n{log}"))
+    }
+
+    /// Waits until the agent of a node has registered with another leader than the `former` one.
+    #[track_caller]
+    pub(crate) fn next_leader(&mut self, witness: u32, former: Leader) -> Leader {
+        loop {
+            let line = self.agent(witness).logs(" registered ");
+            let leader = registration(&line).expect("it names the leader");
+            if leader.term > former.term {
+                assert_ne!(leader.node, former.node, "the same agent was elected");
+                return leader;
+            }
+        }
+    }
+
+    /// The number of elections so far.
+    pub(crate) fn count_elections(&mut self) -> usize {
+        self.logs().iter().map(|log| log.matches(ELECTED).count()).sum()
+    }
+
+    /// Fails if the worker of one of these nodes in a round is alive.
+    #[track_caller]
+    pub(crate) fn assert_dead(round: &Round, nodes: &[u32]) {
+        for node in nodes {
+            assert!(!is_alive(round.workers[node]), "the worker of node {node} runs");
+        }
+    }
+
+    /// Fails if the records of the workers so far break a rule.
+    #[track_caller]
+    pub(crate) fn assert_rules(&mut self) {
+        let violations = self.violations();
+        assert!(violations.is_empty(), "{}", violations.join("\n"));
+    }
+
+    /// Ends the job, and fails if the records of its workers break a rule.
+    #[track_caller]
+    pub(crate) fn end(mut self) {
+        let nodes: Vec<u32> = self.agents.keys().copied().collect();
+        for node in &nodes {
+            self.kill_agent(*node);
+        }
+        for node in nodes {
+            self.wait_for_end(node);
+        }
+        self.assert_rules();
+    }
+
+    /// The rules that the records of the workers so far break.
+    pub(crate) fn violations(&mut self) -> Vec<String> {
+        let mut rounds_of = BTreeMap::new();
+        for log in self.logs() {
+            for line in log.lines().filter(|line| line.contains("worker started round=")) {
+                let id: RoundId = field(line, "round").parse().expect("it is logged");
+                rounds_of.insert(field(line, "pid"), id);
+            }
+        }
+        let mut rounds = Rounds::new();
+        let mut found = Vec::new();
+        for file in self.sandbox.files_below("") {
+            let Some(pid) = file.strip_prefix("alive.") else { continue };
+            let lifetime = pid.parse().ok().and_then(|pid| self.lifetime(pid));
+            match (rounds_of.get(pid), lifetime) {
+                (Some(id), Some(lifetime)) => rounds.entry(*id).or_default().push(lifetime),
+                (None, _) => found.push(format!("no agent has logged the start of process {pid}")),
+                (Some(_), None) => {}
+            }
+        }
+        found.extend(violations(&rounds));
+        found
+    }
+
+    /// The record of a worker.
+    fn lifetime(&self, pid: u32) -> Option<Lifetime> {
+        Lifetime::read(&self.sandbox.path(&format!("alive.{pid}"))).expect("it is ours")
+    }
+
+    /// The log lines of all agents so far, in the order of their times.
+    pub(crate) fn log(&mut self) -> String {
+        let logs = self.logs();
+        let mut lines: Vec<&str> = logs.iter().flat_map(|log| log.lines()).collect();
+        lines.sort_unstable();
+        lines.join("\n")
+    }
+
+    /// The logs of all agents so far.
+    fn logs(&mut self) -> Vec<String> {
+        let mut logs = self.ended.clone();
+        for agent in self.agents.values_mut() {
+            agent.receive_pending();
+            logs.push(agent.text(Stream::Stderr));
+        }
+        logs
+    }
+}
+
+impl Drop for ElectedJob {
+    #[expect(clippy::print_stderr, reason = "the logs of all agents explain why a test has failed")]
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("{}", self.log());
+        }
+    }
+}
+
+/// The leader in an agent's log line of its registration.
+fn registration(line: &str) -> Option<Leader> {
+    if !line.contains(" registered ") {
+        return None;
+    }
+    let endpoint = field(line, "endpoint").replace('"', "");
+    let node =
+        VOTERS.into_iter().find(|node| endpoint == format!("{}:29400", Network::address(*node)))?;
+    Some(Leader { node, term: field(line, "term").parse().ok()? })
+}

@@ -1,0 +1,177 @@
+//! Voters on a network with failures. In each test, no two rounds of the job run at the same time.
+
+use nix::sys::signal::Signal;
+
+use crate::{
+    elected_job::{ElectedJob, WITNESS},
+    support::{Stream, may_make_networks},
+};
+
+/// The leader's host is lost without a message: another voter leads, the other nodes run without it after its
+/// workers are dead, and it is admitted again when it is back, as a follower.
+#[test]
+fn leaders_host_is_lost() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, round) = ElectedJob::start("vlost");
+    let leader = job.leader(WITNESS);
+    job.network.cut(leader.node);
+    let successor = job.next_leader(WITNESS, leader);
+    job.runs_on(&ElectedJob::without(&[leader.node]));
+    ElectedJob::assert_dead(&round, &[leader.node]);
+    job.agent(leader.node).logs("the lease has ended");
+    job.network.heal(leader.node);
+    job.runs_on(&ElectedJob::all());
+    assert_eq!(job.leader(leader.node), successor);
+    job.end();
+}
+
+/// The leader's agent is killed: another voter leads, and the node is admitted again with another agent, which
+/// is a voter again: it may lead when the successor is lost.
+#[test]
+fn leaders_agent_is_killed() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, _) = ElectedJob::start("vkill");
+    let mut leader = job.leader(WITNESS);
+    for _ in 0..2 {
+        job.kill_agent(leader.node);
+        let successor = job.next_leader(WITNESS, leader);
+        job.runs_on(&ElectedJob::without(&[leader.node]));
+        job.replace_agent(leader.node);
+        job.runs_on(&ElectedJob::all());
+        assert_eq!(job.leader(leader.node), successor);
+        leader = successor;
+    }
+    job.end();
+}
+
+/// The leader's agent is stopped: its keeper kills its workers, another voter leads, and the agent does not lead
+/// when it continues.
+#[test]
+fn leaders_agent_is_stopped() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, round) = ElectedJob::start("vstop");
+    let leader = job.leader(WITNESS);
+    job.agent(leader.node).signal(Signal::SIGSTOP);
+    let successor = job.next_leader(WITNESS, leader);
+    job.runs_on(&ElectedJob::without(&[leader.node]));
+    ElectedJob::assert_dead(&round, &[leader.node]);
+    job.agent(leader.node).signal(Signal::SIGCONT);
+    job.runs_on(&ElectedJob::all());
+    assert_eq!(job.leader(leader.node), successor);
+    job.end();
+}
+
+/// A follower is cut off: its node is left out and admitted again as any other, and nothing is elected.
+#[test]
+fn follower_is_cut_off() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, round) = ElectedJob::start("vcut");
+    let leader = job.leader(WITNESS);
+    let [follower, _] = ElectedJob::followers(leader);
+    job.network.cut(follower);
+    job.runs_on(&ElectedJob::without(&[follower]));
+    ElectedJob::assert_dead(&round, &[follower]);
+    job.network.heal(follower);
+    job.runs_on(&ElectedJob::all());
+    assert_eq!(job.leader(WITNESS), leader);
+    assert_eq!(job.leader(follower), leader);
+    assert_eq!(job.count_elections(), 1);
+    job.end();
+}
+
+/// The network is divided: the leader and another node, enough for a round, are on the side without a majority
+/// of the voters, and only the other side continues.
+#[test]
+fn network_is_divided() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, round) = ElectedJob::start("vsplit");
+    let leader = job.leader(WITNESS);
+    let minority = [leader.node, 4];
+    job.network.split(&minority);
+    let successor = job.next_leader(WITNESS, leader);
+    job.runs_on(&ElectedJob::without(&minority));
+    ElectedJob::assert_dead(&round, &minority);
+    for node in minority {
+        job.agent(node).logs("the lease has ended");
+    }
+    job.network.unite(&minority);
+    job.runs_on(&ElectedJob::all());
+    for node in minority {
+        assert_eq!(job.leader(node), successor);
+        let log = job.agent(node).text(Stream::Stderr);
+        assert!(!log.contains("nodes=2 "), "the minority has run a round:\n{log}");
+    }
+    job.end();
+}
+
+/// The packets of the leader are lost, but it receives those of the others: another voter leads.
+#[test]
+fn leader_is_mute() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, round) = ElectedJob::start("vmute");
+    let leader = job.leader(WITNESS);
+    job.network.mute(leader.node);
+    let successor = job.next_leader(WITNESS, leader);
+    job.runs_on(&ElectedJob::without(&[leader.node]));
+    ElectedJob::assert_dead(&round, &[leader.node]);
+    job.network.unmute(leader.node);
+    job.runs_on(&ElectedJob::all());
+    assert_eq!(job.leader(leader.node), successor);
+    job.end();
+}
+
+/// The leader receives nothing, but the others receive its packets: another voter leads.
+#[test]
+fn leader_is_deaf() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, round) = ElectedJob::start("vdeaf");
+    let leader = job.leader(WITNESS);
+    job.network.deafen(leader.node);
+    let successor = job.next_leader(WITNESS, leader);
+    job.runs_on(&ElectedJob::without(&[leader.node]));
+    ElectedJob::assert_dead(&round, &[leader.node]);
+    job.network.undeafen(leader.node);
+    job.runs_on(&ElectedJob::all());
+    assert_eq!(job.leader(leader.node), successor);
+    job.end();
+}
+
+/// Without a majority of the voters, all workers stop, and the agents log it and wait. The job continues when
+/// one of the lost voters is back at its address: here with another agent, while the other one is cut off.
+#[test]
+fn two_voters_of_three_are_lost() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, round) = ElectedJob::start("vtwo");
+    let leader = job.leader(WITNESS);
+    let [killed, cut] = ElectedJob::followers(leader);
+    job.network.cut(cut);
+    job.kill_agent(killed);
+    for node in [leader.node, 4, 5] {
+        job.agent(node).logs("the lease has ended");
+    }
+    job.agent(leader.node)
+        .logs("a majority of the 3 hosts in `--rdzv-endpoint` is needed; not reached: ");
+    ElectedJob::assert_dead(&round, &ElectedJob::all());
+    assert_eq!(job.count_elections(), 1);
+    job.replace_agent(killed);
+    job.runs_on(&ElectedJob::without(&[cut]));
+    job.network.heal(cut);
+    job.runs_on(&ElectedJob::all());
+    job.end();
+}
