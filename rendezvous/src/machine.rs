@@ -94,7 +94,10 @@ impl Rendezvous {
             Phase::Recovering(Recovering::new(now, last, memory.round_size))
         };
         let phase = recovering::without_former(phase, now, &memory, &tenure);
-        let has_lost_host = memory.host.is_some() && memory.is_early && memory.closed.is_none();
+        // An elected coordinator is on another host than the lost one.
+        let is_same_host = matches!(tenure, Tenure::Sole);
+        let has_lost_host =
+            is_same_host && memory.host.is_some() && memory.is_early && memory.closed.is_none();
         info!(term = %memory.term, round = %memory.round, "coordinator started");
         let mut rendezvous = Self {
             settings,

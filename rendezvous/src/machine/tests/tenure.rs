@@ -239,6 +239,20 @@ fn takeover_is_free() {
     assert_eq!(t.memory.free_rounds, 1);
 }
 
+/// The loss of a leader is not counted against its successor, which is on another host.
+#[test]
+fn successor_is_not_quarantined() {
+    let mut t = job(3).host("a");
+    t.run(&["a", "b", "c"]);
+    t.settings.host = Some(NodeId::new("b"));
+    for takeover in 1..=4 {
+        take_over(&mut t, Duration::ZERO, Some("a"));
+        come_back(&mut t, "b");
+        let did = come_back(&mut t, "c");
+        assert!(did.contains(&Did::Admit("b", 1 + takeover, 0)), "{did:?}");
+    }
+}
+
 /// A round that was learned from a node needs no majority: an elected coordinator is the only one.
 #[test]
 fn adopted_round_needs_no_majority() {
