@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 
 use crate::{
     records::{Lifetime, RoundId, Rounds, violations},
-    support::{Network, Program, READY, Sandbox, Stream, field, is_alive},
+    support::{Network, Program, READY, Sandbox, Stream, field, is_alive, keeper_of, kill},
 };
 
 /// The number of nodes.
@@ -28,6 +28,8 @@ pub(crate) struct ElectedJob {
     agents: BTreeMap<u32, Program>,
     /// The logs of agents that have ended.
     ended: Vec<String>,
+    /// The time for which the first round waits for further nodes.
+    last_call_s: u32,
     /// The last round that was waited for.
     round: RoundId,
     sandbox: Sandbox,
@@ -53,17 +55,24 @@ pub(crate) struct Round {
 impl ElectedJob {
     /// Starts the job and waits until all of its workers run.
     pub(crate) fn start(name: &str) -> (Self, Round) {
+        Self::start_on(name, &Self::all())
+    }
+
+    /// Starts the job on these nodes and waits until they run.
+    pub(crate) fn start_on(name: &str, nodes: &[u32]) -> (Self, Round) {
+        let last_call_s = if nodes.len() == NODES as usize { 600 } else { 1 };
         let mut job = Self {
             agents: BTreeMap::new(),
             ended: Vec::new(),
+            last_call_s,
             round: RoundId::default(),
             sandbox: Sandbox::with_standbys(),
             network: Network::new(name, NODES),
         };
-        for node in 1..=NODES {
-            job.start_agent(node);
+        for node in nodes {
+            job.start_agent(*node);
         }
-        let round = job.runs_on(&Self::all());
+        let round = job.runs_on(nodes);
         if job.sandbox.has_standbys() {
             // The next round uses them.
             for agent in job.agents.values_mut() {
@@ -77,8 +86,9 @@ impl ElectedJob {
     pub(crate) fn start_agent(&mut self, node: u32) {
         let words = format!(
             "--nnodes 2:{NODES} --max-restarts 1 --rdzv-endpoint {}:29400 \
-             --rdzv-conf last_call_timeout=600,join_settle=0.1,shrink_timeout=0 --no-python alive.py",
-            VOTERS.map(Network::address).join(",")
+             --rdzv-conf last_call_timeout={},join_settle=0.1,shrink_timeout=0 --no-python alive.py",
+            VOTERS.map(Network::address).join(","),
+            self.last_call_s
         );
         let agent = self.network.ragent(&self.sandbox, node, &words).start();
         self.agents.insert(node, agent);
@@ -89,7 +99,19 @@ impl ElectedJob {
         self.agent(node).signal(Signal::SIGKILL);
     }
 
-    /// Waits for the end of a killed agent, of its keeper and of its workers, and starts another agent.
+    /// Kills the agent of a node, its keeper and its worker in `round` at once, so that no process is left that
+    /// reports it.
+    pub(crate) fn kill_processes(&mut self, node: u32, round: &Round) {
+        let agent = self.agent(node).pid();
+        let processes = [agent, keeper_of(agent), round.workers[&node]];
+        for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+            for pid in processes {
+                kill(pid, signal);
+            }
+        }
+    }
+
+    /// Waits for the end of an agent, of its keeper and of its workers, and starts another agent.
     pub(crate) fn replace_agent(&mut self, node: u32) {
         self.wait_for_end(node);
         self.start_agent(node);

@@ -48,6 +48,61 @@ fn leaders_agent_is_killed() {
     job.end();
 }
 
+/// All processes of the leader's host are killed at once: its connections end, but no process reports that its
+/// workers are dead, so another voter leads after the lease.
+#[test]
+fn leaders_processes_are_killed() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, round) = ElectedJob::start("vall");
+    let leader = job.leader(WITNESS);
+    job.kill_processes(leader.node, &round);
+    let successor = job.next_leader(WITNESS, leader);
+    job.runs_on(&ElectedJob::without(&[leader.node]));
+    job.replace_agent(leader.node);
+    job.runs_on(&ElectedJob::all());
+    assert_eq!(job.leader(leader.node), successor);
+    job.end();
+}
+
+/// A voter is absent when the job starts, and comes later: it is a follower, and with it two of three voters are a
+/// majority when another one is lost.
+#[test]
+fn voter_is_absent_at_the_start() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, _) = ElectedJob::start_on("vabsent", &[1, 2, 4, 5]);
+    let leader = job.leader(WITNESS);
+    job.start_agent(3);
+    job.runs_on(&ElectedJob::all());
+    assert_eq!(job.leader(3), leader);
+    let [other, _] = ElectedJob::followers(leader);
+    job.network.cut(other);
+    job.runs_on(&ElectedJob::without(&[other]));
+    assert_eq!(job.leader(WITNESS), leader);
+    assert_eq!(job.count_elections(), 1);
+    job.end();
+}
+
+/// The leader's agent leaves the job: another voter leads, and another agent of that host is admitted later.
+#[test]
+fn leader_leaves() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, _) = ElectedJob::start("vleave");
+    let leader = job.leader(WITNESS);
+    job.agent(leader.node).signal(Signal::SIGTERM);
+    job.next_leader(WITNESS, leader);
+    job.runs_on(&ElectedJob::without(&[leader.node]));
+    job.replace_agent(leader.node);
+    job.runs_on(&ElectedJob::all());
+    assert_eq!(job.count_elections(), 2);
+    job.end();
+}
+
 /// The leader's agent is stopped: its keeper kills its workers, another voter leads, and the agent does not lead
 /// when it continues.
 #[test]
