@@ -153,17 +153,20 @@ impl Roster {
 
     /// Renews the lease of `peer`'s node. Returns false if messages of that stream are ignored.
     pub(crate) fn renew(&mut self, now: Instant, peer: &Peer) -> bool {
-        let Some(node) = self.nodes.get_mut(&peer.node) else {
-            return false;
-        };
-        if node.attend != peer.attend {
-            return false;
+        let is_current = self.nodes.get(&peer.node).is_some_and(|node| node.attend == peer.attend);
+        if is_current {
+            self.extend_lease(now, &peer.node);
         }
-        let deadline = (after(node.last_seen, node.lease), peer.node.clone());
+        is_current
+    }
+
+    /// Extends the lease of `id`, if it is known: a registration on a newer stream may be pending.
+    pub(crate) fn extend_lease(&mut self, now: Instant, id: &NodeId) {
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        let deadline = (after(node.last_seen, node.lease), id.clone());
         self.leases.remove(&deadline);
         node.last_seen = now;
         self.leases.insert((after(now, node.lease), deadline.1));
-        true
     }
 
     /// Records the state that `id` reports after it was welcomed. Returns false if the report is

@@ -109,7 +109,8 @@ impl Rendezvous {
             debug!(node = %peer.node, attend = %peer.attend, "outdated registration dropped");
             return;
         }
-        // The welcome extends the lease of its workers.
+        // The welcome extends the lease of its workers, also if they are those of a registered node on a new stream.
+        self.roster.extend_lease(now, &peer.node);
         self.welcomed.insert(now + leases.coordinator, attend);
         self.send(peer, ToNode::Welcome(self.welcome(leases)));
     }

@@ -92,6 +92,22 @@ fn recovery_waits_for_welcomed_nodes() {
     assert!(t.live(&["a", "b"], SECOND).contains(&Did::Admit("a", 2, 0)));
 }
 
+/// A member that opens another stream is welcomed there, which extends the lease of its workers: it is not lost before
+/// that lease is over, even if nothing more arrives on either stream.
+#[test]
+fn welcome_on_another_stream_extends_the_lease_of_a_member() {
+    let mut t = taken_over(&["a", "b"], Duration::ZERO);
+    come_back(&mut t, "a");
+    come_back(&mut t, "b");
+    for name in ["a", "b"] {
+        t.report(name, NodeState::Running);
+    }
+    t.live(&["a"], 2 * SECOND);
+    assert_eq!(t.attend("b", NodeState::Running), [Did::Welcome("b")]);
+    let did = t.live(&["a"], 2 * SECOND);
+    assert!(did.iter().all(|did| *did == Did::Echo("a")), "the workers of `b` may run: {did:?}");
+}
+
 /// A node that has been in a later round since it attended attends again.
 #[test]
 fn registration_older_than_the_round_is_repeated() {
