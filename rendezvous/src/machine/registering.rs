@@ -14,7 +14,7 @@ use tracing::{debug, info};
 
 use crate::{
     effect::Effect,
-    ids::{NodeId, Peer},
+    ids::{NodeId, Peer, Round},
     machine::{Availability, Rendezvous},
     message::{Attend, FromNode, ToNode},
     tenure::Tenure,
@@ -26,25 +26,33 @@ pub(super) struct Welcomed {
     attends: BTreeMap<NodeId, (Instant, Attend)>,
     /// The same nodes, by the time until which they may take to report.
     by_time: BTreeSet<(Instant, NodeId)>,
+    /// Those of them that know of a round, and so may have workers; by the same time.
+    with_workers: BTreeSet<(Instant, NodeId)>,
 }
 
 impl Welcomed {
-    fn insert(&mut self, until: Instant, attend: Attend) {
+    fn insert(&mut self, until: Instant, attend: Attend, may_have_workers: bool) {
         let node = attend.node.node_id.clone();
         self.remove(&node);
+        if may_have_workers {
+            self.with_workers.insert((until, node.clone()));
+        }
         self.by_time.insert((until, node.clone()));
         self.attends.insert(node, (until, attend));
     }
 
     pub(super) fn remove(&mut self, node: &NodeId) -> Option<Attend> {
         let (until, attend) = self.attends.remove(node)?;
-        self.by_time.remove(&(until, node.clone()));
+        let at = (until, node.clone());
+        self.by_time.remove(&at);
+        self.with_workers.remove(&at);
         Some(attend)
     }
 
     /// Removes and returns all of them.
     pub(super) fn take(&mut self) -> Vec<Peer> {
         self.by_time.clear();
+        self.with_workers.clear();
         mem::take(&mut self.attends).into_values().map(|(_, attend)| attend.peer()).collect()
     }
 
@@ -63,7 +71,7 @@ impl Welcomed {
 
     /// Returns the time until which workers of any of them may run.
     pub(super) fn last_until(&self) -> Option<Instant> {
-        self.by_time.last().map(|(until, _)| *until)
+        self.with_workers.last().map(|(until, _)| *until)
     }
 }
 
@@ -111,7 +119,9 @@ impl Rendezvous {
         }
         // The welcome extends the lease of its workers, also if they are those of a registered node on a new stream.
         self.roster.extend_lease(now, &peer.node);
-        self.welcomed.insert(now + leases.coordinator, attend);
+        // A process that knows of no round has no workers, and does not delay the recovery.
+        let may_have_workers = attend.known_round.round.round > Round(0);
+        self.welcomed.insert(now + leases.coordinator, attend, may_have_workers);
         self.send(peer, ToNode::Welcome(self.welcome(leases)));
     }
 

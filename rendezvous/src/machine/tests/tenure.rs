@@ -92,6 +92,17 @@ fn recovery_waits_for_welcomed_nodes() {
     assert!(t.live(&["a", "b"], SECOND).contains(&Did::Admit("a", 2, 0)));
 }
 
+/// A newcomer that was welcomed, and has reported nothing since, has no workers: nobody waits for it.
+#[test]
+fn newcomers_do_not_delay_the_recovery() {
+    let mut t = taken_over(&["a", "b", "c"], Duration::ZERO);
+    come_back(&mut t, "a");
+    come_back(&mut t, "b");
+    t.live(&["a", "b"], SECOND / 2);
+    assert_eq!(t.join("d"), [Did::Welcome("d")]);
+    assert!(t.live(&["a", "b"], SECOND).contains(&Did::Admit("a", 2, 0)));
+}
+
 /// A member that opens another stream is welcomed there, which extends the lease of its workers: it is not lost before
 /// that lease is over, even if nothing more arrives on either stream.
 #[test]
