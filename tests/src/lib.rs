@@ -5,6 +5,9 @@
 //! workers at the end of a lease, and faults that crash, freeze and cut off nodes. A seed
 //! determines everything else, so a seed that breaks a rule breaks it every time.
 //!
+//! [`voters::World`] is such a world for a job whose coordinator is elected: it has the real election, too, and a
+//! coordinator in each process that leads.
+//!
 //! [`world::World::step`] handles the next event; [`invariants::RULES`] are checked after each.
 //! [`sabotage::Sabotage`] plants a bug on purpose, to show that each rule finds it.
 
@@ -15,4 +18,5 @@ pub mod election;
 pub mod invariants;
 pub mod random;
 pub mod sabotage;
+pub mod voters;
 pub mod world;

@@ -23,6 +23,7 @@ use crate::{chronicle::Chronicle, random::Random, sabotage::Sabotage};
 use fault::Fault;
 use keeper::Processes;
 use network::{FromAgent, Stream};
+pub(crate) use node::failure;
 use node::{Agent, Input};
 
 /// A job and its environment.

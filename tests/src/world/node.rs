@@ -418,7 +418,7 @@ impl World {
 }
 
 /// Returns a failure that has just occurred on a node.
-fn failure(
+pub(crate) fn failure(
     node: &NodeDescription,
     round: RoundId,
     local_rank: LocalRank,

@@ -1,0 +1,356 @@
+//! A job with voters in a simulated world: the real machines of every host, and the takeovers between them.
+//!
+//! Each voter's host has the real `Election`, and the real `Rendezvous` while its election leads, driven as the
+//! program drives them: effects wait until a majority has the memory, and registrations are held until a leader is
+//! known. Each host has the real `Node` and `Supervisor`, and dials the voter that the real `Targets` selects. Clocks
+//! drift; network, keepers and faults are models.
+
+mod bug;
+mod coordinator;
+mod driver;
+mod election;
+mod fault;
+mod host;
+mod keeper;
+mod network;
+mod node;
+mod port;
+mod rules;
+mod workers;
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use ragent_rendezvous::{
+    election::{
+        message::{Answer, Place, Request, VoterMessage},
+        timers::Timers,
+    },
+    ids::{NodeId, Peer, Round, RoundId, RunId},
+    settings::{NodeRange, SharedSettings, StoreAccess, Timeouts},
+};
+
+use crate::random::Random;
+pub use bug::Bug;
+use fault::Fault;
+use host::{Host, Process};
+use keeper::Keeper;
+use network::Stream;
+use node::AgentInput;
+use port::{Down, Up};
+pub use rules::Totals;
+use rules::{Record, Stage};
+
+/// A job with voters, and its environment.
+#[derive(Debug)]
+pub struct World {
+    start: Instant,
+    now: Instant,
+    random: Random,
+    bug: Bug,
+    timers: Timers,
+    shared: SharedSettings,
+    voters: usize,
+    hosts: Vec<Host>,
+    processes: BTreeMap<NodeId, Process>,
+    processes_started: u64,
+    keepers: BTreeMap<NodeId, Keeper>,
+    streams: BTreeMap<Peer, Stream>,
+    events: BTreeMap<(Instant, u64), Event>,
+    events_scheduled: u64,
+    /// The times until which messages from one host to another are lost.
+    cuts: BTreeMap<(usize, usize), Instant>,
+    /// The share of all messages that is lost, in percent, and until when.
+    loss: (u64, Instant),
+    /// A process that dies after this number of further effects.
+    dies_after: Option<(NodeId, u64)>,
+    /// True if a voter may return without its state file.
+    forgets: bool,
+    stage: Stage,
+    record: Record,
+}
+
+/// An event at a certain time.
+#[derive(Debug)]
+enum Event {
+    /// An agent's process is started on a host.
+    Start(usize),
+    /// A suspended host resumes.
+    Resume(usize),
+    /// A message arrives at the voter of a host.
+    Request { to: usize, message: Box<VoterMessage<Request>> },
+    /// A keeper's obituary arrives at the voter of a host.
+    Obituary { to: usize, node: NodeId, round: Round },
+    /// A connection request arrives.
+    Dial(Peer),
+    /// A lost connection request is sent again.
+    Redial(Peer),
+    /// A process receives an input.
+    Process(NodeId, Input),
+    /// A keeper checks its lease.
+    Lease(NodeId),
+    /// The last process of a round on a node has ended, by a sweep or otherwise.
+    Gone { node: NodeId, round: RoundId, is_swept: bool },
+    /// A keeper sends its obituary.
+    Bury(NodeId),
+    /// A worker of a round fails on a node.
+    WorkerFails(NodeId, RoundId),
+    /// The workers of a round exit with 0 on a node.
+    Succeeds(NodeId, RoundId),
+    /// A fault occurs.
+    Fault(Fault),
+}
+
+/// An input of one part of a process.
+#[derive(Debug)]
+enum Input {
+    /// The voter has a new connection to another one.
+    Connected(Place),
+    /// The request of another voter.
+    Request(Box<VoterMessage<Request>>),
+    /// The answer of another voter.
+    Answer(Box<VoterMessage<Answer>>),
+    /// A command of the coordinator to its voter.
+    Command(election::Command),
+    /// The leader has changed, as the voter knows it.
+    Leader,
+    /// The change of the memory with this number is stored, or will never be.
+    Stored(u64, bool),
+    /// A message arrives at the port.
+    Up(Peer, Up),
+    /// A keeper's obituary.
+    Obituary(NodeId, Round),
+    /// The agent has ended, and the process is to end.
+    Shutdown,
+    /// The last messages are sent, and the process ends.
+    Exit,
+    /// A message arrives at the agent.
+    Down(Peer, Down),
+    /// Another input of the agent.
+    Agent(AgentInput),
+    /// The timer of a part fires.
+    Timer(Part, Instant),
+}
+
+/// A part of a process that runs on its own.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Part {
+    Voter,
+    Coordinator,
+    Agent,
+}
+
+/// The time during which faults occur.
+const FAULTY: Duration = Duration::from_secs(40);
+
+/// The maximum number of events in a world; the usual number is 30,000.
+const EVENTS_MAX: u64 = 400_000;
+
+impl World {
+    /// Creates the world of `seed`, with a bug planted in it.
+    #[expect(clippy::disallowed_methods, reason = "a world needs some instant to begin with")]
+    pub fn new(seed: u64, bug: Bug) -> Self {
+        let mut random = Random::new(seed);
+        let start = Instant::now();
+        let voters = if random.chance(70) { 3 } else { 5 };
+        let hosts = voters + random.pick(&[0, 1, 2]).unwrap_or_default();
+        let bound = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let min = u32::try_from(random.between(1, 3)).unwrap_or(1);
+        let max = if random.chance(70) { bound(hosts) } else { bound(hosts - 1).max(min) };
+        let timeouts = Timeouts {
+            join: Duration::from_secs(40),
+            last_call: random.millis(500, 2_000),
+            join_settle: random.millis(100, 2_000),
+            shrink: random.millis(0, 3_000),
+            stop_grace: Duration::from_secs(2),
+        };
+        let shared = SharedSettings {
+            nodes: NodeRange::new(min, max).expect("min is at most max"),
+            max_restarts: u32::try_from(random.between(0, 6)).unwrap_or(0),
+            timeouts,
+            fixed_ranks: false,
+            store_access: StoreAccess::Members,
+        };
+        let hosts = (0..hosts).map(|_| Host::new(start, &mut random)).collect();
+        let mut world = Self {
+            start,
+            now: start,
+            bug,
+            timers: Timers::default(),
+            shared,
+            voters,
+            hosts,
+            processes: BTreeMap::new(),
+            processes_started: 0,
+            keepers: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            events: BTreeMap::new(),
+            events_scheduled: 0,
+            cuts: BTreeMap::new(),
+            loss: (0, start),
+            dies_after: None,
+            forgets: random.chance(25),
+            stage: Stage::Faulty,
+            record: Record::default(),
+            random,
+        };
+        world.populate();
+        world
+    }
+
+    /// Starts the hosts, and chooses the faults.
+    fn populate(&mut self) {
+        for host in 0..self.hosts.len() {
+            let latest = if self.random.chance(80) { 300 } else { 6_000 };
+            let delay = self.random.millis(0, latest);
+            self.schedule(delay, Event::Start(host));
+        }
+        for _ in 0..self.random.between(0, 12) {
+            let at = self.random.millis(0, 40_000);
+            let fault = self.roll_fault();
+            self.schedule(at, Event::Fault(fault));
+        }
+    }
+
+    /// Handles the next event; returns false at the end of the world: the job runs after the last fault, or has ended.
+    ///
+    /// # Errors
+    ///
+    /// Returns the rule that is broken, with the details.
+    pub fn step(&mut self) -> Result<bool, String> {
+        self.become_quiet();
+        let Some(((at, _), event)) = self.events.pop_first() else {
+            return self.check_end();
+        };
+        self.now = self.now.max(at);
+        self.record.events += 1;
+        if self.record.events > EVENTS_MAX {
+            let at = self.elapsed();
+            return Err(format!("rule g: more than {EVENTS_MAX} events at {at:?}"));
+        }
+        self.happen(event);
+        self.check_coordinators();
+        match self.record.broken.take() {
+            Some(broken) => Err(format!("{broken}, at {:?}", self.elapsed())),
+            None => self.check_health(),
+        }
+    }
+
+    /// Returns the simulated time since the start.
+    pub fn elapsed(&self) -> Duration {
+        self.now.saturating_duration_since(self.start)
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Start(host) => self.start_process(host),
+            Event::Resume(host) => self.resume(host),
+            Event::Request { to, message } => self.give_to_host(to, Input::Request(message)),
+            Event::Obituary { to, node, round } => {
+                let node = self.buried(node);
+                self.give_to_host(to, Input::Obituary(node, round));
+            }
+            Event::Dial(peer) => self.arrive_dial(peer),
+            Event::Redial(peer) => self.dial(peer),
+            Event::Process(id, input) => self.give(id, input),
+            Event::Lease(node) => self.check_lease(&node),
+            Event::Gone { node, round, is_swept } => self.remove_workers(&node, round, is_swept),
+            Event::Bury(node) => self.send_obituaries(&node),
+            Event::WorkerFails(node, round) => self.fail_worker(&node, round),
+            Event::Succeeds(node, round) => self.finish_workers(&node, round),
+            Event::Fault(fault) => self.strike(fault),
+        }
+    }
+
+    /// Gives an input to a process, now or when it is not frozen any more.
+    fn give(&mut self, id: NodeId, input: Input) {
+        let Some(process) = self.processes.get(&id) else { return };
+        let frozen = process.frozen_until(input.part()).max(self.hosts[process.host].suspended);
+        if let Some(until) = frozen.filter(|until| self.now < *until) {
+            // Each part reads the messages that have arrived before it checks its timer.
+            let is_timer = matches!(input, Input::Timer(..));
+            let at = until + Duration::from_micros(u64::from(is_timer));
+            return self.schedule_at(at, Event::Process(id, input));
+        }
+        match input {
+            Input::Connected(place) => {
+                self.with_election(&id, |election, now| election.handle_connected(now, place));
+            }
+            Input::Request(message) => self.arrive_request(&id, *message),
+            Input::Answer(message) => {
+                self.with_election(&id, |election, now| election.handle_answer(now, *message));
+            }
+            Input::Command(command) => self.handle_command(&id, command),
+            Input::Leader => self.follow_leader(&id),
+            Input::Stored(number, is_copied) => self.handle_stored(&id, number, is_copied),
+            Input::Up(peer, message) => self.arrive_up(&id, peer, message),
+            Input::Obituary(node, round) => self.arrive_obituary(&id, node, round),
+            Input::Shutdown => self.shut_down(&id),
+            Input::Exit => self.exit(&id),
+            Input::Down(peer, message) => self.arrive_down(&peer, message),
+            Input::Agent(input) => self.input(&id, input),
+            Input::Timer(part, at) => self.time_out(&id, part, at),
+        }
+    }
+
+    /// Gives an input to the process that runs on a host, if one does.
+    fn give_to_host(&mut self, host: usize, input: Input) {
+        if let Some(id) = self.hosts[host].process.clone() {
+            self.give(id, input);
+        }
+    }
+
+    /// Gives an input to a process after a delay.
+    fn wake(&mut self, id: &NodeId, delay: Duration, input: Input) {
+        self.schedule(delay, Event::Process(id.clone(), input));
+    }
+
+    /// Passes an input from one part of a process to another; they arrive in order.
+    fn pass(&mut self, id: &NodeId, input: Input) {
+        let delay = if self.random.chance(3) {
+            self.random.millis(0, 50)
+        } else {
+            Duration::from_micros(self.random.between(0, 200))
+        };
+        let now = self.now;
+        let Some(process) = self.processes.get_mut(id) else { return };
+        let free_at = &mut process.parts[input.part() as usize].free_at;
+        *free_at = (*free_at).max(now + delay);
+        let at = *free_at;
+        self.schedule_at(at, Event::Process(id.clone(), input));
+    }
+
+    fn schedule(&mut self, delay: Duration, event: Event) {
+        self.schedule_at(self.now + delay, event);
+    }
+
+    fn schedule_at(&mut self, at: Instant, event: Event) {
+        // The counter breaks ties, so that the order is always determined.
+        self.events_scheduled += 1;
+        self.events.insert((at.max(self.now), self.events_scheduled), event);
+    }
+
+    fn run_id() -> RunId {
+        RunId::new("run")
+    }
+}
+
+impl Input {
+    fn part(&self) -> Part {
+        match self {
+            Self::Connected(_) | Self::Request(_) | Self::Answer(_) | Self::Command(_) => {
+                Part::Voter
+            }
+            Self::Leader
+            | Self::Stored(..)
+            | Self::Up(..)
+            | Self::Obituary(..)
+            | Self::Shutdown
+            | Self::Exit => Part::Coordinator,
+            Self::Down(..) | Self::Agent(_) => Part::Agent,
+            Self::Timer(part, _) => *part,
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The coordinator of a voter's process: it runs while the voter leads.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use ragent_rendezvous::{
+    Rendezvous,
+    election::Leadership,
+    ids::{JobUid, NodeId, Round, Term},
+    settings::{Leases, Memory, Settings},
+    tenure::{Elected as Granted, Tenure},
+};
+
+use super::{
+    Bug, Input, World,
+    driver::{Coordinator, End, Waiting},
+    election::{Command, Elected, Leader},
+    host::ProcessEnd,
+};
+
+/// The coordination of a voter's process.
+#[derive(Debug)]
+pub(super) enum Coordination {
+    /// This process does not lead.
+    Idle,
+    /// The coordinator of a leadership.
+    Runs(Box<Coordinator>),
+    /// The coordinator has ended before its leadership in this term.
+    Ended(Term),
+    /// The job has ended.
+    Over,
+}
+
+/// The age at which an obituary is forgotten.
+const OBITUARY_AGE: Duration = Duration::from_secs(60);
+
+/// The time by which a coordinator with the planted bug outlasts its tenure.
+pub(super) const OVERTIME: Duration = Duration::from_secs(4);
+
+impl Coordination {
+    pub(super) fn coordinator(&mut self) -> Option<&mut Coordinator> {
+        match self {
+            Self::Runs(coordinator) => Some(coordinator),
+            Self::Idle | Self::Ended(_) | Self::Over => None,
+        }
+    }
+
+    /// Returns the coordinator that runs.
+    pub(super) fn running(&self) -> Option<&Coordinator> {
+        match self {
+            Self::Runs(coordinator) => Some(coordinator),
+            Self::Idle | Self::Ended(_) | Self::Over => None,
+        }
+    }
+
+    /// Returns the term of the coordinator that runs.
+    pub(super) fn term(&self) -> Option<Term> {
+        self.running().map(|coordinator| coordinator.term)
+    }
+}
+
+impl World {
+    /// Starts or ends the coordinator of a process, and informs its port, as the leader that its voter reports
+    /// requires it.
+    pub(super) fn follow_leader(&mut self, id: &NodeId) {
+        let bug = self.bug;
+        let Some(local) = self.local(id) else { return };
+        let Some(voter) = self.voter(id) else { return };
+        let led = match &voter.leader {
+            Leader::Here(leadership) => Some(leadership.term),
+            Leader::Other(..) | Leader::Unknown => None,
+        };
+        match &voter.coordination {
+            Coordination::Over => return,
+            Coordination::Ended(term) if led == Some(*term) => return,
+            Coordination::Runs(coordinator) if led == Some(coordinator.term) => return,
+            Coordination::Runs(coordinator) if bug == Bug::Overtime => {
+                let until = voter.until.get(&coordinator.term).copied().unwrap_or(local);
+                if local < until + OVERTIME {
+                    return;
+                }
+            }
+            Coordination::Ended(_) | Coordination::Runs(_) | Coordination::Idle => {}
+        }
+        self.drop_coordinator(id, Coordination::Idle);
+        let Some(voter) = self.voter(id) else { return };
+        match voter.leader.clone() {
+            Leader::Here(leadership) => self.start_coordinator(id, *leadership),
+            Leader::Other(place, term) => self.publish(id, Elected::There(place, term)),
+            Leader::Unknown => self.publish(id, Elected::Unknown),
+        }
+        self.check_process_end(id);
+    }
+
+    fn start_coordinator(&mut self, id: &NodeId, leadership: Leadership) {
+        let Some(local) = self.local(id) else { return };
+        let ignores = self.bug == Bug::IgnoredReplica;
+        let memory = leadership.memory.filter(|_| !ignores);
+        let number = self.events_scheduled;
+        let memory = memory.unwrap_or_else(|| Memory::fresh(JobUid::new(format!("job-{number}"))));
+        let overtime = if self.bug == Bug::Overtime { OVERTIME } else { Duration::ZERO };
+        let workers_until = match self.bug {
+            Bug::NoWaitForOthers => local,
+            _ => leadership.workers_until,
+        };
+        let tenure = Tenure::Elected(Granted {
+            term: leadership.term,
+            until: leadership.until + overtime,
+            workers_until,
+            former: leadership.former,
+        });
+        let settings = Settings {
+            run_id: Self::run_id(),
+            coordinator: id.to_string(),
+            host: Some(id.clone()),
+            shared: Some(self.shared),
+            keeps_charges: true,
+            leases: Leases::default(),
+        };
+        let rendezvous = Rendezvous::new(local, settings, memory, tenure);
+        let coordinator = Coordinator {
+            term: leadership.term,
+            rendezvous,
+            effects: VecDeque::new(),
+            copying: None,
+            is_over: false,
+            open: BTreeSet::new(),
+            stalled_until: None,
+        };
+        let Some(voter) = self.voter(id) else { return };
+        voter.coordination = Coordination::Runs(Box::new(coordinator));
+        voter.recent.retain(|(at, ..)| local.saturating_duration_since(*at) <= OBITUARY_AGE);
+        let recent = voter.recent.clone();
+        self.drive(id);
+        for (_, node, round) in recent {
+            self.report_death(id, &node, round);
+        }
+        self.publish(id, Elected::Here(leadership.term));
+    }
+
+    /// Ends the coordinator of a process, if it runs, and all of its streams.
+    pub(super) fn drop_coordinator(&mut self, id: &NodeId, next: Coordination) {
+        let Some(voter) = self.voter(id) else { return };
+        let open = voter.coordination.coordinator().map(|coordinator| coordinator.open.clone());
+        voter.coordination = next;
+        for peer in open.into_iter().flatten() {
+            self.hang_up(&peer);
+        }
+    }
+
+    /// Ends a coordinator in order.
+    pub(super) fn end_coordinator(&mut self, id: &NodeId, end: End) {
+        let Some(voter) = self.voter(id) else { return };
+        let Some(term) = voter.coordination.term() else { return };
+        let next = match end {
+            End::JobOver => Coordination::Over,
+            End::HandedOver | End::Ended => Coordination::Ended(term),
+        };
+        self.drop_coordinator(id, next);
+        self.publish(id, Elected::Unknown);
+        match end {
+            End::JobOver | End::HandedOver => self.pass(id, Input::Command(Command::Leave)),
+            End::Ended => {}
+        }
+        // The leader may have changed since.
+        self.pass(id, Input::Leader);
+        self.check_process_end(id);
+    }
+
+    /// Handles an obituary that a keeper has sent.
+    pub(super) fn arrive_obituary(&mut self, id: &NodeId, node: NodeId, round: Round) {
+        let Some(local) = self.local(id) else { return };
+        let Some(voter) = self.voter(id) else { return };
+        // The proof of its node id cannot be verified without a memory.
+        let has_memory = voter.election.replica().memory.is_some();
+        match &voter.coordination {
+            Coordination::Runs(_) => {
+                voter.recent.push_back((local, node.clone(), round));
+                self.report_death(id, &node, round);
+            }
+            Coordination::Idle | Coordination::Ended(_) if has_memory => {
+                voter.recent.push_back((local, node.clone(), round));
+                self.pass(id, Input::Command(Command::Obituary(node)));
+            }
+            Coordination::Idle | Coordination::Ended(_) | Coordination::Over => {}
+        }
+    }
+
+    fn report_death(&mut self, id: &NodeId, node: &NodeId, round: Round) {
+        let waiting = Waiting::Obituary(node.clone(), round);
+        self.call_coordinator(id, waiting);
+    }
+
+    /// Begins the end of a process whose agent has ended.
+    pub(super) fn begin_to_end(&mut self, id: &NodeId, end: ProcessEnd) {
+        let Some(process) = self.processes.get_mut(id) else { return };
+        process.ending = Some(end);
+        let Some(voter) = &process.voter else { return self.pass(id, Input::Exit) };
+        let is_here = matches!(voter.elected, Elected::Here(_));
+        match end {
+            // The coordinator informs all nodes first.
+            ProcessEnd::Closed if is_here => {}
+            ProcessEnd::Closed => self.pass(id, Input::Command(Command::Leave)),
+            ProcessEnd::Left | ProcessEnd::Other => {
+                if is_here {
+                    self.pass(id, Input::Shutdown);
+                }
+                self.pass(id, Input::Command(Command::Leave));
+                let flushes = self.random.millis(1, 20);
+                self.wake(id, flushes, Input::Exit);
+            }
+        }
+        self.check_process_end(id);
+    }
+
+    /// Ends a process whose job has ended, once its voter is not needed any more.
+    pub(super) fn check_process_end(&mut self, id: &NodeId) {
+        let Some(process) = self.processes.get(id) else { return };
+        let Some(voter) = &process.voter else { return };
+        if process.ending != Some(ProcessEnd::Closed) {
+            return;
+        }
+        let is_over = match &voter.coordination {
+            Coordination::Over => true,
+            Coordination::Runs(_) => false,
+            Coordination::Idle | Coordination::Ended(_) => {
+                !matches!(voter.elected, Elected::There(..))
+            }
+        };
+        if is_over {
+            let flushes = self.random.millis(1, 20);
+            self.wake(id, flushes, Input::Exit);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! A coordinator as its driver runs it: which effects wait for the voters, and which do not.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::{Duration, Instant},
+};
+
+use ragent_rendezvous::{
+    Rendezvous,
+    effect::Effect,
+    ids::{NodeId, Peer, Round, Term},
+    message::{Assignment, Attend, FromNode, ToNode},
+    settings::Memory,
+};
+
+use super::{Bug, Input, Part, World, coordinator::OVERTIME, election::Command, port::Down};
+
+/// The coordinator of one leadership.
+#[derive(Debug)]
+pub(super) struct Coordinator {
+    pub(super) term: Term,
+    pub(super) rendezvous: Rendezvous,
+    /// Effects that wait until the memory is stored.
+    pub(super) effects: VecDeque<Effect>,
+    /// The newest change of the memory, until a majority has it.
+    pub(super) copying: Option<(u64, Memory)>,
+    /// True if this process no longer leads, so that nothing more will be copied.
+    pub(super) is_over: bool,
+    /// The streams that it has not ended.
+    pub(super) open: BTreeSet<Peer>,
+    /// Deadlines are postponed until then, after a stall.
+    pub(super) stalled_until: Option<Instant>,
+}
+
+/// The reason for the end of a coordinator.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum End {
+    JobOver,
+    HandedOver,
+    Ended,
+}
+
+/// An input that waits for the coordinator.
+#[derive(Debug)]
+pub(super) enum Waiting {
+    Attend(Box<Attend>),
+    Message(Peer, Box<FromNode>),
+    Detached(Peer),
+    Obituary(NodeId, Round),
+    Shutdown,
+    /// Extends the right to coordinate.
+    Nothing,
+}
+
+/// A deadline that was missed by more than this was missed because the process was stalled.
+const STALL: Duration = Duration::from_millis(500);
+
+/// The time by which deadlines are postponed after a stall.
+const CATCH_UP: Duration = Duration::from_secs(1);
+
+impl Coordinator {
+    fn is_awaited(&self, bug: Bug) -> bool {
+        (self.copying.is_some() || self.is_over) && bug != Bug::EarlyEffects
+    }
+
+    /// Returns the time at which its earliest deadline is to be applied.
+    fn due(&mut self, now: Instant) -> Option<Instant> {
+        let deadline = self.rendezvous.poll_timeout();
+        if deadline.is_none_or(|deadline| now < deadline) {
+            self.stalled_until = None;
+        }
+        deadline.map(|at| self.stalled_until.map_or(at, |until| at.max(until)))
+    }
+
+    /// Applies the deadlines that have passed; postpones them once if the process was stalled.
+    fn time_out(&mut self, now: Instant) {
+        let deadline = self.rendezvous.poll_timeout();
+        let is_late = deadline.is_some_and(|deadline| deadline + STALL < now);
+        let is_stalled = is_late && self.stalled_until.is_none();
+        self.stalled_until = is_stalled.then(|| now + CATCH_UP);
+        if !is_stalled {
+            self.rendezvous.handle_timeout(now);
+        }
+    }
+}
+
+impl World {
+    /// Gives an input to the coordinator of a process, if one runs.
+    pub(super) fn call_coordinator(&mut self, id: &NodeId, input: Waiting) {
+        let bug = self.bug;
+        let Some(now) = self.local(id) else { return };
+        let Some(voter) = self.voter(id) else { return };
+        let Some(term) = voter.coordination.term() else { return };
+        let until = voter.until.get(&term).copied();
+        let Some(coordinator) = voter.coordination.coordinator() else { return };
+        let rendezvous = &mut coordinator.rendezvous;
+        if let Some(until) = until {
+            let overtime = if bug == Bug::Overtime { OVERTIME } else { Duration::ZERO };
+            rendezvous.handle_extended(now, until + overtime);
+        }
+        match input {
+            Waiting::Attend(attend) => {
+                coordinator.open.insert(attend.peer());
+                rendezvous.handle_attend(now, *attend);
+            }
+            Waiting::Message(peer, message) => rendezvous.handle_message(now, peer, *message),
+            Waiting::Detached(peer) => {
+                coordinator.open.remove(&peer);
+                rendezvous.handle_detached(now, peer);
+            }
+            Waiting::Obituary(node, round) => rendezvous.handle_obituary(now, &node, round),
+            Waiting::Shutdown => rendezvous.handle_shutdown(now),
+            Waiting::Nothing => {}
+        }
+        self.drive(id);
+    }
+
+    pub(super) fn shut_down(&mut self, id: &NodeId) {
+        self.call_coordinator(id, Waiting::Shutdown);
+    }
+
+    pub(super) fn time_out_coordinator(&mut self, id: &NodeId) {
+        self.call_coordinator(id, Waiting::Nothing);
+        if self.bug == Bug::Overtime {
+            self.follow_leader(id);
+        }
+        let Some(now) = self.local(id) else { return };
+        let Some(voter) = self.voter(id) else { return };
+        let Some(coordinator) = voter.coordination.coordinator() else { return };
+        coordinator.time_out(now);
+        self.drive(id);
+    }
+
+    /// Notes that a change of the memory is stored, or will never be.
+    pub(super) fn handle_stored(&mut self, id: &NodeId, number: u64, is_copied: bool) {
+        let Some(voter) = self.voter(id) else { return };
+        let Some(coordinator) = voter.coordination.coordinator() else { return };
+        let is_newest = |(newest, _): &mut (u64, Memory)| *newest == number;
+        let Some((_, memory)) = coordinator.copying.take_if(is_newest) else { return };
+        coordinator.is_over |= !is_copied;
+        if is_copied {
+            self.note_copied(memory);
+        }
+        self.drive(id);
+    }
+
+    /// Carries out the effects of a coordinator, unless they wait until the memory is stored, and sets its
+    /// timer.
+    pub(super) fn drive(&mut self, id: &NodeId) {
+        let bug = self.bug;
+        while let Some(coordinator) =
+            self.voter(id).and_then(|voter| voter.coordination.coordinator())
+        {
+            let Some(effect) = coordinator.rendezvous.poll_effect() else { break };
+            match effect {
+                // Signs of life are never delayed.
+                Effect::Send {
+                    to,
+                    message: message @ (ToNode::Echo { .. } | ToNode::Probe { .. }),
+                } => self.send_to_node(id, &to, message),
+                effect => {
+                    coordinator.effects.push_back(effect.clone());
+                    self.note_effect(&effect);
+                }
+            }
+        }
+        while let Some(coordinator) =
+            self.voter(id).and_then(|voter| voter.coordination.coordinator())
+        {
+            if coordinator.is_awaited(bug) {
+                break;
+            }
+            let Some(effect) = coordinator.effects.pop_front() else { break };
+            if self.dies_now(id) {
+                return;
+            }
+            if let Some(end) = self.carry_out(id, effect) {
+                return self.end_coordinator(id, end);
+            }
+        }
+        let Some(now) = self.local(id) else { return };
+        let Some(voter) = self.voter(id) else { return };
+        let Some(coordinator) = voter.coordination.coordinator() else { return };
+        let due = coordinator.due(now).filter(|_| bug != Bug::NoTimeouts);
+        self.set_timer(id, Part::Coordinator, due);
+    }
+
+    fn carry_out(&mut self, id: &NodeId, effect: Effect) -> Option<End> {
+        match effect {
+            Effect::Send { to, message } => self.send_to_node(id, &to, message),
+            Effect::HangUp { to } => {
+                if self.forget_stream(id, &to) {
+                    self.hang_up(&to);
+                }
+            }
+            Effect::Remember(memory) => {
+                let voter = self.voter(id)?;
+                voter.changes += 1;
+                let number = voter.changes;
+                voter.coordination.coordinator()?.copying = Some((number, memory.clone()));
+                let command = Command::Remember(Box::new(memory), number);
+                self.pass(id, Input::Command(command));
+            }
+            Effect::Resign { term } => {
+                self.pass(id, Input::Command(Command::Highest(term)));
+                return Some(End::Ended);
+            }
+            Effect::HandOver => return Some(End::HandedOver),
+            Effect::Finish { is_over: true } => return Some(End::JobOver),
+            Effect::Finish { is_over: false } => return Some(End::Ended),
+        }
+        None
+    }
+
+    fn send_to_node(&mut self, id: &NodeId, to: &Peer, mut message: ToNode) {
+        let is_open = self
+            .voter(id)
+            .and_then(|voter| voter.coordination.coordinator())
+            .is_some_and(|coordinator| coordinator.open.contains(to));
+        if !is_open {
+            return;
+        }
+        if self.bug == Bug::UnchainedWorkers {
+            match &mut message {
+                ToNode::Echo { lease_left, .. } => *lease_left = None,
+                ToNode::Welcome(welcome) => welcome.lease_left = None,
+                _ => {}
+            }
+        }
+        let is_refused = matches!(message, ToNode::Refuse(_));
+        self.send_down(to, Down::Message(Box::new(message)));
+        if is_refused && self.forget_stream(id, to) {
+            self.hang_up(to);
+        }
+    }
+
+    fn forget_stream(&mut self, id: &NodeId, peer: &Peer) -> bool {
+        let coordinator = self.voter(id).and_then(|voter| voter.coordination.coordinator());
+        coordinator.is_some_and(|coordinator| coordinator.open.remove(peer))
+    }
+
+    /// Notes the rounds that a coordinator completes.
+    fn note_effect(&mut self, effect: &Effect) {
+        if let Effect::Send { to, message: ToNode::Assignment(Assignment::Admit(admission)) } =
+            effect
+        {
+            self.note_admission(&to.node, admission.round);
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The hosts: their clocks, the processes on them, and the ways in which these are frozen and end.
+
+use std::time::{Duration, Instant};
+
+use ragent_core::targets::Targets;
+use ragent_rendezvous::{
+    election::message::Replica,
+    ids::{NodeId, Term},
+};
+
+use super::{Event, Input, Part, World, election::Voter, node::Agent, rules::Stage};
+use crate::random::Random;
+
+/// A host.
+#[derive(Debug)]
+pub(super) struct Host {
+    start: Instant,
+    /// The rate of its clock; 1 is exact.
+    rate: f64,
+    pub(super) process: Option<NodeId>,
+    /// True while the machine has no power.
+    pub(super) is_off: bool,
+    /// The machine is suspended until then; its clock goes on.
+    pub(super) suspended: Option<Instant>,
+    /// The voter's state file.
+    pub(super) file: Option<(Replica, Term)>,
+}
+
+/// An agent's process.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) host: usize,
+    pub(super) voter: Option<Voter>,
+    /// The agent, until it has ended.
+    pub(super) agent: Option<Agent>,
+    pub(super) targets: Targets,
+    pub(super) started: Instant,
+    pub(super) dials: u64,
+    pub(super) parts: [PartState; 3],
+    /// The reason for its end, once its agent has ended.
+    pub(super) ending: Option<ProcessEnd>,
+}
+
+/// A part of a process that runs on its own.
+#[derive(Debug)]
+pub(super) struct PartState {
+    frozen_until: Option<Instant>,
+    /// Inputs of other parts arrive in order: the next one not before this time.
+    pub(super) free_at: Instant,
+    timer: Option<Instant>,
+}
+
+/// The way in which an agent has ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum ProcessEnd {
+    /// The job has ended.
+    Closed,
+    /// It has left.
+    Left,
+    /// It was refused, or could not reach a coordinator; a service manager starts it again.
+    Other,
+}
+
+/// The maximum drift of a clock, in millionths.
+const DRIFT_MAX: u64 = 10_000;
+
+impl Host {
+    pub(super) fn new(start: Instant, random: &mut Random) -> Self {
+        let drift = random.between(0, 2 * DRIFT_MAX) as f64 - DRIFT_MAX as f64;
+        let rate = 1.0 + drift / 1e6;
+        Self { start, rate, process: None, is_off: true, suspended: None, file: None }
+    }
+
+    /// Returns the time on the clock of this host.
+    pub(super) fn local(&self, now: Instant) -> Instant {
+        self.start + now.saturating_duration_since(self.start).mul_f64(self.rate)
+    }
+
+    /// Returns the time at which the clock of this host shows `local`.
+    pub(super) fn global(&self, local: Instant) -> Instant {
+        let local = local.saturating_duration_since(self.start);
+        // Rounded up, so that a deadline has passed when its timer fires.
+        self.start + local.div_f64(self.rate) + Duration::from_nanos(2)
+    }
+
+    pub(super) fn is_suspended(&self, now: Instant) -> bool {
+        self.suspended.is_some_and(|until| now < until)
+    }
+}
+
+impl Process {
+    pub(super) fn frozen_until(&self, part: Part) -> Option<Instant> {
+        self.parts[part as usize].frozen_until
+    }
+}
+
+impl World {
+    /// Returns the time on the clock of a process.
+    pub(super) fn local(&self, id: &NodeId) -> Option<Instant> {
+        let process = self.processes.get(id)?;
+        Some(self.hosts[process.host].local(self.now))
+    }
+
+    pub(super) fn start_process(&mut self, host: usize) {
+        if self.hosts[host].process.is_some() || !self.may_start() {
+            return;
+        }
+        if let Some(until) = self.hosts[host].suspended.filter(|until| self.now < *until) {
+            return self.schedule_at(until, Event::Start(host));
+        }
+        self.processes_started += 1;
+        let id = NodeId::new(format!("h{host}-{}", self.processes_started));
+        let now = self.now;
+        let local = self.hosts[host].local(now);
+        let voter = (host < self.voters).then(|| self.new_voter(host, &id, local));
+        let first = match &voter {
+            Some(_) => host,
+            None => usize::try_from(self.random.between(0, self.voters as u64 - 1)).unwrap_or(0),
+        };
+        let agent = self.new_agent(host, &id, local);
+        let part = || PartState { frozen_until: None, free_at: now, timer: None };
+        let process = Process {
+            host,
+            voter,
+            agent: Some(agent),
+            targets: Targets::new(self.voters, first),
+            started: now,
+            dials: 0,
+            parts: [part(), part(), part()],
+            ending: None,
+        };
+        self.processes.insert(id.clone(), process);
+        self.hosts[host].process = Some(id.clone());
+        self.hosts[host].is_off = false;
+        if host < self.voters {
+            self.connect_voters(host);
+        }
+        self.settle_voter(&id);
+        self.settle_agent(&id);
+    }
+
+    /// Sets the timer of a part for its earliest deadline, which is on the clock of its host.
+    pub(super) fn set_timer(&mut self, id: &NodeId, part: Part, deadline: Option<Instant>) {
+        let now = self.now;
+        let Some(process) = self.processes.get_mut(id) else { return };
+        let Some(deadline) = deadline else { return };
+        let at = self.hosts[process.host].global(deadline).max(now);
+        let timer = &mut process.parts[part as usize].timer;
+        if timer.is_none_or(|timer| at < timer) {
+            *timer = Some(at);
+            self.schedule_at(at, Event::Process(id.clone(), Input::Timer(part, at)));
+        }
+    }
+
+    pub(super) fn time_out(&mut self, id: &NodeId, part: Part, at: Instant) {
+        let Some(process) = self.processes.get_mut(id) else { return };
+        let timer = &mut process.parts[part as usize].timer;
+        if *timer != Some(at) {
+            // An earlier deadline has replaced this one.
+            return;
+        }
+        *timer = None;
+        match part {
+            Part::Voter => {
+                self.with_election(id, |election, now| election.handle_timeout(now));
+            }
+            Part::Coordinator => self.time_out_coordinator(id),
+            Part::Agent => self.time_out_agent(id),
+        }
+    }
+
+    /// Stops a process for a while, as SIGSTOP does; its parts continue in any order.
+    pub(super) fn freeze(&mut self, host: usize, time: Duration) {
+        let Some(id) = self.hosts[host].process.clone() else { return };
+        for part in [Part::Voter, Part::Coordinator, Part::Agent] {
+            let until = self.now + time + self.random.millis(0, 3);
+            let Some(process) = self.processes.get_mut(&id) else { return };
+            let frozen_until = &mut process.parts[part as usize].frozen_until;
+            *frozen_until = (*frozen_until).max(Some(until));
+        }
+    }
+
+    /// Suspends a machine for a while.
+    pub(super) fn suspend(&mut self, host: usize, time: Duration) {
+        let until = self.now + time;
+        if self.hosts[host].suspended.is_some_and(|suspended| until <= suspended) {
+            return;
+        }
+        self.hosts[host].suspended = Some(until);
+        self.schedule_at(until, Event::Resume(host));
+        self.freeze(host, time);
+    }
+
+    /// Returns true if a process or a machine is frozen.
+    pub(super) fn is_any_frozen(&self) -> bool {
+        let parts = self.processes.values().flat_map(|process| &process.parts);
+        let mut frozen = parts.filter_map(|part| part.frozen_until);
+        frozen.any(|until| self.now < until)
+            || self.hosts.iter().any(|host| host.is_suspended(self.now))
+    }
+
+    /// Kills the process of a host; its keeper remains.
+    pub(super) fn kill_process(&mut self, host: usize) -> Option<NodeId> {
+        let id = self.hosts[host].process.take()?;
+        self.processes.remove(&id);
+        self.end_streams(&id, host);
+        if self.forgets && self.random.chance(30) {
+            self.forget_file(host);
+        }
+        Some(id)
+    }
+
+    /// Kills the agent of a host for `down`; its keeper sends an obituary.
+    pub(super) fn kill_agent(&mut self, host: usize, down: Duration) {
+        if let Some(id) = self.kill_process(host) {
+            self.outlive_agent(&id);
+            self.schedule(down, Event::Start(host));
+        }
+    }
+
+    /// Kills a process that was to die after a number of effects, if this is the last one. Returns true if it is dead.
+    pub(super) fn dies_now(&mut self, id: &NodeId) -> bool {
+        let Some((_, left)) = self.dies_after.as_mut().filter(|(dying, _)| dying == id) else {
+            return false;
+        };
+        if *left > 0 {
+            *left -= 1;
+            return false;
+        }
+        self.dies_after = None;
+        let down = self.random.millis(20, 6_000);
+        if let Some(host) = self.processes.get(id).map(|process| process.host) {
+            self.kill_agent(host, down);
+        }
+        true
+    }
+
+    /// Ends the power of a host for `down`.
+    pub(super) fn kill_host(&mut self, host: usize, down: Duration) {
+        self.hosts[host].is_off = true;
+        self.hosts[host].suspended = None;
+        self.kill_process(host);
+        self.keepers.retain(|_, keeper| keeper.host != host);
+        self.schedule(down, Event::Start(host));
+    }
+
+    /// Ends the process of an agent that has ended by itself.
+    pub(super) fn exit(&mut self, id: &NodeId) {
+        let Some(process) = self.processes.remove(id) else { return };
+        let host = process.host;
+        self.hosts[host].process = None;
+        self.end_streams(id, host);
+        match process.ending {
+            Some(ProcessEnd::Closed) => self.hosts[host].file = None,
+            Some(ProcessEnd::Left) => self.forget_file(host),
+            Some(ProcessEnd::Other) | None => {}
+        }
+        let restarts = match process.ending {
+            Some(ProcessEnd::Closed) => false,
+            Some(ProcessEnd::Left) => self.stage != Stage::Faulty || self.random.chance(70),
+            Some(ProcessEnd::Other) | None => true,
+        };
+        if restarts {
+            let delay = self.random.millis(200, 8_000);
+            self.schedule(delay, Event::Start(host));
+        }
+    }
+
+    fn forget_file(&mut self, host: usize) {
+        self.record.has_forgotten |= self.hosts[host].file.take().is_some();
+    }
+
+    /// Returns true if processes may still be started: no agent has received the outcome of the job.
+    fn may_start(&self) -> bool {
+        !matches!(self.stage, Stage::Closed(_))
+    }
+}

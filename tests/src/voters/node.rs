@@ -1,0 +1,284 @@
+//! The agents: the real [`Node`] of each, driven as the program drives it.
+
+use std::{
+    num::NonZeroU32,
+    time::{Duration, Instant},
+};
+
+use ragent_core::{
+    agent::{Action, AgentSettings, Ending},
+    node::{Claims, Effect, Node},
+    signal::Signal,
+    supervisor,
+};
+use ragent_rendezvous::{
+    election::message::Place,
+    ids::{AttendNumber, NodeId, Peer, RoundId, Term},
+    message::{Attend, KnownRound, NodeDescription, PROTOCOL_VERSION, RefuseReason, ToNode},
+    settings::Leases,
+};
+
+use super::{
+    Bug, Input, Part, World,
+    host::ProcessEnd,
+    port::{Down, Up},
+    workers::Group,
+};
+
+/// An agent, from its start to its end.
+#[derive(Debug)]
+pub(super) struct Agent {
+    pub(super) description: NodeDescription,
+    pub(super) node: Node,
+    /// The worker group of the last round that it started, until that has ended.
+    pub(super) group: Option<Group>,
+}
+
+/// An input of an agent, except those of its streams.
+#[derive(Debug)]
+pub(super) enum AgentInput {
+    /// The store for the workers of the next round listens.
+    StoreOpen,
+    /// The workers of this round can be started.
+    Prepared(RoundId),
+    /// An input of the worker group of this round.
+    Group(RoundId, supervisor::Input),
+    /// The keeper has found that the lease of this round's workers is over.
+    CutOff(RoundId),
+    /// SIGTERM.
+    Terminate,
+}
+
+impl World {
+    pub(super) fn new_agent(&mut self, host: usize, id: &NodeId, local: Instant) -> Agent {
+        let workers = u32::try_from(1 + host % 3).unwrap_or(1);
+        let description = NodeDescription {
+            node_id: id.clone(),
+            host_name: format!("host{host}"),
+            address: format!("10.0.0.{}", host + 1),
+            addresses: Vec::new(),
+            agent_port: 1,
+            role: "default".to_owned(),
+            local_world_size: NonZeroU32::new(workers).unwrap_or(NonZeroU32::MIN),
+            node_rank: None,
+        };
+        let settings = AgentSettings {
+            stop_grace: self.shared.timeouts.stop_grace,
+            join_timeout: self.shared.timeouts.join,
+            known_round: KnownRound::default(),
+            runs_unleased: false,
+            has_voters: true,
+            has_standbys: false,
+            leases: Leases::default(),
+            seed: self.random.between(0, u64::MAX - 1),
+        };
+        self.new_keeper(id, host);
+        Agent { description, node: Node::new(local, settings), group: None }
+    }
+
+    pub(super) fn agent(&mut self, id: &NodeId) -> Option<&mut Agent> {
+        self.processes.get_mut(id)?.agent.as_mut()
+    }
+
+    /// Calls the machine of an agent with the time on its clock, and carries out the effects.
+    fn with_node<T>(
+        &mut self,
+        id: &NodeId,
+        call: impl FnOnce(&mut Node, Instant) -> T,
+    ) -> Option<T> {
+        let local = self.local(id)?;
+        let result = call(&mut self.agent(id)?.node, local);
+        self.settle_agent(id);
+        Some(result)
+    }
+
+    /// Gives an agent an input after a delay.
+    pub(super) fn wake_agent(&mut self, id: &NodeId, delay: Duration, input: AgentInput) {
+        self.wake(id, delay, Input::Agent(input));
+    }
+
+    pub(super) fn input(&mut self, id: &NodeId, input: AgentInput) {
+        let Some(now) = self.local(id) else { return };
+        let Some(agent) = self.agent(id) else { return };
+        let group_of = |round: RoundId| move |group: &&mut Group| group.round == round;
+        match input {
+            AgentInput::StoreOpen => agent.node.handle_store_open(now, 4_000),
+            AgentInput::Prepared(round) => self.start_group(id, round),
+            AgentInput::Group(round, input) => {
+                if let Some(group) = agent.group.as_mut().filter(group_of(round)) {
+                    group.supervisor.handle(now, input);
+                }
+            }
+            AgentInput::CutOff(round) => {
+                if let Some(group) = agent.group.as_mut().filter(group_of(round)) {
+                    group.supervisor.handle(now, supervisor::Input::Kill);
+                    agent.node.handle_cut_off(now);
+                }
+            }
+            AgentInput::Terminate => agent.node.handle_signal(now, Signal::TERM),
+        }
+        self.settle_agent(id);
+    }
+
+    pub(super) fn time_out_agent(&mut self, id: &NodeId) {
+        let Some(now) = self.local(id) else { return };
+        let Some(agent) = self.agent(id) else { return };
+        agent.node.handle_timeout(now);
+        if let Some(group) = &mut agent.group {
+            group.supervisor.handle_timeout(now);
+        }
+        self.settle_agent(id);
+    }
+
+    /// Handles a message on a stream.
+    pub(super) fn arrive_down(&mut self, peer: &Peer, message: Down) {
+        let (id, attend) = (&peer.node, peer.attend);
+        if !self.is_read(peer) {
+            return;
+        }
+        match message {
+            Down::Connected => {
+                let claims = self.with_node(id, |node, now| node.handle_connected(now, attend));
+                match claims.flatten() {
+                    Some(claims) => self.register(peer, claims),
+                    None => self.forget(peer),
+                }
+            }
+            Down::Accepted => {
+                self.with_node(id, |node, now| node.handle_accepted(now, attend));
+            }
+            Down::NotHere(place, term) => self.go_elsewhere(peer, place, term),
+            Down::Message(message) => self.handle_message(peer, *message),
+            Down::End => {
+                self.forget(peer);
+                self.streams.remove(peer);
+                self.with_node(id, |node, now| node.handle_ended(now, attend));
+            }
+        }
+    }
+
+    fn handle_message(&mut self, peer: &Peer, message: ToNode) {
+        let (id, attend) = (&peer.node, peer.attend);
+        let ToNode::Welcome(welcome) = message else {
+            self.with_node(id, |node, now| node.handle_message(now, attend, message));
+            return;
+        };
+        let to = self.streams.get(peer).map(|stream| stream.to);
+        let counts = self.with_node(id, |node, now| node.handle_welcome(now, attend, &welcome));
+        if let (Some(true), Some(to), Some(process)) = (counts, to, self.processes.get_mut(id)) {
+            process.targets.handle_welcome(to, welcome.term);
+        }
+    }
+
+    fn go_elsewhere(&mut self, peer: &Peer, place: Option<Place>, term: Term) {
+        let is_eager = self.bug == Bug::EagerDials;
+        let Some(process) = self.processes.get_mut(&peer.node) else { return };
+        let is_new = place.is_some_and(|place| process.targets.handle_redirect(place.0, term));
+        let attend = peer.attend;
+        self.with_node(&peer.node, |node, now| {
+            node.handle_not_leading(now, attend, is_new || is_eager);
+        });
+    }
+
+    /// Closes a stream that the agent does not need any more.
+    fn forget(&mut self, peer: &Peer) {
+        let to = self.close_stream(peer);
+        if let (Some(to), Some(process)) = (to, self.processes.get_mut(&peer.node)) {
+            process.targets.handle_ended(to);
+        }
+    }
+
+    /// Sends the first message of a stream.
+    fn register(&mut self, peer: &Peer, claims: Claims) {
+        let Some(node) = self.agent(&peer.node).map(|agent| agent.description.clone()) else {
+            return;
+        };
+        let Claims { job_uid, known_round, restarts_used, charged_through, standing } = claims;
+        let attend = Attend {
+            protocol_version: PROTOCOL_VERSION,
+            run_id: Self::run_id(),
+            job_uid,
+            attend: peer.attend,
+            node,
+            settings: self.shared,
+            known_round,
+            restarts_used,
+            charged_through,
+            standing,
+        };
+        self.send_up(peer, Up::Attend(Box::new(attend)));
+    }
+
+    /// Carries out all effects of an agent's machines, and sets its timer.
+    pub(super) fn settle_agent(&mut self, id: &NodeId) {
+        while let Some(agent) = self.agent(id) {
+            let of_group = agent.group.as_mut().and_then(|group| group.supervisor.poll_effect());
+            if let Some(effect) = of_group {
+                self.carry_out_of_group(id, effect);
+            } else if let Some(effect) = agent.node.poll_effect() {
+                self.carry_out_of_node(id, effect);
+            } else {
+                break;
+            }
+        }
+        let Some(agent) = self.agent(id) else { return };
+        let of_group = agent.group.as_ref().and_then(|group| group.supervisor.poll_timeout());
+        let deadline = of_group.into_iter().chain(agent.node.poll_timeout()).min();
+        self.set_timer(id, Part::Agent, deadline);
+    }
+
+    fn carry_out_of_node(&mut self, id: &NodeId, effect: Effect) {
+        let peer = |attend| Peer { node: id.clone(), attend };
+        match effect {
+            Effect::Dial(attend) => self.dial_next(id, attend),
+            Effect::Send { attend, message } => {
+                self.send_up(&peer(attend), Up::Message(Box::new(message)))
+            }
+            Effect::Drop(attend) => self.forget(&peer(attend)),
+            Effect::Renew(until) => self.renew_lease(id, until),
+            Effect::LeaseLost => {}
+            Effect::Local(Action::OpenStore) => {
+                let takes = self.random.millis(1, 300);
+                self.wake_agent(id, takes, AgentInput::StoreOpen);
+            }
+            Effect::Local(Action::Start(admission)) => {
+                self.prepare_group(id, admission.round);
+            }
+            Effect::Local(Action::Stop { signal, grace }) => {
+                self.order_group(id, supervisor::Input::Stop { signal, grace });
+            }
+            Effect::Local(Action::Kill) => self.order_group(id, supervisor::Input::Kill),
+            Effect::Local(Action::Announce(_) | Action::ReportWait(_)) => {}
+            Effect::Local(Action::Finish(ending)) => self.end_agent(id, ending),
+        }
+    }
+
+    fn dial_next(&mut self, id: &NodeId, attend: AttendNumber) {
+        let Some(process) = self.processes.get_mut(id) else { return };
+        let is_attended = process.agent.as_ref().is_some_and(|agent| agent.node.is_attended());
+        let to = process.targets.next(is_attended);
+        process.dials += 1;
+        self.note_dial(id);
+        self.open_stream(Peer { node: id.clone(), attend }, to);
+    }
+
+    /// Records that an agent has ended by itself; its process ends when its voter does.
+    fn end_agent(&mut self, id: &NodeId, ending: Ending) {
+        let Some(process) = self.processes.get_mut(id) else { return };
+        process.agent = None;
+        for peer in self.streams.keys().filter(|peer| peer.node == *id).cloned().collect::<Vec<_>>()
+        {
+            self.close_stream(&peer);
+        }
+        self.kill_workers(id, 100);
+        let end = match ending {
+            Ending::Closed(outcome) | Ending::Refused(RefuseReason::Closed(outcome)) => {
+                self.note_outcome(id, outcome);
+                ProcessEnd::Closed
+            }
+            Ending::Left(_) => ProcessEnd::Left,
+            Ending::Refused(_) | Ending::Unreachable { .. } => ProcessEnd::Other,
+        };
+        self.begin_to_end(id, end);
+    }
+}

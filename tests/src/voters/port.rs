@@ -1,0 +1,109 @@
+//! The port of a voter: it passes registrations on to the coordinator of its process, holds them while no leader is
+//! known, and redirects them to the leader otherwise.
+
+use std::mem;
+
+use ragent_rendezvous::{
+    election::message::Place,
+    ids::{NodeId, Peer, Term},
+    message::{Attend, FromNode, ToNode},
+};
+
+use super::{World, driver::Waiting, election::Elected, network::Server};
+
+/// A message to a port.
+#[derive(Debug)]
+pub(super) enum Up {
+    Attend(Box<Attend>),
+    Message(Box<FromNode>),
+    /// The agent has closed the stream.
+    End,
+}
+
+/// A message to an agent.
+#[derive(Debug)]
+pub(super) enum Down {
+    Connected,
+    /// The answer begins.
+    Accepted,
+    /// The process does not lead; the leader and its term, if known.
+    NotHere(Option<Place>, Term),
+    Message(Box<ToNode>),
+    /// The stream has ended, or could not be opened.
+    End,
+}
+
+impl World {
+    pub(super) fn arrive_up(&mut self, id: &NodeId, peer: Peer, message: Up) {
+        let Some(server) = self.streams.get(&peer).map(|stream| stream.server) else {
+            return;
+        };
+        match (message, server) {
+            (Up::Attend(attend), Server::Connected) => self.arrive_attend(id, peer, attend),
+            (Up::Message(message), Server::Coordinator(term)) if self.coordinates(id, term) => {
+                self.call_coordinator(id, Waiting::Message(peer, message));
+            }
+            (Up::End, server) => {
+                if let Some(voter) = self.voter(id) {
+                    voter.held.retain(|(held, _)| *held != peer);
+                }
+                self.streams.remove(&peer);
+                if let Server::Coordinator(term) = server
+                    && self.coordinates(id, term)
+                {
+                    self.call_coordinator(id, Waiting::Detached(peer));
+                }
+            }
+            (Up::Attend(_) | Up::Message(_), _) => {}
+        }
+    }
+
+    fn arrive_attend(&mut self, id: &NodeId, peer: Peer, attend: Box<Attend>) {
+        let Some(elected) = self.voter(id).map(|voter| voter.elected) else { return };
+        self.send_down(&peer, Down::Accepted);
+        if elected != Elected::Unknown {
+            return self.answer_attend(id, peer, attend, elected);
+        }
+        self.set_server(&peer, Server::Held);
+        if let Some(voter) = self.voter(id) {
+            voter.held.push((peer, attend));
+        }
+    }
+
+    fn answer_attend(&mut self, id: &NodeId, peer: Peer, attend: Box<Attend>, elected: Elected) {
+        match elected {
+            Elected::Here(term) if self.coordinates(id, term) => {
+                self.set_server(&peer, Server::Coordinator(term));
+                self.call_coordinator(id, Waiting::Attend(attend));
+            }
+            // Its coordinator has just ended.
+            Elected::Here(_) => self.hang_up(&peer),
+            Elected::There(place, term) => {
+                self.send_down(&peer, Down::NotHere(Some(place), term));
+                self.hang_up(&peer);
+            }
+            Elected::Unknown => {
+                self.send_down(&peer, Down::NotHere(None, Term(0)));
+                self.hang_up(&peer);
+            }
+        }
+    }
+
+    /// Informs the port of the leader, and answers the registrations that were held for it.
+    pub(super) fn publish(&mut self, id: &NodeId, elected: Elected) {
+        let Some(voter) = self.voter(id) else { return };
+        voter.elected = elected;
+        if elected == Elected::Unknown {
+            return;
+        }
+        for (peer, attend) in mem::take(&mut voter.held) {
+            if self.streams.contains_key(&peer) {
+                self.answer_attend(id, peer, attend, elected);
+            }
+        }
+    }
+
+    fn coordinates(&mut self, id: &NodeId, term: Term) -> bool {
+        self.voter(id).is_some_and(|voter| voter.coordination.term() == Some(term))
+    }
+}

@@ -1,0 +1,273 @@
+//! The rules of a job with voters.
+//!
+//! - a: at no moment do two processes lead.
+//! - b: no worker starts while a worker of another round runs on any host, or after the end of the job.
+//! - c: no term is won twice.
+//! - d: no round is completed below a round that a member knows; and unless a voter has lost its state file, no number
+//!   of a round repeats, and a leader begins with the memory that a majority has.
+//! - g: after the last fault the job runs within a bounded time and keeps its leader, or has ended with one outcome;
+//!   no agent dials more often than its pauses allow.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use ragent_rendezvous::{
+    election::Leadership,
+    ids::{NodeId, Round, RoundId, Term},
+    message::{NodeState, Outcome},
+    settings::Memory,
+    snapshot::PhaseName,
+};
+
+use super::World;
+
+/// The history that the rules need.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    /// The process that has won each term.
+    winners: BTreeMap<Term, NodeId>,
+    /// The term of each round whose workers have started.
+    started: BTreeMap<Round, Term>,
+    /// The round whose workers begin to succeed.
+    pub(super) succeeded: Option<RoundId>,
+    /// The newest memory that a majority has.
+    copied: Option<Memory>,
+    /// True if a voter has lost its state file.
+    pub(super) has_forgotten: bool,
+    outcome: Option<Outcome>,
+    pub(super) broken: Option<String>,
+    pub(super) events: u64,
+}
+
+/// The numbers of a world at its end.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Totals {
+    /// The number of leaderships that began.
+    pub elections: u64,
+    /// The number of rounds whose workers have started.
+    pub rounds: u64,
+    /// The number of jobs that have ended.
+    pub closed: u64,
+}
+
+/// The stage of a world.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Stage {
+    /// Faults occur.
+    Faulty,
+    /// No faults have occurred since then.
+    Quiet(Instant),
+    /// The job has run again since then, after this number of elections.
+    Healed(Instant, usize),
+    /// An agent has received the outcome of the job at that time.
+    Closed(Instant),
+}
+
+/// The time within which the job runs after the last fault: late messages of 5 s, an election and a recovery of 10 s,
+/// the pause of agents that were refused (8 s), and the timeouts of a gathering.
+const RUNS_WITHIN: Duration = Duration::from_secs(60);
+
+/// The time within which late messages have arrived, and the time for which the leader must stay then.
+const SETTLED_AFTER: Duration = Duration::from_secs(6);
+const STABLE_FOR: Duration = Duration::from_secs(10);
+
+/// The time within which all processes end after the job: an agent that has not learned of its end waits for the
+/// join timeout.
+const ENDS_WITHIN: Duration = Duration::from_secs(100);
+
+/// The number of dials of an agent that are allowed at once, and those of each second.
+const DIALS: u64 = 12;
+const DIALS_PER_SECOND: u64 = 3;
+
+impl Record {
+    /// Notes that a rule is broken; the first one counts.
+    pub(super) fn breaks(&mut self, why: impl FnOnce() -> String) {
+        self.broken.get_or_insert_with(why);
+    }
+}
+
+impl World {
+    /// Returns the numbers so far.
+    pub fn totals(&self) -> Totals {
+        Totals {
+            elections: self.record.winners.len() as u64,
+            rounds: self.record.started.len() as u64,
+            closed: u64::from(self.record.outcome.is_some()),
+        }
+    }
+
+    /// Returns the hosts whose processes lead.
+    pub(super) fn leading_hosts(&self) -> impl Iterator<Item = usize> {
+        let voters = self.hosts.iter().enumerate().take(self.voters);
+        voters.filter_map(|(at, host)| {
+            let process = self.processes.get(host.process.as_ref()?)?;
+            let until = process.voter.as_ref()?.election.leads_until()?;
+            (host.local(self.now) < until).then_some(at)
+        })
+    }
+
+    /// Checks rule a.
+    pub(super) fn check_coordinators(&mut self) {
+        let mut leaders = self.leading_hosts();
+        if let (Some(one), Some(other)) = (leaders.next(), leaders.next()) {
+            drop(leaders);
+            self.record.breaks(|| format!("rule a: hosts {one} and {other} lead"));
+        }
+    }
+
+    pub(super) fn note_copied(&mut self, memory: Memory) {
+        let is_newer = self.record.copied.as_ref().is_none_or(|copied| copied.term <= memory.term);
+        if is_newer {
+            self.record.copied = Some(memory);
+        }
+    }
+
+    /// Checks rules c and d for a leadership that begins.
+    pub(super) fn note_winner(&mut self, id: &NodeId, leadership: &Leadership) {
+        let term = leadership.term;
+        if let Some(winner) = self.record.winners.insert(term, id.clone()) {
+            self.record.breaks(|| format!("rule c: {winner} and {id} have won term {term}"));
+        }
+        let value = |memory: &Memory| (memory.round, memory.charged_through, memory.restarts_used);
+        // The charges of a job that has ended do not count for another run.
+        let copied = self.record.copied.as_ref().filter(|copied| copied.closed.is_none());
+        let (copied, taken) = (copied.map(value), leadership.memory.as_ref().map(value));
+        // A change that was not copied in time may have reached the winner, so it may know more.
+        if taken < copied && !self.record.has_forgotten {
+            self.record.breaks(|| format!("rule d: {id} has {taken:?} instead of {copied:?}"));
+        }
+    }
+
+    /// Checks rule d for a member of a round that is completed.
+    pub(super) fn note_admission(&mut self, id: &NodeId, round: RoundId) {
+        let Some(agent) = self.agent(id) else { return };
+        let known = agent.node.agent().known_round().round;
+        if known.round > round.round || known.round == round.round && known != round {
+            self.record.breaks(|| format!("rule d: {id} knows {known} and is admitted to {round}"));
+        }
+    }
+
+    /// Checks rules b and d for workers that have started.
+    pub(super) fn note_workers(&mut self, id: &NodeId, round: RoundId) {
+        let other = self.alive().find(|(_, other)| *other != round);
+        if let Some((node, other)) = other.map(|(node, round)| (node.clone(), round)) {
+            self.record
+                .breaks(|| format!("rule b: {round} starts on {id} while {other} runs on {node}"));
+        }
+        let first = *self.record.started.entry(round.round).or_insert(round.term);
+        let newest = self.record.started.last_key_value().map(|(round, _)| *round);
+        if self.record.has_forgotten {
+            return;
+        }
+        if first != round.term || newest > Some(round.round) {
+            self.record
+                .breaks(|| format!("rule d: {round} starts on {id} after {newest:?} of {first}"));
+        }
+        if self.record.outcome.is_some() && !self.may_run_again() {
+            self.record
+                .breaks(|| format!("rule b: {round} starts on {id} after the end of the job"));
+        }
+    }
+
+    /// Checks rule g for the outcome that an agent has received.
+    pub(super) fn note_outcome(&mut self, id: &NodeId, outcome: Outcome) {
+        let first = self.record.outcome.get_or_insert_with(|| outcome.clone());
+        if *first != outcome {
+            let first = first.clone();
+            self.record.breaks(|| format!("rule g: {id} has {outcome:?}, others {first:?}"));
+        }
+        if !matches!(self.stage, Stage::Closed(_)) {
+            self.stage = Stage::Closed(self.now);
+            self.end_faults();
+        }
+    }
+
+    /// Checks rule g for an agent that dials.
+    pub(super) fn note_dial(&mut self, id: &NodeId) {
+        let Some(process) = self.processes.get(id) else { return };
+        let age = self.now.saturating_duration_since(process.started).as_secs();
+        let dials = process.dials;
+        if dials > DIALS + DIALS_PER_SECOND * age {
+            self.record.breaks(|| format!("rule g: {id} has dialed {dials} times in {age} s"));
+        }
+    }
+
+    /// Returns true if the job runs on all members of its round.
+    fn runs(&self) -> bool {
+        let Some(host) = self.leading_hosts().next() else { return false };
+        let now = self.hosts[host].local(self.now);
+        let process = self.hosts[host].process.as_ref().and_then(|id| self.processes.get(id));
+        let voter = process.and_then(|process| process.voter.as_ref());
+        let Some(coordinator) = voter.and_then(|voter| voter.coordination.running()) else {
+            return false;
+        };
+        let snapshot = coordinator.rendezvous.snapshot(now);
+        let members = snapshot.nodes.iter().filter(|node| node.group_rank.is_some());
+        let mut runs = members.map(|node| self.runs_on(&node.node_id, snapshot.round));
+        snapshot.phase == PhaseName::Running && runs.all(|runs| runs)
+    }
+
+    fn runs_on(&self, id: &NodeId, round: Round) -> bool {
+        let agent = self.processes.get(id).and_then(|process| process.agent.as_ref());
+        let standing = agent.map(|agent| agent.node.agent().standing(self.now));
+        let is_running = standing.is_some_and(|standing| standing.state == NodeState::Running);
+        is_running && self.round_on(id).is_some_and(|runs| runs.round == round)
+    }
+
+    /// Returns true if the job has ended in a way after which agents that were started later begin another run.
+    fn may_run_again(&self) -> bool {
+        self.record.outcome.as_ref().is_some_and(|outcome| !outcome.result.is_lasting())
+    }
+
+    /// Checks rule g. Returns false at the end of the world.
+    pub(super) fn check_health(&mut self) -> Result<bool, String> {
+        let elections = self.record.winners.len();
+        match self.stage {
+            Stage::Faulty => Ok(true),
+            // A frozen process is a fault that has not ended.
+            Stage::Quiet(_) if self.is_any_frozen() => {
+                self.stage = Stage::Quiet(self.now);
+                Ok(true)
+            }
+            Stage::Quiet(since) => {
+                let is_checked = self.record.events.is_multiple_of(16);
+                if is_checked && self.runs() {
+                    self.stage = Stage::Healed(self.now, elections);
+                } else if self.now > since + RUNS_WITHIN {
+                    return Err(format!("rule g: the job does not run at {:?}", self.elapsed()));
+                }
+                Ok(true)
+            }
+            Stage::Healed(since, before) => {
+                if self.now < since + SETTLED_AFTER {
+                    self.stage = Stage::Healed(since, elections);
+                } else if elections > before {
+                    return Err(format!("rule g: another election at {:?}", self.elapsed()));
+                }
+                Ok(self.now < since + SETTLED_AFTER + STABLE_FOR)
+            }
+            Stage::Closed(since) => {
+                let is_checked = self.record.events.is_multiple_of(16);
+                if is_checked && self.may_run_again() && self.runs() {
+                    return Ok(false);
+                }
+                if self.now > since + ENDS_WITHIN {
+                    self.check_end()
+                } else {
+                    Ok(!self.processes.is_empty())
+                }
+            }
+        }
+    }
+
+    /// Checks that no process is left when nothing happens any more.
+    pub(super) fn check_end(&self) -> Result<bool, String> {
+        if matches!(self.stage, Stage::Closed(_)) && self.processes.is_empty() {
+            return Ok(false);
+        }
+        let left: Vec<_> = self.processes.keys().collect();
+        Err(format!("rule g: {left:?} have not ended at {:?}", self.elapsed()))
+    }
+}

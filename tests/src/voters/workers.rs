@@ -1,0 +1,100 @@
+//! The worker groups of agents: the real [`Supervisor`] of each.
+
+use std::time::Duration;
+
+use ragent_core::supervisor::{self, GroupEnd, Supervisor};
+use ragent_rendezvous::{
+    ids::{LocalRank, NodeId, RoundId},
+    message::{WorkerEnd, WorkerFailure},
+};
+
+use super::{World, node::AgentInput};
+use crate::world::failure;
+
+/// The worker group of a round.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) round: RoundId,
+    pub(super) supervisor: Supervisor,
+}
+
+impl World {
+    /// Begins to start the workers of an admission.
+    pub(super) fn prepare_group(&mut self, id: &NodeId, round: RoundId) {
+        let grace = self.shared.timeouts.stop_grace;
+        let Some(agent) = self.agent(id) else { return };
+        let size = agent.description.local_world_size.get();
+        agent.group = Some(Group { round, supervisor: Supervisor::new(size, grace) });
+        let takes = self.random.millis(0, 100);
+        self.wake_agent(id, takes, AgentInput::Prepared(round));
+    }
+
+    pub(super) fn order_group(&mut self, id: &NodeId, order: supervisor::Input) {
+        let Some(now) = self.local(id) else { return };
+        if let Some(group) = self.agent(id).and_then(|agent| agent.group.as_mut()) {
+            group.supervisor.handle(now, order);
+        }
+    }
+
+    /// Starts the workers of a group, unless it was stopped meanwhile or the lease is over.
+    pub(super) fn start_group(&mut self, id: &NodeId, round: RoundId) {
+        let Some(now) = self.local(id) else { return };
+        let is_leased = self.is_leased(id);
+        let Some(agent) = self.agent(id) else { return };
+        let group = agent.group.as_mut().filter(|group| group.round == round);
+        let Some(group) = group.filter(|group| group.supervisor.is_running()) else { return };
+        if is_leased {
+            self.start_workers(id, round);
+        } else {
+            // The keeper starts nothing in this case, and reports that the lease is over.
+            group.supervisor.handle(now, supervisor::Input::Kill);
+        }
+    }
+
+    pub(super) fn carry_out_of_group(&mut self, id: &NodeId, effect: supervisor::Effect) {
+        let Some(now) = self.local(id) else { return };
+        let Some(agent) = self.agent(id) else { return };
+        let Some(round) = agent.group.as_ref().map(|group| group.round) else { return };
+        match effect {
+            supervisor::Effect::Failed(local_rank, end) => {
+                let failed = failure(&agent.description, round, local_rank, false);
+                agent.node.handle_failed(now, WorkerFailure { end, ..failed });
+            }
+            supervisor::Effect::Signal(_) => self.stop_workers(id, round),
+            supervisor::Effect::Sweep => self.sweep_workers(id, round),
+            supervisor::Effect::KillKeeper => {}
+            supervisor::Effect::Finish(end) => self.end_group(id, end),
+        }
+    }
+
+    fn end_group(&mut self, id: &NodeId, end: GroupEnd) {
+        let Some(now) = self.local(id) else { return };
+        let Some(agent) = self.agent(id) else { return };
+        agent.group = None;
+        agent.node.handle_finished(now, end);
+    }
+
+    /// Makes a worker of `round` fail on a node, if any runs there.
+    pub(super) fn fail_worker(&mut self, id: &NodeId, round: RoundId) {
+        if self.runs_workers_of(id, round) {
+            let ended = supervisor::Input::Ended(LocalRank(0), WorkerEnd::Exited(1));
+            self.wake_agent(id, Duration::ZERO, AgentInput::Group(round, ended));
+        }
+    }
+
+    /// Makes all workers of `round` exit with 0 on a node, if any run there.
+    pub(super) fn finish_workers(&mut self, id: &NodeId, round: RoundId) {
+        if !self.runs_workers_of(id, round) {
+            return;
+        }
+        let Some(size) = self.agent(id).map(|agent| agent.description.local_world_size.get())
+        else {
+            return;
+        };
+        self.end_workers(id);
+        for local_rank in (0..size).map(LocalRank) {
+            let ended = supervisor::Input::Ended(local_rank, WorkerEnd::Exited(0));
+            self.wake_agent(id, Duration::ZERO, AgentInput::Group(round, ended));
+        }
+    }
+}
