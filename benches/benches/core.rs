@@ -99,7 +99,6 @@ fn attend(number: u32, nodes: u32) -> Attend {
             fixed_ranks: false,
             store_access: StoreAccess::Members,
         },
-        voters: Vec::new(),
         known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),

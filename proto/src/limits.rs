@@ -14,7 +14,7 @@ pub(crate) const MAX_NODE_ADDRESSES: usize = 64;
 pub(crate) const MAX_LOCAL_WORLD_SIZE: u32 = 65_536;
 /// Addresses that a worker store admits: as many as a coordinator sends.
 pub(crate) const MAX_STORE_CLIENTS: usize = ragent_rendezvous::limits::STORE_CLIENTS_MAX;
-/// Nodes in a snapshot, and successors.
+/// Nodes in a snapshot.
 pub(crate) const MAX_NODES: usize = 65_536;
 /// Waits and ages: no timeout is longer than a year.
 pub(crate) const MAX_DURATION_MS: u64 = 366 * 24 * 3600 * 1000;

@@ -51,8 +51,6 @@ pub struct Attend {
     pub node: NodeDescription,
     /// The agent's settings that all nodes must share.
     pub settings: SharedSettings,
-    /// The sorted endpoints of the voters, as the agent knows them; empty if the job has one endpoint.
-    pub voters: Vec<String>,
     /// The newest round that the node knows, with its size and the node's rank in it.
     pub known_round: KnownRound,
     /// The number of failures charged to the job, as far as the agent knows.
@@ -205,8 +203,8 @@ pub struct Welcome {
     pub coordinator: String,
     /// The leases and the keep-alive interval.
     pub leases: Leases,
-    /// The nodes that would take over, in this order; currently none.
-    pub successors: Vec<NodeId>,
+    /// The endpoints of the voters, by place; empty if the job has one endpoint.
+    pub voters: Vec<String>,
     /// The time that is left of the coordinator's own lease, if it has one; a bound of the agent's lease, because
     /// another coordinator may exist afterwards.
     pub lease_left: Option<Duration>,

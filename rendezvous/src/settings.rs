@@ -195,8 +195,8 @@ pub struct Settings {
     /// The settings that all nodes share; a standalone coordinator takes them from the first
     /// attend.
     pub shared: Option<SharedSettings>,
-    /// The sorted endpoints of the voters that elect the coordinator; all nodes must have the same. Empty if the job has
-    /// one endpoint.
+    /// The endpoints of the voters that elect the coordinator, by place; agents receive them with the welcome. Empty if
+    /// the job has one endpoint.
     pub voters: Vec<String>,
     /// True if the charges of a run of which no member registers are kept for the next run: set
     /// where a service manager starts both, and not a user who wants the job to run once more.

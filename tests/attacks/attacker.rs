@@ -101,7 +101,6 @@ pub(crate) fn attend(node_id: &str, address: &str, agent_port: u32) -> v1::Atten
             was_cut_off: false,
         }),
         proof: Vec::new(),
-        voters: Vec::new(),
         lost_term: 0,
     }
 }

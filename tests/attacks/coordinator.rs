@@ -45,7 +45,7 @@ impl Coordination for Fake {
             keep_alive_interval_ms: 300,
             agent_lease_ms: self.agent_lease_ms,
             coordinator_lease_ms: self.coordinator_lease_ms,
-            successors: Vec::new(),
+            voters: Vec::new(),
             proof: vec![7; 16],
             lease_left_ms: None,
         };

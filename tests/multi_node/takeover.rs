@@ -225,33 +225,57 @@ fn coordinators_without_agents() {
     sandbox.wait_until_nothing_left();
 }
 
-/// A node with another list of voters is refused with both lists.
+/// Agents that name one voter, the leader or another one, and an agent that spells the list differently, take
+/// the list of voters from the welcome: they stay when the leader is lost, and report all voters when none leads.
 #[test]
-fn other_lists_are_refused() {
-    let sandbox = Sandbox::new();
+fn list_is_taken_from_the_welcome() {
+    let sandbox = Sandbox::with_standbys();
     let list = endpoints();
-    let job = elected(&sandbox, &list, "--nnodes 2");
-    let mut voters: Vec<Program> = (0..2).map(|_| job.guest("--no-python stay.sh")).collect();
+    let flags = format!("--nnodes 2:6 {FLAGS}");
+    let job = elected(&sandbox, &list, &flags);
+    let mut voters: Vec<Program> = (0..3).map(|_| job.guest("--no-python stay.sh")).collect();
     for voter in &mut voters {
-        voter.worker();
+        voter.logs("registered");
     }
-    let [first, second, _] = &list;
-    let other = [first.clone(), second.clone(), format!("127.0.0.1:{}", free_port())];
-    let stranger = elected(&sandbox, &other, "--nnodes 2");
-    let end = stranger.guest("--no-python stay.sh").end();
-    end.assert_code(1);
-    end.assert_stderr(&[&sorted(&list), &sorted(&other), "hint: "]);
-    let single = Job::at(&sandbox, first.clone(), "--nnodes 2");
-    let end = single.guest("--no-python stay.sh").end();
-    end.assert_code(1);
-    end.assert_stderr(&[&sorted(&list), "one endpoint"]);
-    drop(voters);
+    let first = leader(&job);
+    let other = list.iter().find(|one| **one != first).unwrap();
+    let spelled = list.join(",").replace("127.0.0.1", "localhost");
+    let start = |endpoint: &str| {
+        Job::at(&sandbox, endpoint.to_owned(), &flags).guest("--no-python stay.sh")
+    };
+    let mut guests = [start(&first), start(other), start(&spelled)];
+    for agent in voters.iter_mut().chain(&mut guests) {
+        assert_eq!(agent.worker().number("world_size"), 6);
+    }
+    take_leader(&job, &mut voters).signal(Signal::SIGKILL);
+    for agent in voters.iter_mut().chain(&mut guests) {
+        assert_eq!(agent.worker().number("world_size"), 5);
+    }
+    assert_eq!(job.status()["restarts_used"], 0);
+    take_leader(&job, &mut voters).signal(Signal::SIGKILL);
+    for guest in &mut guests {
+        let line = guest.logs("killing the workers of this node");
+        for voter in &list {
+            assert!(line.contains(voter), "{voter} is not in: {line}");
+        }
+    }
 }
 
-fn sorted(list: &[String; 3]) -> String {
-    let mut list = list.clone();
-    list.sort();
-    list.join(",")
+/// A voter with another list is excluded from the election, which the others report, but its agent takes part in
+/// the job.
+#[test]
+fn voter_with_another_list_is_excluded() {
+    let sandbox = Sandbox::new();
+    let list = endpoints();
+    let job = elected(&sandbox, &list, "--nnodes 3");
+    let mut agents: Vec<Program> = (0..2).map(|_| job.guest("--no-python stay.sh")).collect();
+    let [first, second, _] = &list;
+    let other = [first.clone(), second.clone(), format!("127.0.0.1:{}", free_port())];
+    agents.push(elected(&sandbox, &other, "--nnodes 3").guest("--no-python stay.sh"));
+    assert_round(&mut agents, 3);
+    for agent in &mut agents[..2] {
+        agent.logs("was refused: its `--rdzv-endpoint` or its `--nnodes` differs");
+    }
 }
 
 /// Asserts that no voter has left a state file for the next job.

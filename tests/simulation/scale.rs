@@ -52,7 +52,6 @@ fn attend(n: u32) -> Attend {
             node_rank: None,
         },
         settings: shared(),
-        voters: Vec::new(),
         known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),

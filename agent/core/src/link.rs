@@ -89,7 +89,7 @@ impl Link {
     ///
     /// `leases` are the intervals in use until a welcome names others; `seed` decides the jitter,
     /// and differs between the nodes of a job. `has_alternatives` is true if another voter may be dialed
-    /// when the coordinator does not answer.
+    /// when the coordinator does not answer; see also [`Self::handle_alternatives`].
     pub fn new(now: Instant, leases: Leases, seed: u64, has_alternatives: bool) -> Self {
         Self {
             newest: AttendNumber(0),
@@ -168,6 +168,11 @@ impl Link {
         self.unanswered.clear();
         self.extend_lease(now, attended, lease_left);
         self.keep_alive(now, attend);
+    }
+
+    /// Notes that another voter may be dialed from now on when the coordinator does not answer.
+    pub fn handle_alternatives(&mut self) {
+        self.has_alternatives = true;
     }
 
     /// Notes the coordinator's echo of a keep-alive; `lease_left` as in the welcome.

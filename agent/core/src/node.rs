@@ -143,6 +143,9 @@ impl Node {
         self.link.handle_welcome(now, attend, welcome.leases, welcome.lease_left);
         let counts = self.link.current() == Some(attend);
         if counts {
+            if !welcome.voters.is_empty() {
+                self.link.handle_alternatives();
+            }
             self.agent.handle_welcome(now, welcome);
         }
         self.collect(now);

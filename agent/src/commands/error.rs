@@ -131,8 +131,6 @@ pub struct Ended {
     pub ending: Ending,
     /// The settings of this node.
     pub settings: SharedSettings,
-    /// The sorted endpoints of the voters, as this node knows them; empty if it was started with one endpoint.
-    pub voters: Vec<String>,
     /// The endpoint of the job, or its voters.
     pub endpoint: String,
     /// The title of its command.
@@ -294,7 +292,7 @@ fn usage(errors: &[UsageError]) -> String {
 
 impl Ended {
     fn report(&self) -> String {
-        let Self { ending, settings, voters, endpoint, title, workers_succeeded } = self;
+        let Self { ending, settings, endpoint, title, workers_succeeded } = self;
         match ending {
             Ending::Closed(Outcome { result: JobResult::AllLeft, .. })
                 if settings.nodes.max() == 1 =>
@@ -303,7 +301,7 @@ impl Ended {
             }
             Ending::Closed(outcome) => closed(outcome, title),
             Ending::Left(signal) => format!("ragent: left the job because of {signal}"),
-            Ending::Refused(reason) => refused(reason, (settings, voters), endpoint, title),
+            Ending::Refused(reason) => refused(reason, settings, endpoint, title),
             Ending::Unreachable { waited, was_attended, has_left } => {
                 let seconds = waited.as_secs();
                 let what = match (has_left, was_attended) {
@@ -401,13 +399,10 @@ fn loopback(address: &str, host_name: &str) -> String {
 
 fn refused(
     reason: &RefuseReason,
-    (settings, voters): (&SharedSettings, &[String]),
+    settings: &SharedSettings,
     endpoint: &str,
     title: &str,
 ) -> String {
-    let list = |voters: &[String]| {
-        if voters.is_empty() { "one endpoint".to_owned() } else { voters.join(",") }
-    };
     let refused = |why: String, hint: &str| {
         let text = format!("error: the coordinator at {endpoint} refuses this node\n");
         with_hint(format!("{text}  caused by: {why}"), Some(hint))
@@ -419,10 +414,6 @@ fn refused(
         RefuseReason::EarlierRun => refused(
             "it belongs to an earlier run of the job".to_owned(),
             "restart the agent, so that it joins the current run",
-        ),
-        RefuseReason::Endpoints { ours } => refused(
-            format!("`--rdzv-endpoint` is {} here and {} there", list(voters), list(ours)),
-            "give the same `--rdzv-endpoint` on all nodes",
         ),
         RefuseReason::LoopbackAddress { address } => refused(
             format!("the node's address {address} cannot be reached from other machines"),
@@ -482,39 +473,4 @@ fn differences(here: &SharedSettings, there: &SharedSettings) -> String {
         .map(|(name, here, there)| format!("{name} is {here} here and {there} there"))
         .collect::<Vec<_>>()
         .join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use ragent_rendezvous::settings::{NodeRange, StoreAccess, Timeouts};
-
-    use super::*;
-
-    /// A node with another list of voters is refused with both lists and a hint.
-    #[test]
-    fn other_endpoints_are_named() {
-        let settings = SharedSettings {
-            nodes: NodeRange::new(1, 3).unwrap(),
-            max_restarts: 0,
-            timeouts: Timeouts::default(),
-            fixed_ranks: false,
-            store_access: StoreAccess::Members,
-        };
-        let endpoint = "n0:1".to_owned();
-        let report = |here: &[&str], there: &[&str]| {
-            let list = |voters: &[&str]| voters.iter().map(|voter| (*voter).to_owned()).collect();
-            let (voters, ours): (Vec<_>, Vec<_>) = (list(here), list(there));
-            let ending = Ending::Refused(RefuseReason::Endpoints { ours });
-            let (title, endpoint) = ("train.py".to_owned(), endpoint.clone());
-            let workers_succeeded = false;
-            Ended { ending, settings, voters, endpoint, title, workers_succeeded }.report()
-        };
-        assert_eq!(
-            report(&["n0:1", "n1:1", "n3:1"], &["n0:1", "n1:1", "n2:1"]),
-            "error: the coordinator at n0:1 refuses this node\n  caused by: `--rdzv-endpoint` is \
-             n0:1,n1:1,n3:1 here and n0:1,n1:1,n2:1 there\nhint: give the same `--rdzv-endpoint` \
-             on all nodes"
-        );
-        assert!(report(&[], &["n0:1"]).contains("is one endpoint here and n0:1 there"));
-    }
 }

@@ -210,7 +210,7 @@ async fn launch_on_runtime(
         warn!("the keeper process did not end in time; processes of this node may remain");
     }
     console_end.wait(limits::FLUSH_TIMEOUT).await;
-    let (agent_driver::End { ending, workers_succeeded }, endpoint) = outcome?;
+    let agent_driver::End { ending, workers_succeeded, endpoint } = outcome?;
     match ending {
         Ending::Closed(outcome) if outcome.result == JobResult::Succeeded => {
             info!(run_id = %spec.run_id, "the job has succeeded");
@@ -220,8 +220,7 @@ async fn launch_on_runtime(
         }
         ending => {
             let (settings, title) = (spec.shared, spec.command.title.clone());
-            let voters = spec.rendezvous.voters();
-            let ended = Ended { ending, settings, voters, endpoint, title, workers_succeeded };
+            let ended = Ended { ending, settings, endpoint, title, workers_succeeded };
             Err(LaunchError::Ended(Box::new(ended)))
         }
     }
@@ -229,11 +228,7 @@ async fn launch_on_runtime(
 
 /// Writes the recent log lines to a file unless the job has succeeded or was stopped by signals:
 /// before the end of the supervisor, which removes a temporary folder without files.
-async fn keep_log(
-    spec: &JobSpec,
-    log: &Log,
-    outcome: &Result<(agent_driver::End, String), LaunchError>,
-) {
+async fn keep_log(spec: &JobSpec, log: &Log, outcome: &Result<agent_driver::End, LaunchError>) {
     let is_well = |ending: &Ending| match ending {
         Ending::Closed(outcome) => {
             matches!(outcome.result, JobResult::Succeeded | JobResult::AllLeft)
@@ -241,7 +236,7 @@ async fn keep_log(
         Ending::Left(_) => true,
         Ending::Refused(_) | Ending::Unreachable { .. } => false,
     };
-    if !matches!(outcome, Ok((end, _)) if is_well(&end.ending)) {
+    if !matches!(outcome, Ok(end) if is_well(&end.ending)) {
         log.keep();
     } else if spec.log_dir.is_none() {
         log.discard();
@@ -267,7 +262,7 @@ async fn take_part(
     supervisor: &mut SupervisorHandle,
     signals: &mut mpsc::Receiver<Signal>,
     log: &Log,
-) -> Result<(agent_driver::End, String), LaunchError> {
+) -> Result<agent_driver::End, LaunchError> {
     let stores = StoreThread::start("stores").map_err(system("start a thread"))?;
     let mut service_manager = ServiceManager::of_this_process(clock::now());
     service_manager.report_looking(&spec.rendezvous.endpoint_text());
@@ -287,8 +282,8 @@ async fn take_part(
         Some(signal) = signals.recv() => {
             let signal = ragent_core::signal::Signal(signal as i32);
             let ending = Ending::Left(signal);
-            let end = agent_driver::End { ending, workers_succeeded: false };
-            return Ok((end, String::new()));
+            let endpoint = String::new();
+            return Ok(agent_driver::End { ending, workers_succeeded: false, endpoint });
         },
     };
     let attends = attending(spec, &services.name);
@@ -313,21 +308,13 @@ async fn take_part(
         };
         wait_for_hosted(ends, limit, signals).await;
     }
-    let endpoint = match &spec.rendezvous {
-        RendezvousMethod::Voters(voters) => voters.to_string(),
-        RendezvousMethod::Standalone
-        | RendezvousMethod::Endpoint { .. }
-        | RendezvousMethod::Search(_)
-        | RendezvousMethod::Static { .. } => coordinator.borrow().endpoint.clone(),
-    };
     services.stop();
-    let ending = ending.map_err(|error| match error {
+    ending.map_err(|error| match error {
         DriveError::Store(source) => LaunchError::WorkerStore { ports: spec.store_ports, source },
         DriveError::Supervisor => {
             system("watch the workers")(io::Error::other("its task has ended"))
         }
-    })?;
-    Ok((ending, endpoint))
+    })
 }
 
 /// Updates the coordinator's endpoint in the registration, for `ragent status` on this machine.

@@ -91,7 +91,6 @@ impl NodeServices {
             run_id: spec.run_id.clone(),
             destination: self.destination.clone(),
             shared: spec.shared,
-            voters: spec.rendezvous.voters(),
             node,
             local_addr: spec.local_addr.clone(),
             settings: AgentSettings {

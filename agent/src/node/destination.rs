@@ -6,7 +6,7 @@ use ragent_core::targets::Targets;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::ids::{AttendNumber, Term};
 
-use crate::spec::Endpoint;
+use crate::spec::{Endpoint, VoterList};
 
 /// The endpoints of a coordinator.
 #[derive(Clone, Debug)]
@@ -21,8 +21,8 @@ pub(crate) struct Destination {
     text: String,
     /// The last known address of each.
     known: Vec<Option<SocketAddr>>,
-    /// The endpoint of each attempt that was not welcomed yet, by position.
-    attempts: BTreeMap<AttendNumber, usize>,
+    /// The endpoint of each attempt that was not welcomed yet, by name.
+    attempts: BTreeMap<AttendNumber, Endpoint>,
 }
 
 /// The consequence of a redirect.
@@ -81,32 +81,59 @@ impl Destination {
         is_attended: bool,
     ) -> (Endpoint, Option<SocketAddr>) {
         let at = self.targets.as_mut().map_or(0, |targets| targets.next(is_attended));
-        self.attempts.insert(attend, at);
+        self.attempts.insert(attend, self.names.get(at).cloned().unwrap_or_default());
         let endpoint = self.dialed.get(at).cloned().unwrap_or_default();
         (endpoint, self.known.get(at).copied().flatten())
     }
 
-    /// Notes a welcome on a stream, and the address that it leads to. Returns the name of the endpoint.
+    /// Replaces the endpoints by the voters of the coordinator that has welcomed this agent; what is known of an
+    /// endpoint in both lists is kept. `seed` selects the voter that is dialed first when the leader is lost, unless
+    /// this agent is itself a voter. Returns true if the list is another one.
+    pub(super) fn handle_voter_list(&mut self, list: &VoterList, seed: u64) -> bool {
+        let names = list.sorted();
+        if self.targets.is_some() && self.names == names {
+            return false;
+        }
+        let known = |name: &Endpoint| {
+            let at = self.position(name)?;
+            Some((self.dialed.get(at)?.clone(), self.known.get(at).copied().flatten()))
+        };
+        let (dialed, known): (Vec<_>, Vec<_>) =
+            names.iter().map(|name| known(name).unwrap_or_else(|| (name.clone(), None))).unzip();
+        let own = names.iter().zip(&dialed).position(|(name, dialed)| name != dialed);
+        let [any, ..] = seed.to_le_bytes();
+        let first = own.unwrap_or_else(|| usize::from(any) % names.len().max(1));
+        self.targets = Some(Targets::new(names.len(), first));
+        (self.names, self.dialed, self.known) = (names, dialed, known);
+        self.text = list.to_string();
+        true
+    }
+
+    /// Notes a welcome on a stream, and the address that it leads to. Returns the name of the endpoint, which the
+    /// list of voters may spell in another way.
     pub(super) fn handle_welcome(
         &mut self,
         attend: AttendNumber,
         term: Term,
         remote: Option<SocketAddr>,
-    ) -> Option<&Endpoint> {
-        let at = self.attempts.remove(&attend)?;
-        if let Some(targets) = &mut self.targets {
-            targets.handle_welcome(at, term);
+    ) -> Option<Endpoint> {
+        let name = self.attempts.remove(&attend)?;
+        if let Some(at) = self.position(&name) {
+            if let Some(targets) = &mut self.targets {
+                targets.handle_welcome(at, term);
+            }
+            if let Some(known) = self.known.get_mut(at) {
+                *known = remote;
+            }
         }
-        if let Some(known) = self.known.get_mut(at) {
-            *known = remote;
-        }
-        self.names.get(at)
+        Some(name)
     }
 
     /// Notes that a stream, or the attempt to open it, has ended. The end of a stream proves nothing about the
     /// leader, which is dialed again.
     pub(super) fn handle_ended(&mut self, attend: AttendNumber) {
-        if let Some(at) = self.attempts.remove(&attend)
+        if let Some(name) = self.attempts.remove(&attend)
+            && let Some(at) = self.position(&name)
             && let Some(targets) = &mut self.targets
         {
             targets.handle_failed(at);
@@ -118,7 +145,8 @@ impl Destination {
         let named = not_here.endpoint.parse::<Endpoint>().ok();
         match &mut self.targets {
             Some(targets) => {
-                let place = self.names.iter().position(|name| Some(name) == named.as_ref());
+                let position = |named: &Endpoint| self.names.iter().position(|name| name == named);
+                let place = named.as_ref().and_then(position);
                 Redirect::NotLeading(
                     place.is_some_and(|place| targets.handle_redirect(place, not_here.term)),
                 )
@@ -128,6 +156,10 @@ impl Destination {
                 None => Redirect::Ignored,
             },
         }
+    }
+
+    fn position(&self, name: &Endpoint) -> Option<usize> {
+        self.names.iter().position(|known| known == name)
     }
 
     /// Replaces the only endpoint.
@@ -190,7 +222,7 @@ mod tests {
         assert_eq!(destination.handle_redirect(&not_here(3, "c:1")), Redirect::NotLeading(true));
         assert_eq!(destination.dial(TWO, false), (at("c:1"), None));
         let remote = Some("10.0.0.3:1".parse().unwrap());
-        assert_eq!(destination.handle_welcome(TWO, Term(3), remote), Some(&at("c:1")));
+        assert_eq!(destination.handle_welcome(TWO, Term(3), remote), Some(at("c:1")));
         assert_eq!(destination.dial(AttendNumber(3), true), (at("c:1"), remote));
         destination.handle_ended(TWO);
         assert_eq!(destination.dial(AttendNumber(4), false).0, at("c:1"), "the same leader");
@@ -198,5 +230,42 @@ mod tests {
         assert_eq!(destination.dial(AttendNumber(5), false).0, at("127.0.0.1:1"));
         assert_eq!(destination.dial(AttendNumber(6), false).0, at("c:1"), "in its turn");
         assert_eq!(destination.to_string(), "a,b,c");
+    }
+
+    /// An agent with one endpoint takes the list of voters from the welcome: the stream leads to the leader, which
+    /// is dialed at the address that is known, and without it the others are dialed.
+    #[test]
+    fn list_is_taken_from_the_welcome() {
+        let mut destination = Destination::endpoint(at("b:1"), at("b:1"));
+        destination.dial(ONE, false);
+        let list: VoterList = "a,b,c:1".parse().unwrap();
+        assert!(destination.handle_voter_list(&list, 0));
+        let remote = Some("10.0.0.2:1".parse().unwrap());
+        assert_eq!(destination.handle_welcome(ONE, Term(3), remote), Some(at("b:1")));
+        assert_eq!(destination.to_string(), "a:1,b:1,c:1");
+        assert_eq!(destination.dialed_voters(), ["a:1", "b:1", "c:1"].map(at));
+        assert_eq!(destination.dial(TWO, true), (at("b:1"), remote));
+        destination.handle_ended(TWO);
+        let dialed: Vec<_> = (3..6).map(|n| destination.dial(AttendNumber(n), false).0).collect();
+        assert_eq!(dialed, ["a:1", "b:1", "c:1"].map(at));
+        assert_eq!(destination.handle_redirect(&not_here(4, "c:1")), Redirect::NotLeading(true));
+        assert!(!destination.handle_voter_list(&list, 1), "the same list");
+        assert_eq!(destination.dial(AttendNumber(6), false).0, at("c:1"), "the leader is kept");
+    }
+
+    /// A list in another spelling replaces the one that the agent was started with. The agent dials its own voter at
+    /// its own address as before, and a stream to an endpoint that the new list spells differently keeps its name.
+    #[test]
+    fn list_in_another_spelling_is_replaced() {
+        let list = ["a:1", "b:1", "c:1"].map(at).to_vec();
+        let own = Some((1, at("127.0.0.1:1")));
+        let mut destination = Destination::voters(list, "a,b,c".to_owned(), own, 0);
+        assert_eq!(destination.dial(ONE, false).0, at("a:1"));
+        let other: VoterList = "a.org,b,c:1".parse().unwrap();
+        assert!(destination.handle_voter_list(&other, 0));
+        assert_eq!(destination.handle_welcome(ONE, Term(3), None), Some(at("a:1")));
+        let dialed: Vec<_> = (2..5).map(|n| destination.dial(AttendNumber(n), false).0).collect();
+        assert_eq!(dialed, ["127.0.0.1:1", "c:1", "a.org:1"].map(at));
+        assert_eq!(destination.to_string(), "a.org:1,b:1,c:1");
     }
 }

@@ -58,8 +58,6 @@ pub struct AgentSpec {
     pub(crate) destination: Destination,
     /// The settings that all nodes must share.
     pub shared: SharedSettings,
-    /// The sorted endpoints of the voters; empty if the job has one endpoint.
-    pub voters: Vec<String>,
     /// This node's description; its address only if it is known before a stream is open.
     pub node: NodeDescription,
     /// The node's address, if the user gave it.
@@ -84,6 +82,8 @@ pub struct End {
     pub ending: Ending,
     /// True if its own workers had succeeded in the last round that ran here.
     pub workers_succeeded: bool,
+    /// The endpoint of the coordinator, or the voters.
+    pub endpoint: String,
 }
 
 /// An error after which a node cannot take part.
@@ -136,8 +136,9 @@ pub async fn drive(
     loop {
         if let Some(ending) = driver.carry_out_all().await? {
             let workers_succeeded = driver.workers_succeeded;
+            let endpoint = driver.spec.destination.to_string();
             driver.flush_streams(&mut events).await;
-            return Ok(End { ending, workers_succeeded });
+            return Ok(End { ending, workers_succeeded, endpoint });
         }
         let deadline = driver.poll_timeout();
         tokio::select! {

@@ -382,7 +382,6 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
         run_id: RunId::new(RUN_ID),
         endpoint,
         shared,
-        voters: Vec::new(),
         node,
         local_addr: None,
         settings: AgentSettings {

@@ -4,7 +4,6 @@ use std::{net::IpAddr, num::NonZeroU32};
 
 use ragent_rendezvous::{
     ids::{AttendNumber, GroupRank, JobUid, NodeId, Round, RunId, Term},
-    limits::VOTERS_MAX,
     message::{
         Attend, FromNode, KnownRound, NodeDescription, NodeState, PROGRESS_MAX,
         REFUSED_CLIENTS_MAX, RefusedClients, StandbyCounts, Standing,
@@ -147,7 +146,6 @@ impl From<Attend> for v1::Attend {
             attend: attend.attend.0,
             node: Some(attend.node.into()),
             settings: Some(attend.settings.into()),
-            voters: attend.voters,
             known_round: Some(v1::KnownRound {
                 round: to_round(attend.known_round.round),
                 size: attend.known_round.size,
@@ -175,7 +173,6 @@ impl TryFrom<v1::Attend> for Attend {
             attend: AttendNumber(attend.attend),
             node: required(attend.node, "attend.node")?.try_into()?,
             settings: required(attend.settings, "attend.settings")?.try_into()?,
-            voters: voters(attend.voters, "attend.voters")?,
             known_round: KnownRound {
                 round: round(known_round.round, "known_round.round")?,
                 size: known_round.size,
@@ -186,11 +183,6 @@ impl TryFrom<v1::Attend> for Attend {
             standing: required(attend.standing, "attend.standing")?.try_into()?,
         })
     }
-}
-
-/// Checks a list of voters.
-pub(super) fn voters(voters: Vec<String>, field: &'static str) -> Result<Vec<String>, Malformed> {
-    list(voters, field, VOTERS_MAX, |voter| nonempty(voter, field))
 }
 
 impl From<NodeDescription> for v1::Node {

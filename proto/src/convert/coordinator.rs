@@ -3,7 +3,8 @@
 use std::{net::IpAddr, time::Duration};
 
 use ragent_rendezvous::{
-    ids::{GlobalRank, GroupRank, JobUid, NodeId, RoleRank, Round, RunId, Term},
+    ids::{GlobalRank, GroupRank, JobUid, RoleRank, Round, RunId, Term},
+    limits::VOTERS_MAX,
     message::{
         Admission, Assignment, EvictReason, RefuseReason, RestartReason, ToNode, WaitReason,
         Welcome,
@@ -11,9 +12,7 @@ use ragent_rendezvous::{
     settings::Leases,
 };
 
-use super::{
-    agent::voters, list, millis, name, nonempty, port, required, round, to_millis, to_round,
-};
+use super::{list, millis, name, nonempty, port, required, round, to_millis, to_round};
 use crate::{
     Malformed, Proof, limits,
     v1::{self, assignment, coordinator_message, refusal, restart},
@@ -131,7 +130,7 @@ impl From<Welcome> for v1::Welcome {
             keep_alive_interval_ms: to_millis(welcome.leases.keep_alive_interval),
             agent_lease_ms: to_millis(welcome.leases.agent),
             coordinator_lease_ms: to_millis(welcome.leases.coordinator),
-            successors: welcome.successors.iter().map(NodeId::to_string).collect(),
+            voters: welcome.voters,
             proof: Vec::new(),
             lease_left_ms: welcome.lease_left.map(to_lease_left),
         }
@@ -172,12 +171,9 @@ impl TryFrom<v1::Welcome> for Welcome {
             job_uid: JobUid::new(nonempty(welcome.job_uid, "welcome.job_uid")?),
             coordinator: name(welcome.coordinator, "welcome.coordinator")?,
             leases,
-            successors: list(
-                welcome.successors,
-                "welcome.successors",
-                limits::MAX_NODES,
-                |node| Ok(NodeId::new(nonempty(node, "welcome.successors")?)),
-            )?,
+            voters: list(welcome.voters, "welcome.voters", VOTERS_MAX, |voter| {
+                nonempty(voter, "welcome.voters")
+            })?,
             lease_left: welcome.lease_left_ms.map(from_lease_left),
         })
     }
@@ -189,7 +185,6 @@ impl From<RefuseReason> for v1::Refusal {
         let reason = match reason {
             RefuseReason::Closed(outcome) => Reason::Closed(outcome.into()),
             RefuseReason::EarlierRun => Reason::EarlierRun(refusal::EarlierRun {}),
-            RefuseReason::Endpoints { ours } => Reason::Endpoints(refusal::Endpoints { ours }),
             RefuseReason::LoopbackAddress { address } => {
                 Reason::LoopbackAddress(refusal::LoopbackAddress { address })
             }
@@ -225,9 +220,6 @@ impl TryFrom<v1::Refusal> for RefuseReason {
             // Not a reason of the machine: see `FromCoordinator`.
             Reason::OtherAgent(refusal::OtherAgent {}) => {
                 return Err(Malformed::OutOfRange("refusal.reason"));
-            }
-            Reason::Endpoints(refusal::Endpoints { ours }) => {
-                Self::Endpoints { ours: voters(ours, "refusal.endpoints")? }
             }
             Reason::LoopbackAddress(refusal::LoopbackAddress { address }) => {
                 Self::LoopbackAddress { address: name(address, "refusal.address")? }

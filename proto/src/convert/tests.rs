@@ -98,10 +98,6 @@ fn outcomes() -> Vec<Outcome> {
     results.into_iter().map(outcome).collect()
 }
 
-fn voters() -> Vec<String> {
-    ["n0:29400", "n1:29400", "n2:29400"].map(str::to_owned).to_vec()
-}
-
 fn attend(state: NodeState) -> Attend {
     Attend {
         protocol_version: 1,
@@ -119,7 +115,6 @@ fn attend(state: NodeState) -> Attend {
             node_rank: Some(0),
         },
         settings: settings(),
-        voters: voters(),
         known_round: KnownRound { round: round(), size: 4, group_rank: Some(GroupRank(0)) },
         restarts_used: 1,
         charged_through: Round(40),
@@ -225,13 +220,11 @@ fn from_coordinator() -> Vec<FromCoordinator> {
         job_uid: JobUid::new("uid"),
         coordinator: "node0".to_owned(),
         leases: Leases::default(),
-        successors: vec![NodeId::new("node1")],
+        voters: ["n0:29400", "n1:29400", "n2:29400"].map(str::to_owned).to_vec(),
         lease_left: Some(Duration::from_millis(2_345)),
     };
     let mut refusals = vec![
         RefuseReason::EarlierRun,
-        RefuseReason::Endpoints { ours: voters() },
-        RefuseReason::Endpoints { ours: Vec::new() },
         RefuseReason::LoopbackAddress { address: "127.0.0.1".to_owned() },
         RefuseReason::NodeRankTaken { node_rank: 1, host_name: "node1".to_owned() },
         RefuseReason::ProtocolVersion { ours: 2 },
@@ -370,11 +363,6 @@ fn malformed_messages_are_refused_by_name() {
     assert_eq!(
         refusal(&|a| node(a, &|n| n.role = "x".repeat(257))),
         Malformed::TooLong { field: "node.role", len: 257, limit: 256 }
-    );
-    assert_eq!(refusal(&|a| a.voters[1].clear()), Malformed::Missing("attend.voters"));
-    assert_eq!(
-        refusal(&|a| a.voters = vec!["n:1".to_owned(); 6]),
-        Malformed::TooLong { field: "attend.voters", len: 6, limit: 5 }
     );
     assert_eq!(
         refusal(&|a| a.settings.as_mut().unwrap().min_nodes = 9),

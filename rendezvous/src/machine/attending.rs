@@ -28,9 +28,6 @@ impl Rendezvous {
         if attend.run_id != self.settings.run_id {
             return Some(RefuseReason::RunId { ours: self.settings.run_id.clone() });
         }
-        if attend.voters != self.settings.voters {
-            return Some(RefuseReason::Endpoints { ours: self.settings.voters.clone() });
-        }
         if attend.job_uid.as_ref().is_some_and(|uid| !self.is_own(uid)) && !self.may_adopt(attend) {
             return Some(RefuseReason::EarlierRun);
         }
@@ -217,7 +214,7 @@ impl Rendezvous {
             job_uid: self.memory.job_uid.clone(),
             coordinator: self.settings.coordinator.clone(),
             leases,
-            successors: Vec::new(),
+            voters: self.settings.voters.clone(),
             lease_left: self.tenure.left(self.clock),
         }
     }

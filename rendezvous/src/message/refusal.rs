@@ -10,11 +10,6 @@ pub enum RefuseReason {
     Closed(Outcome),
     /// The agent belongs to an earlier run with the same run id.
     EarlierRun,
-    /// The agent and the coordinator have different lists of voters.
-    Endpoints {
-        /// The coordinator's list; empty if it was started with one endpoint.
-        ours: Vec<String>,
-    },
     /// The nodes are on several machines, and this one's or the master's address is a loopback
     /// address.
     LoopbackAddress {
@@ -64,7 +59,6 @@ impl RefuseReason {
         match self {
             Self::Closed(_) => "closed",
             Self::EarlierRun => "earlier_run",
-            Self::Endpoints { .. } => "endpoints",
             Self::LoopbackAddress { .. } => "loopback_address",
             Self::NodeRankTaken { .. } => "node_rank_taken",
             Self::NodeRankTooHigh { .. } => "node_rank_too_high",

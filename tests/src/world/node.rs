@@ -334,7 +334,6 @@ impl World {
             attend,
             node: agent.description.clone(),
             settings: self.shared,
-            voters: Vec::new(),
             known_round,
             restarts_used,
             charged_through,

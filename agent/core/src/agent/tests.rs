@@ -79,7 +79,7 @@ impl Fixture {
                 job_uid: JobUid::new("uid"),
                 coordinator: "a".to_owned(),
                 leases: Leases::default(),
-                successors: Vec::new(),
+                voters: Vec::new(),
                 lease_left: None,
             },
         );

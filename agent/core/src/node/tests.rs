@@ -36,7 +36,7 @@ fn welcome(term: u64) -> Welcome {
         job_uid: JobUid::new("uid"),
         coordinator: "a".to_owned(),
         leases: Leases::default(),
-        successors: Vec::new(),
+        voters: Vec::new(),
         lease_left: None,
     }
 }
@@ -132,6 +132,33 @@ fn lower_term_is_not_obeyed() {
     assert!(!node.handle_welcome(now + 500 * MS, two, &welcome(4)));
     assert!(effects(&mut node).contains(&Effect::Drop(two)));
     assert!(!node.is_attended());
+}
+
+/// After a welcome that names other voters, also if a later one names none, an attempt that is not answered is
+/// abandoned early, so that another voter is dialed.
+#[test]
+fn welcome_names_alternatives() {
+    for voters in [Vec::new(), ["a:1", "b:1", "c:1"].map(str::to_owned).to_vec()] {
+        let (mut node, now) = ready();
+        let has_alternatives = !voters.is_empty();
+        let mut begin = now;
+        for (number, voters) in [(2, voters), (3, Vec::new())] {
+            let attend = AttendNumber(number);
+            node.handle_ended(begin, AttendNumber(number - 1));
+            begin += 100 * MS;
+            node.handle_timeout(begin);
+            assert!(effects(&mut node).contains(&Effect::Dial(attend)));
+            node.handle_connected(begin, attend);
+            assert!(node.handle_welcome(begin, attend, &Welcome { voters, ..welcome(1) }));
+        }
+        let last = AttendNumber(4);
+        node.handle_ended(begin, AttendNumber(3));
+        node.handle_timeout(begin + 100 * MS);
+        assert!(effects(&mut node).contains(&Effect::Dial(last)));
+        node.handle_connected(begin + 100 * MS, last);
+        node.handle_timeout(begin + 700 * MS);
+        assert_eq!(effects(&mut node).contains(&Effect::Drop(last)), has_alternatives);
+    }
 }
 
 /// Messages on a dropped stream have no effect.

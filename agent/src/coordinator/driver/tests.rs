@@ -118,7 +118,6 @@ pub(crate) fn attend(name: &str) -> Attend {
             fixed_ranks: false,
             store_access: StoreAccess::Members,
         },
-        voters: Vec::new(),
         known_round: KnownRound::default(),
         restarts_used: 0,
         charged_through: Round(0),

@@ -11,7 +11,10 @@ use ragent_rendezvous::{
     ids::AttendNumber,
     message::{Attend, FromNode, PROTOCOL_VERSION, ToNode, Welcome},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+};
 use tracing::{debug, info, warn};
 
 use super::Driver;
@@ -20,7 +23,7 @@ use crate::{
     limits,
     node::{description::describe, destination::Redirect, node_id::new_node_id},
     report::telemetry,
-    spec::Endpoint,
+    spec::{Endpoint, VoterList},
     sys::{clock, host::ThisHost},
 };
 
@@ -75,7 +78,6 @@ impl Driver<'_> {
             attend,
             node,
             settings: self.spec.shared,
-            voters: self.spec.voters.clone(),
             known_round,
             restarts_used,
             charged_through,
@@ -129,9 +131,10 @@ impl Driver<'_> {
         if !counts {
             return debug!(term = welcome.term.0, "outdated welcome ignored");
         }
+        self.handle_voter_list(&welcome.voters);
         let remote = self.remotes.get(&attend).copied();
         let name = self.spec.destination.handle_welcome(attend, welcome.term, remote);
-        let endpoint = name.map(ToString::to_string).unwrap_or_default();
+        let endpoint = name.map(|name| name.to_string()).unwrap_or_default();
         if self.outage.handle_reached() || is_first {
             info!(
                 endpoint, run_id = %self.spec.run_id, term = welcome.term.0, "registered"
@@ -149,6 +152,26 @@ impl Driver<'_> {
                 not_here.endpoint = endpoint;
             }
         });
+    }
+
+    /// Replaces the endpoints that this agent dials by the voters of its coordinator, if it has any.
+    fn handle_voter_list(&mut self, voters: &[String]) {
+        if voters.is_empty() {
+            return;
+        }
+        let list = match voters.join(",").parse::<VoterList>() {
+            Ok(list) => list,
+            Err(error) => {
+                return debug!(?voters, %error, "the coordinator's list of voters is ignored");
+            }
+        };
+        let before = self.spec.destination.to_string();
+        if self.spec.destination.handle_voter_list(&list, self.spec.settings.seed) {
+            info!(from = before, voters = %list, "received the list of voters");
+            // An earlier lookup was for other endpoints.
+            self.lookup = JoinSet::new();
+            self.look_voters_up();
+        }
     }
 
     /// Registers again if the coordinator does not know this machine's present addresses. It must

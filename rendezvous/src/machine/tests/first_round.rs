@@ -5,6 +5,7 @@ use crate::{
     effect::Effect,
     ids::{JobUid, Round, RunId, Term},
     message::{FromNode, JobResult, NodeState, PROTOCOL_VERSION, RefuseReason, ToNode, WaitReason},
+    settings::Leases,
     snapshot::Explanation,
 };
 
@@ -111,10 +112,6 @@ fn misfits_are_refused_with_the_reason() {
     let reason = RefuseReason::RunId { ours: RunId::new("run") };
     assert_eq!(t.attend_with(attend), [Did::Refuse("a", reason)]);
     let mut attend = t.attend_of("a", ready());
-    attend.voters = vec!["n0:29400".to_owned()];
-    let reason = RefuseReason::Endpoints { ours: Vec::new() };
-    assert_eq!(t.attend_with(attend), [Did::Refuse("a", reason)]);
-    let mut attend = t.attend_of("a", ready());
     attend.job_uid = Some(JobUid::new("yesterday"));
     assert_eq!(t.attend_with(attend), [Did::Refuse("a", RefuseReason::EarlierRun)]);
     let mut attend = t.attend_of("a", ready());
@@ -189,4 +186,15 @@ fn agent_of_another_machine_does_not_close_a_job_on_loopback() {
     assert_eq!(t.live(&["a", "a2"], 30 * SECOND).len(), 3);
     let reason = RefuseReason::LoopbackAddress { address: "::1".to_owned() };
     assert_eq!(t.join("b"), [Did::Refuse("b", reason)]);
+}
+
+/// A welcome contains the voters that elect the coordinator, by place.
+#[test]
+fn welcome_contains_the_voters() {
+    let mut t = Fixture::new(1, 1);
+    assert_eq!(t.machine.welcome(Leases::default()).voters, Vec::<String>::new());
+    let voters = ["n0:1", "n1:1", "n2:1"].map(str::to_owned).to_vec();
+    t.settings.voters.clone_from(&voters);
+    t.restart_coordinator();
+    assert_eq!(t.machine.welcome(Leases::default()).voters, voters);
 }

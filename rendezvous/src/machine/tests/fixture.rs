@@ -155,7 +155,6 @@ impl Fixture {
             attend,
             node: describe(name),
             settings: self.shared,
-            voters: self.settings.voters.clone(),
             known_round: KnownRound {
                 round,
                 size: admission.map_or(0, |admission| admission.group_world_size),
