@@ -99,6 +99,14 @@ impl ElectedJob {
         self.agent(node).signal(Signal::SIGKILL);
     }
 
+    /// Stops the agent of a node and its keeper, so that no process kills the worker of the node.
+    pub(crate) fn stop_all_but_the_worker(&mut self, node: u32) {
+        let agent = self.agent(node).pid();
+        for pid in [keeper_of(agent), agent] {
+            kill(pid, Signal::SIGSTOP);
+        }
+    }
+
     /// Kills the agent of a node, its keeper and its worker in `round` at once, so that no process is left that
     /// reports it.
     pub(crate) fn kill_processes(&mut self, node: u32, round: &Round) {

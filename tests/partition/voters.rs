@@ -66,6 +66,21 @@ fn leaders_processes_are_killed() {
     job.end();
 }
 
+/// The records show that two rounds run at the same time, if that happens: here because the keeper, which kills
+/// the workers after the lease, is stopped as well.
+#[test]
+fn overlap_is_found() {
+    if !may_make_networks() {
+        return;
+    }
+    let (mut job, _) = ElectedJob::start("voverlap");
+    let leader = job.leader(WITNESS);
+    job.stop_all_but_the_worker(leader.node);
+    job.runs_on(&ElectedJob::without(&[leader.node]));
+    let violations = job.violations();
+    assert!(violations.iter().any(|what| what.contains(" overlap by ")), "{violations:?}");
+}
+
 /// A voter is absent when the job starts, and comes later: it is a follower, and with it two of three voters are a
 /// majority when another one is lost.
 #[test]
