@@ -66,7 +66,7 @@ test-gpu: venv
 chaos:
 	CHAOS_SECONDS=$(CHAOS_SECONDS) $(CARGO) test --locked -p ragent --test chaos -- --nocapture no_fault
 
-# Takes 8 s a takeover, on a machine that does nothing else.
+# Takes about 4 s for each takeover.
 takeovers:
 	TAKEOVERS=$(N) TAKEOVERS_FILE=$(abspath $(TAKEOVERS_FILE)) \
 		$(CARGO) test --release --locked -p ragent --test partition -- --ignored --nocapture takeovers::
