@@ -118,6 +118,7 @@ impl World {
             shared: Some(self.shared),
             keeps_charges: true,
             leases: Leases::default(),
+            voters: Vec::new(),
         };
         let rendezvous = Rendezvous::new(local, settings, memory, tenure);
         let coordinator = Coordinator {
@@ -162,7 +163,7 @@ impl World {
         self.publish(id, Elected::Unknown);
         match end {
             End::JobOver | End::HandedOver => self.pass(id, Input::Command(Command::Leave)),
-            End::Ended => {}
+            End::Ended => self.pass(id, Input::Command(Command::Resign(term))),
         }
         // The leader may have changed since.
         self.pass(id, Input::Leader);

@@ -32,7 +32,7 @@ pub(super) struct Voter {
     /// The coordinator, as the port knows it.
     pub(super) elected: Elected,
     /// Registrations that wait for a leader.
-    pub(super) held: Vec<(Peer, Box<Attend>)>,
+    pub(super) held: Vec<(Peer, Box<Attend>, Term)>,
     /// The obituaries of the last minute.
     pub(super) recent: VecDeque<(Instant, NodeId, Round)>,
     pub(super) changes: u64,
@@ -59,6 +59,7 @@ pub(super) enum Elected {
 pub(super) enum Command {
     Remember(Box<Memory>, u64),
     Highest(Term),
+    Resign(Term),
     Obituary(NodeId),
     Leave,
 }
@@ -146,6 +147,9 @@ impl World {
             }
             Command::Highest(term) => {
                 self.with_election(id, |election, now| election.handle_highest(now, term));
+            }
+            Command::Resign(term) => {
+                self.with_election(id, |election, now| election.handle_resigned(now, term));
             }
             Command::Obituary(node) => {
                 self.with_election(id, |election, now| election.handle_obituary(now, &node));

@@ -18,6 +18,8 @@ pub(super) struct Stream {
     /// The process there that has accepted the connection.
     process: Option<NodeId>,
     pub(super) server: Server,
+    /// True if it is, or was, the agent's current stream.
+    pub(super) is_welcomed: bool,
     /// True if the agent still reads it.
     is_read: bool,
     /// True if messages still arrive.
@@ -83,6 +85,7 @@ impl World {
             to,
             process: None,
             server: Server::Connecting,
+            is_welcomed: false,
             is_read: true,
             is_whole: true,
             up_free_at: self.now,

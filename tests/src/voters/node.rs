@@ -167,6 +167,9 @@ impl World {
         let counts = self.with_node(id, |node, now| node.handle_welcome(now, attend, &welcome));
         if let (Some(true), Some(to), Some(process)) = (counts, to, self.processes.get_mut(id)) {
             process.targets.handle_welcome(to, welcome.term);
+            if let Some(stream) = self.streams.get_mut(peer) {
+                stream.is_welcomed = true;
+            }
         }
     }
 
@@ -182,9 +185,10 @@ impl World {
 
     /// Closes a stream that the agent does not need any more.
     fn forget(&mut self, peer: &Peer) {
-        let to = self.close_stream(peer);
+        let is_attempt = self.streams.get(peer).is_some_and(|stream| !stream.is_welcomed);
+        let to = self.close_stream(peer).filter(|_| is_attempt);
         if let (Some(to), Some(process)) = (to, self.processes.get_mut(&peer.node)) {
-            process.targets.handle_ended(to);
+            process.targets.handle_failed(to);
         }
     }
 
@@ -193,7 +197,8 @@ impl World {
         let Some(node) = self.agent(&peer.node).map(|agent| agent.description.clone()) else {
             return;
         };
-        let Claims { job_uid, known_round, restarts_used, charged_through, standing } = claims;
+        let Claims { job_uid, known_round, restarts_used, charged_through, standing, lost_term } =
+            claims;
         let attend = Attend {
             protocol_version: PROTOCOL_VERSION,
             run_id: Self::run_id(),
@@ -206,7 +211,7 @@ impl World {
             charged_through,
             standing,
         };
-        self.send_up(peer, Up::Attend(Box::new(attend)));
+        self.send_up(peer, Up::Attend(Box::new(attend), lost_term));
     }
 
     /// Carries out all effects of an agent's machines, and sets its timer.

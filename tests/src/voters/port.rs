@@ -14,7 +14,8 @@ use super::{World, driver::Waiting, election::Elected, network::Server};
 /// A message to a port.
 #[derive(Debug)]
 pub(super) enum Up {
-    Attend(Box<Attend>),
+    /// With the term of the leader that the agent has lost.
+    Attend(Box<Attend>, Term),
     Message(Box<FromNode>),
     /// The agent has closed the stream.
     End,
@@ -39,13 +40,15 @@ impl World {
             return;
         };
         match (message, server) {
-            (Up::Attend(attend), Server::Connected) => self.arrive_attend(id, peer, attend),
+            (Up::Attend(attend, lost), Server::Connected) => {
+                self.arrive_attend(id, peer, attend, lost);
+            }
             (Up::Message(message), Server::Coordinator(term)) if self.coordinates(id, term) => {
                 self.call_coordinator(id, Waiting::Message(peer, message));
             }
             (Up::End, server) => {
                 if let Some(voter) = self.voter(id) {
-                    voter.held.retain(|(held, _)| *held != peer);
+                    voter.held.retain(|(held, ..)| *held != peer);
                 }
                 self.streams.remove(&peer);
                 if let Server::Coordinator(term) = server
@@ -54,19 +57,19 @@ impl World {
                     self.call_coordinator(id, Waiting::Detached(peer));
                 }
             }
-            (Up::Attend(_) | Up::Message(_), _) => {}
+            (Up::Attend(..) | Up::Message(_), _) => {}
         }
     }
 
-    fn arrive_attend(&mut self, id: &NodeId, peer: Peer, attend: Box<Attend>) {
+    fn arrive_attend(&mut self, id: &NodeId, peer: Peer, attend: Box<Attend>, lost: Term) {
         let Some(elected) = self.voter(id).map(|voter| voter.elected) else { return };
         self.send_down(&peer, Down::Accepted);
-        if elected != Elected::Unknown {
+        if is_answered(elected, lost) {
             return self.answer_attend(id, peer, attend, elected);
         }
         self.set_server(&peer, Server::Held);
         if let Some(voter) = self.voter(id) {
-            voter.held.push((peer, attend));
+            voter.held.push((peer, attend, lost));
         }
     }
 
@@ -93,10 +96,12 @@ impl World {
     pub(super) fn publish(&mut self, id: &NodeId, elected: Elected) {
         let Some(voter) = self.voter(id) else { return };
         voter.elected = elected;
-        if elected == Elected::Unknown {
-            return;
-        }
-        for (peer, attend) in mem::take(&mut voter.held) {
+        let held = mem::take(&mut voter.held);
+        let (answered, held) =
+            held.into_iter().partition(|(_, _, lost)| is_answered(elected, *lost));
+        voter.held = held;
+        let answered: Vec<(Peer, Box<Attend>, Term)> = answered;
+        for (peer, attend, _) in answered {
             if self.streams.contains_key(&peer) {
                 self.answer_attend(id, peer, attend, elected);
             }
@@ -105,5 +110,15 @@ impl World {
 
     fn coordinates(&mut self, id: &NodeId, term: Term) -> bool {
         self.voter(id).is_some_and(|voter| voter.coordination.term() == Some(term))
+    }
+}
+
+/// Returns true if a registration is answered by a port that knows of this leader; the agent has lost that of the term
+/// `lost`.
+fn is_answered(elected: Elected, lost: Term) -> bool {
+    match elected {
+        Elected::Unknown => false,
+        Elected::Here(_) => true,
+        Elected::There(_, term) => term > lost,
     }
 }
