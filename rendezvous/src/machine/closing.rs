@@ -8,10 +8,11 @@ use crate::{
     effect::Effect,
     group::{Group, SeatState},
     ids::{Round, Term},
-    limits::{FURTHER_FAILURES_MAX, FURTHER_MESSAGE_MAX, SAME_TIME, after},
+    limits::{FURTHER_FAILURES_MAX, FURTHER_MESSAGE_MAX, SAME_TIME, TAKEOVER_COURTESY, after},
     machine::{Availability, Rendezvous},
     message::{JobResult, Outcome, WorkerFailure},
     phase::{Closed, Phase},
+    tenure::{Elected, Tenure},
 };
 
 impl Rendezvous {
@@ -30,8 +31,30 @@ impl Rendezvous {
         // from a successor.
         self.memory.closed = Some(outcome.clone());
         self.remember();
-        self.enter_closed(outcome, group, self.clock);
+        let stays_until = self.informs_until(group.as_ref());
+        self.enter_closed(outcome, group, stays_until);
         self.finish_once_acknowledged(self.clock);
+    }
+
+    /// Returns the time until which an elected coordinator waits for members that are not registered at the end of the
+    /// job: they may be on their way from an earlier leader, and its successor would not know whether they are informed.
+    fn informs_until(&self, group: Option<&Group>) -> Instant {
+        let are_registered = group.is_some_and(|group| self.roster.len() >= group.size as usize);
+        if self.tenure == Tenure::Sole || are_registered {
+            return self.clock;
+        }
+        after(after(self.clock, self.leases().coordinator), TAKEOVER_COURTESY)
+    }
+
+    /// Closes the job again if it was closed by an earlier leader of these voters, none of whose nodes has registered: a
+    /// new run of the job begins with new voters. Returns true if it was.
+    pub(super) fn stay_closed(&mut self, now: Instant) -> bool {
+        let Tenure::Elected(Elected { former: Some(_), .. }) = &self.tenure else { return false };
+        let Some(outcome) = self.memory.closed.clone() else { return false };
+        let timeouts = self.settings.shared.map(|shared| shared.timeouts).unwrap_or_default();
+        info!(result = outcome.result.kind(), "the job was already closed; waiting for its nodes");
+        self.enter_closed(outcome, None, after(now, timeouts.rejoin()));
+        true
     }
 
     /// Closes a job that an earlier coordinator had closed, because an agent of its run has

@@ -325,6 +325,9 @@ impl Rendezvous {
             return false;
         }
         if !recovering.has_member {
+            if self.stay_closed(now) {
+                return true;
+            }
             self.reopen();
             info!("no node knows the last round; forming a new one");
             let forgotten = self.phase.take_recovering();

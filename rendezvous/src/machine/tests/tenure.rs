@@ -342,3 +342,49 @@ fn lease_left_is_sent() {
     t.machine.handle_message(t.now, peer, keep_alive);
     assert_eq!(left(t.machine.poll_effect()), Some(3_599 * SECOND));
 }
+
+/// At the end of a job, an elected coordinator waits for a member that is not registered at that moment: its successor
+/// would not know that the member is not informed yet.
+#[test]
+fn unregistered_members_are_informed() {
+    let mut t = taken_over(&["a", "b"], Duration::ZERO);
+    come_back(&mut t, "a");
+    let mut did = t.report("a", NodeState::Leaving { reaped: true });
+    did.extend(t.live(&["a"], 2 * SECOND));
+    assert!(did.contains(&Did::Close("a")), "all registered nodes leave: {did:?}");
+    assert!(!t.message("a", FromNode::Goodbye).contains(&Did::Finish));
+    assert!(is_informed(&t.attend("b", NodeState::Stopping)));
+    assert_eq!(t.advance(5 * SECOND), [Did::Finish]);
+}
+
+/// Returns true if a node was refused with the outcome of the job.
+fn is_informed(did: &[Did]) -> bool {
+    matches!(did, [Did::Refuse(_, crate::message::RefuseReason::Closed(_))])
+}
+
+/// A job that an earlier leader has closed is not begun again by its successor, if no node is there at first.
+#[test]
+fn closed_job_stays_closed_after_a_takeover() {
+    let mut t = job(2);
+    t.run(&["a", "b"]);
+    for name in ["a", "b"] {
+        t.report(name, NodeState::Succeeded);
+    }
+    assert!(t.memory.closed.is_some());
+    take_over(&mut t, Duration::ZERO, Some("x"));
+    assert!(!t.advance(2 * SECOND).contains(&Did::Finish));
+    assert!(is_informed(&t.attend("b", NodeState::Succeeded)));
+}
+
+/// New voters begin a new run, although one of them has a copy of an earlier one that was closed.
+#[test]
+fn new_voters_begin_a_new_run() {
+    let mut t = job(2);
+    t.run(&["a", "b"]);
+    for name in ["a", "b"] {
+        t.report(name, NodeState::Succeeded);
+    }
+    take_over(&mut t, Duration::ZERO, None);
+    t.advance(2 * SECOND);
+    assert!(t.memory.closed.is_none());
+}
