@@ -4,6 +4,7 @@
 
 mod attacker;
 mod coordinator;
+mod election;
 mod files;
 mod members;
 mod port;

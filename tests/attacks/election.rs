@@ -1,0 +1,289 @@
+//! 26: messages of the election of the coordinator, by processes that are not voters.
+
+use bytes::{BufMut, BytesMut};
+use ragent_proto::convert::voter::{ElectionHeader, FromVoter, encode};
+use ragent_rendezvous::{
+    election::{
+        message::{Answer, Place, Replica, Request, Version, VoterMessage},
+        timers::Timers,
+    },
+    ids::{NodeId, RunId, Term},
+    limits::NUMBER_MAX,
+    settings::NodeRange,
+};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    attacker::{OTHER, python},
+    support::{
+        LEASE, Network, Program, Sandbox, Stream, Worker, is_alive, let_pass, may_make_networks,
+    },
+};
+
+const VOTERS: [&str; 3] = ["10.77.0.1:29400", "10.77.0.2:29400", "10.77.0.3:29400"];
+const LIST: &str = "10.77.0.1,10.77.0.2,10.77.0.3:29400";
+/// A machine that is not one of the voters'.
+const STRANGER: u32 = 4;
+const VOTER_PROTOCOL: u8 = 0xee;
+
+/// A job whose coordinator is elected by three agents on three nodes of a network.
+struct Elected {
+    sandbox: Sandbox,
+    network: Network,
+    agents: Vec<Program>,
+    workers: Vec<Worker>,
+    before: Value,
+}
+
+impl Elected {
+    /// Starts a job; `None` if networks cannot be made.
+    fn new(name: &str) -> Option<Self> {
+        if !may_make_networks() {
+            return None;
+        }
+        let network = Network::new(name, 4);
+        let sandbox = Sandbox::new();
+        let words = format!(
+            "--nnodes 3 --max-restarts 0 --rdzv-id job --rdzv-endpoint {LIST} --rdzv-conf \
+             last_call_timeout=600,join_settle=0.1,shrink_timeout=0 --no-python stay.sh"
+        );
+        let mut agents: Vec<Program> =
+            (1..=3).map(|node| network.ragent(&sandbox, node, &words).start()).collect();
+        let workers = agents.iter_mut().map(Program::worker).collect();
+        let mut job = Self { sandbox, network, agents, workers, before: Value::Null };
+        job.before = job.status();
+        Some(job)
+    }
+
+    #[track_caller]
+    fn status(&self) -> Value {
+        let words = format!("status --json --rdzv-endpoint {LIST}");
+        let end = self.network.ragent(&self.sandbox, 1, &words).run();
+        end.assert_code(0);
+        serde_json::from_str(&end.stdout).unwrap()
+    }
+
+    /// The process of the leader, by the status of the job.
+    fn leader(&self) -> NodeId {
+        let leads = |voter: &&Value| voter["is_leading"] == true;
+        let leader = self.before["voters"].as_array().unwrap().iter().find(leads).unwrap();
+        let (address, _) = leader["endpoint"].as_str().unwrap().split_once(':').unwrap();
+        let is_there = |node: &&Value| node["address"] == address;
+        let node = self.before["nodes"].as_array().unwrap().iter().find(is_there).unwrap();
+        NodeId::new(node["node_id"].as_str().unwrap())
+    }
+
+    /// Sends each of the texts on a connection of its own, from a process of `uid` on `node`, and returns the bytes
+    /// of the answers; "open" if a connection is not closed. With `ends` the process closes each connection itself
+    /// when it has an answer.
+    fn send(&self, (node, uid): (u32, u32), to: u32, texts: &[Vec<u8>], ends: bool) -> Vec<String> {
+        let texts: Vec<String> = texts.iter().map(|text| format!("'{}'", hex(text))).collect();
+        let (texts, address) = (texts.join(","), Network::address(to));
+        let ends = u8::from(ends);
+        let script = format!(
+            "
+import socket
+for text in [{texts}]:
+    stream = socket.create_connection(('{address}', 29400))
+    stream.settimeout(10)
+    answer = ''
+    try:
+        stream.sendall(bytes.fromhex(text))
+        while piece := stream.recv(65536):
+            answer += piece.hex()
+            if {ends}: break
+    except TimeoutError: answer += 'open'
+    except OSError: pass
+    print(answer or 'closed')
+"
+        );
+        let answers = python(&self.network, node, uid, &script);
+        answers.lines().map(str::to_owned).collect()
+    }
+
+    /// Fails if the attack had any effect on the election or on the job.
+    #[track_caller]
+    fn assert_unharmed(&self) {
+        let status = self.status();
+        let leaders = |status: &Value| {
+            let voters = status["voters"].as_array().unwrap().iter();
+            voters.map(|voter| voter["is_leading"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(leaders(&status), leaders(&self.before), "{status}");
+        for part in ["job_uid", "term", "round", "phase", "restarts_used"] {
+            assert_eq!(status[part], self.before[part], "{part}: {status}");
+        }
+        assert!(self.workers.iter().all(|worker| is_alive(worker.pid())), "a worker was killed");
+        self.assert_no_panic();
+    }
+
+    #[track_caller]
+    fn assert_no_panic(&self) {
+        for agent in &self.agents {
+            let text = agent.text(Stream::Stderr);
+            assert!(is_alive(agent.pid()) && !text.contains("panicked"), "{text}");
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The header of this job's messages, computed from what anybody can know of a job.
+fn header() -> ElectionHeader {
+    let timers = Timers::for_nodes(NodeRange::new(3, 3).unwrap());
+    let mut digest = Sha256::new();
+    for voter in VOTERS {
+        digest.update(voter.as_bytes());
+        digest.update([0]);
+    }
+    digest.update(timers.voter_lease.as_millis().to_be_bytes());
+    digest.update(timers.leader_lease.as_millis().to_be_bytes());
+    ElectionHeader { run_id: RunId::new("job"), voters: digest.finalize().into() }
+}
+
+/// A message as it is sent on a new connection.
+fn framed(message: FromVoter) -> Vec<u8> {
+    let message = encode(&header(), message);
+    let mut text = BytesMut::new();
+    text.put_u8(VOTER_PROTOCOL);
+    text.put_u32(message.len().try_into().unwrap());
+    text.put_slice(&message);
+    text.to_vec()
+}
+
+fn message<Body>(process: &NodeId, to: u32, highest: u64, body: Body) -> VoterMessage<Body> {
+    // A place that is not the receiver's own.
+    let place = Place(if to == 1 { 1 } else { 0 });
+    let process = process.clone();
+    VoterMessage { place, process, is_fresh: false, highest: Term(highest), sequence: 1, body }
+}
+
+fn request(process: &NodeId, to: u32, highest: u64, request: Request) -> Vec<u8> {
+    framed(FromVoter::Request(message(process, to, highest, request)))
+}
+
+fn renewal(term: u64) -> Request {
+    let replica = Box::new(Replica { version: Version::default(), memory: None });
+    Request::Renew { term: Term(term), cold: None, replica }
+}
+
+/// Well-formed messages of every kind to the voter on node `to`, in a made-up name and in that of the leader.
+fn messages(job: &Elected, to: u32) -> Vec<Vec<u8>> {
+    let term = job.before["term"].as_u64().unwrap();
+    let mut texts = Vec::new();
+    for process in [NodeId::new("evil_1"), job.leader()] {
+        texts.push(request(&process, to, 0, Request::PreVote));
+        texts.push(request(&process, to, NUMBER_MAX, Request::PreVote));
+        for term in [term + (1 << 16), NUMBER_MAX] {
+            texts.push(request(&process, to, term, Request::Vote { term: Term(term), cold: None }));
+            texts.push(request(&process, to, term, renewal(term)));
+        }
+        texts.push(request(&process, to, term, Request::Release { term: Term(term) }));
+        let answer = Answer {
+            is_granted: true,
+            workers_for: std::time::Duration::ZERO,
+            former: None,
+            replica: None,
+            version: Version { term: Term(NUMBER_MAX), number: 1 },
+        };
+        texts.push(framed(FromVoter::Answer(message(&process, to, NUMBER_MAX, answer))));
+    }
+    texts
+}
+
+/// Bytes that are no messages. The last one announces a message of 4 GiB.
+fn malformed() -> Vec<Vec<u8>> {
+    let other_job = ElectionHeader { run_id: RunId::new("other"), ..header() };
+    let vote = message(&NodeId::new("evil_1"), 1, 0, Request::PreVote);
+    let other_job = encode(&other_job, FromVoter::Request(vote));
+    let frame = |message: &[u8]| {
+        let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+        [&[VOTER_PROTOCOL][..], &length, message].concat()
+    };
+    vec![
+        frame(&[]),
+        frame(&[0xff; 64]),
+        frame(&other_job),
+        frame(&[0x08; 20_000]),
+        [VOTER_PROTOCOL, 0xff, 0xff, 0xff, 0xff].to_vec(),
+    ]
+}
+
+/// 26: messages of the election from another user of a voter's host, and from a host that is not a voter's, are not
+/// read: the connection is closed without an answer, and the leader stays.
+#[test]
+fn election_messages_of_strangers() {
+    let Some(job) = Elected::new("elect") else { return };
+    for to in 1..=3 {
+        let texts = [messages(&job, to), malformed()].concat();
+        for attacker in [(STRANGER, 0), (to, OTHER)] {
+            let answers = job.send(attacker, to, &texts, false);
+            assert_eq!(answers, vec!["closed"; texts.len()], "from {attacker:?} to {to}");
+        }
+    }
+    job.assert_unharmed();
+}
+
+/// 26: a thousand connections, silent or with the beginning of a message, keep no voter from another one.
+#[test]
+fn flood_of_election_connections() {
+    let Some(job) = Elected::new("eflood") else { return };
+    let flood = "
+import resource, socket, time
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+words, streams = [b'', b'\\xee', b'\\xee\\0\\0\\1\\0half'], []
+for n in range(3000):
+    stream = socket.socket()
+    stream.settimeout(5)
+    try:
+        stream.connect((f'10.77.0.{n % 3 + 1}', 29400))
+        stream.sendall(words[n // 3 % 3])
+    except OSError: pass
+    streams.append(stream)
+print('full', flush=True)
+time.sleep(1000)
+";
+    let attacker = job.network.program(&job.sandbox, STRANGER, "/usr/bin/python3");
+    let mut attacker = attacker.arg("-c").arg(flood).start();
+    attacker.prints("full");
+    let_pass(LEASE);
+    job.assert_unharmed();
+}
+
+/// 26: a process of the agents' own user may take part in the election. Malformed messages, silence and a renewal in
+/// the name of a process that was not elected have no effect. The highest possible term ends the leadership, and the job
+/// continues under the next leader.
+#[test]
+fn election_messages_of_the_same_user() {
+    let Some(mut job) = Elected::new("eown") else { return };
+    let own = (1, 0);
+    let answers = job.send(own, 1, &malformed(), false);
+    assert_eq!(answers, vec!["closed"; answers.len()]);
+    let silent = job.send(own, 1, &[vec![VOTER_PROTOCOL]], false);
+    assert_eq!(silent, ["open"]);
+    let evil = NodeId::new("evil_1");
+    let term = job.before["term"].as_u64().unwrap();
+    for to in 1..=3 {
+        let renewal = request(&evil, to, 0, renewal(term + (1 << 16)));
+        let vote = Request::Vote { term: Term(term + (1 << 16)), cold: None };
+        let vote = request(&evil, to, 0, vote);
+        let answers = job.send((to, 0), to, &[renewal, vote], true);
+        assert!(answers.iter().all(|answer| answer.len() > 8), "{answers:?}");
+    }
+    job.assert_unharmed();
+    let highest = Request::Vote { term: Term(NUMBER_MAX), cold: None };
+    job.send(own, 1, &[request(&evil, 1, NUMBER_MAX, highest)], true);
+    for agent in &mut job.agents {
+        agent.worker();
+    }
+    let status = job.status();
+    assert_eq!(status["restarts_used"], 0, "{status}");
+    assert!(status["term"].as_u64().unwrap() > term, "{status}");
+    let renewal = request(&evil, 1, NUMBER_MAX, renewal(NUMBER_MAX));
+    job.send(own, 1, &[renewal], true);
+    job.assert_no_panic();
+}
