@@ -5,7 +5,7 @@
 //! endpoints that it dials.
 
 mod description;
-pub(crate) mod destination;
+pub mod destination;
 pub mod driver;
 pub(crate) mod node_id;
 mod proof_of_id;

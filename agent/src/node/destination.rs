@@ -10,7 +10,7 @@ use crate::spec::{Endpoint, VoterList};
 
 /// The endpoints of a coordinator.
 #[derive(Clone, Debug)]
-pub(crate) struct Destination {
+pub struct Destination {
     /// The endpoints, by the names that all nodes use; one, or those of the voters by place.
     names: Vec<Endpoint>,
     /// The same as this agent dials them: it reaches its own port at another address.
@@ -27,7 +27,7 @@ pub(crate) struct Destination {
 
 /// The consequence of a redirect.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Redirect {
+pub(super) enum Redirect {
     /// The only endpoint is to be replaced by this one, if the agent follows.
     Elsewhere(Endpoint),
     /// The voter does not lead; true if it names a leader that was not known.
@@ -38,7 +38,7 @@ pub(crate) enum Redirect {
 
 impl Destination {
     /// Returns the destination of an agent with one endpoint, which it dials at `dialed`.
-    pub(crate) fn endpoint(name: Endpoint, dialed: Endpoint) -> Self {
+    pub fn endpoint(name: Endpoint, dialed: Endpoint) -> Self {
         let text = name.to_string();
         Self {
             names: vec![name],
@@ -52,7 +52,7 @@ impl Destination {
 
     /// Returns the destination of an agent with `voters`, which are listed by place and shown as `text`. It
     /// dials the one at `first` first, and its own, if it is a voter, at an address of its own.
-    pub(crate) fn voters(
+    pub fn voters(
         voters: Vec<Endpoint>,
         text: String,
         own: Option<(usize, Endpoint)>,

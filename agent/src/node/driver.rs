@@ -55,7 +55,7 @@ pub struct AgentSpec {
     /// The job.
     pub run_id: RunId,
     /// The address of the coordinator, or of the voters.
-    pub(crate) destination: Destination,
+    pub destination: Destination,
     /// The settings that all nodes must share.
     pub shared: SharedSettings,
     /// This node's description; its address only if it is known before a stream is open.

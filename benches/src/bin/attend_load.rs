@@ -33,6 +33,7 @@ use nix::{
 use ragent::{
     net::Reach,
     node::{
+        destination::Destination,
         driver::{self, AgentSpec},
         worker_stores::{StorePortMode, WorkerStores},
     },
@@ -380,7 +381,7 @@ fn agent(number: u32, endpoint: Endpoint, shared: SharedSettings) -> AgentSpec {
         lines: RoundLines::new(&shared, false),
         log: Log::disabled(),
         run_id: RunId::new(RUN_ID),
-        endpoint,
+        destination: Destination::endpoint(endpoint.clone(), endpoint),
         shared,
         node,
         local_addr: None,
