@@ -344,7 +344,7 @@ impl Rendezvous {
             if self.availability == Availability::ShuttingDown {
                 self.finish();
             }
-            return false;
+            return self.step_without_nodes(now);
         };
         if self.has_left_with_host() {
             self.close_or_hand_over();
@@ -363,7 +363,7 @@ impl Rendezvous {
     }
 
     fn phase_deadline(&self) -> Option<Instant> {
-        let shared = self.settings.shared?;
+        let Some(shared) = self.settings.shared else { return self.deadline_without_nodes() };
         match &self.phase {
             Phase::Recovering(recovering) => self.recovery_deadline(recovering, shared),
             Phase::Gathering(gathering) => self.gathering_deadline(gathering, shared),

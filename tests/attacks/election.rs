@@ -66,7 +66,7 @@ impl Elected {
 
     /// The process of the leader, by the status of the job.
     fn leader(&self) -> NodeId {
-        let leads = |voter: &&Value| voter["is_leading"] == true;
+        let leads = |voter: &&Value| voter["is_leader"] == true;
         let leader = self.before["voters"].as_array().unwrap().iter().find(leads).unwrap();
         let (address, _) = leader["endpoint"].as_str().unwrap().split_once(':').unwrap();
         let is_there = |node: &&Value| node["address"] == address;

@@ -64,6 +64,8 @@ pub struct Node {
     agent: Agent,
     link: Link,
     runs_unleased: bool,
+    /// The newest round that this node knew when it registered on the newest stream.
+    claimed: Option<(AttendNumber, Round)>,
     effects: VecDeque<Effect>,
 }
 
@@ -73,7 +75,8 @@ impl Node {
         let link = Link::new(now, settings.leases, settings.seed, settings.has_voters);
         let runs_unleased = settings.runs_unleased;
         let agent = Agent::new(now, settings);
-        let mut node = Self { agent, link, runs_unleased, effects: VecDeque::new() };
+        let effects = VecDeque::new();
+        let mut node = Self { agent, link, runs_unleased, claimed: None, effects };
         node.collect(now);
         node
     }
@@ -101,6 +104,7 @@ impl Node {
             return None;
         }
         self.link.handle_opened(now, attend);
+        self.claimed = Some((attend, self.agent.known_round().round.round));
         let (restarts_used, charged_through) = self.agent.charges();
         let claims = Claims {
             job_uid: self.agent.job_uid().cloned(),
@@ -124,7 +128,8 @@ impl Node {
     /// Takes in a welcome; returns true if its stream is now the current one.
     ///
     /// A coordinator with a lower term than the node knows of is ignored, and its stream is
-    /// dropped.
+    /// dropped. So is the welcome of an elected coordinator if the node was admitted to a round on another stream after it
+    /// had registered: it would extend the lease of workers that this coordinator does not know.
     pub fn handle_welcome(
         &mut self,
         now: Instant,
@@ -135,7 +140,11 @@ impl Node {
         if !self.link.knows(attend) {
             return false;
         }
-        if welcome.term < self.agent.term() {
+        let claimed =
+            self.claimed.filter(|(claimed, _)| *claimed == attend).map(|(_, round)| round);
+        let is_outdated = welcome.lease_left.is_some()
+            && claimed.is_some_and(|claimed| claimed < self.agent.known_round().round.round);
+        if welcome.term < self.agent.term() || is_outdated {
             self.effects.push_back(Effect::Drop(attend));
             self.end_stream(now, attend);
             return false;

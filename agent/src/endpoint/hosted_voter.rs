@@ -167,9 +167,12 @@ impl HostedVoter {
         if self.coordinator.is_finished() {
             return;
         }
-        if matches!(&*self.elected.borrow(), ElectedCoordinator::Here(_)) {
-            let _ = (&mut self.coordinator).await;
-            return;
+        let is_elsewhere =
+            |elected: &ElectedCoordinator| !matches!(elected, ElectedCoordinator::Here(_));
+        tokio::select! {
+            _ = &mut self.coordinator => return,
+            // Another voter completes it; or the voter has ended.
+            _ = self.elected.wait_for(is_elsewhere) => {}
         }
         // Its vote is not needed any more, and it must not lead.
         elected::leave(&self.commands).await;

@@ -39,21 +39,26 @@ impl Rendezvous {
     /// Returns the time until which an elected coordinator waits for members that are not registered at the end of the
     /// job: they may be on their way from an earlier leader, and its successor would not know whether they are informed.
     fn informs_until(&self, group: Option<&Group>) -> Instant {
-        let are_registered = group.is_some_and(|group| self.roster.len() >= group.size as usize);
+        let are_registered = group.is_some_and(|group| {
+            let registered = group.seats().filter(|(id, _)| self.roster.get(id).is_some());
+            registered.count() == group.size as usize
+        });
         if self.tenure == Tenure::Sole || are_registered {
             return self.clock;
         }
         after(after(self.clock, self.leases().coordinator), TAKEOVER_COURTESY)
     }
 
-    /// Closes the job again if it was closed by an earlier leader of these voters, none of whose nodes has registered: a
-    /// new run of the job begins with new voters. Returns true if it was.
+    /// Closes the job again for a while if it was closed by an earlier leader of these voters, so that nodes that are not
+    /// informed yet receive the outcome. Returns true if it was.
+    ///
+    /// Only while no node is registered: one that is there and does not belong to the closed run begins a new one.
     pub(super) fn stay_closed(&mut self, now: Instant) -> bool {
         let Tenure::Elected(Elected { former: Some(_), .. }) = &self.tenure else { return false };
         let Some(outcome) = self.memory.closed.clone() else { return false };
-        let timeouts = self.settings.shared.map(|shared| shared.timeouts).unwrap_or_default();
         info!(result = outcome.result.kind(), "the job was already closed; waiting for its nodes");
-        self.enter_closed(outcome, None, after(now, timeouts.rejoin()));
+        let stays_until = after(after(now, self.leases().coordinator), TAKEOVER_COURTESY);
+        self.enter_closed(outcome, None, stays_until);
         true
     }
 
@@ -88,6 +93,40 @@ impl Rendezvous {
         self.memory.early_free_rounds = 0;
         self.roster.forget_tallies();
         self.remember();
+    }
+
+    /// Takes a step of a coordinator with which no node has registered yet, so that it does not know the settings of the
+    /// job: an elected one ends if the job was closed before.
+    pub(super) fn step_without_nodes(&mut self, now: Instant) -> bool {
+        match &self.phase {
+            Phase::Recovering(recovering) => {
+                let welcomed = self.welcomed.last_until();
+                let is_due = recovering.goes_on_at(self.leases(), &self.tenure, welcomed) <= now;
+                is_due && self.stay_closed(now)
+            }
+            Phase::Closed(_) => {
+                self.finish_once_acknowledged(now);
+                false
+            }
+            Phase::Gathering(_) | Phase::Running(_) | Phase::Regathering(_) => false,
+        }
+    }
+
+    pub(super) fn deadline_without_nodes(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Recovering(recovering) if self.memory.closed.is_some() => {
+                let welcomed = self.welcomed.last_until();
+                let is_elected = self.tenure != Tenure::Sole;
+                let due = recovering.goes_on_at(self.leases(), &self.tenure, welcomed);
+                // Later, nothing happens before a node registers.
+                Some(due).filter(|due| is_elected && *due > self.clock)
+            }
+            Phase::Closed(closed) => Some(self.closed_deadline(closed)),
+            Phase::Recovering(_)
+            | Phase::Gathering(_)
+            | Phase::Running(_)
+            | Phase::Regathering(_) => None,
+        }
     }
 
     fn enter_closed(&mut self, outcome: Outcome, group: Option<Group>, stays_until: Instant) {

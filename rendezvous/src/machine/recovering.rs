@@ -325,7 +325,7 @@ impl Rendezvous {
             return false;
         }
         if !recovering.has_member {
-            if self.stay_closed(now) {
+            if self.roster.is_empty() && self.stay_closed(now) {
                 return true;
             }
             self.reopen();

@@ -33,8 +33,10 @@ pub(super) struct Welcomed {
 impl Welcomed {
     fn insert(&mut self, until: Instant, attend: Attend, may_have_workers: bool) {
         let node = attend.node.node_id.clone();
+        let old = self.attends.get(&node).map(|(until, _)| (*until, node.clone()));
+        let had_workers = old.is_some_and(|old| self.with_workers.contains(&old));
         self.remove(&node);
-        if may_have_workers {
+        if may_have_workers || had_workers {
             self.with_workers.insert((until, node.clone()));
         }
         self.by_time.insert((until, node.clone()));
@@ -49,11 +51,27 @@ impl Welcomed {
         Some(attend)
     }
 
+    /// Removes a node whose workers may run until the time at which it would have had to report.
+    fn remove_with_workers(&mut self, node: &NodeId) {
+        if let Some((until, _)) = self.attends.get(node) {
+            let until = *until;
+            self.remove(node);
+            self.with_workers.insert((until, node.clone()));
+        }
+    }
+
     /// Removes and returns all of them.
     pub(super) fn take(&mut self) -> Vec<Peer> {
         self.by_time.clear();
         self.with_workers.clear();
         mem::take(&mut self.attends).into_values().map(|(_, attend)| attend.peer()).collect()
+    }
+
+    /// Forgets workers that have ended by now.
+    fn forget_ended(&mut self, now: Instant) {
+        while self.with_workers.first().is_some_and(|(until, _)| *until <= now) {
+            self.with_workers.pop_first();
+        }
     }
 
     pub(super) fn contains(&self, node: &NodeId) -> bool {
@@ -140,12 +158,13 @@ impl Rendezvous {
         // An agent sends its standing first, and repeats the rest. An echo would extend the lease of workers that
         // nobody waits for.
         let FromNode::Standing(standing) = message else { return None };
-        let attend = self.welcomed.remove(&from.node)?;
-        if standing.round.round > attend.known_round.round.round {
+        if newest.is_some_and(|(_, attend)| standing.round.round > attend.known_round.round.round) {
             debug!(node = %from.node, "registration is older than the node's round");
+            self.welcomed.remove_with_workers(&from.node);
             self.effects.push_back(Effect::HangUp { to: from.clone() });
             return None;
         }
+        let attend = self.welcomed.remove(&from.node)?;
         let attend = Attend { standing, ..attend };
         match self.why_refused(&attend) {
             Some(reason) => {
@@ -166,5 +185,6 @@ impl Rendezvous {
                 self.effects.push_back(Effect::HangUp { to: attend.peer() });
             }
         }
+        self.welcomed.forget_ended(now);
     }
 }

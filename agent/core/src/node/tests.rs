@@ -88,6 +88,28 @@ fn late_admission_starts_nothing() {
     assert!(admits(&effects(&mut node)));
 }
 
+/// A node that is admitted on one stream after it has registered on another ignores the welcome there: that coordinator
+/// does not know of its workers. With one coordinator, both streams lead to the same.
+#[test]
+fn welcome_to_an_outdated_registration_is_ignored() {
+    for is_elected in [true, false] {
+        let (mut node, now) = ready();
+        // The first keep-alive is not echoed.
+        let now = now + 700 * MS;
+        node.handle_timeout(now);
+        let two = AttendNumber(2);
+        assert!(effects(&mut node).contains(&Effect::Dial(two)));
+        assert!(node.handle_connected(now, two).is_some());
+        node.handle_message(now, ONE, ToNode::Assignment(Assignment::Admit(admission(1))));
+        assert!(admits(&effects(&mut node)));
+        let lease_left = is_elected.then_some(2400 * MS);
+        let counts = node.handle_welcome(now, two, &Welcome { lease_left, ..welcome(2) });
+        assert_eq!(counts, !is_elected);
+        assert_eq!(effects(&mut node).contains(&Effect::Drop(two)), is_elected);
+        assert_eq!(node.current(), Some(if is_elected { ONE } else { two }));
+    }
+}
+
 /// The lease of a node that needs none has no end, and its workers outlive a silence.
 #[test]
 fn unleased_workers_run_on() {

@@ -388,3 +388,50 @@ fn new_voters_begin_a_new_run() {
     t.advance(2 * SECOND);
     assert!(t.memory.closed.is_none());
 }
+
+/// A node of a new run that registers with voters of a closed one begins it, although they remember the outcome.
+#[test]
+fn newcomer_begins_a_new_run_with_the_same_voters() {
+    let mut t = job(1);
+    t.run(&["a"]);
+    t.report("a", NodeState::Succeeded);
+    assert!(t.memory.closed.is_some());
+    take_over(&mut t, Duration::ZERO, Some("x"));
+    t.join("b");
+    let mut did = t.back("b");
+    did.extend(t.live(&["b"], 2 * SECOND));
+    assert!(did.contains(&Did::Admit("b", 2, 0)), "{did:?}");
+}
+
+/// A coordinator without an agent that is elected after the job was closed ends, although no node registers.
+#[test]
+fn closed_job_ends_without_nodes() {
+    let mut t = job(1);
+    t.run(&["a"]);
+    t.report("a", NodeState::Succeeded);
+    t.settings.shared = None;
+    take_over(&mut t, Duration::ZERO, Some("x"));
+    assert!(t.advance(10 * SECOND).contains(&Did::Finish));
+}
+
+/// A node whose registration is older than its round may have workers, which the welcome lets run.
+#[test]
+fn workers_of_an_old_registration_are_waited_for() {
+    let mut t = taken_over(&["a", "b", "c"], Duration::ZERO);
+    come_back(&mut t, "a");
+    come_back(&mut t, "b");
+    t.live(&["a", "b"], SECOND / 2);
+    t.attend("c", NodeState::Running);
+    let (peer, mut standing) = (t.peer("c"), t.standing("c", NodeState::Running, None));
+    standing = match standing {
+        FromNode::Standing(mut standing) => {
+            standing.round.round.0 += 1;
+            FromNode::Standing(standing)
+        }
+        other => other,
+    };
+    t.machine.handle_message(t.now, peer, standing);
+    assert_eq!(t.drain(), [Did::HangUp("c")]);
+    assert!(!t.live(&["a", "b"], 2 * SECOND).contains(&Did::Admit("a", 2, 0)));
+    assert!(t.live(&["a", "b"], SECOND).contains(&Did::Admit("a", 2, 0)));
+}
