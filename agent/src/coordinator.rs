@@ -1,9 +1,10 @@
 //! The coordinator of a job, and the agents' connections to it.
 //!
 //! `driver` owns the machine, with the open `streams`; `stall` and `peer_addresses` are decisions
-//! of its own. `persistence` is the state that outlives its process; `elected` runs it while this process
-//! leads the voters, which `listed_voters` adds to the status of the job. `service` is its gRPC and HTTP side, for each `role` of an agent's port, [`client`]
-//! the agents'. `proofs` authenticates messages of a node. `browser_guard` refuses requests of web
+//! of its own. `persistence` stores the state that outlives the process. `elected` runs the driver while
+//! this process leads the voters, which `listed_voters` adds to the status of the job. `service` is the
+//! gRPC and HTTP side of the coordinator, for each `role` of an agent's port, and [`client`] the
+//! agents' side. `proofs` authenticates messages of a node. `browser_guard` refuses requests of web
 //! pages. `identity` and `status_page` are pages of the port; `reachability` measures how one node
 //! reaches the others. `state_file` keeps what a restarted coordinator needs, `state_writer` writes
 //! it, and `replica_file` the copy of a voter.

@@ -1,11 +1,11 @@
-//! This process as a voter of its job: the driver of [`Election`], on a thread of its own, so that no
-//! other work of the agent delays a renewal.
+//! The voter of this process: the driver of [`Election`], on a thread of its own, so that no other work of
+//! the agent delays a renewal.
 //!
 //! Each voter opens one connection to each other voter ([`outgoing`]), sends its requests there, and
-//! receives their answers. Connections of other voters arrive at the agent's port, which passes them on
-//! ([`incoming`]). [`frames`] has their format. [`handle`] is the interface to the rest of the agent:
-//! commands, and the leader as this voter knows it. The thread never waits for a disk: `stored` has what
-//! others write to the state file.
+//! receives the answers. Connections from other voters arrive at the agent's port, which passes them on
+//! ([`incoming`]). [`frames`] has the format of messages. [`handle`] is the interface to the rest of the
+//! agent: commands, and the leader as this voter knows it. The thread never waits for a disk: another task
+//! writes the state in `stored` to the voter's file.
 //!
 //! [`Election`]: ragent_rendezvous::election::Election
 
@@ -36,16 +36,16 @@ pub(crate) struct VoterSpec {
     pub run_id: RunId,
     /// The list of voters, in the order of their places.
     pub list: Vec<Endpoint>,
-    /// The configuration of the machine.
+    /// The configuration of [`Election`](ragent_rendezvous::election::Election).
     pub settings: Settings,
     /// The state that an earlier process at this place has stored.
     pub stored: Stored,
     /// The address from which connections to other voters are made, so that they recognise this voter;
-    /// `None`: the system selects it.
+    /// `None`: the system selects one.
     pub source: Option<IpAddr>,
 }
 
-/// Starts a voter. It ends when all of its [`Commands`] are dropped.
+/// Starts a voter, which ends when all of its [`Commands`] are dropped.
 ///
 /// # Errors
 ///

@@ -105,9 +105,9 @@ pub(crate) struct Coordination {
     pub voters: Option<ListedVoters>,
 }
 
-/// Drives a coordinator until its job has ended and all nodes have the outcome, until it gives way
-/// to another coordinator, named by `not_here`, until its right to coordinate has ended, or until no sender
-/// of inputs is left.
+/// Drives a coordinator until its job has ended and all nodes have the outcome, until it gives way to
+/// another coordinator (`not_here`), until its right to coordinate has ended, or until no sender of inputs
+/// is left.
 pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver<Input>) -> End {
     let Coordination { rendezvous, persistence, attended, proofs, not_here, until, voters } =
         coordination;

@@ -1,5 +1,5 @@
-//! The coordinator of a process that is a voter: runs it while this process leads, and tells the agent's port
-//! who leads otherwise.
+//! The coordinator of a voter's process: runs it while this process leads, and publishes the leader to the
+//! agent's port otherwise.
 
 use std::{
     collections::VecDeque,
@@ -36,9 +36,9 @@ use crate::{
     voter::{Answered, Command, Commands, Leader, Stored, Tenancy},
 };
 
-/// The parts of a voter's coordinator.
+/// The coordinator of a voter's process, and its interfaces.
 pub(crate) struct VoterCoordinator {
-    /// The settings of each coordinator.
+    /// The settings of every coordinator that runs in this process.
     pub settings: Settings,
     /// The list of voters, in the order of their places.
     pub list: Vec<Endpoint>,
@@ -116,7 +116,7 @@ impl VoterCoordinator {
         tokio::pin!(coordinator);
         let end = loop {
             tokio::select! {
-                // The end of the leadership first: nothing of this coordinator counts after it.
+                // The end of the leadership first: no result of this coordinator may be used after it.
                 biased;
                 changed = self.leader.changed() => {
                     if changed.is_err() {
@@ -224,7 +224,7 @@ impl RecentObituaries {
         self.0.push_back((now, obituary));
     }
 
-    /// Passes them on to a coordinator that has just started.
+    /// Passes the obituaries on to a coordinator that has just started.
     fn pass_on(&mut self, now: Instant, inputs: &Inputs) {
         self.forget_old(now);
         for (_, obituary) in &self.0 {
@@ -241,8 +241,8 @@ impl RecentObituaries {
     }
 }
 
-/// Resigns if this process leads, and does not stand for election again; waits until the other voters have
-/// been sent the release of their leases.
+/// Resigns if this process leads, and never becomes a candidate again; waits until the release of the leases
+/// has been sent to the other voters.
 pub(crate) async fn leave(commands: &Commands) {
     let (left, has_left) = oneshot::channel();
     let leaving = async {
@@ -254,5 +254,5 @@ pub(crate) async fn leave(commands: &Commands) {
     let _: Result<(), _> = timeout(LEAVE_PATIENCE, leaving).await;
 }
 
-/// The time for the voter's thread to send its last messages, which has a limit of its own.
+/// The maximum wait for the voter's thread, which sends its last messages within a shorter limit of its own.
 const LEAVE_PATIENCE: Duration = limits::FLUSH_TIMEOUT;

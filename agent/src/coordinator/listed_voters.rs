@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::voter::Answered;
 
-/// The voters of which this process is one.
+/// The list of voters to which this process belongs.
 #[derive(Clone, Debug)]
 pub(crate) struct ListedVoters {
     /// Their endpoints, by place.
@@ -30,7 +30,7 @@ impl ListedVoters {
         let voters = self.endpoints.iter().enumerate().map(|(place, endpoint)| {
             let is_leader = Place(place) == self.own;
             let answered = answered.get(place).copied().flatten();
-            // They are not asked regularly before this process leads.
+            // Only a leader sends regular requests, so silence before the election means nothing.
             let last = if is_leader { now } else { self.since.max(answered.unwrap_or(self.since)) };
             let silent_for = Some(now.saturating_duration_since(last));
             VoterStatus { endpoint: endpoint.clone(), is_leader, silent_for }

@@ -42,7 +42,7 @@ impl Persistence {
         Self::Voters(Copies { commands, term, copying: None, is_over: false })
     }
 
-    /// Begins to store `memory`; agents may wait for `kept` for the next coordinator.
+    /// Begins to store `memory`. `kept` is the time for which agents may wait for the next coordinator.
     pub(super) fn remember(&mut self, memory: Memory, kept: Duration) {
         match self {
             Self::File(file) => file.remember(memory, kept),
@@ -58,7 +58,7 @@ impl Persistence {
         }
     }
 
-    /// Returns true if effects must wait.
+    /// Returns true if effects must wait until a change is stored.
     pub(super) fn is_awaited(&self) -> bool {
         match self {
             Self::File(file) => file.is_awaited(),
@@ -86,7 +86,7 @@ impl Persistence {
         }
     }
 
-    /// Waits until a change is stored; for ever if none is under way.
+    /// Waits until a change is stored; never returns if none is under way.
     ///
     /// # Cancel safety
     ///
@@ -123,7 +123,7 @@ impl Copies {
     fn remember(&mut self, memory: Memory) {
         let (copied, copying) = oneshot::channel();
         let command = Command::Remember { term: self.term, memory: Box::new(memory), copied };
-        // A newer memory replaces an older one; a majority that has it needs no other.
+        // A newer memory replaces an older one, so only the newest copy is awaited.
         self.copying = Some(copying);
         if self.commands.try_send(command).is_err() {
             self.copying = None;

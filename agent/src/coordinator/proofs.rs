@@ -172,7 +172,7 @@ mod tests {
         assert!(!proofs.admit(&uid(), &attend("n", false), None));
     }
 
-    /// The next coordinator verifies its members by the key of the one before.
+    /// The next coordinator verifies its members with the key of the previous one.
     #[test]
     fn proofs_outlive_the_coordinator() {
         let proof = sound().of(&uid(), &node("n"));

@@ -1,5 +1,5 @@
-//! Writes a voter's copy of the coordinator's memory to its state file. Nothing waits for it: a majority of
-//! the voters has the memory, and the file is for a voter whose process starts again.
+//! Writes a voter's copy of the coordinator's memory to its state file. No effect waits for the file: a
+//! majority of the voters has the memory. The file is read when the voter's process is started again.
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -9,7 +9,8 @@ use tracing::warn;
 use super::state_file;
 use crate::{coordinator::limits, sys::clock, voter::Stored};
 
-/// Writes each change of `stored`, until its voter ends; agents may wait for `kept` for the next leader.
+/// Writes each change of `stored`, until its voter ends. `kept` is the time for which agents may wait for the
+/// next leader.
 pub(crate) async fn keep(path: PathBuf, mut stored: watch::Receiver<Stored>, kept: Duration) {
     let mut is_reported = false;
     loop {
@@ -55,7 +56,7 @@ mod tests {
         Stored { replica: Replica { version, memory: Some(memory) }, highest: Term(9) }
     }
 
-    /// Each copy is written with its version, and the last one before the voter ends, too.
+    /// Each copy is written with its version, including the last copy before the voter ends.
     #[tokio::test]
     async fn copies_are_written() {
         let folder = tempfile::tempdir().unwrap();
@@ -72,7 +73,7 @@ mod tests {
         assert_eq!(state_file::read_memory(&path).map(|memory| memory.round), Some(Round(2)));
     }
 
-    /// The file of a sole coordinator is no copy.
+    /// The file of a sole coordinator is not read as a copy.
     #[test]
     fn file_of_a_sole_coordinator_is_no_copy() {
         let folder = tempfile::tempdir().unwrap();

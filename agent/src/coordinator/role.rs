@@ -35,11 +35,11 @@ pub(crate) enum Role {
 /// The coordinator that the voters have elected, as one of them knows it.
 #[derive(Clone, Debug)]
 pub(crate) enum ElectedCoordinator {
-    /// None is known.
+    /// No coordinator is known.
     Unknown,
-    /// This process coordinates, and has these inputs.
+    /// The coordinator is in this process, and has these inputs.
     Here(Inputs),
-    /// Another voter coordinates there.
+    /// Another voter coordinates the job, at this endpoint.
     There(NotHere),
 }
 
@@ -54,8 +54,8 @@ impl Role {
         }
     }
 
-    /// Returns the inputs of the coordinator, or its endpoint if it is not in this process; that is empty
-    /// if none is elected at present.
+    /// Returns the inputs of the coordinator, or its endpoint if it is not in this process; the endpoint is
+    /// empty if no coordinator is elected at present.
     pub(super) fn coordinator(&self) -> Result<Inputs, NotHere> {
         match self {
             Self::Coordinator { inputs, endpoint, known }
@@ -72,8 +72,8 @@ impl Role {
         }
     }
 
-    /// Returns the coordinator's endpoint if it is in another process, whatever an agent registers with: the
-    /// registration need not be read. A voter may have to wait for an election first.
+    /// Returns the coordinator's endpoint if every registration is to be redirected there without being read.
+    /// `None` for a voter, which may have to wait for an election first.
     pub(super) fn redirect(&self) -> Option<NotHere> {
         match self {
             Self::Coordinator { .. } | Self::Elsewhere(_) => self.coordinator().err(),
@@ -89,7 +89,7 @@ impl Role {
                 ElectedCoordinator::Here(_) => true,
                 ElectedCoordinator::There(not_here) => not_here.term > lost,
             };
-            // If the voter has ended, none will be elected here.
+            // This fails if the voter has ended; the process then never learns of a coordinator.
             let _ = elected.clone().wait_for(is_known).await;
         }
         self.coordinator()

@@ -142,7 +142,7 @@ struct Taken {
 }
 
 impl Registration {
-    /// Sends it to a coordinator.
+    /// Sends the registration to a coordinator.
     async fn send(self, inputs: &Inputs) -> Result<Taken, Status> {
         let Self { attend, proof, from, answers } = self;
         let peer = attend.peer();
@@ -156,7 +156,7 @@ impl Registration {
 impl Taken {
     /// Passes the messages of the stream on.
     async fn forward(self, messages: Streaming<AgentMessage>, inputs: Inputs) {
-        // Otherwise its messages and its end would count for the other stream of the same name.
+        // Otherwise the messages and the end of this stream would count for another stream of the same name.
         if self.is_taken.await.is_ok() {
             forward(messages, self.peer, inputs).await;
         }

@@ -38,9 +38,9 @@ pub(super) enum Event {
     Lost(Place, String),
     /// The endpoint of this voter has these addresses.
     Resolved(Place, Vec<IpAddr>),
-    /// The answer of this voter.
+    /// The answer of this voter to a request.
     Answer(Place, Box<VoterMessage<Answer>>),
-    /// The request of another voter, and the channel for the answer; dropped if there is none.
+    /// The request of another voter, and the channel for the answer, which is dropped if there is no answer.
     Request(Box<VoterMessage<Request>>, oneshot::Sender<Bytes>),
     /// A process at this address has sent a message that does not belong to this election, for this reason.
     Mismatch(IpAddr, String),
@@ -52,7 +52,7 @@ pub(super) struct Inputs {
     pub connections: mpsc::Receiver<VoterConnection>,
 }
 
-/// What the rest of the agent knows of the voter.
+/// The state that the voter publishes to the rest of the agent.
 pub(super) struct Published {
     pub leader: watch::Sender<Leader>,
     pub answered: watch::Sender<Answered>,
@@ -70,11 +70,11 @@ pub(super) struct Driver {
     leading: Option<(Term, watch::Sender<Instant>)>,
     /// Changes of the memory that are being copied, in their order.
     copying: Vec<(Version, oneshot::Sender<()>)>,
-    /// The requests to the other voters, by place; `None` at the own place.
+    /// The queues of requests to the other voters, by place; `None` at this voter's place.
     outgoing: Vec<Option<mpsc::Sender<OutgoingRequest>>>,
-    /// The connections of other voters, the oldest first.
+    /// The tasks of connections from other voters, the oldest first.
     incoming: Vec<AbortHandle>,
-    /// The places that were reported to lead to the same process as others.
+    /// The places whose endpoint leads to the same process as another one, and that were reported.
     duplicates: Vec<Place>,
     events: mpsc::Sender<Event>,
     queue: mpsc::Receiver<Event>,
@@ -135,7 +135,7 @@ impl Driver {
             self.carry_out_all();
             let (due, report_at) = (self.election.poll_timeout(), self.reach.poll_timeout());
             tokio::select! {
-                // Messages before deadlines, so that a stall of this process is not taken for the silence of others.
+                // Messages before deadlines, so that a stall of this process is not mistaken for silence of the others.
                 biased;
                 Some(event) = self.queue.recv() => self.handle_event(event),
                 command = inputs.commands.recv() => match command {
@@ -218,7 +218,7 @@ impl Driver {
         }
     }
 
-    /// Serves a connection that comes from another voter; closes any other one before a byte is read.
+    /// Serves a connection that comes from another voter; closes any other connection before a message is read.
     fn accept(&mut self, connection: VoterConnection) {
         let VoterConnection { peer, is_own_user, .. } = connection;
         let is_voter = if peer.is_here { is_own_user } else { self.reach.is_voter(peer.ip) };
@@ -321,6 +321,6 @@ async fn flush(outgoing: Vec<mpsc::Sender<OutgoingRequest>>) {
         // takes the next one.
         let _ = requests.reserve_many(limits::FRAMES).await;
     }
-    // The last one.
+    // The task may still be writing the last request.
     tokio::task::yield_now().await;
 }

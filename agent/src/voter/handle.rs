@@ -23,7 +23,7 @@ pub(crate) struct VoterHandle {
     pub leader: watch::Receiver<Leader>,
     /// The time of the last answer of each voter.
     pub answered: watch::Receiver<Answered>,
-    /// The state for the next process at its place.
+    /// The state that the next process at this voter's place continues with.
     pub stored: watch::Receiver<Stored>,
     /// The queue of connections of other voters, for the agent's port.
     pub connections: mpsc::Sender<VoterConnection>,
@@ -40,7 +40,7 @@ pub(crate) type Commands = mpsc::Sender<Command>;
 pub(crate) enum Command {
     /// The memory of the coordinator in this process has changed; it is to be copied to a majority.
     Remember {
-        /// The term of that coordinator; it counts only while this process leads in this term.
+        /// The term of that coordinator; the command has no effect unless this process leads in this term.
         term: Term,
         /// The memory.
         memory: Box<Memory>,
@@ -51,10 +51,10 @@ pub(crate) enum Command {
     Highest(Term),
     /// The coordinator of this term has ended; another process is to be elected.
     Resign(Term),
-    /// No process of this agent is left.
+    /// An obituary: no process of this agent is left.
     Obituary(NodeId),
-    /// Resign, and do not stand for election again, because this process will end. Notified when the other
-    /// voters have been sent the release of their leases.
+    /// Resign, and never become a candidate again, because this process will end. The sender is notified when
+    /// the release of the leases has been sent to the other voters.
     Leave(oneshot::Sender<()>),
 }
 

@@ -1,4 +1,4 @@
-//! A connection of another voter: reads its requests, and sends the answers of the machine.
+//! A connection from another voter: reads its requests, and sends the answers of the machine.
 
 use ragent_proto::convert::voter::FromVoter;
 use tokio::{

@@ -7,20 +7,20 @@ use std::time::Duration;
 pub(super) const COMMANDS: usize = 64;
 /// Messages of other voters that wait for the machine: each voter has one request under way.
 pub(super) const EVENTS: usize = 64;
-/// Requests that wait for one connection: those of a poll and of a few renewals. Further ones are dropped, as
-/// if they were lost in transit.
+/// Requests that wait for one connection: those of a poll and of a few renewals. Further
+/// requests are dropped, as if they were lost in transit.
 pub(super) const FRAMES: usize = 8;
 /// Connections of other voters at the same time: two of each, while one replaces another, and a reserve. At
 /// the limit, the oldest is closed.
 pub(super) const MAX_CONNECTIONS: usize = 16;
-/// The size of a message: the memory of a coordinator, with the failures that ended its job, twice.
+/// The size of a message: twice that of a coordinator's memory with the failures that ended its job.
 pub(super) const MAX_FRAME: usize = 256 * 1024;
 /// The time for connecting to another voter: a few round trips. A lost SYN is repeated by another attempt.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(600);
 /// The time for which a connection may leave requests unanswered before another one replaces it: two polls. TCP
 /// itself may take longer than a lease to continue after an interruption.
 pub(super) const SILENCE: Duration = Duration::from_millis(600);
-/// The time for which a resolver is waited for if addresses are known from before.
+/// The time to wait for a resolver if addresses are known from an earlier lookup.
 pub(super) const RESOLVE_PATIENCE: Duration = Duration::from_millis(250);
 /// The first pause between attempts to connect; it doubles, with jitter.
 pub(super) const REDIAL_FIRST: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! The connection to another voter: connects again whenever it is lost, and sends this voter's requests.
+//! The connection to another voter: sends this voter's requests, and is opened again whenever it is lost.
 
 use std::{
     io,
@@ -34,12 +34,12 @@ use crate::{
 pub(super) struct Outgoing {
     pub place: Place,
     pub endpoint: Endpoint,
-    /// The address from which it is made.
+    /// The local address of the connection; `None`: the system selects one.
     pub source: Option<IpAddr>,
     pub format: Format,
     pub requests: mpsc::Receiver<OutgoingRequest>,
     pub events: mpsc::Sender<Event>,
-    /// The addresses to which the endpoint resolved last.
+    /// The addresses to which the endpoint has resolved most recently.
     pub addresses: Vec<SocketAddr>,
     pub jitter: Jitter,
 }
@@ -61,7 +61,7 @@ enum End {
 }
 
 impl Outgoing {
-    /// Keeps a connection until the voter ends.
+    /// Keeps a connection open until the voter ends.
     pub(super) async fn run(mut self) {
         let mut failures = 0_u32;
         loop {
@@ -111,7 +111,7 @@ impl Outgoing {
     }
 
     async fn serve(&mut self, mut stream: TcpStream) -> End {
-        // Requests from before are outdated; the machine repeats what is needed.
+        // Requests that were queued for an earlier connection are outdated; the machine repeats those that are needed.
         while self.requests.try_recv().is_ok() {}
         let lost = |error: io::Error, has_answered| End::Lost(error.to_string(), has_answered);
         if let Err(error) = stream.write_all(&[VOTER_PROTOCOL]).await {

@@ -11,18 +11,18 @@ use ragent_rendezvous::election::message::Place;
 use super::limits;
 use crate::spec::Endpoint;
 
-/// The other voters, as this one reaches them.
+/// The connections to the other voters and their addresses, as this voter knows them.
 #[derive(Debug)]
 pub(super) struct Reachability {
     list: Vec<Endpoint>,
     own: Place,
-    /// The reason for which each voter is not connected, by place, and since when; `None` if it is.
+    /// The loss of the connection to each voter, by place; `None` while it is connected.
     causes: Vec<Option<Lost>>,
     /// The addresses of each voter, by place.
     addresses: Vec<Vec<IpAddr>>,
     /// True if this process leads.
     is_leading: bool,
-    /// The time since which no leader is known; `None` while there is one.
+    /// The time since which no leader is known; `None` while one is known.
     leaderless: Option<Instant>,
     is_reported: bool,
     mismatches: ReportedCauses,
@@ -33,7 +33,7 @@ pub(super) struct Reachability {
 struct Lost {
     cause: String,
     since: Instant,
-    /// True if it was reported that fewer voters are left.
+    /// True if the loss was reported.
     is_reported: bool,
 }
 
@@ -101,7 +101,7 @@ impl Reachability {
         others.flat_map(|(_, addresses)| addresses).any(|known| known.to_canonical() == ip)
     }
 
-    /// Returns true if this message of an address was not reported yet.
+    /// Returns true if a refused message from this address was not reported yet for this cause.
     pub(super) fn is_new_mismatch(&mut self, ip: IpAddr, cause: &str) -> bool {
         self.mismatches.insert(&format!("{ip} {cause}"))
     }
@@ -157,7 +157,7 @@ impl Reachability {
         )
     }
 
-    /// Reports the voters that have not answered for long to the leader's user.
+    /// Returns a report of the voters that have not answered for a long time, for the user of the leader's agent.
     fn lost_report(&mut self, now: Instant) -> Option<String> {
         if self.lost_due().is_none_or(|due| now < due) {
             return None;
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(reach.poll_timeout(), Some(due + limits::LOST_WARNING));
     }
 
-    /// The addresses of the other voters are recognised, not the own ones.
+    /// The addresses of the other voters are recognised, and this voter's own address is not.
     #[test]
     fn addresses_of_voters_are_known() {
         let start = crate::sys::clock::now_blocking();

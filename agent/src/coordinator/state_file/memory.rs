@@ -356,7 +356,7 @@ pub(super) mod tests {
         assert_eq!(read_memory(&path), None);
     }
 
-    /// A key in a state file consists of 64 hexadecimal digits; anything else is no key.
+    /// A key in a state file consists of 64 hexadecimal digits; anything else is ignored.
     #[test]
     fn key_is_parsed() {
         let key = ProofKey::new(std::array::from_fn(|at| 8 * u8::try_from(at).unwrap()));
