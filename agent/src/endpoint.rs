@@ -3,8 +3,8 @@
 //! `host_or_join` finds the host: `locate` asks an address who hosts there (`locator` decides,
 //! `identity` recognises the answer), and [`search`] finds the host without an address (`finder`
 //! decides what follows). Then `host` or `join` starts the `NodeServices`. `hosted_coordinator` is
-//! a coordinator with its port, with or without an agent. `voters` does the same for a list of endpoints, where
-//! the coordinator is elected: `hosted_voter` is one of them.
+//! a coordinator with its port, with or without an agent. `voters` starts the services of a job with a
+//! list of endpoints, and `hosted_voter` is a voter with its port.
 
 mod address;
 mod error;

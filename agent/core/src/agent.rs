@@ -77,8 +77,8 @@ pub struct AgentSettings {
     /// Exempts workers from the lease: nothing can start a second group, because this process
     /// hosts the coordinator of a job of one node.
     pub runs_unleased: bool,
-    /// True if this node was started with a list of voters, so that another one may be dialed; else the list comes with
-    /// the first welcome.
+    /// True if this node was started with a list of voters, so that another one may be dialed; otherwise the list may
+    /// come with a welcome.
     pub has_voters: bool,
     /// True if standbys are prepared, and [`Agent::handle_standbys_settled`] follows.
     pub has_standbys: bool,

@@ -5,10 +5,9 @@
 //! [`Supervisor`](supervisor::Supervisor) decides when the local worker group has failed or ended,
 //! [`HangWatch`](hang::HangWatch) when it makes no progress,
 //! [`KeeperWatch`](keeper_watch::KeeperWatch) when the keeper does not answer, and
-//! [`Standbys`](standby::Standbys) when interpreters for the next round are started. [`Targets`](targets::Targets)
-//! decides which voter is dialed. Each takes the time
+//! [`Standbys`](standby::Standbys) when interpreters for the next round are started. Each takes the time
 //! as an argument and returns effects; the crate `ragent` carries them out, and `tests/simulation` runs the
-//! same machines against a simulated network.
+//! same machines against a simulated network. [`Targets`](targets::Targets) decides which voter is dialed.
 //!
 //! The crate links neither a runtime nor a system interface; `tests/purity` verifies that.
 

@@ -61,7 +61,7 @@ pub struct Link {
     /// Number of times that the stream became suspect since the last prompt echo.
     suspicions: u32,
     leases: Leases,
-    /// True if other coordinators may be dialed instead.
+    /// True if another voter may be dialed when the coordinator does not answer.
     has_alternatives: bool,
     sequence: u64,
     next_keep_alive: Option<Instant>,
@@ -170,7 +170,7 @@ impl Link {
         self.keep_alive(now, attend);
     }
 
-    /// Notes that another voter may be dialed from now on when the coordinator does not answer.
+    /// Notes that from now on another voter may be dialed when the coordinator does not answer.
     pub fn handle_alternatives(&mut self) {
         self.has_alternatives = true;
     }
@@ -221,7 +221,7 @@ impl Link {
         if is_new {
             self.next_dial = Some(now);
         } else if self.current.is_none() || self.is_suspect(now) {
-            // Its answer is no work for it, unlike a registration.
+            // A redirect costs the voter no work, unlike a registration.
             self.back_off(now, limits::REDIAL_MAX);
         }
     }

@@ -53,8 +53,8 @@ pub struct Claims {
     pub charged_through: Round,
     /// The present standing of the node.
     pub standing: Standing,
-    /// The term of the leader whose lease has ended on this node, so that only a later leader is of use; zero if
-    /// there is none.
+    /// The term of the leader whose lease has ended on this node, which therefore needs a leader of a later term;
+    /// zero if there is none.
     pub lost_term: Term,
 }
 

@@ -1,28 +1,28 @@
 //! Decides which voter of a job an agent connects to: the leader, as far as the agent knows it, or
 //! another voter that may know a newer one.
 //!
-//! An agent with a stream dials the leader only. Without one it dials the leader once, and then the
-//! voters in turn, until one accepts it or names a leader of a higher term.
+//! An agent with a stream dials only the leader. An agent without a stream dials the leader once, and
+//! then all voters one after the other, until one welcomes it or names a leader of a higher term.
 
 use ragent_rendezvous::ids::Term;
 
-/// The voters of a job, as an agent dials them; each is a position in the list of voters.
+/// The choice of the voter to dial; voters are numbered by their position in the list.
 #[derive(Clone, Debug)]
 pub struct Targets {
     voters: usize,
-    /// The voter that is dialed first without a leader: of a voter's own process, that voter.
+    /// The voter that is dialed first if no leader is known; for an agent that is a voter, itself.
     first: usize,
-    /// The voter that was dialed last in turn.
+    /// The voter that was dialed last, if not as the leader.
     turn: usize,
-    /// The newest leader that is known, and its term.
+    /// The newest known leader, and its term.
     leader: Option<(usize, Term)>,
     /// True if the leader could not be reached, or did not accept this agent, since it was named.
     has_failed: bool,
 }
 
 impl Targets {
-    /// Creates the targets of an agent that knows no leader, and dials the voter at `first` first. If the
-    /// agent is itself a voter, that is its own, which learns of a new leader as early as any other.
+    /// Creates the targets of an agent that knows no leader. It dials the voter at `first` first: its own if
+    /// the agent is itself a voter, as that one learns of a new leader as early as any other.
     pub fn new(voters: usize, first: usize) -> Self {
         let mut targets =
             Self { voters: voters.max(1), first, turn: 0, leader: None, has_failed: false };
@@ -55,8 +55,8 @@ impl Targets {
         }
     }
 
-    /// Notes that a voter names `leader`, which leads in `term`. Returns true if the agent did not know
-    /// that, and is to dial it at once.
+    /// Notes that a voter names `leader`, which leads in `term`. Returns true if this leader is new to the
+    /// agent, which is to dial it at once.
     pub fn handle_redirect(&mut self, leader: usize, term: Term) -> bool {
         let is_new = leader < self.voters && self.leader.is_none_or(|(_, known)| known < term);
         if is_new {
@@ -75,7 +75,7 @@ impl Targets {
 mod tests {
     use super::*;
 
-    /// Without a leader, the voters are dialed in turn.
+    /// Without a leader, the voters are dialed one after the other.
     #[test]
     fn voters_are_dialed_in_turn() {
         let mut targets = Targets::new(3, 1);
@@ -83,8 +83,8 @@ mod tests {
         assert_eq!(dialed, [1, 2, 0, 1]);
     }
 
-    /// A leader that is known is dialed first; if that fails, the other voters are asked, and it is
-    /// dialed in its turn.
+    /// A known leader is dialed first; if that fails, all voters are dialed one after the other, including
+    /// the leader.
     #[test]
     fn leader_is_dialed_first() {
         let mut targets = Targets::new(3, 1);

@@ -135,7 +135,7 @@ fn vote(args: &CoordinatorArgs, list: &str, nodes: &str) -> Result<ExitCode, Lau
         };
         tokio::select! {
             ended = tokio::time::timeout(limits::COORDINATOR_END_MARGIN, voter.end(how)) => {
-                // If it takes longer, it is stuck.
+                // After this time it is considered stuck.
                 let _ = ended;
             }
             signal = signals.recv() => info!(?signal, "signal received again; ending at once"),

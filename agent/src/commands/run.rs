@@ -342,7 +342,7 @@ fn looking(spec: &JobSpec, cause: Option<&str>) -> RunningAgent {
     RunningAgent::this(&spec.run_id, spec.rendezvous.endpoint_text(), stage)
 }
 
-/// Returns the registration of this agent, whose coordinator is at `endpoint`. Voters are all named,
+/// Returns the registration of this agent, whose coordinator is at `endpoint`. It contains all voters,
 /// since any of them can answer, and another one may coordinate the job later.
 fn attending(spec: &JobSpec, endpoint: &str) -> RunningAgent {
     let text = match &spec.rendezvous {
@@ -376,7 +376,7 @@ async fn wait_for_hosted(
             }
         }
     };
-    // If it takes longer than the other agents may take to stop, it is stuck.
+    // After the limit, which is the time that the other agents may take to stop, it is considered stuck.
     let _ = tokio::time::timeout(limit, goes).await;
 }
 

@@ -144,7 +144,7 @@ pub fn text(snapshot: &Snapshot) -> String {
     printable(&text)
 }
 
-/// The silence of a voter from which it is shown: several renewals are lost by then.
+/// The minimum silence of a voter that is shown: by then several renewals are lost.
 const SILENCE_SHOWN: Duration = Duration::from_secs(3);
 
 fn voter(voter: &VoterStatus) -> String {

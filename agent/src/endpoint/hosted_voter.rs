@@ -1,4 +1,4 @@
-//! The voter of an endpoint in this process, its port, and the coordinator that runs here while it leads.
+//! A voter in this process, its port, and the coordinator that runs here while the voter leads.
 
 use std::{
     net::IpAddr,
@@ -43,7 +43,7 @@ pub(crate) struct HostedVoter {
     state_file: PathBuf,
 }
 
-/// The configuration of a voter's process.
+/// The configuration of a voter, its port and its coordinator.
 pub(crate) struct HostedVoterSpec {
     /// The list of voters, in the order of their places.
     pub list: Vec<Endpoint>,
@@ -51,11 +51,11 @@ pub(crate) struct HostedVoterSpec {
     pub place: Place,
     /// Its position in the list as the user gave it.
     pub turn: usize,
-    /// The process.
+    /// The node id of this process.
     pub process: NodeId,
     /// The leases of the election.
     pub timers: Timers,
-    /// The address of its endpoint, if it is one of this machine's.
+    /// The address of its endpoint, from which it connects to other voters; `None`: the system selects one.
     pub source: Option<IpAddr>,
     /// The settings of the coordinator.
     pub settings: Settings,
@@ -143,8 +143,8 @@ pub(crate) fn host_voter(
 }
 
 impl HostedVoter {
-    /// Ends the voter: a leader resigns, or completes the end of the job, and a follower of a job that has
-    /// ended grants leases until the leader has informed all nodes. Cancelled when the caller's limit is over.
+    /// Ends the voter. A leader resigns or, if the job has ended, first informs all nodes; a follower of a job
+    /// that has ended grants leases until the leader has done so. The caller limits the time.
     pub(crate) async fn end(mut self, how: VoterEnd) {
         if how == VoterEnd::Closed {
             self.complete().await;
@@ -174,7 +174,7 @@ impl HostedVoter {
             // Another voter completes it; or the voter has ended.
             _ = self.elected.wait_for(is_elsewhere) => {}
         }
-        // Its vote is not needed any more, and it must not lead.
+        // This voter must not lead; its lease to the present leader stays in force.
         elected::leave(&self.commands).await;
         let is_over =
             |elected: &ElectedCoordinator| !matches!(elected, ElectedCoordinator::There(_));
@@ -185,9 +185,9 @@ impl HostedVoter {
     async fn stop(self, how: VoterEnd) {
         let Self { commands, coordinator, file, state_file, .. } = self;
         coordinator.abort();
-        // The voter ends with its last command, and its file with it.
+        // The voter ends when no sender of commands is left, and then the task that writes its file.
         drop(commands);
-        // A task that was awaited before has nothing to wait for.
+        // A finished task may have been awaited already, and must not be polled again.
         if !coordinator.is_finished() {
             let _ = coordinator.await;
         }
@@ -199,10 +199,10 @@ impl HostedVoter {
     }
 
     /// Waits until the job has ended: the coordinator in this process has closed it, or another one has, and no
-    /// further one is elected.
+    /// further coordinator is elected.
     pub(crate) async fn job_ended(&mut self) {
         let closed = async {
-            // Its copy may be that of an earlier job of the same name.
+            // Before the first election, this voter's copy may be that of an earlier job of the same name.
             let is_led =
                 |elected: &ElectedCoordinator| !matches!(elected, ElectedCoordinator::Unknown);
             let _ = self.elected.wait_for(is_led).await;
@@ -230,7 +230,7 @@ impl HostedVoter {
     }
 }
 
-/// Removes the state file: another voter has the state of a job that continues.
+/// Removes the state file: if the job continues, other voters have its state.
 async fn forget(state_file: &Path) {
     let path = state_file.to_owned();
     let _ = tokio::task::spawn_blocking(move || state_file::forget(&path)).await;

@@ -33,7 +33,7 @@ pub(crate) const MAX_RIVALS: usize = 8;
 pub(crate) const MAX_CANDIDATES: usize = 20_000;
 /// The memory of the store on the endpoint's port: enough for a few keys of clients that probe it.
 pub(crate) const MAX_PLAIN_STORE: usize = 64 * 1024 * 1024;
-/// Obituaries that wait for a voter's coordinator; their keepers wait while it is full.
+/// Obituaries that wait for a voter's coordinator; keepers wait while the queue is full.
 pub(crate) const OBITUARIES: usize = 64;
 /// The time for which a voter without an agent waits for another leader of a job that has ended: several
 /// elections.

@@ -1,5 +1,5 @@
-//! Starts this node's services in a job whose coordinator is elected: as a voter, if one of the listed
-//! endpoints leads to this machine and its port is free, and else as another member.
+//! Starts this node's services in a job whose coordinator is elected: as a voter if one of the listed
+//! endpoints leads to this machine and its port is free, otherwise as an agent that does not vote.
 
 use std::{
     collections::BTreeSet,
@@ -44,7 +44,7 @@ use crate::{
 
 /// The endpoint of the list that this process serves.
 pub(crate) struct OwnEndpoint {
-    /// Its place.
+    /// Its place in the list of voters.
     pub place: Place,
     /// Its position in the list as the user gave it.
     pub turn: usize,
@@ -74,7 +74,7 @@ pub(super) async fn take_part(
 
 /// Binds the first endpoint of the list that leads to this machine and is free; `None` if there is none.
 ///
-/// Waits until `until` for the address of a name that is this machine's: a name service may learn of a host
+/// If this machine's name does not resolve yet, waits for it until `until`: a name service may learn of a host
 /// after the host has started.
 ///
 /// # Errors
@@ -99,7 +99,7 @@ pub(crate) async fn own_endpoint(
             }
         }
         for (turn, endpoint, address) in &owned {
-            // The machine has several of the endpoints at the same port.
+            // True if several of the listed endpoints are on this machine, with the same port.
             let shares_port =
                 |other: &SocketAddr| other.port() == address.port() && other != address;
             let is_shared = owned.iter().any(|(_, _, other)| shares_port(other));
@@ -128,9 +128,9 @@ fn is_this_host(endpoint: &Endpoint) -> bool {
     label(&endpoint.host) == label(&ThisHost.name())
 }
 
-/// Listens at an endpoint; `None` if another agent of this machine does.
+/// Listens at an endpoint; `None` if another agent of this machine already does.
 ///
-/// Listens on that address alone if the machine has several of the listed endpoints at the same port.
+/// Listens on that address alone if several of the listed endpoints are on this machine with the same port.
 async fn bind(
     endpoint: &Endpoint,
     address: SocketAddr,
@@ -200,7 +200,7 @@ fn vote(
     })
 }
 
-/// Starts the services of a member that is not a voter. Its port redirects to the leader that it knows.
+/// Starts the services of an agent that is not a voter. Its port redirects to the leader that it knows.
 async fn join(spec: &JobSpec, list: &VoterList) -> Result<NodeServices, HostOrJoinError> {
     let sorted = list.sorted();
     let listener = net::listen(reach_of(&sorted).await, 0).map_err(system("listen"))?;
@@ -228,7 +228,8 @@ async fn join(spec: &JobSpec, list: &VoterList) -> Result<NodeServices, HostOrJo
     })
 }
 
-/// Returns the reach of a member's port: this machine if all voters are at loopback addresses.
+/// Returns the reach of the port of an agent that is not a voter: this machine if all voters are at loopback
+/// addresses.
 async fn reach_of(voters: &[Endpoint]) -> Reach {
     let mut reaches = BTreeSet::new();
     for voter in voters {

@@ -42,11 +42,11 @@ impl Obituary {
             // If this fails, the end of the lease proves the same a little later.
             let _ = state_file::write_obituary(path, &self.text());
         }
-        // One that does not answer must not delay the others: each of them may be a voter.
+        // A recipient that does not answer must not delay the others: each of them may be a voter.
         thread::scope(|scope| {
             for coordinator in self.coordinators.iter().take(limits::MAX_ENDPOINT_ADDRESSES) {
                 let deliver = || self.deliver_to(*coordinator);
-                // Without a thread, one after the other.
+                // If no thread can be started, the recipients are served one after the other.
                 if thread::Builder::new().spawn_scoped(scope, deliver).is_err() {
                     let _ = deliver();
                 }

@@ -1,4 +1,4 @@
-//! The coordinator's endpoint, or the voters that may coordinate, as an agent dials them.
+//! The endpoints that an agent dials: that of the only coordinator, or those of the voters.
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr};
 
@@ -8,20 +8,20 @@ use ragent_rendezvous::ids::{AttendNumber, Term};
 
 use crate::spec::{Endpoint, VoterList};
 
-/// The endpoints of a coordinator.
+/// The endpoints that an agent dials.
 #[derive(Clone, Debug)]
 pub struct Destination {
     /// The endpoints, by the names that all nodes use; one, or those of the voters by place.
     names: Vec<Endpoint>,
-    /// The same as this agent dials them: it reaches its own port at another address.
+    /// The same endpoints in the form in which this agent dials them: its own port is at another address.
     dialed: Vec<Endpoint>,
     /// The choice among voters; `None` if there is one endpoint.
     targets: Option<Targets>,
-    /// The names, for people.
+    /// The endpoints as text, for messages.
     text: String,
-    /// The last known address of each.
+    /// The last known address of each endpoint.
     known: Vec<Option<SocketAddr>>,
-    /// The endpoint of each attempt that was not welcomed yet, by name.
+    /// The name of the endpoint of each attempt that was not welcomed yet.
     attempts: BTreeMap<AttendNumber, Endpoint>,
 }
 
@@ -50,8 +50,8 @@ impl Destination {
         }
     }
 
-    /// Returns the destination of an agent with `voters`, which are listed by place and shown as `text`. It
-    /// dials the one at `first` first, and its own, if it is a voter, at an address of its own.
+    /// Returns the destination of an agent with `voters`, which are listed by place and shown as `text`. The
+    /// voter at `first` is dialed first. `own` is the agent's own voter, and the endpoint at which it is dialed.
     pub fn voters(
         voters: Vec<Endpoint>,
         text: String,
@@ -86,9 +86,9 @@ impl Destination {
         (endpoint, self.known.get(at).copied().flatten())
     }
 
-    /// Replaces the endpoints by the voters of the coordinator that has welcomed this agent; what is known of an
-    /// endpoint in both lists is kept. `seed` selects the voter that is dialed first when the leader is lost, unless
-    /// this agent is itself a voter. Returns true if the list is another one.
+    /// Replaces the endpoints by the list of voters that a welcome contains; keeps the addresses of endpoints that
+    /// are in both lists. `seed` selects the voter that is dialed first when the leader is lost, unless this agent is
+    /// itself a voter. Returns true if the list has changed.
     pub(super) fn handle_voter_list(&mut self, list: &VoterList, seed: u64) -> bool {
         let names = list.sorted();
         if self.targets.is_some() && self.names == names {
@@ -109,8 +109,8 @@ impl Destination {
         true
     }
 
-    /// Notes a welcome on a stream, and the address that it leads to. Returns the name of the endpoint, which the
-    /// list of voters may spell in another way.
+    /// Notes a welcome on a stream, and the remote address of that stream. Returns the name of the endpoint, which
+    /// the list of voters may spell in another way.
     pub(super) fn handle_welcome(
         &mut self,
         attend: AttendNumber,
@@ -232,8 +232,8 @@ mod tests {
         assert_eq!(destination.to_string(), "a,b,c");
     }
 
-    /// An agent with one endpoint takes the list of voters from the welcome: the stream leads to the leader, which
-    /// is dialed at the address that is known, and without it the others are dialed.
+    /// An agent with one endpoint takes the list of voters from the welcome. It dials the leader at its known
+    /// address, and the other voters if the leader is lost.
     #[test]
     fn list_is_taken_from_the_welcome() {
         let mut destination = Destination::endpoint(at("b:1"), at("b:1"));
@@ -253,8 +253,8 @@ mod tests {
         assert_eq!(destination.dial(AttendNumber(6), false).0, at("c:1"), "the leader is kept");
     }
 
-    /// A list in another spelling replaces the one that the agent was started with. The agent dials its own voter at
-    /// its own address as before, and a stream to an endpoint that the new list spells differently keeps its name.
+    /// A list in another spelling replaces the given list. The agent dials its own voter at the same address as
+    /// before, and a stream to an endpoint that the new list spells differently keeps its name.
     #[test]
     fn list_in_another_spelling_is_replaced() {
         let list = ["a:1", "b:1", "c:1"].map(at).to_vec();

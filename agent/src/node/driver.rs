@@ -172,9 +172,9 @@ struct Driver<'a> {
     events: mpsc::Sender<StreamEvent>,
     /// The address to which the keeper sends an obituary.
     coordinator: Option<SocketAddr>,
-    /// The addresses of all voters, to which it sends it as well.
+    /// The addresses of all voters, to which the keeper also sends the obituary.
     voters: BTreeSet<SocketAddr>,
-    /// The lookup of these addresses.
+    /// The lookup of the voters' addresses.
     lookup: JoinSet<BTreeSet<SocketAddr>>,
     outage: Outage,
     /// True while workers of this node are running.
@@ -340,7 +340,7 @@ impl Driver<'_> {
         });
     }
 
-    /// Looks the addresses of all voters up, for the obituary of this node.
+    /// Looks up the addresses of all voters, for the obituary of this node.
     fn look_voters_up(&mut self) {
         let voters = self.spec.destination.dialed_voters().to_vec();
         if voters.is_empty() || !self.lookup.is_empty() {

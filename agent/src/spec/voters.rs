@@ -38,7 +38,7 @@ pub enum VoterListError {
     /// Two entries are the same endpoint.
     #[error("it contains `{0}` twice")]
     Twice(Endpoint),
-    /// There are fewer entries than a list has.
+    /// There are fewer than three entries.
     #[error("it has fewer than 3 entries")]
     TooFew,
     /// There is an even number of entries.

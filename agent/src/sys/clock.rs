@@ -1,8 +1,8 @@
 //! The only place where a clock is read.
 //!
 //! `Instant::now` does not advance while the machine is suspended. Leases must include that time, because
-//! others have applied their end meanwhile, so `CLOCK_BOOTTIME` is read instead. A virtual machine that its
-//! host pauses does not notice it by any clock.
+//! others have applied their end meanwhile, so `CLOCK_BOOTTIME` is read instead. In a virtual machine
+//! that its hypervisor pauses, no clock includes the pause.
 
 use std::{
     sync::OnceLock,

@@ -156,8 +156,8 @@ fn lower_term_is_not_obeyed() {
     assert!(!node.is_attended());
 }
 
-/// After a welcome that names other voters, also if a later one names none, an attempt that is not answered is
-/// abandoned early, so that another voter is dialed.
+/// After a welcome with a list of voters, an attempt that is not answered is abandoned early, so that another voter is
+/// dialed. A later welcome without a list does not change that.
 #[test]
 fn welcome_names_alternatives() {
     for voters in [Vec::new(), ["a:1", "b:1", "c:1"].map(str::to_owned).to_vec()] {

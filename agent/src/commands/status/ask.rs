@@ -34,7 +34,7 @@ pub(crate) async fn ask(job: JobEndpoint) -> Result<Snapshot, LaunchError> {
 enum Failure {
     /// The process at `endpoint` did not answer.
     Asked { endpoint: Endpoint, source: AttendError },
-    /// It answered, but knows no coordinator that answers.
+    /// It answered, but named no coordinator that answers.
     NoJob(String),
 }
 
