@@ -30,7 +30,7 @@ pub enum Effect {
         term: Term,
     },
     /// End this elected coordinator: the node in its process has left, or the process is to end. Another voter is to be
-    /// elected, and this process never again.
+    /// elected; this process must not become a candidate again.
     HandOver,
     /// The coordinator may exit: every node has acknowledged that the job is closed, the
     /// coordinator's process is to end, or it gives way to another coordinator.

@@ -65,7 +65,7 @@ use message::{Answer, Place, Replica, Request, Version, VoterMessage};
 use poll::Poll;
 use voter::Voter;
 
-/// One voter: it votes, stands for election, and leads.
+/// One voter: it votes, becomes a candidate, and leads.
 #[derive(Debug)]
 pub struct Election {
     settings: Settings,
@@ -240,7 +240,7 @@ impl Election {
         Some(version)
     }
 
-    /// Resigns if this process leads in `term`: its coordinator has ended, and coordinates no more in that term.
+    /// Resigns if this process leads in `term`, because its coordinator has ended in that term.
     pub fn handle_resigned(&mut self, now: Instant, term: Term) {
         self.begin(now);
         if matches!(&self.role, Role::Leader(leader) if leader.term == term) {
@@ -248,7 +248,7 @@ impl Election {
         }
     }
 
-    /// Resigns if this process leads, and does not stand for election again: the process will end.
+    /// Resigns if this process leads, and never becomes a candidate again, because the process will end.
     pub fn handle_leaving(&mut self, now: Instant) {
         self.begin(now);
         self.is_leaving = true;

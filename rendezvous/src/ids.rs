@@ -104,7 +104,7 @@ number_id! {
 
 /// The secret key with which the coordinators of a run prove and verify node ids.
 ///
-/// The machine carries it with the rest of the [`Memory`](crate::settings::Memory), and never reads it.
+/// The machine keeps it in the [`Memory`](crate::settings::Memory), and never reads it.
 #[derive(Clone, Eq, PartialEq)]
 pub struct ProofKey([u8; Self::LEN]);
 

@@ -106,7 +106,7 @@ pub(crate) const QUIET_TIME: Duration = Duration::from_secs(600);
 /// it.
 pub(crate) const RECOVERY_MARGIN: Duration = Duration::from_secs(2);
 
-/// The most voters of a job: of five, any two may be lost. More would only add messages.
+/// The maximum number of voters of a job: of five, any two may be lost. More would only add messages.
 pub const VOTERS_MAX: usize = 5;
 
 /// The maximum number of renewals whose answers count: those of one lease (12), and those that

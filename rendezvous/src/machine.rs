@@ -249,10 +249,10 @@ impl Rendezvous {
         self.advance(now);
     }
 
-    /// Extends the right to coordinate, if it has an end and has not been used up before.
+    /// Extends the right to coordinate until `until`, if it has an end.
     ///
-    /// `until` is the present end, so the extension takes effect before the end of earlier ones: a driver may
-    /// pass it on only when something else happens.
+    /// The extension is applied before earlier ends are checked, because a driver may pass it on as late as the
+    /// next other event.
     pub fn handle_extended(&mut self, now: Instant, until: Instant) {
         if let Tenure::Elected(elected) = &mut self.tenure {
             elected.until = elected.until.max(until);

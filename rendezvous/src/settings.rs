@@ -275,7 +275,7 @@ pub struct Memory {
     pub is_early: bool,
     /// The outcome of the job, from its end until every node has received it.
     pub closed: Option<Outcome>,
-    /// The key of the proofs of node ids; `None` until a coordinator has drawn one. The machine does
+    /// The key of the proofs of node ids; `None` until a coordinator has generated one. The machine does
     /// not read it.
     pub proof_key: Option<ProofKey>,
 }

@@ -43,8 +43,8 @@ pub struct Snapshot {
     pub outcome: Option<Outcome>,
     /// The endpoint of the voter that coordinates the job; `None` if the job has one endpoint.
     pub leader: Option<String>,
-    /// The voters that elect the coordinator, in the order of their list, if the coordinator's driver knows them; empty
-    /// if the job has one endpoint.
+    /// The voters that elect the coordinator, by place, as the coordinator's driver has added them; empty if the job
+    /// has one endpoint.
     pub voters: Vec<VoterStatus>,
 }
 

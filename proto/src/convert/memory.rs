@@ -1,4 +1,4 @@
-//! The state of a job that its voters copy.
+//! The memory of a coordinator, which the voters copy.
 
 use ragent_rendezvous::{
     ids::{GroupRank, JobUid, NodeId, ProofKey, Round, Term},

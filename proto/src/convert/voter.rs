@@ -23,7 +23,7 @@ use crate::{
 pub struct ElectionHeader {
     /// The job.
     pub run_id: RunId,
-    /// The digest of the list of voters.
+    /// The digest of the list of voters and of their leases.
     pub voters: [u8; 32],
 }
 

@@ -32,7 +32,7 @@ impl Election {
         self.stand_after(now, delay);
     }
 
-    /// Stands for election: begins the pre-vote.
+    /// Becomes a candidate: begins the pre-vote.
     pub(super) fn stand(&mut self, now: Instant) {
         if !self.voter.is_free_for(now, &self.settings.process) {
             self.follow(now);

@@ -1,4 +1,4 @@
-//! The steps of a follower: it votes, grants leases, and waits until it stands for election.
+//! The steps of a follower: it votes, grants leases, and waits until it becomes a candidate.
 
 use std::time::{Duration, Instant};
 
@@ -29,8 +29,8 @@ impl Election {
         if is_granted {
             self.highest = self.highest.max(term);
             debug!(%process, %term, "voted");
-            // The candidate is elected within the time of its poll, or not at all. It may have failed
-            // more often than this voter, and take longer.
+            // The candidate is elected within the time of its poll, or not at all. Its poll may be longer than
+            // this voter's, because it has failed more often.
             self.stand_after(now, self.longest_poll() + self.settings.timers.pause);
         }
         self.voter.answer(now, is_granted, is_granted)
@@ -63,7 +63,7 @@ impl Election {
         self.voter.answer(now, is_granted, false)
     }
 
-    /// Becomes a follower that stands for election when its voter's lease has ended.
+    /// Becomes a follower that becomes a candidate when its voter's lease has ended.
     pub(super) fn follow(&mut self, now: Instant) {
         let lease = self.voter.lease(now).map(|lease| lease.until.saturating_duration_since(now));
         if lease.is_none() {
@@ -72,7 +72,7 @@ impl Election {
         self.stand_after(now, lease.unwrap_or_default());
     }
 
-    /// Becomes a follower that stands for election after `delay` and a stagger that depends on its
+    /// Becomes a follower that becomes a candidate after `delay` and a stagger that depends on its
     /// turn.
     pub(super) fn stand_after(&mut self, now: Instant, delay: Duration) {
         let turn = self.settings.turn.min(VOTERS_MAX);

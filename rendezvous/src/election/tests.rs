@@ -144,7 +144,7 @@ fn fresh_voters_elect_at_once() {
     }
 }
 
-/// The voter that the user has listed first leads, whatever its place in the sorted list.
+/// The voter that the user has listed first leads, independently of its place in the sorted list.
 #[test]
 fn first_turn_leads() {
     for first in 0..3 {
@@ -159,8 +159,8 @@ fn first_turn_leads() {
     }
 }
 
-/// A voter that has voted does not stand before the candidate's poll has ended, however often that
-/// candidate has failed.
+/// A voter that has voted does not become a candidate before the other candidate's poll has ended, however often
+/// that candidate has failed.
 #[test]
 fn voter_waits_for_the_longest_poll() {
     let now = Voters::new(1).now;

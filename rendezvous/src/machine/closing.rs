@@ -37,7 +37,8 @@ impl Rendezvous {
     }
 
     /// Returns the time until which an elected coordinator waits for members that are not registered at the end of the
-    /// job: they may be on their way from an earlier leader, and its successor would not know whether they are informed.
+    /// job: they may be about to register after the loss of an earlier leader, and a successor of this coordinator
+    /// would not know whether they have the outcome.
     fn informs_until(&self, group: Option<&Group>) -> Instant {
         let are_registered = group.is_some_and(|group| {
             let registered = group.seats().filter(|(id, _)| self.roster.get(id).is_some());

@@ -1,8 +1,8 @@
 //! The end of an elected coordinator whose process ends: another voter continues the job.
 //!
-//! The node in the coordinator's process leaves like any other one: the others run until its workers have ended, and
-//! are informed that it has left. Then the coordinator ends, before it forms a round without that node; the
-//! node registers with the next coordinator, which dismisses it.
+//! The node in the coordinator's process leaves like any other one: the other nodes run until its workers have ended,
+//! and are informed that it has left. Then the coordinator ends, before it forms a round without that node. The node
+//! registers with the next coordinator, which dismisses it.
 
 use tracing::info;
 
@@ -16,15 +16,15 @@ use crate::{
 };
 
 impl Rendezvous {
-    /// Returns true if this is the node in the coordinator's process, and no other process can coordinate the job.
+    /// Returns true if `id` is the node in the coordinator's process, and no other process can coordinate the job.
     pub(super) fn is_sole_host(&self, id: &NodeId) -> bool {
         self.is_host(id) && self.tenure == Tenure::Sole
     }
 
     /// Returns true if an elected coordinator is to end because the node in its process has left.
     ///
-    /// Not in a closed job, whose nodes receive the outcome first; not if that node has succeeded, as it serves the
-    /// running round until that ends; and not before the first round if all nodes leave, as they are
+    /// Returns false in a closed job, whose nodes receive the outcome first; while the round runs if that node has
+    /// succeeded, as it serves the round until it ends; and before the first round if all nodes leave, as they are
     /// dismissed at once.
     pub(super) fn has_left_with_host(&self) -> bool {
         let host = self.settings.host.as_ref().filter(|_| self.tenure != Tenure::Sole);
@@ -40,7 +40,7 @@ impl Rendezvous {
         }
     }
 
-    /// Closes the job if all nodes have left; else ends this coordinator.
+    /// Closes the job if all nodes have left; otherwise ends this coordinator.
     pub(super) fn close_or_hand_over(&mut self) {
         if self.have_all_left() {
             self.close(JobResult::AllLeft, Failures::default());

@@ -353,7 +353,7 @@ impl Rendezvous {
     /// `docs/rendezvous.md`, *Recovery*.
     pub(super) fn needed_in_recovery(&self, shared: SharedSettings) -> u32 {
         match &self.phase {
-            // An elected coordinator is the only one, whatever it knows.
+            // An elected coordinator is the only one, even if it has adopted the job.
             Phase::Recovering(recovering)
                 if self.memory.is_adopted && self.tenure == Tenure::Sole =>
             {

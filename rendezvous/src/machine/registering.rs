@@ -26,7 +26,7 @@ pub(super) struct Welcomed {
     attends: BTreeMap<NodeId, (Instant, Attend)>,
     /// The same nodes, by the time until which they may take to report.
     by_time: BTreeSet<(Instant, NodeId)>,
-    /// Those of them that know of a round, and so may have workers; by the same time.
+    /// The nodes among them that know of a round, and so may have workers, by the same time.
     with_workers: BTreeSet<(Instant, NodeId)>,
 }
 
@@ -135,7 +135,7 @@ impl Rendezvous {
             debug!(node = %peer.node, attend = %peer.attend, "outdated registration dropped");
             return;
         }
-        // The welcome extends the lease of its workers, also if they are those of a registered node on a new stream.
+        // The welcome extends the lease of the node's workers, also if it is a registered node with a new stream.
         self.roster.extend_lease(now, &peer.node);
         // A process that knows of no round has no workers, and does not delay the recovery.
         let may_have_workers = attend.known_round.round.round > Round(0);
@@ -155,8 +155,8 @@ impl Rendezvous {
         if newest.is_none_or(|(_, attend)| attend.peer() != *from) {
             return Some(message);
         }
-        // An agent sends its standing first, and repeats the rest. An echo would extend the lease of workers that
-        // nobody waits for.
+        // An agent sends its standing first, and repeats the rest. An echo now would extend the lease of workers for
+        // which the recovery does not wait.
         let FromNode::Standing(standing) = message else { return None };
         if newest.is_some_and(|(_, attend)| standing.round.round > attend.known_round.round.round) {
             debug!(node = %from.node, "registration is older than the node's round");

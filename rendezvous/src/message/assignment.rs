@@ -89,7 +89,7 @@ pub enum WaitReason {
 pub enum RestartReason {
     /// The elected coordinator was lost, and another process was elected.
     CoordinatorLost {
-        /// The host name of the lost one; `None` if it is not known, as its node was not a member.
+        /// The host name of the lost coordinator; `None` if it is not known, because its node was not a member.
         host_name: Option<String>,
     },
     /// The coordinator was restarted.

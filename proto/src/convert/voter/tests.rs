@@ -96,7 +96,7 @@ fn all() -> Vec<FromVoter> {
     requests.into_iter().chain(answers).collect()
 }
 
-/// Returns the error of a message that `change` makes wrong.
+/// Returns the error of a message that `change` makes invalid.
 fn refusal(message: FromVoter, change: impl FnOnce(&mut v1::VoterMessage)) -> Malformed {
     let bytes = encode(&header(), message);
     let mut message = v1::VoterMessage::decode(bytes.as_slice()).unwrap();
@@ -104,7 +104,7 @@ fn refusal(message: FromVoter, change: impl FnOnce(&mut v1::VoterMessage)) -> Ma
     decode(&message.encode_to_vec()).unwrap_err()
 }
 
-/// Returns the error of a renewal whose memory `change` makes wrong.
+/// Returns the error of a renewal whose memory `change` makes invalid.
 fn refusal_of_memory(change: impl FnOnce(&mut v1::Memory)) -> Malformed {
     let replica = replica(Some(memory()));
     let renew = Request::Renew { term: Term(1), cold: None, replica };
@@ -137,7 +137,7 @@ fn time_of_workers_is_rounded_up() {
     }
 }
 
-/// A voter of another protocol version is refused by name, whatever else its message contains.
+/// A message of another protocol version is refused with that reason, even if other fields are invalid, too.
 #[test]
 fn other_versions_are_named() {
     let error = refusal(FromVoter::Request(with(Request::PreVote)), |message| {
@@ -149,7 +149,7 @@ fn other_versions_are_named() {
     assert!(text.contains('9') && text.contains(&PROTOCOL_VERSION.to_string()), "{text}");
 }
 
-/// A missing, too long or meaningless field is refused by name.
+/// A missing, too long or invalid field is refused with an error that names it.
 #[test]
 fn malformed_messages_are_refused_by_name() {
     let request = |change: &dyn Fn(&mut v1::VoterMessage)| {

@@ -30,7 +30,7 @@ fn elected(max: u32) -> Fixture {
     t
 }
 
-/// Creates one that runs a round of `names`.
+/// Creates an elected coordinator that runs a round of `names`.
 fn running(names: &[&'static str]) -> Fixture {
     let mut t = elected(u32::try_from(names.len()).expect("few"));
     for name in names {
@@ -44,8 +44,8 @@ fn running(names: &[&'static str]) -> Fixture {
     t
 }
 
-/// The others run until the workers of the coordinator's node have ended, and then learn that it has left. The
-/// coordinator ends at once; nobody is informed that the job cannot continue.
+/// The other nodes run until the workers of the coordinator's node have ended, and are then informed that it has left.
+/// The coordinator ends at once; no node is informed that the job cannot continue.
 #[test]
 fn coordinator_ends_when_its_node_has_left() {
     let mut t = running(&["a", "b", "c"]);
@@ -71,7 +71,7 @@ fn next_coordinator_dismisses_the_node() {
     assert!(did.contains(&Did::Admit("b", 2, 0)), "{did:?}");
 }
 
-/// A coordinator that ends forms no further round: it would be restarted at once.
+/// A coordinator that ends forms no further round: the round would be restarted at once.
 #[test]
 fn no_round_is_formed_without_the_node() {
     let mut t = running(&["a", "b", "c"]);

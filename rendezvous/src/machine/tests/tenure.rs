@@ -92,7 +92,7 @@ fn recovery_waits_for_welcomed_nodes() {
     assert!(t.live(&["a", "b"], SECOND).contains(&Did::Admit("a", 2, 0)));
 }
 
-/// A newcomer that was welcomed, and has reported nothing since, has no workers: nobody waits for it.
+/// A newcomer that was welcomed, and has reported nothing since, has no workers: the recovery does not wait for it.
 #[test]
 fn newcomers_do_not_delay_the_recovery() {
     let mut t = taken_over(&["a", "b", "c"], Duration::ZERO);
@@ -343,8 +343,8 @@ fn lease_left_is_sent() {
     assert_eq!(left(t.machine.poll_effect()), Some(3_599 * SECOND));
 }
 
-/// At the end of a job, an elected coordinator waits for a member that is not registered at that moment: its successor
-/// would not know that the member is not informed yet.
+/// At the end of a job, an elected coordinator waits for a member that is not registered at that moment: a successor
+/// would not know that the member does not have the outcome yet.
 #[test]
 fn unregistered_members_are_informed() {
     let mut t = taken_over(&["a", "b"], Duration::ZERO);
@@ -362,7 +362,7 @@ fn is_informed(did: &[Did]) -> bool {
     matches!(did, [Did::Refuse(_, crate::message::RefuseReason::Closed(_))])
 }
 
-/// A job that an earlier leader has closed is not begun again by its successor, if no node is there at first.
+/// A job that an earlier leader has closed is not begun again by its successor, even if no node is registered yet.
 #[test]
 fn closed_job_stays_closed_after_a_takeover() {
     let mut t = job(2);
@@ -376,7 +376,7 @@ fn closed_job_stays_closed_after_a_takeover() {
     assert!(is_informed(&t.attend("b", NodeState::Succeeded)));
 }
 
-/// New voters begin a new run, although one of them has a copy of an earlier one that was closed.
+/// New voters begin a new run, although one of them has a copy of an earlier run that was closed.
 #[test]
 fn new_voters_begin_a_new_run() {
     let mut t = job(2);
