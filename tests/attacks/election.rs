@@ -1,4 +1,4 @@
-//! 26: messages of the election of the coordinator, by processes that are not voters.
+//! 26: messages of the election of the coordinator, sent by processes that are not voters.
 
 use bytes::{BufMut, BytesMut};
 use ragent_proto::convert::voter::{ElectionHeader, FromVoter, encode};
@@ -23,7 +23,7 @@ use crate::{
 
 const VOTERS: [&str; 3] = ["10.77.0.1:29400", "10.77.0.2:29400", "10.77.0.3:29400"];
 const LIST: &str = "10.77.0.1,10.77.0.2,10.77.0.3:29400";
-/// A machine that is not one of the voters'.
+/// A node that is not a voter's.
 const STRANGER: u32 = 4;
 const VOTER_PROTOCOL: u8 = 0xee;
 
@@ -64,7 +64,7 @@ impl Elected {
         serde_json::from_str(&end.stdout).unwrap()
     }
 
-    /// The process of the leader, by the status of the job.
+    /// The node id of the leader's process, from the status of the job.
     fn leader(&self) -> NodeId {
         let leads = |voter: &&Value| voter["is_leader"] == true;
         let leader = self.before["voters"].as_array().unwrap().iter().find(leads).unwrap();
@@ -74,9 +74,9 @@ impl Elected {
         NodeId::new(node["node_id"].as_str().unwrap())
     }
 
-    /// Sends each of the texts on a connection of its own, from a process of `uid` on `node`, and returns the bytes
-    /// of the answers; "open" if a connection is not closed. With `ends` the process closes each connection itself
-    /// when it has an answer.
+    /// Sends each text on a separate connection, from a process of `uid` on `node`. Returns the bytes of each answer,
+    /// or "open" if the connection was not closed. With `ends`, the process closes a connection itself when it has an
+    /// answer.
     fn send(&self, (node, uid): (u32, u32), to: u32, texts: &[Vec<u8>], ends: bool) -> Vec<String> {
         let texts: Vec<String> = texts.iter().map(|text| format!("'{}'", hex(text))).collect();
         let (texts, address) = (texts.join(","), Network::address(to));
@@ -131,7 +131,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The header of this job's messages, computed from what anybody can know of a job.
+/// The header of this job's messages, computed from public values of the job.
 fn header() -> ElectionHeader {
     let timers = Timers::for_nodes(NodeRange::new(3, 3).unwrap());
     let mut digest = Sha256::new();
@@ -194,7 +194,7 @@ fn messages(job: &Elected, to: u32) -> Vec<Vec<u8>> {
     texts
 }
 
-/// Bytes that are no messages. The last one announces a message of 4 GiB.
+/// Malformed messages. The last one announces a length of 4 GiB.
 fn malformed() -> Vec<Vec<u8>> {
     let other_job = ElectionHeader { run_id: RunId::new("other"), ..header() };
     let vote = message(&NodeId::new("evil_1"), 1, 0, Request::PreVote);

@@ -123,8 +123,8 @@ fn status_follows_to_the_coordinator() {
     }
 }
 
-/// Of a list of voters, one that answers is enough, and an agent that does not coordinate the job
-/// redirects to the coordinator. If none answers, each is named with its cause.
+/// One voter that answers is enough, and an agent that does not coordinate the job redirects to the
+/// coordinator. If no voter answers, the error lists each of them with the cause.
 #[test]
 fn status_of_voters() {
     let sandbox = Sandbox::new();

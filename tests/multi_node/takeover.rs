@@ -1,4 +1,4 @@
-//! Jobs whose coordinator is elected: its loss costs one restart, whichever host it was on.
+//! Jobs whose coordinator is elected: its loss costs one restart, on any host.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ fn take_leader(job: &Job<'_>, agents: &mut Vec<Program>) -> Program {
     agents.remove(at)
 }
 
-/// Waits for the next worker of each agent, and checks the size of the new round.
+/// Waits for the next worker of each agent, and asserts the size of the new round.
 #[track_caller]
 fn assert_round(agents: &mut [Program], world_size: u32) {
     let ranks: BTreeSet<u32> = agents
@@ -62,9 +62,9 @@ fn assert_round(agents: &mut [Program], world_size: u32) {
 
 const FLAGS: &str = "--max-restarts 0 --rdzv-conf shrink_timeout=0,last_call_timeout=3600";
 
-/// The agent of the coordinator is killed: the others continue without it, for no charge. A second loss
-/// leaves no majority of the voters: everything stops and waits. One more agent at a listed endpoint
-/// ends the wait, although it knows nothing of the job.
+/// The leader's agent is killed: the others continue without it, and nothing is charged. A second loss leaves no
+/// majority of the voters: the workers stop, and the agents wait. Another agent at a listed endpoint ends the wait,
+/// although it has no state of the job.
 #[test]
 fn leader_is_killed() {
     let sandbox = Sandbox::with_standbys();
@@ -109,7 +109,7 @@ fn leader_is_killed() {
     sandbox.wait_until_nothing_left();
 }
 
-/// A coordinator that is stopped loses its job to another voter, and takes part again when it continues.
+/// Another voter takes over from a leader that is stopped (SIGSTOP), which joins again when it continues.
 #[test]
 fn leader_is_frozen() {
     let sandbox = Sandbox::with_standbys();
@@ -125,7 +125,7 @@ fn leader_is_frozen() {
     assert_eq!(job.status()["restarts_used"], 0);
 }
 
-/// An agent that coordinates and leaves hands the job over, and ends as any other that leaves.
+/// A leader's agent that leaves hands over, and ends like any other agent that leaves.
 #[test]
 fn leader_leaves() {
     let sandbox = Sandbox::with_standbys();
@@ -151,8 +151,8 @@ fn leader_leaves() {
     assert_no_state(&sandbox);
 }
 
-/// A job that succeeds leaves no state, so that the next one of its name begins from the start; it
-/// succeeds after a takeover, too, and the charges of its restarts outlive the coordinator.
+/// A job that succeeds leaves no state, so that the next job of the same name starts from the beginning. A job also
+/// succeeds after a takeover, and the restarts that were charged before it still count.
 #[test]
 fn job_succeeds_after_a_takeover() {
     let sandbox = Sandbox::with_standbys();
@@ -195,7 +195,7 @@ fn failed_job_ends_everywhere() {
     assert_no_state(&sandbox);
 }
 
-/// Voters without workers carry a job: `ragent coordinator` on three hosts of which one is lost.
+/// All voters may be without workers: `ragent coordinator` on three hosts, one of which is lost.
 #[test]
 fn coordinators_without_agents() {
     let sandbox = Sandbox::with_standbys();

@@ -16,7 +16,7 @@ pub(crate) const NODES: u32 = 5;
 /// The nodes whose agents are voters.
 const VOTERS: [u32; 3] = [1, 2, 3];
 
-/// A node that is not a voter, so that its agent survives the loss of any leader, and logs who leads.
+/// A node that is not a voter: its agent survives the loss of any leader, and its log names each leader.
 pub(crate) const WITNESS: u32 = 5;
 
 /// The log line of an agent that is elected.
@@ -26,7 +26,7 @@ const ELECTED: &str = "elected; this agent coordinates the job";
 #[derive(Debug)]
 pub(crate) struct ElectedJob {
     agents: BTreeMap<u32, Program>,
-    /// The logs of agents that have ended.
+    /// The logs of the agents that have ended.
     ended: Vec<String>,
     /// The time for which the first round waits for further nodes.
     last_call_s: u32,
@@ -99,7 +99,7 @@ impl ElectedJob {
         self.agent(node).signal(Signal::SIGKILL);
     }
 
-    /// Stops the agent of a node and its keeper, so that no process kills the worker of the node.
+    /// Stops the agent and the keeper of a node, so that no process kills the node's worker.
     pub(crate) fn stop_all_but_the_worker(&mut self, node: u32) {
         let agent = self.agent(node).pid();
         for pid in [keeper_of(agent), agent] {
@@ -107,8 +107,8 @@ impl ElectedJob {
         }
     }
 
-    /// Kills the agent of a node, its keeper and its worker in `round` at once, so that no process is left that
-    /// reports it.
+    /// Kills the agent of a node, its keeper and its worker in `round` at once, so that no process is left to
+    /// report their end.
     pub(crate) fn kill_processes(&mut self, node: u32, round: &Round) {
         let agent = self.agent(node).pid();
         let processes = [agent, keeper_of(agent), round.workers[&node]];
@@ -154,7 +154,7 @@ impl ElectedJob {
         }
     }
 
-    /// Waits until these nodes run, and no others, all in one round, which is a new one.
+    /// Waits until exactly these nodes run, all of them in the same new round.
     #[track_caller]
     pub(crate) fn runs_on(&mut self, nodes: &[u32]) -> Round {
         let size = nodes.len();

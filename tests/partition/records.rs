@@ -1,5 +1,5 @@
-//! The records of workers, and the rules that they must fulfil: at no time do workers of two rounds run, and
-//! later rounds have higher numbers.
+//! The records of workers, and the rules that hold for them: workers of two rounds never run at the same time,
+//! and later rounds have higher numbers.
 
 use std::{
     collections::BTreeMap,
@@ -107,7 +107,7 @@ mod tests {
         (RoundId { term, number }, workers.collect())
     }
 
-    /// Workers of two rounds at the same time are a violation, also if the rounds are not adjacent.
+    /// Workers of two rounds at the same time are a violation, also if the numbers of the rounds are not adjacent.
     #[test]
     fn overlap_is_found() {
         let good =

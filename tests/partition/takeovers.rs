@@ -1,4 +1,4 @@
-//! Takeovers one after the other, with the time until the job runs again: `make takeovers`.
+//! Many takeovers in succession, each with the time until the job runs again: `make takeovers`.
 //!
 //! `TAKEOVERS` is the number of takeovers. `TAKEOVERS_FILE` is a file to which each result is appended; a run
 //! continues after the results that are already there.
@@ -26,11 +26,11 @@ use crate::{
 /// The number of takeovers without `TAKEOVERS`.
 const DEFAULT: usize = 20;
 
-/// The number of takeovers in one job: two of them are silent, and a node that is disconnected three times is
-/// quarantined.
+/// The number of takeovers in one job: two of them are silent, so no node is quarantined, as it would be after three
+/// disconnections.
 const PER_JOB: usize = 10;
 
-/// One takeover in so many is by a fault that no message reports.
+/// One of this number of takeovers is caused by a fault that no message reports.
 const SILENT_EVERY: usize = 5;
 
 /// The range of pauses before faults: longer than the interval of renewals, so that faults occur at any time
@@ -133,7 +133,7 @@ impl Results {
         }
     }
 
-    /// The number, the median, the worst time and the number of broken rules by fault.
+    /// The summary by fault: the number of takeovers, the median and the longest time, and the number of broken rules.
     fn summary(&self) -> String {
         let summary = |fault| {
             let of_fault = self.takeovers.iter().filter(|takeover| takeover.fault == fault);
@@ -186,7 +186,7 @@ fn take_over(job: &mut ElectedJob, fault: Fault) -> Takeover {
     }
 }
 
-/// During no takeover do workers of two rounds run at the same time.
+/// Workers of two rounds never run at the same time during a takeover.
 #[test]
 #[ignore = "takes up to hours; `make takeovers` runs it"]
 #[expect(clippy::print_stderr, reason = "its results are printed")]

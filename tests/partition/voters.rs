@@ -7,8 +7,8 @@ use crate::{
     support::{Stream, may_make_networks},
 };
 
-/// The leader's host is lost without a message: another voter leads, the other nodes run without it after its
-/// workers are dead, and it is admitted again when it is back, as a follower.
+/// The leader's host is lost without a message: another voter leads, and the other nodes run without the host once
+/// its workers are dead. When the host is back, its node is admitted again, and its voter is a follower.
 #[test]
 fn leaders_host_is_lost() {
     if !may_make_networks() {
@@ -27,8 +27,8 @@ fn leaders_host_is_lost() {
     job.end();
 }
 
-/// The leader's agent is killed: another voter leads, and the node is admitted again with another agent, which
-/// is a voter again: it may lead when the successor is lost.
+/// The leader's agent is killed: another voter leads, and the node is admitted again with a new agent, which is a
+/// voter: it may lead when the successor is lost.
 #[test]
 fn leaders_agent_is_killed() {
     if !may_make_networks() {
@@ -66,8 +66,8 @@ fn leaders_processes_are_killed() {
     job.end();
 }
 
-/// The records show that two rounds run at the same time, if that happens: here because the keeper, which kills
-/// the workers after the lease, is stopped as well.
+/// The records reveal that workers of two rounds have run at the same time: here because the keeper, which would
+/// kill the workers after the lease, is stopped as well.
 #[test]
 fn overlap_is_found() {
     if !may_make_networks() {
@@ -81,8 +81,8 @@ fn overlap_is_found() {
     assert!(violations.iter().any(|what| what.contains(" overlap by ")), "{violations:?}");
 }
 
-/// A voter is absent when the job starts, and comes later: it is a follower, and with it two of three voters are a
-/// majority when another one is lost.
+/// A voter that is absent when the job starts is a follower when it comes later. Then two of three voters are left
+/// when another one is lost: a majority.
 #[test]
 fn voter_is_absent_at_the_start() {
     if !may_make_networks() {
@@ -137,7 +137,7 @@ fn leaders_agent_is_stopped() {
     job.end();
 }
 
-/// A follower is cut off: its node is left out and admitted again as any other, and nothing is elected.
+/// A follower is cut off: its node is lost and admitted again like any other node, and no election takes place.
 #[test]
 fn follower_is_cut_off() {
     if !may_make_networks() {
@@ -220,8 +220,8 @@ fn leader_is_deaf() {
     job.end();
 }
 
-/// Without a majority of the voters, all workers stop, and the agents log it and wait. The job continues when
-/// one of the lost voters is back at its address: here with another agent, while the other one is cut off.
+/// Without a majority of the voters, all workers stop, and the agents log the cause and wait. The job continues when
+/// a new agent is started at the address of one of the two lost voters, while the other one is still cut off.
 #[test]
 fn two_voters_of_three_are_lost() {
     if !may_make_networks() {

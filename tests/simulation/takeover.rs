@@ -67,7 +67,7 @@ fn takeover_worlds_are_repeatable() {
     }
 }
 
-/// Each rule finds the bug that breaks it.
+/// Each planted bug is found by one of the rules that it breaks.
 #[test]
 fn every_takeover_bug_is_noticed() {
     // The rules that a bug breaks, and the first seed that is tried: most seeds do not trigger a rare bug.

@@ -62,9 +62,9 @@ pub struct World {
     events_scheduled: u64,
     /// The times until which messages from one host to another are lost.
     cuts: BTreeMap<(usize, usize), Instant>,
-    /// The share of all messages that is lost, in percent, and until when.
+    /// The share of all messages that is lost, in percent, and the time until which they are lost.
     loss: (u64, Instant),
-    /// A process that dies after this number of further effects.
+    /// The process that is to die, and the number of effects that it carries out before.
     dies_after: Option<(NodeId, u64)>,
     /// True if a voter may return without its state file.
     forgets: bool,

@@ -1,6 +1,6 @@
-//! Bugs that a world can plant between the machines.
+//! Bugs that can be planted between the machines of a world.
 //!
-//! Each of these is found by a rule that its comment names; `tests/simulation/takeover.rs` checks that.
+//! Each of them breaks the rules that its comment names; `tests/simulation/takeover.rs` verifies that they are found.
 
 /// A bug to plant.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

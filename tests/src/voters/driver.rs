@@ -1,4 +1,4 @@
-//! A coordinator as its driver runs it: which effects wait for the voters, and which do not.
+//! A coordinator as its driver runs it: most effects wait until the voters have the memory.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -28,7 +28,7 @@ pub(super) struct Coordinator {
     pub(super) is_over: bool,
     /// The streams that it has not ended.
     pub(super) open: BTreeSet<Peer>,
-    /// Deadlines are postponed until then, after a stall.
+    /// The time until which deadlines are postponed after a stall.
     pub(super) stalled_until: Option<Instant>,
 }
 
@@ -153,7 +153,7 @@ impl World {
         {
             let Some(effect) = coordinator.rendezvous.poll_effect() else { break };
             match effect {
-                // Signs of life are never delayed.
+                // Keep-alives and probes are never delayed.
                 Effect::Send {
                     to,
                     message: message @ (ToNode::Echo { .. } | ToNode::Probe { .. }),

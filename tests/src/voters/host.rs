@@ -1,4 +1,4 @@
-//! The hosts: their clocks, the processes on them, and the ways in which these are frozen and end.
+//! The hosts: their clocks, the processes on them, and how these processes freeze and end.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ pub(super) struct Process {
 #[derive(Debug)]
 pub(super) struct PartState {
     frozen_until: Option<Instant>,
-    /// Inputs of other parts arrive in order: the next one not before this time.
+    /// The time before which no further input of another part arrives, so that inputs arrive in order.
     pub(super) free_at: Instant,
     timer: Option<Instant>,
 }
@@ -218,7 +218,7 @@ impl World {
         }
     }
 
-    /// Kills a process that was to die after a number of effects, if this is the last one. Returns true if it is dead.
+    /// Kills a process that is to die after a number of effects, if that number is reached. Returns true if it is dead.
     pub(super) fn dies_now(&mut self, id: &NodeId) -> bool {
         let Some((_, left)) = self.dies_after.as_mut().filter(|(dying, _)| dying == id) else {
             return false;
@@ -235,7 +235,7 @@ impl World {
         true
     }
 
-    /// Ends the power of a host for `down`.
+    /// Switches a host off for `down`.
     pub(super) fn kill_host(&mut self, host: usize, down: Duration) {
         self.hosts[host].is_off = true;
         self.hosts[host].suspended = None;

@@ -1,4 +1,4 @@
-//! The keepers: if an agent is gone or its lease is over, its workers end in time.
+//! The keepers, which kill the workers of an agent that is gone or whose lease is over.
 
 use std::time::{Duration, Instant};
 

@@ -10,12 +10,12 @@ use super::{
     rules::Stage,
 };
 
-/// A stream from an agent to a voter: ordered, and delayed by losses.
+/// A stream from an agent to a voter: messages arrive in order, and losses delay them.
 #[derive(Debug)]
 pub(super) struct Stream {
     /// The host of the voter.
     pub(super) to: usize,
-    /// The process there that has accepted the connection.
+    /// The process on that host that has accepted the connection.
     process: Option<NodeId>,
     pub(super) server: Server,
     /// True if it is, or was, the agent's current stream.

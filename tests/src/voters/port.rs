@@ -14,7 +14,7 @@ use super::{World, driver::Waiting, election::Elected, network::Server};
 /// A message to a port.
 #[derive(Debug)]
 pub(super) enum Up {
-    /// With the term of the leader that the agent has lost.
+    /// A registration, and the term of the leader that the agent has lost.
     Attend(Box<Attend>, Term),
     Message(Box<FromNode>),
     /// The agent has closed the stream.
@@ -113,8 +113,8 @@ impl World {
     }
 }
 
-/// Returns true if a registration is answered by a port that knows of this leader; the agent has lost that of the term
-/// `lost`.
+/// Returns true if a port that knows this leader answers a registration of an agent that has lost the leader of the
+/// term `lost`.
 fn is_answered(elected: Elected, lost: Term) -> bool {
     match elected {
         Elected::Unknown => false,

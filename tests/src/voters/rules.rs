@@ -77,7 +77,7 @@ const STABLE_FOR: Duration = Duration::from_secs(10);
 /// join timeout.
 const ENDS_WITHIN: Duration = Duration::from_secs(100);
 
-/// The number of dials of an agent that are allowed at once, and those of each second.
+/// The number of dials that an agent may make at once after its start; in addition, those of each second of its age.
 const DIALS: u64 = 12;
 const DIALS_PER_SECOND: u64 = 3;
 
@@ -216,7 +216,7 @@ impl World {
         is_running && self.round_on(id).is_some_and(|runs| runs.round == round)
     }
 
-    /// Returns true if the job has ended in a way after which agents that were started later begin another run.
+    /// Returns true if agents that are started after the end of the job begin another run.
     fn may_run_again(&self) -> bool {
         self.record.outcome.as_ref().is_some_and(|outcome| !outcome.result.is_lasting())
     }
