@@ -206,7 +206,7 @@ class Demo:
         self.keep_folder = False
         # The endpoint of each agent, all of which are voters.
         self.ports = {name: free_port() for name in "ABC"}
-        # The agent that answered as the coordinator last.
+        # The agent that has most recently answered with the status of the job.
         self.coordinator = "A"
         self.run_id = f"digits-demo-{os.getpid()}-{self.ports['A']}"
         self.start = time.monotonic()

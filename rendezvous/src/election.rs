@@ -217,7 +217,7 @@ impl Election {
         }
     }
 
-    /// Handles a term that an agent reports. A leader of a lower term resigns, and then stands for
+    /// Handles a term that an agent has reported. A leader of a lower term resigns, and then stands for
     /// election in a higher one.
     pub fn handle_highest(&mut self, now: Instant, term: Term) {
         self.begin(now);

@@ -65,7 +65,7 @@ pub enum LaunchError {
         #[source]
         source: AttendError,
     },
-    /// `ragent status` cannot ask any of the voters.
+    /// None of the voters answers `ragent status` with the state of the job.
     #[error(
         "failed to get the status of the job from any of its voters{}",
         of_agent(*agent)

@@ -131,8 +131,8 @@ impl VoterCoordinator {
                 end = &mut coordinator => break end,
                 Some(obituary) = self.obituaries.recv() => {
                     if self.is_proven(&obituary) {
-                        // Waiting for room would keep the coordinator from making it; the end of a lease
-                        // proves the same.
+                        // This task also runs the coordinator, which would never make room if it waited here;
+                        // a lost obituary is replaced by the end of the lease.
                         let _ = inputs.try_send(Input::Obituary(obituary.clone()));
                         recent.add(clock::now(), obituary);
                     }

@@ -33,8 +33,8 @@ pub(crate) const OBITUARY_AGE: Duration = Duration::from_secs(60);
 /// The time for which a voter holds a registration until a coordinator is elected: two leases of an agent. The
 /// agent asks another voter after one.
 pub(crate) const HELD_TIMEOUT: Duration = Duration::from_secs(5);
-/// The number of obituaries that a voter keeps; further ones replace the oldest, and the end of a lease proves
-/// the same.
+/// The number of obituaries that a voter keeps; further ones replace the oldest. A node whose obituary is lost is
+/// evicted at the end of its lease.
 pub(crate) const MAX_OBITUARIES: usize = 512;
 /// The number of connections to each, of which the fastest counts.
 pub(crate) const REACH_TRIES: u32 = 3;

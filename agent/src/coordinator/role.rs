@@ -27,7 +27,7 @@ pub(crate) enum Role {
         endpoint: String,
         /// The coordinator that was elected.
         elected: watch::Receiver<ElectedCoordinator>,
-        /// The queue of obituaries, which count for the election, too.
+        /// The queue of obituaries, which the election also needs.
         obituaries: mpsc::Sender<Obituary>,
     },
 }
@@ -89,7 +89,7 @@ impl Role {
                 ElectedCoordinator::Here(_) => true,
                 ElectedCoordinator::There(not_here) => not_here.term > lost,
             };
-            // This fails if the voter has ended; the process then never learns of a coordinator.
+            // This fails if the voter has ended: then no coordinator is known here any more.
             let _ = elected.clone().wait_for(is_known).await;
         }
         self.coordinator()

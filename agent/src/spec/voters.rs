@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// Every list that is refused has a cause of its own.
+    /// Each reason to refuse a list has an error of its own.
     #[test]
     fn refused_lists() {
         let entry = |entry: &str, error| VoterListError::Entry { entry: entry.to_owned(), error };

@@ -63,7 +63,7 @@ fn key(run_id: &RunId, rendezvous: &RendezvousMethod) -> String {
 mod tests {
     use super::*;
 
-    /// Jobs with the same name and other voters have different files.
+    /// Jobs with the same name and different voters have different files.
     #[test]
     fn jobs_differ_in_their_voters() {
         let key = |voters: &str| {
