@@ -79,7 +79,7 @@ fn leader_is_killed() {
     assert_round(&mut agents, 3);
     for agent in &mut agents {
         let line = agent.logs("round has ended");
-        assert!(line.contains("was lost, and another agent has taken over"), "{line}");
+        assert!(line.contains("was lost, and another voter has taken over"), "{line}");
     }
     assert_eq!(job.status()["restarts_used"], 0);
     let second = leader(&job);
@@ -269,6 +269,10 @@ fn voter_with_another_list_is_excluded() {
     let list = endpoints();
     let job = elected(&sandbox, &list, "--nnodes 3");
     let mut agents: Vec<Program> = (0..2).map(|_| job.guest("--no-python stay.sh")).collect();
+    // They have the first two endpoints of both lists.
+    for agent in &mut agents {
+        agent.logs("voter started");
+    }
     let [first, second, _] = &list;
     let other = [first.clone(), second.clone(), format!("127.0.0.1:{}", free_port())];
     agents.push(elected(&sandbox, &other, "--nnodes 3").guest("--no-python stay.sh"));

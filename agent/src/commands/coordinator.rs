@@ -93,8 +93,9 @@ fn vote(args: &CoordinatorArgs, list: &str, nodes: &str) -> Result<ExitCode, Lau
         let mut signals = runtime::watch_signals(&SIGNALS)?;
         let own = own_endpoint(&list, clock::now(), |_| {}).await.map_err(HostOrJoinError::from)?;
         let Some(own) = own else {
-            let message =
-                format!("none of the hosts in `--rdzv-endpoint {list}` is free on this machine");
+            let message = format!(
+                "this machine has no endpoint of `--rdzv-endpoint {list}` whose port is free"
+            );
             let hint =
                 "run `ragent coordinator` on a listed host on which no agent of the job runs";
             return Err(UsageError::new(message).with_hint(hint).into());

@@ -304,7 +304,11 @@ impl Ended {
             Ending::Refused(reason) => refused(reason, settings, endpoint, title),
             Ending::Unreachable { waited, was_attended, has_left } => {
                 let seconds = waited.as_secs();
+                let has_voters = endpoint.contains(',');
                 let what = match (has_left, was_attended) {
+                    _ if has_voters => format!(
+                        "error: no coordinator was reached for {seconds} s among the voters {endpoint}"
+                    ),
                     (true, _) => format!(
                         "error: the coordinator's host ({endpoint}) has left the job, and was not \
                          started again within {seconds} s"
@@ -319,6 +323,9 @@ impl Ended {
                 let hint = if *workers_succeeded {
                     "the workers of this node have succeeded; check on the other nodes whether \
                      the job has"
+                } else if has_voters {
+                    "start agents on a majority of the hosts in `--rdzv-endpoint`, and check that this \
+                     node reaches their ports"
                 } else if *was_attended {
                     "start ragent again on the coordinator's host within `join_timeout` \
                      (`--rdzv-conf`), or raise `join_timeout`"

@@ -223,7 +223,7 @@ impl Driver {
         let VoterConnection { peer, is_own_user, .. } = connection;
         let is_voter = if peer.is_here { is_own_user } else { self.reach.is_voter(peer.ip) };
         if !is_voter {
-            return debug!(peer = %peer.ip, "connection closed: it comes from no voter of the job");
+            return debug!(peer = %peer.ip, "connection closed: the peer is not a voter of the job");
         }
         self.incoming.retain(|task| !task.is_finished());
         if self.incoming.len() >= limits::MAX_CONNECTIONS {

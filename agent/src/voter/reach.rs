@@ -147,7 +147,8 @@ impl Reachability {
         let (waited, all) = (waited.as_secs(), self.list.len());
         if absent.is_empty() {
             return format!(
-                "no coordinator was elected for {waited} s, although all voters are connected"
+                "no coordinator was elected for {waited} s, although all voters are connected; check that all \
+                 were started with the same `--rdzv-endpoint` and `--nnodes`"
             );
         }
         format!(
@@ -174,7 +175,9 @@ impl Reachability {
             "the job continues while a majority is left"
         };
         Some(format!(
-            "{left} of {all} voters are left, and {consequence}; start an agent on {absent}"
+            "no answer from {absent} for {} s: {left} of {all} voters are left, and {consequence}; check \
+             that host, or start an agent there",
+            limits::LOST_WARNING.as_secs()
         ))
     }
 }
@@ -217,8 +220,8 @@ mod tests {
         let due = start + limits::LOST_WARNING;
         assert_eq!(reach.poll_timeout(), Some(due));
         reach.handle_lost(start, Place(2), "refused".to_owned());
-        let expected = "2 of 3 voters are left, and the loss of another one stops the job; start an \
-                        agent on c:1";
+        let expected = "no answer from c:1 for 60 s: 2 of 3 voters are left, and the loss of another one \
+                        stops the job; check that host, or start an agent there";
         assert_eq!(reach.handle_timeout(due).as_deref(), Some(expected));
         reach.handle_lost(due, Place(2), "refused".to_owned());
         assert_eq!((reach.poll_timeout(), reach.handle_timeout(due)), (None, None));
