@@ -48,7 +48,7 @@ test: venv packages
 	$(CARGO) test --workspace --locked --no-fail-fast
 
 test-all: venv packages
-	SEEDS=200000 ELECTION_SEEDS=20000 TAKEOVER_SEEDS=20000 $(CARGO) test --release --locked -p ragent-tests --test simulation
+	SEEDS=200000 ELECTION_SEEDS=20000 TAKEOVER_SEEDS=10000 $(CARGO) test --release --locked -p ragent-tests --test simulation
 	CASES=200000 $(CARGO) test --release --locked -p ragent-store --test fuzz
 	$(CARGO) test --release --locked -p ragent-store --test abuse -- --ignored --test-threads 1
 	PET_STANDBY=1 $(CARGO) test --locked -p ragent --test conformance --test torch
