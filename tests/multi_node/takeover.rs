@@ -176,6 +176,30 @@ fn job_succeeds_after_a_takeover() {
     sandbox.wait_until_nothing_left();
 }
 
+/// An agent without a majority of the voters for the join timeout names them: before the job has begun, and with the
+/// code of a lost coordinator after that.
+#[test]
+fn voter_without_a_majority_gives_up() {
+    let sandbox = Sandbox::new();
+    let flags = "--nnodes 2:3 --rdzv-conf join_timeout=10,last_call_timeout=3600,shrink_timeout=0";
+    let job = elected(&sandbox, &endpoints(), flags);
+    let alone = job.guest("--no-python stay.sh").end();
+    alone.assert_code(1);
+    let mut agents: Vec<Program> = (0..3).map(|_| job.guest("--no-python stay.sh")).collect();
+    assert_round(&mut agents, 3);
+    let last = agents.remove(0);
+    for lost in &agents {
+        lost.signal(Signal::SIGKILL);
+    }
+    let left = last.end();
+    left.assert_code(3);
+    let lost = format!("no coordinator was reached for 10 s among the voters {}", job.endpoint);
+    for end in [alone, left] {
+        end.assert_stderr(&[&lost, "hint: start agents on a majority of the hosts"]);
+    }
+    sandbox.wait_until_nothing_left();
+}
+
 /// The failure that ends a job is reported by every agent, also by the voters that do not coordinate.
 #[test]
 fn failed_job_ends_everywhere() {

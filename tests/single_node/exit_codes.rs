@@ -157,7 +157,7 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
         },
     ),
     (
-        "the coordinator's host was lost or left, and was not back within `join_timeout`",
+        "the coordinator's host, or a majority of the voters, was lost or left, and was not back within `join_timeout`",
         |sandbox| {
             let endpoint = format!("127.0.0.1:{}", free_port());
             let words = format!(

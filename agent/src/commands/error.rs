@@ -133,6 +133,8 @@ pub struct Ended {
     pub settings: SharedSettings,
     /// The endpoint of the job, or its voters.
     pub endpoint: String,
+    /// True if the coordinator is elected among voters.
+    pub has_voters: bool,
     /// The title of its command.
     pub title: String,
     /// True if this node's workers had succeeded.
@@ -292,7 +294,7 @@ fn usage(errors: &[UsageError]) -> String {
 
 impl Ended {
     fn report(&self) -> String {
-        let Self { ending, settings, endpoint, title, workers_succeeded } = self;
+        let Self { ending, settings, endpoint, has_voters, title, workers_succeeded } = self;
         match ending {
             Ending::Closed(Outcome { result: JobResult::AllLeft, .. })
                 if settings.nodes.max() == 1 =>
@@ -304,9 +306,8 @@ impl Ended {
             Ending::Refused(reason) => refused(reason, settings, endpoint, title),
             Ending::Unreachable { waited, was_attended, has_left } => {
                 let seconds = waited.as_secs();
-                let has_voters = endpoint.contains(',');
                 let what = match (has_left, was_attended) {
-                    _ if has_voters => format!(
+                    _ if *has_voters => format!(
                         "error: no coordinator was reached for {seconds} s among the voters {endpoint}"
                     ),
                     (true, _) => format!(
@@ -323,7 +324,7 @@ impl Ended {
                 let hint = if *workers_succeeded {
                     "the workers of this node have succeeded; check on the other nodes whether \
                      the job has"
-                } else if has_voters {
+                } else if *has_voters {
                     "start agents on a majority of the hosts in `--rdzv-endpoint`, and check that this \
                      node reaches their ports"
                 } else if *was_attended {

@@ -210,7 +210,7 @@ async fn launch_on_runtime(
         warn!("the keeper process did not end in time; processes of this node may remain");
     }
     console_end.wait(limits::FLUSH_TIMEOUT).await;
-    let agent_driver::End { ending, workers_succeeded, endpoint } = outcome?;
+    let agent_driver::End { ending, workers_succeeded, endpoint, has_voters } = outcome?;
     match ending {
         Ending::Closed(outcome) if outcome.result == JobResult::Succeeded => {
             info!(run_id = %spec.run_id, "the job has succeeded");
@@ -220,7 +220,7 @@ async fn launch_on_runtime(
         }
         ending => {
             let (settings, title) = (spec.shared, spec.command.title.clone());
-            let ended = Ended { ending, settings, endpoint, title, workers_succeeded };
+            let ended = Ended { ending, settings, endpoint, has_voters, title, workers_succeeded };
             Err(LaunchError::Ended(Box::new(ended)))
         }
     }
@@ -282,8 +282,13 @@ async fn take_part(
         Some(signal) = signals.recv() => {
             let signal = ragent_core::signal::Signal(signal as i32);
             let ending = Ending::Left(signal);
-            let endpoint = String::new();
-            return Ok(agent_driver::End { ending, workers_succeeded: false, endpoint });
+            let (endpoint, has_voters) = (String::new(), false);
+            return Ok(agent_driver::End {
+                ending,
+                workers_succeeded: false,
+                endpoint,
+                has_voters,
+            });
         },
     };
     let attends = attending(spec, &services.name);

@@ -84,6 +84,8 @@ pub struct End {
     pub workers_succeeded: bool,
     /// The endpoint of the coordinator, or the voters.
     pub endpoint: String,
+    /// True if the coordinator is elected among voters.
+    pub has_voters: bool,
 }
 
 /// An error after which a node cannot take part.
@@ -137,8 +139,9 @@ pub async fn drive(
         if let Some(ending) = driver.carry_out_all().await? {
             let workers_succeeded = driver.workers_succeeded;
             let endpoint = driver.spec.destination.to_string();
+            let has_voters = !driver.spec.destination.dialed_voters().is_empty();
             driver.flush_streams(&mut events).await;
-            return Ok(End { ending, workers_succeeded, endpoint });
+            return Ok(End { ending, workers_succeeded, endpoint, has_voters });
         }
         let deadline = driver.poll_timeout();
         tokio::select! {

@@ -40,7 +40,7 @@ pub(super) enum Event {
     Resolved(Place, Vec<IpAddr>),
     /// The answer of this voter to a request.
     Answer(Place, Box<VoterMessage<Answer>>),
-    /// The request of another voter, and the channel for the answer, which is dropped if there is no answer.
+    /// The request of another voter, and the channel for the answer; dropped if the request has none.
     Request(Box<VoterMessage<Request>>, oneshot::Sender<Bytes>),
     /// A process at this address has sent a message that does not belong to this election, for this reason.
     Mismatch(IpAddr, String),
