@@ -64,14 +64,13 @@ pub struct VoterStatus {
     pub endpoint: String,
     /// True if its process coordinates the job.
     pub is_leader: bool,
-    /// The time since it last answered the leader, or since the leader was elected; `None` if the leader does not
-    /// know.
+    /// The time since it last answered the leader, or since the leader was elected.
     #[serde(rename = "silent_ms", serialize_with = "as_millis")]
-    pub silent_for: Option<Duration>,
+    pub silent_for: Duration,
 }
 
-fn as_millis<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-    time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).serialize(serializer)
+fn as_millis<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).serialize(serializer)
 }
 
 /// The phase of a job.

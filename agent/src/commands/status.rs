@@ -149,13 +149,12 @@ const SILENCE_SHOWN: Duration = Duration::from_secs(3);
 
 fn voter(voter: &VoterStatus) -> String {
     let VoterStatus { endpoint, is_leader, silent_for } = voter;
-    match silent_for {
-        _ if *is_leader => format!("{endpoint} (leads)"),
-        None => format!("{endpoint} (no answer yet)"),
-        Some(silent) if *silent >= SILENCE_SHOWN => {
-            format!("{endpoint} (no answer for {} s)", silent.as_secs())
-        }
-        Some(_) => endpoint.clone(),
+    if *is_leader {
+        format!("{endpoint} (leads)")
+    } else if *silent_for >= SILENCE_SHOWN {
+        format!("{endpoint} (no answer for {} s)", silent_for.as_secs())
+    } else {
+        endpoint.clone()
     }
 }
 
@@ -237,9 +236,9 @@ fn standing(standing: StandingName) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use ragent_rendezvous::ids::{JobUid, Round, RunId, Term};
 
     use super::*;
+    use crate::coordinator::driver::tests::empty_snapshot;
 
     fn agent(run_id: &str, endpoint: &str, stage: Stage) -> RunningAgent {
         let (run_id, endpoint) = (run_id.to_owned(), endpoint.to_owned());
@@ -253,38 +252,17 @@ mod tests {
     /// Voters are listed on one line, with the leader and those that do not answer; programs read the milliseconds.
     #[test]
     fn voters_are_listed() {
-        let voter = |endpoint: &str, is_leader, silent_ms: Option<u64>| VoterStatus {
+        let voter = |endpoint: &str, is_leader, silent_ms| VoterStatus {
             endpoint: endpoint.to_owned(),
             is_leader,
-            silent_for: silent_ms.map(Duration::from_millis),
+            silent_for: Duration::from_millis(silent_ms),
         };
-        let voters = vec![
-            voter("n0:1", true, Some(0)),
-            voter("n1:1", false, Some(250)),
-            voter("n2:1", false, Some(12_345)),
-            voter("n3:1", false, None),
-        ];
-        let mut snapshot = Snapshot {
-            run_id: RunId::new("job"),
-            job_uid: JobUid::new("u"),
-            term: Term(1),
-            round: Round(0),
-            phase: PhaseName::Gathering,
-            min_nodes: 1,
-            max_nodes: 1,
-            restarts_used: 0,
-            max_restarts: 0,
-            world_size: 0,
-            nodes: Vec::new(),
-            incomplete: None,
-            refused_clients: Vec::new(),
-            outcome: None,
-            leader: None,
-            voters: Vec::new(),
-        };
+        let voters =
+            vec![voter("n0:1", true, 0), voter("n1:1", false, 250), voter("n2:1", false, 12_345)];
+        let mut snapshot = empty_snapshot();
         assert!(!text(&snapshot).contains("voters"));
         snapshot.set_voters(voters);
-        let line = "voters: n0:1 (leads), n1:1, n2:1 (no answer for 12 s), n3:1 (no answer yet)";
+        let line = "voters: n0:1 (leads), n1:1, n2:1 (no answer for 12 s)";
         assert_eq!(text(&snapshot).lines().nth(1), Some(line));
         let json = serde_json::to_value(&snapshot).unwrap();
         let silent = serde_json::json!({

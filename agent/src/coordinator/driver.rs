@@ -12,9 +12,11 @@ use ragent_proto::{
 use ragent_rendezvous::{
     Rendezvous,
     effect::Effect,
-    ids::Peer,
+    ids::{JobUid, Peer},
     message::{Attend, FromNode, ToNode},
+    settings::{Memory, Settings},
     snapshot::Snapshot,
+    tenure::Tenure,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, warn};
@@ -32,7 +34,7 @@ use crate::{
     coordinator::limits,
     net::{connection::PeerAddress, port::Attended},
     spec::Endpoint,
-    sys::{clock, host::ThisHost},
+    sys::{clock, host::ThisHost, random::random_id},
 };
 
 /// An input of the coordinator.
@@ -76,6 +78,25 @@ pub(crate) async fn snapshot(inputs: &Inputs) -> Option<Snapshot> {
     snapshot.await.ok()
 }
 
+impl Coordination {
+    /// Creates a coordinator that continues from `memory`, if an earlier one has left it; else it begins a run. Draws a key
+    /// for the proofs if there is none.
+    pub(crate) fn new(
+        settings: Settings,
+        memory: Option<Memory>,
+        tenure: Tenure,
+        persistence: Persistence,
+        attended: watch::Sender<Attended>,
+        right: Right,
+    ) -> Self {
+        let memory = memory.unwrap_or_else(|| Memory::fresh(JobUid::new(random_id())));
+        let proofs = Proofs::new(memory.proof_key.clone());
+        let memory = Memory { proof_key: Some(proofs.key().clone()), ..memory };
+        let rendezvous = Rendezvous::new(clock::now(), settings, memory, tenure);
+        Self { rendezvous, persistence, attended, proofs, right }
+    }
+}
+
 /// The reason for the end of a coordinator.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum End {
@@ -87,39 +108,45 @@ pub(crate) enum End {
     Ended,
 }
 
+/// The right of a coordinator, and what comes with it.
+pub(crate) enum Right {
+    /// The job has one endpoint. The coordinator may give way to another one, whose endpoint it publishes here.
+    Sole(watch::Sender<NotHere>),
+    /// Voters have elected it.
+    Elected {
+        /// The end of the leadership, which the election extends.
+        until: watch::Receiver<Instant>,
+        /// The voters.
+        voters: ListedVoters,
+    },
+}
+
 /// A coordinator to be driven.
 pub(crate) struct Coordination {
     /// The machine.
-    pub rendezvous: Rendezvous,
+    rendezvous: Rendezvous,
     /// The state that outlives this process.
-    pub persistence: Persistence,
+    persistence: Persistence,
     /// The registered nodes, published to the port.
-    pub attended: watch::Sender<Attended>,
+    attended: watch::Sender<Attended>,
     /// The proofs of node ids.
-    pub proofs: Proofs,
-    /// The endpoint of the job's coordinator, by the name that all nodes use.
-    pub not_here: watch::Sender<NotHere>,
-    /// The end of the right to coordinate, if it has one.
-    pub until: Option<watch::Receiver<Instant>>,
-    /// The voters, if they have elected this coordinator.
-    pub voters: Option<ListedVoters>,
+    proofs: Proofs,
+    /// Its right to coordinate.
+    right: Right,
 }
 
 /// Drives a coordinator until its job has ended and all nodes have the outcome, until it gives way to
-/// another coordinator (`not_here`), until its right to coordinate has ended, or until no sender of inputs
+/// another coordinator, until its right to coordinate has ended, or until no sender of inputs
 /// is left.
 pub(crate) async fn drive(coordination: Coordination, mut inputs: mpsc::Receiver<Input>) -> End {
-    let Coordination { rendezvous, persistence, attended, proofs, not_here, until, voters } =
-        coordination;
+    let Coordination { rendezvous, persistence, attended, proofs, right } = coordination;
     let mut driver = Driver {
         rendezvous,
         persistence,
         streams: Streams::new(attended, proofs),
         effects: VecDeque::new(),
         stall: StallGuard::default(),
-        not_here,
-        until,
-        voters,
+        right,
     };
     loop {
         if let Some(end) = driver.carry_out_all() {
@@ -152,11 +179,7 @@ struct Driver {
     /// Effects that wait until the state is stored.
     effects: VecDeque<Effect>,
     stall: StallGuard,
-    /// The endpoint of the job's coordinator, by the name that all nodes use.
-    not_here: watch::Sender<NotHere>,
-    /// The end of the right to coordinate, which the election extends.
-    until: Option<watch::Receiver<Instant>>,
-    voters: Option<ListedVoters>,
+    right: Right,
 }
 
 impl Driver {
@@ -209,7 +232,7 @@ impl Driver {
 
     /// Applies the extensions of the right to coordinate since the last call.
     fn extend(&mut self, now: Instant) {
-        if let Some(until) = &self.until {
+        if let Right::Elected { until, .. } = &self.right {
             let until = *until.borrow();
             self.rendezvous.handle_extended(now, until);
         }
@@ -260,7 +283,7 @@ impl Driver {
             Input::Snapshot(answer) => {
                 let mut snapshot = self.rendezvous.snapshot(now);
                 self.streams.add_observed(&mut snapshot);
-                if let Some(voters) = &self.voters {
+                if let Right::Elected { voters, .. } = &self.right {
                     voters.add_to(now, &mut snapshot);
                 }
                 // The receiver may be gone.
@@ -294,9 +317,11 @@ impl Driver {
     }
 
     fn give_way(&mut self, now: Instant, to: &Endpoint) {
+        // An elected coordinator resigns instead.
+        let Right::Sole(not_here) = &self.right else { return };
         if let Some(term) = self.rendezvous.handle_rival(now) {
             let elsewhere = NotHere { term, endpoint: to.to_string() };
-            self.not_here.send_replace(elsewhere.clone());
+            not_here.send_replace(elsewhere.clone());
             self.streams.send_elsewhere(&elsewhere);
         }
     }

@@ -8,10 +8,9 @@ use std::{
 
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    Rendezvous,
     election::message::Place,
-    ids::{JobUid, Term},
-    settings::{Memory, Settings},
+    ids::Term,
+    settings::Settings,
     tenure::{Elected, Tenure},
 };
 use tokio::{
@@ -21,7 +20,7 @@ use tokio::{
 use tracing::{debug, info};
 
 use super::{
-    driver::{self, Coordination, End, Input, Inputs},
+    driver::{self, Coordination, End, Input, Inputs, Right},
     listed_voters::ListedVoters,
     persistence::Persistence,
     proofs::Proofs,
@@ -32,7 +31,7 @@ use crate::{
     coordinator::limits,
     net::port::Attended,
     spec::Endpoint,
-    sys::{clock, random::random_id},
+    sys::clock,
     voter::{Answered, Command, Commands, Leader, Stored, Tenancy},
 };
 
@@ -161,10 +160,6 @@ impl VoterCoordinator {
 
     fn coordination(&self, tenancy: &Tenancy) -> Coordination {
         let leadership = &tenancy.leadership;
-        let memory = leadership.memory.clone();
-        let memory = memory.unwrap_or_else(|| Memory::fresh(JobUid::new(random_id())));
-        let proofs = Proofs::new(memory.proof_key.clone());
-        let memory = Memory { proof_key: Some(proofs.key().clone()), ..memory };
         let tenure = Tenure::Elected(Elected {
             term: leadership.term,
             until: leadership.until,
@@ -175,22 +170,20 @@ impl VoterCoordinator {
             term = %leadership.term, run_id = %self.settings.run_id,
             "elected; this agent coordinates the job"
         );
-        let rendezvous = Rendezvous::new(clock::now(), self.settings.clone(), memory, tenure);
-        Coordination {
-            rendezvous,
-            persistence: Persistence::voters(self.commands.clone(), leadership.term),
-            attended: self.attended.clone(),
-            proofs,
-            // An elected coordinator does not give way: it resigns.
-            not_here: watch::Sender::new(NotHere::unknown()),
-            until: Some(tenancy.until.clone()),
-            voters: Some(ListedVoters {
-                endpoints: self.list.iter().map(ToString::to_string).collect(),
-                own: self.own,
-                since: clock::now(),
-                answered: self.answered.clone(),
-            }),
-        }
+        let voters = ListedVoters {
+            endpoints: self.list.iter().map(ToString::to_string).collect(),
+            own: self.own,
+            since: clock::now(),
+            answered: self.answered.clone(),
+        };
+        Coordination::new(
+            self.settings.clone(),
+            leadership.memory.clone(),
+            tenure,
+            Persistence::voters(self.commands.clone(), leadership.term),
+            self.attended.clone(),
+            Right::Elected { until: tenancy.until.clone(), voters },
+        )
     }
 
     fn leads_in(&self, term: Term) -> bool {

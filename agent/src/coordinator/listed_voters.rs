@@ -32,7 +32,7 @@ impl ListedVoters {
             let answered = answered.get(place).copied().flatten();
             // Only a leader sends regular requests, so silence before the election means nothing.
             let last = if is_leader { now } else { self.since.max(answered.unwrap_or(self.since)) };
-            let silent_for = Some(now.saturating_duration_since(last));
+            let silent_for = now.saturating_duration_since(last);
             VoterStatus { endpoint: endpoint.clone(), is_leader, silent_for }
         });
         snapshot.set_voters(voters.collect());

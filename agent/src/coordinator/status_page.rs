@@ -75,15 +75,12 @@ mod tests {
     use std::time::Duration;
 
     use axum::{Router, body::Body, extract::Request, routing::get};
-    use ragent_rendezvous::{
-        ids::{JobUid, Round, RunId, Term},
-        snapshot::{PhaseName, Snapshot},
-    };
+    use ragent_rendezvous::ids::Term;
     use tokio::sync::{mpsc, watch};
     use tower::ServiceExt;
 
     use super::*;
-    use crate::coordinator::driver::Input;
+    use crate::coordinator::driver::{Input, tests::empty_snapshot};
 
     async fn get_status(router: Router) -> StatusCode {
         let request = Request::get("/status").body(Body::empty()).unwrap();
@@ -106,7 +103,7 @@ mod tests {
             while let Some(input) = asked.recv().await {
                 let Input::Snapshot(answer) = input else { panic!("{input:?}") };
                 times.push((clock::now() - begun).as_millis());
-                let _ = answer.send(snapshot_of_nothing());
+                let _ = answer.send(empty_snapshot());
             }
             times
         });
@@ -119,26 +116,5 @@ mod tests {
         }
         drop(router);
         assert_eq!(answering.await.unwrap(), [1, 101, 201]);
-    }
-
-    fn snapshot_of_nothing() -> Snapshot {
-        Snapshot {
-            run_id: RunId::new("job"),
-            job_uid: JobUid::new("u"),
-            term: Term(0),
-            round: Round(0),
-            phase: PhaseName::Gathering,
-            min_nodes: 1,
-            max_nodes: 1,
-            restarts_used: 0,
-            max_restarts: 0,
-            world_size: 0,
-            nodes: Vec::new(),
-            incomplete: None,
-            refused_clients: Vec::new(),
-            outcome: None,
-            leader: None,
-            voters: Vec::new(),
-        }
     }
 }

@@ -4,8 +4,6 @@ use std::{net::TcpListener, path::PathBuf};
 
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
-    Rendezvous,
-    ids::JobUid,
     settings::{Memory, Settings},
     tenure::Tenure,
 };
@@ -17,15 +15,13 @@ use tokio::{
 use super::server::Server;
 use crate::{
     coordinator::{
-        driver::{self as coordinator_driver, Coordination, Input, Inputs},
+        driver::{self as coordinator_driver, Coordination, Input, Inputs, Right},
         persistence::Persistence,
-        proofs::Proofs,
         role::Role,
         service, state_file,
     },
     endpoint::limits,
     net::port::{Attended, PortProtocols, PortStore},
-    sys::{clock, random::random_id},
 };
 
 /// A running coordinator, and its inputs.
@@ -73,24 +69,14 @@ pub(crate) fn host_coordinator(
     }
     let (inputs, queue) = mpsc::channel::<Input>(limits::COORDINATOR_QUEUE);
     let run_id = settings.run_id.clone();
-    let memory = memory.unwrap_or_else(|| Memory::fresh(JobUid::new(random_id())));
-    let proofs = Proofs::new(memory.proof_key.clone());
-    let memory = Memory { proof_key: Some(proofs.key().clone()), ..memory };
-    let rendezvous = Rendezvous::new(clock::now(), settings, memory, Tenure::Sole);
     let (known, endpoint) = (not_here.subscribe(), not_here.borrow().endpoint.clone());
     let role = Role::Coordinator { inputs: inputs.clone(), endpoint, known };
     let EndpointPort { listener, store, attended } = port;
     let protocols_attended = attended.subscribe();
     let persistence = Persistence::file(state_file);
-    let coordination = Coordination {
-        rendezvous,
-        persistence,
-        attended,
-        proofs,
-        not_here,
-        until: None,
-        voters: None,
-    };
+    let right = Right::Sole(not_here);
+    let coordination =
+        Coordination::new(settings, memory, Tenure::Sole, persistence, attended, right);
     let coordinator = tokio::spawn(async move {
         coordinator_driver::drive(coordination, queue).await;
     });

@@ -104,7 +104,7 @@ impl TryFrom<v1::Snapshot> for Snapshot {
 
 impl From<VoterStatus> for v1::VoterStatus {
     fn from(VoterStatus { endpoint, is_leader, silent_for }: VoterStatus) -> Self {
-        Self { endpoint, is_leader, silent_ms: silent_for.map(to_millis) }
+        Self { endpoint, is_leader, silent_ms: to_millis(silent_for) }
     }
 }
 
@@ -112,11 +112,10 @@ impl TryFrom<v1::VoterStatus> for VoterStatus {
     type Error = Malformed;
 
     fn try_from(voter: v1::VoterStatus) -> Result<Self, Malformed> {
-        let silent_for = voter.silent_ms.map(|silent| millis(silent, "voter.silent_ms"));
         Ok(Self {
             endpoint: nonempty(voter.endpoint, "voter.endpoint")?,
             is_leader: voter.is_leader,
-            silent_for: silent_for.transpose()?,
+            silent_for: millis(voter.silent_ms, "voter.silent_ms")?,
         })
     }
 }

@@ -259,7 +259,7 @@ fn standbys() -> StandbyCounts {
     StandbyCounts { ready: 3, importing: 1, size: 8, obstacle: Some("memory".to_owned()) }
 }
 
-fn voter(endpoint: &str, is_leader: bool, silent_for: Option<Duration>) -> VoterStatus {
+fn voter(endpoint: &str, is_leader: bool, silent_for: Duration) -> VoterStatus {
     VoterStatus { endpoint: endpoint.to_owned(), is_leader, silent_for }
 }
 
@@ -296,9 +296,8 @@ fn snapshot() -> Snapshot {
         outcome: outcomes().pop(),
         leader: Some("n0:29400".to_owned()),
         voters: vec![
-            voter("n0:29400", true, Some(Duration::ZERO)),
-            voter("n1:29400", false, Some(Duration::from_millis(12_345))),
-            voter("n2:29400", false, None),
+            voter("n0:29400", true, Duration::ZERO),
+            voter("n1:29400", false, Duration::from_millis(12_345)),
         ],
     }
 }
@@ -379,7 +378,7 @@ fn malformed_voters_are_refused() {
         Snapshot::try_from(message).unwrap_err()
     };
     assert_eq!(refusal(&|v| v[0].endpoint.clear()), Malformed::Missing("voter.endpoint"));
-    let silent_ms = Some(u64::MAX);
+    let silent_ms = u64::MAX;
     assert_eq!(refusal(&|v| v[0].silent_ms = silent_ms), Malformed::OutOfRange("voter.silent_ms"));
     let too_long = Malformed::TooLong { field: "snapshot.voters", len: 6, limit: 5 };
     assert_eq!(refusal(&|v| v.resize(6, v1::VoterStatus::default())), too_long);

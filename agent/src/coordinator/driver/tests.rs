@@ -10,7 +10,7 @@ use ragent_rendezvous::{
         Assignment, KnownRound, NodeDescription, NodeState, PROTOCOL_VERSION, Standing, WaitReason,
     },
     settings::{Leases, Memory, NodeRange, Settings, SharedSettings, StoreAccess, Timeouts},
-    snapshot::{NodeSnapshot, StandingName},
+    snapshot::{NodeSnapshot, PhaseName, StandingName},
     tenure::Tenure,
 };
 use tokio::task::JoinHandle;
@@ -41,20 +41,13 @@ impl Fixture {
             leases: Leases::default(),
         };
         let memory = Memory::fresh(JobUid::new("uid"));
-        let rendezvous = Rendezvous::new(clock::now(), settings, memory, Tenure::Sole);
         let (inputs, queue) = mpsc::channel(crate::limits::COORDINATOR_QUEUE);
         let here = NotHere { term: Term(0), endpoint: "here:1".to_owned() };
         let (not_here, known) = watch::channel(here);
         let (attended, port_knows) = watch::channel(Attended::default());
-        let coordination = Coordination {
-            rendezvous,
-            persistence: Persistence::file(None),
-            attended,
-            proofs: Proofs::new(None),
-            not_here,
-            until: None,
-            voters: None,
-        };
+        let (persistence, right) = (Persistence::file(None), Right::Sole(not_here));
+        let coordination =
+            Coordination::new(settings, Some(memory), Tenure::Sole, persistence, attended, right);
         let task = tokio::spawn(drive(coordination, queue));
         Self { inputs, known, attended: port_knows, task }
     }
@@ -91,6 +84,28 @@ impl Fixture {
         self.inputs.send(Input::Snapshot(answer)).await.unwrap();
         let nodes = snapshot.await.unwrap().nodes;
         nodes.iter().find(|node| node.host_name == name).map(|node| node.standing)
+    }
+}
+
+/// The status of a job with which no node has registered.
+pub(crate) fn empty_snapshot() -> Snapshot {
+    Snapshot {
+        run_id: RunId::new("job"),
+        job_uid: JobUid::new("u"),
+        term: Term(1),
+        round: Round(0),
+        phase: PhaseName::Gathering,
+        min_nodes: 1,
+        max_nodes: 1,
+        restarts_used: 0,
+        max_restarts: 0,
+        world_size: 0,
+        nodes: Vec::new(),
+        incomplete: None,
+        refused_clients: Vec::new(),
+        outcome: None,
+        leader: None,
+        voters: Vec::new(),
     }
 }
 

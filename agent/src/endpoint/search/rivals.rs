@@ -53,30 +53,20 @@ fn is_ending(job: &Snapshot) -> bool {
 #[cfg(test)]
 mod tests {
     use ragent_rendezvous::{
-        ids::{JobUid, RunId, Term},
+        ids::{JobUid, RunId},
         snapshot::Explanation,
     };
 
     use super::*;
+    use crate::coordinator::driver::tests::empty_snapshot;
 
     fn job(uid: &str) -> Snapshot {
         Snapshot {
-            run_id: RunId::new("job"),
             job_uid: JobUid::new(uid),
-            term: Term(1),
-            round: Round(0),
-            phase: PhaseName::Gathering,
             min_nodes: 2,
             max_nodes: 4,
-            restarts_used: 0,
             max_restarts: 3,
-            world_size: 0,
-            nodes: Vec::new(),
-            incomplete: None,
-            refused_clients: Vec::new(),
-            outcome: None,
-            leader: None,
-            voters: Vec::new(),
+            ..empty_snapshot()
         }
     }
 
