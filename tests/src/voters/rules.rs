@@ -37,6 +37,9 @@ pub(super) struct Record {
     /// True if a voter has lost its state file.
     pub(super) has_forgotten: bool,
     outcome: Option<Outcome>,
+    /// True if another run has begun after the end of the job, whose outcome may differ: agents that were started too
+    /// late to receive the outcome begin one.
+    is_another_run: bool,
     pub(super) broken: Option<String>,
     pub(super) events: u64,
 }
@@ -118,6 +121,7 @@ impl World {
     }
 
     pub(super) fn note_copied(&mut self, memory: Memory) {
+        self.record.is_another_run |= memory.closed.is_none() && self.record.outcome.is_some();
         let is_newer = self.record.copied.as_ref().is_none_or(|copied| copied.term <= memory.term);
         if is_newer {
             self.record.copied = Some(memory);
@@ -173,6 +177,10 @@ impl World {
 
     /// Checks rule g for the outcome that an agent has received.
     pub(super) fn note_outcome(&mut self, id: &NodeId, outcome: Outcome) {
+        let Record { outcome: first, is_another_run, .. } = &mut self.record;
+        if first.take_if(|first| *is_another_run && *first != outcome).is_some() {
+            *is_another_run = false;
+        }
         let first = self.record.outcome.get_or_insert_with(|| outcome.clone());
         if *first != outcome {
             let first = first.clone();
