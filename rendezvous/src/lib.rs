@@ -24,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod claim;
 mod departures;
 pub mod effect;
 pub mod election;

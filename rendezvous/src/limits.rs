@@ -113,6 +113,14 @@ pub const VOTERS_MAX: usize = 5;
 /// changes of the memory cause in between.
 pub(crate) const RENEWALS_UNDER_WAY_MAX: usize = 32;
 
+/// The maximum number of changes of the record in an external store whose results count: the renewals of one
+/// lease (10), and changes of the memory in between.
+pub(crate) const CHANGES_UNDER_WAY_MAX: usize = 32;
+
+/// The maximum number of processes that become candidates before all others if the leader in an external store is lost.
+/// If all of them are lost with it, another one follows after a further lease.
+pub const SUCCESSORS_MAX: usize = 3;
+
 /// The maximum number of times that the pause after a failed candidacy doubles.
 pub(crate) const PAUSE_DOUBLINGS_MAX: u32 = 3;
 
