@@ -26,6 +26,7 @@ macro_rules! enumeration {
 }
 
 mod agent;
+pub mod claim;
 mod coordinator;
 mod failure;
 mod memory;

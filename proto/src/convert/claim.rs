@@ -1,0 +1,111 @@
+//! The record of a job's leader in an external store.
+
+use prost::Message;
+use ragent_rendezvous::{
+    claim::{Record, Successor},
+    ids::{NodeId, Term},
+    limits::SUCCESSORS_MAX,
+    message::PROTOCOL_VERSION,
+};
+
+use super::{list, nonempty, voter::number};
+use crate::{Malformed, v1};
+
+/// Encodes a record.
+pub fn encode(record: Record) -> Vec<u8> {
+    let Record { process, endpoint, term, number, is_resigned, successors, memory } = record;
+    let successor = |Successor { process, endpoint }: Successor| v1::Successor {
+        process: process.to_string(),
+        endpoint,
+    };
+    let record = v1::LeaderRecord {
+        protocol_version: PROTOCOL_VERSION,
+        process: process.to_string(),
+        endpoint,
+        term: term.0,
+        number,
+        is_resigned,
+        successors: successors.into_iter().map(successor).collect(),
+        memory: memory.map(Into::into),
+    };
+    record.encode_to_vec()
+}
+
+/// Decodes a record.
+///
+/// # Errors
+///
+/// Returns [`Malformed::ProtocolVersion`] if a process with another protocol version has written it, and
+/// another error if it is not valid.
+pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
+    let record = v1::LeaderRecord::decode(bytes).map_err(|_| Malformed::Encoding)?;
+    if record.protocol_version != PROTOCOL_VERSION {
+        let theirs = record.protocol_version;
+        return Err(Malformed::ProtocolVersion { ours: PROTOCOL_VERSION, theirs });
+    }
+    let successor = |v1::Successor { process, endpoint }| {
+        Ok(Successor {
+            process: NodeId::new(nonempty(process, "successor.process")?),
+            endpoint: nonempty(endpoint, "successor.endpoint")?,
+        })
+    };
+    Ok(Record {
+        process: NodeId::new(nonempty(record.process, "record.process")?),
+        endpoint: nonempty(record.endpoint, "record.endpoint")?,
+        term: Term(number(record.term, "record.term")?),
+        number: record.number,
+        is_resigned: record.is_resigned,
+        successors: list(record.successors, "record.successors", SUCCESSORS_MAX, successor)?,
+        memory: record.memory.map(TryInto::try_into).transpose()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use ragent_rendezvous::{
+        ids::{JobUid, ProofKey},
+        settings::Memory,
+    };
+
+    use super::*;
+
+    fn record() -> Record {
+        let successor =
+            |name: &str| Successor { process: NodeId::new(name), endpoint: format!("{name}:1") };
+        Record {
+            process: NodeId::new("a"),
+            endpoint: "10.0.0.1:29400".to_owned(),
+            term: Term(9 << 16),
+            number: 3,
+            is_resigned: true,
+            successors: ["b", "c", "d"].map(successor).to_vec(),
+            memory: Some(Memory {
+                proof_key: Some(ProofKey::new([7; 32])),
+                ..Memory::fresh(JobUid::new("u"))
+            }),
+        }
+    }
+
+    /// A record survives its encoding.
+    #[test]
+    fn records_survive_their_encoding() {
+        assert_eq!(decode(&encode(record())), Ok(record()));
+        let without = Record { successors: Vec::new(), memory: None, ..record() };
+        assert_eq!(decode(&encode(without.clone())), Ok(without));
+    }
+
+    /// Bytes that are not a record, and records of other versions, are refused.
+    #[test]
+    fn other_values_are_refused() {
+        assert_eq!(decode(b"hello"), Err(Malformed::Encoding));
+        let theirs = 0;
+        let ours = PROTOCOL_VERSION;
+        assert_eq!(decode(b""), Err(Malformed::ProtocolVersion { ours, theirs }));
+        let many = [record().successors, record().successors].concat();
+        let many = Record { successors: many, ..record() };
+        let error = decode(&encode(many)).unwrap_err();
+        assert!(matches!(error, Malformed::TooLong { .. }), "{error}");
+        let nameless = Record { endpoint: String::new(), ..record() };
+        assert_eq!(decode(&encode(nameless)), Err(Malformed::Missing("record.endpoint")));
+    }
+}
