@@ -3,14 +3,16 @@
 
 use std::{
     collections::BTreeSet,
+    net::IpAddr,
     time::{Duration, Instant},
 };
 
 use crate::{
+    claim::Successor,
     group::{Group, Seat, SeatState},
     ids::{GlobalRank, GroupRank, JobUid, NodeId, RoundId},
     incomplete::Incomplete,
-    limits::{after, leases},
+    limits::{SUCCESSORS_MAX, after, leases},
     machine::{Availability, Rendezvous},
     message::{EvictReason, NodeDescription, NodeState, WaitReason},
     phase::{Gathering, Phase, Recovering, RecoveryStage, Regathering, Running},
@@ -27,6 +29,25 @@ impl Rendezvous {
     /// Returns true if the node has registered, and has neither been lost nor dismissed since.
     pub fn knows(&self, node: &NodeId) -> bool {
         self.roster.get(node).is_some()
+    }
+
+    /// Returns the members with the lowest ranks of the newest round, without the node in the coordinator's own
+    /// process: they succeed this coordinator if it is lost. Empty before the first round of this term.
+    pub fn successors(&self) -> Vec<Successor> {
+        let Some(group) = self.phase.group() else { return Vec::new() };
+        let host = self.settings.host.as_ref();
+        let mut members: Vec<_> =
+            group.seats().filter(|(id, seat)| Some(*id) != host && seat.state.stays()).collect();
+        members.sort_by_key(|(_, seat)| seat.rank);
+        let described = |(id, _): (&NodeId, Seat)| {
+            let NodeDescription { address, agent_port, .. } = &self.roster.get(id)?.description;
+            let address = match address.parse::<IpAddr>() {
+                Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
+                Ok(IpAddr::V4(_)) | Err(_) => address.clone(),
+            };
+            Some(Successor { process: id.clone(), endpoint: format!("{address}:{agent_port}") })
+        };
+        members.into_iter().filter_map(described).take(SUCCESSORS_MAX).collect()
     }
 
     /// Returns the uid of the run that this coordinates.

@@ -2,7 +2,7 @@
 
 use std::{net::Ipv4Addr, time::Duration};
 
-use super::fixture::{Did, Fixture, SECOND, ready};
+use super::fixture::{Did, Fixture, SECOND, describe, ready};
 use crate::message::{
     EvictReason, FromNode, JobResult, NodeState, REFUSED_CLIENTS_MAX, RefuseReason, RefusedClients,
     WaitReason,
@@ -342,4 +342,23 @@ fn refused_clients_are_reported_to_all_members() {
     }
     assert_eq!(of_snapshot(&t), 0);
     assert_eq!(t.message("a", late), [], "of an earlier round");
+}
+
+/// The members with the lowest ranks succeed the coordinator, without the node in its own process and without lost
+/// members.
+#[test]
+fn successors_have_the_lowest_ranks() {
+    let names = |t: &Fixture| {
+        let successors = t.machine.successors();
+        successors.iter().map(|one| one.process.to_string()).collect::<Vec<_>>().join(" ")
+    };
+    let mut t = Fixture::new(2, 5).host("b");
+    assert_eq!(names(&t), "");
+    t.run(&["a", "b", "c", "d", "e"]);
+    assert_eq!(names(&t), "a c d");
+    let endpoint = t.machine.successors()[0].endpoint.clone();
+    let described = describe("a");
+    assert_eq!(endpoint, format!("{}:{}", described.address, described.agent_port));
+    t.die("c");
+    assert_eq!(names(&t), "a d e");
 }
