@@ -4,7 +4,8 @@
 //! `identity` recognises the answer), and [`search`] finds the host without an address (`finder`
 //! decides what follows). Then `host` or `join` starts the `NodeServices`. `hosted_coordinator` is
 //! a coordinator with its port, with or without an agent. `voters` starts the services of a job with a
-//! list of endpoints, and `hosted_voter` is a voter with its port.
+//! list of endpoints, `in_etcd` those of a job whose leader is found through etcd, and `hosted_voter` is a voter with
+//! its port.
 
 mod address;
 mod error;
@@ -14,6 +15,7 @@ mod host_or_join;
 pub(crate) mod hosted_coordinator;
 pub(crate) mod hosted_voter;
 pub(crate) mod identity;
+mod in_etcd;
 mod join;
 mod limits;
 mod locate;

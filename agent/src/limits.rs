@@ -26,6 +26,8 @@ pub const MAX_LOCAL_WORLD_SIZE: u32 = 4096;
 pub const MAX_PODS: u32 = 10_000;
 /// The number of voters: five tolerate two failures, and more would only add messages.
 pub const MAX_VOTERS: usize = 5;
+/// The number of members of etcd that are listed: etcd recommends seven at most.
+pub const MAX_ETCD_MEMBERS: usize = 9;
 /// The number of addresses of an endpoint; a round-robin name has a few.
 pub const MAX_ENDPOINT_ADDRESSES: usize = 16;
 /// The time for the process at the endpoint to identify itself.

@@ -5,6 +5,7 @@ mod arguments;
 mod command;
 mod devices;
 mod endpoint;
+mod etcd;
 mod events;
 mod filters;
 mod hang;
@@ -43,6 +44,7 @@ pub use self::{
     command::WorkerCommand,
     devices::VirtualDevices,
     endpoint::{DEFAULT_PORT, Endpoint, EndpointError},
+    etcd::{EtcdConf, EtcdLogin, EtcdSpec, EtcdTls},
     events::EventLog,
     filters::{LineFilters, ShownRanks},
     hang::HangSpec,
@@ -174,6 +176,7 @@ impl JobSpec {
             RendezvousMethod::Standalone
             | RendezvousMethod::Endpoint { .. }
             | RendezvousMethod::Voters(_)
+            | RendezvousMethod::Etcd(_)
             | RendezvousMethod::Search(_) => errors
                 .or_default(arguments.optional_number("node_rank", &args.node_rank))
                 .or_else(|| launcher_group.as_ref().map(|group| group.node_rank)),

@@ -135,6 +135,8 @@ pub struct Ended {
     pub endpoint: String,
     /// True if the coordinator is elected among voters.
     pub has_voters: bool,
+    /// True if it is chosen through etcd.
+    pub uses_etcd: bool,
     /// The title of its command.
     pub title: String,
     /// True if this node's workers had succeeded.
@@ -294,7 +296,8 @@ fn usage(errors: &[UsageError]) -> String {
 
 impl Ended {
     fn report(&self) -> String {
-        let Self { ending, settings, endpoint, has_voters, title, workers_succeeded } = self;
+        let Self { ending, settings, endpoint, has_voters, uses_etcd, title, workers_succeeded } =
+            self;
         match ending {
             Ending::Closed(Outcome { result: JobResult::AllLeft, .. })
                 if settings.nodes.max() == 1 =>
@@ -310,6 +313,11 @@ impl Ended {
                     _ if *has_voters => format!(
                         "error: no coordinator was reached for {seconds} s among the voters {endpoint}"
                     ),
+                    _ if *uses_etcd => {
+                        format!(
+                            "error: no coordinator was reached through {endpoint} for {seconds} s"
+                        )
+                    }
                     (true, _) => format!(
                         "error: the coordinator's host ({endpoint}) has left the job, and was not \
                          started again within {seconds} s"
@@ -327,6 +335,8 @@ impl Ended {
                 } else if *has_voters {
                     "start agents on a majority of the hosts in `--rdzv-endpoint`, and check that this \
                      node reaches their ports"
+                } else if *uses_etcd {
+                    "check that this node reaches a majority of etcd's members, and the ports of the other agents"
                 } else if *was_attended {
                     "start ragent again on the coordinator's host within `join_timeout` \
                      (`--rdzv-conf`), or raise `join_timeout`"

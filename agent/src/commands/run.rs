@@ -8,6 +8,7 @@ use nix::sys::signal::Signal;
 use ragent_core::agent::Ending;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::{
+    claim::Timers,
     ids::{NodeId, RunId},
     message::{JobResult, Outcome, RefuseReason},
 };
@@ -126,6 +127,14 @@ fn log_choices(spec: &JobSpec) {
     {
         warn!("{warning}");
     }
+    if let RendezvousMethod::Etcd(etcd) = &spec.rendezvous {
+        let lease = Timers::for_nodes(spec.shared.nodes).leader_lease.as_secs_f64();
+        info!(
+            %etcd,
+            "the coordinator is chosen through etcd; if etcd does not answer for {lease:.1} s, the workers of all \
+             nodes are stopped until it does"
+        );
+    }
     for (local_rank, cpus) in spec.cpus_by_rank.iter().enumerate() {
         info!(local_rank, ?cpus, "worker bound to processors");
     }
@@ -210,7 +219,7 @@ async fn launch_on_runtime(
         warn!("the keeper process did not end in time; processes of this node may remain");
     }
     console_end.wait(limits::FLUSH_TIMEOUT).await;
-    let agent_driver::End { ending, workers_succeeded, endpoint, has_voters } = outcome?;
+    let agent_driver::End { ending, workers_succeeded, endpoint, has_voters, uses_etcd } = outcome?;
     match ending {
         Ending::Closed(outcome) if outcome.result == JobResult::Succeeded => {
             info!(run_id = %spec.run_id, "the job has succeeded");
@@ -220,7 +229,15 @@ async fn launch_on_runtime(
         }
         ending => {
             let (settings, title) = (spec.shared, spec.command.title.clone());
-            let ended = Ended { ending, settings, endpoint, has_voters, title, workers_succeeded };
+            let ended = Ended {
+                ending,
+                settings,
+                endpoint,
+                has_voters,
+                uses_etcd,
+                title,
+                workers_succeeded,
+            };
             Err(LaunchError::Ended(Box::new(ended)))
         }
     }
@@ -282,12 +299,13 @@ async fn take_part(
         Some(signal) = signals.recv() => {
             let signal = ragent_core::signal::Signal(signal as i32);
             let ending = Ending::Left(signal);
-            let (endpoint, has_voters) = (String::new(), false);
+            let (endpoint, has_voters, uses_etcd) = (String::new(), false, false);
             return Ok(agent_driver::End {
                 ending,
                 workers_succeeded: false,
                 endpoint,
                 has_voters,
+                uses_etcd,
             });
         },
     };
@@ -342,6 +360,7 @@ fn looking(spec: &JobSpec, cause: Option<&str>) -> RunningAgent {
         RendezvousMethod::Standalone
         | RendezvousMethod::Endpoint { .. }
         | RendezvousMethod::Voters(_)
+        | RendezvousMethod::Etcd(_)
         | RendezvousMethod::Static { .. } => Stage::Waiting { cause: cause.map(str::to_owned) },
     };
     RunningAgent::this(&spec.run_id, spec.rendezvous.endpoint_text(), stage)
@@ -354,6 +373,7 @@ fn attending(spec: &JobSpec, endpoint: &str) -> RunningAgent {
         RendezvousMethod::Voters(voters) => voters.to_string(),
         RendezvousMethod::Standalone
         | RendezvousMethod::Endpoint { .. }
+        | RendezvousMethod::Etcd(_)
         | RendezvousMethod::Search(_)
         | RendezvousMethod::Static { .. } => endpoint.to_owned(),
     };
@@ -428,6 +448,7 @@ fn supervisor_spec(
         | RendezvousMethod::Endpoint { .. }
         | RendezvousMethod::Voters(_)
         | RendezvousMethod::Search(_) => (None, "c10d"),
+        RendezvousMethod::Etcd(_) => (None, "etcd"),
         RendezvousMethod::Static { master, .. } => (Some(master.host.clone()), "static"),
     };
     let entry_point = spec.command.program.file_name().unwrap_or_default();

@@ -207,7 +207,8 @@ impl Driver {
                 Effect::Send { to, message } => self.streams.send(&to, message),
                 Effect::HangUp { to } => self.streams.close(&to),
                 Effect::Remember(memory) => {
-                    self.persistence.remember(memory, self.rendezvous.kept_for());
+                    let successors = self.rendezvous.successors();
+                    self.persistence.remember(memory, self.rendezvous.kept_for(), successors);
                 }
                 Effect::Resign { term } => {
                     self.persistence.report_term(term);

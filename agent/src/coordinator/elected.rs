@@ -78,6 +78,11 @@ impl VoterCoordinator {
                     self.elected.send_replace(there);
                     self.wait(&mut recent).await
                 }
+                Leader::At(endpoint, term) => {
+                    let there = ElectedCoordinator::There(NotHere { term, endpoint });
+                    self.elected.send_replace(there);
+                    self.wait(&mut recent).await
+                }
                 Leader::Unknown => {
                     self.elected.send_replace(ElectedCoordinator::Unknown);
                     self.wait(&mut recent).await
@@ -141,7 +146,9 @@ impl VoterCoordinator {
         self.elected.send_replace(ElectedCoordinator::Unknown);
         match end {
             End::JobOver => {
-                debug!("the job has ended; releasing the leases of the voters");
+                debug!("the job has ended; ending the leadership");
+                // The voter may have ended.
+                let _ = self.commands.send(Command::JobOver(term)).await;
                 leave(&self.commands).await;
                 return true;
             }
@@ -189,7 +196,7 @@ impl VoterCoordinator {
     fn leads_in(&self, term: Term) -> bool {
         match &*self.leader.borrow() {
             Leader::Here(tenancy) => tenancy.leadership.term == term,
-            Leader::Other(..) | Leader::Unknown => false,
+            Leader::Other(..) | Leader::At(..) | Leader::Unknown => false,
         }
     }
 

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ragent_rendezvous::{ids::Term, settings::Memory};
+use ragent_rendezvous::{claim::Successor, ids::Term, settings::Memory};
 use tokio::sync::oneshot;
 
 use super::state_writer::StateWriter;
@@ -42,11 +42,12 @@ impl Persistence {
         Self::Voters(Copies { commands, term, copying: None, is_over: false })
     }
 
-    /// Begins to store `memory`. `kept` is the time for which agents may wait for the next coordinator.
-    pub(super) fn remember(&mut self, memory: Memory, kept: Duration) {
+    /// Begins to store `memory`. `kept` is the time for which agents may wait for the next coordinator, and `successors`
+    /// are the processes that may succeed an elected one.
+    pub(super) fn remember(&mut self, memory: Memory, kept: Duration, successors: Vec<Successor>) {
         match self {
             Self::File(file) => file.remember(memory, kept),
-            Self::Voters(copies) => copies.remember(memory),
+            Self::Voters(copies) => copies.remember(memory, successors),
         }
     }
 
@@ -120,9 +121,10 @@ impl Persistence {
 }
 
 impl Copies {
-    fn remember(&mut self, memory: Memory) {
+    fn remember(&mut self, memory: Memory, successors: Vec<Successor>) {
         let (copied, copying) = oneshot::channel();
-        let command = Command::Remember { term: self.term, memory: Box::new(memory), copied };
+        let (term, memory) = (self.term, Box::new(memory));
+        let command = Command::Remember { term, memory, successors, copied };
         // A newer memory replaces an older one, so only the newest copy is awaited.
         self.copying = Some(copying);
         if self.commands.try_send(command).is_err() {
@@ -156,8 +158,8 @@ mod tests {
         let (commands, mut queue) = mpsc::channel(4);
         let mut copies = Persistence::voters(commands, Term(1));
         assert!(!copies.is_awaited());
-        copies.remember(memory(), Duration::ZERO);
-        copies.remember(memory(), Duration::ZERO);
+        copies.remember(memory(), Duration::ZERO, Vec::new());
+        copies.remember(memory(), Duration::ZERO, Vec::new());
         let (Some(Command::Remember { copied: first, .. }), Some(Command::Remember { copied, .. })) =
             (queue.recv().await, queue.recv().await)
         else {
@@ -175,12 +177,12 @@ mod tests {
     async fn lost_leadership_ends_the_effects() {
         let (commands, mut queue) = mpsc::channel(4);
         let mut copies = Persistence::voters(commands, Term(1));
-        copies.remember(memory(), Duration::ZERO);
+        copies.remember(memory(), Duration::ZERO, Vec::new());
         drop(queue.recv().await);
         copies.stored().await;
         assert!(copies.is_awaited() && copies.is_over());
         drop(queue);
-        copies.remember(memory(), Duration::ZERO);
+        copies.remember(memory(), Duration::ZERO, Vec::new());
         assert!(copies.is_awaited());
     }
 }

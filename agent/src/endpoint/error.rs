@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, time::Duration};
 
 use super::search::sockets::SocketsError;
-use crate::{scheduler::Launcher, sys::system_error::SystemError};
+use crate::{etcd::EtcdError, scheduler::Launcher, sys::system_error::SystemError};
 
 /// The reason for which an agent can neither host nor join at an endpoint.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +35,18 @@ pub enum LocateError {
         address: SocketAddr,
         /// The program, if it is known.
         holder: Option<String>,
+    },
+    /// etcd refuses this agent, or cannot be used by it.
+    #[error("failed to find the coordinator through etcd")]
+    Etcd(#[source] EtcdError),
+    /// No member of etcd answered for as long as nodes wait for each other.
+    #[error("no member of etcd answered within {} s", waited.as_secs())]
+    EtcdAway {
+        /// The time waited.
+        waited: Duration,
+        /// The last failure.
+        #[source]
+        source: EtcdError,
     },
     /// The first agent of a launcher runs on another machine than the endpoint's.
     #[error(
@@ -122,6 +134,18 @@ impl LocateError {
                  blocks its port"
             }
             Self::Unresolved { .. } => CHECK_NAME,
+            Self::Etcd(EtcdError::Record { .. }) => {
+                "use another `--rdzv-id`, or another `etcd_prefix` in `--rdzv-conf`; all nodes must run the \
+                 same version of ragent"
+            }
+            Self::Etcd(_) => {
+                "check RAGENT_ETCD_USER, the password in RAGENT_ETCD_PASSWORD_FILE, the files in `--rdzv-conf`, and \
+                 that this user of etcd may read and write keys below `etcd_prefix` (default /ragent)"
+            }
+            Self::EtcdAway { .. } => {
+                "check the addresses of etcd's members in `--rdzv-endpoint`, `protocol` in `--rdzv-conf`, and that \
+                 no firewall blocks their ports"
+            }
             Self::NotFound { .. } => {
                 "check that the other agents are running with the same `--rdzv-id`; `ragent doctor \
                  --rdzv-endpoint auto` checks the network"

@@ -105,6 +105,7 @@ fn recover(spec: &JobSpec, endpoint: &Endpoint) -> RecoveredState {
         RendezvousMethod::Standalone => return RecoveredState::default(),
         RendezvousMethod::Endpoint { .. }
         | RendezvousMethod::Voters(_)
+        | RendezvousMethod::Etcd(_)
         | RendezvousMethod::Search(_)
         | RendezvousMethod::Static { .. } => state_file::memory_path(&spec.run_id, endpoint),
     };
@@ -165,6 +166,7 @@ fn open_store(
         RendezvousMethod::Standalone
         | RendezvousMethod::Endpoint { .. }
         | RendezvousMethod::Voters(_)
+        | RendezvousMethod::Etcd(_)
         | RendezvousMethod::Search(_) => Ok((None, plain_store(stores, attended)?)),
     }
 }

@@ -9,6 +9,7 @@ use super::{
     error::{HostOrJoinError, LocateError},
     finder::{Finder, Input, Step},
     host::{announced_address, host},
+    in_etcd,
     join::join,
     locate::{self, Located},
     node_services::NodeServices,
@@ -42,6 +43,7 @@ pub(crate) async fn host_or_join(
         RendezvousMethod::Voters(list) => {
             return voters::take_part(spec, list, stores, waits).await;
         }
+        RendezvousMethod::Etcd(etcd) => return in_etcd::take_part(spec, etcd, stores, waits).await,
         RendezvousMethod::Static { master, node_rank } => (master.clone(), Some(*node_rank == 0)),
     };
     if let (Some(LauncherGroup { launcher, node_rank: 0, .. }), None) =

@@ -27,10 +27,10 @@ use crate::{
         service, state_file,
     },
     endpoint::limits,
-    net::port::PortProtocols,
+    net::port::{PortProtocols, VoterConnection},
     spec::Endpoint,
     sys::system_error::{SystemError, system},
-    voter::{self, Commands, Stored, VoterHandle, VoterSpec},
+    voter::{self, Answered, Commands, Leader, Stored, VoterHandle, VoterSpec},
 };
 
 /// A running voter.
@@ -39,8 +39,37 @@ pub(crate) struct HostedVoter {
     elected: watch::Receiver<ElectedCoordinator>,
     stored: watch::Receiver<Stored>,
     coordinator: JoinHandle<()>,
-    file: JoinHandle<()>,
-    state_file: PathBuf,
+    file: Option<StateFile>,
+}
+
+/// The state file of a voter, and the task that writes it.
+pub(super) struct StateFile {
+    task: JoinHandle<()>,
+    path: PathBuf,
+}
+
+/// A process that takes part in the choice of the leader, and the coordinator that runs in it while it leads.
+pub(super) struct Elector {
+    /// The settings of the coordinator.
+    pub settings: Settings,
+    /// The list of voters, in the order of their places; empty if the leader is chosen through an external store.
+    pub list: Vec<Endpoint>,
+    /// The place of this process in the list.
+    pub own: Place,
+    /// The endpoint at which others reach this process.
+    pub endpoint: Endpoint,
+    /// The queue of its commands.
+    pub commands: Commands,
+    /// The leader, as this process knows it.
+    pub leader: watch::Receiver<Leader>,
+    /// The time of the last answer of each voter.
+    pub answered: watch::Receiver<Answered>,
+    /// The memory, as this process knows it.
+    pub stored: watch::Receiver<Stored>,
+    /// The queue of connections of other voters, if there are any.
+    pub connections: Option<mpsc::Sender<VoterConnection>>,
+    /// The file of the memory, if this process keeps one.
+    pub file: Option<StateFile>,
 }
 
 /// The configuration of a voter, its port and its coordinator.
@@ -110,17 +139,47 @@ pub(crate) fn host_voter(
     })
     .map_err(system("start a thread"))?;
     let VoterHandle { commands, leader, answered, stored, connections } = handle;
+    let task = replica_file::keep(state_file.clone(), stored.clone(), spec.kept);
+    let file = StateFile { task: tokio::spawn(task), path: state_file };
+    let elector = Elector {
+        settings: spec.settings,
+        list: spec.list,
+        own: spec.place,
+        endpoint,
+        commands,
+        leader,
+        answered,
+        stored,
+        connections: Some(connections),
+        file: Some(file),
+    };
+    Ok(serve_elector(port, elector))
+}
+
+/// Starts the coordinator of a process that takes part in the choice of the leader, and serves its port.
+pub(super) fn serve_elector(port: EndpointPort, elector: Elector) -> (HostedVoter, Server) {
+    let Elector {
+        settings,
+        list,
+        own,
+        endpoint,
+        commands,
+        leader,
+        answered,
+        stored,
+        connections,
+        file,
+    } = elector;
+    let run_id = settings.run_id.clone();
     let (published, elected) = watch::channel(ElectedCoordinator::Unknown);
     let (obituaries, received) = mpsc::channel(limits::OBITUARIES);
     let EndpointPort { listener, store, attended } = port;
     let protocols_attended = attended.subscribe();
-    let file = replica_file::keep(state_file.clone(), stored.clone(), spec.kept);
-    let file = tokio::spawn(file);
     let known = stored.clone();
     let coordinator = VoterCoordinator {
-        settings: spec.settings,
-        list: spec.list,
-        own: spec.place,
+        settings,
+        list,
+        own,
         commands: commands.clone(),
         leader,
         answered,
@@ -135,11 +194,11 @@ pub(crate) fn host_voter(
     let protocols = PortProtocols {
         http,
         store: Some(store),
-        voters: Some(connections),
+        voters: connections,
         attended: protocols_attended,
     };
-    let hosted = HostedVoter { commands, elected, stored: known, coordinator, file, state_file };
-    Ok((hosted, Server::start(listener, protocols)))
+    let hosted = HostedVoter { commands, elected, stored: known, coordinator, file };
+    (hosted, Server::start(listener, protocols))
 }
 
 impl HostedVoter {
@@ -183,7 +242,7 @@ impl HostedVoter {
     }
 
     async fn stop(self, how: VoterEnd) {
-        let Self { commands, coordinator, file, state_file, .. } = self;
+        let Self { commands, coordinator, file, .. } = self;
         coordinator.abort();
         // The voter ends when no sender of commands is left, and then the task that writes its file.
         drop(commands);
@@ -191,9 +250,10 @@ impl HostedVoter {
         if !coordinator.is_finished() {
             let _ = coordinator.await;
         }
-        let _ = file.await;
+        let Some(StateFile { task, path }) = file else { return };
+        let _ = task.await;
         match how {
-            VoterEnd::Closed | VoterEnd::Left => forget(&state_file).await,
+            VoterEnd::Closed | VoterEnd::Left => forget(&path).await,
             VoterEnd::Other => {}
         }
     }

@@ -12,6 +12,9 @@ pub(crate) const LOCATE_INTERVAL: Duration = Duration::from_millis(500);
 /// The time for which an endpoint may accept connections without answering: a coordinator may be
 /// suspended, or busy with a flood of connections. After that it is another program.
 pub(crate) const SILENT_TIMEOUT: Duration = Duration::from_secs(20);
+/// The longest pause between attempts to reach etcd: an agent sends one attempt in two seconds to a cluster that does
+/// not answer.
+pub(crate) const ETCD_RETRY_MAX: Duration = Duration::from_secs(2);
 /// The time between lines of an agent that searches for its job's host: a user who looks at the console
 /// sees the last one.
 pub(crate) const SEARCH_NOTICE_INTERVAL: Duration = Duration::from_secs(60);

@@ -55,7 +55,7 @@ pub(crate) struct NodeServices {
 pub(crate) enum Hosted {
     /// The only coordinator of the job.
     Coordinator(HostedCoordinator),
-    /// One of the voters.
+    /// One of the voters, or a process that may lead according to etcd.
     Voter(HostedVoter),
 }
 
@@ -98,7 +98,10 @@ impl NodeServices {
                 join_timeout: spec.shared.timeouts.join,
                 known_round: self.known_round,
                 runs_unleased: self.runs_unleased(spec),
-                has_voters: matches!(spec.rendezvous, RendezvousMethod::Voters(_)),
+                has_voters: matches!(
+                    spec.rendezvous,
+                    RendezvousMethod::Voters(_) | RendezvousMethod::Etcd(_)
+                ),
                 has_standbys: !spec.standby.is_empty(),
                 leases: Leases::default().for_nodes(spec.shared.nodes),
                 seed: rand::random(),

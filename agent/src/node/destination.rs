@@ -5,8 +5,9 @@ use std::{collections::BTreeMap, fmt, net::SocketAddr};
 use ragent_core::targets::Targets;
 use ragent_proto::convert::NotHere;
 use ragent_rendezvous::ids::{AttendNumber, Term};
+use tokio::sync::watch;
 
-use crate::spec::{Endpoint, VoterList};
+use crate::spec::{Endpoint, EtcdSpec, VoterList};
 
 /// The endpoints that an agent dials.
 #[derive(Clone, Debug)]
@@ -15,8 +16,10 @@ pub struct Destination {
     names: Vec<Endpoint>,
     /// The same endpoints in the form in which this agent dials them: its own port is at another address.
     dialed: Vec<Endpoint>,
-    /// The choice among voters; `None` if there is one endpoint.
+    /// The choice among voters, or between this agent's own port and the leader; `None` if there is one endpoint.
     targets: Option<Targets>,
+    /// The agents that succeed the leader, if it is found through etcd.
+    successors: Option<watch::Receiver<Vec<Endpoint>>>,
     /// The endpoints as text, for messages.
     text: String,
     /// The last known address of each endpoint.
@@ -44,6 +47,7 @@ impl Destination {
             names: vec![name],
             dialed: vec![dialed],
             targets: None,
+            successors: None,
             text,
             known: vec![None],
             attempts: BTreeMap::new(),
@@ -66,10 +70,30 @@ impl Destination {
         }
         Self {
             targets: Some(Targets::new(voters.len(), first)),
+            successors: None,
             known: vec![None; voters.len()],
             names: voters,
             dialed,
             text,
+            attempts: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the destination of an agent that finds the leader through etcd: its own port, which others reach at `name`
+    /// and it at `dialed`, and the leader's once that names it.
+    pub fn etcd(
+        etcd: &EtcdSpec,
+        name: Endpoint,
+        dialed: Endpoint,
+        successors: watch::Receiver<Vec<Endpoint>>,
+    ) -> Self {
+        Self {
+            names: vec![name.clone(), name],
+            dialed: vec![dialed.clone(), dialed],
+            targets: Some(Targets::new(2, OWN)),
+            successors: Some(successors),
+            text: format!("etcd ({etcd})"),
+            known: vec![None, None],
             attempts: BTreeMap::new(),
         }
     }
@@ -144,6 +168,17 @@ impl Destination {
     pub(super) fn handle_redirect(&mut self, not_here: &NotHere) -> Redirect {
         let named = not_here.endpoint.parse::<Endpoint>().ok();
         match &mut self.targets {
+            Some(targets) if self.successors.is_some() => {
+                let Some(leader) = named else { return Redirect::NotLeading(false) };
+                let place = if self.names.first() == Some(&leader) { OWN } else { LEADER };
+                let is_new = targets.handle_redirect(place, not_here.term);
+                if is_new && place == LEADER {
+                    self.names[LEADER] = leader.clone();
+                    self.dialed[LEADER] = leader;
+                    self.known[LEADER] = None;
+                }
+                Redirect::NotLeading(is_new)
+            }
             Some(targets) => {
                 let position = |named: &Endpoint| self.names.iter().position(|name| name == named);
                 let place = named.as_ref().and_then(position);
@@ -167,11 +202,31 @@ impl Destination {
         *self = Self::endpoint(endpoint.clone(), endpoint);
     }
 
-    /// Returns the voters as this agent dials them; empty if there is one endpoint.
-    pub(super) fn dialed_voters(&self) -> &[Endpoint] {
-        if self.targets.is_some() { &self.dialed } else { &[] }
+    /// Returns true if the coordinator is elected, or chosen through etcd.
+    pub(super) fn is_elected(&self) -> bool {
+        self.targets.is_some()
+    }
+
+    /// Returns true if the coordinator is chosen through etcd.
+    pub(super) fn uses_etcd(&self) -> bool {
+        self.successors.is_some()
+    }
+
+    /// Returns the endpoints that receive the obituary of this node in addition to the coordinator: those of the voters,
+    /// as this agent dials them, or of the agents that succeed the leader. Empty if there is one endpoint.
+    pub(super) fn obituary_recipients(&self) -> Vec<Endpoint> {
+        match (&self.successors, &self.targets) {
+            (Some(successors), _) => successors.borrow().clone(),
+            (None, Some(_)) => self.dialed.clone(),
+            (None, None) => Vec::new(),
+        }
     }
 }
+
+/// The position of this agent's own port, if the leader is found through etcd.
+const OWN: usize = 0;
+/// The position of the leader.
+const LEADER: usize = 1;
 
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -232,6 +287,42 @@ mod tests {
         assert_eq!(destination.to_string(), "a,b,c");
     }
 
+    /// An agent that finds the leader through etcd dials its own port until that names a leader. If the leader is lost,
+    /// it dials both in turn. A leader of a lower term is ignored, and so is an answer without one.
+    #[test]
+    fn leader_is_found_through_etcd() {
+        let (sender, successors) = watch::channel(Vec::new());
+        let members = vec![at("e:2379")];
+        let etcd = EtcdSpec { members, prefix: "/p".to_owned(), tls: None, login: None };
+        let mut destination = Destination::etcd(&etcd, at("a:1"), at("127.0.0.1:1"), successors);
+        assert_eq!(destination.dial(ONE, false).0, at("127.0.0.1:1"));
+        let unknown = Redirect::NotLeading(false);
+        assert_eq!(destination.handle_redirect(&not_here(0, "")), unknown);
+        assert_eq!(destination.handle_redirect(&not_here(3, "b:1")), Redirect::NotLeading(true));
+        assert_eq!(destination.dial(TWO, false).0, at("b:1"));
+        let remote = Some("10.0.0.3:1".parse().unwrap());
+        assert_eq!(destination.handle_welcome(TWO, Term(3), remote), Some(at("b:1")));
+        assert_eq!(destination.dial(AttendNumber(3), true), (at("b:1"), remote));
+        destination.handle_ended(AttendNumber(3));
+        let dialed: Vec<_> = (4..7).map(|n| destination.dial(AttendNumber(n), false).0).collect();
+        assert_eq!(dialed, ["127.0.0.1:1", "b:1", "127.0.0.1:1"].map(at));
+        assert_eq!(destination.handle_redirect(&not_here(2, "c:1")), unknown);
+        assert_eq!(destination.dial(AttendNumber(7), false).0, at("b:1"));
+        assert_eq!(destination.handle_redirect(&not_here(4, "c:1")), Redirect::NotLeading(true));
+        assert_eq!(destination.dial(AttendNumber(8), false), (at("c:1"), None));
+        assert_eq!(destination.handle_redirect(&not_here(5, "a:1")), Redirect::NotLeading(true));
+        assert_eq!(
+            destination.dial(AttendNumber(9), false).0,
+            at("127.0.0.1:1"),
+            "this agent leads"
+        );
+        assert!(destination.is_elected() && destination.uses_etcd());
+        assert_eq!(destination.obituary_recipients(), []);
+        sender.send_replace(vec![at("d:1")]);
+        assert_eq!(destination.obituary_recipients(), [at("d:1")]);
+        assert_eq!(destination.to_string(), "etcd (e:2379)");
+    }
+
     /// An agent with one endpoint takes the list of voters from the welcome. It dials the leader at its known
     /// address, and the other voters if the leader is lost.
     #[test]
@@ -243,7 +334,7 @@ mod tests {
         let remote = Some("10.0.0.2:1".parse().unwrap());
         assert_eq!(destination.handle_welcome(ONE, Term(3), remote), Some(at("b:1")));
         assert_eq!(destination.to_string(), "a:1,b:1,c:1");
-        assert_eq!(destination.dialed_voters(), ["a:1", "b:1", "c:1"].map(at));
+        assert_eq!(destination.obituary_recipients(), ["a:1", "b:1", "c:1"].map(at));
         assert_eq!(destination.dial(TWO, true), (at("b:1"), remote));
         destination.handle_ended(TWO);
         let dialed: Vec<_> = (3..6).map(|n| destination.dial(AttendNumber(n), false).0).collect();

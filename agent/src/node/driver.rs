@@ -86,6 +86,8 @@ pub struct End {
     pub endpoint: String,
     /// True if the coordinator is elected among voters.
     pub has_voters: bool,
+    /// True if it is chosen through etcd.
+    pub uses_etcd: bool,
 }
 
 /// An error after which a node cannot take part.
@@ -139,9 +141,10 @@ pub async fn drive(
         if let Some(ending) = driver.carry_out_all().await? {
             let workers_succeeded = driver.workers_succeeded;
             let endpoint = driver.spec.destination.to_string();
-            let has_voters = !driver.spec.destination.dialed_voters().is_empty();
+            let uses_etcd = driver.spec.destination.uses_etcd();
+            let has_voters = driver.spec.destination.is_elected() && !uses_etcd;
             driver.flush_streams(&mut events).await;
-            return Ok(End { ending, workers_succeeded, endpoint, has_voters });
+            return Ok(End { ending, workers_succeeded, endpoint, has_voters, uses_etcd });
         }
         let deadline = driver.poll_timeout();
         tokio::select! {
@@ -287,6 +290,8 @@ impl Driver<'_> {
                     self.stopping.handle_started();
                 }
                 self.set_obituary(None);
+                // A round may have changed the agents that succeed the leader.
+                self.look_voters_up();
                 self.serve_store(&admission).await;
                 // An admitted node has been welcomed, so it knows the job uid.
                 let job_uid = self.node.agent().job_uid().cloned();
@@ -343,9 +348,9 @@ impl Driver<'_> {
         });
     }
 
-    /// Looks up the addresses of all voters, for the obituary of this node.
+    /// Looks up the addresses of all voters, or of the agents that succeed the leader, for the obituary of this node.
     fn look_voters_up(&mut self) {
-        let voters = self.spec.destination.dialed_voters().to_vec();
+        let voters = self.spec.destination.obituary_recipients();
         if voters.is_empty() || !self.lookup.is_empty() {
             return;
         }

@@ -7,7 +7,7 @@ use std::{
 
 use ragent_rendezvous::settings::Timeouts;
 
-use super::UsageError;
+use super::{EtcdConf, UsageError};
 use crate::limits;
 
 /// Ports on which a node may serve the workers' store.
@@ -42,27 +42,36 @@ pub struct RdzvConf {
     pub discover_interface: Option<String>,
     /// The time to live of their datagrams, if given.
     pub discover_ttl: Option<u32>,
-    /// The timeout of torchrun's static backend, if given.
+    /// The timeout of torchrun's static and etcd backends, if given.
     pub timeout: Option<Duration>,
+    /// The values for etcd.
+    pub etcd: EtcdConf,
 }
 
 /// All keys with their meaning; the error for an unknown key lists them.
-const KEYS: [(&str, Key); 19] = [
+const KEYS: [(&str, Key); 26] = [
+    ("ca_cert", Key::Etcd(|etcd| &mut etcd.authorities)),
+    ("cacert", Key::Etcd(|etcd| &mut etcd.authorities)),
     ("cas_backoff_max_seconds", Key::NotNeeded),
+    ("cert", Key::Etcd(|etcd| &mut etcd.certificate)),
     ("close_timeout", Key::NotNeeded),
     ("discover_interface", Key::DiscoverInterface),
     ("discover_ttl", Key::DiscoverTtl),
+    ("etcd_prefix", Key::Etcd(|etcd| &mut etcd.prefix)),
     ("heartbeat_timeout", Key::NotNeeded),
     ("is_host", Key::IsHost),
     ("join_settle", Key::Seconds(|t| &mut t.join_settle)),
     ("join_timeout", Key::PositiveSeconds(|t| &mut t.join)),
     ("keep_alive_interval", Key::NotNeeded),
     ("keep_alive_max_attempt", Key::NotNeeded),
+    ("key", Key::Etcd(|etcd| &mut etcd.key)),
     ("last_call_timeout", Key::PositiveSeconds(|t| &mut t.last_call)),
     ("node_unit", Key::NodeUnit),
-    ("protocol", Key::NotNeeded),
+    ("protocol", Key::Etcd(|etcd| &mut etcd.protocol)),
     ("read_timeout", Key::NotNeeded),
     ("shrink_timeout", Key::Seconds(|t| &mut t.shrink)),
+    ("ssl_cert", Key::Etcd(|etcd| &mut etcd.certificate)),
+    ("ssl_cert_key", Key::Etcd(|etcd| &mut etcd.key)),
     ("store_port", Key::StorePort),
     ("store_type", Key::StoreType),
     ("timeout", Key::Timeout),
@@ -74,6 +83,8 @@ const KEYS: [(&str, Key); 19] = [
 enum Key {
     DiscoverInterface,
     DiscoverTtl,
+    /// A value for etcd.
+    Etcd(fn(&mut EtcdConf) -> &mut Option<String>),
     IsHost,
     NodeUnit,
     /// A key of torchrun for something that ragent does not have.
@@ -82,7 +93,7 @@ enum Key {
     Seconds(fn(&mut Timeouts) -> &mut Duration),
     StorePort,
     StoreType,
-    /// The timeout with `static`.
+    /// The timeout with `static` and etcd.
     Timeout,
 }
 
@@ -121,6 +132,7 @@ impl RdzvConf {
                 let ttl = value.parse().ok().filter(|ttl| (1..=MAX_TTL).contains(ttl));
                 self.discover_ttl = Some(ttl.ok_or_else(|| wrong("a number from 1 to 32"))?);
             }
+            Key::Etcd(field) => *field(&mut self.etcd) = Some(value.to_owned()),
             Key::IsHost => {
                 self.is_host = Some(boolean(value).ok_or_else(|| wrong("true or false"))?);
             }

@@ -5,7 +5,7 @@ use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 use ragent_rendezvous::settings::{NodeRange, NodeRangeError, Timeouts};
 
 use super::{
-    Argument, Endpoint, EndpointError, RdzvConf, SearchSpec, UsageError, VoterList,
+    Argument, Endpoint, EndpointError, EtcdSpec, RdzvConf, SearchSpec, UsageError, VoterList,
     arguments::Arguments, endpoint::ADDRESS_HINT,
 };
 use crate::sys::host::Host;
@@ -26,6 +26,8 @@ pub enum RendezvousMethod {
     },
     /// All nodes connect to the voters, which elect the coordinator among themselves.
     Voters(VoterList),
+    /// All nodes find the coordinator, which any of their agents may host, through etcd.
+    Etcd(EtcdSpec),
     /// Agents find each other on the local network.
     Search(SearchSpec),
     /// All nodes connect to node 0, on the port of the workers' store; ranks are fixed.
@@ -41,6 +43,7 @@ pub enum RendezvousMethod {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Backend {
     C10d,
+    Etcd,
     Static,
 }
 
@@ -57,6 +60,7 @@ impl RendezvousMethod {
             Self::Standalone => Endpoint::default().to_string(),
             Self::Endpoint { endpoint, .. } => endpoint.to_string(),
             Self::Voters(voters) => voters.to_string(),
+            Self::Etcd(etcd) => etcd.to_string(),
             Self::Search(SearchSpec { port, .. }) => format!("auto:{port}"),
             Self::Static { master, .. } => master.to_string(),
         }
@@ -66,9 +70,11 @@ impl RendezvousMethod {
     pub fn voters(&self) -> Vec<String> {
         match self {
             Self::Voters(voters) => voters.sorted().iter().map(ToString::to_string).collect(),
-            Self::Standalone | Self::Endpoint { .. } | Self::Search(_) | Self::Static { .. } => {
-                Vec::new()
-            }
+            Self::Standalone
+            | Self::Endpoint { .. }
+            | Self::Etcd(_)
+            | Self::Search(_)
+            | Self::Static { .. } => Vec::new(),
         }
     }
 
@@ -81,6 +87,12 @@ impl RendezvousMethod {
     ) -> NodeRange {
         match self {
             Self::Standalone | Self::Endpoint { .. } | Self::Voters(_) | Self::Search(_) => nodes,
+            Self::Etcd(_) => {
+                if let Some(timeout) = conf.timeout.filter(|_| !conf.has_join_timeout) {
+                    timeouts.join = timeout;
+                }
+                nodes
+            }
             Self::Static { .. } => {
                 if !conf.has_join_timeout {
                     timeouts.join = conf.timeout.unwrap_or(STATIC_TIMEOUT);
@@ -149,17 +161,27 @@ impl<H: Host> Arguments<'_, H> {
             return Err(UsageError::new("`--discover-hosts` requires `--rdzv-endpoint auto`")
                 .with_hint("give both flags, or an endpoint without `--discover-hosts`"));
         }
+        if backend == Some(Backend::Etcd) {
+            return self.etcd(endpoint.as_ref(), conf).map(RendezvousMethod::Etcd);
+        }
+        if let Some(key) = conf.etcd.given_key() {
+            let problem = format!("`--rdzv-conf` has `{key}`, which only the etcd backends use");
+            return Err(
+                UsageError::new(problem).with_hint("omit it, or use `--rdzv-backend etcd-v2`")
+            );
+        }
         if let Some(given) = endpoint.as_ref().filter(|given| given.is_list()) {
             return voters(given, backend, conf);
         }
         match (backend, search_port) {
             (Some(Backend::Static), Some(_)) => Err(static_search()),
             (Some(Backend::Static), None) => self.static_rendezvous(nodes, endpoint),
-            (Some(Backend::C10d) | None, Some(port)) => {
+            // An etcd backend is handled above.
+            (Some(Backend::C10d | Backend::Etcd) | None, Some(port)) => {
                 Ok(RendezvousMethod::Search(self.search(port, conf)?))
             }
             (None, None) if is_single && endpoint.is_none() => Ok(RendezvousMethod::Standalone),
-            (Some(Backend::C10d) | None, None) => {
+            (Some(Backend::C10d | Backend::Etcd) | None, None) => {
                 let endpoint = match endpoint {
                     Some(given) => checked(given.endpoint()?, &given.source, is_single)?,
                     None => Endpoint::default(),
@@ -215,11 +237,9 @@ impl Argument {
     fn backend(&self) -> Result<Backend, UsageError> {
         let hint = match self.text.as_str() {
             "c10d" => return Ok(Backend::C10d),
+            "etcd" | "etcd-v2" => return Ok(Backend::Etcd),
             "static" => return Ok(Backend::Static),
-            etcd if etcd.starts_with("etcd") => {
-                "use `c10d`, which needs no separate server; the endpoint is one of the nodes"
-            }
-            _ => "supported backends: `c10d` and `static`",
+            _ => "supported backends: `c10d`, `etcd`, `etcd-v2` and `static`",
         };
         Err(self.is_not("supported").with_hint(hint))
     }

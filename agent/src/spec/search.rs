@@ -2,6 +2,7 @@
 
 use super::{
     Argument, DEFAULT_PORT, Endpoint, RdzvConf, UsageError, VoterList, arguments::Arguments,
+    rendezvous::Backend,
 };
 use crate::{cli::LaunchArgs, limits, sys::host::Host};
 
@@ -48,6 +49,10 @@ pub(crate) fn asked_endpoint(
     let Some(endpoint) = arguments.not_empty("rdzv_endpoint", &args.rdzv_endpoint) else {
         return Ok(AskedEndpoint::NotGiven);
     };
+    if arguments.backend()? == Some(Backend::Etcd) {
+        // The endpoint is that of etcd; the agents on this machine know the coordinator.
+        return Ok(AskedEndpoint::NotGiven);
+    }
     match endpoint.search_port() {
         Some(port) => port.map(|_| AskedEndpoint::Found),
         None if endpoint.is_list() => {

@@ -444,7 +444,7 @@ fn choices() {
             "`--signals-to-handle SIGKILL` contains SIGKILL, which cannot be handled",
         ),
         ("--logs-specs mine", "`--logs-specs mine` is a Python plug-in, which ragent cannot load"),
-        ("--rdzv-backend etcd", "`--rdzv-backend etcd` is not supported"),
+        ("--rdzv-backend zookeeper", "`--rdzv-backend zookeeper` is not supported"),
         (
             "--numa-binding near",
             "`--numa-binding near` is not `node`, `socket`, `exclusive` or `core-complex`",

@@ -193,7 +193,7 @@ impl Driver {
     fn handle_command(&mut self, command: Command) {
         let now = clock::now();
         match command {
-            Command::Remember { term, memory, copied } => {
+            Command::Remember { term, memory, successors: _, copied } => {
                 let leads = self.leading.as_ref().is_some_and(|(leading, _)| *leading == term);
                 // Otherwise this process no longer leads in that term, and drops `copied`.
                 if leads && let Some(version) = self.election.handle_remember(now, *memory) {
@@ -202,6 +202,8 @@ impl Driver {
             }
             Command::Highest(term) => self.election.handle_highest(now, term),
             Command::Resign(term) => self.election.handle_resigned(now, term),
+            // Each voter deletes its own copy of the memory when it ends.
+            Command::JobOver(_) => {}
             Command::Obituary(process) => self.election.handle_obituary(now, &process),
             Command::Leave(left) => {
                 self.election.handle_leaving(now);

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use ragent_rendezvous::{
+    claim::Successor,
     election::{
         Leadership,
         message::{Place, Replica},
@@ -44,6 +45,9 @@ pub(crate) enum Command {
         term: Term,
         /// The memory.
         memory: Box<Memory>,
+        /// The processes that succeed this one if the leader is chosen through an external store; voters have an order
+        /// of their own.
+        successors: Vec<Successor>,
         /// Notified when a majority has it; dropped if this process no longer leads.
         copied: oneshot::Sender<()>,
     },
@@ -51,6 +55,8 @@ pub(crate) enum Command {
     Highest(Term),
     /// The coordinator of this term has ended; another process is to be elected.
     Resign(Term),
+    /// The job has ended in this term, and all nodes have its outcome. Its record in an external store is of no more use.
+    JobOver(Term),
     /// An obituary: no process of this agent is left.
     Obituary(NodeId),
     /// Resign, and never become a candidate again, because this process will end. The sender is notified when
@@ -65,6 +71,8 @@ pub(crate) enum Leader {
     Unknown,
     /// The voter at this place leads in this term.
     Other(Place, Term),
+    /// The process at this endpoint leads in this term.
+    At(String, Term),
     /// This process leads.
     Here(Tenancy),
 }

@@ -49,7 +49,9 @@ impl RendezvousPlan {
             RendezvousMethod::Static { .. } => {
                 Kind::Static { has_master: has_endpoint || args.master_addr.is_some() }
             }
-            RendezvousMethod::Voters(_) | RendezvousMethod::Search(_) => Kind::Given,
+            RendezvousMethod::Voters(_)
+            | RendezvousMethod::Etcd(_)
+            | RendezvousMethod::Search(_) => Kind::Given,
             RendezvousMethod::Standalone | RendezvousMethod::Endpoint { .. } if has_endpoint => {
                 Kind::Given
             }

@@ -54,6 +54,7 @@ fn key(run_id: &RunId, rendezvous: &RendezvousMethod) -> String {
         RendezvousMethod::Standalone => job_key(run_id, DEFAULT_PORT),
         RendezvousMethod::Endpoint { endpoint, .. } => job_key(run_id, endpoint.port),
         RendezvousMethod::Voters(voters) => job_key(run_id, voters),
+        RendezvousMethod::Etcd(etcd) => job_key(run_id, etcd),
         RendezvousMethod::Search(search) => job_key(run_id, search.port),
         RendezvousMethod::Static { master, .. } => job_key(run_id, master.port),
     }

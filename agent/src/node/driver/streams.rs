@@ -145,7 +145,7 @@ impl Driver<'_> {
             }
             self.service_manager.report_registered(&endpoint);
         }
-        let is_elected = !self.spec.destination.dialed_voters().is_empty();
+        let is_elected = self.spec.destination.is_elected();
         self.spec.not_here.send_modify(|not_here| {
             not_here.term = welcome.term;
             if is_elected {

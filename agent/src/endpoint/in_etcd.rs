@@ -1,0 +1,187 @@
+//! Starts this node's services in a job whose coordinator is chosen through etcd. Any agent of the job may host it,
+//! so each has a port that others reach.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use ragent_proto::convert::NotHere;
+use ragent_rendezvous::{
+    claim,
+    election::message::Place,
+    ids::{NodeId, RunId},
+    jitter::Jitter,
+    message::KnownRound,
+    settings::{Leases, Settings},
+};
+use ragent_store::StoreThread;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::{
+    address::{member_reach, reachable_here},
+    error::{HostOrJoinError, LocateError},
+    hosted_coordinator::EndpointPort,
+    hosted_voter::{Elector, serve_elector},
+    node_services::{Hosted, NodeServices},
+    plain_store::plain_store,
+};
+use crate::{
+    endpoint::limits,
+    etcd::{self, CandidateHandle, CandidateSpec, Client, EtcdError},
+    net::{self, port::Attended},
+    node::{destination::Destination, node_id::new_node_id},
+    spec::{Endpoint, EtcdSpec, JobSpec},
+    sys::{clock, host::ThisHost, system_error::system},
+};
+
+/// Takes part in a job whose coordinator is chosen through `etcd`. `waits` receives the reason for waiting whenever
+/// it changes.
+///
+/// # Errors
+///
+/// Returns [`HostOrJoinError`] if etcd refuses this agent, or does not answer for as long as nodes wait for each
+/// other.
+pub(super) async fn take_part(
+    spec: &JobSpec,
+    etcd: &EtcdSpec,
+    stores: &StoreThread,
+    waits: impl Fn(&str),
+) -> Result<NodeServices, HostOrJoinError> {
+    let member = reach_etcd(etcd, &spec.run_id, spec.shared.timeouts.join, waits).await?;
+    let address = own_address(spec, member);
+    let reach = member_reach(address);
+    let listener = net::listen(reach, 0).map_err(system("listen"))?;
+    let bound = listener.local_addr().map_err(system("listen"))?;
+    let host = spec.local_addr.clone().unwrap_or_else(|| address.to_string());
+    let endpoint = Endpoint { host, port: bound.port() };
+    let node_id = new_node_id();
+    let CandidateHandle { commands, leader, stored, successors } = etcd::start(CandidateSpec {
+        etcd: etcd.clone(),
+        run_id: spec.run_id.clone(),
+        settings: claim::Settings {
+            process: node_id.clone(),
+            endpoint: endpoint.to_string(),
+            timers: claim::Timers::for_nodes(spec.shared.nodes),
+            seed: rand::random(),
+        },
+    })
+    .map_err(system("start a thread"))?;
+    info!(%endpoint, run_id = %spec.run_id, %etcd, "looking for the coordinator in etcd");
+    let (attended, registered) = watch::channel(Attended::default());
+    let port = EndpointPort { listener, store: plain_store(stores, registered)?, attended };
+    let elector = Elector {
+        settings: settings(spec, &node_id),
+        list: Vec::new(),
+        own: Place(0),
+        endpoint: endpoint.clone(),
+        commands,
+        leader,
+        answered: watch::channel(Vec::new()).1,
+        stored,
+        connections: None,
+        file: None,
+    };
+    let (hosted, server) = serve_elector(port, elector);
+    let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
+    Ok(NodeServices {
+        destination: Destination::etcd(etcd, endpoint.clone(), here, successors),
+        name: endpoint.to_string(),
+        reach,
+        address: Some(address),
+        port: bound.port(),
+        node_id,
+        known_round: KnownRound::default(),
+        state_file: None,
+        not_here: watch::Sender::new(NotHere::unknown()),
+        hosted: Some(Hosted::Voter(hosted)),
+        store_sender: None,
+        server,
+        search_responder: None,
+    })
+}
+
+/// Waits until a member of etcd has answered, and returns its address.
+async fn reach_etcd(
+    etcd: &EtcdSpec,
+    run_id: &RunId,
+    patience: Duration,
+    waits: impl Fn(&str),
+) -> Result<SocketAddr, LocateError> {
+    let began = clock::now();
+    let warn_at = began + limits::WAIT_WARNING;
+    let mut client = Client::of_job(etcd.clone(), run_id, rand::random::<u8>().into());
+    let mut pauses = Pauses::new();
+    let mut is_reported = false;
+    loop {
+        let error = match client.read().await {
+            Ok(_) => match client.remote() {
+                Some(remote) => return Ok(remote),
+                None => continue,
+            },
+            Err(error) if error.is_permanent() => return Err(LocateError::Etcd(error)),
+            Err(error) => error,
+        };
+        waits(&error.to_string());
+        let now = clock::now();
+        if now >= began + patience {
+            let waited = now.saturating_duration_since(began);
+            return Err(LocateError::EtcdAway { waited, source: error });
+        }
+        if now >= warn_at && !is_reported {
+            is_reported = true;
+            report_wait(&error, patience);
+        }
+        clock::until(Some(pauses.next(now).min(began + patience))).await;
+    }
+}
+
+fn report_wait(error: &EtcdError, patience: Duration) {
+    warn!("no member of etcd has answered yet; retrying for {} s: {error}", patience.as_secs());
+}
+
+/// The pauses between attempts, which double up to a limit.
+struct Pauses {
+    jitter: Jitter,
+    next: Duration,
+}
+
+impl Pauses {
+    fn new() -> Self {
+        Self { jitter: Jitter::new(rand::random()), next: limits::RETRY_INTERVAL }
+    }
+
+    /// Returns the time of the next attempt.
+    fn next(&mut self, now: Instant) -> Instant {
+        let pause = self.next.mul_f64(0.5 + self.jitter.fraction() / 2.0);
+        self.next = (self.next * 2).min(limits::ETCD_RETRY_MAX);
+        now + pause
+    }
+}
+
+/// Returns the address at which other nodes reach this one: the one that is given, else the one from which etcd is
+/// reached.
+fn own_address(spec: &JobSpec, member: SocketAddr) -> IpAddr {
+    let given = spec.local_addr.as_ref().and_then(|given| given.parse::<IpAddr>().ok());
+    let seen = given.or_else(|| net::own_address_towards(member)).unwrap_or_else(|| member.ip());
+    if seen.is_loopback() && given.is_none() && spec.shared.nodes.max() > 1 {
+        warn!(
+            "etcd is reached at a loopback address, so only agents of this machine can reach this agent at {seen}; \
+             with several machines, give its address with `--local-addr`"
+        );
+    }
+    seen
+}
+
+fn settings(spec: &JobSpec, node_id: &NodeId) -> Settings {
+    Settings {
+        run_id: spec.run_id.clone(),
+        coordinator: node_id.to_string(),
+        host: Some(node_id.clone()),
+        shared: Some(spec.shared),
+        keeps_charges: ThisHost.service_dir().is_some(),
+        leases: Leases::default(),
+        voters: Vec::new(),
+    }
+}

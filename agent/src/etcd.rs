@@ -1,0 +1,79 @@
+//! The choice of a job's coordinator through etcd: the driver of [`Claim`], on a thread of its own, so that no
+//! other work of the agent delays a renewal.
+//!
+//! [`client`] sends one request at a time to a member of etcd, and changes to another one if that does not
+//! answer. [`changes`] executes the changes of the job's key, and [`watch`] reports its content; each has a
+//! connection of its own. The interface to the rest of the agent is that of a voter: commands, and the leader
+//! as this process knows it.
+//!
+//! [`Claim`]: ragent_rendezvous::claim::Claim
+
+mod changes;
+mod client;
+mod driver;
+mod limits;
+mod outage;
+mod watch;
+
+use std::{io, thread};
+
+use ragent_rendezvous::{claim::Settings, ids::RunId};
+use tokio::{
+    runtime::Builder,
+    sync::{mpsc, watch as tokio_watch},
+};
+
+pub(crate) use self::client::Client;
+pub use self::client::EtcdError;
+use self::driver::{Driver, Published};
+use crate::{
+    spec::{Endpoint, EtcdSpec},
+    voter::{Commands, Leader, Stored},
+};
+
+/// The configuration of one process.
+#[derive(Debug)]
+pub(crate) struct CandidateSpec {
+    /// The cluster.
+    pub etcd: EtcdSpec,
+    /// The job.
+    pub run_id: RunId,
+    /// The configuration of [`Claim`](ragent_rendezvous::claim::Claim).
+    pub settings: Settings,
+}
+
+/// A running process that may lead.
+#[derive(Debug)]
+pub(crate) struct CandidateHandle {
+    /// The queue of its commands.
+    pub commands: Commands,
+    /// The leader, as this process knows it.
+    pub leader: tokio_watch::Receiver<Leader>,
+    /// The state of the job, as etcd has it.
+    pub stored: tokio_watch::Receiver<Stored>,
+    /// The endpoints of the agents that succeed the leader.
+    pub successors: tokio_watch::Receiver<Vec<Endpoint>>,
+}
+
+/// Starts a process that may lead. It ends when all of its [`Commands`] are dropped.
+///
+/// # Errors
+///
+/// Returns the system's error if the thread cannot be started.
+pub(crate) fn start(spec: CandidateSpec) -> io::Result<CandidateHandle> {
+    let (commands, received) = mpsc::channel(limits::COMMANDS);
+    let (leader, leader_known) = tokio_watch::channel(Leader::Unknown);
+    let (stored, stored_known) = tokio_watch::channel(Stored::default());
+    let (successors, successors_known) = tokio_watch::channel(Vec::new());
+    let published = Published { leader, stored, successors };
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    thread::Builder::new().name("etcd".to_owned()).spawn(move || {
+        runtime.block_on(async { Driver::new(spec, published).drive(received).await });
+    })?;
+    Ok(CandidateHandle {
+        commands,
+        leader: leader_known,
+        stored: stored_known,
+        successors: successors_known,
+    })
+}

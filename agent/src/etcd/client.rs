@@ -1,0 +1,472 @@
+//! A connection to one member of etcd, and requests to it. If a member does not answer, the next request goes
+//! to another one.
+
+use std::{error::Error, fs::File, io::Read, net::SocketAddr, path::Path, time::Duration};
+
+use hyper_util::rt::TokioIo;
+use ragent_proto::{
+    convert::claim,
+    etcd::{
+        AuthenticateRequest, Compare, KeyValue, LeaseGrantRequest, RangeRequest, RequestOp,
+        TxnRequest, WatchCreateRequest, WatchRequest, WatchResponse,
+        auth_client::AuthClient,
+        compare::{CompareResult, CompareTarget, TargetUnion},
+        kv_client::KvClient,
+        lease_client::LeaseClient,
+        request_op,
+        watch_client::WatchClient,
+        watch_request::RequestUnion,
+    },
+};
+use ragent_rendezvous::{
+    claim::{Entry, Outcome, Record, Revision, Value},
+    ids::RunId,
+};
+use tokio::time::timeout;
+use tokio_stream::StreamExt;
+use tonic::{
+    Code, Request, Response, Status, Streaming,
+    metadata::{Ascii, MetadataValue},
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint as GrpcEndpoint, Identity},
+};
+
+use super::limits;
+use crate::{
+    net,
+    spec::{Endpoint, EtcdSpec, EtcdTls},
+};
+
+/// The reason for which a request has failed.
+#[derive(Debug, thiserror::Error)]
+pub enum EtcdError {
+    /// No connection could be opened.
+    #[error("cannot connect to etcd at {member}: {cause}")]
+    Connect {
+        /// The member.
+        member: Endpoint,
+        /// The cause.
+        cause: String,
+    },
+    /// The member did not answer in time.
+    #[error("etcd at {member} did not answer within {:.1} s", waited.as_secs_f64())]
+    Silent {
+        /// The member.
+        member: Endpoint,
+        /// The time waited.
+        waited: Duration,
+    },
+    /// The member has answered with an error.
+    #[error("etcd at {member} has answered with an error: {message}")]
+    Failed {
+        /// The member.
+        member: Endpoint,
+        /// Its message.
+        message: String,
+    },
+    /// etcd does not permit the request.
+    #[error("etcd at {member} refuses this agent: {message}")]
+    Refused {
+        /// The member.
+        member: Endpoint,
+        /// Its message.
+        message: String,
+    },
+    /// A file of this agent cannot be used.
+    #[error("{path} cannot be used: {cause}")]
+    File {
+        /// Its path.
+        path: String,
+        /// The cause.
+        cause: String,
+    },
+    /// The content of the key is not a record of this version.
+    #[error("the key {key} in etcd has a value that is not of this version of ragent: {cause}")]
+    Record {
+        /// The key.
+        key: String,
+        /// The cause.
+        cause: String,
+    },
+}
+
+impl EtcdError {
+    /// Returns true if a repetition of the request would fail in the same way.
+    pub(crate) fn is_permanent(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Silent { .. } | Self::Failed { .. } => false,
+            Self::Refused { .. } | Self::File { .. } | Self::Record { .. } => true,
+        }
+    }
+}
+
+/// A client with one connection.
+#[derive(Debug)]
+pub(crate) struct Client {
+    spec: EtcdSpec,
+    key: Vec<u8>,
+    /// The member that requests go to.
+    at: usize,
+    connected: Option<Connected>,
+}
+
+/// A connection to a member.
+#[derive(Clone, Debug)]
+struct Connected {
+    channel: Channel,
+    token: Option<MetadataValue<Ascii>>,
+    remote: SocketAddr,
+}
+
+impl Client {
+    /// Creates a client for the key of a job that begins with the member at `first`.
+    pub(crate) fn of_job(spec: EtcdSpec, run_id: &RunId, first: usize) -> Self {
+        let key = format!("{}/{run_id}/leader", spec.prefix).into_bytes();
+        Self::new(spec, key, first)
+    }
+
+    /// Creates a client for `key` that begins with the member at `first`.
+    fn new(spec: EtcdSpec, key: Vec<u8>, first: usize) -> Self {
+        let at = first % spec.members.len().max(1);
+        Self { spec, key, at, connected: None }
+    }
+
+    /// Returns the address of the member to which it is connected.
+    pub(crate) fn remote(&self) -> Option<SocketAddr> {
+        self.connected.as_ref().map(|connected| connected.remote)
+    }
+
+    /// Reads the key; the answer is confirmed by a majority of the members.
+    pub(crate) async fn read(&mut self) -> Result<Value, EtcdError> {
+        let message = RangeRequest { key: self.key.clone() };
+        let answer = self
+            .send(message, |channel, request| async move { kv(channel).range(request).await })
+            .await?;
+        let revision = answer.header.map_or(0, |header| header.revision);
+        self.value(revision, answer.kvs.into_iter().next())
+    }
+
+    /// Replaces the record, or deletes it if there is none, if the key has the expected revision. The new record has this
+    /// lease of etcd, if any.
+    pub(super) async fn change(
+        &mut self,
+        expected: Revision,
+        record: Option<Record>,
+        lease: i64,
+    ) -> Result<Outcome, EtcdError> {
+        let key = || self.key.clone();
+        let request = match record {
+            Some(record) => {
+                let value = claim::encode(record);
+                if value.len() > limits::MAX_RECORD {
+                    let cause = format!("it has {} bytes", value.len());
+                    return Err(EtcdError::Record { key: self.key_text(), cause });
+                }
+                let put = ragent_proto::etcd::PutRequest { key: key(), value, lease };
+                request_op::Request::RequestPut(put)
+            }
+            None => {
+                let delete = ragent_proto::etcd::DeleteRangeRequest { key: key() };
+                request_op::Request::RequestDeleteRange(delete)
+            }
+        };
+        let range = request_op::Request::RequestRange(RangeRequest { key: key() });
+        let operation = |request| vec![RequestOp { request: Some(request) }];
+        let message = TxnRequest {
+            compare: vec![Compare {
+                result: CompareResult::Equal.into(),
+                target: CompareTarget::Mod.into(),
+                key: key(),
+                target_union: Some(TargetUnion::ModRevision(signed(expected))),
+            }],
+            success: operation(request),
+            failure: operation(range),
+        };
+        let answer = self
+            .send(message, |channel, request| async move { kv(channel).txn(request).await })
+            .await?;
+        let revision = answer.header.map_or(0, |header| header.revision);
+        if answer.succeeded {
+            return Ok(Outcome::Made(unsigned(revision)));
+        }
+        let content = answer.responses.into_iter().find_map(|response| response.response);
+        let content = content.and_then(|content| match content {
+            ragent_proto::etcd::response_op::Response::ResponseRange(range) => {
+                range.kvs.into_iter().next()
+            }
+        });
+        self.value(revision, content).map(|value| Outcome::Refused(Box::new(value)))
+    }
+
+    /// Obtains a lease for keys, which etcd removes when the lease ends.
+    pub(super) async fn grant_lease(&mut self) -> Result<i64, EtcdError> {
+        let message = LeaseGrantRequest { ttl: limits::KEY_LEASE_S };
+        let answer = self
+            .send(message, |channel, request| async move {
+                LeaseClient::new(channel).lease_grant(request).await
+            })
+            .await?;
+        Ok(answer.id)
+    }
+
+    /// Watches the key from the revision after `from`.
+    pub(super) async fn watch(
+        &mut self,
+        from: Revision,
+    ) -> Result<Streaming<WatchResponse>, EtcdError> {
+        let create = WatchCreateRequest {
+            key: self.key.clone(),
+            start_revision: signed(from).saturating_add(1),
+        };
+        let message = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+        self.send(message, |channel, request: Request<WatchRequest>| async move {
+            let (metadata, extensions, message) = request.into_parts();
+            // The stream of requests stays open: its end would end the watch.
+            let messages = tokio_stream::once(message).chain(tokio_stream::pending());
+            let request = Request::from_parts(metadata, extensions, messages);
+            let client = WatchClient::new(channel);
+            client.max_decoding_message_size(limits::MAX_ANSWER).watch(request).await
+        })
+        .await
+    }
+
+    /// Converts the content of the key at a revision of the store.
+    pub(super) fn value(
+        &self,
+        revision: i64,
+        content: Option<KeyValue>,
+    ) -> Result<Value, EtcdError> {
+        let Some(content) = content else {
+            return Ok(Value { revision: unsigned(revision), entry: None });
+        };
+        let record = claim::decode(&content.value).map_err(|error| EtcdError::Record {
+            key: self.key_text(),
+            cause: error.to_string(),
+        })?;
+        let entry = Entry { revision: unsigned(content.mod_revision), record };
+        Ok(Value { revision: unsigned(revision.max(content.mod_revision)), entry: Some(entry) })
+    }
+
+    /// Sends the next request to another member.
+    pub(super) fn change_member(&mut self) {
+        self.connected = None;
+        self.at = (self.at + 1) % self.spec.members.len().max(1);
+    }
+
+    /// Returns an error of the present member.
+    pub(super) fn failed(&self, message: impl Into<String>) -> EtcdError {
+        EtcdError::Failed { member: self.member(), message: message.into() }
+    }
+
+    /// Sends a request, and again with a new token if etcd refuses the token. After an error, the next request
+    /// goes to another member.
+    async fn send<Q: Clone, A, F>(
+        &mut self,
+        message: Q,
+        call: impl Fn(Channel, Request<Q>) -> F,
+    ) -> Result<A, EtcdError>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let mut is_repeated = false;
+        loop {
+            let error = match self.attempt(message.clone(), &call).await {
+                Ok(answer) => return Ok(answer),
+                Err(Failure::Token(_)) if !is_repeated => {
+                    is_repeated = true;
+                    self.connected = None;
+                    continue;
+                }
+                Err(Failure::Token(error) | Failure::Other(error)) => error,
+            };
+            self.change_member();
+            return Err(error);
+        }
+    }
+
+    async fn attempt<Q, A, F>(
+        &mut self,
+        message: Q,
+        call: impl Fn(Channel, Request<Q>) -> F,
+    ) -> Result<A, Failure>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let Connected { channel, token, .. } = self.connect().await?;
+        let mut request = Request::new(message);
+        if let Some(token) = token {
+            request.metadata_mut().insert("token", token);
+        }
+        let waited = limits::REQUEST_TIMEOUT;
+        match timeout(waited, call(channel, request)).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) if is_outdated_token(&status) => {
+                Err(Failure::Token(self.status_error(&status)))
+            }
+            Ok(Err(status)) => Err(self.status_error(&status).into()),
+            Err(_) => Err(EtcdError::Silent { member: self.member(), waited }.into()),
+        }
+    }
+
+    /// Returns the present connection, or opens one.
+    async fn connect(&mut self) -> Result<Connected, EtcdError> {
+        if let Some(connected) = &self.connected {
+            return Ok(connected.clone());
+        }
+        let waited = limits::CONNECT_TIMEOUT;
+        let opened = timeout(waited, self.open()).await;
+        let connected =
+            opened.unwrap_or_else(|_| Err(EtcdError::Silent { member: self.member(), waited }))?;
+        self.connected = Some(connected.clone());
+        Ok(connected)
+    }
+
+    async fn open(&self) -> Result<Connected, EtcdError> {
+        let member = self.member();
+        let failed = |cause: String| EtcdError::Connect { member: member.clone(), cause };
+        let mut cause = String::new();
+        let addresses = net::resolve(&member).await.map_err(|error| failed(text(&error)))?;
+        for remote in addresses {
+            match net::dial(remote).await {
+                Ok(stream) => {
+                    let channel = self.channel(stream).await?;
+                    let token = self.log_in(channel.clone()).await?;
+                    return Ok(Connected { channel, token, remote });
+                }
+                Err(error) => cause = error.to_string(),
+            }
+        }
+        Err(failed(cause))
+    }
+
+    async fn channel(&self, stream: tokio::net::TcpStream) -> Result<Channel, EtcdError> {
+        let member = self.member();
+        let scheme = if self.spec.tls.is_some() { "https" } else { "http" };
+        let failed = |error: tonic::transport::Error| EtcdError::Connect {
+            member: member.clone(),
+            cause: text(&error),
+        };
+        let mut grpc = GrpcEndpoint::from_shared(format!("{scheme}://{member}")).map_err(failed)?;
+        if let Some(tls) = &self.spec.tls {
+            grpc = grpc.tls_config(tls_config(tls)?).map_err(failed)?;
+        }
+        let mut stream = Some(TokioIo::new(stream));
+        // The only connection exists already; a channel that asks for another has lost it.
+        let connector = tower::service_fn(move |_| {
+            let stream = stream.take();
+            std::future::ready(
+                stream.ok_or_else(|| std::io::Error::other("the connection was lost")),
+            )
+        });
+        grpc.connect_with_connector(connector).await.map_err(failed)
+    }
+
+    /// Logs in, if a user is given, and returns the token for requests.
+    async fn log_in(&self, channel: Channel) -> Result<Option<MetadataValue<Ascii>>, EtcdError> {
+        let Some(login) = &self.spec.login else { return Ok(None) };
+        let password = read_file(&login.password_file)?;
+        let unusable = |cause: &str| unusable_file(&login.password_file, cause);
+        let password = String::from_utf8(password).map_err(|_| unusable("it is not text"))?;
+        let password = password.trim_end_matches(['\r', '\n']).to_owned();
+        let message = AuthenticateRequest { name: login.user.clone(), password };
+        let answer = AuthClient::new(channel)
+            .authenticate(message)
+            .await
+            .map_err(|status| self.status_error(&status))?;
+        let token = answer.into_inner().token.parse();
+        token.map(Some).map_err(|_| self.failed("its token is not valid"))
+    }
+
+    fn status_error(&self, status: &Status) -> EtcdError {
+        let member = self.member();
+        let message = match status.message() {
+            "" => status.code().to_string(),
+            message => message.to_owned(),
+        };
+        if is_refusal(status) {
+            return EtcdError::Refused { member, message };
+        }
+        EtcdError::Failed { member, message }
+    }
+
+    fn member(&self) -> Endpoint {
+        self.spec.members.get(self.at).cloned().unwrap_or_default()
+    }
+
+    fn key_text(&self) -> String {
+        String::from_utf8_lossy(&self.key).into_owned()
+    }
+}
+
+/// The failure of one attempt.
+enum Failure {
+    /// The token is outdated.
+    Token(EtcdError),
+    /// Another reason.
+    Other(EtcdError),
+}
+
+impl From<EtcdError> for Failure {
+    fn from(error: EtcdError) -> Self {
+        Self::Other(error)
+    }
+}
+
+fn kv(channel: Channel) -> KvClient<Channel> {
+    KvClient::new(channel).max_decoding_message_size(limits::MAX_ANSWER)
+}
+
+/// Returns true if etcd refuses the token of a request: it has expired, or users have changed since.
+fn is_outdated_token(status: &Status) -> bool {
+    let message = status.message();
+    message.contains("invalid auth token") || message.contains("revision of auth store is old")
+}
+
+/// Returns true if etcd does not permit the request to this user. It answers a wrong password, and a request without
+/// a user, with `InvalidArgument`.
+fn is_refusal(status: &Status) -> bool {
+    let message = status.message();
+    matches!(status.code(), Code::PermissionDenied | Code::Unauthenticated)
+        || message.contains("authentication failed")
+        || message.contains("authentication is not enabled")
+        || message.contains("user name is empty")
+}
+
+fn tls_config(tls: &EtcdTls) -> Result<ClientTlsConfig, EtcdError> {
+    let authorities = Certificate::from_pem(read_file(&tls.authorities)?);
+    let config = ClientTlsConfig::new().ca_certificate(authorities);
+    let Some((certificate, key)) = &tls.identity else { return Ok(config) };
+    Ok(config.identity(Identity::from_pem(read_file(certificate)?, read_file(key)?)))
+}
+
+/// Reads a small file of this agent. It may have been replaced since the last time.
+fn read_file(path: &Path) -> Result<Vec<u8>, EtcdError> {
+    let mut content = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(limits::MAX_TLS_FILE).read_to_end(&mut content))
+        .map_err(|error| unusable_file(path, &error.to_string()))?;
+    Ok(content)
+}
+
+fn unusable_file(path: &Path, cause: &str) -> EtcdError {
+    EtcdError::File { path: path.display().to_string(), cause: cause.to_owned() }
+}
+
+/// Returns an error with its causes in one line.
+fn text(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// Revisions are never negative.
+fn unsigned(revision: i64) -> Revision {
+    Revision(u64::try_from(revision).unwrap_or_default())
+}
+
+fn signed(revision: Revision) -> i64 {
+    i64::try_from(revision.0).unwrap_or(i64::MAX)
+}
