@@ -35,7 +35,10 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::VecDeque, time::Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use tracing::{debug, info};
 
@@ -106,6 +109,17 @@ enum Known {
     Present { entry: Box<Entry>, seen: Instant },
 }
 
+impl Known {
+    /// Returns the newest revision of the key.
+    fn revision(&self) -> Option<Revision> {
+        match self {
+            Self::Nothing => None,
+            Self::Absent { revision, .. } => Some(*revision),
+            Self::Present { entry, .. } => Some(entry.revision),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Pending {
     number: u64,
@@ -160,7 +174,11 @@ impl Claim {
             }
             Outcome::Refused(value) => {
                 self.succeed();
+                self.note_reset(now, &value);
                 self.observe(now, *value);
+                if matches!(self.role, Role::Candidate { .. }) {
+                    self.lose_record(now);
+                }
             }
             Outcome::Unknown => self.fail(now),
         }
@@ -335,22 +353,32 @@ impl Claim {
         }
     }
 
+    /// Forgets the known revision if the store refuses a change with a lower one: it was restored from a copy. What it has
+    /// now is replaced only after a silence.
+    fn note_reset(&mut self, now: Instant, refused: &Value) {
+        if self.known.revision().is_some_and(|known| refused.of_key() < known) {
+            info!("the revision of the store has gone back; it may have been restored");
+            self.store = refused.revision;
+            self.known = Known::Absent { revision: Revision(0), since: Some(now) };
+        }
+    }
+
     /// Records the content of the key, unless a later one is known.
     fn observe(&mut self, now: Instant, value: Value) {
         self.store = self.store.max(value.revision);
-        let revision = value.entry.as_ref().map_or(value.revision, |entry| entry.revision);
-        let (known, since) = match &self.known {
-            Known::Nothing => (None, None),
-            Known::Absent { revision, since } => (Some(*revision), *since),
-            Known::Present { entry, .. } => (Some(entry.revision), Some(now)),
+        let revision = value.of_key();
+        let since = match &self.known {
+            Known::Nothing => None,
+            Known::Absent { since, .. } => *since,
+            Known::Present { .. } => Some(now),
         };
-        if known.is_some_and(|known| revision <= known) {
+        if self.known.revision().is_some_and(|known| revision <= known) {
             return;
         }
         let was_absent = matches!(self.known, Known::Absent { .. });
         let Some(entry) = value.entry else {
             self.known = Known::Absent { revision, since };
-            if !was_absent {
+            if !was_absent || matches!(self.role, Role::Leader(_)) {
                 self.lose_record(now);
             }
             return;
@@ -427,9 +455,14 @@ impl Claim {
     /// Returns the time at which the record in the store may be replaced, because it was not renewed.
     fn silent_at(&self) -> Option<Instant> {
         match &self.known {
-            Known::Present { seen, .. } => Some(*seen + self.settings.timers.silence),
+            Known::Present { entry, seen } => Some(*seen + self.silence(&entry.record)),
             Known::Nothing | Known::Absent { .. } => None,
         }
+    }
+
+    /// Returns the time without a new revision after which `record` may be replaced.
+    fn silence(&self, record: &Record) -> Duration {
+        self.settings.timers.silence.max(record.silence)
     }
 
     fn leads_in(&self, term: Term) -> bool {

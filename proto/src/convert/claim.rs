@@ -8,12 +8,16 @@ use ragent_rendezvous::{
     message::PROTOCOL_VERSION,
 };
 
-use super::{list, nonempty, voter::number};
+use super::{
+    list, millis, nonempty,
+    voter::{number, to_millis_up},
+};
 use crate::{Malformed, v1};
 
 /// Encodes a record.
 pub fn encode(record: Record) -> Vec<u8> {
-    let Record { process, endpoint, term, number, is_resigned, successors, memory } = record;
+    let Record { process, endpoint, term, number, silence, is_resigned, successors, memory } =
+        record;
     let successor = |Successor { process, endpoint }: Successor| v1::Successor {
         process: process.to_string(),
         endpoint,
@@ -27,6 +31,7 @@ pub fn encode(record: Record) -> Vec<u8> {
         is_resigned,
         successors: successors.into_iter().map(successor).collect(),
         memory: memory.map(Into::into),
+        silence_ms: to_millis_up(silence),
     };
     record.encode_to_vec()
 }
@@ -54,6 +59,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
         endpoint: nonempty(record.endpoint, "record.endpoint")?,
         term: Term(number(record.term, "record.term")?),
         number: record.number,
+        silence: millis(record.silence_ms, "record.silence_ms")?,
         is_resigned: record.is_resigned,
         successors: list(record.successors, "record.successors", SUCCESSORS_MAX, successor)?,
         memory: record.memory.map(TryInto::try_into).transpose()?,
@@ -62,6 +68,8 @@ pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use ragent_rendezvous::{
         ids::{JobUid, ProofKey},
         settings::Memory,
@@ -77,6 +85,7 @@ mod tests {
             endpoint: "10.0.0.1:29400".to_owned(),
             term: Term(9 << 16),
             number: 3,
+            silence: Duration::from_secs(6),
             is_resigned: true,
             successors: ["b", "c", "d"].map(successor).to_vec(),
             memory: Some(Memory {

@@ -191,7 +191,7 @@ impl From<Answer> for voter_message::Answer {
 }
 
 /// Returns the milliseconds for which workers may run, rounded up: a shorter wait would be unsafe.
-fn to_millis_up(time: Duration) -> u64 {
+pub(super) fn to_millis_up(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 

@@ -66,7 +66,7 @@ impl Claim {
             }
             Known::Present { entry, seen } => (&entry.record, *seen),
         };
-        let free = if self.is_over(record) { now } else { (seen + timers.silence).max(now) };
+        let free = if self.is_over(record) { now } else { (seen + self.silence(record)).max(now) };
         Some(free + self.turn(record, random))
     }
 
@@ -101,7 +101,7 @@ impl Claim {
                 let Record { process, successors, memory, .. } = &entry.record;
                 let is_other = |one: &&Successor| one.process != self.settings.process;
                 let inheritance = Inheritance {
-                    workers_until: *seen + silence,
+                    workers_until: *seen + self.silence(&entry.record),
                     former: Some(process.clone()),
                     successors: successors.iter().filter(is_other).cloned().collect(),
                     memory: memory.clone(),
@@ -185,6 +185,7 @@ impl Claim {
             endpoint: self.settings.endpoint.clone(),
             term,
             number: 0,
+            silence: self.settings.timers.silence,
             is_resigned: false,
             successors,
             memory,

@@ -23,6 +23,9 @@ pub struct Record {
     pub term: Term,
     /// The number of the change that has written this record, in the order of the process's changes.
     pub number: u64,
+    /// The leader's [`Timers::silence`]. Another process waits for this time or its own, whichever is longer: it may have
+    /// been started with another number of nodes.
+    pub silence: Duration,
     /// True if the leader has resigned.
     pub is_resigned: bool,
     /// The processes that become candidates first if this leader is lost, in this order.
@@ -47,6 +50,13 @@ pub struct Value {
     pub revision: Revision,
     /// The record, if the key exists.
     pub entry: Option<Entry>,
+}
+
+impl Value {
+    /// Returns the revision of the last change of the key; without a record, that of the store.
+    pub(super) fn of_key(&self) -> Revision {
+        self.entry.as_ref().map_or(self.revision, |entry| entry.revision)
+    }
 }
 
 /// A record that is in the store.

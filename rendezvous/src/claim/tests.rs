@@ -415,3 +415,52 @@ fn candidate_that_leaves_releases_its_record() {
     assert!(job.store.entry.as_ref().unwrap().record.is_resigned);
     assert_eq!(job.leader(), None);
 }
+
+/// A process with a shorter silence of its own waits for that of the leader.
+#[test]
+fn longer_silence_counts() {
+    let (mut job, leader) = Job::started(2);
+    let short = Duration::from_secs(2);
+    job.processes[1 - leader].settings.timers.silence = short;
+    job.remember(leader, 1, &[1 - leader]);
+    job.cut_off(&[leader], true);
+    job.pass(Timers::default().silence - Duration::from_millis(600));
+    assert_eq!(job.led(1 - leader), []);
+    job.pass(2 * SECOND);
+    assert_eq!(job.leader(), Some(1 - leader));
+}
+
+/// A store that was restored from a copy has lower revisions and an older record: the leader writes its record again,
+/// and the others accept it.
+#[test]
+fn restored_store_is_accepted() {
+    let (mut job, leader) = Job::started(2);
+    let copy = (job.store.revision, job.store.entry.clone());
+    job.remember(leader, 1, &[1 - leader]);
+    job.pass(20 * SECOND);
+    (job.store.revision, job.store.entry) = copy;
+    job.pass(SECOND);
+    assert_eq!(job.leader(), Some(leader));
+    job.pass(10 * SECOND);
+    assert_eq!((job.leader(), job.led(leader).len()), (Some(leader), 1));
+    job.cut_off(&[leader], true);
+    job.pass(10 * SECOND);
+    assert_eq!(job.leader(), Some(1 - leader));
+    assert_eq!(job.led(1 - leader)[0].memory, Some(memory(1)));
+}
+
+/// If the copy has no record, a process waits for a silence before it creates one.
+#[test]
+fn store_that_has_lost_the_record_is_accepted() {
+    let (mut job, leader) = Job::started(2);
+    job.pass(20 * SECOND);
+    job.store = Store { revision: 3, entry: None };
+    let lost = job.now;
+    job.pass(SECOND);
+    assert_eq!(job.leader(), None);
+    job.pass(20 * SECOND);
+    let again = job.leader().expect("one of them leads");
+    let leadership = job.led(again).pop().unwrap();
+    assert!(leadership.workers_until >= lost + Timers::default().leader_lease);
+    assert!(leadership.term > job.led(leader)[0].term);
+}

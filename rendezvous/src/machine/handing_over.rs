@@ -54,7 +54,7 @@ impl Rendezvous {
         if self.availability == Availability::Ended {
             return;
         }
-        info!(term = %self.memory.term, "coordinator handing over to another voter");
+        info!(term = %self.memory.term, "coordinator handing over to another process");
         // The next coordinator dismisses the node of this process, and then knows that it has left.
         let is_host = |id: &&NodeId| self.is_host(id);
         let others = self.roster.iter().map(|(id, _)| id).filter(|id| !is_host(id));
