@@ -79,7 +79,7 @@ fn leader_is_killed() {
     assert_round(&mut agents, 3);
     for agent in &mut agents {
         let line = agent.logs("round has ended");
-        assert!(line.contains("was lost, and another voter has taken over"), "{line}");
+        assert!(line.contains("was lost, and another process has taken over"), "{line}");
     }
     assert_eq!(job.status()["restarts_used"], 0);
     let second = leader(&job);

@@ -12,7 +12,7 @@ use crate::support::{End, Sandbox, free_port};
 /// The runs that provoke a row, one or several.
 type Provocation = fn(&Sandbox) -> Vec<End>;
 
-const PROVOCATIONS: [(&str, Provocation); 36] = [
+const PROVOCATIONS: [(&str, Provocation); 37] = [
     ("the job has succeeded", |sandbox| vec![sandbox.ragent("--no-python true").run()]),
     ("`ragent status` has printed the state of the job", |sandbox| {
         let mut agent = sandbox.ragent("--no-python stay.sh").start();
@@ -73,6 +73,14 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
         let words = format!(
             "--nnodes 2 --rdzv-endpoint 127.0.0.1:{} --rdzv-conf is_host=0,join_timeout=1 \
              --no-python stay.sh",
+            free_port()
+        );
+        vec![sandbox.ragent(&words).run()]
+    }),
+    ("no member of etcd answered within `join_timeout`, or etcd refuses this agent", |sandbox| {
+        let words = format!(
+            "--nnodes 2 --rdzv-backend etcd --rdzv-id j --rdzv-endpoint 127.0.0.1:{} \
+                 --rdzv-conf join_timeout=1 --no-python stay.sh",
             free_port()
         );
         vec![sandbox.ragent(&words).run()]
@@ -157,7 +165,7 @@ const PROVOCATIONS: [(&str, Provocation); 36] = [
         },
     ),
     (
-        "the coordinator's host, or a majority of the voters, was lost or left, and was not back within `join_timeout`",
+        "the coordinator's host, or a majority of the voters or of etcd, was lost or left, and was not back within `join_timeout`",
         |sandbox| {
             let endpoint = format!("127.0.0.1:{}", free_port());
             let words = format!(

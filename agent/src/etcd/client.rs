@@ -347,7 +347,10 @@ impl Client {
         };
         let mut grpc = GrpcEndpoint::from_shared(format!("{scheme}://{member}")).map_err(failed)?;
         if let Some(tls) = &self.spec.tls {
-            grpc = grpc.tls_config(tls_config(tls)?).map_err(failed)?;
+            // A repetition does not end this error: the files have another content.
+            grpc = grpc
+                .tls_config(tls_config(tls)?)
+                .map_err(|error| EtcdError::File { path: file_names(tls), cause: text(&error) })?;
         }
         let mut stream = Some(TokioIo::new(stream));
         // The only connection exists already; a channel that asks for another has lost it.
@@ -436,6 +439,13 @@ fn tls_config(tls: &EtcdTls) -> Result<ClientTlsConfig, EtcdError> {
     let config = ClientTlsConfig::new().ca_certificate(authorities);
     let Some((certificate, key)) = &tls.identity else { return Ok(config) };
     Ok(config.identity(Identity::from_pem(read_file(certificate)?, read_file(key)?)))
+}
+
+/// Returns the paths of the files for TLS.
+fn file_names(tls: &EtcdTls) -> String {
+    let identity = tls.identity.iter().flat_map(|(certificate, key)| [certificate, key]);
+    let files = std::iter::once(&tls.authorities).chain(identity);
+    files.map(|file| file.display().to_string()).collect::<Vec<_>>().join(" or ")
 }
 
 /// Reads a small file of this agent. It may have been replaced since the last time.

@@ -177,10 +177,10 @@ pub fn departed_nodes(nodes: &DepartedNodes) -> String {
 pub fn restarting(reason: &RestartReason) -> String {
     match reason {
         RestartReason::CoordinatorLost { host_name: Some(host) } => {
-            format!("the coordinator on {host} was lost, and another voter has taken over")
+            format!("the coordinator on {host} was lost, and another process has taken over")
         }
         RestartReason::CoordinatorLost { host_name: None } => {
-            "the coordinator was lost, and another voter has taken over".to_owned()
+            "the coordinator was lost, and another process has taken over".to_owned()
         }
         RestartReason::CoordinatorRestarted => "the coordinator was restarted".to_owned(),
         RestartReason::HostLeft => "the coordinator's host is leaving".to_owned(),
@@ -275,7 +275,7 @@ mod tests {
         let text = |host_name: Option<&str>| {
             restarting(&RestartReason::CoordinatorLost { host_name: host_name.map(str::to_owned) })
         };
-        let expected = "the coordinator on n0 was lost, and another voter has taken over";
+        let expected = "the coordinator on n0 was lost, and another process has taken over";
         assert_eq!(text(Some("n0")), expected);
         assert_eq!(text(None), expected.replace(" on n0", ""));
     }

@@ -1,0 +1,16 @@
+//! Jobs whose coordinator is chosen through a real etcd, all on this machine: losses of the leader, outages of
+//! etcd, users and certificates. Skipped where `etcd` is not installed.
+//!
+//! The workers record when they run; no two rounds of a job run at the same time.
+#![expect(clippy::unwrap_used, reason = "what cannot be is a failure of the test")]
+
+mod access;
+mod cluster;
+mod job;
+mod outages;
+#[path = "../partition/records.rs"]
+mod records;
+mod takeovers;
+
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,110 @@
+//! The leader is lost.
+
+use nix::sys::signal::Signal;
+
+use crate::{cluster::Cluster, job::Job, support::Sandbox};
+
+/// The loss of a node is not charged, and is not waited for.
+pub(crate) const FLAGS: &str = "--nnodes 2:3 --max-restarts 0 --rdzv-conf \
+                                last_call_timeout=3600,shrink_timeout=0,join_settle=0";
+
+/// The key of the job.
+const KEY: &str = "get /ragent/j/leader --keys-only";
+
+/// A job that succeeds deletes its record, so that another job of the same name begins at once, with a budget of its
+/// own.
+#[test]
+fn record_is_deleted_at_the_end() {
+    let sandbox = Sandbox::new();
+    let Some(etcd) = Cluster::start(&sandbox, 1) else { return };
+    for _ in 0..2 {
+        let words = format!(
+            "--rdzv-backend etcd --rdzv-id j --rdzv-endpoint {} --nnodes 3 --no-python true",
+            etcd.endpoints()
+        );
+        let agents: Vec<_> = (0..3).map(|_| sandbox.ragent(&words).start()).collect();
+        for agent in agents {
+            let end = agent.end();
+            end.assert_code(0);
+            assert!(!end.stderr.contains("recovered round"), "{}", end.stderr);
+        }
+        assert_eq!(etcd.control(KEY), "");
+    }
+}
+
+/// The leader's agent is killed: its keeper reports that to the members with the lowest ranks, one of which leads. The
+/// others continue at once and without a charge, and a new agent joins them.
+#[test]
+fn leader_is_killed() {
+    let sandbox = Sandbox::new();
+    let Some(etcd) = Cluster::start(&sandbox, 1) else { return };
+    let mut job = Job::new(&sandbox, etcd.endpoints(), FLAGS);
+    job.run(3);
+    assert_eq!(job.status()["nodes"].as_array().unwrap().len(), 3);
+    let leader = job.take_leader();
+    leader.signal(Signal::SIGKILL);
+    for agent in &mut job.agents {
+        agent.logs("the leader's process has ended");
+        let line = agent.logs("round has ended");
+        assert!(line.contains("was lost, and another"), "{line}");
+    }
+    job.runs();
+    assert_eq!(job.status()["restarts_used"], 0);
+    job.end_of(leader);
+    job.start_agent();
+    job.runs();
+    assert_eq!(job.count_leaderships(), 2);
+    job.end();
+}
+
+/// The leader's agent is stopped (SIGSTOP): another one leads when its lease must be over, and it joins again as a
+/// member when it continues.
+#[test]
+fn leader_is_frozen() {
+    let sandbox = Sandbox::new();
+    let Some(etcd) = Cluster::start(&sandbox, 1) else { return };
+    let mut job = Job::new(&sandbox, etcd.endpoints(), FLAGS);
+    job.run(3);
+    let frozen = job.take_leader();
+    frozen.signal(Signal::SIGSTOP);
+    job.runs();
+    frozen.signal(Signal::SIGCONT);
+    job.agents.push(frozen);
+    job.runs();
+    assert_eq!(job.status()["restarts_used"], 0);
+    assert_eq!(job.count_leaderships(), 2);
+    job.end();
+}
+
+/// The leader's agent leaves: it leads until its workers have ended, and then another one does.
+#[test]
+fn leader_leaves() {
+    let sandbox = Sandbox::new();
+    let Some(etcd) = Cluster::start(&sandbox, 1) else { return };
+    let mut job = Job::new(&sandbox, etcd.endpoints(), FLAGS);
+    job.run(3);
+    let leader = job.take_leader();
+    leader.signal(Signal::SIGTERM);
+    job.runs();
+    let end = job.end_of(leader);
+    end.assert_code(1);
+    end.assert_stderr(&["left the job because of SIGTERM"]);
+    assert_eq!(job.status()["restarts_used"], 0);
+    job.end();
+}
+
+/// All agents are killed: a job of the same name that is started later waits for the end of the lease of the old
+/// leader, and continues after its last round.
+#[test]
+fn all_agents_are_killed() {
+    let sandbox = Sandbox::new();
+    let Some(etcd) = Cluster::start(&sandbox, 1) else { return };
+    let mut job = Job::new(&sandbox, etcd.endpoints(), FLAGS);
+    job.run(3);
+    for agent in std::mem::take(&mut job.agents) {
+        agent.signal(Signal::SIGKILL);
+        job.end_of(agent);
+    }
+    job.run(3);
+    job.end();
+}
