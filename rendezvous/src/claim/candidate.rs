@@ -6,7 +6,8 @@ use tracing::info;
 
 use crate::{
     claim::{
-        Claim, Effect, Known, Record, Revision, Role, Successor,
+        Claim, Effect, Record, Revision, Role, Successor,
+        known::Known,
         leader::{Leader, Release},
     },
     election::Leadership,

@@ -5,7 +5,7 @@ use std::time::Instant;
 use tracing::info;
 
 use crate::{
-    claim::{Claim, Effect, Known, Record, Revision, Role, Successor},
+    claim::{Claim, Effect, Record, Revision, Role, Successor, known::Known},
     ids::Term,
     limits::CHANGES_UNDER_WAY_MAX,
     settings::Memory,
