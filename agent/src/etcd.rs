@@ -1,9 +1,9 @@
 //! The choice of a job's coordinator through etcd: the driver of [`Claim`], on a thread of its own, so that no
 //! other work of the agent delays a renewal.
 //!
-//! [`client`] sends one request at a time to a member of etcd, and changes to another one if that does not
-//! answer. [`changes`] executes the changes of the job's key, and [`watch`] reports its content; each has a
-//! connection of its own. The interface to the rest of the agent is that of a voter: commands, and the leader
+//! `client` sends one request at a time to a member of etcd, and changes to another one if that does not
+//! answer; `tls` reads the files for its connections. `changes` executes the changes of the job's key, and `watch`
+//! reports its content; each has a connection of its own. `outage` reports that etcd does not answer. The interface to the rest of the agent is that of a voter: commands, and the leader
 //! as this process knows it.
 //!
 //! [`Claim`]: ragent_rendezvous::claim::Claim
@@ -11,8 +11,10 @@
 mod changes;
 mod client;
 mod driver;
+mod error;
 mod limits;
 mod outage;
+mod tls;
 mod watch;
 
 use std::{io, thread};
@@ -24,8 +26,8 @@ use tokio::{
 };
 
 pub(crate) use self::client::Client;
-pub use self::client::EtcdError;
 use self::driver::{Driver, Published};
+pub use self::error::EtcdError;
 use crate::{
     spec::{Endpoint, EtcdSpec},
     voter::{Commands, Leader, Stored},

@@ -5,11 +5,7 @@ use std::time::Instant;
 use ragent_rendezvous::claim::{Outcome, Record, Revision};
 use tokio::sync::mpsc;
 
-use super::{
-    client::{Client, EtcdError},
-    driver::Event,
-    limits,
-};
+use super::{client::Client, driver::Event, error::EtcdError, limits};
 use crate::sys::clock;
 
 /// A change of the key.

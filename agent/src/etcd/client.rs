@@ -1,7 +1,7 @@
 //! A connection to one member of etcd, and requests to it. If a member does not answer, the next request goes
 //! to another one.
 
-use std::{error::Error, fs::File, io::Read, net::SocketAddr, path::Path, time::Duration};
+use std::net::SocketAddr;
 
 use hyper_util::rt::TokioIo;
 use ragent_proto::{
@@ -25,79 +25,20 @@ use ragent_rendezvous::{
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tonic::{
-    Code, Request, Response, Status, Streaming,
+    Request, Response, Status, Streaming,
     metadata::{Ascii, MetadataValue},
-    transport::{Certificate, Channel, ClientTlsConfig, Endpoint as GrpcEndpoint, Identity},
+    transport::{Channel, Endpoint as GrpcEndpoint},
 };
 
-use super::limits;
+use super::{
+    error::{EtcdError, is_outdated_token, is_refusal, text},
+    limits,
+    tls::{file_names, read_file, tls_config, unusable_file},
+};
 use crate::{
     net,
-    spec::{Endpoint, EtcdSpec, EtcdTls},
+    spec::{Endpoint, EtcdSpec},
 };
-
-/// The reason for which a request has failed.
-#[derive(Debug, thiserror::Error)]
-pub enum EtcdError {
-    /// No connection could be opened.
-    #[error("cannot connect to etcd at {member}: {cause}")]
-    Connect {
-        /// The member.
-        member: Endpoint,
-        /// The cause.
-        cause: String,
-    },
-    /// The member did not answer in time.
-    #[error("etcd at {member} did not answer within {:.1} s", waited.as_secs_f64())]
-    Silent {
-        /// The member.
-        member: Endpoint,
-        /// The time waited.
-        waited: Duration,
-    },
-    /// The member has answered with an error.
-    #[error("etcd at {member} has answered with an error: {message}")]
-    Failed {
-        /// The member.
-        member: Endpoint,
-        /// Its message.
-        message: String,
-    },
-    /// etcd does not permit the request.
-    #[error("etcd at {member} refuses this agent: {message}")]
-    Refused {
-        /// The member.
-        member: Endpoint,
-        /// Its message.
-        message: String,
-    },
-    /// A file of this agent cannot be used.
-    #[error("{path} cannot be used: {cause}")]
-    File {
-        /// Its path.
-        path: String,
-        /// The cause.
-        cause: String,
-    },
-    /// The content of the key is not a record of this version.
-    #[error("the key {key} in etcd has a value that is not of this version of ragent: {cause}")]
-    Record {
-        /// The key.
-        key: String,
-        /// The cause.
-        cause: String,
-    },
-}
-
-impl EtcdError {
-    /// Returns true if a repetition of the request would fail in the same way.
-    pub(crate) fn is_permanent(&self) -> bool {
-        match self {
-            Self::Connect { .. } | Self::Silent { .. } | Self::Failed { .. } => false,
-            Self::Refused { .. } | Self::File { .. } | Self::Record { .. } => true,
-        }
-    }
-}
 
 /// A client with one connection.
 #[derive(Debug)]
@@ -349,7 +290,7 @@ impl Client {
         if let Some(tls) = &self.spec.tls {
             // A repetition does not end this error: the files have another content.
             grpc = grpc
-                .tls_config(tls_config(tls)?)
+                .tls_config(tls_config(tls)?.domain_name(member.host.clone()))
                 .map_err(|error| EtcdError::File { path: file_names(tls), cause: text(&error) })?;
         }
         let mut stream = Some(TokioIo::new(stream));
@@ -416,60 +357,6 @@ impl From<EtcdError> for Failure {
 
 fn kv(channel: Channel) -> KvClient<Channel> {
     KvClient::new(channel).max_decoding_message_size(limits::MAX_ANSWER)
-}
-
-/// Returns true if etcd refuses the token of a request: it has expired, or users have changed since.
-fn is_outdated_token(status: &Status) -> bool {
-    let message = status.message();
-    message.contains("invalid auth token") || message.contains("revision of auth store is old")
-}
-
-/// Returns true if etcd does not permit the request to this user. It answers a wrong password, and a request without
-/// a user, with `InvalidArgument`.
-fn is_refusal(status: &Status) -> bool {
-    let message = status.message();
-    matches!(status.code(), Code::PermissionDenied | Code::Unauthenticated)
-        || message.contains("authentication failed")
-        || message.contains("authentication is not enabled")
-        || message.contains("user name is empty")
-}
-
-fn tls_config(tls: &EtcdTls) -> Result<ClientTlsConfig, EtcdError> {
-    let authorities = Certificate::from_pem(read_file(&tls.authorities)?);
-    let config = ClientTlsConfig::new().ca_certificate(authorities);
-    let Some((certificate, key)) = &tls.identity else { return Ok(config) };
-    Ok(config.identity(Identity::from_pem(read_file(certificate)?, read_file(key)?)))
-}
-
-/// Returns the paths of the files for TLS.
-fn file_names(tls: &EtcdTls) -> String {
-    let identity = tls.identity.iter().flat_map(|(certificate, key)| [certificate, key]);
-    let files = std::iter::once(&tls.authorities).chain(identity);
-    files.map(|file| file.display().to_string()).collect::<Vec<_>>().join(" or ")
-}
-
-/// Reads a small file of this agent. It may have been replaced since the last time.
-fn read_file(path: &Path) -> Result<Vec<u8>, EtcdError> {
-    let mut content = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(limits::MAX_TLS_FILE).read_to_end(&mut content))
-        .map_err(|error| unusable_file(path, &error.to_string()))?;
-    Ok(content)
-}
-
-fn unusable_file(path: &Path, cause: &str) -> EtcdError {
-    EtcdError::File { path: path.display().to_string(), cause: cause.to_owned() }
-}
-
-/// Returns an error with its causes in one line.
-fn text(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// Revisions are never negative.

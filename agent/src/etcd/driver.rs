@@ -21,7 +21,8 @@ use tracing::{debug, warn};
 use super::{
     CandidateSpec,
     changes::{self, Change},
-    client::{Client, EtcdError},
+    client::Client,
+    error::EtcdError,
     limits,
     outage::Outage,
     watch as key_watch,
@@ -176,9 +177,15 @@ impl Driver {
     }
 
     fn carry_out_all(&mut self) {
+        // First: a coordinator acts on a change once it is stored.
+        self.publish();
         while let Some(effect) = self.claim.poll_effect() {
             self.carry_out(effect);
         }
+    }
+
+    /// Publishes the state of the job and the successors, if they have changed.
+    fn publish(&mut self) {
         let (record, highest) = (self.claim.record(), self.claim.highest());
         let Some(record) = record else { return };
         let version = Version { term: record.term, number: record.number };

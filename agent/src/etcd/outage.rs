@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{client::EtcdError, limits};
+use super::{error::EtcdError, limits};
 
 /// The present errors of etcd, and the time without a leader.
 #[derive(Debug)]

@@ -6,11 +6,7 @@ use ragent_proto::etcd::event::EventType;
 use ragent_rendezvous::{claim::Revision, jitter::Jitter};
 use tokio::{sync::mpsc, time::timeout};
 
-use super::{
-    client::{Client, EtcdError},
-    driver::Event,
-    limits,
-};
+use super::{client::Client, driver::Event, error::EtcdError, limits};
 use crate::sys::clock;
 
 /// Reports the content until the receiver of the events has ended.
