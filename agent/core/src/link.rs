@@ -226,6 +226,17 @@ impl Link {
         }
     }
 
+    /// Notes that another leader is known, and dials it at once unless a stream is open on which answers still arrive.
+    pub fn handle_new_leader(&mut self, now: Instant) {
+        if self.current.is_some() && !self.is_suspect(now) {
+            return;
+        }
+        if let Some(attempt) = self.attempt.take() {
+            self.effects.push_back(Effect::Drop(attempt.number));
+        }
+        self.next_dial = Some(now);
+    }
+
     /// Returns the earliest deadline.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let deadlines = [

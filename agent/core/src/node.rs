@@ -234,6 +234,13 @@ impl Node {
         self.collect(now);
     }
 
+    /// Notes that another leader is known.
+    pub fn handle_new_leader(&mut self, now: Instant) {
+        self.begin(now);
+        self.link.handle_new_leader(now);
+        self.collect(now);
+    }
+
     /// Notes that a fresh worker store listens on this port.
     pub fn handle_store_open(&mut self, now: Instant, store_port: u16) {
         self.begin(now);

@@ -31,7 +31,10 @@ use crate::{
     endpoint::limits,
     etcd::{self, CandidateHandle, CandidateSpec, Client, EtcdError},
     net::{self, port::Attended},
-    node::{destination::Destination, node_id::new_node_id},
+    node::{
+        destination::{Destination, RecordInEtcd},
+        node_id::new_node_id,
+    },
     spec::{Endpoint, EtcdSpec, JobSpec},
     sys::{clock, host::ThisHost, system_error::system},
 };
@@ -71,6 +74,7 @@ pub(super) async fn take_part(
     info!(%endpoint, run_id = %spec.run_id, %etcd, "looking for the coordinator in etcd");
     let (attended, registered) = watch::channel(Attended::default());
     let port = EndpointPort { listener, store: plain_store(stores, registered)?, attended };
+    let record = RecordInEtcd { leader: leader.clone(), successors };
     let elector = Elector {
         settings: settings(spec, &node_id),
         list: Vec::new(),
@@ -86,7 +90,7 @@ pub(super) async fn take_part(
     let (hosted, server) = serve_elector(port, elector);
     let here = Endpoint { host: reachable_here(bound).to_string(), port: bound.port() };
     Ok(NodeServices {
-        destination: Destination::etcd(etcd, endpoint.clone(), here, successors),
+        destination: Destination::etcd(etcd, endpoint.clone(), here, record),
         name: endpoint.to_string(),
         reach,
         address: Some(address),

@@ -7,7 +7,10 @@ use ragent_proto::convert::NotHere;
 use ragent_rendezvous::ids::{AttendNumber, Term};
 use tokio::sync::watch;
 
-use crate::spec::{Endpoint, EtcdSpec, VoterList};
+use crate::{
+    spec::{Endpoint, EtcdSpec, VoterList},
+    voter::Leader,
+};
 
 /// The endpoints that an agent dials.
 #[derive(Clone, Debug)]
@@ -18,14 +21,23 @@ pub struct Destination {
     dialed: Vec<Endpoint>,
     /// The choice among voters, or between this agent's own port and the leader; `None` if there is one endpoint.
     targets: Option<Targets>,
-    /// The agents that succeed the leader, if it is found through etcd.
-    successors: Option<watch::Receiver<Vec<Endpoint>>>,
+    /// The record in etcd, if the leader is found there.
+    record: Option<RecordInEtcd>,
     /// The endpoints as text, for messages.
     text: String,
     /// The last known address of each endpoint.
     known: Vec<Option<SocketAddr>>,
     /// The name of the endpoint of each attempt that was not welcomed yet.
     attempts: BTreeMap<AttendNumber, Endpoint>,
+}
+
+/// The record in etcd, as far as an agent needs it to find the leader.
+#[derive(Clone, Debug)]
+pub(crate) struct RecordInEtcd {
+    /// The leader.
+    pub leader: watch::Receiver<Leader>,
+    /// The endpoints of the agents that succeed it.
+    pub successors: watch::Receiver<Vec<Endpoint>>,
 }
 
 /// The consequence of a redirect.
@@ -47,7 +59,7 @@ impl Destination {
             names: vec![name],
             dialed: vec![dialed],
             targets: None,
-            successors: None,
+            record: None,
             text,
             known: vec![None],
             attempts: BTreeMap::new(),
@@ -70,7 +82,7 @@ impl Destination {
         }
         Self {
             targets: Some(Targets::new(voters.len(), first)),
-            successors: None,
+            record: None,
             known: vec![None; voters.len()],
             names: voters,
             dialed,
@@ -81,17 +93,17 @@ impl Destination {
 
     /// Returns the destination of an agent that finds the leader through etcd: its own port, which others reach at `name`
     /// and it at `dialed`, and the leader's once that names it.
-    pub fn etcd(
+    pub(crate) fn etcd(
         etcd: &EtcdSpec,
         name: Endpoint,
         dialed: Endpoint,
-        successors: watch::Receiver<Vec<Endpoint>>,
+        record: RecordInEtcd,
     ) -> Self {
         Self {
             names: vec![name.clone(), name],
             dialed: vec![dialed.clone(), dialed],
             targets: Some(Targets::new(2, OWN)),
-            successors: Some(successors),
+            record: Some(record),
             text: format!("etcd ({etcd})"),
             known: vec![None, None],
             attempts: BTreeMap::new(),
@@ -168,17 +180,9 @@ impl Destination {
     pub(super) fn handle_redirect(&mut self, not_here: &NotHere) -> Redirect {
         let named = not_here.endpoint.parse::<Endpoint>().ok();
         match &mut self.targets {
-            Some(targets) if self.successors.is_some() => {
-                let Some(leader) = named else { return Redirect::NotLeading(false) };
-                let place = if self.names.first() == Some(&leader) { OWN } else { LEADER };
-                let is_new = targets.handle_redirect(place, not_here.term);
-                if is_new && place == LEADER {
-                    self.names[LEADER] = leader.clone();
-                    self.dialed[LEADER] = leader;
-                    self.known[LEADER] = None;
-                }
-                Redirect::NotLeading(is_new)
-            }
+            Some(_) if self.record.is_some() => Redirect::NotLeading(
+                named.is_some_and(|leader| self.handle_leader(leader, not_here.term)),
+            ),
             Some(targets) => {
                 let position = |named: &Endpoint| self.names.iter().position(|name| name == named);
                 let place = named.as_ref().and_then(position);
@@ -202,6 +206,51 @@ impl Destination {
         *self = Self::endpoint(endpoint.clone(), endpoint);
     }
 
+    /// Notes a leader that is found through etcd; returns true if it is new.
+    fn handle_leader(&mut self, leader: Endpoint, term: Term) -> bool {
+        let Some(targets) = &mut self.targets else { return false };
+        let place = if self.names.first() == Some(&leader) { OWN } else { LEADER };
+        let is_new = targets.handle_redirect(place, term);
+        if is_new && place == LEADER {
+            self.names[LEADER] = leader.clone();
+            self.dialed[LEADER] = leader;
+            self.known[LEADER] = None;
+        }
+        is_new
+    }
+
+    /// Waits until the record in etcd has changed; never returns if the leader is not found there.
+    ///
+    /// # Cancel safety
+    ///
+    /// A cancelled call loses nothing.
+    pub(super) async fn record_changed(&mut self) {
+        if let Some(RecordInEtcd { leader, successors }) = &mut self.record {
+            tokio::select! {
+                Ok(()) = leader.changed() => return,
+                Ok(()) = successors.changed() => return,
+                // The thread that watches the record has ended.
+                else => {}
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Applies the record in etcd; returns true if it has a new leader.
+    pub(super) fn handle_record(&mut self) -> bool {
+        let leader = self.record.as_ref().map(|record| record.leader.borrow().clone());
+        match leader {
+            Some(Leader::At(endpoint, term)) => {
+                endpoint.parse().is_ok_and(|endpoint| self.handle_leader(endpoint, term))
+            }
+            Some(Leader::Here(tenancy)) => {
+                let own = self.names.first().cloned().unwrap_or_default();
+                self.handle_leader(own, tenancy.leadership.term)
+            }
+            Some(Leader::Unknown | Leader::Other(..)) | None => false,
+        }
+    }
+
     /// Returns true if the coordinator is elected, or chosen through etcd.
     pub(super) fn is_elected(&self) -> bool {
         self.targets.is_some()
@@ -209,14 +258,14 @@ impl Destination {
 
     /// Returns true if the coordinator is chosen through etcd.
     pub(super) fn uses_etcd(&self) -> bool {
-        self.successors.is_some()
+        self.record.is_some()
     }
 
     /// Returns the endpoints that receive the obituary of this node in addition to the coordinator: those of the voters,
     /// as this agent dials them, or of the agents that succeed the leader. Empty if there is one endpoint.
     pub(super) fn obituary_recipients(&self) -> Vec<Endpoint> {
-        match (&self.successors, &self.targets) {
-            (Some(successors), _) => successors.borrow().clone(),
+        match (&self.record, &self.targets) {
+            (Some(record), _) => record.successors.borrow().clone(),
             (None, Some(_)) => self.dialed.clone(),
             (None, None) => Vec::new(),
         }
@@ -289,12 +338,14 @@ mod tests {
 
     /// An agent that finds the leader through etcd dials its own port until that names a leader. If the leader is lost,
     /// it dials both in turn. A leader of a lower term is ignored, and so is an answer without one.
-    #[test]
-    fn leader_is_found_through_etcd() {
+    #[tokio::test]
+    async fn leader_is_found_through_etcd() {
         let (sender, successors) = watch::channel(Vec::new());
+        let (leads, leader) = watch::channel(Leader::Unknown);
+        let record = RecordInEtcd { leader, successors };
         let members = vec![at("e:2379")];
         let etcd = EtcdSpec { members, prefix: "/p".to_owned(), tls: None, login: None };
-        let mut destination = Destination::etcd(&etcd, at("a:1"), at("127.0.0.1:1"), successors);
+        let mut destination = Destination::etcd(&etcd, at("a:1"), at("127.0.0.1:1"), record);
         assert_eq!(destination.dial(ONE, false).0, at("127.0.0.1:1"));
         let unknown = Redirect::NotLeading(false);
         assert_eq!(destination.handle_redirect(&not_here(0, "")), unknown);
@@ -321,6 +372,12 @@ mod tests {
         sender.send_replace(vec![at("d:1")]);
         assert_eq!(destination.obituary_recipients(), [at("d:1")]);
         assert_eq!(destination.to_string(), "etcd (e:2379)");
+        destination.record_changed().await;
+        assert!(!destination.handle_record());
+        leads.send_replace(Leader::At("d:1".to_owned(), Term(6)));
+        destination.record_changed().await;
+        assert!(destination.handle_record() && !destination.handle_record());
+        assert_eq!(destination.dial(AttendNumber(10), false).0, at("d:1"));
     }
 
     /// An agent with one endpoint takes the list of voters from the welcome. It dials the leader at its known

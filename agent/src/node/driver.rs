@@ -156,6 +156,7 @@ pub async fn drive(
                 driver.handle_supervisor_event(event.ok_or(DriveError::Supervisor)?);
             }
             Some(event) = events.recv() => driver.handle_event(event),
+            () = driver.spec.destination.record_changed() => driver.handle_record(),
             Some(voters) = driver.lookup.join_next() => driver.handle_voters(voters.unwrap_or_default()),
             (round, address) = driver.stores.client_refused() => {
                 driver.node.handle_client_refused(clock::now(), round, address);
@@ -290,8 +291,6 @@ impl Driver<'_> {
                     self.stopping.handle_started();
                 }
                 self.set_obituary(None);
-                // A round may have changed the agents that succeed the leader.
-                self.look_voters_up();
                 self.serve_store(&admission).await;
                 // An admitted node has been welcomed, so it knows the job uid.
                 let job_uid = self.node.agent().job_uid().cloned();
@@ -361,6 +360,16 @@ impl Driver<'_> {
             }
             addresses
         });
+    }
+
+    /// Applies a change of the record in etcd: of the leader, or of the agents that receive the obituary of this node.
+    fn handle_record(&mut self) {
+        if self.spec.destination.handle_record() {
+            self.node.handle_new_leader(clock::now());
+        }
+        // An earlier lookup was for other endpoints.
+        self.lookup = JoinSet::new();
+        self.look_voters_up();
     }
 
     fn handle_voters(&mut self, voters: BTreeSet<SocketAddr>) {

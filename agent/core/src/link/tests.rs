@@ -282,3 +282,21 @@ fn late_welcome_of_an_elected_coordinator_does_not_count() {
     assert_eq!(t.effects(), [Effect::Drop(ONE)]);
     assert_eq!(t.link.current(), None);
 }
+
+/// Another leader is dialed at once, in place of an attempt or a pause, unless answers still arrive on a stream.
+#[test]
+fn new_leader_is_dialed_at_once() {
+    let mut t = Fixture::attending();
+    t.link.handle_new_leader(t.now);
+    assert_eq!(t.advance(0), [], "the stream is healthy");
+    t.link.handle_ended(t.now, ONE);
+    assert_eq!(t.advance(0), [Effect::Dial(TWO)]);
+    t.link.handle_new_leader(t.now);
+    let three = AttendNumber(3);
+    assert_eq!(t.effects(), [Effect::Drop(TWO)]);
+    assert_eq!(t.advance(0), [Effect::Dial(three)]);
+    t.link.handle_ended(t.now, three);
+    assert_eq!(t.advance(0), [], "a pause");
+    t.link.handle_new_leader(t.now);
+    assert_eq!(t.advance(0), [Effect::Dial(AttendNumber(4))]);
+}
