@@ -66,6 +66,11 @@ impl<'a> Cluster<'a> {
         self.members.iter().map(endpoint).collect::<Vec<_>>().join(",")
     }
 
+    /// One of the members, in the same form.
+    pub(crate) fn endpoint(&self, index: usize) -> String {
+        format!("127.0.0.1:{}", self.members[index].port)
+    }
+
     /// Kills a member.
     pub(crate) fn kill(&mut self, index: usize) {
         let program = self.members[index].program.take().unwrap();

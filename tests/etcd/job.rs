@@ -47,10 +47,16 @@ impl<'a> Job<'a> {
         self
     }
 
-    /// Starts an agent. Both names of the backend mean the same, and are used in turn.
+    /// Starts an agent.
     pub(crate) fn start_agent(&mut self) {
+        self.start_agent_at(&self.endpoints.clone());
+    }
+
+    /// Starts an agent that reaches only these members of etcd. Both names of the backend mean the same, and are used in
+    /// turn.
+    pub(crate) fn start_agent_at(&mut self, endpoints: &str) {
         let backend = if self.agents.len().is_multiple_of(2) { "etcd" } else { "etcd-v2" };
-        let Self { endpoints, flags, .. } = self;
+        let flags = &self.flags;
         let words = format!(
             "--rdzv-backend {backend} --rdzv-id j --rdzv-endpoint {endpoints} {flags} --no-python alive.py"
         );

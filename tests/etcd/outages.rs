@@ -32,6 +32,30 @@ fn member_is_lost() {
     job.end();
 }
 
+/// The leader's agent no longer reaches etcd, but the other agents: its lease ends, another agent leads, and no worker of
+/// its own runs at the same time. It joins again when it reaches etcd.
+#[test]
+fn leader_loses_etcd() {
+    let sandbox = Sandbox::new();
+    let Some(mut etcd) = Cluster::start(&sandbox, 3) else { return };
+    let others = format!("{},{}", etcd.endpoint(1), etcd.endpoint(2));
+    let mut job = Job::new(&sandbox, others, FLAGS);
+    job.start_agent_at(&etcd.endpoint(0));
+    job.agents[0].logs("elected; this agent coordinates the job");
+    job.run(2);
+    etcd.kill(0);
+    let mut leader = job.agents.remove(0);
+    leader.logs("etcd has confirmed no change for 4.8 s");
+    leader.logs("killing the workers of this node");
+    job.runs();
+    etcd.restart(0);
+    job.agents.push(leader);
+    job.runs();
+    assert_eq!(job.status()["restarts_used"], 0);
+    assert_eq!(job.count_leaderships(), 2);
+    job.end();
+}
+
 /// The majority of etcd is lost: the workers of all nodes are stopped, and start again without a charge when one of
 /// its members is back.
 #[test]
