@@ -123,7 +123,7 @@ impl<'a> Job<'a> {
         self.logs().iter().map(|log| log.matches(ELECTED).count()).sum()
     }
 
-    /// Waits for the end of an agent that is no longer part of the job.
+    /// Waits for the end of an agent, and keeps its log for the checks at the end of the job.
     pub(crate) fn end_of(&mut self, agent: Program) -> End {
         let end = agent.end();
         self.ended.push(end.stderr.clone());

@@ -20,7 +20,7 @@ pub(super) const RETRY_MAX: Duration = Duration::from_secs(2);
 /// The silence of a watch after which the key is read from another member: four renewals of a leader. The member
 /// may be cut off from the others.
 pub(super) const WATCH_SILENCE: Duration = Duration::from_secs(2);
-/// The longest such silence, if the key has not changed: there is no leader, or its job is large.
+/// The maximum of that time, which doubles while the key does not change: no process leads, or a large job renews slowly.
 pub(super) const WATCH_SILENCE_MAX: Duration = Duration::from_secs(16);
 /// The number of doublings of a pause or a silence.
 pub(super) const DOUBLINGS_MAX: u32 = 8;
